@@ -1,4 +1,4 @@
-"""How soon a monitor finds that something has changed, beside a test that is made once.
+"""How soon a monitor finds a change, compared with a test that is made once.
 
     python benchmarks/drift.py --page benchmarks/DRIFT.md
 
@@ -20,14 +20,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 ROOT = Path(__file__).resolve().parent.parent
-if str(ROOT) not in sys.path:  # run as a file, Python looks beside it only
+if str(ROOT) not in sys.path:  # a script finds only modules of its own folder
     sys.path.insert(0, str(ROOT))
 
 if TYPE_CHECKING:
     from langchain_cfc import CalibrationArtifact
     from langchain_cfc._internal.arrays import FloatArray
     from langchain_cfc.candidates import LabelledBatch
-    from langchain_cfc.monitor.observed import Observed
+    from langchain_cfc.monitor.observed import ObservedResult
 
     Shift = Callable[[LabelledBatch, np.random.Generator], LabelledBatch]
 
@@ -36,23 +36,23 @@ ALPHA = "0.3"
 FEATURES = "mean_score"
 LEVEL = 0.01
 HALF = 0.5
-QUIET = 100  # results before the change
+BEFORE = 100  # results before the change
 HARD = ("multiplication", "currency", "calling code", "internet domain")
 
 
 @dataclass(frozen=True)
-class Found:
-    """What was found of a change.
+class Detection:
+    """How a change was detected.
 
     Attributes:
         name: The change.
         found: Share of streams in which the monitor alarmed after it.
         early: Share in which it alarmed before.
-        delay: Median number of results from the change to the alarm, those not found counted as longest; None
-            where fewer than half were found.
+        delay: Median number of results from the change to the alarm, with those not found as the longest;
+            None if fewer than half were found.
         labelled: The same for labels of every result and the certified rate.
-        once: How many results a test that is made once needs, to find it in half of the streams.
-        results: Results after the change that a stream had, at least.
+        once: Number of results with which a test that is made once finds it in half of the streams.
+        results: Least number of results after the change in a stream.
     """
 
     name: str
@@ -70,20 +70,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--streams", type=int, default=100, help="streams of each change")
     parser.add_argument("--page", type=Path, metavar="FILE", help="write the page")
     options = parser.parse_args(arguments)
-    text = page(measured(options.streams), options.streams)
+    found = [_measure_shift(name, shift, options.streams) for name, shift in make_shifts().items()]
+    text = make_page(found, options.streams)
     if options.page is None:
         print(text)
     else:
         options.page.write_text(text, encoding="utf-8")
 
 
-def measured(streams: int) -> list[Found]:
-    """All changes."""
-    return [_found(name, shift, streams) for name, shift in shifts().items()]
-
-
-def shifts() -> dict[str, Shift]:
-    """The changes by name, each of what is served from then on."""
+def make_shifts() -> dict[str, Shift]:
+    """Make the changes of what is served, by name."""
     from langchain_cfc.records import read_records, tabulate, with_scores
 
     weaker = tabulate(read_records(WEAKER))
@@ -96,9 +92,9 @@ def shifts() -> dict[str, Shift]:
         return weaker.take(np.array([rows[name] for name in served.ids if name in rows]))
 
     def harder(times: int) -> Shift:
-        def shift(served: LabelledBatch, luck: np.random.Generator) -> LabelledBatch:
+        def shift(served: LabelledBatch, rng: np.random.Generator) -> LabelledBatch:
             hard = np.array([one["topic"] in HARD for one in served.draws.metadata])
-            return served.take(np.flatnonzero(hard | (luck.random(len(served)) < 1 / times)))
+            return served.take(np.flatnonzero(hard | (rng.random(len(served)) < 1 / times)))
 
         return shift
 
@@ -118,37 +114,38 @@ def shifts() -> dict[str, Shift]:
     }
 
 
-def _found(name: str, shift: Shift, streams: int) -> Found:
+def _measure_shift(name: str, shift: Shift, streams: int) -> Detection:
     from langchain_cfc.demo import load_recording
     from langchain_cfc.records import tabulate
 
     source = tabulate(load_recording())
     delays, labelled, samples, early, shortest = [], [], [], 0, len(source)
     for seed in range(streams):
-        luck = np.random.default_rng(seed)
-        artifact = _artifact(source, seed)
+        rng = np.random.default_rng(seed)
+        artifact = calibrate_split(source, seed)
         part = artifact.calibration.split.rows(source)
-        rows = luck.permutation(part["test"])
-        before, after = source.take(rows[:QUIET]), shift(source.take(rows[QUIET:]), luck)
-        after = after.take(luck.permutation(len(after)))
+        rows = rng.permutation(part["test"])
+        before, after = source.take(rows[:BEFORE]), shift(source.take(rows[BEFORE:]), rng)
+        after = after.take(rng.permutation(len(after)))
         shortest = min(shortest, len(after))
-        drift, kept = _alarms(artifact, before, after)
-        early += drift <= QUIET
-        delays.append(drift - QUIET if drift > QUIET else np.inf)
-        labelled.append(kept - QUIET if kept > QUIET else np.inf)
-        samples.append((_means(source.take(part["calibration"])), _means(after)))
-    return Found(
+        drift, kept = _find_alarms(artifact, before, after)
+        early += drift <= BEFORE
+        delays.append(drift - BEFORE if drift > BEFORE else np.inf)
+        labelled.append(kept - BEFORE if kept > BEFORE else np.inf)
+        samples.append((_compute_means(source.take(part["calibration"])), _compute_means(after)))
+    return Detection(
         name=name,
         found=float(np.mean(np.isfinite(delays))),
         early=early / streams,
-        delay=_median(delays),
-        labelled=_median(labelled),
-        once=_once(samples, shortest),
+        delay=_compute_median(delays),
+        labelled=_compute_median(labelled),
+        once=_find_sample_size(samples, shortest),
         results=shortest,
     )
 
 
-def _artifact(source: LabelledBatch, seed: int) -> CalibrationArtifact:
+def calibrate_split(source: LabelledBatch, seed: int) -> CalibrationArtifact:
+    """Calibrate and certify on a split of the recording, the same for the same seed."""
     from langchain_cfc import calibrate
     from langchain_cfc.certificates import certify
     from langchain_cfc.errors import CFCWarning
@@ -167,37 +164,38 @@ def _artifact(source: LabelledBatch, seed: int) -> CalibrationArtifact:
         return certify(made.model_copy(update={"created_at": "2026-01-01T00:00:00+00:00"}), source)
 
 
-def _alarms(artifact: CalibrationArtifact, *parts: LabelledBatch) -> tuple[float, float]:
-    """After how many results drift is found, and after how many labels a broken rate; `inf` if never."""
-    from langchain_cfc.monitor.sequential_tests import CoverageTest, Drift, Label
+def _find_alarms(artifact: CalibrationArtifact, *parts: LabelledBatch) -> tuple[float, float]:
+    """Return after how many results drift alarms, and after how many labels a rate does; `inf` if never."""
+    from langchain_cfc.monitor.observed import Label
+    from langchain_cfc.monitor.sequential_tests import CoverageTest, DriftTest
 
-    drift, kept = Drift.begun(artifact, 0.0), CoverageTest.begun(artifact, 0.0)
+    drift, kept = DriftTest.start(artifact, 0.0), CoverageTest.start(artifact, 0.0)
     needed = -np.log(LEVEL)
     alarms = [np.inf, np.inf]
     number = 0
     for part in parts:
-        for one, correct in _observed(artifact, part, number):
+        for one, correct in observe(artifact, part, number):
             number += 1
-            drift = drift.after(one)
-            kept = kept.after(one, Label(one.id, correct), one.at, 1.0)
-            for place, mean in enumerate((drift.mean, kept.mean)):
-                if alarms[place] == np.inf and mean.peak >= needed:
+            drift = drift.update(one)
+            kept = kept.update(one, Label(one.id, correct), one.at, 1.0)
+            for place, mixture in enumerate((drift.mixture, kept.mixture)):
+                if alarms[place] == np.inf and mixture.peak >= needed:
                     alarms[place] = number
     return alarms[0], alarms[1]
 
 
-def _observed(
+def observe(
     artifact: CalibrationArtifact, part: LabelledBatch, first: int
-) -> list[tuple[Observed, list[bool]]]:
-    """What a monitor would be told of prompts, with the labels of their candidates."""
+) -> list[tuple[ObservedResult, list[bool]]]:
+    """Return what a monitor would see of prompts, with the labels of their candidates."""
     from langchain_cfc.decision import decide
-    from langchain_cfc.monitor.observed import ANSWERED, EMPTY, FLAGGED, Observed
+    from langchain_cfc.monitor.observed import ANSWERED, EMPTY, FLAGGED, ObservedResult
 
     decided = decide(artifact, part.draws)
     codes, lengths = np.asarray(part.draws.answer_codes), np.asarray(part.draws.lengths)
     return [
         (
-            Observed(
+            ObservedResult(
                 id=f"{first + row}-{name}",
                 at=float(first + row),
                 artifact=artifact.digest,
@@ -222,19 +220,19 @@ def _observed(
     ]
 
 
-def _means(part: LabelledBatch) -> FloatArray:
+def _compute_means(part: LabelledBatch) -> FloatArray:
     from langchain_cfc.features import parse_statistic
 
     return parse_statistic("mean_score").values(part.draws)
 
 
-def _median(delays: Sequence[float]) -> float | None:
+def _compute_median(delays: Sequence[float]) -> float | None:
     middle = float(np.median(delays))
     return middle if np.isfinite(middle) else None
 
 
-def _once(samples: Sequence[tuple[FloatArray, FloatArray]], longest: int) -> int | None:
-    """The smallest number of results with which the Kolmogorov-Smirnov test finds half of the changes."""
+def _find_sample_size(samples: Sequence[tuple[FloatArray, FloatArray]], longest: int) -> int | None:
+    """Find the fewest results with which the Kolmogorov-Smirnov test finds half of the changes."""
     from scipy.stats import ks_2samp
 
     for size in range(10, longest + 1, 5):
@@ -244,11 +242,11 @@ def _once(samples: Sequence[tuple[FloatArray, FloatArray]], longest: int) -> int
     return None
 
 
-def page(found: Sequence[Found], streams: int) -> str:
-    """What was found, as Markdown."""
+def make_page(found: Sequence[Detection], streams: int) -> str:
+    """Make the page as Markdown."""
     rows = [
-        f"| {one.name} | {one.found:.0%} | {one.early:.0%} | {_cell(one.delay)} | {_cell(one.labelled)} | "
-        f"{_cell(one.once)} | {one.results} |"
+        f"| {one.name} | {one.found:.0%} | {one.early:.0%} | {_format_count(one.delay)} | "
+        f"{_format_count(one.labelled)} | {_format_count(one.once)} | {one.results} |"
         for one in found
     ]
     return (
@@ -256,7 +254,7 @@ def page(found: Sequence[Found], streams: int) -> str:
 
 Written by `benchmarks/drift.py`; do not edit. {streams} streams for each change: the recording that ships,
 split by another seed each time, `{FEATURES}` at alpha = {ALPHA}; prompts that took no part in calibration are
-served in random order, {QUIET} of them before the change.
+served in random order, {BEFORE} of them before the change.
 
 *Found* and *delay* are of tests without labels, all together at level {LEVEL}: median number of results from
 the change to the first alarm. *With labels*: the same where every result is labelled, and the certified rate
@@ -276,7 +274,7 @@ The stronger of two shifts of a kind was added when a few streams had shown that
     )
 
 
-def _cell(number: float | None) -> str:
+def _format_count(number: float | None) -> str:
     return "not found" if number is None else f"{number:.0f}"
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.terminal_theme import MONOKAI
 
-from langchain_cfc.cli.demo import show_report
+from langchain_cfc.cli.demo import print_report
 from langchain_cfc.demo import run_demo
 
 
@@ -17,7 +17,7 @@ def main() -> None:
     console = Console(record=True, width=80, force_terminal=True, highlight=False)
     with tempfile.TemporaryDirectory() as folder:
         seen = run_demo("0", Path(folder) / "artifact.json")
-    show_report(console, seen)
+    print_report(console, seen)
     svg = console.export_svg(title="langchain-cfc demo", theme=MONOKAI)
     Path(__file__).with_name("demo.svg").write_text(svg, encoding="utf-8")
 

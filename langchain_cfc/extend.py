@@ -14,7 +14,7 @@ from langchain_cfc._internal.lazy import make_lazy
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from langchain_cfc._internal.plugins import load_object
-    from langchain_cfc.cli._format import failures_explained
+    from langchain_cfc.cli._format import report_errors
     from langchain_cfc.collect.costs import Usage
     from langchain_cfc.collect.executor import (
         Components,
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     )
     from langchain_cfc.labelers.judge import JudgeLabels
     from langchain_cfc.labelers.matching import list_text_aliases
-    from langchain_cfc.monitor.metrics import Measured
+    from langchain_cfc.monitor.metrics import MetricsReader
     from langchain_cfc.records.batches import check_records
     from langchain_cfc.sampling import (
         DrawnCandidate,
@@ -89,7 +89,7 @@ __all__ = [
     "Labeler",
     "LabelerInput",
     "LocalExecutor",
-    "Measured",
+    "MetricsReader",
     "Mode",
     "Outcome",
     "Question",
@@ -111,12 +111,12 @@ __all__ = [
     "combined_fingerprint",
     "compute_fingerprint",
     "describe_error",
-    "failures_explained",
     "list_text_aliases",
     "load_object",
     "parse_template",
     "redact_errors",
     "reject_duplicate_keys",
+    "report_errors",
     "resolve_generator",
     "run_flow",
     "set_context_variable",
@@ -144,7 +144,7 @@ _HOMES = {
     "Labeler": "labelers.base",
     "LabelerInput": "labelers.base",
     "LocalExecutor": "collect.executor",
-    "Measured": "monitor.metrics",
+    "MetricsReader": "monitor.metrics",
     "Mode": "verifiers.model_judge",
     "Outcome": "collect.executor",
     "Question": "verifiers.prompted",
@@ -167,7 +167,7 @@ _HOMES = {
     "combined_fingerprint": "verifiers.base",
     "compute_fingerprint": "fingerprints",
     "describe_error": "execution",
-    "failures_explained": "cli._format",
+    "report_errors": "cli._format",
     "list_text_aliases": "labelers.matching",
     "load_object": "_internal.plugins",
     "parse_template": "collect.sources.columns",

@@ -1,4 +1,4 @@
-"""The command line. It needs the extra `[calibrate]`; without it, this says so."""
+"""The command line, which needs the extra `[calibrate]`."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from langchain_cfc.errors import MissingExtraError
 
 
 class _EscapingFormatter(logging.Formatter):
-    """Writes what other packages log, which may quote a provider, without control characters."""
+    """Escapes control characters in what other packages log, which may quote a provider."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """One record as text."""
+        """Format one record."""
         return escape_controls(super().format(record))
 
 
 def main() -> None:
-    """Entry point of the console script `langchain-cfc`."""
+    """Run the console script `langchain-cfc`; without its extra, say which one to install."""
     try:
         for module in ("typer", "rich"):
             require(module, "calibrate", "the command line")
@@ -31,13 +31,13 @@ def main() -> None:
     from langchain_cfc.cli.app import app
 
     for stream in (sys.stdout, sys.stderr):
-        # Answers may hold characters that the terminal's encoding lacks; they are escaped, not fatal.
+        # Characters of answers that the terminal's encoding lacks are escaped instead of being an error.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     if logging.lastResort is not None:
         logging.lastResort.setFormatter(_EscapingFormatter())
     try:
         app()
-    except Exception:  # noqa: BLE001 - a bug, or code of the user's own; its text may hold control characters
+    except Exception:  # noqa: BLE001 - a bug or the user's code; the text may hold control characters
         sys.stderr.write(escape_controls(traceback.format_exc()))
         sys.exit(1)

@@ -1,4 +1,4 @@
-"""What `collect` does once its options are read: estimate, run, export, and what people see of it."""
+"""What `collect` does once its options are read: estimate, run, export, and print the outcome."""
 
 from __future__ import annotations
 
@@ -14,10 +14,16 @@ from typing import Any
 
 import typer
 from rich.console import Console
-from rich.markup import escape
 
-from langchain_cfc.cli._format import EXIT_INTERRUPTED, emit_json, err, out
-from langchain_cfc.cli.status import say_standing, standing_data
+from langchain_cfc.cli._format import (
+    EXIT_INTERRUPTED,
+    emit_json,
+    get_console,
+    get_error_console,
+    print_lines,
+    print_note,
+)
+from langchain_cfc.cli.status import print_status, summarize_status
 from langchain_cfc.collect.collecting import (
     CollectionOptions,
     CollectionResult,
@@ -35,28 +41,23 @@ from langchain_cfc.collect.store import Store
 from langchain_cfc.errors import CFCWarning, InputError, StoreError
 from langchain_cfc.records import Example, PromptRecord, write_records
 
-# Bad rows that a note names.
+# Bad rows that a note lists.
 _MOST_LISTED = 5
 
 
 @dataclass(frozen=True)
 class Sheet:
-    """A sheet for people.
-
-    Attributes:
-        rows: How many candidates are on it.
-        path: Where it goes.
-    """
+    """A sheet of so many candidates for people to label, and the file it is written to."""
 
     rows: int
     path: Path
 
     def __post_init__(self) -> None:
-        """Refuse now what would be refused once everything is paid for."""
+        """Refuse before the collection is paid for what `write_review` would refuse after it."""
         if self.rows < 1 or self.path.exists() or self.path.suffix != ".csv":
             msg = (
                 f"a sheet of {self.rows} candidates cannot be written to {self.path}: it takes at least one, "
-                "and a .csv file that does not exist yet, for people's work is never overwritten"
+                "and a .csv file that does not exist yet, because people's work is never overwritten"
             )
             raise InputError(msg)
 
@@ -64,24 +65,13 @@ class Sheet:
 def run(
     config: CollectionConfig, records: Path | None, sheet: Sheet | None, *, retry_failed: bool, as_json: bool
 ) -> bool:
-    """Collect, and say how it ended.
-
-    Args:
-        config: The settings.
-        records: Where finished records are written at the end; None for nowhere.
-        sheet: What people shall label; None for nothing.
-        retry_failed: Whether prompts that failed before are tried again.
-        as_json: Whether the end is told as JSON.
-
-    Returns:
-        Whether every prompt is finished.
-    """
-    with _interrupts_explained():
-        ended = _collected(config, retry_failed=retry_failed)
+    """Collect, write finished records and the sheet, print the outcome; return whether all is finished."""
+    with _exit_on_interrupt():
+        ended = _collect(config, retry_failed=retry_failed)
     written: dict[str, Any] = {"store": config.store}
     sample = None
     if ended.status.labelled:
-        with _interrupts_explained(), Store(config.store) as store:
+        with _exit_on_interrupt(), Store(config.store) as store:
             if records is not None:
                 write_records(records, store.records(), store.provenance())
                 written["records"] = str(records)
@@ -92,18 +82,17 @@ def run(
                 with closing(store.records()) as records_of:
                     sample = next(records_of)
     if as_json:
-        emit_json({**standing_data(ended.status), "complete": ended.complete, **written})
+        emit_json({**summarize_status(ended.status), "complete": ended.complete, **written})
     else:
-        say_standing(out(), ended.status, config.n)
-        for line in _next_steps(written, ended, sample):
-            out().print(escape(line), soft_wrap=True)
+        print_status(get_console(), ended.status, config.n)
+        print_lines(get_console(), _list_next_steps(written, ended, sample))
     return ended.complete and not ended.status.failed
 
 
-def _collected(config: CollectionConfig, *, retry_failed: bool) -> CollectionResult:
+def _collect(config: CollectionConfig, *, retry_failed: bool) -> CollectionResult:
     examples = config.source.read_examples()
-    console = err()
-    with progress_bar(console) as progress, _noted_at_once(console):
+    console = get_error_console()
+    with progress_bar(console) as progress, _print_warnings(console):
         options = CollectionOptions(
             call_policy=config.create_call_policy(),
             budget=config.create_budget(),
@@ -116,21 +105,17 @@ def _collected(config: CollectionConfig, *, retry_failed: bool) -> CollectionRes
             islice(examples, config.source.limit), config.create_components(), config.store, options
         )
     if examples.bad_rows:
-        _note(console, _bad_rows(examples))
+        print_note(console, _format_bad_rows(examples))
     return ended
 
 
-def _note(console: Console, text: str) -> None:
-    console.print(f"[yellow]note:[/] {escape(text)}", soft_wrap=True)
-
-
 @contextmanager
-def _noted_at_once(console: Console) -> Iterator[None]:
-    """Print warnings while there is still time to do something about them."""
+def _print_warnings(console: Console) -> Iterator[None]:
+    """Print warnings at once, while there is still time to act on them."""
 
     def show(message: Warning | str, *details: Any, **more: Any) -> None:
         del details, more
-        _note(console, str(message))
+        print_note(console, str(message))
 
     with warnings.catch_warnings():
         warnings.simplefilter("always", CFCWarning)
@@ -139,11 +124,11 @@ def _noted_at_once(console: Console) -> Iterator[None]:
 
 
 @contextmanager
-def _interrupts_explained() -> Iterator[None]:
-    """End with one line and an exit code on Ctrl-C, and on SIGTERM as on Ctrl-C.
+def _exit_on_interrupt() -> Iterator[None]:
+    """Exit with one line and an exit code on Ctrl-C or SIGTERM.
 
-    While prompts are worked on, `_stop_on_signals` takes over; when that event loop closes, it resets the
-    handlers.
+    `_stop_on_signals` replaces the handlers while prompts are worked on, and resets them when its event loop
+    closes.
     """
 
     def interrupt(number: int, frame: object) -> None:
@@ -157,7 +142,9 @@ def _interrupts_explained() -> Iterator[None]:
     try:
         yield
     except (KeyboardInterrupt, asyncio.CancelledError):
-        err().print("given up; what was finished is kept, and the same command goes on from there")
+        get_error_console().print(
+            "given up; what was finished is kept, and the same command goes on from there"
+        )
         raise typer.Exit(EXIT_INTERRUPTED) from None
     finally:
         if before is not None:
@@ -165,7 +152,7 @@ def _interrupts_explained() -> Iterator[None]:
 
 
 def _stop_on_signals(run: Run, console: Console) -> None:
-    """On Ctrl-C or SIGTERM let prompts under way end in good order; on a second one give them up."""
+    """Let prompts under way finish on Ctrl-C or SIGTERM; cancel them on a second one."""
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
 
     def stop() -> None:
@@ -178,19 +165,19 @@ def _stop_on_signals(run: Run, console: Console) -> None:
         )
 
     for number in (signal.SIGINT, signal.SIGTERM):
-        # Where there are no such handlers, as on Windows, Ctrl-C gives everything up at once.
+        # Without such handlers, as on Windows, Ctrl-C cancels everything at once.
         with suppress(NotImplementedError):
             loop.add_signal_handler(number, stop)
 
 
-def _bad_rows(examples: Examples) -> str:
+def _format_bad_rows(examples: Examples) -> str:
     rows = examples.bad_rows
     listed = "; ".join(str(row) for row in rows[:_MOST_LISTED])
     more = f"; and {len(rows) - _MOST_LISTED} more" if len(rows) > _MOST_LISTED else ""
     return f"{len(rows)} rows of {examples.source} were set aside: {listed}{more}"
 
 
-def _next_steps(
+def _list_next_steps(
     written: Mapping[str, Any], ended: CollectionResult, sample: PromptRecord | None
 ) -> Iterator[str]:
     if not ended.complete:
@@ -203,13 +190,13 @@ def _next_steps(
     if "review" in written:
         yield f"review        {written['review']}: fill in `correct`, then see langchain-cfc agreement --help"
     if sample is not None:
-        yield from _nothing_correct(sample)
+        yield from _list_nothing_correct(sample)
     elif ended.status.labelled:
         yield f"next          langchain-cfc calibrate {written.get('records', written['store'])}"
 
 
-def _nothing_correct(sample: PromptRecord) -> Iterator[str]:
-    """What to look at where no candidate is correct, so that nothing could be certified."""
+def _list_nothing_correct(sample: PromptRecord) -> Iterator[str]:
+    """List what to look at if no candidate is correct, so that nothing can be certified."""
     yield "next          nothing can be certified, for no prompt has a correct candidate; compare:"
     yield f"  question    {sample.input!r:.200}"
     yield f"  answer      {sample.candidates[0].answer_key!r:.200}"
@@ -223,18 +210,13 @@ def _nothing_correct(sample: PromptRecord) -> Iterator[str]:
 
 
 def show_estimate(config: CollectionConfig, *, as_json: bool) -> None:
-    """Say what a collection will take, without calling anything.
-
-    Args:
-        config: The settings; all parts are made of them.
-        as_json: Whether it is told as JSON.
-    """
+    """Print what a collection will take, without calling any model."""
     executor = LocalExecutor(config.create_components())
     examples = config.source.read_examples()
     wanted = list(islice(examples, config.source.limit))
     found = estimate_remaining(
         wanted,
-        _standing(config, executor),
+        _read_status(config, executor),
         n=config.n,
         sampling=config.generator.sampling,
         budget=config.create_budget(),
@@ -244,14 +226,13 @@ def show_estimate(config: CollectionConfig, *, as_json: bool) -> None:
         first = wanted[0].model_dump(mode="json")
         emit_json({**asdict(found), "bad_rows": bad_rows, "first": first, "parts": executor.configuration})
         return
-    for line in _estimate_lines(found, wanted[0], executor.configuration):
-        out().print(escape(line), soft_wrap=True)
+    print_lines(get_console(), _list_estimate(found, wanted[0], executor.configuration))
     if examples.bad_rows:
-        _note(out(), _bad_rows(examples))
+        print_note(get_console(), _format_bad_rows(examples))
 
 
-def _standing(config: CollectionConfig, executor: LocalExecutor) -> CollectionStatus | None:
-    """What the store holds, if there is one; refused as a run would refuse it."""
+def _read_status(config: CollectionConfig, executor: LocalExecutor) -> CollectionStatus | None:
+    """Return what the store holds, or None without one; refuse it as a run would refuse it."""
     try:
         store = Store(config.store)
     except StoreError:
@@ -261,7 +242,7 @@ def _standing(config: CollectionConfig, executor: LocalExecutor) -> CollectionSt
         return CollectionStatus.from_store(store)
 
 
-def _estimate_lines(found: Estimate, first: Example, parts: Mapping[str, Any]) -> Iterable[str]:
+def _list_estimate(found: Estimate, first: Example, parts: Mapping[str, Any]) -> Iterable[str]:
     for part in ("generator", "verifier", "labeler", "answer"):
         known = parts[part]
         if known is not None:

@@ -1,4 +1,4 @@
-"""`langchain-cfc agreement`: labels beside those of people, and what their mistakes leave of a promise."""
+"""`langchain-cfc agreement`: compare labels with those of people, and bound what a promise is worth."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from langchain_cfc.artifact import CalibrationArtifact
-from langchain_cfc.cli._format import emit_json, failures_explained, out, track_progress
-from langchain_cfc.collect.review import AdjustedCoverage, ReviewReport, create_review_report
+from langchain_cfc.cli._format import emit_json, get_console, make_table, report_errors, track_progress
+from langchain_cfc.cli._options import ReportAsJson
+from langchain_cfc.collect.review import ReviewReport, create_review_report
 from langchain_cfc.errors import InputError
 from langchain_cfc.records import Records, read_records
 
@@ -30,7 +31,7 @@ def agreement(
         Path | None,
         typer.Option("--artifact", metavar="ARTIFACT", help="Take the coverages from this artifact instead."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+    as_json: ReportAsJson = False,
 ) -> None:
     """Measure how far the records' labels agree with people.
 
@@ -38,27 +39,23 @@ def agreement(
     the records' candidates, written by --sample-for-review of `collect` or by `write_review`; rows that are
     not filled in yet are left out.
     """
-    with failures_explained():
+    with report_errors():
         source = read_records(*records)
         levels, n = coverage or [0.9], None
         if artifact_path is not None:
             if coverage:
                 msg = "an artifact says which coverage it promises: leave --coverage out"
                 raise InputError(msg)
-            levels, n = _promised(CalibrationArtifact.load(artifact_path), source)
+            levels, n = _read_promise(CalibrationArtifact.load(artifact_path), source)
         report = create_review_report(track_progress(source, "reading records"), sheet, coverage=levels, n=n)
     if as_json:
         emit_json(report.model_dump(mode="json"))
     else:
-        _show(out(), report, sheet.name)
+        _print_report(get_console(), report, sheet.name)
 
 
-def _promised(artifact: CalibrationArtifact, source: Records) -> tuple[list[float], int]:
-    """The coverages that an artifact promises, and its n.
-
-    Raises:
-        InputError: If it promises nothing, or its labels were made by another labeler than the records'.
-    """
+def _read_promise(artifact: CalibrationArtifact, source: Records) -> tuple[list[float], int]:
+    """Return the coverages that an artifact promises, and its n; refuse records of another labeler."""
     promises = [artifact.guarantee(alpha) for alpha in artifact.alphas]
     if promises[0].kind == "heuristic":
         msg = "this artifact promises nothing that labels could spoil; give --coverage for one that you state"
@@ -75,48 +72,42 @@ def _promised(artifact: CalibrationArtifact, source: Records) -> tuple[list[floa
     return [promise.target_coverage for promise in promises], artifact.n
 
 
-def _show(console: Console, report: ReviewReport, sheet: str) -> None:
+def _print_report(console: Console, report: ReviewReport, sheet: str) -> None:
     judged = report.rows - report.unfilled
     console.print(
         f"{escape(sheet)}: {judged} of {report.rows} rows filled in, from {report.prompts} independent "
         "prompts\n"
     )
-    console.print(_confusion(report), "", _rates(report), "")
+    console.print(_make_confusion_table(report), "", _make_rates_table(report), "")
     if report.kappa is not None:
         low, high = report.kappa.low, report.kappa.high
         console.print(
-            f"Cohen's kappa [bold]{report.kappa.value:.2f}[/], {_level(report)} interval {low:.2f} to "
+            f"Cohen's kappa [bold]{report.kappa.value:.2f}[/], {_format_level(report)} interval {low:.2f} to "
             f"{high:.2f} (0 is chance, 1 agreement)\n"
         )
-    console.print(_promises(report), "")
-    for sentence in _assumptions(report):
+    console.print(_make_promises_table(report), "")
+    for sentence in _list_assumptions(report):
         console.print(sentence)
-    notes = [*report.notes, *_silences(report)]
+    notes = [*report.notes, *_list_empty_promises(report)]
     if notes:
         console.print("\n[bold]Beware[/]")
     for sentence in notes:
         console.print(f"- {escape(sentence)}")
 
 
-def _level(report: ReviewReport) -> str:
+def _format_level(report: ReviewReport) -> str:
     return f"{100 * report.confidence:g} %"
 
 
-def _confusion(report: ReviewReport) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("candidates")
-    table.add_column("people: correct", justify="right")
-    table.add_column("people: wrong", justify="right")
+def _make_confusion_table(report: ReviewReport) -> Table:
+    table = make_table("candidates", "people: correct", "people: wrong")
     table.add_row("labelled correct", str(report.correct_called_correct), str(report.wrong_called_correct))
     table.add_row("labelled wrong", str(report.correct_called_wrong), str(report.wrong_called_wrong))
     return table
 
 
-def _rates(report: ReviewReport) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("mistakes of the labels, %")
-    table.add_column("share", justify="right")
-    table.add_column(f"{_level(report)} interval", justify="right")
+def _make_rates_table(report: ReviewReport) -> Table:
+    table = make_table("mistakes of the labels, %", "share", f"{_format_level(report)} interval")
     rates = {
         "wrong ones labelled correct (e0)": report.error_on_wrong,
         "correct ones labelled wrong (e1)": report.error_on_correct,
@@ -128,30 +119,27 @@ def _rates(report: ReviewReport) -> Table:
     return table
 
 
-def _promises(report: ReviewReport) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("promised of labels, %")
+def _make_promises_table(report: ReviewReport) -> Table:
+    table = make_table("promised of labels, %")
     table.add_column("mistakes")
     table.add_column("true at least, %", justify="right")
     table.add_column("with no mistake seen, %", justify="right")
     for promise in report.promises:
-        for kind, worth, limit in _kinds(promise):
-            table.add_row(f"{100 * promise.coverage:g}", kind, _at_least(worth), _at_least(limit))
+        coverage = f"{100 * promise.coverage:g}"
+        for kind, worth, limit in (
+            ("independent", promise.independent, promise.independent_limit),
+            ("of any kind", promise.at_worst, promise.at_worst_limit),
+        ):
+            table.add_row(coverage, kind, _format_bound(worth), _format_bound(limit))
     return table
 
 
-def _kinds(promise: AdjustedCoverage) -> Iterator[tuple[str, float, float]]:
-    """What a promise is worth, and at most by a sheet of this size, by kind of mistakes."""
-    yield "independent", promise.independent, promise.independent_limit
-    yield "of any kind", promise.at_worst, promise.at_worst_limit
-
-
-def _at_least(share: float) -> str:
-    """A lower bound in percent, rounded down."""
+def _format_bound(share: float) -> str:
+    """Format a lower bound in percent, rounded down."""
     return f"{math.floor(1000 * share) / 10:.1f}" if share > 0.0 else "nothing"
 
 
-def _assumptions(report: ReviewReport) -> Iterator[str]:
+def _list_assumptions(report: ReviewReport) -> Iterator[str]:
     sure = f"{100 * (1 + report.confidence) / 2:g} %"
     yield (
         "[bold]True at least[/]: so many sets hold a correct candidate, or their prompts are flagged. People "
@@ -176,11 +164,14 @@ def _assumptions(report: ReviewReport) -> Iterator[str]:
     )
 
 
-def _silences(report: ReviewReport) -> Iterator[str]:
-    """Where nothing is left of a promise, and whether the sheet alone is to blame."""
+def _list_empty_promises(report: ReviewReport) -> Iterator[str]:
+    """List promises of which nothing is left, and whether only the size of the sheet is the reason."""
     for promise in report.promises:
-        told = f"of the {100 * promise.coverage:g} % that are promised"
+        promised = f"of the {100 * promise.coverage:g} % that are promised"
         if max(promise.independent_limit, promise.at_worst_limit) <= 0.0:
-            yield f"The sheet is too small to say anything {told}: have more candidates reviewed."
+            yield f"The sheet is too small to say anything {promised}: have more candidates reviewed."
         elif max(promise.independent, promise.at_worst) <= 0.0:
-            yield f"The mistakes that were seen leave nothing {told}: better labels are needed, or more rows."
+            yield (
+                f"The mistakes that were seen leave nothing {promised}: better labels are needed, or more "
+                "rows."
+            )

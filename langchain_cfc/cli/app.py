@@ -7,11 +7,11 @@ from typing import Annotated
 import typer
 
 from langchain_cfc._version import __version__
-from langchain_cfc.cli.commands import Commands, make_app
+from langchain_cfc.cli.commands import CommandGroup, make_app
 
 app = make_app(
     name="langchain-cfc",
-    cls=Commands,
+    cls=CommandGroup,
     no_args_is_help=True,
     add_completion=True,
     context_settings={"help_option_names": ["-h", "--help"]},

@@ -11,7 +11,15 @@ from rich.markup import escape
 
 from langchain_cfc._internal.plugins import FACTORY, load_object
 from langchain_cfc.artifact import CalibrationArtifact
-from langchain_cfc.cli._format import EXIT_NO, emit_json, err, failures_explained, out
+from langchain_cfc.cli._format import (
+    EXIT_NO,
+    emit_json,
+    get_console,
+    get_error_console,
+    get_verifier_names,
+    report_errors,
+)
+from langchain_cfc.cli._options import ArtifactPath, HeldAlpha
 from langchain_cfc.demo.replay import make_replay_parts
 from langchain_cfc.errors import InputError
 from langchain_cfc.records import read_records
@@ -19,7 +27,7 @@ from langchain_cfc.runnable import CFCResult, CFCRunnable
 
 
 def ask(
-    artifact_path: Annotated[Path, typer.Argument(metavar="ARTIFACT", help="Calibration artifact.")],
+    artifact_path: ArtifactPath,
     prompt: Annotated[str, typer.Argument(help="The question.")],
     generator: Annotated[str | None, typer.Option(help=f"The chat model or chain: {FACTORY}.")] = None,
     verifier: Annotated[str | None, typer.Option(help=f"The verifier: {FACTORY}.")] = None,
@@ -36,7 +44,7 @@ def ask(
             help="Instead of a model: records whose candidates are replayed. 'demo' for the demo's."
         ),
     ] = None,
-    alpha: Annotated[str | None, typer.Option(help="Error level, where the artifact holds several.")] = None,
+    alpha: HeldAlpha = None,
     bot: Annotated[
         bool, typer.Option("--bot", help="Answer or abstain by the artifact's certified policy.")
     ] = False,
@@ -54,33 +62,34 @@ def ask(
 
     Exit code 1 if there is no answer set.
     """
-    with failures_explained():
+    with report_errors():
         artifact = CalibrationArtifact.load(artifact_path)
         named = [generator, verifier, answer, metadata]
         if replay is not None and any(one is not None for one in named):
             msg = "--replay brings generator, verifier, answer and metadata with it: leave those options out"
             raise InputError(msg)
+        # A recording names some of its parts, which takes precedence.
         parts: dict[str, Any] = {
             "generator_id": generator_id,
             "verifier_id": verifier_id,
             "answer_id": answer_id,
         }
         if replay is not None:
-            parts |= _replayed(replay, artifact, prompt)
+            parts |= _replay_parts(replay, artifact, prompt)
         else:
-            parts |= _imported(generator, verifier, answer, metadata)
+            parts |= _import_parts(generator, verifier, answer, metadata)
         chain = CFCRunnable(artifact=artifact, bot=bot, show_rejected=show_rejected, **parts)
-        with err().status("drawing and scoring candidates"):
+        with get_error_console().status("drawing and scoring candidates"):
             result = chain.invoke(prompt, alpha=alpha)
     if as_json:
         emit_json(result.model_dump(mode="json"))
     else:
-        show_result(out(), result)
+        _print_result(get_console(), result)
     raise typer.Exit(EXIT_NO if result.abstained else 0)
 
 
-def show_result(console: Console, result: CFCResult) -> None:
-    """Print a result for people: answers, candidates, explanation."""
+def _print_result(console: Console, result: CFCResult) -> None:
+    """Print answers, candidates and explanation."""
     if result.abstained:
         console.print(f"[bold yellow]abstained[/] ({result.reason})")
     for number, text in enumerate(result.answers):
@@ -92,17 +101,17 @@ def show_result(console: Console, result: CFCResult) -> None:
     console.print(escape(result.explain()))
 
 
-def _replayed(path: Path, artifact: CalibrationArtifact, prompt: str) -> dict[str, Any]:
+def _replay_parts(path: Path, artifact: CalibrationArtifact, prompt: str) -> dict[str, Any]:
     from langchain_cfc.demo import load_recording
 
     source = load_recording() if str(path) == "demo" else read_records(path)
-    parts = make_replay_parts(source, () if artifact.combination is None else artifact.combination.names)
-    # A prompt that is not there is no matter of candidates that could not be drawn.
+    parts = make_replay_parts(source, get_verifier_names(artifact))
+    # Fails here for a prompt without a recording, rather than as candidates that could not be drawn.
     parts["generator"].find_record(prompt)
     return parts
 
 
-def _imported(
+def _import_parts(
     generator: str | None, verifier: str | None, answer: str | None, metadata: str | None
 ) -> dict[str, Any]:
     if generator is None or verifier is None:

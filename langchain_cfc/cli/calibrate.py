@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import Enum
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -13,24 +14,26 @@ from rich.table import Table
 from langchain_cfc import calibration
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.cli._format import (
-    DATASET,
     check_output,
-    curve_table,
     emit_json,
-    failures_explained,
-    group_label,
-    opened,
-    out,
-    promise_table,
+    format_group,
+    get_console,
+    make_curve_table,
+    make_promise_table,
+    make_table,
+    open_records,
+    report_errors,
 )
+from langchain_cfc.cli._options import DATASET, FirstCandidates, OutArtifact, TestFraction, split_option
 from langchain_cfc.guarantee.stability import PaperStability
 from langchain_cfc.thresholds import WINDOW
 
-# Headings of the help.
-CONFIDENCE, VARIANTS, SPLITS = "Confidence and certificates", "Variants", "Splits"
+# Options under headings of their own in the help.
+_certificate_option = partial(typer.Option, rich_help_panel="Confidence and certificates")
+_variant_option = partial(typer.Option, rich_help_panel="Variants")
 
 
-class ThresholdRuleChoice(str, Enum):
+class _ThresholdRule(str, Enum):
     """Threshold rules by name."""
 
     conditional = "conditional"
@@ -39,14 +42,14 @@ class ThresholdRuleChoice(str, Enum):
     learned = "learned"
 
 
-class PenalisedChoice(str, Enum):
+class _Penalised(str, Enum):
     """Coefficients that a ridge penalises."""
 
     slopes = "slopes"
     all = "all"
 
 
-class ClusterChoice(str, Enum):
+class _Clusters(str, Enum):
     """How many prompts of a cluster calibrate."""
 
     one = "one"
@@ -55,9 +58,7 @@ class ClusterChoice(str, Enum):
 
 def calibrate(
     records: Annotated[list[str], typer.Argument(help=f"{DATASET}.")],
-    out_path: Annotated[Path, typer.Option("--out", "-o", help="Where to write the artifact.")] = Path(
-        "artifact.json"
-    ),
+    out_path: OutArtifact = Path("artifact.json"),
     alpha: Annotated[
         list[str] | None,
         typer.Option(
@@ -82,22 +83,16 @@ def calibrate(
         ),
     ] = True,
     threshold_rule: Annotated[
-        ThresholdRuleChoice,
+        _ThresholdRule,
         typer.Option(
             help="conditional holds for every weighting that the features span; grouped for disjoint groups, "
             "with --confident."
         ),
-    ] = ThresholdRuleChoice.conditional,
+    ] = _ThresholdRule.conditional,
     combine: Annotated[
-        str | None,
-        typer.Option(help="Make one score of these verifiers' raw outputs, e.g. judge,p_true."),
+        str | None, typer.Option(help="Make one score of these verifiers' raw outputs, e.g. judge,p_true.")
     ] = None,
-    n: Annotated[
-        int | None,
-        typer.Option(
-            help="Use the first n candidates; only for verifiers that score each by itself. Default all."
-        ),
-    ] = None,
+    n: FirstCandidates = None,
     cap: Annotated[
         float, typer.Option(help="Success score of a prompt without a correct candidate, above 1.")
     ] = 2.0,
@@ -105,106 +100,79 @@ def calibrate(
         int, typer.Option(help="Calibration prompts kept at least for each level; more if need be, 0: all.")
     ] = WINDOW,
     ridge: Annotated[
-        float,
-        typer.Option(
-            help="Smooth thresholds; the promise then is exact over all prompts only.",
-            rich_help_panel=VARIANTS,
-        ),
+        float, _variant_option(help="Smooth thresholds; the promise then is exact over all prompts only.")
     ] = 0.0,
     penalised: Annotated[
-        PenalisedChoice,
-        typer.Option(
-            help="What --ridge penalises; all is the paper's form and promises nothing.",
-            rich_help_panel=VARIANTS,
-        ),
-    ] = PenalisedChoice.slopes,
+        _Penalised,
+        _variant_option(help="What --ridge penalises; all is the paper's form and promises nothing."),
+    ] = _Penalised.slopes,
     stability_delta: Annotated[
         str | None,
-        typer.Option(
-            help="The paper's CFC-PAC slack at this failure probability (its tables: 0.9); a heuristic.",
-            rich_help_panel=VARIANTS,
+        _variant_option(
+            help="The paper's CFC-PAC slack at this failure probability (its tables: 0.9); a heuristic."
         ),
     ] = None,
     shift: Annotated[
         str | None,
-        typer.Option(
-            help="For a known shift, e.g. 'meta(ratio)': how much likelier a prompt is where it is served.",
-            rich_help_panel=VARIANTS,
+        _variant_option(
+            help="For a known shift, e.g. 'meta(ratio)': how much likelier a prompt is where it is served."
         ),
     ] = None,
     randomised: Annotated[
         bool,
-        typer.Option(
+        _variant_option(
             "--randomised",
             help="Randomise thresholds: coverage is 1 - alpha for continuous scores with --allow-empty, else "
             "more.",
-            rich_help_panel=VARIANTS,
         ),
     ] = False,
     confident: Annotated[
         bool,
-        typer.Option(
+        _certificate_option(
             "--confident",
             help="The promise for this very artifact, with confidence 1 - delta, not on average.",
-            rich_help_panel=CONFIDENCE,
         ),
     ] = False,
     max_wrong_rate: Annotated[
         str | None,
-        typer.Option(
-            help="Bot mode: certify that at most this share of the answered prompts is answered wrongly.",
-            rich_help_panel=CONFIDENCE,
+        _certificate_option(
+            help="Bot mode: certify that at most this share of the answered prompts is answered wrongly."
         ),
     ] = None,
     wrong_rate_groups: Annotated[
-        bool,
-        typer.Option(
-            "--wrong-rate-groups", help="Certify that in each group as well.", rich_help_panel=CONFIDENCE
-        ),
+        bool, _certificate_option("--wrong-rate-groups", help="Certify that in each group as well.")
     ] = False,
     delta: Annotated[
         str | None,
-        typer.Option(
-            help="Failure probability of --confident and of --max-wrong-rate; default 0.05.",
-            rich_help_panel=CONFIDENCE,
-        ),
+        _certificate_option(help="Failure probability of --confident and of --max-wrong-rate; default 0.05."),
     ] = None,
-    seed: Annotated[
-        str, typer.Option(help="Another seed gives another split.", rich_help_panel=SPLITS)
-    ] = "0",
+    seed: Annotated[str, split_option(help="Another seed gives another split.")] = "0",
     fit_fraction: Annotated[
         float | None,
-        typer.Option(
-            help="Share of prompts that fits feature map and combination; default 0.2 if any is needed.",
-            rich_help_panel=SPLITS,
+        split_option(
+            help="Share of prompts that fits feature map and combination; default 0.2 if any is needed."
         ),
     ] = None,
-    test_fraction: Annotated[
-        float, typer.Option(help="Share of prompts held out for `evaluate`.", rich_help_panel=SPLITS)
-    ] = 0.0,
+    test_fraction: TestFraction = 0.0,
     certification_fraction: Annotated[
         float | None,
-        typer.Option(
-            help="Share of prompts held out for certificates; default 0.3 if any is needed, else 0.",
-            rich_help_panel=CONFIDENCE,
+        _certificate_option(
+            help="Share of prompts held out for certificates; default 0.3 if any is needed, else 0."
         ),
     ] = None,
     within_clusters: Annotated[
-        ClusterChoice,
-        typer.Option(
-            help="Calibrate on one prompt of each cluster, or on all (no theorem).", rich_help_panel=SPLITS
-        ),
-    ] = ClusterChoice.one,
+        _Clusters, split_option(help="Calibrate on one prompt of each cluster, or on all (no theorem).")
+    ] = _Clusters.one,
     allow_unattainable: Annotated[
         bool, typer.Option("--allow-unattainable", help="Go on where the target is out of reach overall.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print facts and promise as JSON.")] = False,
 ) -> None:
     """Build a calibration artifact from labelled records."""
-    with failures_explained():
+    with report_errors():
         check_output(out_path)
         verifiers = [] if combine is None else [name.strip() for name in combine.split(",")]
-        with opened(records, verifiers) as dataset:
+        with open_records(records, verifiers) as dataset:
             artifact = calibration.calibrate(
                 dataset.records,
                 alpha=alpha or (["0.1"] if max_wrong_rate is None else None),
@@ -237,40 +205,33 @@ def calibrate(
             )
         artifact.save(out_path)
     if as_json:
-        emit_json({"artifact": str(out_path), **artifact_data(artifact)})
+        emit_json({"artifact": str(out_path), **describe_artifact(artifact)})
         return
-    console = out()
-    console.print(promise_table(artifact))
-    console.print("", groups_table(artifact))
+    console = get_console()
+    console.print(make_promise_table(artifact))
+    console.print("", make_groups_table(artifact))
     if artifact.policy is not None:
-        console.print("", curve_table(artifact))
+        console.print("", make_curve_table(artifact))
     console.print(f"\nartifact written to [bold]{escape(str(out_path))}[/]", soft_wrap=True)
 
 
-def artifact_data(artifact: CalibrationArtifact) -> dict[str, object]:
-    """Facts and promises of an artifact, without its numeric state, as plain data."""
+def describe_artifact(artifact: CalibrationArtifact) -> dict[str, object]:
+    """Return facts and guarantees of an artifact, without its numeric state, as plain data."""
     data = artifact.model_dump(mode="json", exclude={"arrays", "levels"})
     promises = [artifact.guarantee(alpha).model_dump(mode="json") for alpha in artifact.alphas]
     return {**data, "digest": artifact.digest, "alphas": list(artifact.alphas), "guarantees": promises}
 
 
-def groups_table(artifact: CalibrationArtifact) -> Table:
-    """Attainable coverage by guaranteed group; groups where the strictest level is out of reach in red."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    promised = artifact.guarantee(artifact.alphas[0]).kind == "conditional"
-    table.add_column(
-        "guaranteed group" if promised else "group", overflow="ellipsis", no_wrap=True, max_width=42
-    )
-    table.add_column("prompts", justify="right")
-    table.add_column("attainable", justify="right")
-    table.add_column("smallest alpha", justify="right")
-    for group in artifact.calibration.groups:
-        out_of_reach = not group.allows(artifact.alphas[0])
-        smallest = f"{group.smallest_alpha:.3f}"
+def make_groups_table(artifact: CalibrationArtifact) -> Table:
+    """Make a table of attainable coverage by group; red where the strictest level is out of reach."""
+    group = "guaranteed group" if artifact.guarantee(artifact.alphas[0]).kind == "conditional" else "group"
+    table = make_table(group, "prompts", "attainable", "smallest alpha", width=42)
+    for one in artifact.calibration.groups:
+        smallest = f"{one.smallest_alpha:.3f}"
         table.add_row(
-            group_label(group.words),
-            f"{group.size:.0f}",
-            f"{100 * group.attainable:.0f} %",
-            f"[bold red]{smallest}[/]" if out_of_reach else smallest,
+            format_group(one.words),
+            f"{one.size:.0f}",
+            f"{100 * one.attainable:.0f} %",
+            smallest if one.allows(artifact.alphas[0]) else f"[bold red]{smallest}[/]",
         )
     return table

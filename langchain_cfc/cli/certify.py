@@ -11,20 +11,21 @@ from rich.markup import escape
 from langchain_cfc import certificates
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.cli._format import (
-    DATASET,
     EXIT_NO,
     check_output,
     emit_json,
-    failures_explained,
-    opened,
-    out,
+    get_console,
+    get_verifier_names,
+    open_records,
+    report_errors,
 )
-from langchain_cfc.cli.inspect import certificate_table
+from langchain_cfc.cli._options import ArtifactPath, HeldOutPaths
+from langchain_cfc.cli.inspect import make_certificate_table
 
 
 def certify(
-    artifact_path: Annotated[Path, typer.Argument(metavar="ARTIFACT", help="Calibration artifact.")],
-    records: Annotated[list[str], typer.Argument(help=f"{DATASET}; not calibrated on.")],
+    artifact_path: ArtifactPath,
+    records: HeldOutPaths,
     out_path: Annotated[
         Path | None,
         typer.Option("--out", "-o", help="Where to write the certified artifact; over it by default."),
@@ -47,12 +48,11 @@ def certify(
     group, and on the size of sets, hold together with confidence 1 - delta for this very artifact. Given the
     very file that it was calibrated on, only the part held out by --certification-fraction is used.
     """
-    with failures_explained():
+    with report_errors():
         target = artifact_path if out_path is None else out_path
         check_output(target)
         artifact = CalibrationArtifact.load(artifact_path)
-        combination = artifact.combination
-        with opened(records, () if combination is None else combination.names) as dataset:
+        with open_records(records, get_verifier_names(artifact)) as dataset:
             certified = certificates.certify(
                 artifact, dataset.records, alpha=alpha, delta=delta, provenance=dataset.provenance
             )
@@ -67,10 +67,10 @@ def certify(
             }
         )
     else:
-        console = out()
+        console = get_console()
         for one in made:
             console.print(f"[bold]alpha = {one.alpha}[/]: {escape(one.sentence())}\n")
-            console.print(certificate_table(one), "")
+            console.print(make_certificate_table(one), "")
         console.print(f"certified artifact written to [bold]{escape(str(target))}[/]", soft_wrap=True)
     short = min_kept is not None and any(one.shares[0].kept_at_least < min_kept for one in made)
     raise typer.Exit(EXIT_NO if short else 0)

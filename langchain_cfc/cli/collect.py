@@ -1,143 +1,91 @@
-"""`langchain-cfc collect`: from a dataset to labelled records, whatever fails on the way."""
+"""`langchain-cfc collect`: collect labelled records for a dataset, resumably."""
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from langchain_cfc._internal.plugins import FACTORY
-from langchain_cfc.cli._format import EXIT_NO, failures_explained
+from langchain_cfc.cli._format import EXIT_NO, report_errors
 from langchain_cfc.collect.collecting import check_packages
 
-_CONFIGURATION = "Settings"
-_DATASET = "The dataset"
-_PARTS = "What draws, scores and labels"
-_PACE = "How calls are made, and what they may cost"
+# Options under headings of their own in the help.
+_settings_option = partial(typer.Option, rich_help_panel="Settings")
+_dataset_option = partial(typer.Option, rich_help_panel="The dataset")
+_part_option = partial(typer.Option, rich_help_panel="What draws, scores and labels")
+_call_option = partial(typer.Option, rich_help_panel="How calls are made, and what they may cost")
 
 
 def collect(
     config: Annotated[
         Path | None,
-        typer.Option(
-            "--config",
-            "-c",
-            help="TOML file with the settings; options here take precedence.",
-            rich_help_panel=_CONFIGURATION,
-        ),
+        _settings_option("--config", "-c", help="TOML file with the settings; options here take precedence."),
     ] = None,
     settings: Annotated[
         list[str] | None,
-        typer.Option(
+        _settings_option(
             "--set",
             metavar="KEY=VALUE",
-            rich_help_panel=_CONFIGURATION,
             help="Any setting of the file, with a TOML value: generator.arguments.temperature=0.7",
         ),
     ] = None,
     store: Annotated[
         str | None,
-        typer.Option(
-            help="SQLite file, or the URL of a PostgreSQL database, that holds everything.",
-            rich_help_panel=_CONFIGURATION,
-        ),
+        _settings_option(help="SQLite file, or the URL of a PostgreSQL database, that holds everything."),
     ] = None,
-    n: Annotated[
-        int | None,
-        typer.Option("--n", "-n", help="Candidates for each prompt.", rich_help_panel=_CONFIGURATION),
-    ] = None,
+    n: Annotated[int | None, _settings_option("--n", "-n", help="Candidates for each prompt.")] = None,
     source: Annotated[
         str | None,
-        typer.Option(
-            help="JSON Lines, JSON, CSV or Parquet file, or SCHEME:DATASET where it is installed.",
-            rich_help_panel=_DATASET,
+        _dataset_option(
+            help="JSON Lines, JSON, CSV or Parquet file, or SCHEME:DATASET where it is installed."
         ),
     ] = None,
     input_: Annotated[
-        str | None,
-        typer.Option("--input", help="Column that is the prompt as it stands.", rich_help_panel=_DATASET),
+        str | None, _dataset_option("--input", help="Column that is the prompt as it stands.")
     ] = None,
     prompt: Annotated[
         str | None,
-        typer.Option(
-            help="Template that makes the prompt from columns: 'Question: {question}'",
-            rich_help_panel=_DATASET,
-        ),
+        _dataset_option(help="Template that makes the prompt from columns: 'Question: {question}'"),
     ] = None,
-    reference: Annotated[
-        str | None, typer.Option(help="Column that labels are made with.", rich_help_panel=_DATASET)
-    ] = None,
+    reference: Annotated[str | None, _dataset_option(help="Column that labels are made with.")] = None,
     id_: Annotated[
-        str | None,
-        typer.Option(
-            "--id", help="Column that names the prompt; else a digest does.", rich_help_panel=_DATASET
-        ),
+        str | None, _dataset_option("--id", help="Column that names the prompt; else a digest does.")
     ] = None,
-    limit: Annotated[
-        int | None, typer.Option(help="Only the first so many prompts.", rich_help_panel=_DATASET)
-    ] = None,
+    limit: Annotated[int | None, _dataset_option(help="Only the first so many prompts.")] = None,
     set_aside: Annotated[
         bool,
-        typer.Option(
+        _dataset_option(
             "--set-aside-bad-rows",
-            rich_help_panel=_DATASET,
             help="Go on without rows that cannot be used, instead of refusing the dataset.",
         ),
     ] = False,
     model: Annotated[
-        str | None,
-        typer.Option(
-            help="Name of the chat model that draws, such as openai:gpt-4o-mini.", rich_help_panel=_PARTS
-        ),
+        str | None, _part_option(help="Name of the chat model that draws, such as openai:gpt-4o-mini.")
     ] = None,
     generator: Annotated[
-        str | None,
-        typer.Option(help=f"In its place, a model or chain of your own: {FACTORY}.", rich_help_panel=_PARTS),
+        str | None, _part_option(help=f"In its place, a model or chain of your own: {FACTORY}.")
     ] = None,
     verifier: Annotated[
-        str | None,
-        typer.Option(
-            help="The verifier, such as langchain_cfc.verifiers:SequenceProbability.", rich_help_panel=_PARTS
-        ),
+        str | None, _part_option(help="The verifier, such as langchain_cfc.verifiers:SequenceProbability.")
     ] = None,
     labeler: Annotated[
-        str | None,
-        typer.Option(
-            help="The labeler, such as langchain_cfc.labelers:NormalisedMatch.", rich_help_panel=_PARTS
-        ),
+        str | None, _part_option(help="The labeler, such as langchain_cfc.labelers:NormalisedMatch.")
     ] = None,
-    answer: Annotated[
-        str | None, typer.Option(help="Answer extractor, a function of the text.", rich_help_panel=_PARTS)
-    ] = None,
-    concurrency: Annotated[
-        int | None, typer.Option(help="Most calls at once. Default 8.", rich_help_panel=_PACE)
-    ] = None,
-    requests_per_second: Annotated[
-        float | None, typer.Option(help="Most calls per second.", rich_help_panel=_PACE)
-    ] = None,
-    tokens_per_second: Annotated[
-        float | None, typer.Option(help="Most tokens per second.", rich_help_panel=_PACE)
-    ] = None,
+    answer: Annotated[str | None, _part_option(help="Answer extractor, a function of the text.")] = None,
+    concurrency: Annotated[int | None, _call_option(help="Most calls at once. Default 8.")] = None,
+    requests_per_second: Annotated[float | None, _call_option(help="Most calls per second.")] = None,
+    tokens_per_second: Annotated[float | None, _call_option(help="Most tokens per second.")] = None,
     attempts: Annotated[
-        int | None,
-        typer.Option(
-            help="Most times that a call is made while its failure may pass. Default 5.",
-            rich_help_panel=_PACE,
-        ),
+        int | None, _call_option(help="Most times that a call is made while its failure may pass. Default 5.")
     ] = None,
-    timeout: Annotated[
-        float | None, typer.Option(help="Seconds that a call may take. Default 120.", rich_help_panel=_PACE)
-    ] = None,
-    max_tokens: Annotated[
-        int | None, typer.Option(help="Most tokens in all, earlier runs included.", rich_help_panel=_PACE)
-    ] = None,
+    timeout: Annotated[float | None, _call_option(help="Seconds that a call may take. Default 120.")] = None,
+    max_tokens: Annotated[int | None, _call_option(help="Most tokens in all, earlier runs included.")] = None,
     max_cost: Annotated[
         float | None,
-        typer.Option(
-            help="Highest cost in all; needs [prices] in the file, or --set prices.'*'=...",
-            rich_help_panel=_PACE,
-        ),
+        _call_option(help="Highest cost in all; needs [prices] in the file, or --set prices.'*'=..."),
     ] = None,
     retry_failed: Annotated[
         bool, typer.Option("--retry-failed", help="Try prompts again that failed in an earlier run.")
@@ -173,9 +121,9 @@ def collect(
           --labeler langchain_cfc.labelers:NormalisedMatch \
           --store questions.db --out records.jsonl
     """
-    with failures_explained():
+    with report_errors():
         check_packages(model)
-        # Late, for they need the extra.
+        # Imported late: they need the extra.
         from langchain_cfc.cli import _collection
         from langchain_cfc.collect.config import read_config
 

@@ -2,8 +2,8 @@
 
 Lists of commands, in `--help` and in shells that complete words, are made from the summaries below: the
 modules of the commands import NumPy and LangChain, which takes more than a second. Commands of other
-distributions, such as `serve` of langchain-cfc-server, are found by their entry points; these have no
-summary, so a list loads them.
+distributions, such as `serve` of langchain-cfc-server, are found by their entry points. They have no summary
+here, so a list loads them.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-# An entry point of this group is a function as typer takes it, or a `typer.Typer`; its name is the command's.
-GROUP = "langchain_cfc.commands"
-# By topic, in the order of the help: where each command is, and the first sentence of its own help.
-OWN = {
+# An entry point of this group is a function as typer takes it, or a `typer.Typer`, named like its command.
+_ENTRY_POINTS = "langchain_cfc.commands"
+# By topic, in the order of the help: where each command is, and the first sentence of its help.
+BUILT_IN = {
     "Try": {
         "demo": ("demo:demo", "Calibrate and serve recorded answers, without key or network."),
         "ask": ("ask:ask", "Ask one question: print the answer set, or why there is none."),
@@ -47,63 +47,48 @@ OWN = {
         "paper": ("paper:app", "Reproduce the experiments of the CFC paper."),
     },
 }
-# The topic of commands of other distributions, unless they name one of their own.
-ADDED = "Added by other packages"
-_PLACES = {name: place for commands in OWN.values() for name, (place, _) in commands.items()}
+# The topic of commands of other distributions that name none.
+_ADDED = "Added by other packages"
+_PLACES = {name: place for commands in BUILT_IN.values() for name, (place, _) in commands.items()}
 
 
-class Commands(TyperGroup):
+class CommandGroup(TyperGroup):
     """The commands of this package, and those of other distributions."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        for topic, commands in OWN.items():
+        for topic, commands in BUILT_IN.items():
             for name, (_, summary) in commands.items():
                 self.commands[name] = TyperCommand(name, help=summary, rich_help_panel=topic)
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """Names of own commands in their order, then of the others by name."""
+        """List built-in commands in their order, then the others by name."""
         del ctx  # the same in every context
-        return [*self.commands, *sorted(set(entry_points(group=GROUP).names) - set(self.commands))]
+        return [*self.commands, *sorted(set(entry_points(group=_ENTRY_POINTS).names) - set(self.commands))]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """What a list says about a command. Own commands cannot be replaced by other distributions."""
+        """Return what a list needs: only the summary of a built-in command, which nothing can replace."""
         if cmd_name in self.commands:
             return self.commands[cmd_name]
         return self.load_command(ctx, cmd_name)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """The command that the first argument names, ready to be called, and the other arguments."""
+        """Load the command that the first argument names; return it with the other arguments."""
         name, command, rest = super().resolve_command(ctx, args)
         return name, command if name is None else self.load_command(ctx, name), rest
 
     def load_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Import a command.
-
-        Args:
-            ctx: Not used; as typer's own methods have it.
-            cmd_name: Name of the command.
-
-        Returns:
-            The command; None if there is none of that name.
-        """
-        del ctx
+        """Import a command; return None if there is none of that name."""
+        del ctx  # the same in every context
         if cmd_name in _PLACES:
-            own = EntryPoint(cmd_name, f"langchain_cfc.cli.{_PLACES[cmd_name]}", GROUP)
-            return _make_command(own.name, own.load())
-        found = next(iter(entry_points(group=GROUP, name=cmd_name)), None)
+            place = EntryPoint(cmd_name, f"langchain_cfc.cli.{_PLACES[cmd_name]}", _ENTRY_POINTS)
+            return _make_command(cmd_name, place.load())
+        found = next(iter(entry_points(group=_ENTRY_POINTS, name=cmd_name)), None)
         return None if found is None else _load_added(found)
 
 
 def make_app(**settings: Any) -> typer.Typer:
-    """Make an application with the settings that all commands share.
-
-    Args:
-        settings: Further ones, as `typer.Typer` takes them.
-
-    Returns:
-        The application, without commands.
-    """
+    """Make a `typer.Typer` with the settings that all commands share, and the given ones."""
     shared = {"add_completion": False, "pretty_exceptions_enable": False, "rich_markup_mode": "markdown"}
     return typer.Typer(**{**shared, **settings})
 
@@ -111,12 +96,12 @@ def make_app(**settings: Any) -> typer.Typer:
 def _load_added(found: EntryPoint) -> Any:
     try:
         loaded = found.load()
-    except Exception as error:  # noqa: BLE001 - whatever fails in there must not take the other commands with it
+    except Exception as error:  # noqa: BLE001 - one broken command must not break the others
         anything = {"ignore_unknown_options": True, "allow_extra_args": True}
         command = _make_command(found.name, _make_substitute(found, error), anything)
     else:
         command = _make_command(found.name, loaded)
-    command.rich_help_panel = command.rich_help_panel or ADDED
+    command.rich_help_panel = command.rich_help_panel or _ADDED
     return command
 
 
@@ -131,15 +116,15 @@ def _make_command(name: str, loaded: Any, settings: dict[str, Any] | None = None
 
 
 def _make_substitute(found: EntryPoint, error: Exception) -> Callable[[], None]:
-    """Make what stands in for a command that cannot be loaded: a line in the help, an error when called."""
+    """Make a command that stands in for one that cannot be loaded: it fails with an explanation."""
     by = found.dist.name if found.dist is not None else "a distribution"
     msg = f"{by} brings this command, but it cannot be loaded: {type(error).__name__}: {error}"
 
     def fail() -> None:
-        from langchain_cfc.cli._format import failures_explained
+        from langchain_cfc.cli._format import report_errors
         from langchain_cfc.errors import InputError
 
-        with failures_explained():
+        with report_errors():
             raise InputError(msg)
 
     fail.__doc__ = f"Cannot be loaded ({type(error).__name__}); see {by}."

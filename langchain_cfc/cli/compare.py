@@ -1,9 +1,9 @@
-"""`langchain-cfc compare`: many methods on the same records, split again and again."""
+"""`langchain-cfc compare`: compare methods on the same records, over random splits."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,14 +14,15 @@ from rich.table import Table
 
 from langchain_cfc import experiments
 from langchain_cfc.cli._format import (
-    DATASET,
     emit_json,
-    failures_explained,
-    group_label,
-    opened,
-    out,
-    track_progress,
+    format_group,
+    get_console,
+    make_table,
+    make_tracker,
+    open_records,
+    report_errors,
 )
+from langchain_cfc.cli._options import FigureFolder, Jobs, RecordPaths, ReportAsJson, SplitsSeed
 from langchain_cfc.errors import InputError
 from langchain_cfc.experiments import ComparisonReport, LevelComparison, MethodComparison
 from langchain_cfc.experiments.compare import FEATURES, GROUPS, METHODS
@@ -36,13 +37,13 @@ _HEADINGS = {
     "mean_distinct_answers": "answers",
     "selective_accuracy": "right",
 }
-LEGEND = (
+_LEGEND = (
     "kept: covered or flagged, red where that misses the target (who flags all keeps 100 %: read it with "
     "flag); worst: the same in the group that is worst; cov.: the set holds a correct answer; flag: not "
     "certifiable; none: no answer; answers: distinct ones, 0 where there is none; right: best answer right "
     "where there is one"
 )
-_CALLED = {
+_FIGURE_NAMES = {
     "kept_promise": "kept",
     "worst_group_kept_promise": "kept, worst group",
     "coverage": "covered",
@@ -50,93 +51,64 @@ _CALLED = {
     "mean_set_size": "candidates per set",
     "mean_distinct_answers": "answers per set",
 }
-_OF_THE_PROMISE = frozenset({"kept_promise", "worst_group_kept_promise"})
+_COVERAGE_FIGURES = frozenset({"kept_promise", "worst_group_kept_promise"})
 _SIZES = ("mean_set_size", "mean_distinct_answers", "mean_candidates_drawn")
 _FAMILIES = {"ours": "ours", "paper": "the paper's own conventions", "outside": "others"}
-_FILES = ("png", "svg")
+_DEFAULT_FIGURES = ("worst_group_kept_promise", "mean_distinct_answers")
 
 
-def cores() -> int:
-    """Number of processes that splits are measured by unless told otherwise."""
-    return os.cpu_count() or 1
-
-
-def watched(what: str) -> Any:
-    """A progress bar on standard error, for functions that wrap what they go through."""
-    return lambda items, total: track_progress(items, what, total)
-
-
-def methods_table(level: LevelComparison) -> Table:
-    """Every method at one level; sizes are numbers, all else is in percent."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column(f"alpha = {level.alpha:g}, %", no_wrap=True, overflow="ellipsis", max_width=30)
-    for heading in _HEADINGS.values():
-        table.add_column(heading, justify="right", no_wrap=True, min_width=5)
+def make_methods_table(level: LevelComparison) -> Table:
+    """Make a table of every method at one level; sizes are numbers, all else is in percent."""
+    headings = (f"alpha = {level.alpha:g}, %", *_HEADINGS.values())
+    table = make_table(*headings, width=30, no_wrap=True, min_width=5)
     for family, words in _FAMILIES.items():
         members = {name: one for name, one in level.methods.items() if one.family == family}
         if members:
             table.add_row(f"[dim]{words}[/]")
         for name, method in members.items():
-            table.add_row(f"  {escape(name)}", *_cells(method, level.target_coverage))
+            # Red where even the upper end of the interval misses the target.
+            missed = method.aims_at_coverage and method.kept_promise_ci[1] < level.target_coverage
+            cells = {figure: _format_figure(method, figure) for figure in _HEADINGS}
+            if missed and "kept_promise" in method.figures:
+                cells["kept_promise"] = f"[bold red]{cells['kept_promise']}[/]"
+            table.add_row(f"  {escape(name)}", *cells.values())
     return table
 
 
-def _cells(method: MethodComparison, target: float) -> Iterator[str]:
-    for name in _HEADINGS:
-        spread = method.figures.get(name)
-        if spread is None or (name in _OF_THE_PROMISE and not method.aims_at_coverage):
-            yield "-"
-        elif name in _SIZES:
-            yield f"{spread.mean:.2f}"
-        else:
-            share = f"{100 * spread.mean:.1f}"
-            # Red where even the upper end of the interval misses what was asked for.
-            missed = method.aims_at_coverage and name == "kept_promise" and method.kept_promise_ci[1] < target
-            yield f"[bold red]{share}[/]" if missed else share
-
-
-def sweep_table(sweep: Sequence[LevelComparison], figure: str) -> Table:
-    """One figure of every method at every level."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    called = _CALLED.get(figure, figure.replace("_", " "))
-    table.add_column(f"{called}; alpha", no_wrap=True, overflow="ellipsis", max_width=28)
-    for level in sweep:
-        table.add_column(f"{level.alpha:.6g}", justify="right", no_wrap=True, min_width=5)
+def make_sweep_table(sweep: Sequence[LevelComparison], figure: str) -> Table:
+    """Make a table of one figure of every method at every level."""
+    name = _FIGURE_NAMES.get(figure, figure.replace("_", " "))
+    headings = (f"{name}; alpha", *(f"{level.alpha:.6g}" for level in sweep))
+    table = make_table(*headings, width=28, no_wrap=True, min_width=5)
     if figure not in _SIZES:
         table.add_row("[dim]target, %[/]", *(f"[dim]{100 * level.target_coverage:g}[/]" for level in sweep))
     for name in sweep[0].methods:
-        table.add_row(escape(name), *(_cell(level.methods[name], figure) for level in sweep))
+        table.add_row(escape(name), *(_format_figure(level.methods[name], figure) for level in sweep))
     return table
 
 
-def _cell(method: MethodComparison, figure: str) -> str:
+def _format_figure(method: MethodComparison, figure: str) -> str:
     spread = method.figures.get(figure)
-    if spread is None or (figure in _OF_THE_PROMISE and not method.aims_at_coverage):
+    if spread is None or (figure in _COVERAGE_FIGURES and not method.aims_at_coverage):
         return "-"
     return f"{spread.mean:.2f}" if figure in _SIZES else f"{100 * spread.mean:.1f}"
 
 
-def gaps_table(level: LevelComparison, methods: Iterable[str], most: int = 8) -> Table:
-    """Where the promise falls short most, by property of prompts: the widest gaps of the first method."""
-    names = [name for name in methods if name in level.methods]
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("points below target", no_wrap=True, overflow="ellipsis", max_width=20)
+def _make_gaps_table(level: LevelComparison, names: Sequence[str], most: int = 8) -> Table:
+    """Make a table of the properties of prompts with the widest gaps of the first method."""
+    table = make_table("points below target", width=20)
     for name in names:
-        table.add_column(f"{escape(name)}, and where", no_wrap=True, overflow="ellipsis", max_width=28)
+        table.add_column(f"{escape(name)}, and where", no_wrap=True, max_width=28)
     gaps = level.methods[names[0]].gaps
     for one in sorted(gaps, key=lambda one: -gaps[one].shortfall.mean)[:most]:
         found = (level.methods[name].gaps[one] for name in names)
-        cells = (f"{100 * gap.shortfall.mean:+5.1f} [dim]{group_label(gap.group)}[/]" for gap in found)
+        cells = (f"{100 * gap.shortfall.mean:+5.1f} [dim]{format_group(gap.group)}[/]" for gap in found)
         table.add_row(escape(one), *cells)
     return table
 
 
-def check_figures(folder: Path) -> None:
-    """Make the folder for figures, before anything takes time.
-
-    Raises:
-        InputError: If that cannot be done.
-    """
+def make_figure_folder(folder: Path) -> None:
+    """Make the folder for figures, before anything takes time."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -144,16 +116,8 @@ def check_figures(folder: Path) -> None:
         raise InputError(msg) from error
 
 
-def write_figures(report: ComparisonReport, folder: Path) -> list[Path]:
-    """Write every figure of a comparison as PNG and SVG.
-
-    Args:
-        report: The comparison.
-        folder: Where to.
-
-    Returns:
-        The files.
-    """
+def write_figures(report: ComparisonReport, folder: Path) -> None:
+    """Write every figure of a comparison as PNG and SVG into a folder."""
     from langchain_cfc.report import plots
 
     methods = report.list_leading()
@@ -171,25 +135,18 @@ def write_figures(report: ComparisonReport, folder: Path) -> list[Path]:
         drawn["threshold_by_difficulty"] = plots.plot_threshold_by_difficulty(report, methods=by_threshold)
     for figure in ("kept_promise", "coverage", "worst_group_coverage", "worst_group_kept_promise", *_SIZES):
         drawn[f"{figure}_by_alpha"] = plots.plot_by_alpha(report.sweep, methods=methods, figure=figure)
-    return save_figures(drawn, folder)
+    save_figures(drawn, folder)
 
 
-def save_figures(drawn: dict[str, Any], folder: Path) -> list[Path]:
-    """Write drawn figures, by name of the file."""
-    written = []
+def save_figures(drawn: dict[str, Any], folder: Path) -> None:
+    """Write figures as PNG and SVG, by name of the file."""
     for name, axes in drawn.items():
-        for kind in _FILES:
-            path = folder / f"{name}.{kind}"
-            axes.figure.savefig(path, dpi=150)
-            written.append(path)
-    return written
-
-
-SHOWN = ("worst_group_kept_promise", "mean_distinct_answers")
+        for kind in ("png", "svg"):
+            axes.figure.savefig(folder / f"{name}.{kind}", dpi=150)
 
 
 def compare(
-    records: Annotated[list[str], typer.Argument(help=DATASET)],
+    records: RecordPaths,
     alpha: Annotated[
         list[str] | None,
         typer.Option(help="Error level; several may be given.", show_default="8 within reach"),
@@ -213,17 +170,19 @@ def compare(
     ] = None,
     n: Annotated[int | None, typer.Option(help="Candidates to use; default all recorded.")] = None,
     splits: Annotated[int, typer.Option(help="Number of random splits.")] = 100,
-    seed: Annotated[str, typer.Option(help="Another seed gives other splits.")] = "0",
+    seed: SplitsSeed = "0",
     test_fraction: Annotated[float, typer.Option(help="Share of prompts tested on in each split.")] = 0.5,
     fit_fraction: Annotated[float, typer.Option(help="Share of the others that fits feature maps.")] = 0.2,
-    jobs: Annotated[int | None, typer.Option(min=1, help="Processes; default one per core.")] = None,
+    jobs: Jobs = None,
     figure: Annotated[
         list[str] | None,
-        typer.Option(help="Figure shown against alpha; several may be given.", show_default=", ".join(SHOWN)),
+        typer.Option(
+            help="Figure shown against alpha; several may be given.", show_default=", ".join(_DEFAULT_FIGURES)
+        ),
     ] = None,
     report: Annotated[Path | None, typer.Option(help="Write one HTML page with everything.")] = None,
-    figures: Annotated[Path | None, typer.Option(help="Write the figures into a folder.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+    figures: FigureFolder = None,
+    as_json: ReportAsJson = False,
 ) -> None:
     """Compare methods on labelled records over random splits.
 
@@ -232,7 +191,7 @@ def compare(
 
         langchain-cfc compare records.jsonl --report comparison.html
     """
-    with failures_explained():
+    with report_errors():
         unknown = [one for one in figure or () if one not in experiments.FIGURES]
         if unknown:
             msg = f"unknown figure {unknown[0]!r}; known are {', '.join(experiments.FIGURES)}"
@@ -240,8 +199,8 @@ def compare(
         if report is not None:
             check_report(report)
         if figures is not None:
-            check_figures(figures)
-        with opened(records, combine or ()) as dataset:
+            make_figure_folder(figures)
+        with open_records(records, combine or ()) as dataset:
             found = experiments.compare(
                 dataset.records,
                 alpha=alpha or None,
@@ -255,8 +214,8 @@ def compare(
                 seed=seed,
                 test_fraction=test_fraction,
                 fit_fraction=fit_fraction,
-                jobs=jobs or cores(),
-                progress=watched("splits"),
+                jobs=jobs or os.cpu_count() or 1,
+                progress=make_tracker("splits"),
                 provenance=dataset.provenance,
             )
         if report is not None:
@@ -266,19 +225,13 @@ def compare(
     if as_json:
         emit_json(found.model_dump(mode="json"))
         return
-    show(out(), found, figure or SHOWN)
+    _print_comparison(get_console(), found, figure or _DEFAULT_FIGURES)
     if report is not None:
-        out().print(f"\nThe whole comparison: {escape(str(report))}", soft_wrap=True)
+        get_console().print(f"\nThe whole comparison: {escape(str(report))}", soft_wrap=True)
 
 
-def show(console: Console, found: ComparisonReport, figures: Sequence[str]) -> None:
-    """Print a comparison.
-
-    Args:
-        console: Where to.
-        found: The comparison.
-        figures: Names of the figures to show against alpha.
-    """
+def _print_comparison(console: Console, found: ComparisonReport, figures: Sequence[str]) -> None:
+    """Print a comparison, with these figures against alpha."""
     data = found.data
     auroc = "" if data.auroc is None else f", AUROC of scores {data.auroc:.2f}"
     console.print(
@@ -287,12 +240,12 @@ def show(console: Console, found: ComparisonReport, figures: Sequence[str]) -> N
         f"test, {found.n_calibration} calibrate our methods, and the others with those that fit features:\n"
         f"{escape(found.features)}\n"
     )
-    console.print(methods_table(found))
-    console.print(f"[dim]{LEGEND}[/]\n")
+    console.print(make_methods_table(found))
+    console.print(f"[dim]{_LEGEND}[/]\n")
     for name in figures if len(found.sweep) > 1 else ():
-        console.print(sweep_table(found.sweep, name), "")
+        console.print(make_sweep_table(found.sweep, name), "")
     shown = [name for name in ("conditional", "marginal") if name in found.methods]
     if shown and found.methods[shown[0]].gaps:
-        console.print(gaps_table(found, shown), "")
+        console.print(_make_gaps_table(found, shown), "")
     for note in found.notes:
         console.print(f"[yellow]note:[/] {escape(note)}")

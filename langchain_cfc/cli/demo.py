@@ -16,12 +16,13 @@ from langchain_cfc.cli._format import (
     EXIT_NO,
     check_output,
     emit_json,
-    failures_explained,
-    out,
-    report_tables,
-    track_progress,
-    verdict,
+    format_verdict,
+    get_console,
+    make_report_tables,
+    make_tracker,
+    report_errors,
 )
+from langchain_cfc.cli._options import OutArtifact, ReportAsJson
 from langchain_cfc.demo import DemoResult, run_demo
 from langchain_cfc.records import PromptRecord
 from langchain_cfc.runnable import CFCResult
@@ -29,24 +30,18 @@ from langchain_cfc.runnable import CFCResult
 
 def demo(
     seed: Annotated[str, typer.Option(help="Another seed gives another split of the recording.")] = "0",
-    out_path: Annotated[Path, typer.Option("--out", "-o", help="Where to write the artifact.")] = Path(
-        "cfc-demo/artifact.json"
-    ),
-    as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+    out_path: OutArtifact = Path("cfc-demo/artifact.json"),
+    as_json: ReportAsJson = False,
 ) -> None:
     """Calibrate and serve recorded answers, without key or network.
 
     A real model answered the questions. One part calibrates, the rest is served through CFCRunnable. Exit
     code 1 if the promise was kept too rarely for chance on some guaranteed group.
     """
-    with failures_explained():
+    with report_errors():
         check_output(out_path)
         out_path.parent.mkdir(parents=True, exist_ok=True)
-        seen = run_demo(
-            seed,
-            out_path,
-            lambda prompts, total: track_progress(prompts, "serving held-out prompts", total),
-        )
+        seen = run_demo(seed, out_path, make_tracker("serving held-out prompts"))
     if as_json:
         emit_json(
             {
@@ -57,20 +52,15 @@ def demo(
             }
         )
     else:
-        console = out()
-        show_report(console, seen)
-        _show_prompts(console, seen)
-        _show_next(console, seen, out_path)
+        console = get_console()
+        print_report(console, seen)
+        _print_prompts(console, seen)
+        _print_next(console, seen, out_path)
     raise typer.Exit(EXIT_NO if seen.report.contradicted else 0)
 
 
-def show_report(console: Console, seen: DemoResult) -> None:
-    """Print what was promised and what happened.
-
-    Args:
-        console: Where to.
-        seen: What the demo did.
-    """
+def print_report(console: Console, seen: DemoResult) -> None:
+    """Print what the demo promised and what happened."""
     report, facts = seen.report, seen.artifact.calibration
     everything = facts.fit_size + facts.size + facts.held_out_size
     console.rule("Conditional Factuality Control, on real recorded answers")
@@ -90,44 +80,44 @@ def show_report(console: Console, seen: DemoResult) -> None:
         "[bold]What happened[/] on the held-out prompts, beside the usual single threshold for all "
         "([italic]marginal[/]):\n"
     )
-    for table in report_tables(report):
+    for table in make_report_tables(report):
         console.print(Padding(table, (0, 0, 1, 1)))
     console.print(
-        f"{verdict(report)} In brackets 95 % intervals, for all groups together; red where the interval lies "
-        "below the target.\n"
+        f"{format_verdict(report)} In brackets 95 % intervals, for all groups together; red where the "
+        "interval lies below the target.\n"
     )
     for note in seen.notes:
         console.print(f"[yellow]note:[/] {escape(note)}\n")
 
 
-def _show_prompts(console: Console, seen: DemoResult) -> None:
-    """Three answered and two abstained prompts: the first by hash of their names, not the best ones."""
+def _print_prompts(console: Console, seen: DemoResult) -> None:
+    """Print three answered and two abstained prompts, chosen by the hash of their ids."""
     console.rule("Three answered, two abstained")
     mixed = sorted(seen.served, key=lambda pair: hashlib.sha256(pair[0].id.encode()).digest())
     answered = [pair for pair in mixed if not pair[1].abstained]
     first, *others = [pair for pair in mixed if pair[1].abstained]
     second = next((pair for pair in others if pair[1].reason != first[1].reason), others[0])
     for record, result in [*answered[:3], first, second]:
-        _show_prompt(console, record, result)
+        _print_prompt(console, record, result)
 
 
-def _show_next(console: Console, seen: DemoResult, path: Path) -> None:
+def _print_next(console: Console, seen: DemoResult, path: Path) -> None:
     question = next(record.input for record, result in seen.served if not result.abstained)
-    name, command = escape(str(path)), _command()
+    name, command = escape(str(path)), _find_command()
     console.rule()
     console.print(f"The artifact is in [bold]{name}[/]. Go on with\n", soft_wrap=True)
     console.print(f"  {command} inspect {name}", soft_wrap=True)
     console.print(f'  {command} ask {name} --replay demo "{escape(str(question))}"', soft_wrap=True)
 
 
-def _command() -> str:
-    """The console script as the reader called it, so that the line to copy works from here."""
+def _find_command() -> str:
+    """Return the console script as it was called, so that the printed commands work."""
     called = Path(sys.argv[0])
     return escape(str(called)) if called.name == "langchain-cfc" else "langchain-cfc"
 
 
-def _show_prompt(console: Console, record: PromptRecord, result: CFCResult) -> None:
-    """A prompt in full: its candidates by distinct answer, the decision and why."""
+def _print_prompt(console: Console, record: PromptRecord, result: CFCResult) -> None:
+    """Print a prompt, its candidates by distinct answer, the decision and the reason."""
     console.print(f"\n[bold]{escape(str(record.input))}[/]")
     correct = {candidate.answer_key for candidate in record.candidates if candidate.correct}
     by_answer: dict[str, list[float]] = {}

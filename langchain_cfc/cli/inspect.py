@@ -6,7 +6,6 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -18,22 +17,25 @@ from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.certificates import verification
 from langchain_cfc.certificates.verification import LevelVerification
 from langchain_cfc.cli._format import (
-    curve_table,
     emit_json,
-    facts_lines,
     fail,
-    failures_explained,
-    group_label,
-    out,
-    promise_table,
+    format_group,
+    get_console,
+    list_facts,
+    make_curve_table,
+    make_promise_table,
+    make_table,
+    print_lines,
+    report_errors,
     track_progress,
 )
-from langchain_cfc.cli.calibrate import artifact_data, groups_table
+from langchain_cfc.cli._options import ArtifactPath
+from langchain_cfc.cli.calibrate import describe_artifact, make_groups_table
 from langchain_cfc.guarantee import CoverageCertificate, format_bound
 
 
 def inspect(
-    artifact_path: Annotated[Path, typer.Argument(metavar="ARTIFACT", help="Calibration artifact.")],
+    artifact_path: ArtifactPath,
     details: Annotated[
         bool, typer.Option("--details", help="Every assumption, every group, the whole digest.")
     ] = False,
@@ -44,16 +46,16 @@ def inspect(
     as_json: Annotated[bool, typer.Option("--json", help="Print facts and promises as JSON.")] = False,
 ) -> None:
     """Check an artifact's digest and say what it promises."""
-    with failures_explained():
+    with report_errors():
         artifact = CalibrationArtifact.load(artifact_path)
-        levels = _verified(artifact, prompts) if verify else []
+        levels = _verify_thresholds(artifact, prompts) if verify else []
     agrees = all(level.agrees for level in levels)
     if as_json:
         found = {"verification": [level.model_dump(mode="json") for level in levels]} if verify else {}
-        emit_json({**artifact_data(artifact), **found})
+        emit_json({**describe_artifact(artifact), **found})
     else:
-        console = out()
-        console.print(promise_table(artifact))
+        console = get_console()
+        console.print(make_promise_table(artifact))
         if details:
             _print_details(console, artifact)
         if verify:
@@ -62,7 +64,7 @@ def inspect(
         fail("another solver contradicts a threshold of this artifact; please report it with the artifact", 1)
 
 
-def _verified(artifact: CalibrationArtifact, prompts: int) -> list[LevelVerification]:
+def _verify_thresholds(artifact: CalibrationArtifact, prompts: int) -> list[LevelVerification]:
     with _native_output_on_stderr():
         return verification.verify(
             artifact,
@@ -98,7 +100,7 @@ def _print_verification(levels: Sequence[LevelVerification]) -> None:
             f"{level.largest_gap:.0e}",
             "agree" if level.agrees else f"[red]{level.contradicted} contradicted[/]",
         )
-    console = out()
+    console = get_console()
     console.print("", table)
     if not all(level.complete for level in levels):
         console.print(
@@ -115,34 +117,26 @@ def _print_details(console: Console, artifact: CalibrationArtifact) -> None:
             slack = [f"{name}: {100 * share:+.2f} points" for name, share in promise.estimated_slack.items()]
             _print_list(console, "The ridge is estimated to take off coverage", slack)
         if promise.certificate is not None:
-            console.print("", certificate_table(promise.certificate))
+            console.print("", make_certificate_table(promise.certificate))
     promise = artifact.guarantee(artifact.alphas[0])
     if promise.kind != "heuristic":
         _print_list(console, "It rests on", promise.assumptions)
         _print_list(console, "It does not say", promise.not_promised)
-    console.print("", groups_table(artifact))
+    console.print("", make_groups_table(artifact))
     if artifact.policy is not None:
-        console.print("", curve_table(artifact))
+        console.print("", make_curve_table(artifact))
     console.print()
-    for line in facts_lines(artifact):
-        console.print(escape(line), soft_wrap=True)
+    print_lines(console, list_facts(artifact))
 
 
-def certificate_table(certificate: CoverageCertificate) -> Table:
-    """What is certified, group by group."""
-    table = Table(
-        title=f"Certified with failure probability {certificate.delta}, all bounds together",
-        title_justify="left",
-        box=None,
-        pad_edge=False,
-        header_style="bold",
-    )
-    table.add_column("group", overflow="ellipsis", no_wrap=True, max_width=42)
-    for heading in ("prompts", "promise kept", "at least", "covered", "at least"):
-        table.add_column(heading, justify="right")
+def make_certificate_table(certificate: CoverageCertificate) -> Table:
+    """Make a table of what is certified, group by group."""
+    headings = ("group", "prompts", "promise kept", "at least", "covered", "at least")
+    title = f"Certified with failure probability {certificate.delta}, all bounds together"
+    table = make_table(*headings, title=title, width=42)
     for share in certificate.shares:
         table.add_row(
-            group_label(share.words),
+            format_group(share.words),
             str(share.prompts),
             str(share.kept),
             format_bound(share.kept_at_least),

@@ -1,4 +1,4 @@
-"""`langchain-cfc monitor`: what results and labels show about the promise where it is served."""
+"""`langchain-cfc monitor`: watch served results, and calibrate again on them."""
 
 from __future__ import annotations
 
@@ -18,32 +18,36 @@ from langchain_cfc.cli._format import (
     EXIT_NO,
     check_output,
     emit_json,
-    failures_explained,
-    group_label,
-    out,
-    percent,
+    format_group,
+    format_percent,
+    get_console,
+    make_table,
+    print_note,
+    report_errors,
 )
 from langchain_cfc.cli.commands import make_app
 from langchain_cfc.errors import InputError
 
 if TYPE_CHECKING:
-    from langchain_cfc.monitor import CFCMonitor, MonitorStatus, SideBySide
+    from langchain_cfc.monitor import CFCMonitor, MonitorStatus, ShadowComparison
 
 app = make_app(no_args_is_help=True, help="Watch the promise where it is served.")
-_STORE = "SQLite file that a monitor writes, or URL of a PostgreSQL database."
 # Tests that are listed though they do not alarm.
 _MOST_LISTED = 10
 
 Artifact = Annotated[Path, typer.Argument(metavar="ARTIFACT", help="The artifact that serves.")]
-Level = Annotated[
+Store = Annotated[
+    str, typer.Argument(help="SQLite file that a monitor writes, or URL of a PostgreSQL database.")
+]
+FalseAlarmRate = Annotated[
     float,
     typer.Option(help="Probability of any false alarm, ever: of drift, and of broken promises."),
 ]
-Least = Annotated[
+LeastProbability = Annotated[
     float,
     typer.Option(help="Smallest probability with which any result is chosen to be labelled."),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print it as JSON.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print it as JSON.")]
 MaxAge = Annotated[float | None, typer.Option(min=0.0, help="Most days that the artifact may be old.")]
 MaxFailing = Annotated[
     float | None,
@@ -61,13 +65,13 @@ Since = Annotated[
 @app.command("status")
 def status(
     artifact: Artifact,
-    store: Annotated[str, typer.Argument(help=_STORE)],
-    level: Level = 0.01,
-    least_probability: Least = 1.0,
+    store: Store,
+    level: FalseAlarmRate = 0.01,
+    least_probability: LeastProbability = 1.0,
     max_age_days: MaxAge = None,
     max_failing: MaxFailing = None,
     max_seconds: MaxSeconds = None,
-    as_json: Json = False,
+    as_json: AsJson = False,
 ) -> None:
     """Say whether anything has drifted, broken or exceeded its limit.
 
@@ -75,52 +79,56 @@ def status(
     without a cause is at most the level, for drift; for certified rates, the level and the certificate's own
     delta together.
     """
-    with failures_explained():
+    with report_errors():
         limits = (max_age_days, max_failing, max_seconds)
-        with _opened(artifact, store, limits, level=level, least_probability=least_probability) as monitor:
+        with _open_monitor(
+            artifact, store, limits, level=level, least_probability=least_probability
+        ) as monitor:
             found = monitor.status()
     if as_json:
         emit_json({**found.model_dump(mode="json"), "alarms": len(found.alarms)})
     else:
-        _say(out(), found)
+        _print_status(get_console(), found)
     raise typer.Exit(0 if found.sound else EXIT_NO)
 
 
 @app.command("report")
 def report(
     artifact: Artifact,
-    store: Annotated[str, typer.Argument(help=_STORE)],
+    store: Store,
     out_path: Annotated[Path, typer.Option("--out", "-o", help="The page to write.")] = Path("monitor.html"),
-    level: Level = 0.01,
-    least_probability: Least = 1.0,
+    level: FalseAlarmRate = 0.01,
+    least_probability: LeastProbability = 1.0,
     max_age_days: MaxAge = None,
     max_failing: MaxFailing = None,
     max_seconds: MaxSeconds = None,
-    as_json: Json = False,
+    as_json: AsJson = False,
 ) -> None:
     """Write a page: alarms, how the evidence grew, and what to do.
 
     Exit code 1 if anything alarms.
     """
-    with failures_explained():
+    with report_errors():
         from langchain_cfc.monitor.page import write_page
 
         limits = (max_age_days, max_failing, max_seconds)
-        with _opened(artifact, store, limits, level=level, least_probability=least_probability) as monitor:
+        with _open_monitor(
+            artifact, store, limits, level=level, least_probability=least_probability
+        ) as monitor:
             found = monitor.status()
             write_page(out_path, found, monitor.curves())
     if as_json:
         emit_json({"alarms": len(found.alarms), "breaches": len(found.breaches), "written": str(out_path)})
     else:
         counts = f"{len(found.alarms)} alarms, {len(found.breaches)} limits exceeded"
-        out().print(escape(f"{counts}; page written to {out_path}"), soft_wrap=True)
+        get_console().print(escape(f"{counts}; page written to {out_path}"), soft_wrap=True)
     raise typer.Exit(0 if found.sound else EXIT_NO)
 
 
 @app.command("labels")
 def labels(
     artifact: Artifact,
-    store: Annotated[str, typer.Argument(help=_STORE)],
+    store: Store,
     source: Annotated[
         str,
         typer.Argument(
@@ -129,8 +137,8 @@ def labels(
             "langsmith:KEY, for feedback of that key.",
         ),
     ],
-    least_probability: Least = 1.0,
-    as_json: Json = False,
+    least_probability: LeastProbability = 1.0,
+    as_json: AsJson = False,
 ) -> None:
     """Add labels of results, all or none.
 
@@ -138,24 +146,24 @@ def labels(
     candidates in draw order, or in one word of the best answer; null stands for a set that was empty or
     flagged.
     """
-    with failures_explained():
+    with report_errors():
         from langchain_cfc.monitor import read_labels
 
-        with _opened(artifact, store, least_probability=least_probability) as monitor:
+        with _open_monitor(artifact, store, least_probability=least_probability) as monitor:
             given = read_labels(source, monitor.unlabelled() if is_plugin_source(source) else ())
-            # Of what people leave elsewhere, one that says nothing must not keep the others out.
+            # Feedback from elsewhere may hold entries that say nothing: leave these out, add the others.
             added = monitor.label(*given, leave_out_unfit=is_plugin_source(source))
     if as_json:
         emit_json({"labels": added, "known": len(given) - added, "store": store})
     else:
         known = f", {len(given) - added} were there already" if added < len(given) else ""
-        out().print(escape(f"{added} labels added to {store}{known}"), soft_wrap=True)
+        get_console().print(escape(f"{added} labels added to {store}{known}"), soft_wrap=True)
 
 
 @app.command("recalibrate")
 def recalibrate(
     artifact: Artifact,
-    store: Annotated[str, typer.Argument(help=_STORE)],
+    store: Store,
     out_path: Annotated[
         Path, typer.Option("--out", "-o", help="The artifact to write; only if it certifies.")
     ] = Path("recalibrated.json"),
@@ -186,8 +194,8 @@ def recalibrate(
             "what is correct nor on what results look like.",
         ),
     ] = False,
-    least_probability: Least = 1.0,
-    as_json: Json = False,
+    least_probability: LeastProbability = 1.0,
+    as_json: AsJson = False,
 ) -> None:
     """Calibrate again on labelled results of the monitor.
 
@@ -196,18 +204,18 @@ def recalibrate(
     """
     given = {"alpha": alpha, "features": features}
     changes: Any = {name: value for name, value in given.items() if value is not None}
-    with failures_explained():
+    with report_errors():
         check_output(out_path)
         if out_path.exists() and out_path.samefile(artifact):
-            msg = f"--out {out_path} is the artifact that serves: write beside it, and replace it later"
+            msg = f"--out {out_path} is the artifact that serves: write to another path, and replace it later"
             raise InputError(msg)
         from langchain_cfc import monitor as monitoring
 
-        with _opened(artifact, store, least_probability=least_probability) as monitor:
+        with _open_monitor(artifact, store, least_probability=least_probability) as monitor:
             found = monitoring.recalibrate(
                 monitor,
                 min_kept=min_kept,
-                since=_seconds(since),
+                since=_parse_time(since),
                 delta=delta,
                 leave_out_incomplete=leave_out_incomplete,
                 **changes,
@@ -226,9 +234,9 @@ def recalibrate(
             }
         )
     else:
-        console = out()
+        console = get_console()
         for one in found.compared:
-            console.print(_side_by_side(one, artifact.name, "the new one"), "")
+            console.print(_make_comparison_table(one, artifact.name, "the new one"), "")
         for level, kept in found.certified.items():
             console.print(f"alpha = {level}: certified to be kept at least {100 * kept:.1f} % of the time")
         for objection in found.objections:
@@ -246,30 +254,30 @@ def recalibrate(
 def shadow(
     artifact: Artifact,
     other: Annotated[Path, typer.Argument(metavar="OTHER", help="The artifact to compare it with.")],
-    store: Annotated[str, typer.Argument(help=_STORE)],
+    store: Store,
     since: Since = None,
-    least_probability: Least = 1.0,
-    as_json: Json = False,
+    least_probability: LeastProbability = 1.0,
+    as_json: AsJson = False,
 ) -> None:
     """Show what another artifact would have decided.
 
     Both are compared on the very draws that were served. Results count from when the other artifact was made,
     for earlier ones may have calibrated it. Where some have labels, it shows as well what came of both.
     """
-    with failures_explained():
+    with report_errors():
         from langchain_cfc import monitor as monitoring
 
-        with _opened(artifact, store, least_probability=least_probability) as monitor:
-            compared = monitoring.shadow(monitor, CalibrationArtifact.load(other), since=_seconds(since))
+        with _open_monitor(artifact, store, least_probability=least_probability) as monitor:
+            compared = monitoring.shadow(monitor, CalibrationArtifact.load(other), since=_parse_time(since))
     if as_json:
         emit_json([one.model_dump(mode="json") for one in compared])
         return
     for one in compared:
-        out().print(_side_by_side(one, artifact.name, other.name), "")
+        get_console().print(_make_comparison_table(one, artifact.name, other.name), "")
 
 
-def _seconds(since: str | None) -> float | None:
-    """Seconds since 1970 of a time in ISO 8601, UTC where it does not say."""
+def _parse_time(since: str | None) -> float | None:
+    """Convert a time in ISO 8601, UTC unless it says otherwise, to seconds since 1970."""
     if since is None:
         return None
     try:
@@ -280,25 +288,19 @@ def _seconds(since: str | None) -> float | None:
     try:
         return (time if time.tzinfo is not None else time.replace(tzinfo=timezone.utc)).timestamp()
     except (OverflowError, ValueError) as error:
-        msg = f"--since {since}: no time that can be told in seconds"
+        msg = f"--since {since}: this time cannot be converted to seconds"
         raise InputError(msg) from error
 
 
-def _side_by_side(found: SideBySide, served: str, other: str) -> Table:
-    """Two artifacts on the same draws, under what they are called."""
+def _make_comparison_table(found: ShadowComparison, served: str, other: str) -> Table:
+    """Make a table of two artifacts on the same draws, under their names."""
     labelled = f", {found.labelled:,} of them labelled" if found.labelled else ""
-    table = Table(
-        title=f"alpha = {found.alpha}, {found.results:,} results{labelled}",
-        title_justify="left",
-        box=None,
-        pad_edge=False,
-        header_style="bold",
-    )
+    table = make_table(title=f"alpha = {found.alpha}, {found.results:,} results{labelled}")
     table.add_column("on the same draws", min_width=31)
     for name in (served, other):
-        table.add_column(escape(name), justify="right", overflow="ellipsis", no_wrap=True, max_width=22)
+        table.add_column(escape(name), justify="right", no_wrap=True, max_width=22)
 
-    def row(label: str, name: str, form: Callable[[float], str] = percent, style: str = "") -> None:
+    def row(label: str, name: str, form: Callable[[float], str] = format_percent, style: str = "") -> None:
         values = [getattr(one, name) for one in (found.served, found.other)]
         table.add_row(label, *("-" if value is None else form(value) for value in values), style=style)
 
@@ -308,32 +310,37 @@ def _side_by_side(found: SideBySide, served: str, other: str) -> Table:
     row("flagged as not certifiable", "flagged")
     row("candidates per set", "candidates", "{:.2f}".format)
     row("distinct answers per set", "answers", "{:.2f}".format)
-    table.add_row("same decision", "", percent(found.same))
+    table.add_row("same decision", "", format_percent(found.same))
     return table
 
 
-def _opened(
+def _open_monitor(
     artifact: Path,
     store: str,
     limits: tuple[float | None, float | None, float | None] = (None, None, None),
     **settings: float,
 ) -> CFCMonitor:
-    """The monitor of an artifact, whose store must be there."""
-    # Late, for it needs the extra.
+    """Open the monitor of an artifact, whose store must exist."""
+    # Imported late: it needs the extra.
     from langchain_cfc.monitor import CFCMonitor, Limits
 
-    held = CalibrationArtifact.load(artifact)
     known: Any = settings
-    # To look deletes nothing: how long results are kept is for the monitor that serves to say.
-    return CFCMonitor(held, store, limits=Limits(*limits), create=False, keep_days=None, **known)
+    return CFCMonitor(
+        CalibrationArtifact.load(artifact),
+        store,
+        limits=Limits(*limits),
+        create=False,
+        keep_days=None,  # only the monitor that serves deletes old results
+        **known,
+    )
 
 
-def _say(console: Console, found: MonitorStatus) -> None:
-    """Print what was found."""
+def _print_status(console: Console, found: MonitorStatus) -> None:
+    """Print the state of a monitor."""
     console.print(escape(f"artifact   {found.artifact[:15]}, {found.age_days:.1f} days old"))
     shares = ""
     if found.answered is not None and found.flagged is not None:
-        shares = f": {percent(found.answered)} with a set, {percent(found.flagged)} flagged"
+        shares = f": {format_percent(found.answered)} with a set, {format_percent(found.flagged)} flagged"
     console.print(f"results    {found.results:,}{shares}")
     console.print(f"labels     {found.labels:,}")
     console.print(f"failures   {found.failures:,} prompts could not be served")
@@ -353,9 +360,9 @@ def _say(console: Console, found: MonitorStatus) -> None:
         console.print("[green]no alarm[/]")
     for one in found.together:
         console.print(escape(one.sentence()), soft_wrap=True)
-    console.print("", _table(found))
+    console.print("", _make_test_table(found))
     for note in found.notes:
-        console.print(f"[yellow]note:[/] {escape(note)}", soft_wrap=True)
+        print_note(console, note)
     if found.alarms:
         console.print(
             "what is promised rests on prompts, model and verifier being as they were: find what changed, "
@@ -364,26 +371,26 @@ def _say(console: Console, found: MonitorStatus) -> None:
         )
 
 
-def _table(found: MonitorStatus) -> Table:
-    """The tests with most evidence."""
-    from langchain_cfc.monitor.sequential_tests import amount
+def _make_test_table(found: MonitorStatus) -> Table:
+    """Make a table of the tests with most evidence."""
+    from langchain_cfc.monitor.status import format_evidence
 
     tests = [one for one in found.tests if one.kind != "labelled"]
     listed = tests[: max(_MOST_LISTED, len(found.alarms))]
     left = len(tests) - len(listed)
     title = f"Tests by evidence{f', {left} with less left out' if left else ''}"
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
+    table = make_table(title=title)
     for heading, width in (("what", 24), ("of", 18)):
-        table.add_column(heading, overflow="ellipsis", no_wrap=True, max_width=width)
+        table.add_column(heading, no_wrap=True, max_width=width)
     for heading, width in (("seen", 6), ("share", 5), ("evidence", 8), ("alone at", 8)):
         table.add_column(heading, justify="right", no_wrap=True, min_width=width)
     for one in listed:
         table.add_row(
             escape(one.what),
-            group_label(one.group),
+            format_group(one.group),
             f"{one.outcomes:,}",
-            "" if one.seen is None else percent(one.seen),
-            amount(one.evidence),
-            amount(one.needed),
+            "" if one.seen is None else format_percent(one.seen),
+            format_evidence(one.evidence),
+            format_evidence(one.needed),
         )
     return table

@@ -1,7 +1,8 @@
-"""`langchain-cfc paper`: the experiments of the CFC paper, reproduced."""
+"""`langchain-cfc paper`: reproduce the experiments of the CFC paper."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
@@ -11,15 +12,22 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from langchain_cfc.cli._format import DATASET, EXIT_NO, emit_json, failures_explained, opened, out
+from langchain_cfc.cli._format import (
+    EXIT_NO,
+    emit_json,
+    get_console,
+    make_table,
+    make_tracker,
+    open_records,
+    report_errors,
+)
+from langchain_cfc.cli._options import FigureFolder, Jobs, RecordPaths, ReportAsJson, SplitsSeed
 from langchain_cfc.cli.commands import make_app
 from langchain_cfc.cli.compare import (
-    check_figures,
-    cores,
-    methods_table,
+    make_figure_folder,
+    make_methods_table,
+    make_sweep_table,
     save_figures,
-    sweep_table,
-    watched,
     write_figures,
 )
 from langchain_cfc.errors import InputError
@@ -45,11 +53,11 @@ def synthetic(
         int, typer.Option(help="Number of seeds; a verdict takes 100. The paper seems to have 5.")
     ] = 200,
     seed: Annotated[int, typer.Option(help="Another number gives other seeds.")] = 0,
-    jobs: Annotated[int | None, typer.Option(min=1, help="Processes; default one per core.")] = None,
+    jobs: Jobs = None,
     alpha: Annotated[
         list[str] | None, typer.Option(help="Levels of the main table to print; default 0.1 and 0.2.")
     ] = None,
-    figures: Annotated[Path | None, typer.Option(help="Write the figures into a folder.")] = None,
+    figures: FigureFolder = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print every cell as JSON.")] = False,
 ) -> None:
     """Reproduce the paper's synthetic experiment.
@@ -62,25 +70,27 @@ def synthetic(
     Exit code 1 if fewer cells agree than should: 105 of the main table's 120 and 33 of the ablation's 36 in
     the published band, at most 3 of the 120 beyond 2.6 standard errors and none beyond 3.3.
     """
-    with failures_explained():
+    with report_errors():
         if figures is not None:
-            check_figures(figures)
+            make_figure_folder(figures)
         shown = [format_alpha(one) for one in alpha or ("0.1", "0.2")]
         unknown = [one for one in shown if one not in ALPHAS]
         if unknown:
             msg = f"the paper has no level {unknown[0]}; its main table has {', '.join(ALPHAS)}"
             raise InputError(msg)
-        found = reproduce_synthetic(seeds, seed=seed, jobs=jobs or cores(), progress=watched("seeds"))
+        found = reproduce_synthetic(
+            seeds, seed=seed, jobs=jobs or os.cpu_count() or 1, progress=make_tracker("seeds")
+        )
         if figures is not None:
-            _draw_synthetic(found, figures)
+            _write_synthetic_figures(found, figures)
     if as_json:
         emit_json(found.model_dump(mode="json"))
     else:
-        _show_synthetic(out(), found, shown)
+        _print_synthetic(get_console(), found, shown)
     raise typer.Exit(EXIT_NO if any(one.passes is False for one in found.agreement) else 0)
 
 
-def _draw_synthetic(found: SyntheticReport, folder: Path) -> None:
+def _write_synthetic_figures(found: SyntheticReport, folder: Path) -> None:
     from langchain_cfc.report import plots
 
     main = next(level for level in found.sweep if level.alpha == 0.1)  # noqa: PLR2004 - the paper's figures
@@ -93,33 +103,35 @@ def _draw_synthetic(found: SyntheticReport, folder: Path) -> None:
     save_figures(drawn, folder)
 
 
-def _show_synthetic(console: Console, found: SyntheticReport, alphas: list[str]) -> None:
+def _print_synthetic(console: Console, found: SyntheticReport, alphas: list[str]) -> None:
     main = [cell for cell in found.cells if cell.table == "main"]
     console.print(f"[dim]Here, {found.seeds} seeds, and in brackets the paper.[/]\n")
     for alpha in alphas:
-        console.print(_main_table([cell for cell in main if float(cell.alpha) == float(alpha)], alpha), "")
-    console.print(_ablation_table([cell for cell in found.cells if cell.table == "ablation"]), "")
+        console.print(
+            _make_main_table([cell for cell in main if float(cell.alpha) == float(alpha)], alpha), ""
+        )
+    console.print(_make_ablation_table([cell for cell in found.cells if cell.table == "ablation"]), "")
     for one in found.agreement:
         style = {True: "green", False: "bold red", None: "yellow"}[one.passes]
         console.print(f"[{style}]{escape(one.words)}[/]")
-    console.print(f"{_furthest(found.cells)}\n")
+    console.print(f"{_list_furthest(found.cells)}\n")
     for sentence in found.account:
         console.print(f"- {escape(sentence)}")
 
 
-def _main_table(cells: list[Cell], alpha: str) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
+def _make_main_table(cells: list[Cell], alpha: str) -> Table:
+    table = make_table()
     table.add_column(f"alpha = {alpha}", no_wrap=True)
     for metric in _METRICS:
         table.add_column(metric, justify="right", no_wrap=True)
     for method in dict.fromkeys(cell.method for cell in cells):
         of_method = {cell.metric: cell for cell in cells if cell.method == method}
-        table.add_row(method, *(_cell(of_method[metric]) for metric in _METRICS))
+        table.add_row(method, *(_format_cell(of_method[metric]) for metric in _METRICS))
     return table
 
 
-def _ablation_table(cells: list[Cell]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
+def _make_ablation_table(cells: list[Cell]) -> Table:
+    table = make_table()
     for heading in ("alpha = 0.2: N, M", "method"):
         table.add_column(heading, no_wrap=True)
     metrics = list(dict.fromkeys(cell.metric for cell in cells))
@@ -130,50 +142,50 @@ def _ablation_table(cells: list[Cell]) -> Table:
         setting = f"{cell.n_calibration}, {cell.n_candidates}"
         rows.setdefault((setting, cell.method), {})[cell.metric] = cell
     for (setting, method), row in rows.items():
-        table.add_row(setting, method, *(_cell(row[metric]) for metric in metrics))
+        table.add_row(setting, method, *(_format_cell(row[metric]) for metric in metrics))
     return table
 
 
-def _cell(cell: Cell) -> str:
+def _format_cell(cell: Cell) -> str:
     decimals = 2 if cell.metric == "APSS" else 1
     outside = "" if cell.in_band else "*"
     published = f"{cell.published:.{decimals}f}±{cell.published_sd:.{decimals}f}"
     return f"{cell.reproduced:.{decimals}f} [dim]({published})[/]{outside:1}"
 
 
-def _furthest(cells: list[Cell], most: int = 5) -> str:
-    """The cells of largest z, in a line."""
+def _list_furthest(cells: list[Cell], most: int = 5) -> str:
+    """List the cells of largest z in one line."""
     furthest = sorted(cells, key=lambda cell: -abs(cell.z))[:most]
     listed = (f"{cell.method} {cell.metric} at alpha = {cell.alpha}: {cell.z:+.2f}" for cell in furthest)
     return f"Furthest from the paper, z: {'; '.join(listed)}."
 
 
-def _study(name: StudyName, title: str) -> Callable[..., None]:
-    """The command of one of the experiments on recorded candidates."""
+def _make_study_command(name: StudyName, title: str) -> Callable[..., None]:
+    """Make the command of an experiment on recorded candidates."""
 
     def command(
-        records: Annotated[list[str], typer.Argument(help=DATASET)],
+        records: RecordPaths,
         alpha: Annotated[
             list[str] | None, typer.Option(help="Other levels than the paper's; several may be given.")
         ] = None,
         splits: Annotated[
             int, typer.Option(help="Number of random splits; the paper seems to have 5.")
         ] = 100,
-        seed: Annotated[str, typer.Option(help="Another seed gives other splits.")] = "0",
-        jobs: Annotated[int | None, typer.Option(min=1, help="Processes; default one per core.")] = None,
+        seed: SplitsSeed = "0",
+        jobs: Jobs = None,
         report: Annotated[
             Path | None,
             typer.Option(help="Write the comparison as one HTML page, without patterns and ablations."),
         ] = None,
-        figures: Annotated[Path | None, typer.Option(help="Write the figures into a folder.")] = None,
-        as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+        figures: FigureFolder = None,
+        as_json: ReportAsJson = False,
     ) -> None:
-        with failures_explained():
+        with report_errors():
             if report is not None:
                 check_report(report)
             if figures is not None:
-                check_figures(figures)
-            with opened(records) as dataset:
+                make_figure_folder(figures)
+            with open_records(records) as dataset:
                 found = reproduce_study(
                     name,
                     dataset.records,
@@ -181,8 +193,8 @@ def _study(name: StudyName, title: str) -> Callable[..., None]:
                     alpha=alpha,
                     splits=splits,
                     seed=seed,
-                    jobs=jobs or cores(),
-                    progress=watched("splits"),
+                    jobs=jobs or os.cpu_count() or 1,
+                    progress=make_tracker("splits"),
                 )
             if report is not None:
                 write_report(
@@ -196,7 +208,7 @@ def _study(name: StudyName, title: str) -> Callable[..., None]:
         if as_json:
             emit_json(found.model_dump(mode="json"))
         else:
-            _show_study(out(), found)
+            _print_study(get_console(), found)
 
     command.__doc__ = f"""Repeat the paper's {title} experiment on any records.
 
@@ -207,15 +219,12 @@ def _study(name: StudyName, title: str) -> Callable[..., None]:
     return command
 
 
-def _show_study(console: Console, found: StudyReport) -> None:
+def _print_study(console: Console, found: StudyReport) -> None:
     sweep = found.comparison.sweep
-    console.print(methods_table(found.comparison), "")
+    console.print(make_methods_table(found.comparison), "")
     for figure in ("coverage", "worst_group_coverage", "mean_set_size"):
-        console.print(sweep_table(sweep, figure), "")
-    patterns = Table(box=None, pad_edge=False, header_style="bold")
-    patterns.add_column("what the paper's table says, at how many levels")
-    patterns.add_column("paper", justify="right", no_wrap=True)
-    patterns.add_column("here", justify="right", no_wrap=True)
+        console.print(make_sweep_table(sweep, figure), "")
+    patterns = make_table("what the paper's table says, at how many levels", "paper", "here", no_wrap=True)
     for pattern in found.patterns:
         here = f"{pattern.here[0]} of {pattern.here[1]}" if pattern.here[1] else "-"
         in_paper = f"{pattern.published[0]} of {pattern.published[1]}"
@@ -226,11 +235,11 @@ def _show_study(console: Console, found: StudyReport) -> None:
         console.print(
             f"[bold]{escape(one.words)}, {one.n_candidates} candidates[/] [dim]({escape(one.features)})[/]"
         )
-        console.print(methods_table(one.level), "")
+        console.print(make_methods_table(one.level), "")
     for note in found.notes:
         console.print(f"[yellow]note:[/] {escape(note)}")
 
 
-app.command("triviaqa")(_study("triviaqa", "TriviaQA"))
-app.command("gsm8k")(_study("gsm8k", "GSM8K"))
-app.command("flickr8k")(_study("flickr8k", "Flickr8k"))
+app.command("triviaqa")(_make_study_command("triviaqa", "TriviaQA"))
+app.command("gsm8k")(_make_study_command("gsm8k", "GSM8K"))
+app.command("flickr8k")(_make_study_command("flickr8k", "Flickr8k"))

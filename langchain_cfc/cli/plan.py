@@ -1,4 +1,4 @@
-"""`langchain-cfc plan`: how many labelled prompts, before any money is spent."""
+"""`langchain-cfc plan`: how many prompts to label, before any money is spent."""
 
 from __future__ import annotations
 
@@ -10,7 +10,16 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from langchain_cfc.cli._format import DATASET, EXIT_NO, emit_json, failures_explained, opened, out
+from langchain_cfc.cli._format import (
+    EXIT_NO,
+    emit_json,
+    format_interval,
+    get_console,
+    make_table,
+    open_records,
+    report_errors,
+)
+from langchain_cfc.cli._options import DATASET
 from langchain_cfc.errors import InputError
 from langchain_cfc.experiments import Plan, plan_from_assumptions, plan_from_pilot
 from langchain_cfc.records import tabulate
@@ -59,7 +68,7 @@ def plan(
 
     Exit code 1 if the target is out of reach.
     """
-    with failures_explained():
+    with report_errors():
         settings: dict[str, Any] = {
             "alpha": alpha,
             "slack": slack,
@@ -73,30 +82,30 @@ def plan(
             msg = "a pilot says what is attainable: leave --attainable and --assumed-group out"
             raise InputError(msg)
         if pilot:
-            with opened(pilot) as dataset:
+            with open_records(pilot) as dataset:
                 labelled = tabulate(dataset.records)
-            made = plan_from_pilot(labelled, group=group, n=n, **settings)
+            found = plan_from_pilot(labelled, group=group, n=n, **settings)
         elif group is not None:
             msg = "--group needs a pilot; without one state groups with --assumed-group"
             raise InputError(msg)
         elif attainable is not None and n is not None:
-            stated = [_assumed(text) for text in assumed_group or []]
+            stated = [_parse_group(text) for text in assumed_group or []]
             groups = dict(stated)
             if len(groups) < len(stated):
                 msg = "two assumed groups have the same name"
                 raise InputError(msg)
-            made = plan_from_assumptions(n=n, attainable=attainable, groups=groups, **settings)
+            found = plan_from_assumptions(n=n, attainable=attainable, groups=groups, **settings)
         else:
             msg = "give a pilot file, or state --n and --attainable"
             raise InputError(msg)
     if as_json:
-        emit_json(made.model_dump(mode="json"))
+        emit_json(found.model_dump(mode="json"))
     else:
-        _show(out(), made)
-    raise typer.Exit(EXIT_NO if made.labelled_prompts is None else 0)
+        _print_plan(get_console(), found)
+    raise typer.Exit(EXIT_NO if found.labelled_prompts is None else 0)
 
 
-def _assumed(text: str) -> tuple[str, tuple[float, float]]:
+def _parse_group(text: str) -> tuple[str, tuple[float, float]]:
     name, _, numbers = text.rpartition("=")
     share, _, attainable = numbers.partition(":")
     try:
@@ -106,39 +115,39 @@ def _assumed(text: str) -> tuple[str, tuple[float, float]]:
         raise InputError(msg) from error
 
 
-def _show(console: Console, made: Plan) -> None:
-    if made.labelled_prompts is None:
-        console.print(f"[bold red]alpha = {made.alpha:g} is out of reach[/] with n = {made.n} candidates.\n")
-    else:
-        cost = f", at an expected cost of {made.expected_cost:,.2f}" if made.expected_cost else ""
+def _print_plan(console: Console, found: Plan) -> None:
+    if found.labelled_prompts is None:
         console.print(
-            f"Label [bold]{made.labelled_prompts}[/] prompts with n = {made.n} candidates each{cost}, for "
-            f"alpha = {made.alpha:g}: coverage then stays above "
-            f"{100 * (made.target_coverage - made.slack):g} % "
-            f"in {100 * (1 - made.delta):g} % of calibrations.\n"
+            f"[bold red]alpha = {found.alpha:g} is out of reach[/] with n = {found.n} candidates.\n"
         )
-    console.print(_groups(made))
-    if made.by_n:
-        console.print("", _by_n(made))
-    if made.advice:
+    else:
+        cost = f", at an expected cost of {found.expected_cost:,.2f}" if found.expected_cost else ""
+        console.print(
+            f"Label [bold]{found.labelled_prompts}[/] prompts with n = {found.n} candidates each{cost}, for "
+            f"alpha = {found.alpha:g}: coverage then stays above "
+            f"{100 * (found.target_coverage - found.slack):g} % "
+            f"in {100 * (1 - found.delta):g} % of calibrations.\n"
+        )
+    console.print(_make_group_table(found))
+    if found.by_n:
+        console.print("", _make_n_table(found))
+    if found.advice:
         console.print("\n[bold]Advice[/]")
-    for sentence in made.advice:
+    for sentence in found.advice:
         console.print(f"- {escape(sentence)}")
 
 
-def _groups(made: Plan) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("group", overflow="ellipsis", no_wrap=True, max_width=24)
-    for heading in ("attainable", "95 % CI", "safe alpha", "prompts"):
-        table.add_column(heading, justify="right", no_wrap=True)
+def _make_group_table(found: Plan) -> Table:
+    headings = ("group", "attainable", "95 % CI", "safe alpha", "prompts")
+    table = make_table(*headings, width=24, no_wrap=True)
     table.add_column("verdict", no_wrap=True, min_width=12)
     styles = {"attainable": "green", "uncertain": "yellow", "out of reach": "red"}
-    for group in made.groups:
-        bounds = group.attainable_ci
+    for group in found.groups:
         table.add_row(
-            escape(_group_name(group.name)),
+            # A category without the term around it: `group(topic)=sums` is `sums`.
+            escape(re.sub(r"^group\(.*?\)=", "", group.name)),
             f"{100 * group.attainable:.1f} %",
-            "" if bounds is None else f"{100 * bounds[0]:.0f}-{100 * bounds[1]:.0f}",
+            "" if group.attainable_ci is None else format_interval(group.attainable_ci),
             "" if group.smallest_alpha_certain is None else f"{group.smallest_alpha_certain:.3f}",
             "-" if group.prompts_needed is None else str(group.prompts_needed),
             f"[{styles[group.verdict]}]{group.verdict}[/]",
@@ -146,15 +155,7 @@ def _groups(made: Plan) -> Table:
     return table
 
 
-def _group_name(name: str) -> str:
-    """A category without the term around it, for the table: `group(topic)=sums` is `sums`."""
-    return re.sub(r"^group\(.*?\)=", "", name)
-
-
-def _by_n(made: Plan) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("candidates n")
-    for entry in made.by_n:
-        table.add_column(str(entry.n), justify="right")
-    table.add_row("attainable coverage, %", *(f"{100 * entry.attainable:.1f}" for entry in made.by_n))
+def _make_n_table(found: Plan) -> Table:
+    table = make_table("candidates n", *(str(entry.n) for entry in found.by_n))
+    table.add_row("attainable coverage, %", *(f"{100 * entry.attainable:.1f}" for entry in found.by_n))
     return table

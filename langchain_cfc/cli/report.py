@@ -1,4 +1,4 @@
-"""`langchain-cfc report`: what an artifact promises and what happened, as one page for people."""
+"""`langchain-cfc report`: write what an artifact promises and what happened as one page."""
 
 from __future__ import annotations
 
@@ -13,28 +13,29 @@ from langchain_cfc import report as reports
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.cli._format import (
-    DATASET,
     EXIT_NO,
     Dataset,
     emit_json,
-    failures_explained,
-    opened,
-    out,
-    track_progress,
-    verdict,
+    format_verdict,
+    get_console,
+    get_verifier_names,
+    make_tracker,
+    open_records,
+    report_errors,
 )
+from langchain_cfc.cli._options import ArtifactPath, HeldAlpha, HeldOutPaths
 from langchain_cfc.errors import CFCError, InputError
 from langchain_cfc.experiments import ComparisonReport
-from langchain_cfc.records import Provenance, Records, tabulate
+from langchain_cfc.records import Records, tabulate
 
 
 def report(
-    artifact_path: Annotated[Path, typer.Argument(metavar="ARTIFACT", help="Calibration artifact.")],
-    records: Annotated[list[str], typer.Argument(help=f"{DATASET}; not calibrated on.")],
+    artifact_path: ArtifactPath,
+    records: HeldOutPaths,
     out_path: Annotated[Path, typer.Option("--out", "-o", help="Where to write the page.")] = Path(
         "report.html"
     ),
-    alpha: Annotated[str | None, typer.Option(help="Error level, where the artifact holds several.")] = None,
+    alpha: HeldAlpha = None,
     show_text: Annotated[
         bool, typer.Option("--show-text", help="Show prompts and answers of the hardest prompts.")
     ] = False,
@@ -55,22 +56,35 @@ def report(
     --show-text. Given the very file that the artifact was calibrated on, only the part held out by
     --test-fraction is tested on. Exit code 1 as for `evaluate`.
     """
-    with failures_explained():
+    with report_errors():
         reports.check_report(out_path)
         artifact = CalibrationArtifact.load(artifact_path)
-        combination = artifact.combination
-        with opened(records, () if combination is None else combination.names) as dataset:
-            texts = _texts(dataset) if show_text else None
-            table = tabulate(dataset.records, n=artifact.n, combination=combination)
+        with open_records(records, get_verifier_names(artifact)) as dataset:
+            texts = _get_texts(dataset) if show_text else None
+            table = tabulate(dataset.records, n=artifact.n, combination=artifact.combination)
             seen = evaluation.evaluate(artifact, table, alpha=alpha, provenance=dataset.provenance)
             hardest = reports.find_hardest_prompts(artifact, table, seen.alpha, texts=texts, most=prompts)
-            verifiers = _verifiers(dataset.records)
-        compared, failed = None, []
+            verifiers = _list_verifiers(dataset.records)
+        compared: ComparisonReport | None = None
+        notes = [
+            f"These records come from another {part} than the calibration records; the artifact promises "
+            "nothing about them."
+            for part in artifact.differing_parts(dataset.provenance)
+        ]
         if compare is not None:
             try:
-                compared = _compared(artifact, table, seen.alpha, compare, dataset.provenance)
-            except CFCError as error:  # what was asked for first is written all the same
-                failed = [f"Methods are not compared: {error}"]
+                compared = experiments.compare(
+                    table,
+                    alpha=seen.alpha,
+                    features=artifact.feature_map.text,
+                    set_rule=artifact.set_rule,
+                    combine=get_verifier_names(artifact) or None,
+                    splits=compare,
+                    provenance=dataset.provenance,
+                    progress=make_tracker("comparing methods"),
+                )
+            except CFCError as error:  # the page is written without the comparison
+                notes.insert(0, f"Methods are not compared: {error}")
         reports.write_report(
             out_path,
             artifact=artifact,
@@ -78,56 +92,26 @@ def report(
             comparison=compared,
             hardest=hardest,
             sources=reports.Sources(str(artifact_path), tuple(records), verifiers),
-            notes=failed
-            + [
-                f"These records come from another {part} than the calibration records; the artifact promises "
-                "nothing about them."
-                for part in artifact.differing_parts(dataset.provenance)
-            ],
+            notes=notes,
         )
     if as_json:
         emit_json({"report": str(out_path), **seen.model_dump(mode="json")})
     else:
-        console = out()
-        console.print(verdict(seen))
+        console = get_console()
+        console.print(format_verdict(seen))
         console.print(f"report written to [bold]{escape(str(out_path))}[/]", soft_wrap=True)
     broken = seen.contradicted or (seen.answers is not None and seen.answers.contradicted)
     raise typer.Exit(EXIT_NO if broken else 0)
 
 
-def _texts(dataset: Dataset) -> Records:
-    """The records with their texts.
-
-    Raises:
-        InputError: If they come from a store, whose table holds none.
-    """
+def _get_texts(dataset: Dataset) -> Records:
+    """Return the records with their texts; refuse the table of a store, which holds none."""
     if isinstance(dataset.records, LabelledBatch):
         msg = "texts are read from records files: `langchain-cfc export` writes one from a store"
         raise InputError(msg)
     return dataset.records
 
 
-def _verifiers(records: Records | LabelledBatch) -> tuple[str, ...]:
-    """Names of the raw outputs that the first record holds."""
+def _list_verifiers(records: Records | LabelledBatch) -> tuple[str, ...]:
+    """List the verifiers whose raw outputs the first record holds."""
     return () if isinstance(records, LabelledBatch) else tuple(next(iter(records)).candidates[0].scores or ())
-
-
-def _compared(
-    artifact: CalibrationArtifact,
-    table: LabelledBatch,
-    alpha: float,
-    splits: int,
-    provenance: Provenance | None,
-) -> ComparisonReport:
-    """Methods compared on the same records, at the level and with the features of the artifact."""
-    combination = artifact.combination
-    return experiments.compare(
-        table,
-        alpha=alpha,
-        features=artifact.feature_map.text,
-        set_rule=artifact.set_rule,
-        combine=None if combination is None else combination.names,
-        splits=splits,
-        provenance=provenance,
-        progress=lambda items, total: track_progress(items, "comparing methods", total),
-    )

@@ -1,4 +1,4 @@
-"""`langchain-cfc status`, `export` and `import`: what a store holds, and records out of it and into it."""
+"""`langchain-cfc status`, `export` and `import`: what a store holds; records out of and into it."""
 
 from __future__ import annotations
 
@@ -10,20 +10,26 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from langchain_cfc.cli._format import emit_json, failures_explained, out, percent, track_progress
+from langchain_cfc.cli._format import (
+    emit_json,
+    format_percent,
+    get_console,
+    print_lines,
+    report_errors,
+    track_progress,
+)
+from langchain_cfc.cli._options import STORE
 from langchain_cfc.collect.collecting import format_cost, format_mean_scores
 from langchain_cfc.collect.status import CollectionStatus
 from langchain_cfc.records import read_records, write_records
 
 _MOST_LISTED = 10
-_STORE = "SQLite file, or URL of a PostgreSQL database."
 
 
 def status(
-    store: Annotated[str, typer.Argument(help=_STORE)],
+    store: Annotated[str, typer.Argument(help=STORE)],
     check: Annotated[
-        bool,
-        typer.Option("--check", help="Read all of it first, and compare every prompt with its digests."),
+        bool, typer.Option("--check", help="Read all of it first, and compare every prompt with its digests.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
 ) -> None:
@@ -32,21 +38,20 @@ def status(
     A damaged store is refused with exit code 2, by this command and by all others that read one. Each looks
     at what it reads; `--check` looks at everything.
     """
-    with failures_explained():
-        # Late, for they need the extra.
-        from langchain_cfc.collect.status import CollectionStatus
+    with report_errors():
+        # Imported late: it needs the extra.
         from langchain_cfc.collect.store import Store
 
-        with Store(store) as opened:
+        with Store(store) as collection:
             if check:
-                opened.check()
-            standing, failures = CollectionStatus.from_store(opened), opened.failures()
-            configuration, versions = opened.configuration, opened.models()
+                collection.check()
+            state, failures = CollectionStatus.from_store(collection), collection.failures()
+            configuration, versions = collection.configuration, collection.models()
     if as_json:
         failed = [{"id": one.id, "stage": one.stage.name.lower(), "error": one.error} for one in failures]
         emit_json(
             {
-                **standing_data(standing),
+                **summarize_status(state),
                 **({"checked": True} if check else {}),
                 "failures": failed,
                 "models": versions,
@@ -54,8 +59,8 @@ def status(
             }
         )
         return
-    console = out()
-    say_standing(console, standing, configuration.get("n", 0))
+    console = get_console()
+    print_status(console, state, configuration.get("n", 0))
     if check:
         console.print("checked       all of it is what was written")
     if versions:
@@ -68,7 +73,7 @@ def status(
 
 
 def export(
-    store: Annotated[str, typer.Argument(help=_STORE)],
+    store: Annotated[str, typer.Argument(help=STORE)],
     records: Annotated[Path, typer.Argument(help="File to write: .jsonl, .jsonl.gz or .parquet.")],
     sample_for_review: Annotated[
         int | None,
@@ -77,86 +82,81 @@ def export(
     as_json: Annotated[bool, typer.Option("--json", help="Print what was written as JSON.")] = False,
 ) -> None:
     """Write the finished records of a store to a file, all or nothing."""
-    with failures_explained():
+    with report_errors():
         from langchain_cfc.collect.review import write_review
         from langchain_cfc.collect.store import Store
 
-        with Store(store) as opened:
-            finished = track_progress(opened.records(), "writing records")
+        with Store(store) as collection:
+            finished = track_progress(collection.records(), "writing records")
             if sample_for_review is None:
-                written = write_records(records, finished, opened.provenance())
+                written = write_records(records, finished, collection.provenance())
             else:
                 write_review(finished, sample_for_review, records)
                 written = sample_for_review
-    _say(records, written, as_json=as_json, what="records" if sample_for_review is None else "candidates")
+    _print_written(
+        records, written, as_json=as_json, what="records" if sample_for_review is None else "candidates"
+    )
 
 
 def import_(
     records: Annotated[list[Path], typer.Argument(help="Labelled records that were made elsewhere.")],
-    store: Annotated[str, typer.Argument(help=f"{_STORE} Made if it is not there.")],
+    store: Annotated[str, typer.Argument(help=f"{STORE} Made if it is not there.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print what was added as JSON.")] = False,
 ) -> None:
     """Add records that were made elsewhere to a store.
 
     Records that it holds already are passed over; others of the same id are refused.
     """
-    with failures_explained():
+    with report_errors():
         from langchain_cfc.collect.store import Store
 
         source = read_records(*records)
-        with Store(store, create=True) as opened, opened.lock():
-            added = opened.add_records(track_progress(source, "reading records"), source.provenance)
-    _say(store, added, as_json=as_json, what="records")
+        with Store(store, create=True) as target, target.lock():
+            added = target.add_records(track_progress(source, "reading records"), source.provenance)
+    _print_written(store, added, as_json=as_json, what="records")
 
 
-def _say(where: Any, count: int, *, as_json: bool, what: str) -> None:
+def _print_written(where: Any, count: int, *, as_json: bool, what: str) -> None:
     if as_json:
         emit_json({what: count, "written": str(where)})
     else:
-        out().print(escape(f"{count} {what} written to {where}"), soft_wrap=True)
+        get_console().print(escape(f"{count} {what} written to {where}"), soft_wrap=True)
 
 
-def standing_data(standing: CollectionStatus) -> dict[str, Any]:
-    """What a store holds, as plain data."""
-    wrong, correct = standing.mean_scores
+def summarize_status(state: CollectionStatus) -> dict[str, Any]:
+    """Return the state of a collection as plain data."""
+    wrong, correct = state.mean_scores
     return {
-        "prompts": standing.total,
-        "finished": standing.labelled,
-        "failed": standing.failed,
-        "left": standing.remaining,
-        "pass_at_n": standing.coverage,
+        "prompts": state.total,
+        "finished": state.labelled,
+        "failed": state.failed,
+        "left": state.remaining,
+        "pass_at_n": state.coverage,
         "mean_score_correct": correct,
         "mean_score_wrong": wrong,
-        "input_tokens": sum(one.input_tokens for one in standing.usage.calls),
-        "output_tokens": sum(one.output_tokens for one in standing.usage.calls),
-        "cost": standing.cost,
-        "unanswered_requests": standing.unanswered,
+        "input_tokens": sum(one.input_tokens for one in state.usage.calls),
+        "output_tokens": sum(one.output_tokens for one in state.usage.calls),
+        "cost": state.cost,
+        "unanswered_requests": state.unanswered,
     }
 
 
-def say_standing(console: Console, standing: CollectionStatus, n: int) -> None:
-    """Print what a store holds.
-
-    Args:
-        console: Where to.
-        standing: What it holds.
-        n: Number of candidates for each prompt.
-    """
-    data = standing_data(standing)
-    left = f", {standing.remaining} left" if standing.remaining else ""
-    lines = [
-        f"prompts       {standing.labelled} of {standing.total} finished, {standing.failed} failed{left}"
-    ]
-    if standing.coverage is not None:
-        lines.append(f"attainable    {percent(standing.coverage)} have a correct one among {n} candidates")
-        lines.append(f"scores        {format_mean_scores(standing)} on average")
-    lines.append(f"tokens        {data['input_tokens']:,} in, {data['output_tokens']:,} out")
-    if standing.cost is not None:
-        lines.append(f"cost          {format_cost(standing.cost)}")
-    if standing.unanswered:
+def print_status(console: Console, state: CollectionStatus, n: int) -> None:
+    """Print the state of a collection with n candidates for each prompt."""
+    data = summarize_status(state)
+    left = f", {state.remaining} left" if state.remaining else ""
+    lines = [f"prompts       {state.labelled} of {state.total} finished, {state.failed} failed{left}"]
+    if state.coverage is not None:
         lines.append(
-            f"unanswered    {standing.unanswered} requests were begun and their answers never received; "
+            f"attainable    {format_percent(state.coverage)} have a correct one among {n} candidates"
+        )
+        lines.append(f"scores        {format_mean_scores(state)} on average")
+    lines.append(f"tokens        {data['input_tokens']:,} in, {data['output_tokens']:,} out")
+    if state.cost is not None:
+        lines.append(f"cost          {format_cost(state.cost)}")
+    if state.unanswered:
+        lines.append(
+            f"unanswered    {state.unanswered} requests were begun and their answers never received; "
             "budgets count them like the dearest that were answered"
         )
-    for line in lines:
-        console.print(escape(line), soft_wrap=True)
+    print_lines(console, lines)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -13,19 +12,19 @@ from rich.table import Table
 
 from langchain_cfc import experiments
 from langchain_cfc.cli._format import (
-    DATASET,
     emit_json,
-    failures_explained,
-    group_label,
-    opened,
-    out,
-    track_progress,
+    format_group,
+    get_console,
+    make_table,
+    make_tracker,
+    open_records,
+    report_errors,
 )
+from langchain_cfc.cli._options import DATASET, FirstCandidates, Jobs, TestFraction, split_option
 from langchain_cfc.experiments import JudgedOption, Option, Suggestion
 
-SPLITS = "Splits"
-# Rows of the table; all options are in the JSON.
-MOST_SHOWN = 10
+# Rows of the table; the JSON holds all options.
+_MOST_SHOWN = 10
 
 
 def suggest(
@@ -53,26 +52,15 @@ def suggest(
             "along everything that is known of prompts."
         ),
     ] = None,
-    n: Annotated[
-        int | None,
-        typer.Option(
-            help="Use the first n candidates; only for verifiers that score each by itself. Default all."
-        ),
-    ] = None,
-    seed: Annotated[
-        str, typer.Option(help="Another seed selects on other prompts.", rich_help_panel=SPLITS)
-    ] = "0",
-    fit_fraction: Annotated[
-        float, typer.Option(help="Share of prompts to select on.", rich_help_panel=SPLITS)
-    ] = 0.3,
-    test_fraction: Annotated[
-        float, typer.Option(help="Share of prompts held out for `evaluate`.", rich_help_panel=SPLITS)
-    ] = 0.0,
+    n: FirstCandidates = None,
+    seed: Annotated[str, split_option(help="Another seed selects on other prompts.")] = "0",
+    fit_fraction: Annotated[float, split_option(help="Share of prompts to select on.")] = 0.3,
+    test_fraction: TestFraction = 0.0,
     certification_fraction: Annotated[
-        float, typer.Option(help="Share of prompts held out for certificates.", rich_help_panel=SPLITS)
+        float, split_option(help="Share of prompts held out for certificates.")
     ] = 0.0,
-    splits: Annotated[int, typer.Option(help="Number of inner splits.", rich_help_panel=SPLITS)] = 50,
-    jobs: Annotated[int | None, typer.Option(min=1, help="Processes; default one per core.")] = None,
+    splits: Annotated[int, split_option(help="Number of inner splits.")] = 50,
+    jobs: Jobs = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the suggestion as JSON.")] = False,
 ) -> None:
     """Choose feature map, set rule and verifiers, and say why.
@@ -82,9 +70,9 @@ def suggest(
 
     Exit code 1 if the target is out of reach.
     """
-    with failures_explained():
-        # A terminal has one bar at a time: what is read first is what is selected on then.
-        with opened(records, verifier or ()) as dataset:
+    with report_errors():
+        # A terminal shows one progress bar at a time: read all records, then select.
+        with open_records(records, verifier or ()) as dataset:
             table, left_out = experiments.tabulate_verifiers(
                 dataset.records, verifier or None, n=n, provenance=dataset.provenance
             )
@@ -101,56 +89,54 @@ def suggest(
             certification_fraction=certification_fraction,
             splits=splits,
             jobs=jobs or os.cpu_count() or 1,
-            progress=_watched,
+            progress=make_tracker("trying options"),
             provenance=dataset.provenance,
         ).for_records(records)
     found = found.model_copy(update={"notes": [*left_out, *found.notes]})
     if as_json:
         emit_json(found.model_dump(mode="json"))
     else:
-        _show(out(), found)
+        _print_suggestion(get_console(), found)
 
 
-def _watched(splits: Iterable[Any], total: int) -> Iterable[Any]:
-    return track_progress(splits, "trying options", total)
-
-
-def _show(console: Console, found: Suggestion) -> None:
+def _print_suggestion(console: Console, found: Suggestion) -> None:
     console.print(
         f"{len(found.options)} options tried on {found.prompts} prompts that will not calibrate, in "
         f"{found.splits} inner splits; target {100 * found.target_coverage:g} % in each of {found.groups} "
         "groups\n"
     )
-    console.print(options_table(found))
+    console.print(_make_options_table(found))
     console.print("[dim]gap, kept and flag in %; price: answers shown, a flagged prompt as all[/]")
-    more = len(found.options) - MOST_SHOWN
+    more = len(found.options) - _MOST_SHOWN
     if more > 0:
         console.print(f"[dim]and {more} more; --json shows all[/]")
-    console.print(f"\n[bold]{escape(_name(found.options[0]))}[/]: {escape(found.reason)}")
+    console.print(f"\n[bold]{escape(_format_option(found.options[0]))}[/]: {escape(found.reason)}")
     if found.runner_up is not None:
-        console.print(f"\nRunner-up {escape(_name(found.options[1]))}: {escape(found.runner_up.lost)}")
+        console.print(
+            f"\nRunner-up {escape(_format_option(found.options[1]))}: {escape(found.runner_up.lost)}"
+        )
     console.print()
     for note in found.notes:
         console.print(f"- {escape(note)}")
     for one in found.unusable:
         console.print(f"- Not usable: {escape(one.what)}. {escape(one.reason)}")
     console.print("\nNext:")
-    # One line, whatever the width: it is to be copied.
+    # One line at any width, so that it can be copied.
     console.print(escape(found.command), soft_wrap=True, style="bold")
 
 
-def options_table(found: Suggestion) -> Table:
-    """The options in the order of choice, the winner in bold."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
+def _make_options_table(found: Suggestion) -> Table:
+    """Make a table of the options in the order of choice, the first in bold."""
+    table = make_table()
     table.add_column("", no_wrap=True)
     table.add_column("option [not bold](worst group)[/]", overflow="fold", width=46)
     for heading in ("gap", "price", "kept", "flag"):
         table.add_column(heading, justify="right", no_wrap=True)
-    for place, one in enumerate(found.options[:MOST_SHOWN], start=1):
+    for place, one in enumerate(found.options[:_MOST_SHOWN], start=1):
         style = "bold" if place == 1 else ""
         table.add_row(
             str(place),
-            f"{escape(_name(one))} [not bold][dim]({group_label(one.group)})[/][/]",
+            f"{escape(_format_option(one))} [not bold][dim]({format_group(one.group)})[/][/]",
             f"{100 * one.gap:.1f}",
             f"{one.size:.2f}",
             f"{100 * one.kept_promise:.0f}",
@@ -160,5 +146,5 @@ def options_table(found: Suggestion) -> Table:
     return table
 
 
-def _name(one: JudgedOption) -> str:
+def _format_option(one: JudgedOption) -> str:
     return Option(one.features, one.set_rule, tuple(one.combine) if one.combine else None).words

@@ -1,4 +1,4 @@
-"""What a monitor shows, as numbers by name, for whoever collects them."""
+"""The figures of monitors by name, for systems that collect metrics."""
 
 from __future__ import annotations
 
@@ -15,25 +15,18 @@ from langchain_cfc.monitor.status import MonitorStatus
 
 
 @dataclass(frozen=True)
-class Measure:
-    """One number.
-
-    Attributes:
-        name: What it is called.
-        words: What it says.
-        value: The number.
-        labels: What it is of.
-    """
+class Metric:
+    """One figure: its name, description, value and labels."""
 
     name: str
-    words: str
+    description: str
     value: float
     labels: Mapping[str, str]
 
 
-UP = "cfc_monitor_up"
-WORDS = {
-    UP: "Whether the monitor's store could be read.",
+_UP = "cfc_monitor_up"
+DESCRIPTIONS = {
+    _UP: "Whether the monitor's store could be read.",
     "cfc_monitor_sound": "Whether no test alarms and no limit is exceeded.",
     "cfc_monitor_results": "Results that are kept.",
     "cfc_monitor_labels": "Labels that are kept.",
@@ -50,48 +43,43 @@ WORDS = {
 }
 
 
-class Measured:
-    """The numbers of monitors, looked up at most every so often.
-
-    Args:
-        monitors: The monitors, each of another artifact.
-        every: Seconds for which numbers are told again, at least 0: to look them up reads the stores.
-    """
+class MetricsReader:
+    """Reads the metrics of monitors, at most once in `every` seconds, because it reads their stores."""
 
     def __init__(self, monitors: Sequence[CFCMonitor], every: float) -> None:
         self._monitors = tuple(monitors)
         self._every = every
         self._at: float | None = None
-        self._known: list[Measure] = []
-        self._renew()
+        self._known: list[Metric] = []
+        self._reset_lock()
         if hasattr(os, "register_at_fork"):
-            # Or a child that was forked in the middle of a look would wait for its end for ever.
-            apart = weakref.WeakMethod(self._renew)
-            os.register_at_fork(after_in_child=lambda: (renew := apart()) and renew())
+            # A child that was forked while the lock was held would wait for it forever.
+            reset_ref = weakref.WeakMethod(self._reset_lock)
+            os.register_at_fork(after_in_child=lambda: (reset := reset_ref()) and reset())
 
-    def _renew(self) -> None:
-        self._turn = threading.Lock()
+    def _reset_lock(self) -> None:
+        self._lock = threading.Lock()
 
-    def all(self) -> list[Measure]:
-        """All numbers; where the store cannot be read, that alone."""
-        with self._turn:
+    def read(self) -> list[Metric]:
+        """Return all metrics; of a store that cannot be read, only that."""
+        with self._lock:
             now = time.monotonic()
             if self._at is None or now - self._at >= self._every:
-                self._known = [one for monitor in self._monitors for one in _read(monitor)]
+                self._known = [one for monitor in self._monitors for one in _read_monitor(monitor)]
                 self._at = now
             return self._known
 
 
-def _read(monitor: CFCMonitor) -> list[Measure]:
+def _read_monitor(monitor: CFCMonitor) -> list[Metric]:
     artifact = {"artifact": monitor.artifact.digest}
     try:
         status = monitor.status()
     except CFCError:
-        return [_measure(UP, 0.0, artifact)]
-    return [_measure(UP, 1.0, artifact), *_measures(status)]
+        return [_make_metric(_UP, 0.0, artifact)]
+    return [_make_metric(_UP, 1.0, artifact), *_list_metrics(status)]
 
 
-def _measures(status: MonitorStatus) -> Iterator[Measure]:
+def _list_metrics(status: MonitorStatus) -> Iterator[Metric]:
     numbers = {
         "sound": float(status.sound),
         "results": status.results,
@@ -107,15 +95,15 @@ def _measures(status: MonitorStatus) -> Iterator[Measure]:
     artifact = {"artifact": status.artifact}
     for name, value in numbers.items():
         if value is not None:
-            yield _measure(f"cfc_monitor_{name}", value, artifact)
+            yield _make_metric(f"cfc_monitor_{name}", value, artifact)
     if status.seconds is not None:
         for quantile, seconds in zip(("0.5", "0.99"), status.seconds, strict=True):
-            yield _measure("cfc_monitor_seconds", seconds, {**artifact, "quantile": quantile})
+            yield _make_metric("cfc_monitor_seconds", seconds, {**artifact, "quantile": quantile})
     for one in status.tests:
         of = {**artifact, "kind": one.kind, "what": one.what, "group": one.group, "alpha": one.alpha or ""}
-        yield _measure("cfc_monitor_test_progress_ratio", one.progress, of)
-        yield _measure("cfc_monitor_test_alarm", float(one.alarm), of)
+        yield _make_metric("cfc_monitor_test_progress_ratio", one.progress, of)
+        yield _make_metric("cfc_monitor_test_alarm", float(one.alarm), of)
 
 
-def _measure(name: str, value: float, labels: Mapping[str, str]) -> Measure:
-    return Measure(name, WORDS[name], float(value), labels)
+def _make_metric(name: str, value: float, labels: Mapping[str, str]) -> Metric:
+    return Metric(name, DESCRIPTIONS[name], float(value), labels)

@@ -1,4 +1,4 @@
-"""`CFCMonitor`: hears of every result, writes it down beside the serving path, and says what it shows."""
+"""`CFCMonitor`: stores every result off the serving path, and reports what results and labels show."""
 
 from __future__ import annotations
 
@@ -23,10 +23,9 @@ from pydantic import TypeAdapter, ValidationError
 from langchain_cfc._internal.plugins import is_plugin_source, load_plugin
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.errors import AbstentionError, CFCError, InputError
-from langchain_cfc.monitor.observed import Observed
-from langchain_cfc.monitor.sequential_tests import Label
-from langchain_cfc.monitor.status import EvidenceCurve, Limits, MonitorStatus, curves_of, status_of
-from langchain_cfc.monitor.store import Evidence, Failed, MonitorStore
+from langchain_cfc.monitor.observed import Label, ObservedResult
+from langchain_cfc.monitor.status import EvidenceCurve, Limits, MonitorStatus, make_curves, make_status
+from langchain_cfc.monitor.store import Evidence, Failure, MonitorStore
 from langchain_cfc.monitor.traffic import Traffic, check_time
 from langchain_cfc.runnable import CFCResult
 
@@ -34,43 +33,43 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 _LOG = logging.getLogger(__name__)
-# Most results and failures that wait to be written; where the database is away for long, later ones are lost,
-# and counted.
-MOST_WAITING = 100_000
-# Most runs that go on; of the oldest beyond these nobody has told the end, as where a stream was left.
-MOST_RUNS = 100_000
+# Limit of results and failures that wait to be written. If the database is unavailable for long, later ones
+# are lost, and count_weightings.
+_MAX_WAITING = 100_000
+# Limit of unfinished runs; of the oldest beyond it the end was never reported, as when a stream is left.
+_MAX_RUNS = 100_000
 # Seconds before a batch that could not be written is tried again.
-_AGAIN = 1.0
+_RETRY_AFTER = 1.0
 _DAY = 86_400.0
 _LABEL = TypeAdapter(Label)
 
 
 class CFCMonitor(BaseCallbackHandler):
-    """Watches what an artifact decides, as a callback of LangChain or fed by hand.
+    """Watches what an artifact decides, as a callback of LangChain or by calls of `see`.
 
-    As a callback, `chain.invoke(prompt, {"callbacks": [monitor]})`, it hears of every `CFCResult` below, and
-    of prompts that failed. A result is remembered by the id of its run, and in numbers only: scores,
-    features, threshold and decision, no text of prompts or answers. Nothing on the serving path waits:
-    results are put into a queue, and a thread of its own writes them, many in one transaction. A process that
-    is killed loses those of the last `every` seconds, or the last `batch` of them if they come faster.
+    As a callback, `chain.invoke(prompt, {"callbacks": [monitor]})`, it receives every `CFCResult` below, and
+    prompts that failed. A result is stored by the id of its run, and in numbers only: scores, features,
+    threshold and decision, no text of prompts or answers. Nothing on the serving path waits: results are put
+    into a queue, and a background thread writes them, many in one transaction. A process that is killed loses
+    those of the last `every` seconds, or the last `batch` of them if they come faster.
 
     Args:
-        artifact: The artifact whose promise is watched; results of others are left out.
+        artifact: The artifact whose promise is watched; results of other artifacts are ignored.
         store: Path of an SQLite file, or the URL of a PostgreSQL database that several machines share.
         level: Probability of any false alarm, ever, for each of the two kinds: drift, and broken promises
-            (there beside the certificate's own delta), in (0, 1).
+            (there in addition to the certificate's own delta), in (0, 1).
         least_probability: The smallest probability with which any result is chosen to be labelled, in
             (0, 1]; see `label`.
         every: Seconds after which results are written at the latest, above 0.
         batch: Number of results that are written at once if they come faster, at least 1.
-        keep_days: Results older than this many days are deleted once the tests have seen them; what the tests
-            have learnt stays. None keeps all.
-        label_days: Days after which nearly all labels have come that a result will get; older results are
-            then compared, the labelled with the others. At most `keep_days`.
-        metadata: Entries of the prompts' metadata to keep beside those that the artifact reads, for
-            artifacts to come.
-        limits: What must not be exceeded, statistics aside.
-        create: Whether to make the store where it is not there.
+        keep_days: Results older than this many days are deleted once the tests have seen them; the evidence
+            stays. None keeps all.
+        label_days: Days after which nearly all labels of a result have come; the labelled ones among older
+            results are then compared with the others. At most `keep_days`.
+        metadata: Entries of the prompts' metadata to store in addition to those that the artifact reads, for
+            later artifacts.
+        limits: Limits that must not be exceeded, statistics aside.
+        create: Whether to create the store if it does not exist.
 
     Raises:
         InputError: If a setting is out of range.
@@ -78,9 +77,9 @@ class CFCMonitor(BaseCallbackHandler):
         MissingExtraError: If SQLAlchemy is not installed.
     """
 
-    # In async chains as well; a thread for each event would take longer than the event.
+    # Also in async chains; a thread for each event would take longer than the event.
     run_inline = True
-    # Events of models, tools and retrievers are none of ours, and there are many for each result.
+    # Events of models, tools and retrievers are not needed, and there are many for each result.
     ignore_llm = True
     ignore_chat_model = True
     ignore_agent = True
@@ -122,7 +121,7 @@ class CFCMonitor(BaseCallbackHandler):
         self._label_days = label_days
         self._keep = None if keep_days is None else keep_days * _DAY
         self._store = MonitorStore(store, create=create)
-        self._writing = _Writing(self._store, every, batch)
+        self._writer = _Writer(self._store, every, batch)
         self._runs: dict[UUID, float] = {}
         self._recent: weakref.WeakValueDictionary[int, CFCResult | CFCError] = weakref.WeakValueDictionary()
 
@@ -133,12 +132,11 @@ class CFCMonitor(BaseCallbackHandler):
         self.close()
 
     def see(self, result: CFCResult, name: str | None = None, *, seconds: float | None = None) -> str:
-        """Remember a result.
+        """Store a result under a name.
 
         Args:
             result: The result.
-            name: What it is called, unique; made up if left out. A result of the same name that is there
-                already stays.
+            name: Its unique name; a random one if left out. A stored result of the same name stays.
             seconds: How long it took.
 
         Returns:
@@ -155,28 +153,30 @@ class CFCMonitor(BaseCallbackHandler):
             )
             raise InputError(msg)
         name = name or uuid4().hex
-        self._writing.put(Observed.of(result, name, time.time(), seconds, metadata=self._metadata))
+        self._writer.put(
+            ObservedResult.from_result(result, name, time.time(), seconds, metadata=self._metadata)
+        )
         return name
 
     def label(self, *labels: Label, leave_out_unfit: bool = False) -> int:
-        """Say which results were right, whenever that is known; see `Label`.
+        """Store which results were right, whenever that is known; see `Label`.
 
-        Whether a result is labelled must not depend on whether it was right. Where some are labelled more
-        often than others, by what they look like, each label says with what probability its result was
-        chosen; tests then take each with the probability `least_probability` divided by that, so that those
-        taken are like all results (rejection sampling).
+        Whether a result is labelled must not depend on whether it was right. If some are labelled more often
+        than others, by what they look like, each label states the probability with which its result was
+        chosen. Tests then use each with the probability `least_probability` divided by that, so that those
+        used are like all results (rejection sampling).
 
         Args:
             *labels: The labels.
-            leave_out_unfit: Whether to warn of labels that do not fit their result, such as one word about
-                the answer where there was none, and to take the others.
+            leave_out_unfit: Whether to warn of labels that do not fit their result, such as one truth value
+                for the answer where there was none, and to store the others.
 
         Returns:
             How many were new; the first label of a result counts.
 
         Raises:
-            InputError: If one names no result, does not fit it, or was chosen more rarely than
-                `least_probability`. Then none is written.
+            InputError: If one names no result, does not fit it, or its result was chosen with a smaller
+                probability than `least_probability`. Then none is written.
             StoreError: If they could not be written.
 
         Warns:
@@ -193,41 +193,41 @@ class CFCMonitor(BaseCallbackHandler):
         return self._store.label(labels, time.time(), leave_out_unfit=leave_out_unfit)
 
     def status(self) -> MonitorStatus:
-        """What all results and labels so far show, also those that other processes wrote.
+        """Return what all results and labels so far show, those of other processes included.
 
         Raises:
             StoreError: If the database cannot be used.
         """
         now = time.time()
-        evidence = self._evidence(now)
+        evidence = self._update_evidence(now)
         if self._keep is not None:
-            self._store.forget(now - self._keep)
-        standing = self._store.standing(self.artifact.digest)
-        return status_of(self.artifact, evidence, standing, level=self.level, limits=self.limits, now=now)
+            self._store.delete_before(now - self._keep)
+        counts = self._store.count_results(self.artifact.digest)
+        return make_status(self.artifact, evidence, counts, level=self.level, limits=self.limits, now=now)
 
     def curves(self, most: int = 5) -> list[EvidenceCurve]:
-        """How the evidence of the tests went that have come furthest.
+        """Return the evidence over time of the tests that are closest to an alarm.
 
         Args:
-            most: How many of drift, and how many of certified rates.
+            most: Number of tests of drift, and of certified rates.
 
         Returns:
-            Their curves, in few points however long they are.
+            Their curves, thinned out to a few hundred points.
 
         Raises:
             StoreError: If the database cannot be used.
         """
         tests = self.status().tests
-        return curves_of(self._evidence(time.time()), tests, most)
+        return make_curves(self._update_evidence(time.time()), tests, most)
 
-    def _evidence(self, now: float) -> Evidence:
+    def _update_evidence(self, now: float) -> Evidence:
         self.flush()
-        return self._store.evidence(
+        return self._store.update_evidence(
             self.artifact, now, least=self.least_probability, label_days=self._label_days
         )
 
     def traffic(self, since: float | None = None) -> Traffic:
-        """The results there are, with their labels.
+        """Return the stored results with their labels.
 
         Args:
             since: Seconds since 1970: only those from then on.
@@ -236,12 +236,11 @@ class CFCMonitor(BaseCallbackHandler):
             InputError: If that is no time.
             StoreError: If the database cannot be used.
         """
-        begin = self._written_since(since)
-        results, labels = self._store.results(self.artifact.digest, begin)
+        results, labels = self._store.read_results(self.artifact.digest, self._flush_and_check(since))
         return Traffic(self.artifact, tuple(results), labels)
 
     def unlabelled(self, since: float | None = None) -> list[str]:
-        """Names of the results that have no label yet, in their order.
+        """Return the names of the results that have no label yet, in their order.
 
         Args:
             since: Seconds since 1970: only those from then on.
@@ -250,11 +249,10 @@ class CFCMonitor(BaseCallbackHandler):
             InputError: If that is no time.
             StoreError: If the database cannot be used.
         """
-        begin = self._written_since(since)
-        return self._store.unlabelled(self.artifact.digest, begin)
+        return self._store.list_unlabelled(self.artifact.digest, self._flush_and_check(since))
 
-    def _written_since(self, since: float | None) -> float:
-        """Where to begin, once everything heard of is written."""
+    def _flush_and_check(self, since: float | None) -> float:
+        """Write everything that waits, and return the time to begin at."""
         if since is not None:
             check_time(since)
         self.flush()
@@ -262,26 +260,26 @@ class CFCMonitor(BaseCallbackHandler):
 
     @property
     def name(self) -> str:
-        """Where results are kept."""
+        """Name of the store, without a password."""
         return self._store.name
 
     def flush(self) -> None:
-        """Wait until everything heard of so far is written.
+        """Write every result so far.
 
         Raises:
-            StoreError: If it cannot be.
+            StoreError: If that fails.
         """
-        self._writing.flush()
+        self._writer.flush()
 
     def close(self) -> None:
-        """Write what is left, and end."""
-        self._writing.close()
+        """Write what is left, and close the store."""
+        self._writer.close()
         self._store.close()
 
     @property
     def lost(self) -> int:
-        """How many results could not be kept, since the database was away for too long."""
-        return self._writing.lost
+        """How many results were dropped because the database was unavailable for too long."""
+        return self._writer.lost
 
     def on_chain_start(
         self,
@@ -291,15 +289,15 @@ class CFCMonitor(BaseCallbackHandler):
         run_id: UUID,
         **kwargs: Any,
     ) -> None:
-        """Note when a run began."""
+        """Note the start time of a run."""
         del serialized, inputs, kwargs
-        if len(self._runs) >= MOST_RUNS:
-            with suppress(RuntimeError, StopIteration):  # another thread was at it
+        if len(self._runs) >= _MAX_RUNS:
+            with suppress(RuntimeError, StopIteration):  # another thread changed it
                 self._runs.pop(next(iter(self._runs)), None)
         self._runs[run_id] = time.perf_counter()
 
     def on_chain_end(self, outputs: Any, *, run_id: UUID, **kwargs: Any) -> None:
-        """Remember a result, once: chains around it end with the same."""
+        """Store a result once; enclosing chains end with the same object."""
         del kwargs
         began = self._runs.pop(run_id, None)
         if began is None or not isinstance(outputs, CFCResult) or not self._is_new(outputs):
@@ -308,14 +306,14 @@ class CFCMonitor(BaseCallbackHandler):
             self.see(outputs, str(run_id), seconds=time.perf_counter() - began)
 
     def on_chain_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
-        """Count a prompt that could not be served, once; an abstention that is raised is a result."""
+        """Count a prompt that could not be served, once; a raised abstention is a result."""
         if isinstance(error, AbstentionError):
             self.on_chain_end(error.result, run_id=run_id, **kwargs)
             return
         del kwargs
         began = self._runs.pop(run_id, None)
         if began is not None and isinstance(error, CFCError) and self._is_new(error):
-            self._writing.put(Failed(time.time(), self.artifact.digest, type(error).__name__))
+            self._writer.put(Failure(time.time(), self.artifact.digest, type(error).__name__))
 
     def _is_new(self, one: CFCResult | CFCError) -> bool:
         """Return whether no run has ended with this very object before.
@@ -328,23 +326,23 @@ class CFCMonitor(BaseCallbackHandler):
         return True
 
 
-class _Writing:
-    """A queue, and the thread that empties it into a store. After a fork, the child has its own."""
+class _Writer:
+    """A queue, and the thread that writes it to the store. After a fork, the child has its own."""
 
     def __init__(self, store: MonitorStore, every: float, batch: int) -> None:
         self._store, self._every, self._batch = store, every, batch
         self.lost = 0
         self._closed = False
-        self._begin()
-        ending = weakref.WeakMethod(self.close)
-        atexit.register(lambda: (close := ending()) and close())
+        self._reset()
+        close_ref = weakref.WeakMethod(self.close)
+        atexit.register(lambda: (close := close_ref()) and close())
         if hasattr(os, "register_at_fork"):
-            apart = weakref.WeakMethod(self._forked)
-            os.register_at_fork(after_in_child=lambda: (begin := apart()) and begin())
+            reset_ref = weakref.WeakMethod(self._reset_after_fork)
+            os.register_at_fork(after_in_child=lambda: (reset := reset_ref()) and reset())
 
-    def put(self, one: Observed | Failed) -> None:
-        """Add something to be written; never waits."""
-        if self._closed or len(self._waiting) >= MOST_WAITING:
+    def put(self, one: ObservedResult | Failure) -> None:
+        """Queue a result or failure without waiting."""
+        if self._closed or len(self._waiting) >= _MAX_WAITING:
             self.lost += 1
             return
         self._waiting.append(one)
@@ -354,13 +352,13 @@ class _Writing:
             self._due.set()
 
     def flush(self) -> None:
-        """Write all that waits, in this thread."""
+        """Write everything that waits, in this thread."""
         with self._turn:
             while self._waiting:
                 self._write()
 
     def close(self) -> None:
-        """Write all that waits, and end the thread."""
+        """Write everything that waits, and end the thread."""
         if self._closed:
             return
         self._closed = True
@@ -369,16 +367,16 @@ class _Writing:
             self._thread.join()
         self.flush()
 
-    def _begin(self) -> None:
-        # Deques are safe to append to and to take from at once.
-        self._waiting: deque[Observed | Failed] = deque()
+    def _reset(self) -> None:
+        # Deques can be appended to and popped from at the same time.
+        self._waiting: deque[ObservedResult | Failure] = deque()
         self._turn, self._starting = threading.Lock(), threading.Lock()
         self._due = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def _forked(self) -> None:
-        self._store.forked()
-        self._begin()
+    def _reset_after_fork(self) -> None:
+        self._store.reset_after_fork()
+        self._reset()
 
     def _start(self) -> None:
         with self._starting:
@@ -394,21 +392,21 @@ class _Writing:
                 self.flush()
             except CFCError as error:
                 _LOG.warning("results of the monitor wait to be written: %s", error)
-                time.sleep(_AGAIN)
+                time.sleep(_RETRY_AFTER)
 
     def _write(self) -> None:
         """Write a batch; what cannot be written stays at the head of the queue."""
         batch = [self._waiting[place] for place in range(min(len(self._waiting), self._batch))]
         self._store.add(
-            [one for one in batch if isinstance(one, Observed)],
-            [one for one in batch if isinstance(one, Failed)],
+            [one for one in batch if isinstance(one, ObservedResult)],
+            [one for one in batch if isinstance(one, Failure)],
         )
         for _ in batch:
             self._waiting.popleft()
 
 
-def labels_of(rows: Iterable[Mapping[str, Any]]) -> list[Label]:
-    """Labels out of plain data.
+def parse_labels(rows: Iterable[Mapping[str, Any]]) -> list[Label]:
+    """Make labels out of plain data.
 
     Args:
         rows: `{"id": ..., "correct": ..., "probability": ...?}`; see `Label`.
@@ -417,35 +415,35 @@ def labels_of(rows: Iterable[Mapping[str, Any]]) -> list[Label]:
         The labels.
 
     Raises:
-        InputError: If one is something else.
+        InputError: If a row is not a label.
     """
-    made = []
+    labels = []
     for number, row in enumerate(rows, start=1):
         try:
-            made.append(_LABEL.validate_python(row))
-        except ValidationError as error:  # noqa: PERF203 - its number is told
+            labels.append(_LABEL.validate_python(row))
+        except ValidationError as error:  # noqa: PERF203 - the error names the row
             first = error.errors()[0]
             place = ".".join(map(str, first["loc"]))
             msg = f"label {number}{f', {place}' if place else ''}: {first['msg']}"
             raise InputError(msg) from error
-    return made
+    return labels
 
 
 def read_labels(path: str | os.PathLike[str], names: Sequence[str] = ()) -> list[Label]:
-    """Labels from a JSON Lines file, one a line, see `labels_of`; or from where a scheme says.
+    """Read labels from a JSON Lines file, one a line as `parse_labels` takes them, or from a plugin.
 
-    Schemes are entry points of the group `langchain_cfc.labels`, each a function from what follows the colon
-    and the names of results that have no label yet to a list of labels.
+    Plugins are entry points of the group `langchain_cfc.labels`, each a function that takes what follows the
+    colon and the names of results without a label, and returns a list of labels.
 
     Args:
         path: The file, or `SCHEME:REST`, such as `langsmith:correct`.
-        names: Results without a label, for schemes.
+        names: Names of the results without a label, for plugins.
 
     Returns:
         The labels.
 
     Raises:
-        InputError: If the file or the scheme cannot be read, or a line is no label.
+        InputError: If the file or plugin cannot be read, or a line is not a label.
     """
     if is_plugin_source(path):
         found: list[Any] = load_plugin("langchain_cfc.labels", "labels", list, str(path), names)
@@ -461,7 +459,7 @@ def read_labels(path: str | os.PathLike[str], names: Sequence[str] = ()) -> list
         msg = f"{os.fspath(path)}: cannot be read as JSON Lines: {error}"
         raise InputError(msg) from error
     try:
-        return labels_of(rows)
+        return parse_labels(rows)
     except InputError as error:
         msg = f"{os.fspath(path)}: {error}"
         raise InputError(msg) from error

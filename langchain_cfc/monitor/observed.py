@@ -1,27 +1,39 @@
-"""What is remembered of a result: numbers, and no text but metadata that features are made of."""
+"""What a monitor stores of a result, and the labels of results.
+
+A result is stored in numbers, without any text but the metadata that features are made of.
+"""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
+from pydantic import BaseModel, ConfigDict, StrictBool
 
 from langchain_cfc._internal.arrays import FloatArray
 from langchain_cfc.candidates import Scalar
+from langchain_cfc.errors import InputError
 from langchain_cfc.guarantee import Binding
 from langchain_cfc.runnable import CFCResult
 
 FLAGGED, EMPTY, ANSWERED = 0, 1, 2
 
 
+class Data(BaseModel):
+    """Base of what a monitor reports: plain data that does not change."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
 @dataclass(frozen=True)
-class Observed:
+class ObservedResult:
     """One result in numbers.
 
     Attributes:
-        id: What it is called, mostly the id of its run.
+        id: Its name, usually the id of its run.
         at: When it came, in seconds since 1970.
         artifact: Digest of the artifact that decided.
         alpha: Error level.
@@ -34,11 +46,11 @@ class Observed:
         features: (d,) the prompt's features.
         codes: (n,) slot of the first candidate with the same answer.
         lengths: (n,) number of characters of each answer, 0 for a blank one.
-        metadata: What is kept of the prompt's metadata.
+        metadata: The stored entries of the prompt's metadata.
         outputs: (n,) raw outputs of each verifier by name, where the artifact combines several.
-        models: What the models that drew call themselves.
+        models: Names that the models gave themselves in their responses.
         binding: Whether the parts that served are known to be those calibrated; see `Guarantee`.
-        seconds: How long it took; None where nobody measured.
+        seconds: How long it took; None if that was not measured.
     """
 
     id: str
@@ -61,7 +73,7 @@ class Observed:
     seconds: float | None = None
 
     @classmethod
-    def of(
+    def from_result(
         cls,
         result: CFCResult,
         name: str,
@@ -69,16 +81,8 @@ class Observed:
         seconds: float | None = None,
         *,
         metadata: Collection[str] = (),
-    ) -> Observed:
-        """What a result says in numbers.
-
-        Args:
-            result: The result.
-            name: What it is called.
-            at: When it came, in seconds since 1970.
-            seconds: How long it took.
-            metadata: Which entries of the prompt's metadata are kept.
-        """
+    ) -> ObservedResult:
+        """Make the numbers of a result, with these entries of the prompt's metadata."""
         candidates = result.candidates
         accepted = tuple(one.accepted for one in candidates)
         outcome = ANSWERED if any(accepted) else EMPTY
@@ -111,8 +115,111 @@ class Observed:
         slots = [slot for slot, inside in enumerate(self.accepted) if inside]
         return min(slots, key=lambda slot: (self.scores[slot], slot)) if slots else None
 
-    def uniforms(self, purpose: str, count: int) -> FloatArray:
-        """(count,) uniform random numbers in (0, 1): of this result and purpose, the same each time."""
+    def draw_uniforms(self, purpose: str, count: int) -> FloatArray:
+        """Draw (count,) uniform random numbers in (0, 1), the same each time for this result and purpose."""
         seed = hashlib.sha256(f"{purpose}\0{self.artifact}\0{self.id}".encode()).digest()
-        luck = np.random.Generator(np.random.PCG64(int.from_bytes(seed[:16], "big")))
-        return np.clip(luck.random(count), 2.0**-53, 1.0 - 2.0**-53)
+        rng = np.random.Generator(np.random.PCG64(int.from_bytes(seed[:16], "big")))
+        return np.clip(rng.random(count), 2.0**-53, 1.0 - 2.0**-53)
+
+
+@dataclass(frozen=True)
+class Label:
+    """Which candidates of a result were correct, as people or time showed.
+
+    Attributes:
+        id: Id of the result.
+        correct: Of each of the n candidates, whether it is correct, None if unknown; one truth value for the
+            best answer, which says nothing of the set; or None for a set that is empty or flagged, where
+            nothing need be known.
+        probability: With what probability this result was chosen to be labelled, in (0, 1]: 1 where all are,
+            or where the choice looked at nothing.
+    """
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+
+    id: str
+    correct: StrictBool | Sequence[StrictBool | None] | None
+    probability: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.probability <= 1.0:
+            msg = f"label of {self.id!r}: a probability lies in (0, 1], got {self.probability}"
+            raise InputError(msg)
+        if not self.id.isprintable():
+            msg = f"label of {self.id!r}: the id of a result has printable characters only"
+            raise InputError(msg)
+        # Arrays of NumPy hold truth values of their own.
+        object.__setattr__(self, "correct", _normalize(self.correct, self.id))
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether it says of every candidate whether it is correct."""
+        return not (self.correct is None or isinstance(self.correct, bool) or None in self.correct)
+
+    def compute_weight(self, least: float) -> float:
+        """Return least / p in (0, 1] if the result was chosen with probability p to be labelled.
+
+        Args:
+            least: The smallest probability with which any result is chosen.
+
+        Raises:
+            InputError: If this result was chosen with a smaller one.
+        """
+        if self.probability < least:
+            msg = (
+                f"label of {self.id!r}: its result was chosen with probability {self.probability}, which is "
+                f"below least_probability = {least}: state the smallest there is (--least-probability)"
+            )
+            raise InputError(msg)
+        return least / self.probability
+
+    def is_sampled(self, one: ObservedResult, least: float) -> bool:
+        """Return whether the label counts, which it does with its weight as probability.
+
+        So the labels that count are a fair sample of all results (rejection sampling).
+        """
+        return bool(one.draw_uniforms("label", 1)[0] < self.compute_weight(least))
+
+    def judge(self, one: ObservedResult) -> tuple[bool | None, bool | None]:
+        """Return whether the promise was kept, and whether the answer was right.
+
+        Each is None if the label does not say, or there was no answer. The label says that the promise was
+        kept only if it would also have said that it was not: otherwise the results that count would be chosen
+        by what they show.
+
+        Raises:
+            InputError: If the label does not fit the result.
+        """
+        truths, best = self._list_truths(one), one.best
+        inside = [truth for truth, accepted in zip(truths, one.accepted, strict=True) if accepted]
+        covered = None if None in inside else any(inside)
+        kept = None if isinstance(self.correct, bool) else one.outcome == FLAGGED or covered
+        return kept, None if best is None or one.withheld else truths[best]
+
+    def _list_truths(self, one: ObservedResult) -> list[bool | None]:
+        """Return whether each candidate is correct, None if unknown."""
+        n, best, correct = len(one.scores), one.best, self.correct
+        if correct is None and one.outcome == ANSWERED:
+            msg = f"label of {self.id!r}: the set is not empty; say which candidates are correct"
+            raise InputError(msg)
+        if isinstance(correct, bool) and best is None:
+            msg = f"label of {self.id!r}: no answer was given that could be correct; label the candidates"
+            raise InputError(msg)
+        if correct is None or isinstance(correct, bool):
+            return [correct if slot == best else None for slot in range(n)]
+        if len(correct) != n:
+            msg = f"label of {self.id!r}: it speaks of {len(correct)} candidates, and there are {n}"
+            raise InputError(msg)
+        return list(correct)
+
+
+def _normalize(correct: Any, name: str) -> bool | tuple[bool | None, ...] | None:
+    if correct is None or isinstance(correct, (bool, np.bool_)):
+        return None if correct is None else bool(correct)
+    known = list(correct) if isinstance(correct, (Sequence, np.ndarray)) else [correct]
+    if isinstance(correct, str) or any(
+        one is not None and not isinstance(one, (bool, np.bool_)) for one in known
+    ):
+        msg = f"label of {name!r}: expected true or false, a list of them, or nothing; got {correct!r:.80}"
+        raise InputError(msg)
+    return tuple(None if one is None else bool(one) for one in known)

@@ -1,4 +1,4 @@
-"""A page about a monitor: what alarms, how evidence grew, and what to do."""
+"""The page of a monitor: alarms, evidence over time, and what to do."""
 
 from __future__ import annotations
 
@@ -13,14 +13,13 @@ from langchain_cfc._internal.files import atomic_writer
 from langchain_cfc._internal.optional import require
 from langchain_cfc._version import __version__
 from langchain_cfc.features import shorten_words
-from langchain_cfc.monitor.sequential_tests import Test, amount
-from langchain_cfc.monitor.status import EvidenceCurve, MonitorStatus
+from langchain_cfc.monitor.status import EvidenceCurve, MonitorStatus, Test, format_evidence
 from langchain_cfc.report import check_report
 from langchain_cfc.report.drawing import to_svg
 from langchain_cfc.report.page import GENERATOR
 from langchain_cfc.report.plots import plot_evidence
 
-# Tests that are listed though they do not alarm.
+# Tests that are listed at most, apart from alarms.
 _MOST_LISTED = 20
 _BROKEN = (
     "A certified rate is not kept. Serve without it, or not at all, until a new artifact is calibrated on "
@@ -31,11 +30,11 @@ _DRIFTED = (
     "random sample of the results since then, all candidates of each, and make a new artifact of them: "
     "langchain-cfc monitor recalibrate, with --since."
 )
-_OTHER = "none of these was calibrated. Go back to the one that was, or calibrate."
-_BEYOND = (
+_OTHER_MODEL = "none of these was calibrated. Go back to the one that was, or calibrate."
+_LIMITS = (
     "Calibrate again where the artifact is too old; look at the logs where prompts fail or take too long."
 )
-_UNFAIR = (
+_SAMPLING = (
     "Labelled results do not look like the others, so that labels do not speak of all results: draw them "
     "from all results, or say with what probability each was drawn."
 )
@@ -52,15 +51,15 @@ class _Figure:
 
 
 def write_page(path: str | os.PathLike[str], status: MonitorStatus, curves: Sequence[EvidenceCurve]) -> None:
-    """Write a page about a monitor: one HTML file that needs no network and no script.
+    """Write the page of a monitor: one HTML file that needs no network and no script.
 
     Args:
-        path: Where; an earlier report is replaced as a whole, anything else is not.
-        status: What `CFCMonitor.status` says.
-        curves: What `CFCMonitor.curves` says.
+        path: The file; an earlier report is replaced as a whole, any other file is refused.
+        status: From `CFCMonitor.status`.
+        curves: From `CFCMonitor.curves`.
 
     Raises:
-        InputError: If the path holds something that is no report.
+        InputError: If the path holds something that is not a report.
         MissingExtraError: If jinja2 or matplotlib is not installed.
     """
     check_report(path)
@@ -71,14 +70,14 @@ def write_page(path: str | os.PathLike[str], status: MonitorStatus, curves: Sequ
     )
     text: str = template.render(
         status=status,
-        figures=list(_figures(curves)),
-        tests=_listed(status),
+        figures=list(_draw_figures(curves)),
+        tests=_list_tests(status),
         seen=_SEEN,
-        steps=list(_steps(status)),
-        amount=amount,
+        steps=list(_list_steps(status)),
+        amount=format_evidence,
         short=shorten_words,
         generator=GENERATOR,
-        style=_markup(files("langchain_cfc.report").joinpath("page.css").read_text(encoding="utf-8")),
+        style=_make_markup(files("langchain_cfc.report").joinpath("page.css").read_text(encoding="utf-8")),
         made=f"{datetime.now(timezone.utc):%Y-%m-%d %H:%M} UTC",
         version=__version__,
     )
@@ -86,15 +85,15 @@ def write_page(path: str | os.PathLike[str], status: MonitorStatus, curves: Sequ
         file.write(text.encode())
 
 
-def _listed(status: MonitorStatus) -> list[Test]:
-    """Alarms and doubts, and the tests that have come furthest."""
-    told = [*status.alarms, *status.doubts]
-    others = [one for one in status.tests if one not in told and one.kind != "labelled"]
-    return [*told, *others[: max(0, _MOST_LISTED - len(told))]]
+def _list_tests(status: MonitorStatus) -> list[Test]:
+    """List alarms and doubts, and the tests that are closest to an alarm."""
+    alarms = [*status.alarms, *status.doubts]
+    others = [one for one in status.tests if one not in alarms and one.kind != "labelled"]
+    return [*alarms, *others[: max(0, _MOST_LISTED - len(alarms))]]
 
 
-def _figures(curves: Sequence[EvidenceCurve]) -> Iterator[_Figure]:
-    """A figure for drift and one for rates, where they have seen anything."""
+def _draw_figures(curves: Sequence[EvidenceCurve]) -> Iterator[_Figure]:
+    """Draw a figure for drift and one for rates, if they have any outcomes."""
     for kinds, title, words in (
         (("drift",), "Evidence that prompts have changed", "Each result is one outcome."),
         (("kept", "right"), "Evidence that a certified rate is broken", "Each label is one outcome."),
@@ -106,30 +105,30 @@ def _figures(curves: Sequence[EvidenceCurve]) -> Iterator[_Figure]:
             )
             yield _Figure(
                 id=f"figure-{kinds[0]}",
-                svg=_markup(to_svg(drawn, title=title)),
+                svg=_make_markup(to_svg(drawn, title=title)),
                 caption=f"{title}: the tests that have come furthest. {words} A line that stays low shows "
                 "nothing; one that climbs to the dashed line alarms by itself, several together alarm "
                 "earlier.",
             )
 
 
-def _steps(status: MonitorStatus) -> Iterator[tuple[str, str]]:
-    """What to do, most urgent first: a heading and a sentence."""
+def _list_steps(status: MonitorStatus) -> Iterator[tuple[str, str]]:
+    """List what to do as headings and sentences, most urgent first."""
     if any(one.kind != "drift" for one in status.alarms):
         yield "Stop relying on the promise", _BROKEN
     if any(one.kind == "drift" for one in status.alarms):
         yield "Find what changed, and label", _DRIFTED
     if status.models:
-        yield "Ask why another model answers", f"{', '.join(status.models)}: {_OTHER}"
+        yield "Ask why another model answers", f"{', '.join(status.models)}: {_OTHER_MODEL}"
     if len(status.breaches) > len(status.models):
-        yield "Bring what is beyond its limit back", _BEYOND
+        yield "Bring what is beyond its limit back", _LIMITS
     if status.doubts:
-        yield "Draw labels at random", _UNFAIR
+        yield "Draw labels at random", _SAMPLING
     for one in status.notes:
         yield "Note", one
     if status.sound and not status.doubts:
         yield "Look again", "No test alarms. The tests may be looked at as often as you like."
 
 
-def _markup(text: str) -> Any:
+def _make_markup(text: str) -> Any:
     return require("markupsafe", "calibrate", "a page").Markup(text)

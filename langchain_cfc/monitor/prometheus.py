@@ -1,4 +1,4 @@
-"""A monitor's numbers for Prometheus, by its own library."""
+"""Metrics of monitors for Prometheus."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from collections.abc import Iterator
 from typing import Any
 
 from langchain_cfc._internal.optional import require
-from langchain_cfc.monitor.metrics import Measured
+from langchain_cfc.monitor.metrics import MetricsReader
 from langchain_cfc.monitor.monitor import CFCMonitor
 
 
 class PrometheusCollector:
-    """What monitors show, to be registered: `REGISTRY.register(PrometheusCollector(monitor))`.
+    """Collector of the metrics of monitors: `REGISTRY.register(PrometheusCollector(monitor))`.
 
-    All are gauges whose names begin with `cfc_monitor_`, with the artifact's digest as a label; where a store
-    cannot be read, `cfc_monitor_up` is 0 and nothing else is told of it.
+    All are gauges whose names begin with `cfc_monitor_`, with the artifact's digest as a label. If a store
+    cannot be read, `cfc_monitor_up` is 0 and its other metrics are missing.
 
     Args:
-        *monitors: The monitors; all of a registry in one collector, or their names would clash.
-        every: Seconds for which numbers are told again, at least 0: to look them up reads the stores.
+        *monitors: All monitors of the registry; in several collectors their names would clash.
+        every: Seconds for which metrics are reused, at least 0, because reading them reads the stores.
 
     Raises:
         MissingExtraError: If `prometheus_client` is not installed.
@@ -26,19 +26,19 @@ class PrometheusCollector:
 
     def __init__(self, *monitors: CFCMonitor, every: float = 15.0) -> None:
         self._core: Any = require("prometheus_client.core", "prometheus", "figures for Prometheus")
-        self._measured = Measured(monitors, every)
+        self._reader = MetricsReader(monitors, every)
 
     def describe(self) -> list[Any]:
-        """Nothing, so that to be registered reads no store."""
+        """Return nothing, so that registration reads no store."""
         return []
 
     def collect(self) -> Iterator[Any]:
-        """All numbers of now."""
+        """Yield the metrics as gauge families."""
         families: dict[str, Any] = {}
-        for one in self._measured.all():
+        for one in self._reader.read():
             family = families.get(one.name)
             if family is None:
-                family = self._core.GaugeMetricFamily(one.name, one.words, labels=list(one.labels))
+                family = self._core.GaugeMetricFamily(one.name, one.description, labels=list(one.labels))
                 families[one.name] = family
             family.add_metric(list(one.labels.values()), one.value)
         yield from families.values()

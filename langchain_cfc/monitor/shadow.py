@@ -1,4 +1,4 @@
-"""Two artifacts on the same draws: what each decides, and what came of it."""
+"""Comparison of two artifacts on the same draws: what each decides, and how often it is right."""
 
 from __future__ import annotations
 
@@ -7,15 +7,14 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict
 
 from langchain_cfc._internal.arrays import BoolArray
 from langchain_cfc.artifact import CalibrationArtifact, select_held_out
 from langchain_cfc.decision import EVERY_SET, AnswerSets, decide
 from langchain_cfc.errors import FingerprintError, InputError
 from langchain_cfc.features import name_records_in_errors
-from langchain_cfc.monitor.observed import FLAGGED
-from langchain_cfc.monitor.traffic import Traffic, check_time, time_of
+from langchain_cfc.monitor.observed import FLAGGED, Data
+from langchain_cfc.monitor.traffic import Traffic, check_time, format_time
 from langchain_cfc.records import Provenance
 
 if TYPE_CHECKING:
@@ -24,12 +23,8 @@ if TYPE_CHECKING:
     from langchain_cfc.monitor.monitor import CFCMonitor
 
 
-class _Data(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Side(_Data):
-    """What one artifact decided.
+class ShadowSide(Data):
+    """Figures of what one artifact decided.
 
     Attributes:
         artifact: Its digest.
@@ -39,8 +34,7 @@ class Side(_Data):
         answers: Mean number of distinct answers in a set.
         kept: Share of the labelled results whose set holds a correct answer or is flagged; None without
             labels.
-        wrong: Share of the labelled and answered results whose best answer is wrong; None where there are
-            none.
+        wrong: Share of the labelled and answered results whose best answer is wrong; None without any.
     """
 
     artifact: str
@@ -52,17 +46,13 @@ class Side(_Data):
     wrong: float | None
 
     @classmethod
-    def of(
+    def compute(
         cls, artifact: str, sets: AnswerSets, answered: BoolArray, correct: BoolArray, labelled: BoolArray
     ) -> Self:
-        """What an artifact did.
+        """Compute the figures of an artifact, given by its digest, for N results.
 
-        Args:
-            artifact: Its digest.
-            sets: Its sets for N results.
-            answered: (N,) which of them it answers.
-            correct: (N, n) which candidates are correct.
-            labelled: (N,) of which results this is known.
+        `answered` (N,) are the results it answers, `correct` (N, n) the correct candidates, and `labelled`
+        (N,) the results for which that is known.
         """
         kept = (sets.accepted & correct).any(axis=1) | sets.not_certifiable
         right = np.take_along_axis(correct, sets.best[:, np.newaxis], axis=1)[:, 0]
@@ -78,47 +68,38 @@ class Side(_Data):
         )
 
 
-class SideBySide(_Data):
-    """Two artifacts on the same draws.
+class ShadowComparison(Data):
+    """Comparison of two artifacts on the same draws.
 
     Attributes:
         alpha: Error level of both.
         results: Number of results.
         labelled: Number of those with complete labels.
-        served: What the artifact decided that served them.
-        other: What the other one would have.
+        served: What the serving artifact decided.
+        other: What the other one would have decided.
         same: Share of results with the same decision: the same best answer, or none.
     """
 
     alpha: str
     results: int
     labelled: int
-    served: Side
-    other: Side
+    served: ShadowSide
+    other: ShadowSide
     same: float
 
     @classmethod
-    def of(cls, traffic: Traffic, other: CalibrationArtifact, alpha: str) -> SideBySide | None:
+    def compute(cls, traffic: Traffic, other: CalibrationArtifact, alpha: str) -> ShadowComparison | None:
         """Compare what was served at a level with what another artifact decides on the same draws.
 
-        Args:
-            traffic: What was served; its labels count as they are, so that they should speak of all results
-                (`Traffic.fair`) or not be there.
-            other: The other artifact; in bot mode if it holds a certified policy.
-            alpha: Level of both.
-
-        Returns:
-            The comparison; None where nothing was asked at this level.
-
-        Raises:
-            InputError: If the other artifact cannot decide on these draws.
+        The other artifact is taken in bot mode if it holds a certified policy. All labels count, so they
+        should be a fair sample (`Traffic.select_sampled`). Returns None without results at this level.
         """
-        traffic = traffic.at(alpha)
+        traffic = traffic.select_level(alpha)
         if not traffic.results:
             return None
-        table = traffic.scored_for(other)
+        table = traffic.to_batch_for(other)
         served = AnswerSets(
-            traffic.table().draws,
+            traffic.to_batch().draws,
             np.array([one.accepted for one in traffic.results]),
             np.array([one.outcome == FLAGGED for one in traffic.results]),
         )
@@ -128,7 +109,9 @@ class SideBySide(_Data):
         policy = EVERY_SET if bot is None or bot.alpha != alpha else bot.policy
         with name_records_in_errors(table.ids):
             decisions = decide(other, table.draws, alpha, policy=policy, uniforms=other.uniforms(table))
-        complete = [one.id in traffic.labels and traffic.labels[one.id].complete for one in traffic.results]
+        complete = [
+            one.id in traffic.labels and traffic.labels[one.id].is_complete for one in traffic.results
+        ]
         labelled = np.array(complete, dtype=np.bool_)
         codes = np.array([one.codes for one in traffic.results])
         rows = np.arange(len(codes))
@@ -138,28 +121,28 @@ class SideBySide(_Data):
             alpha=alpha,
             results=len(traffic),
             labelled=int(labelled.sum()),
-            served=Side.of(traffic.artifact.digest, served, answered, table.correct, labelled),
-            other=Side.of(other.digest, decisions, decisions.answered, table.correct, labelled),
+            served=ShadowSide.compute(traffic.artifact.digest, served, answered, table.correct, labelled),
+            other=ShadowSide.compute(other.digest, decisions, decisions.answered, table.correct, labelled),
             same=float(same.mean()),
         )
 
 
 def shadow(
     monitor: CFCMonitor, other: CalibrationArtifact, *, since: float | None = None
-) -> tuple[SideBySide, ...]:
-    """What another artifact would have decided on the very draws that were served.
+) -> tuple[ShadowComparison, ...]:
+    """Compute what another artifact would have decided on the draws that were served.
 
-    No model is asked again, and no chain waits: results hold what a decision is made of.
+    No model is called again: stored results hold everything that a decision needs.
 
     Args:
-        monitor: Watches the artifact that serves.
-        other: The other one; it takes as many candidates from the same model and verifier.
-        since: Seconds since 1970, from which on results count; by default since the other artifact was made.
-            Of results that it was calibrated on, those held out from that count.
+        monitor: The monitor of the artifact that serves.
+        other: The other artifact; it takes as many candidates from the same model and verifier.
+        since: Seconds since 1970: only results from then on; by default since the other artifact was made. Of
+            results that it was calibrated on, only those held out from that count.
 
     Returns:
-        The comparison at every level that both hold and that results were asked for; of labels a
-        fair sample counts, and incomplete ones do not.
+        The comparison at every level that both artifacts hold and results have. A fair sample of the labels
+        counts, and incomplete ones do not.
 
     Raises:
         InputError: If the other artifact cannot decide on these draws, or there are none.
@@ -173,17 +156,17 @@ def shadow(
     check_time(since)
     traffic = monitor.traffic(since)
     if traffic.results:
-        # All of them count here, labelled or not.
-        table = replace(traffic.table(), weights=np.ones(len(traffic)))
-        traffic = traffic.take(select_held_out(other, table)[0].ids)
-    fair = traffic.labelled(leave_out_incomplete=True).fair(monitor.least_probability)
-    judged = {one.id for one in fair.results}
+        # All results count here, labelled or not.
+        table = replace(traffic.to_batch(), weights=np.ones(len(traffic)))
+        traffic = traffic.select_ids(select_held_out(other, table)[0].ids)
+    sampled = traffic.select_labelled(leave_out_incomplete=True).select_sampled(monitor.least_probability)
+    judged = {one.id for one in sampled.results}
     traffic = replace(traffic, labels={name: one for name, one in traffic.labels.items() if name in judged})
     both = [alpha for alpha in other.alphas if alpha in monitor.artifact.alphas]
-    compared = [SideBySide.of(traffic, other, alpha) for alpha in both]
+    compared = [ShadowComparison.compute(traffic, other, alpha) for alpha in both]
     if not any(compared):
         msg = (
-            f"{monitor.name} holds no result since {time_of(since)} at a level that both artifacts hold "
+            f"{monitor.name} holds no result since {format_time(since)} at a level that both artifacts hold "
             f"(served are {', '.join(monitor.artifact.alphas)}, the other one holds "
             f"{', '.join(other.alphas)})"
         )
@@ -192,7 +175,7 @@ def shadow(
 
 
 def _check_parts(served: Provenance | None, other: Provenance | None) -> None:
-    """Refuse an artifact for another model or verifier; a new version may be why it was made."""
+    """Refuse an artifact for another model or verifier; another version of the model is allowed."""
     if served is None or other is None:
         return
     for part in ("generator", "verifier", "answer"):

@@ -1,4 +1,4 @@
-"""What a monitor's tests say, as data and in words."""
+"""What the tests of a monitor show, as data and in words."""
 
 from __future__ import annotations
 
@@ -6,70 +6,135 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
 from langchain_cfc.artifact import CalibrationArtifact, ReferenceHistogram
 from langchain_cfc.features import shorten_words
-from langchain_cfc.monitor.observed import ANSWERED, EMPTY, FLAGGED
-from langchain_cfc.monitor.sequential_tests import (
-    CoverageTest,
-    Data,
-    Drift,
-    LabelSamplingTest,
-    Test,
-    Together,
-)
+from langchain_cfc.monitor.observed import ANSWERED, EMPTY, FLAGGED, Data
+from langchain_cfc.monitor.sequential_tests import CoverageTest, DriftTest, LabelSamplingTest
 from langchain_cfc.monitor.store import Evidence, ResultCounts
 
-_OUTCOMES = {ANSWERED: "answered", EMPTY: "left with an empty set", FLAGGED: "flagged as not certifiable"}
-
-
-def describe_shift(
-    watched: ReferenceHistogram, expected: Sequence[int], observed: Sequence[int]
-) -> str | None:
-    """Say where results differ most from calibration prompts.
-
-    Args:
-        watched: The quantity.
-        expected: How many calibration prompts fell into each of its bins.
-        observed: How many results did, all since the monitor began.
-
-    Returns:
-        One sentence part with both shares; None where there is nothing to compare.
-    """
-    calibration, results = np.array(expected, dtype=np.float64), np.array(observed, dtype=np.float64)
-    if not calibration.sum() or not results.sum():
-        return None
-    calibration, results = calibration / calibration.sum(), results / results.sum()
-    if watched.name == "decision":
-        outcome = int(np.argmax(np.abs(results - calibration)))
-        shares = _shares(results[outcome], f"are {_OUTCOMES[outcome]}", calibration[outcome])
-        return f"{'more' if results[outcome] > calibration[outcome] else 'fewer'}: {shares}"
-    # The edge at which the cumulative shares are farthest apart, as Kolmogorov and Smirnov compare them.
-    below, expected_below = results.cumsum()[:-1], calibration.cumsum()[:-1]
-    place = int(np.argmax(np.abs(below - expected_below)))
-    edge = f"{watched.edges[place]:.3g}"
-    if below[place] > expected_below[place]:
-        return f"lower: {_shares(below[place], f'are below {edge}', expected_below[place])}"
-    return f"higher: {_shares(1.0 - below[place], f'are {edge} or more', 1.0 - expected_below[place])}"
-
-
-def _shares(observed: float, words: str, expected: float) -> str:
-    return f"{100 * observed:.0f} % of results {words}, expected {100 * expected:.0f} %"
-
+SequentialTests: TypeAlias = DriftTest | CoverageTest | LabelSamplingTest
 
 _DAY = 86_400.0
-_LARGEST = 700.0  # whose exponential is a number
+_LARGEST_LOG = 700.0  # whose exponential is a finite number
+_OUTCOMES = {ANSWERED: "answered", EMPTY: "left with an empty set", FLAGGED: "flagged as not certifiable"}
 _RATES = {"kept": "the rate of kept promises", "right": "the rate of right answers"}
-# What no feature text names.
-_OWN = {"mean_score", "min_score", "threshold", "decision"}
+_KINDS = {
+    "drift": "Drift",
+    "rates": "Certified rates",
+    "labelled": "Labelled results beside the others",
+}
+# Quantities that no feature text names.
+_PLAIN_NAMES = {"mean_score", "min_score", "threshold", "decision"}
+
+
+class Test(Data):
+    """One test and its evidence so far.
+
+    Attributes:
+        kind: `drift` of what prompts look like; `kept` and `right`: a certified rate that is not kept;
+            `labelled`: results with a label that do not look like the others.
+        what: The quantity or rate, in words.
+        group: The prompts in which it is watched, in words.
+        alpha: Error level; None for quantities that do not depend on one.
+        outcomes: Number of results or labels that it has seen.
+        evidence: The largest value that its wealth ever had, from a stake of 1.
+        needed: The value at which it alarms by itself, whatever the other tests of its kind show; together
+            with others it alarms earlier, see `CombinedTest`.
+        alarm: Whether the tests of its kind alarm together and this is one of those that make them do so.
+        since: When the change seems to have begun, in ISO 8601, UTC; None without an alarm.
+        seen: The observed share, for rates; None for drift.
+        certified: The certified one; None for drift.
+        shift: For drift, which way results moved and how far: the observed share and the expected one,
+            over all results so far. None for other kinds, and before the first result.
+    """
+
+    kind: Literal["drift", "kept", "right", "labelled"]
+    what: str
+    group: str
+    alpha: str | None
+    outcomes: int
+    evidence: float
+    needed: float
+    alarm: bool
+    since: str | None
+    seen: float | None = None
+    certified: float | None = None
+    shift: str | None = None
+
+    @property
+    def progress(self) -> float:
+        """How far it is on the way from a stake of 1 to an alarm, by orders of magnitude: in [0, 1]."""
+        return min(1.0, math.log(max(self.evidence, 1.0)) / math.log(self.needed))
+
+    def sentence(self) -> str:
+        """Return the finding in one line."""
+        level = "" if self.alpha is None else f" at alpha = {self.alpha}"
+        since = "" if self.since is None else f", since about {self.since[:16].replace('T', ' ')} UTC"
+        group = shorten_words(self.group)
+        where = f"{f'over {group}' if group == self.group else f'where {group}'}{level}{since}"
+        # Features keep the names from their text.
+        what = self.what if "(" in self.what else f"{self.what[0].upper()}{self.what[1:]}"
+        if self.kind == "labelled":
+            verdict = "differs" if self.alarm else "shows no difference"
+            return f"{what} {verdict} between labelled results and the others {where}"
+        if self.kind == "drift":
+            if not self.alarm:
+                return f"{what} shows no change {where}"
+            return f"{what} has changed {where}" + (f"; {self.shift}" if self.shift else "")
+        certified = f"{100 * (self.certified or 0.0):.1f} %"
+        observed = "" if self.seen is None else f", observed {100 * self.seen:.1f} %"
+        verdict = "is broken" if self.alarm else "stands"
+        return f"{what}, certified at least {certified}{observed}, {verdict} {where}"
+
+
+class CombinedTest(Data):
+    """All tests of one kind together, by the mean of their wealth; see `MixtureEProcess`.
+
+    Attributes:
+        kind: `drift`; `rates`: certified rates, of kept promises and right answers; `labelled`.
+        tests: Number of tests.
+        evidence: The largest value that the mean ever had, from 1.
+        needed: The value at which it alarms, 1 / level.
+        alarm: Whether it does.
+        since: When the change seems to have begun, in ISO 8601, UTC; None without an alarm.
+        leading: The test with the largest share of the evidence, in words; None without any outcome.
+    """
+
+    kind: Literal["drift", "rates", "labelled"]
+    tests: int
+    evidence: float
+    needed: float
+    alarm: bool
+    since: str | None
+    leading: str | None
+
+    @property
+    def progress(self) -> float:
+        """How far it is on the way to an alarm, by orders of magnitude: in [0, 1]."""
+        return min(1.0, math.log(max(self.evidence, 1.0)) / math.log(self.needed))
+
+    def sentence(self) -> str:
+        """Return the evidence in one line."""
+        led = f", most of it from {self.leading}" if self.leading and self.evidence > 1.0 else ""
+        tests = f"{self.tests} test{'' if self.tests == 1 else 's'} together"
+        evidence = f"evidence {format_evidence(self.evidence)}, alarm at {format_evidence(self.needed)}"
+        return f"{_KINDS[self.kind]}: {tests} show {evidence}{led}"
+
+
+def format_evidence(evidence: float) -> str:
+    """Format evidence, short enough for a column."""
+    if evidence >= 1_000_000:  # noqa: PLR2004 - where digits become too many
+        return f"{evidence:.0e}"
+    return f"{evidence:,.0f}" if evidence >= 10 else f"{evidence:.1f}"  # noqa: PLR2004 - two digits
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What must not be exceeded; None where anything may be.
+    """Limits on what is served, statistics aside; None for no limit.
 
     Attributes:
         age_days: Age of the artifact, in days.
@@ -81,13 +146,13 @@ class Limits:
     failing: float | None = None
     seconds: float | None = None
 
-    def breaches(self, age_days: float, standing: ResultCounts, models: Sequence[str]) -> Iterator[str]:
-        """What is exceeded, in sentences; models that were not calibrated always are one too many."""
+    def list_breaches(self, age_days: float, counts: ResultCounts, models: Sequence[str]) -> Iterator[str]:
+        """List what exceeds its limit, in sentences; any model that was not calibrated does."""
         for model in models:
             yield f"The model {model} answers, and was not calibrated"
         if self.age_days is not None and age_days > self.age_days:
             yield f"The artifact is {int(age_days)} days old; at most {self.age_days:g} are allowed"
-        failing, seconds = standing.failing, standing.seconds
+        failing, seconds = counts.failing, counts.seconds
         if self.failing is not None and failing is not None and failing > self.failing:
             yield (
                 f"{100 * failing:.1f} % of the latest prompts could not be served; at most "
@@ -101,10 +166,10 @@ class Limits:
 
 
 class EvidenceCurve(Data):
-    """How the evidence of one test went.
+    """The evidence of one test over time.
 
     Attributes:
-        name: What it tests and where, for people.
+        name: What it tests and where, in words.
         test: The test.
         points: Numbers of outcomes, and the natural logarithm of the evidence after so many.
     """
@@ -115,25 +180,24 @@ class EvidenceCurve(Data):
 
 
 class MonitorStatus(Data):
-    """What all results and labels so far show.
+    """The state of a monitor: what all results and labels so far show.
 
     Attributes:
         artifact: Digest of the artifact.
         age_days: Days since it was made.
-        results: Number of results there are.
+        results: Number of results.
         labels: Number of labels.
         failures: Number of prompts that could not be served.
         answered: Share of results with an answer set that is not empty; None without results.
         flagged: Share that is not certifiable.
         failing: Share of the latest prompts that could not be served; None without any.
-        seconds: Median and 99th percentile of how long the latest results took; None where nobody measured.
-        models: What models call themselves that were not calibrated.
+        seconds: Median and 99th percentile of how long the latest results took; None if not measured.
+        models: Names of models that answer and were not calibrated.
         level: Probability of any false alarm of either kind.
-        together: What the tests of each kind show together, which is what alarms; kinds without tests left
-            out.
+        together: The tests of each kind together, which is what alarms; without kinds that have no tests.
         tests: All tests, those with most evidence first.
-        breaches: What is not as it was calibrated or beyond its limit, in sentences: no statistics.
-        notes: What cannot be told, and why.
+        breaches: What is not as calibrated or beyond its limit, in sentences, statistics aside.
+        notes: What the monitor cannot test, and why.
     """
 
     artifact: str
@@ -147,14 +211,14 @@ class MonitorStatus(Data):
     seconds: tuple[float, float] | None
     models: tuple[str, ...]
     level: float
-    together: tuple[Together, ...]
+    together: tuple[CombinedTest, ...]
     tests: tuple[Test, ...]
     breaches: tuple[str, ...]
     notes: tuple[str, ...]
 
     @property
     def sound(self) -> bool:
-        """Whether no test alarms and nothing is beyond its limit."""
+        """Whether no test alarms and no limit is exceeded."""
         return not (self.alarms or self.breaches)
 
     @property
@@ -164,176 +228,139 @@ class MonitorStatus(Data):
 
     @property
     def doubts(self) -> tuple[Test, ...]:
-        """The tests that say that labels do not speak of all results."""
+        """The tests by which labelled results do not look like the others."""
         return tuple(one for one in self.tests if one.alarm and one.kind == "labelled")
 
 
-def curves_of(evidence: Evidence, tests: Sequence[Test], most: int) -> list[EvidenceCurve]:
-    """The curves of the tests that have come furthest: at most so many of drift, and of certified rates."""
+def make_curves(evidence: Evidence, tests: Sequence[Test], most: int) -> list[EvidenceCurve]:
+    """Make the curves of the first tests: at most so many of drift, and of certified rates."""
     named = [
-        (("drift", called(watched), group, watched.alpha), place, evidence.drifted)
+        (("drift", name_quantity(watched), group, watched.alpha), place, evidence.drifted)
         for place, (watched, group) in enumerate(evidence.drift.tests)
     ]
     named += [
         ((one.what, _RATES[one.what], one.group, one.alpha), place, evidence.broken)
-        for place, one in enumerate(evidence.kept.stated)
+        for place, one in enumerate(evidence.kept.rates)
     ]
     words = {one.name: one.words for one in evidence.drift.artifact.feature_map.guaranteed_weights()}
     known = {
         (kind, what, words[group], alpha): (place, curve)
         for (kind, what, group, alpha), place, curve in named
     }
-    told = []
+    curves = []
     for kinds in (("drift",), ("kept", "right")):
         for test in [one for one in tests if one.kind in kinds][:most]:
             place, curve = known[test.kind, test.what, test.group, test.alpha]
             level = "" if test.alpha is None else f", alpha = {test.alpha}"
-            told.append(
+            curves.append(
                 EvidenceCurve(
                     name=f"{test.what}, {shorten_words(test.group)}{level}",
                     test=test,
                     points=tuple((outcomes, logs[place]) for outcomes, _, logs in curve.points),
                 )
             )
-    return told
+    return curves
 
 
-def status_of(
+def make_status(
     artifact: CalibrationArtifact,
     evidence: Evidence,
-    standing: ResultCounts,
+    counts: ResultCounts,
     *,
     level: float,
     limits: Limits,
     now: float,
 ) -> MonitorStatus:
-    """Put together what is known.
-
-    Args:
-        artifact: The artifact.
-        evidence: What its tests have seen.
-        standing: What the store holds.
-        level: Probability of any false alarm of either kind.
-        limits: What must not be exceeded.
-        now: The time, in seconds since 1970.
-
-    Returns:
-        The status.
-    """
+    """Make the status from the evidence of the tests and the counts of the store."""
     words = {one.name: one.words for one in artifact.feature_map.guaranteed_weights()}
     drift, kept = evidence.drift, evidence.kept
     tests = []
-    kinds: tuple[tuple[Literal["drift", "labelled"], Drift | LabelSamplingTest], ...]
-    kinds = (("drift", drift), ("labelled", evidence.sampled))
-    for kind, part in kinds:
-        for place, (watched, group) in enumerate(drift.tests):
-            found = _found(part, place, level)
-            shift = (
-                describe_shift(watched, watched.counts[group], drift.observed(place))
-                if kind == "drift"
-                else None
-            )
-            tests.append(
-                Test(
-                    kind=kind,
-                    what=called(watched),
-                    group=words[group],
-                    alpha=watched.alpha,
-                    shift=shift,
-                    **found,
-                )
-            )
-    for place, one in enumerate(kept.stated):
-        found = _found(kept, place, level)
+    about: dict[str, Any]
+    for place, (watched, group) in enumerate(drift.tests):
+        shift = _describe_shift(watched, watched.counts[group], drift.count_results(place))
+        about = {"what": name_quantity(watched), "group": words[group], "alpha": watched.alpha}
+        tests.append(Test(kind="drift", shift=shift, **about, **_summarize(drift, place, level)))
+    for place, (watched, group) in enumerate(drift.tests):
+        about = {"what": name_quantity(watched), "group": words[group], "alpha": watched.alpha}
+        tests.append(Test(kind="labelled", **about, **_summarize(evidence.sampled, place, level)))
+    for place, one in enumerate(kept.rates):
+        found = _summarize(kept, place, level)
         seen = float(kept.kept[place] / found["outcomes"]) if found["outcomes"] else None
-        tests.append(
-            Test(
-                kind=one.what,
-                what=_RATES[one.what],
-                group=one.words,
-                alpha=one.alpha,
-                seen=seen,
-                certified=one.rate,
-                **found,
-            )
-        )
+        about = {"what": _RATES[one.what], "group": one.words, "alpha": one.alpha}
+        tests.append(Test(kind=one.what, seen=seen, certified=one.rate, **about, **found))
     age = max(0.0, (now - datetime.fromisoformat(artifact.created_at).timestamp()) / _DAY)
-    models = _other_models(artifact, standing.models)
+    models = _list_other_models(artifact, counts.models)
     return MonitorStatus(
         artifact=artifact.digest,
         age_days=age,
-        results=standing.results,
-        labels=standing.labels,
-        failures=standing.failures,
-        answered=standing.share(standing.answered),
-        flagged=standing.share(standing.flagged),
-        failing=standing.failing,
-        seconds=standing.seconds,
+        results=counts.results,
+        labels=counts.labels,
+        failures=counts.failures,
+        answered=counts.share(counts.answered),
+        flagged=counts.share(counts.flagged),
+        failing=counts.failing,
+        seconds=counts.seconds,
         models=models,
         level=level,
-        together=tuple(_together(drift, kept, evidence.sampled, tests, level)),
+        together=tuple(_combine_tests(evidence, tests, level)),
         tests=tuple(sorted(tests, key=lambda one: (-one.progress, -one.evidence))),
-        breaches=tuple(limits.breaches(age, standing, models)),
-        notes=tuple(_notes(artifact, evidence, standing)),
+        breaches=tuple(limits.list_breaches(age, counts, models)),
+        notes=tuple(_list_notes(artifact, evidence, counts)),
     )
 
 
-def called(watched: ReferenceHistogram) -> str:
-    """A quantity, for people; features keep the names that their text gives them."""
-    return watched.name.replace("_", " ") if watched.name in _OWN else watched.name
+def name_quantity(watched: ReferenceHistogram) -> str:
+    """Name a quantity in words; features keep the names from their text."""
+    return watched.name.replace("_", " ") if watched.name in _PLAIN_NAMES else watched.name
 
 
-def _found(part: Drift | CoverageTest | LabelSamplingTest, place: int, level: float) -> dict[str, Any]:
-    """Return what one of some tests has found, all of which share the level."""
-    capital = part.capital
-    peak = float(capital.peak[place])
-    # Compared in logarithms, for evidence may leave the range of numbers. Where the mean has reached
+def _summarize(tests: SequentialTests, place: int, level: float) -> dict[str, Any]:
+    """Return the evidence of one of several tests that share the level."""
+    wealth = tests.wealth
+    peak = float(wealth.peak[place])
+    # Compared in logarithms, because evidence may exceed the range of floats. Where the mean has reached
     # 1 / level, the largest of the tests has as well.
-    alarm = float(part.mean.peak) >= -math.log(level) and peak >= -math.log(level)
+    alarm = float(tests.mixture.peak) >= -math.log(level) and peak >= -math.log(level)
     return {
-        "outcomes": int(capital.outcomes[place]),
-        "evidence": math.exp(min(peak, _LARGEST)),
-        "needed": capital.log.size / level,
+        "outcomes": int(wealth.outcomes[place]),
+        "evidence": math.exp(min(peak, _LARGEST_LOG)),
+        "needed": wealth.log.size / level,
         "alarm": alarm,
-        "since": _time(float(capital.since[place])) if alarm else None,
+        "since": _format_time(float(wealth.since[place])) if alarm else None,
     }
 
 
-def _together(
-    drift: Drift, kept: CoverageTest, sampled: LabelSamplingTest, tests: Sequence[Test], level: float
-) -> Iterator[Together]:
-    """Return what the tests of each kind show together."""
-    kinds: tuple[
-        tuple[Literal["drift", "rates", "labelled"], Drift | CoverageTest | LabelSamplingTest, set[str]], ...
-    ]
+def _combine_tests(evidence: Evidence, tests: Sequence[Test], level: float) -> Iterator[CombinedTest]:
+    """Combine the tests of each kind that has any."""
+    kinds: tuple[tuple[Literal["drift", "rates", "labelled"], SequentialTests, set[str]], ...]
     kinds = (
-        ("drift", drift, {"drift"}),
-        ("rates", kept, {"kept", "right"}),
-        ("labelled", sampled, {"labelled"}),
+        ("drift", evidence.drift, {"drift"}),
+        ("rates", evidence.kept, {"kept", "right"}),
+        ("labelled", evidence.sampled, {"labelled"}),
     )
-    for kind, part, of in kinds:
+    for kind, combined, of in kinds:
         members = [one for one in tests if one.kind in of]
         if not members:
             continue
         leading = max(members, key=lambda one: one.evidence)
-        peak = float(part.mean.peak)
+        peak = float(combined.mixture.peak)
         alarm = peak >= -math.log(level)
-        yield Together(
+        yield CombinedTest(
             kind=kind,
             tests=len(members),
-            evidence=math.exp(min(peak, _LARGEST)),
+            evidence=math.exp(min(peak, _LARGEST_LOG)),
             needed=1.0 / level,
             alarm=alarm,
-            since=_time(float(part.mean.since)) if alarm else None,
+            since=_format_time(float(combined.mixture.since)) if alarm else None,
             leading=f"{leading.what}, {shorten_words(leading.group)}" if leading.outcomes else None,
         )
 
 
-def _time(seconds: float) -> str:
+def _format_time(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, tz=timezone.utc).isoformat(timespec="seconds")
 
 
-def _other_models(artifact: CalibrationArtifact, served: tuple[str, ...]) -> tuple[str, ...]:
+def _list_other_models(artifact: CalibrationArtifact, served: tuple[str, ...]) -> tuple[str, ...]:
     calibrated = (artifact.provenance.generator or {}) if artifact.provenance is not None else {}
     said = calibrated.get("model_version")
     if said is None:
@@ -342,11 +369,11 @@ def _other_models(artifact: CalibrationArtifact, served: tuple[str, ...]) -> tup
     return tuple(one for one in served if one not in known)
 
 
-def _notes(artifact: CalibrationArtifact, evidence: Evidence, standing: ResultCounts) -> list[str]:
+def _list_notes(artifact: CalibrationArtifact, evidence: Evidence, counts: ResultCounts) -> list[str]:
     notes = []
-    if standing.unverified:
+    if counts.unverified:
         notes.append(
-            f"{100 * standing.unverified:.0f} % of the latest results come from a generator, verifier or "
+            f"{100 * counts.unverified:.0f} % of the latest results come from a generator, verifier or "
             "extractor that does not say what it is: nothing shows whether it is the one that was calibrated"
         )
     if not artifact.reference:
@@ -359,10 +386,35 @@ def _notes(artifact: CalibrationArtifact, evidence: Evidence, standing: ResultCo
             "thresholds and decisions are not watched, only what they are made of: the artifact held out no "
             "prompts to count them on (test_fraction)"
         )
-    if not evidence.kept.stated:
+    if not evidence.kept.rates:
         notes.append(
             "labels can show nothing: no rate is certified or promised with confidence. Certify the artifact "
             "on held-out prompts (langchain-cfc certify); what is promised on average over calibration sets "
             "cannot be held against one of them"
         )
     return notes
+
+
+def _describe_shift(
+    watched: ReferenceHistogram, expected: Sequence[int], observed: Sequence[int]
+) -> str | None:
+    """Describe where the bins of results differ most from those of calibration prompts; None if empty."""
+    calibration, results = np.array(expected, dtype=np.float64), np.array(observed, dtype=np.float64)
+    if not calibration.sum() or not results.sum():
+        return None
+    calibration, results = calibration / calibration.sum(), results / results.sum()
+    if watched.name == "decision":
+        outcome = int(np.argmax(np.abs(results - calibration)))
+        shares = _format_shares(results[outcome], f"are {_OUTCOMES[outcome]}", calibration[outcome])
+        return f"{'more' if results[outcome] > calibration[outcome] else 'fewer'}: {shares}"
+    # The edge at which the cumulative shares are farthest apart, as Kolmogorov and Smirnov compare them.
+    below, expected_below = results.cumsum()[:-1], calibration.cumsum()[:-1]
+    place = int(np.argmax(np.abs(below - expected_below)))
+    edge = f"{watched.edges[place]:.3g}"
+    if below[place] > expected_below[place]:
+        return f"lower: {_format_shares(below[place], f'are below {edge}', expected_below[place])}"
+    return f"higher: {_format_shares(1.0 - below[place], f'are {edge} or more', 1.0 - expected_below[place])}"
+
+
+def _format_shares(observed: float, words: str, expected: float) -> str:
+    return f"{100 * observed:.0f} % of results {words}, expected {100 * expected:.0f} %"

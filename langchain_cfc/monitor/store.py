@@ -1,4 +1,4 @@
-"""`MonitorStore`: results, labels and failures of many processes, and what the tests made of them."""
+"""`MonitorStore`: results, labels and failures of many processes, and the state of the tests."""
 
 from __future__ import annotations
 
@@ -38,31 +38,42 @@ from langchain_cfc._internal.arrays import FloatArray
 from langchain_cfc._internal.database import Database
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.errors import CFCWarning, InputError, StoreError
-from langchain_cfc.monitor.observed import ANSWERED, FLAGGED, Observed
-from langchain_cfc.monitor.sequential_tests import BLOCK, CoverageTest, Drift, Label, LabelSamplingTest
+from langchain_cfc.monitor.observed import ANSWERED, FLAGGED, Label, ObservedResult
+from langchain_cfc.monitor.sequential_tests import BLOCK, CoverageTest, DriftTest, LabelSamplingTest
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 
-FORMAT = "langchain-cfc/monitor"
-# Of the tables below; another release may read only what it knows.
-VERSION = 2
+_FORMAT = "langchain-cfc/monitor"
+# Version of the tables below.
+_VERSION = 2
+# Results that one transaction shows to the tests.
+_PAGE = 1000
+# Points of a curve; beyond that, half of them are dropped.
+MAX_POINTS = 400
+_LISTS = ("scores", "accepted", "features", "codes", "lengths", "models")
+_JSON = (*_LISTS, "metadata", "outputs")
+# Missing results that an error names.
+_MOST_LISTED = 5
+_DAY = 86_400.0
+# Seconds to wait for another process that makes the tables, and between two looks.
+_PATIENCE, _INTERVAL = 30.0, 0.05
 
-metadata = MetaData()
+_metadata = MetaData()
 _NUMBER = BigInteger().with_variant(Integer, "sqlite")
 
-# `format` and `version`; and of each artifact what has been seen of it, as JSON.
-facts = Table(
+# `format` and `version`, and the state of the tests of each artifact, as JSON.
+_facts = Table(
     "monitor_facts",
-    metadata,
+    _metadata,
     Column("name", Text, primary_key=True),
     Column("value", Text, nullable=False),
 )
 
-results = Table(
+_results = Table(
     "monitor_results",
-    metadata,
+    _metadata,
     Column("number", _NUMBER, primary_key=True),
     Column("id", Text, nullable=False, unique=True),
     Column("at", Double, nullable=False),
@@ -82,17 +93,20 @@ results = Table(
     Column("models", Text, nullable=False),
     Column("binding", Text, nullable=False),
     Column("seconds", Double),
-    # Whether the tests have seen it. They take results as they find them: one that another process was still
-    # writing when a later one was seen comes after it.
+    # Whether the tests have seen it. They take results in the order in which they find them: one that another
+    # process was still writing when a later one was seen comes after that.
     Column("seen", Boolean, nullable=False, server_default=false()),
 )
 Index(
-    "monitor_results_unseen", results.c.number, sqlite_where=~results.c.seen, postgresql_where=~results.c.seen
+    "monitor_results_unseen",
+    _results.c.number,
+    sqlite_where=~_results.c.seen,
+    postgresql_where=~_results.c.seen,
 )
 
-labels = Table(
+_labels = Table(
     "monitor_labels",
-    metadata,
+    _metadata,
     Column("number", _NUMBER, primary_key=True),
     Column("result", Text, ForeignKey("monitor_results.id", ondelete="CASCADE"), nullable=False, unique=True),
     Column("at", Double, nullable=False),
@@ -100,12 +114,14 @@ labels = Table(
     Column("probability", Double, nullable=False),
     Column("seen", Boolean, nullable=False, server_default=false()),
 )
-Index("monitor_labels_unseen", labels.c.number, sqlite_where=~labels.c.seen, postgresql_where=~labels.c.seen)
+Index(
+    "monitor_labels_unseen", _labels.c.number, sqlite_where=~_labels.c.seen, postgresql_where=~_labels.c.seen
+)
 
 # Prompts that could not be served.
-failures = Table(
+_failures = Table(
     "monitor_failures",
-    metadata,
+    _metadata,
     Column("number", _NUMBER, primary_key=True),
     Column("at", Double, nullable=False),
     Column("artifact", Text, nullable=False),
@@ -113,36 +129,32 @@ failures = Table(
 )
 
 
-# Of a curve; half of them are dropped when there are more.
-MOST = 400
-
-
 @dataclass(frozen=True)
 class Curve:
-    """Logarithms of the capital of m tests, after every so many outcomes.
+    """Logarithms of the wealth of m tests, after every so many outcomes.
 
     Attributes:
         step: Number of outcomes from one point to the next; doubled whenever there are too many points.
         outcomes: Number of outcomes so far.
-        points: Of each, the number of outcomes, the time, and the m logarithms to three decimals.
+        points: Number of outcomes, time, and the m logarithms to three decimals.
     """
 
     step: int = 1
     outcomes: int = 0
     points: tuple[tuple[int, float, list[float]], ...] = ()
 
-    def after(self, log: FloatArray, now: float) -> Curve:
-        """With one more outcome."""
+    def update(self, log: FloatArray, now: float) -> Curve:
+        """Return the curve after one more outcome."""
         outcomes, step, points = self.outcomes + 1, self.step, self.points
         if outcomes % step == 0:
             points = (*points, (outcomes, now, log.round(3).tolist()))
-        if len(points) > MOST:
+        if len(points) > MAX_POINTS:
             step *= 2
             points = tuple(one for one in points if one[0] % step == 0)
         return Curve(step, outcomes, points)
 
     def to_data(self) -> dict[str, Any]:
-        """All of it, to be stored."""
+        """Return the curve as plain data."""
         return {"step": self.step, "outcomes": self.outcomes, "points": [list(one) for one in self.points]}
 
     @classmethod
@@ -152,19 +164,8 @@ class Curve:
         return cls(int(data["step"]), int(data["outcomes"]), points)
 
 
-# Results that one transaction shows to the tests.
-PAGE = 1000
-_LISTS = ("scores", "accepted", "features", "codes", "lengths", "models")
-_JSON = (*_LISTS, "metadata", "outputs")
-_SHOWN = 5
-_DAY = 86_400.0
-# Seconds to wait for another process that makes the tables, and between two looks.
-_PATIENCE, _AGAIN = 30.0, 0.05
-_results, _labels, _failures, _facts = results, labels, failures, facts
-
-
 @dataclass(frozen=True)
-class Failed:
+class Failure:
     """A prompt that could not be served: when, by which artifact, and the name of the error's type."""
 
     at: float
@@ -174,18 +175,18 @@ class Failed:
 
 @dataclass(frozen=True)
 class ResultCounts:
-    """What a store holds of an artifact.
+    """Counts and figures of what a store holds of an artifact.
 
     Attributes:
         results: Number of results.
-        answered: How many of them had an answer set that is not empty.
-        flagged: How many were not certifiable.
+        answered: Number of those with an answer set that is not empty.
+        flagged: Number of those that are not certifiable.
         labels: Number of labels.
         failures: Number of prompts that could not be served.
         failing: Share of the latest prompts that could not be served; None without any.
-        models: What the models of the latest results call themselves.
-        unverified: Share of these that were served by parts that nothing vouches for; None without any.
-        seconds: Median and 99th percentile of how long they took; None where nobody measured.
+        models: Names that the models of the latest results gave themselves.
+        unverified: Share of the latest results whose parts could not be verified; None without any.
+        seconds: Median and 99th percentile of how long the latest results took; None if not measured.
     """
 
     results: int
@@ -199,57 +200,57 @@ class ResultCounts:
     seconds: tuple[float, float] | None
 
     def share(self, count: int) -> float | None:
-        """Of the results; None if there are none."""
-        return _share(count, self.results)
+        """Return a count as a share of the results; None without results."""
+        return _divide(count, self.results)
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """What the tests of an artifact have seen.
+    """The state of the tests of an artifact.
 
     Attributes:
         drift: Do prompts look as they did?
-        kept: Are certified rates kept?
-        sampled: Are labelled results like the others?
-        drifted: How the capital of the first went.
-        broken: How that of the second did.
+        kept: Do certified rates hold?
+        sampled: Do labelled results look like the others?
+        drifted: Wealth of the first over time.
+        broken: Wealth of the second over time.
     """
 
-    drift: Drift
+    drift: DriftTest
     kept: CoverageTest
     sampled: LabelSamplingTest
     drifted: Curve
     broken: Curve
 
     @classmethod
-    def begun(cls, artifact: CalibrationArtifact, now: float) -> Evidence:
-        """Nothing seen yet."""
+    def start(cls, artifact: CalibrationArtifact, now: float) -> Evidence:
+        """Begin before any result."""
         parts = (
-            Drift.begun(artifact, now),
-            CoverageTest.begun(artifact, now),
-            LabelSamplingTest.begun(artifact, now),
+            DriftTest.start(artifact, now),
+            CoverageTest.start(artifact, now),
+            LabelSamplingTest.start(artifact, now),
         )
         return cls(*parts, Curve(), Curve())
 
-    def after(self, one: Observed) -> Evidence:
-        """With one more result."""
-        drift = self.drift.after(one)
-        return replace(self, drift=drift, drifted=self.drifted.after(drift.capital.log, one.at))
+    def add_result(self, one: ObservedResult) -> Evidence:
+        """Return the state after one more result."""
+        drift = self.drift.update(one)
+        return replace(self, drift=drift, drifted=self.drifted.update(drift.wealth.log, one.at))
 
-    def after_label(self, one: Observed, label: Label, now: float, least: float) -> Evidence:
-        """With one more label; see `Kept.after`."""
-        kept = self.kept.after(one, label, now, least)
-        return replace(self, kept=kept, broken=self.broken.after(kept.capital.log, now))
+    def add_label(self, one: ObservedResult, label: Label, now: float, least: float) -> Evidence:
+        """Return the state after one more label; `least` as `Label.is_sampled` takes it."""
+        kept = self.kept.update(one, label, now, least)
+        return replace(self, kept=kept, broken=self.broken.update(kept.wealth.log, now))
 
     def to_data(self) -> dict[str, Any]:
-        """What has been seen, to be stored."""
+        """Return the state as plain data."""
         return {name: getattr(self, name).to_data() for name in self.__dataclass_fields__}
 
     @classmethod
     def from_data(cls, artifact: CalibrationArtifact, data: Mapping[str, Any]) -> Evidence:
         """What `to_data` was made of."""
         return cls(
-            Drift.from_data(artifact, data["drift"]),
+            DriftTest.from_data(artifact, data["drift"]),
             CoverageTest.from_data(artifact, data["kept"]),
             LabelSamplingTest.from_data(artifact, data["sampled"]),
             Curve.from_data(data["drifted"]),
@@ -258,14 +259,9 @@ class Evidence:
 
 
 class MonitorStore:
-    """The tables of a monitor.
+    """The tables of a monitor, in an SQLite file or at the URL of a PostgreSQL database.
 
-    Args:
-        where: Path of an SQLite file, or the URL of a PostgreSQL database.
-        create: Whether to make it where it is not there.
-
-    Raises:
-        StoreError: If it cannot be opened, is not there, or is none of this release.
+    Every method raises a StoreError if the database cannot be used.
     """
 
     def __init__(self, where: str | os.PathLike[str], *, create: bool = False) -> None:
@@ -284,35 +280,21 @@ class MonitorStore:
         self.close()
 
     def close(self) -> None:
-        """Close its connections."""
+        """Close all connections."""
         self._database.close()
 
-    def add(self, results: Sequence[Observed], failures: Sequence[Failed] = ()) -> None:
-        """Write in one transaction; a result that is there already, by its id, is not written again.
-
-        Raises:
-            StoreError: If it could not be written; then nothing was.
-        """
+    def add(self, results: Sequence[ObservedResult], failures: Sequence[Failure] = ()) -> None:
+        """Write results and failures in one transaction; results whose id is stored already are skipped."""
         with self._database.begin_write() as connection:
             if results:
-                connection.execute(self._once(_results), [_row(one) for one in results])
+                connection.execute(self._insert_new(_results), [_make_row(one) for one in results])
             if failures:
                 connection.execute(insert(_failures), [asdict(one) for one in failures])
 
     def label(self, labels: Iterable[Label], now: float, *, leave_out_unfit: bool = False) -> int:
-        """Write labels, all or none; one for a result that has one already is passed over.
+        """Write labels, all or none, and return how many were new; a result keeps its first label.
 
-        Args:
-            labels: The labels.
-            now: When they came, in seconds since 1970.
-            leave_out_unfit: Whether to warn of labels that do not fit their result, and write the others.
-
-        Returns:
-            How many were new.
-
-        Raises:
-            InputError: If one speaks of no result that is there, or does not fit it.
-            StoreError: If they could not be written.
+        A label that does not fit its result is an error, or with `leave_out_unfit` a warning.
         """
         given: dict[str, Label] = {}
         for one in labels:
@@ -320,19 +302,21 @@ class MonitorStore:
         if not given:
             return 0
         with self._database.begin_write() as connection:
-            known = {one.id: one for one in _found(connection, list(given))}
+            known = {one.id: one for one in _read_results(connection, list(given))}
             missing = [name for name in given if name not in known]
             if missing:
-                more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
+                listed = ", ".join(map(repr, missing[:_MOST_LISTED]))
+                more = f" and {len(missing) - _MOST_LISTED} more" if len(missing) > _MOST_LISTED else ""
                 msg = (
-                    f"{self.name} holds no result {', '.join(map(repr, missing[:_SHOWN]))}{more}: a label "
+                    f"{self.name} holds no result {listed}{more}: a label "
                     "names the run that gave the result; those that came last may not be written yet (flush)"
                 )
                 raise InputError(msg)
-            given = dict(_fitting(given, known, leave_out_unfit=leave_out_unfit))
+            given = dict(_select_fitting(given, known, leave_out_unfit=leave_out_unfit))
             if not given:
                 return 0
-            before = _count(connection, _labels)
+            count = select(func.count()).select_from(_labels)
+            before = int(connection.execute(count).scalar_one())
             rows = [
                 {
                     "result": one.id,
@@ -342,51 +326,45 @@ class MonitorStore:
                 }
                 for one in given.values()
             ]
-            connection.execute(self._once(_labels), rows)
-            return _count(connection, _labels) - before
+            connection.execute(self._insert_new(_labels), rows)
+            return int(connection.execute(count).scalar_one()) - before
 
-    def evidence(
+    def update_evidence(
         self, artifact: CalibrationArtifact, now: float, *, least: float = 1.0, label_days: float = 14.0
     ) -> Evidence:
-        """Show the tests whatever they have not seen, and say what they have.
+        """Show the tests of an artifact all results and labels that are new, and return their state.
 
-        Processes that do so at the same time take turns; each result and label is seen once.
-
-        Args:
-            artifact: The artifact; results of others are left alone.
-            now: The time, in seconds since 1970: where tests begin that have seen nothing.
-            least: See `Kept.after`.
-            label_days: Days after which a result gets no label any more that is compared with the others.
-
-        Raises:
-            StoreError: If the database cannot be used.
+        Processes that do so at the same time take turns, so that each result and label is seen once. Results
+        older than `label_days` are taken to have all labels that they will get.
         """
         while True:
             with self._database.begin_write() as connection:
                 self._take_turn(connection)
-                seen = _evidence(connection, artifact, now)
-                results = _unseen_results(connection, artifact.digest)
-                labels = [] if results else _unseen_labels(connection, artifact.digest)
-                block = [] if results or labels else _block(connection, seen.sampled, now - label_days * _DAY)
+                seen = _read_evidence(connection, artifact, now)
+                results = _read_unseen_results(connection, artifact.digest)
+                labels = [] if results else _read_unseen_labels(connection, artifact.digest)
+                block = (
+                    []
+                    if results or labels
+                    else _read_block(connection, seen.sampled, now - label_days * _DAY)
+                )
                 if not results and not labels and not block:
                     return seen
                 for _, one in results:
-                    seen = seen.after(one)
+                    seen = seen.add_result(one)
                 for _, one, label, at in labels:
-                    seen = seen.after_label(one, label, at, least)
+                    seen = seen.add_label(one, label, at, least)
                 if block:
-                    chosen = [(one, label is not None and label.fair(one, least)) for _, one, label in block]
-                    seen = replace(seen, sampled=seen.sampled.after(chosen, block[-1][0]))
-                _mark(connection, _results, [number for number, _ in results])
-                _mark(connection, _labels, [number for number, *_ in labels])
-                _remember(connection, artifact.digest, seen.to_data())
+                    chosen = [
+                        (one, label is not None and label.is_sampled(one, least)) for _, one, label in block
+                    ]
+                    seen = replace(seen, sampled=seen.sampled.update(chosen, block[-1][0]))
+                _mark_seen(connection, _results, [number for number, _ in results])
+                _mark_seen(connection, _labels, [number for number, *_ in labels])
+                _write_evidence(connection, artifact.digest, seen.to_data())
 
-    def results(self, digest: str, since: float) -> tuple[list[Observed], dict[str, Label]]:
-        """The results of an artifact that came since a time, in their order, and the labels of these.
-
-        Raises:
-            StoreError: If the database cannot be used.
-        """
+    def read_results(self, digest: str, since: float) -> tuple[list[ObservedResult], dict[str, Label]]:
+        """Return the results of an artifact since a time, in their order, and their labels."""
         wanted = (_results.c.artifact == digest) & (_results.c.at >= since)
         query = (
             select(_results, _labels.c.correct, _labels.c.probability)
@@ -396,19 +374,11 @@ class MonitorStore:
         )
         with self._database.begin_read() as connection:
             rows = connection.execute(query).all()
-        labels = {
-            row.id: Label(row.id, json.loads(row.correct), row.probability)
-            for row in rows
-            if row.correct is not None
-        }
-        return [_observed(row) for row in rows], labels
+        labels = {row.id: _read_label(row) for row in rows if row.correct is not None}
+        return [_read_result(row) for row in rows], labels
 
-    def unlabelled(self, digest: str, since: float) -> list[str]:
-        """The ids of an artifact's results that came since a time and have no label, in their order.
-
-        Raises:
-            StoreError: If the database cannot be used.
-        """
+    def list_unlabelled(self, digest: str, since: float) -> list[str]:
+        """Return the ids of an artifact's results since a time that have no label, in their order."""
         query = (
             select(_results.c.id)
             .join_from(_results, _labels, _labels.c.result == _results.c.id, isouter=True)
@@ -418,16 +388,12 @@ class MonitorStore:
         with self._database.begin_read() as connection:
             return list(connection.execute(query).scalars())
 
-    def standing(self, digest: str) -> ResultCounts:
-        """What there is of an artifact.
-
-        Raises:
-            StoreError: If the database cannot be used.
-        """
+    def count_results(self, digest: str) -> ResultCounts:
+        """Count what there is of an artifact."""
         ours = _results.c.artifact == digest
         outcomes = select(_results.c.outcome, func.count()).where(ours).group_by(_results.c.outcome)
         wanted = (_results.c.at, _results.c.models, _results.c.binding, _results.c.seconds)
-        latest = select(*wanted).where(ours).order_by(_results.c.number.desc()).limit(PAGE)
+        latest = select(*wanted).where(ours).order_by(_results.c.number.desc()).limit(_PAGE)
         labelled = select(func.count()).join_from(_labels, _results, _labels.c.result == _results.c.id)
         failed = select(func.count()).where(_failures.c.artifact == digest)
         with self._database.begin_read() as connection:
@@ -445,29 +411,23 @@ class MonitorStore:
             flagged=counts.get(FLAGGED, 0),
             labels=labels,
             failures=failures,
-            failing=_share(latest_failures, latest_failures + len(rows)),
+            failing=_divide(latest_failures, latest_failures + len(rows)),
             models=tuple(models),
-            unverified=_share(sum(row.binding == "unverified" for row in rows), len(rows)),
+            unverified=_divide(sum(row.binding == "unverified" for row in rows), len(rows)),
             seconds=(float(np.median(took)), float(np.quantile(took, 0.99))) if took else None,
         )
 
-    def forked(self) -> None:
-        """Forget connections that a parent process holds as well."""
+    def reset_after_fork(self) -> None:
+        """Drop connections that the parent process holds as well."""
         self._database.engine.dispose(close=False)
 
-    def forget(self, before: float) -> int:
-        """Delete results that came before a time and that the tests have seen, with their labels.
-
-        What the tests have learnt stays.
-
-        Returns:
-            How many.
-        """
+    def delete_before(self, before: float) -> None:
+        """Delete results before a time that the tests have seen, with their labels; the evidence stays."""
         old = (_results.c.at < before) & _results.c.seen
         waiting = select(_labels.c.result).where(~_labels.c.seen)
         with self._database.begin_write() as connection:
             connection.execute(delete(_failures).where(_failures.c.at < before))
-            return connection.execute(delete(_results).where(old, _results.c.id.not_in(waiting))).rowcount
+            connection.execute(delete(_results).where(old, _results.c.id.not_in(waiting)))
 
     def _open(self, *, create: bool) -> None:
         if self._database.is_sqlite and not create and not self._database.path.is_file():
@@ -475,85 +435,90 @@ class MonitorStore:
             raise StoreError(msg)
         if create:
             self._create()
-        known = self._known()
-        if known.get("format") != FORMAT:
-            msg = f"{self.name} is no monitor's"
+        known = self._read_facts()
+        if known.get("format") != _FORMAT:
+            msg = f"{self.name} is not the store of a monitor"
             raise StoreError(msg)
-        if known.get("version") != VERSION:
+        if known.get("version") != _VERSION:
             msg = (
                 f"{self.name} was made by another release (its tables are of version "
-                f"{known.get('version')}, this one reads {VERSION}): watch into a new one, or go back"
+                f"{known.get('version')}, this one reads {_VERSION}): use a new store, or "
+                "the release that made it"
             )
             raise StoreError(msg)
 
     def _create(self) -> None:
-        """Make the tables where there are none; processes that begin together take turns."""
+        """Create the tables if there are none; processes that start together take turns."""
         end = time.monotonic() + _PATIENCE
-        while not self._known():
+        while not self._read_facts():
             try:
                 with self._database.hold_lock():
-                    self._make()
-            except StoreError:  # noqa: PERF203 - another process is at it
+                    self._create_tables()
+            except StoreError:  # noqa: PERF203 - another process creates them
                 if time.monotonic() > end:
                     raise
-                time.sleep(_AGAIN)
+                time.sleep(_INTERVAL)
             else:
                 return
 
-    def _make(self) -> None:
-        others = self._database.list_tables() - set(metadata.tables)
-        if self._known() or (others and self._database.is_sqlite):
+    def _create_tables(self) -> None:
+        others = self._database.list_tables() - set(_metadata.tables)
+        if self._read_facts() or (others and self._database.is_sqlite):
             return
-        self._database.create_tables(metadata)
-        written = {"version": VERSION, "turn": 0, "format": FORMAT}
+        self._database.create_tables(_metadata)
+        written = {"version": _VERSION, "turn": 0, "format": _FORMAT}
         rows = [{"name": name, "value": json.dumps(value)} for name, value in written.items()]
         with self._database.begin_write() as connection:
             connection.execute(insert(_facts), rows)
 
-    def _known(self) -> dict[str, Any]:
-        """What the store says of itself; nothing where it is not there, or being made."""
+    def _read_facts(self) -> dict[str, Any]:
+        """Return format and version; nothing before the tables are complete."""
         if _facts.name not in self._database.list_tables():
             return {}
         query = select(_facts).where(_facts.c.name.in_(["format", "version"]))
         with self._database.begin_read() as connection:
             return {name: json.loads(value) for name, value in connection.execute(query)}
 
-    def _once(self, table: Any) -> Insert:
-        """Insert rows, but for those that are there already."""
+    def _insert_new(self, table: Any) -> Insert:
+        """Return a statement that inserts rows and skips those that exist already."""
         dialect: Any = sqlite if self._database.is_sqlite else postgresql
         made: Insert = dialect.insert(table).on_conflict_do_nothing()
         return made
 
     def _take_turn(self, connection: Connection) -> None:
-        """Wait for others that show results to the tests: a row that they wrote is theirs to the end."""
+        """Wait for other processes that update evidence; writing this row locks it until the end."""
         connection.execute(update(_facts).where(_facts.c.name == "turn").values(value=_facts.c.value))
 
 
-def _share(count: int, of: int) -> float | None:
+def _divide(count: int, of: int) -> float | None:
     return count / of if of else None
 
 
-def _row(one: Observed) -> dict[str, Any]:
+def _make_row(one: ObservedResult) -> dict[str, Any]:
     # Fields as they are: `asdict` would copy every list.
     row = dict(one.__dict__)
     return row | {name: json.dumps(row[name]) for name in _JSON}
 
 
-def _observed(row: Any) -> Observed:
-    fields = {name: getattr(row, name) for name in Observed.__dataclass_fields__}
+def _read_result(row: Any) -> ObservedResult:
+    fields = {name: getattr(row, name) for name in ObservedResult.__dataclass_fields__}
     read = {name: json.loads(fields[name]) for name in _JSON}
-    return Observed(**fields | read | {name: tuple(read[name]) for name in _LISTS})
+    return ObservedResult(**fields | read | {name: tuple(read[name]) for name in _LISTS})
 
 
-def _fitting(
-    given: Mapping[str, Label], known: Mapping[str, Observed], *, leave_out_unfit: bool
+def _read_label(row: Any) -> Label:
+    return Label(row.id, json.loads(row.correct), row.probability)
+
+
+def _select_fitting(
+    given: Mapping[str, Label], known: Mapping[str, ObservedResult], *, leave_out_unfit: bool
 ) -> Iterator[tuple[str, Label]]:
-    """The labels that fit their results."""
+    """Yield the labels that fit their results."""
     unfit = []
     for name, one in given.items():
         try:
-            one.of(known[name])
-        except InputError as error:  # noqa: PERF203 - each is told of by itself
+            one.judge(known[name])
+        except InputError as error:  # noqa: PERF203 - every label is checked
             if not leave_out_unfit:
                 raise
             unfit.append(str(error))
@@ -564,41 +529,36 @@ def _fitting(
         warnings.warn(msg, CFCWarning, stacklevel=4)
 
 
-def _found(connection: Connection, names: Sequence[str]) -> Iterable[Observed]:
-    for start in range(0, len(names), PAGE):
-        query = select(_results).where(_results.c.id.in_(names[start : start + PAGE]))
-        yield from map(_observed, connection.execute(query))
+def _read_results(connection: Connection, names: Sequence[str]) -> Iterable[ObservedResult]:
+    for start in range(0, len(names), _PAGE):
+        query = select(_results).where(_results.c.id.in_(names[start : start + _PAGE]))
+        yield from map(_read_result, connection.execute(query))
 
 
-def _count(connection: Connection, table: Any) -> int:
-    return int(connection.execute(select(func.count()).select_from(table)).scalar_one())
-
-
-def _unseen_results(connection: Connection, digest: str) -> list[tuple[int, Observed]]:
+def _read_unseen_results(connection: Connection, digest: str) -> list[tuple[int, ObservedResult]]:
     unseen = (_results.c.artifact == digest) & ~_results.c.seen
-    query = select(_results).where(unseen).order_by(_results.c.number).limit(PAGE)
-    return [(row.number, _observed(row)) for row in connection.execute(query)]
+    query = select(_results).where(unseen).order_by(_results.c.number).limit(_PAGE)
+    return [(row.number, _read_result(row)) for row in connection.execute(query)]
 
 
-def _unseen_labels(connection: Connection, digest: str) -> list[tuple[int, Observed, Label, float]]:
+def _read_unseen_labels(
+    connection: Connection, digest: str
+) -> list[tuple[int, ObservedResult, Label, float]]:
     query = (
         select(_results, _labels.c.number.label("label"), _labels.c.at.label("said"), _labels.c.correct)
         .add_columns(_labels.c.probability)
         .join_from(_labels, _results, _labels.c.result == _results.c.id)
         .where(_results.c.artifact == digest, ~_labels.c.seen)
         .order_by(_labels.c.number)
-        .limit(PAGE)
+        .limit(_PAGE)
     )
-    return [
-        (row.label, _observed(row), Label(row.id, json.loads(row.correct), row.probability), row.said)
-        for row in connection.execute(query)
-    ]
+    return [(row.label, _read_result(row), _read_label(row), row.said) for row in connection.execute(query)]
 
 
-def _block(
+def _read_block(
     connection: Connection, sampled: LabelSamplingTest, before: float
-) -> list[tuple[int, Observed, Label | None]]:
-    """The next results whose labels have come, each with its label; none where there are too few yet."""
+) -> list[tuple[int, ObservedResult, Label | None]]:
+    """Return the next block of results whose labels have come, with these; empty if there are too few."""
     query = (
         select(_results, _labels.c.correct, _labels.c.probability)
         .join_from(_results, _labels, _labels.c.result == _results.c.id, isouter=True)
@@ -615,31 +575,26 @@ def _block(
     if len(rows) < BLOCK:
         return []
     return [
-        (
-            row.number,
-            _observed(row),
-            None if row.correct is None else Label(row.id, json.loads(row.correct), row.probability),
-        )
-        for row in rows
+        (row.number, _read_result(row), None if row.correct is None else _read_label(row)) for row in rows
     ]
 
 
-def _mark(connection: Connection, table: Any, numbers: Sequence[int]) -> None:
+def _mark_seen(connection: Connection, table: Any, numbers: Sequence[int]) -> None:
     if numbers:
         connection.execute(update(table).where(table.c.number.in_(numbers)).values(seen=True))
 
 
-def _evidence(connection: Connection, artifact: CalibrationArtifact, now: float) -> Evidence:
+def _read_evidence(connection: Connection, artifact: CalibrationArtifact, now: float) -> Evidence:
     value = connection.execute(select(_facts.c.value).where(_facts.c.name == artifact.digest)).scalar()
     if value is None:
-        return Evidence.begun(artifact, now)
+        return Evidence.start(artifact, now)
     try:
         return Evidence.from_data(artifact, json.loads(value))
     except (ValueError, KeyError, TypeError, IndexError) as error:
-        msg = f"what tests have seen of {artifact.digest[:15]} is damaged ({error!r}): watch into a new store"
+        msg = f"the evidence about {artifact.digest[:15]} is damaged ({error!r}): use a new store"
         raise StoreError(msg) from error
 
 
-def _remember(connection: Connection, digest: str, data: Mapping[str, Any]) -> None:
+def _write_evidence(connection: Connection, digest: str, data: Mapping[str, Any]) -> None:
     connection.execute(delete(_facts).where(_facts.c.name == digest))
     connection.execute(insert(_facts), {"name": digest, "value": json.dumps(data)})

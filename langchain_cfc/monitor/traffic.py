@@ -1,4 +1,4 @@
-"""Served results as calibration and evaluation take them."""
+"""Served results in the form that calibration and evaluation take."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from langchain_cfc._internal.arrays import FloatArray
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.candidates import CandidateBatch, LabelledBatch
 from langchain_cfc.errors import InputError
-from langchain_cfc.monitor.observed import Observed
-from langchain_cfc.monitor.sequential_tests import Label
+from langchain_cfc.monitor.observed import Label, ObservedResult
 from langchain_cfc.records import tabulate
 
 # Seconds from 1970 to the year 9999.
@@ -22,37 +21,30 @@ _LATEST = 253_370_764_800.0
 
 @dataclass(frozen=True)
 class Traffic:
-    """Results that one artifact served, with what is known of them.
+    """Results that one artifact served, and their labels.
 
     Attributes:
         artifact: The artifact.
         results: N results.
-        labels: The labels there are, by the id of the result.
+        labels: The labels by the id of the result.
     """
 
     artifact: CalibrationArtifact
-    results: tuple[Observed, ...]
+    results: tuple[ObservedResult, ...]
     labels: Mapping[str, Label]
 
     def __len__(self) -> int:
         """The number of results N."""
         return len(self.results)
 
-    def labelled(self, *, leave_out_incomplete: bool = False) -> Traffic:
-        """The results with complete labels.
-
-        Args:
-            leave_out_incomplete: Whether to pass over labels that do not speak of every candidate.
-
-        Raises:
-            InputError: If there is such a label and it is not to be passed over.
-        """
+    def select_labelled(self, *, leave_out_incomplete: bool = False) -> Traffic:
+        """Select the results with complete labels; an incomplete label is an error unless left out."""
         known = [one for one in self.results if one.id in self.labels]
-        whole = [one for one in known if self.labels[one.id].complete]
+        whole = [one for one in known if self.labels[one.id].is_complete]
         if len(whole) < len(known) and not leave_out_incomplete:
             msg = (
                 f"{len(known) - len(whole)} of {len(known)} labels do not say of every candidate whether it "
-                "is correct, so nobody knows what a new threshold would have let in. Without them, the "
+                "is correct, so it is unknown what a new threshold would have let in. Without them, the "
                 "others would be chosen by how they turned out: label all candidates, those of empty sets "
                 "included; or leave them out, if whether a label is complete depends neither on what is "
                 "correct nor on what results look like"
@@ -60,35 +52,32 @@ class Traffic:
             raise InputError(msg)
         return replace(self, results=tuple(whole))
 
-    def fair(self, least: float) -> Traffic:
-        """Labelled results that speak of all alike: those that count, see `Label.fair`.
-
-        Args:
-            least: The smallest probability with which any result was chosen.
-        """
+    def select_sampled(self, least: float) -> Traffic:
+        """Select a fair sample of labelled results, see `Label.is_sampled`."""
         return replace(
-            self, results=tuple(one for one in self.results if self.labels[one.id].fair(one, least))
+            self, results=tuple(one for one in self.results if self.labels[one.id].is_sampled(one, least))
         )
 
-    def weights(self, least: float) -> FloatArray | None:
-        """(N,) for how much each labelled result speaks, see `Label.weight`; None where each is one."""
-        weights = np.array([self.labels[one.id].weight(least) for one in self.results], dtype=np.float64)
+    def compute_weights(self, least: float) -> FloatArray | None:
+        """Return the (N,) weights of labelled results, see `Label.compute_weight`; None if each is 1."""
+        labels = [self.labels[one.id] for one in self.results]
+        weights = np.array([one.compute_weight(least) for one in labels], dtype=np.float64)
         return None if (weights == 1.0).all() else weights
 
-    def take(self, ids: Sequence[str]) -> Traffic:
-        """Some of the results, in the order of their ids."""
+    def select_ids(self, ids: Sequence[str]) -> Traffic:
+        """Select results by id, in this order."""
         known = {one.id: one for one in self.results}
         return replace(self, results=tuple(known[name] for name in ids))
 
-    def at(self, alpha: str) -> Traffic:
-        """The results that were asked for at one level."""
+    def select_level(self, alpha: str) -> Traffic:
+        """Select the results of one error level."""
         return replace(self, results=tuple(one for one in self.results if one.alpha == alpha))
 
-    def table(self) -> LabelledBatch:
-        """All results with their labels; candidates of which nobody says anything count as wrong."""
-        n = self.artifact.n
+    def to_batch(self) -> LabelledBatch:
+        """Return all results with their labels; candidates without one count as wrong."""
+        n, combination = self.artifact.n, self.artifact.combination
         kinds = self.artifact.calibration.prompt_kinds
-        truths = [_truths(self.labels.get(one.id), n) for one in self.results]
+        truths = [_list_truths(self.labels.get(one.id), n) for one in self.results]
         return LabelledBatch(
             draws=CandidateBatch(
                 np.array([one.scores for one in self.results], dtype=np.float64).reshape(-1, n),
@@ -100,23 +89,18 @@ class Traffic:
             ids=tuple(one.id for one in self.results),
             clusters=(None,) * len(self.results),
             recorded=n,
-            # Where nothing looks at answers, nobody has checked how serving tells them apart.
+            # Unless the artifact needs answers, nothing has checked how serving tells them apart.
             extracted=self.artifact.calibration.extracted_answers if self.artifact.needs_answers else None,
             raw={
                 name: np.array([one.outputs[name] for one in self.results], dtype=np.float64).reshape(-1, n)
-                for name in self._verifiers
+                for name in (() if combination is None else combination.names)
             },
-            # Serving takes no other prompts than these.
+            # Serving takes no other kinds of prompts.
             prompt_kinds=None if kinds is None else frozenset(kinds),
         )
 
-    def scored_for(self, artifact: CalibrationArtifact) -> LabelledBatch:
-        """The table with the scores that another artifact would see.
-
-        Raises:
-            InputError: If it takes another number of candidates, other verifiers, or metadata that was not
-                kept.
-        """
+    def to_batch_for(self, artifact: CalibrationArtifact) -> LabelledBatch:
+        """Return all results with the scores that another artifact would see; refuse where they lack any."""
         if artifact.n != self.artifact.n:
             msg = f"results hold {self.artifact.n} candidates, and the other artifact decides on {artifact.n}"
             raise InputError(msg)
@@ -124,7 +108,7 @@ class Traffic:
         if artifact.needs_answers and not self.artifact.needs_answers:
             msg = (
                 "the other artifact looks at distinct answers, and the one that serves does not: nothing "
-                "says that answers were told apart as it takes them"
+                "says that answers were distinguished as it expects"
             )
             raise InputError(msg)
         if ours and not theirs:
@@ -139,35 +123,27 @@ class Traffic:
                 f"with metadata=[{missing[0]!r}] and wait for new results"
             )
             raise InputError(msg)
-        return tabulate(self.table(), combination=artifact.combination)
+        return tabulate(self.to_batch(), combination=artifact.combination)
 
     @property
     def models(self) -> tuple[str, ...]:
-        """What the models that drew call themselves."""
+        """Names that the models gave themselves in their responses."""
         return tuple(dict.fromkeys(model for one in self.results for model in one.models))
-
-    @property
-    def _verifiers(self) -> tuple[str, ...]:
-        return () if self.artifact.combination is None else self.artifact.combination.names
 
 
 def check_time(since: float) -> None:
-    """Refuse what is no time in seconds since 1970.
-
-    Raises:
-        InputError: If it is none.
-    """
+    """Refuse a number that cannot be seconds since 1970."""
     if not 0.0 <= since < _LATEST:
         msg = f"since: expected seconds since 1970, got {since!r}"
         raise InputError(msg)
 
 
-def time_of(seconds: float) -> str:
-    """A time in ISO 8601, UTC, for people and for `--since`."""
+def format_time(seconds: float) -> str:
+    """Format seconds since 1970 in ISO 8601, UTC, as `--since` takes it."""
     return datetime.fromtimestamp(seconds, timezone.utc).isoformat(timespec="seconds").partition("+")[0]
 
 
-def _truths(label: Label | None, n: int) -> list[bool]:
+def _list_truths(label: Label | None, n: int) -> list[bool]:
     if label is None or label.correct is None or isinstance(label.correct, bool):
         return [False] * n
     return [bool(one) for one in label.correct]

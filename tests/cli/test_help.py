@@ -12,7 +12,7 @@ import pytest
 import typer
 
 from langchain_cfc.cli.app import app
-from langchain_cfc.cli.commands import OWN
+from langchain_cfc.cli.commands import BUILT_IN
 
 from .running import run
 
@@ -20,10 +20,10 @@ from .running import run
 HEAVY = {"numpy", "langchain_core", "langchain_cfc.cli._format"}
 MODULES = {
     f"langchain_cfc.cli.{place.partition(':')[0]}"
-    for commands in OWN.values()
+    for commands in BUILT_IN.values()
     for place, _ in commands.values()
 }
-SUMMARIES = {name: summary for commands in OWN.values() for name, (_, summary) in commands.items()}
+SUMMARIES = {name: summary for commands in BUILT_IN.values() for name, (_, summary) in commands.items()}
 
 
 def load(name: str) -> Any:
@@ -71,7 +71,7 @@ def test_the_list_says_what_each_command_says_of_itself() -> None:
 
 def test_commands_are_listed_by_topic_each_on_one_line() -> None:
     lines = run("--help").out.splitlines()
-    for topic, commands in OWN.items():
+    for topic, commands in BUILT_IN.items():
         start = next(number for number, line in enumerate(lines) if line.startswith(f"╭─ {topic} ─"))
         listed = [line.strip("│ ") for line in lines[start + 1 : start + 1 + len(commands)]]
         assert [line.split(maxsplit=1) for line in listed] == [

@@ -11,9 +11,7 @@ import pytest
 from langchain_cfc import CalibrationArtifact, CFCResult, CFCRunnable, PromptRecord, calibrate
 from langchain_cfc.certificates import certify
 from langchain_cfc.demo import demo_chain, load_recording
-from langchain_cfc.errors import (
-    AttainabilityWarning,
-)
+from langchain_cfc.errors import AttainabilityWarning
 from langchain_cfc.monitor import CFCMonitor
 from tests.collect.postgres import Server, postgres
 

@@ -11,25 +11,25 @@ from langchain_cfc.monitor.sequential_tests import (
     RANK_EXPERTS,
     RATE_EXPERTS,
     EProcess,
-    counted,
-    rank_factors,
-    ranks,
-    rate_factors,
+    add_to_counts,
+    compute_rank_payoffs,
+    compute_ranks,
+    compute_rate_payoffs,
 )
 
 
 def test_bets_on_uniform_ranks_are_fair() -> None:
     # Polynomials of degree two: Gauss's rule of three points integrates them exactly.
     points, weights = np.polynomial.legendre.leggauss(3)
-    factors = rank_factors((points + 1.0) / 2.0)
+    factors = compute_rank_payoffs((points + 1.0) / 2.0)
     assert factors.shape == (3, RANK_EXPERTS)
     assert factors.T @ weights / 2.0 == pytest.approx(np.ones(RANK_EXPERTS), abs=1e-15)
-    assert (rank_factors(np.linspace(0.0, 1.0, 101)) > 0.0).all()
+    assert (compute_rank_payoffs(np.linspace(0.0, 1.0, 101)) > 0.0).all()
 
 
 @pytest.mark.parametrize("stated", [0.05, 0.5, 0.8, 0.999])
 def test_bets_on_a_rate_are_fair_where_it_is_as_stated_and_lose_where_it_is_higher(stated: float) -> None:
-    kept, broken = (rate_factors(np.array(one), np.array(stated)) for one in (True, False))
+    kept, broken = (compute_rate_payoffs(np.array(one), np.array(stated)) for one in (True, False))
     assert kept.shape == (RATE_EXPERTS,)
     assert stated * kept + (1.0 - stated) * broken == pytest.approx(np.ones(RATE_EXPERTS))
     for rate in np.linspace(stated, 1.0, 5):
@@ -43,19 +43,19 @@ def test_spreading_moves_capital_and_makes_none() -> None:
     """Over all outcomes of fair coins, the mean of the capital is 1, to round-off."""
     means = []
     for outcomes in np.ndindex(*[2] * 8):
-        capital = EProcess.stakes([], RATE_EXPERTS)
+        capital = EProcess.start([], RATE_EXPERTS)
         for time, kept in enumerate(outcomes):
-            capital = capital.after(rate_factors(np.array(bool(kept)), np.array(0.5)), float(time))
+            capital = capital.update(compute_rate_payoffs(np.array(bool(kept)), np.array(0.5)), float(time))
         assert capital.shares.sum() == pytest.approx(1.0)
         means.append(np.exp(capital.log))
     assert np.mean(means) == pytest.approx(1.0)
 
 
 def test_the_peak_stays_and_says_since_when() -> None:
-    capital = EProcess.stakes([2], RATE_EXPERTS, now=100.0)
+    capital = EProcess.start([2], RATE_EXPERTS, now=100.0)
     stated, seen = np.array([0.9, 0.9]), np.array([True, False])
     for time, kept in enumerate([*[True] * 50, *[False] * 20, *[True] * 500], start=101):
-        capital = capital.after(rate_factors(np.array([kept, kept]), stated), float(time), seen)
+        capital = capital.update(compute_rate_payoffs(np.array([kept, kept]), stated), float(time), seen)
     # Lowest after the 50 that were kept, highest after the 20 that were not.
     assert capital.since[0] == 150.0
     assert capital.peak[0] > capital.log[0]
@@ -69,10 +69,10 @@ def test_a_change_after_a_long_quiet_time_is_found_as_soon() -> None:
 
     def delay(quiet: int) -> int:
         rng = np.random.default_rng(0)
-        capital = EProcess.stakes([], RANK_EXPERTS)
+        capital = EProcess.start([], RANK_EXPERTS)
         for time in range(quiet + 2000):
             rank = rng.random() if time < quiet else 1.0 - 0.5 * rng.random()
-            capital = capital.after(rank_factors(np.array(rank)), float(time))
+            capital = capital.update(compute_rank_payoffs(np.array(rank)), float(time))
             if capital.log >= np.log(1000.0):
                 return time - quiet
         return 2000
@@ -83,9 +83,9 @@ def test_a_change_after_a_long_quiet_time_is_found_as_soon() -> None:
 
 def test_what_is_stored_is_read_again_to_the_bit() -> None:
     rng = np.random.default_rng(1)
-    capital = EProcess.stakes([3], RANK_EXPERTS)
+    capital = EProcess.start([3], RANK_EXPERTS)
     for time in range(20):
-        capital = capital.after(rank_factors(rng.random(3)), float(time), rng.random(3) < 0.5)
+        capital = capital.update(compute_rank_payoffs(rng.random(3)), float(time), rng.random(3) < 0.5)
     again = EProcess.from_data(json.loads(json.dumps(capital.to_data())))
     for name in ("shares", "log", "lowest", "lowest_at", "peak", "since", "outcomes"):
         assert np.array_equal(getattr(again, name), getattr(capital, name))
@@ -100,8 +100,8 @@ def test_ranks_are_those_of_a_sorted_list() -> None:
         below = sum(other < one for other in known)
         equal = sum(other == one for other in known)
         expected = (below + luck * (equal + 1)) / (len(known) + 1)
-        assert ranks(counts, np.array([one]), np.array([luck]))[0] == pytest.approx(expected)
-        counts = counted(counts, np.array([one]))
+        assert compute_ranks(counts, np.array([one]), np.array([luck]))[0] == pytest.approx(expected)
+        counts = add_to_counts(counts, np.array([one]))
         known.append(one)
     assert counts.sum() == 200
-    assert np.array_equal(counted(counts, np.array([3]), np.array([False])), counts)
+    assert np.array_equal(add_to_counts(counts, np.array([3]), np.array([False])), counts)

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from benchmarks.drift import _artifact, _observed, main, page, shifts
+from benchmarks.drift import calibrate_split, main, make_page, make_shifts, observe
 from langchain_cfc.demo import load_recording
-from langchain_cfc.monitor.sequential_tests import Drift
+from langchain_cfc.monitor.sequential_tests import DriftTest
 from langchain_cfc.records import tabulate
 
 
@@ -28,7 +28,7 @@ def test_a_few_streams_make_the_page(tmp_path: Path) -> None:
 
 def test_the_page_that_ships_is_of_this_form() -> None:
     shipped = Path("benchmarks/DRIFT.md").read_text(encoding="utf-8")
-    first, *_ = page([], 100).splitlines()
+    first, *_ = make_page([], 100).splitlines()
     assert shipped.startswith(first)
     with pytest.raises(SystemExit):
         main(["--streams", "many"])
@@ -60,17 +60,17 @@ def test_whole_artifacts_alarm_as_rarely_as_stated_on_prompts_like_their_own() -
     prompts of their own at most a share `level` ever alarms; the bound is exceeded by chance with 1e-6.
     """
     source, level, streams = tabulate(load_recording()), 0.2, 40
-    swapped = shifts()["a weaker model under the same name"]
+    swapped = make_shifts()["a weaker model under the same name"]
     alarms = {"same": 0, "other": 0}
     for seed in range(streams):
-        artifact = _artifact(source, 1000 + seed)
+        artifact = calibrate_split(source, 1000 + seed)
         luck = np.random.default_rng(seed)
         rows = luck.permutation(artifact.calibration.split.rows(source)["test"])[:150]
         for name, served in (("same", source.take(rows)), ("other", swapped(source.take(rows), luck))):
-            drift = Drift.begun(artifact, 0.0)
-            for one, _ in _observed(artifact, served, 0):
-                drift = drift.after(one)
-            alarms[name] += bool((drift.capital.peak >= np.log(len(drift.tests) / level)).any())
+            drift = DriftTest.start(artifact, 0.0)
+            for one, _ in observe(artifact, served, 0):
+                drift = drift.update(one)
+            alarms[name] += bool((drift.wealth.peak >= np.log(len(drift.tests) / level)).any())
     assert alarms["same"] <= stats.binom.isf(1e-6, streams, level)
     # The negative control: answers of another model.
     assert alarms["other"] == streams

@@ -17,10 +17,10 @@ from langchain_cfc.monitor.sequential_tests import (
     RATE_EXPERTS,
     EProcess,
     MixtureEProcess,
-    counted,
-    rank_factors,
-    ranks,
-    rate_factors,
+    add_to_counts,
+    compute_rank_payoffs,
+    compute_ranks,
+    compute_rate_payoffs,
 )
 from tests.lengths import repetitions
 
@@ -65,14 +65,16 @@ def watched(change: float, *, refresh: bool = True, results: int = RESULTS) -> t
     after[:, -3:] += change / 3.0
     calibration = rng.multinomial(CALIBRATION, before)
     counts = calibration.astype(np.int64)
-    capital = EProcess.stakes([STREAMS], RANK_EXPERTS)
+    capital = EProcess.start([STREAMS], RANK_EXPERTS)
     naive = np.zeros(STREAMS, dtype=np.bool_)
     stream = np.zeros_like(counts)
     for time in range(results):
         bins = drawn(before if time < results // 2 else after, rng.random(STREAMS))
-        capital = capital.after(rank_factors(ranks(counts, bins, rng.random(STREAMS))), float(time))
-        counts = counted(counts, bins) if refresh else counts
-        stream = counted(stream, bins)
+        capital = capital.update(
+            compute_rank_payoffs(compute_ranks(counts, bins, rng.random(STREAMS))), float(time)
+        )
+        counts = add_to_counts(counts, bins) if refresh else counts
+        stream = add_to_counts(stream, bins)
         if time % 10 == 9:
             naive |= differ(calibration, stream)
     return capital.peak, naive
@@ -130,14 +132,14 @@ def together(results: int = RESULTS) -> tuple[FloatArray, FloatArray]:
 
     counts = np.zeros((STREAMS, 6, BINS), dtype=np.int64)
     for _ in range(CALIBRATION):
-        counts = counted(counts, *prompts())
-    capital, mean = EProcess.stakes([STREAMS, 6], RANK_EXPERTS), MixtureEProcess.stakes([STREAMS])
+        counts = add_to_counts(counts, *prompts())
+    capital, mean = EProcess.start([STREAMS, 6], RANK_EXPERTS), MixtureEProcess.start([STREAMS])
     for time in range(results):
         bins, seen = prompts()
-        factors = rank_factors(ranks(counts, bins, rng.random(bins.shape)))
-        capital = capital.after(factors, float(time), seen)
-        mean = mean.after(capital, float(time))
-        counts = counted(counts, bins, seen)
+        factors = compute_rank_payoffs(compute_ranks(counts, bins, rng.random(bins.shape)))
+        capital = capital.update(factors, float(time), seen)
+        mean = mean.update(capital, float(time))
+        counts = add_to_counts(counts, bins, seen)
     return capital.peak, mean.peak
 
 
@@ -171,13 +173,15 @@ def test_tests_that_say_the_same_alarm_as_rarely_and_small_calibration_sets_do_n
 
     counts = np.zeros((streams, tests, bins_of), dtype=np.int64)
     for _ in range(30):
-        counts = counted(counts, prompts())
-    capital, mean = EProcess.stakes([streams, tests], RANK_EXPERTS), MixtureEProcess.stakes([streams])
+        counts = add_to_counts(counts, prompts())
+    capital, mean = EProcess.start([streams, tests], RANK_EXPERTS), MixtureEProcess.start([streams])
     for time in range(200):
         bins = prompts()
-        capital = capital.after(rank_factors(ranks(counts, bins, rng.random(bins.shape))), float(time))
-        mean = mean.after(capital, float(time))
-        counts = counted(counts, bins)
+        capital = capital.update(
+            compute_rank_payoffs(compute_ranks(counts, bins, rng.random(bins.shape))), float(time)
+        )
+        mean = mean.update(capital, float(time))
+        counts = add_to_counts(counts, bins)
     assert (mean.peak >= np.log(1.0 / LEVEL)).sum() <= stats.binom.isf(1e-6, streams, LEVEL)
 
 
@@ -185,12 +189,14 @@ def test_the_mean_finds_sooner_what_several_tests_show() -> None:
     """Eight independent rates of 0.9 fall to 0.75; Bonferroni waits for one of them to reach 8 / level."""
     rng = np.random.default_rng(29)
     streams, tests = 200, 8
-    capital, mean = EProcess.stakes([streams, tests], RATE_EXPERTS), MixtureEProcess.stakes([streams])
+    capital, mean = EProcess.start([streams, tests], RATE_EXPERTS), MixtureEProcess.start([streams])
     together, alone = np.full(streams, np.inf), np.full(streams, np.inf)
     stated = np.full((streams, tests), 0.9)
     for time in range(300):
-        capital = capital.after(rate_factors(rng.random((streams, tests)) < 0.75, stated), float(time))
-        mean = mean.after(capital, float(time))
+        capital = capital.update(
+            compute_rate_payoffs(rng.random((streams, tests)) < 0.75, stated), float(time)
+        )
+        mean = mean.update(capital, float(time))
         largest = capital.peak.max(axis=1)
         together = np.where(np.isinf(together) & (mean.peak >= np.log(1.0 / LEVEL)), time, together)
         alone = np.where(np.isinf(alone) & (largest >= np.log(tests / LEVEL)), time, alone)
@@ -211,7 +217,7 @@ def test_labelled_results_of_a_block_have_uniform_ranks_if_they_are_any_of_them(
     """Blocks of 40 with about 12 labels each, whatever their bins: drawn without replacement."""
     rng = np.random.default_rng(17)
     size, blocks = 40, 25
-    capital = EProcess.stakes([STREAMS], RANK_EXPERTS)
+    capital = EProcess.start([STREAMS], RANK_EXPERTS)
     of = shares(rng)
     for _ in range(blocks):
         bins = np.stack([drawn(of, rng.random(STREAMS)) for _ in range(size)], axis=1)
@@ -222,8 +228,10 @@ def test_labelled_results_of_a_block_have_uniform_ranks_if_they_are_any_of_them(
         for slot in range(size):
             seen, one = chosen[:, slot], bins[:, slot]
             luck = rng.random(STREAMS)
-            capital = capital.after(rank_factors(ranks(counts, one, luck)), float(slot), seen)
-            counts = counted(counts, one, seen)
+            capital = capital.update(
+                compute_rank_payoffs(compute_ranks(counts, one, luck)), float(slot), seen
+            )
+            counts = add_to_counts(counts, one, seen)
     alarms = (capital.peak >= np.log(1.0 / LEVEL)).sum()
     if choice == "any":
         assert alarms <= at_most(LEVEL)
@@ -235,9 +243,9 @@ def test_labelled_results_of_a_block_have_uniform_ranks_if_they_are_any_of_them(
 def rates(kept: FloatArray, stated: FloatArray, results: int = RESULTS) -> FloatArray:
     """(streams,) peaks of the logarithm of capital that bets against stated rates."""
     rng = np.random.default_rng(11)
-    capital = EProcess.stakes([STREAMS], RATE_EXPERTS)
+    capital = EProcess.start([STREAMS], RATE_EXPERTS)
     for time in range(results):
-        capital = capital.after(rate_factors(rng.random(STREAMS) < kept, stated), float(time))
+        capital = capital.update(compute_rate_payoffs(rng.random(STREAMS) < kept, stated), float(time))
     return capital.peak
 
 

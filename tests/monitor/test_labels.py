@@ -15,14 +15,10 @@ import pytest
 from langchain_cfc import CalibrationArtifact, CFCResult, CFCRunnable, PromptRecord, calibrate
 from langchain_cfc.demo import demo_chain, load_recording
 from langchain_cfc.demo.replay import make_replay_parts
-from langchain_cfc.errors import (
-    CFCWarning,
-    InputError,
-    StoreError,
-)
+from langchain_cfc.errors import CFCWarning, InputError, StoreError
 from langchain_cfc.monitor import CFCMonitor, Label, read_labels
-from langchain_cfc.monitor.observed import Observed
-from langchain_cfc.monitor.sequential_tests import stated
+from langchain_cfc.monitor.observed import ObservedResult
+from langchain_cfc.monitor.sequential_tests import list_certified_rates
 from langchain_cfc.monitor.store import MonitorStore
 from tests.monitor.watching import truths
 
@@ -82,7 +78,7 @@ def test_labels_that_were_sampled_count_as_often_as_makes_them_fair(
             return found
 
     told = [
-        Label("", truths(one)).of(Observed.of(it, "", 0.0))[0] is True
+        Label("", truths(one)).judge(ObservedResult.from_result(it, "", 0.0))[0] is True
         for one, it in zip(served, results, strict=True)
     ]
     kept = sum(told) / len(told)
@@ -176,7 +172,7 @@ def test_a_file_of_something_else_is_refused(artifact: CalibrationArtifact, tmp_
     with sqlite3.connect(tmp_path / "other.db") as other:
         other.execute("CREATE TABLE questions (name TEXT, value TEXT)")
     other.close()
-    with pytest.raises(StoreError, match="is no monitor's"):
+    with pytest.raises(StoreError, match="is not the store of a monitor"):
         CFCMonitor(artifact, tmp_path / "other.db")
     with pytest.raises(StoreError, match="there is no monitor"):
         MonitorStore(tmp_path / "nothing.db")
@@ -205,7 +201,7 @@ def test_what_is_no_label_is_refused(correct: Any) -> None:
 
 
 def test_names_that_are_none_are_refused() -> None:
-    with pytest.raises(InputError, match="that is no name of a result"):
+    with pytest.raises(InputError, match="the id of a result has printable characters only"):
         Label("\ud800", True)
 
 
@@ -240,8 +236,8 @@ def test_a_rate_that_is_certified_twice_is_watched_once() -> None:
     )
     assert bot.policy is not None
     twice = bot.model_copy(update={"certificates": bot.policy.coverage})
-    assert [(one.what, one.group, one.alpha) for one in stated(twice)] == [
-        (one.what, one.group, one.alpha) for one in stated(bot)
+    assert [(one.what, one.group, one.alpha) for one in list_certified_rates(twice)] == [
+        (one.what, one.group, one.alpha) for one in list_certified_rates(bot)
     ]
 
 

@@ -20,7 +20,7 @@ from langchain_cfc import CalibrationArtifact, calibrate
 from langchain_cfc.demo import demo_chain, load_recording
 from langchain_cfc.errors import StoreError
 from langchain_cfc.monitor import CFCMonitor, Limits
-from langchain_cfc.monitor.metrics import Measured
+from langchain_cfc.monitor.metrics import MetricsReader
 from langchain_cfc.monitor.opentelemetry import observe
 from langchain_cfc.monitor.prometheus import PrometheusCollector
 
@@ -161,12 +161,12 @@ def test_monitors_of_several_artifacts_are_told_apart(monitor: CFCMonitor, tmp_p
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="forks are not known here")
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_a_child_forked_in_the_middle_of_a_look_can_look(monitor: CFCMonitor) -> None:
-    measured = Measured([monitor], 3600.0)
-    assert measured.all()
-    with measured._turn:  # as while another thread looks
+    reader = MetricsReader([monitor], 3600.0)
+    assert reader.read()
+    with reader._lock:  # as while another thread looks
         child = os.fork()
         if child == 0:
-            os._exit(0 if measured.all() else 1)
+            os._exit(0 if reader.read() else 1)
         deadline = time.monotonic() + 20.0
         while (ended := os.waitpid(child, os.WNOHANG)) == (0, 0) and time.monotonic() < deadline:
             time.sleep(0.01)

@@ -20,13 +20,8 @@ from langchain_core.runnables import RunnableLambda
 from langchain_cfc import CalibrationArtifact, CFCChatModel, CFCResult, CFCRunnable, PromptRecord
 from langchain_cfc.demo import demo_chain, load_recording
 from langchain_cfc.demo.replay import RecordedMetadata, RecordedScores, ReplayChatModel, make_replay_parts
-from langchain_cfc.errors import (
-    DrawError,
-    FingerprintWarning,
-    InputError,
-    StoreError,
-)
-from langchain_cfc.monitor import CFCMonitor, Label, Limits, labels_of
+from langchain_cfc.errors import DrawError, FingerprintWarning, InputError, StoreError
+from langchain_cfc.monitor import CFCMonitor, Label, Limits, parse_labels
 from tests.monitor.watching import run, swapped, truths
 
 
@@ -144,8 +139,8 @@ def test_what_cannot_be_meant_is_refused(
     with pytest.raises(InputError, match=r"lies in \(0, 1\]"):
         Label(name, True, probability=0.0)
     with pytest.raises(InputError, match="label 1, correct: Field required"):
-        labels_of([{"id": name, "right": True}])
-    assert labels_of([{"id": name, "correct": True}]) == [Label(name, True)]
+        parse_labels([{"id": name, "right": True}])
+    assert parse_labels([{"id": name, "correct": True}]) == [Label(name, True)]
     other = demo_chain(artifact.model_copy(update={"certificates": []}))
     with pytest.raises(InputError, match="give each artifact a monitor of its own"):
         monitor.see(other.invoke(served[0].input))
@@ -272,7 +267,7 @@ def test_parts_that_nothing_vouches_for_are_noted(
 def test_runs_without_an_end_do_not_pile_up(
     monitor: CFCMonitor, chain: CFCRunnable, served: Sequence[PromptRecord], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("langchain_cfc.monitor.monitor.MOST_RUNS", 5)
+    monkeypatch.setattr("langchain_cfc.monitor.monitor._MAX_RUNS", 5)
     for _ in range(20):
         monitor.on_chain_start({}, None, run_id=uuid4())
     assert len(monitor._runs) == 5
@@ -314,5 +309,5 @@ def test_damage_to_what_was_seen_is_said(
                     "UPDATE monitor_facts SET value = ? WHERE name = ?", (damaged, artifact.digest)
                 )
             connection.close()
-            with pytest.raises(StoreError, match=r"is damaged .*: watch into a new store"):
+            with pytest.raises(StoreError, match=r"is damaged .*: use a new store"):
                 monitor.status()

@@ -14,7 +14,7 @@ from langchain_cfc.demo import demo_chain, load_recording
 from langchain_cfc.errors import InputError
 from langchain_cfc.monitor import CFCMonitor, Label
 from langchain_cfc.monitor.page import write_page
-from langchain_cfc.monitor.store import MOST, Curve
+from langchain_cfc.monitor.store import MAX_POINTS, Curve
 from langchain_cfc.report.plots import plot_evidence
 from tests.report import browser as look
 
@@ -44,8 +44,8 @@ def loud(artifact: CalibrationArtifact, tmp_path_factory: pytest.TempPathFactory
 def test_a_curve_keeps_few_points_and_the_last_ones() -> None:
     curve = Curve()
     for number in range(1, 5001):
-        curve = curve.after(np.array([number / 10.0]), float(number))
-    assert MOST / 2 <= len(curve.points) <= MOST
+        curve = curve.update(np.array([number / 10.0]), float(number))
+    assert MAX_POINTS / 2 <= len(curve.points) <= MAX_POINTS
     assert curve.outcomes == 5000
     assert curve.points[-1][0] > 5000 - curve.step
     assert all(logs == [outcomes / 10.0] and at == outcomes for outcomes, at, logs in curve.points)

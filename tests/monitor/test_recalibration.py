@@ -117,7 +117,7 @@ def test_traffic_is_what_was_recorded(
     where: str, old: CalibrationArtifact, asked: Sequence[PromptRecord], results: Sequence[CFCResult]
 ) -> None:
     with watched(old, where, asked[:200], results[:200]) as monitor:
-        table = monitor.traffic().table()
+        table = monitor.traffic().to_batch()
         assert monitor.unlabelled() == []
         found = recalibrate(monitor, min_kept=0.0, features="1", allow_unattainable=True)
         assert shadow(monitor, found.artifact, since=0.0) == found.compared
@@ -186,10 +186,10 @@ def test_labels_that_were_sampled_count_as_they_should(
             if rng.random() < probability:
                 labels.append(Label(one.id, truths(one), probability if told else 1.0))
         monitor.label(*labels)
-        everyone = monitor.traffic().labelled()
-        traffic = everyone.fair(monitor.least_probability)
+        everyone = monitor.traffic().select_labelled()
+        traffic = everyone.select_sampled(monitor.least_probability)
         assert len(everyone) == len(labels)
-        weights = everyone.weights(monitor.least_probability)
+        weights = everyone.compute_weights(monitor.least_probability)
         found = recalibrate(monitor, min_kept=0.0, allow_unattainable=True)
     hard_ones = np.mean([one.features["mean_score"] > 0.6 for one in results])
     mean = np.mean([one.scores for one in traffic.results], axis=1)

@@ -16,9 +16,7 @@ from typing import Any
 import pytest
 
 from langchain_cfc import CalibrationArtifact, CFCRunnable, PromptRecord
-from langchain_cfc.errors import (
-    StoreError,
-)
+from langchain_cfc.errors import StoreError
 from langchain_cfc.monitor import CFCMonitor
 from tests.lengths import LONG
 

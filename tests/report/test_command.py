@@ -120,7 +120,7 @@ def test_a_store_has_no_texts_to_show(
     def stored(*_: object) -> Iterator[Dataset]:
         yield Dataset(tabulate(load_recording()), load_recording().provenance)
 
-    monkeypatch.setattr(command, "opened", stored)
+    monkeypatch.setattr(command, "open_records", stored)
     refused = run(artifact, "store.db", "-o", tmp_path / "page.html", "--show-text")
     assert refused.exit_code == 2
     assert "langchain-cfc export" in " ".join(refused.stderr.split())

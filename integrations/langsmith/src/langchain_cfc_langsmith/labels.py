@@ -11,7 +11,7 @@ from langsmith import Client
 from langsmith.schemas import Feedback
 
 from langchain_cfc.errors import CFCWarning, InputError
-from langchain_cfc.monitor import Label, labels_of
+from langchain_cfc.monitor import Label, parse_labels
 from langchain_cfc_langsmith.asking import asking, client_of
 
 # Runs that one request asks for; their ids stand in its address.
@@ -91,7 +91,7 @@ def _labels(found: dict[str, Feedback], probability: float) -> Iterator[Label]:
         said = one.value
         try:
             if isinstance(said, dict):
-                yield from labels_of([{"probability": probability, **said, "id": name}])
+                yield from parse_labels([{"probability": probability, **said, "id": name}])
             elif one.score in {0, 1}:
                 yield Label(name, bool(one.score), probability)
             else:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from langchain_cfc.errors import InputError
-from langchain_cfc.extend import failures_explained, load_object
+from langchain_cfc.extend import load_object, report_errors
 from langchain_cfc_server.settings import Settings
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def serve(  # noqa: PLR0917 - typer makes every option a parameter
     from langchain_cfc_server.app import create_app
     from langchain_cfc_server.server import run
 
-    with failures_explained():
+    with report_errors():
         settings = Settings(
             tokens=() if no_auth else _tokens(token_file),
             authentication=not no_auth,
