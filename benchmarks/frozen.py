@@ -1,8 +1,8 @@
-"""What a change of structure must leave as it is, to the byte: artifacts, results, and what commands print.
+"""Frozen outputs: artifacts, results and --json output that a refactoring must leave the same to the byte.
 
-    python benchmarks/frozen.py OUTPUTS                     make everything, compare it with frozen.sha256
-    python benchmarks/frozen.py OUTPUTS --update            the same, and take it for what is right
-    python benchmarks/frozen.py OUTPUTS --against CHECKOUT  time this checkout beside another one, in turn
+    python benchmarks/frozen.py OUTPUTS                     make all outputs, compare with frozen.sha256
+    python benchmarks/frozen.py OUTPUTS --update            the same, and update frozen.sha256
+    python benchmarks/frozen.py OUTPUTS --against CHECKOUT  time this checkout and another one in turn
 
 OUTPUTS is a new folder. It keeps all outputs as files, so that those of two checkouts can be compared with
 `diff -r`. The exit code is 1 if anything differs, and the names of what differs are printed. Digests are of
@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 ROOT = Path(__file__).resolve().parent.parent
-if str(ROOT) not in sys.path:  # run as a file, Python looks beside it only
+if str(ROOT) not in sys.path:  # a script finds only modules of its own folder
     sys.path.insert(0, str(ROOT))
 
 if TYPE_CHECKING:
@@ -133,7 +133,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Outputs that a change of structure must leave as they are.")
     parser.add_argument("outputs", type=Path, help="new folder for all outputs")
     parser.add_argument("--update", action="store_true", help="take these outputs for what is right")
-    parser.add_argument("--against", type=Path, metavar="CHECKOUT", help="time it beside this one instead")
+    parser.add_argument(
+        "--against", type=Path, metavar="CHECKOUT", help="time this checkout and that one instead"
+    )
     parser.add_argument("--rounds", type=int, default=9, help="of the timing, at least 6")
     options = parser.parse_args(arguments)
     outputs = options.outputs.absolute()
@@ -184,7 +186,7 @@ def make_outputs(outputs: Path) -> dict[str, str]:
             if split.part(record.id, record.cluster) == "test":
                 result = chain.invoke(record.input)
                 monitor.see(result, record.id)
-                file.write(json.dumps(_lasting(result.model_dump(mode="json")), sort_keys=True) + "\n")
+                file.write(json.dumps(_drop_volatile(result.model_dump(mode="json")), sort_keys=True) + "\n")
     _write_sheet(records, outputs / "sheet.csv")
     (outputs / "frozen_parts.py").write_text(PARTS, encoding="utf-8")
     questions = ({"id": f"q{number}", "input": f"{number}?", "reference": "1"} for number in range(40))
@@ -195,7 +197,7 @@ def make_outputs(outputs: Path) -> dict[str, str]:
     for name, command in COMMANDS.items():
         words = [*command.split(), QUESTION] if name == "ask" else command.split()
         _write_printed(outputs, name, _run(ROOT, outputs, words))
-    return {name: _digest(outputs / name) for name in _compared(outputs)}
+    return {name: _digest(outputs / name) for name in _list_compared(outputs)}
 
 
 def _write_sheet(records: Sequence[PromptRecord], path: Path) -> None:
@@ -210,7 +212,7 @@ def _write_sheet(records: Sequence[PromptRecord], path: Path) -> None:
         csv.writer(file).writerows([heading, *filled])
 
 
-def _compared(outputs: Path) -> Iterator[str]:
+def _list_compared(outputs: Path) -> Iterator[str]:
     for folder in ("artifacts", "printed"):
         yield from sorted(f"{folder}/{path.name}" for path in (outputs / folder).iterdir())
     yield from ("results.jsonl", *WRITTEN)
@@ -237,7 +239,7 @@ def _run(checkout: Path, folder: Path, words: Sequence[str]) -> subprocess.Compl
 def _write_printed(outputs: Path, name: str, ran: subprocess.CompletedProcess[str]) -> None:
     """Keep the JSON and the exit code of a command."""
     try:
-        printed: Any = _lasting(json.loads(ran.stdout))
+        printed: Any = _drop_volatile(json.loads(ran.stdout))
     except ValueError as error:
         msg = f"{name} printed no JSON (exit code {ran.returncode}): {ran.stdout}{ran.stderr}"
         raise SystemExit(msg) from error
@@ -245,18 +247,18 @@ def _write_printed(outputs: Path, name: str, ran: subprocess.CompletedProcess[st
     (outputs / "printed" / f"{name}.json").write_text(text + "\n", encoding="utf-8")
 
 
-def _lasting(value: Any) -> Any:
+def _drop_volatile(value: Any) -> Any:
     """Return JSON without what no two runs share."""
     if isinstance(value, dict):
-        return {name: _lasting(one) for name, one in value.items() if name not in VOLATILE}
+        return {name: _drop_volatile(one) for name, one in value.items() if name not in VOLATILE}
     if isinstance(value, list):
-        return [_lasting(one) for one in value]
+        return [_drop_volatile(one) for one in value]
     return value
 
 
 def _compare_times(outputs: Path, other: Path, rounds: int) -> int:
     """Time commands of two checkouts in turn, and print the ratios."""
-    from benchmarks.alternate import Ratio
+    from benchmarks.lib.timing import Ratio
     from langchain_cfc.demo import load_recording
     from langchain_cfc.records import write_records
 
@@ -281,7 +283,7 @@ def _compare_times(outputs: Path, other: Path, rounds: int) -> int:
                     seconds[checkout].append(time.perf_counter() - start)
         ratio = Ratio.of(seconds[ROOT], seconds[other])
         interval = f"{ratio.median:.3f} [{ratio.low:.3f}, {ratio.high:.3f}]"
-        print(f"{name:18} {interval}  {ratio.seconds:.2f} s beside {ratio.other:.2f} s")
+        print(f"{name:18} {interval}  {ratio.seconds:.2f} s against {ratio.other:.2f} s")
     shutil.rmtree(outputs)
     return 0
 

@@ -29,21 +29,21 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from benchmarks.memory import resident
-from benchmarks.one_thread import one_thread
+from benchmarks.lib.memory import read_memory
+from benchmarks.lib.threads import limit_threads
 
 ROUNDS = 7
 PROMPTS_OF_A_CHUNK = 5000
 NOISE = 0.02
 ALPHA = 0.35
-# What is to be kept.
+# Targets.
 MOST_TIMES = 6.0
 MOST_BYTES = 1.5e9
 MOST_BYTES_OF_PARQUET = 4e9
 
 
 def main() -> None:
-    """Make the files, measure, print."""
+    """Make the files, measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="a hundredth of all sizes")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="at least 6")
@@ -51,19 +51,19 @@ def main() -> None:
     share = 100 if options.quick else 1
     with tempfile.TemporaryDirectory() as folder:
         lines, parquet = Path(folder, "records.jsonl"), Path(folder, "records.parquet")
-        _child("make_lines", lines, 100_000 // share)
+        _run_step("make_lines", lines, 100_000 // share)
         _report_lines(lines, options.rounds)
-        _child("make_parquet", parquet, 1_000_000 // share)
+        _run_step("make_parquet", parquet, 1_000_000 // share)
         _report_parquet(parquet)
 
 
 def _report_lines(path: Path, rounds: int) -> None:
-    from benchmarks.alternate import Ratio
+    from benchmarks.lib.timing import Ratio
 
     parsed, calibrated, peaks = [], [], []
     for _ in range(rounds):
-        parsed.append(_child("parse", path)["seconds"])
-        found = _child("calibrate", path)
+        parsed.append(_run_step("parse", path)["seconds"])
+        found = _run_step("calibrate", path)
         calibrated.append(found["seconds"])
         peaks.append(found["peak"])
     ratio = Ratio.of(calibrated, parsed)
@@ -76,7 +76,7 @@ def _report_lines(path: Path, rounds: int) -> None:
 
 
 def _report_parquet(path: Path) -> None:
-    found = _child("calibrate", path)
+    found = _run_step("calibrate", path)
     print(f"Parquet, {found['prompts']:,} prompts x {found['n']}, {path.stat().st_size / 1e6:,.0f} MB")
     print(f"  to artifact        {found['seconds']:8.2f} s")
     _print_peak(found["peak"], MOST_BYTES_OF_PARQUET)
@@ -88,7 +88,7 @@ def _print_peak(peak: int | None, most: float) -> None:
 
 
 def parse(path: Path) -> dict[str, Any]:
-    """Parse every line of a file, and do nothing with what is in it."""
+    """Parse every line of a file, and discard the result."""
     import orjson
 
     start = time.perf_counter()
@@ -99,7 +99,7 @@ def parse(path: Path) -> dict[str, Any]:
 
 
 def calibrate(path: Path) -> dict[str, Any]:
-    """From a file to a saved artifact."""
+    """Calibrate from a file to a saved artifact."""
     from langchain_cfc import calibrate as make
     from langchain_cfc import read_records
     from langchain_cfc.errors import AttainabilityWarning
@@ -111,7 +111,7 @@ def calibrate(path: Path) -> dict[str, Any]:
     artifact.save(path.with_suffix(".artifact"))
     seconds = time.perf_counter() - start
     prompts = artifact.calibration.size + artifact.calibration.fit_size
-    return {"seconds": seconds, "peak": resident("VmHWM"), "prompts": prompts, "n": artifact.n}
+    return {"seconds": seconds, "peak": read_memory("VmHWM"), "prompts": prompts, "n": artifact.n}
 
 
 def make_lines(path: Path, prompts: int) -> dict[str, Any]:
@@ -122,20 +122,20 @@ def make_lines(path: Path, prompts: int) -> dict[str, Any]:
 
     rng = np.random.default_rng(0)
     source = load_recording()
-    assert source.provenance is not None  # noqa: S101 - the recording that ships says where it is from
+    assert source.provenance is not None  # noqa: S101 - the recording that ships has one
     known = [record.model_dump(mode="json", exclude_defaults=True) for record in source]
     with path.open("w", encoding="utf-8") as file:
         file.write(source.provenance.model_dump_json(exclude_none=True) + "\n")
         for number in range(prompts):
             record = known[number % len(known)]
             noise = rng.normal(0.0, NOISE, len(record["candidates"])).tolist()
-            candidates = [_moved(one, by) for one, by in zip(record["candidates"], noise, strict=True)]
+            candidates = [_perturb(one, by) for one, by in zip(record["candidates"], noise, strict=True)]
             again = record | {"id": f"{record['id']}-{number}", "candidates": candidates}
             file.write(json.dumps(again, ensure_ascii=False) + "\n")
     return {}
 
 
-def _moved(candidate: dict[str, Any], by: float) -> dict[str, Any]:
+def _perturb(candidate: dict[str, Any], by: float) -> dict[str, Any]:
     score = round(min(1.0, max(0.0, candidate["score"] + by)), 9)
     outputs = {name: round(value + by, 6) for name, value in candidate["scores"].items()}
     return candidate | {"score": score, "scores": outputs}
@@ -164,14 +164,14 @@ def make_parquet(path: Path, prompts: int) -> dict[str, Any]:
             offsets = pa.array(2 * n * np.arange(len(rows) + 1), pa.int32())
             again = once.take(rows)
             ids = [f"{name}-{number}" for name, number in zip(again["id"].to_pylist(), numbers, strict=True)]
-            moved = _moved_column(candidates.values.take(slots), rng.normal(0.0, NOISE, len(slots)))
+            moved = _perturb_column(candidates.values.take(slots), rng.normal(0.0, NOISE, len(slots)))
             again = again.set_column(0, "id", pa.array(ids))
             again = again.set_column(5, "candidates", pa.ListArray.from_arrays(offsets, moved))
             writer.write_table(again.cast(schema))
     return {}
 
 
-def _moved_column(candidates: Any, by: Any) -> Any:
+def _perturb_column(candidates: Any, by: Any) -> Any:
     import numpy as np
 
     pa = import_module("pyarrow")
@@ -188,8 +188,8 @@ STEPS: dict[str, Callable[..., dict[str, Any]]] = {
 }
 
 
-def _child(step: str, *arguments: object) -> dict[str, Any]:
-    """Carry out one step in a fresh process."""
+def _run_step(step: str, *arguments: object) -> dict[str, Any]:
+    """Run one step in a fresh process."""
     command = [sys.executable, "-m", "benchmarks.scale", step, *map(str, arguments)]
     run = subprocess.run(command, check=True, capture_output=True, text=True)  # noqa: S603 - our own program
     found: dict[str, Any] = json.loads(run.stdout)
@@ -197,7 +197,7 @@ def _child(step: str, *arguments: object) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    one_thread()
+    limit_threads()
     if len(sys.argv) > 1 and sys.argv[1] in STEPS:
         step, file, *size = sys.argv[1:]
         print(json.dumps(STEPS[step](Path(file), *map(int, size))))

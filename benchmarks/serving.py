@@ -1,18 +1,15 @@
-"""What serving costs beside the model and the verifier, in one run.
+"""What serving costs in addition to the model and the verifier, in one run.
 
     python benchmarks/serving.py --page benchmarks/SERVING.md
 
-Four parts: `CFCRunnable` beside the same calls by hand, in memory; our own arithmetic for one prompt;
-imports in fresh interpreters; and wall time over HTTP, with the requests that the server counted. Whatever is
-compared is timed in turn within the run. Times depend on the machine; the ratios are what counts.
+Four parts: `CFCRunnable` and the same calls by hand, in memory; our own arithmetic for one prompt; imports in
+fresh interpreters; and wall time over HTTP, with the requests that the server counted. Alternatives are timed
+in turn within the run. Times depend on the machine; the ratios are what counts.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib.metadata
-import os
-import platform
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -20,11 +17,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 ROOT = Path(__file__).resolve().parent.parent
-if str(ROOT) not in sys.path:  # run as a file, Python looks beside it only
+if str(ROOT) not in sys.path:  # a script finds only modules of its own folder
     sys.path.insert(0, str(ROOT))
 
 if TYPE_CHECKING:
-    from benchmarks.serving_results import Served
+    from benchmarks.lib.serving_results import ServingResults
 
 PARTS = ("overhead", "arithmetic", "imports", "http")
 PACKAGES = ("langchain-cfc", "langchain-core", "langchain-openai", "openai", "pydantic", "numpy")
@@ -32,7 +29,7 @@ PACKAGES = ("langchain-cfc", "langchain-core", "langchain-openai", "openai", "py
 
 @dataclass(frozen=True)
 class Plan:
-    """What to measure.
+    """What a run measures.
 
     Attributes:
         parts: Some of `PARTS`.
@@ -53,35 +50,37 @@ class Plan:
     verify: float = 0.5
 
 
-def planned(options: argparse.Namespace) -> Plan:
-    """The plan that the options ask for."""
+def make_plan(options: argparse.Namespace) -> Plan:
+    """Make the plan that the options ask for."""
     plan = Plan(parts=tuple(options.only or PARTS))
     if options.quick:
         plan = replace(plan, overhead=8, prompts=20, imports=6, http=6, draw=0.1, verify=0.05)
     return plan
 
 
-def run(plan: Plan) -> Served:
+def run(plan: Plan) -> ServingResults:
     """Measure every part of a plan."""
-    from benchmarks.arithmetic import arithmetic
-    from benchmarks.imports import imports
-    from benchmarks.over_http import over_http
-    from benchmarks.overhead import overhead
-    from benchmarks.serving_results import Served
+    from benchmarks.lib.serving_parts import (
+        measure_arithmetic,
+        measure_http,
+        measure_imports,
+        measure_overhead,
+    )
+    from benchmarks.lib.serving_results import ServingResults
+    from benchmarks.lib.tables import describe_machine, find_versions
 
     found: dict[str, Any] = {}
     if "overhead" in plan.parts:
-        found["overhead"] = overhead(plan.overhead)
+        found["overhead"] = measure_overhead(plan.overhead)
     if "arithmetic" in plan.parts:
-        found["arithmetic"] = arithmetic(plan.prompts)
+        found["arithmetic"] = measure_arithmetic(plan.prompts)
     if "imports" in plan.parts:
-        found["imports"] = imports(plan.imports)
+        found["imports"] = measure_imports(plan.imports)
     if "http" in plan.parts:
-        found["http"], found["requests"] = over_http(plan.http, plan.draw, plan.verify)
-    versions = {name: importlib.metadata.version(name) for name in PACKAGES}
-    return Served(
-        versions={"python": platform.python_version()} | versions,
-        machine=f"{platform.system()} on {platform.machine()} with {os.cpu_count()} cores",
+        found["http"], found["requests"] = measure_http(plan.http, plan.draw, plan.verify)
+    return ServingResults(
+        versions=find_versions(PACKAGES),
+        machine=describe_machine(),
         draw=plan.draw,
         verify=plan.verify,
         **found,
@@ -89,32 +88,28 @@ def run(plan: Plan) -> Served:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure, write and show."""
-    from benchmarks.one_thread import check_threads, one_thread
+    """Measure, write and print."""
+    from benchmarks.lib.threads import check_threads, limit_threads
 
-    one_thread()
-    parser = argparse.ArgumentParser(description="What serving costs beside the model and the verifier.")
+    limit_threads()
+    parser = argparse.ArgumentParser(
+        description="What serving costs in addition to the model and the verifier."
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write what was found")
     parser.add_argument("--page", type=Path, metavar="FILE", help="write the page")
     parser.add_argument("--only", nargs="+", choices=PARTS, help="parts to measure")
     parser.add_argument("--quick", action="store_true", help="few rounds, short latencies")
     options = parser.parse_args(arguments)
-    from rich.console import Console
-
-    from benchmarks.serving_page import page, sheets
+    from benchmarks.lib.serving_results import make_page, make_sheets
+    from benchmarks.lib.tables import print_sheets
 
     check_threads()
-    served = run(planned(options))
+    served = run(make_plan(options))
     if options.json is not None:
         options.json.write_text(served.model_dump_json(indent=1) + "\n", encoding="utf-8")
     if options.page is not None:
-        options.page.write_text(page(served), encoding="utf-8")
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=200)  # a file is as wide as need be
-    for sheet in sheets(served):
-        console.print(sheet.table())
-        console.print()
+        options.page.write_text(make_page(served), encoding="utf-8")
+    print_sheets(make_sheets(served))
 
 
 if __name__ == "__main__":

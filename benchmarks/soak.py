@@ -1,9 +1,9 @@
-"""Many prompts at once over a network that goes wrong in many ways: is every promise kept for each of them?
+"""Many prompts at once over a network with many kinds of faults: does every guarantee of serving hold?
 
     python benchmarks/soak.py --invocations 10000 --concurrency 64
 
-What is served and what is checked stands in `tests/conformance/soaking.py`. It prints a table, and exits
-with 1 if anything was violated. The full run takes some minutes.
+`tests/conformance/soaking.py` says what is served and checked. The benchmark prints a table, and exits with 1
+if anything was violated. The full run takes some minutes.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-if str(ROOT) not in sys.path:  # run as a file, Python looks beside it only
+if str(ROOT) not in sys.path:  # a script finds only modules of its own folder
     sys.path.insert(0, str(ROOT))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Soak, show what was found, and exit with 1 if anything was violated."""
-    from benchmarks.one_thread import one_thread
+    """Soak, print what was found, and exit with 1 if anything was violated."""
+    from benchmarks.lib.threads import limit_threads
 
-    one_thread()
+    limit_threads()
     parser = argparse.ArgumentParser(description="Many prompts at once over a network that goes wrong.")
     parser.add_argument("--invocations", type=int, default=10_000, help="prompts (%(default)s)")
     parser.add_argument("--concurrency", type=int, default=64, help="prompts at once (%(default)s)")
     parser.add_argument("--rounds", type=int, default=20, help="rounds that they come in (%(default)s)")
-    parser.add_argument("--seed", type=int, default=0, help="of what strikes when (%(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="of the faults (%(default)s)")
     options = parser.parse_args(arguments)
-    from rich.console import Console
     from rich.table import Table
 
+    from benchmarks.lib.tables import make_console
     from tests.conformance.soaking import Plan, soak
 
     plan = Plan(
@@ -45,14 +45,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     table = Table("what", "found", title=f"{plan.invocations} prompts, {plan.concurrency} at once", box=None)
     for row in found.rows():
         table.add_row(*row)
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=200)  # a file is as wide as need be
+    console = make_console()
     console.print(table)
     console.print("violated: " + "; ".join(found.violations) if found.violations else "nothing was violated")
     sys.stdout.flush()
     if found.hung:
-        os._exit(1)  # threads that hang would keep the process
+        os._exit(1)  # hanging threads would keep the process alive
     sys.exit(1 if found.violations else 0)
 
 

@@ -1,4 +1,4 @@
-"""What a sweep costs: 100 splits x 7 methods x 8 alphas, beside one HiGHS linear programme per test prompt.
+"""What a sweep costs: 100 splits x 7 methods x 8 alphas, against one HiGHS linear programme per test prompt.
 
     python benchmarks/sweep.py --json sweep.json
 
@@ -22,10 +22,10 @@ from pathlib import Path
 from statistics import median
 
 ROOT = Path(__file__).resolve().parent.parent
-if str(ROOT) not in sys.path:  # run as a file, Python looks beside it only
+if str(ROOT) not in sys.path:  # a script finds only modules of its own folder
     sys.path.insert(0, str(ROOT))
 
-from benchmarks.one_thread import one_thread  # noqa: E402 - the path comes first
+from benchmarks.lib.threads import limit_threads  # noqa: E402 - the path comes first
 
 SPLITS, PROMPTS, CANDIDATES, SAMPLE = 100, 20_000, 50, 40
 ALPHAS = ("0.1", "0.15", "0.2", "0.25", "0.3", "0.35", "0.4", "0.45")
@@ -36,32 +36,24 @@ FEATURES = "meta(difficulty)^2"
 
 def main() -> None:
     """Measure and print."""
-    made = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    made.add_argument("--json", type=Path, metavar="FILE", help="write the figures")
-    made.add_argument("--splits", type=int, default=SPLITS, help="number of splits that are measured")
-    made.add_argument("--sample", type=int, default=SAMPLE, help="number of programmes that are solved")
-    options = made.parse_args()
-    one_thread()
-    found = measured(options.splits, options.sample)
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures")
+    parser.add_argument("--splits", type=int, default=SPLITS, help="number of splits that are measured")
+    parser.add_argument("--sample", type=int, default=SAMPLE, help="number of programmes that are solved")
+    options = parser.parse_args()
+    limit_threads()
+    found = measure_sweep(options.splits, options.sample)
     print(json.dumps(found, indent=2))
     if options.json:
         options.json.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
 
 
-def measured(splits: int, sample: int) -> dict[str, float]:
-    """The figures.
-
-    Args:
-        splits: Number of splits to measure.
-        sample: Number of linear programmes to solve.
-
-    Returns:
-        Seconds, counts and ratios by name.
-    """
+def measure_sweep(splits: int, sample: int) -> dict[str, float]:
+    """Return seconds, counts and ratios by name, from so many splits and linear programmes."""
     import numpy as np
 
-    from benchmarks.peers import highs_warm, scipy_dual
-    from benchmarks.problems import TAU, Problem
+    from benchmarks.lib.peers import highs_warm, scipy_dual
+    from benchmarks.lib.problems import TAU, Problem
     from langchain_cfc.experiments import SyntheticWorld
     from langchain_cfc.experiments.methods import get_methods
     from langchain_cfc.experiments.splits import Comparison, Protocol
@@ -73,7 +65,7 @@ def measured(splits: int, sample: int) -> dict[str, float]:
         get_methods(METHODS), ALPHAS, FEATURES, "all", groups, None, splits, "sweep", test=0.5, fit=0.01
     )
     comparison = Comparison.from_labelled(drawn, protocol)
-    comparison.measure_split(splits)  # caches of the pool are filled once, whatever the number of splits
+    comparison.measure_split(splits)  # fills the caches of the pool, which all splits share
     started = time.perf_counter()
     for number in range(splits):
         comparison.measure_split(number)

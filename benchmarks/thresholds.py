@@ -1,7 +1,7 @@
-"""What exact conditional thresholds cost, and who answers right: ours beside every peer, in one run.
+"""What exact conditional thresholds cost, and which solvers answer right: ours and every peer in one run.
 
     python benchmarks/thresholds.py --json results.json --peer-python PEERS/bin/python
-    python benchmarks/page.py results.json
+    python benchmarks/thresholds.py --from results.json --page benchmarks/RESULTS.md
 
 Peers of this environment are SciPy, highspy, cvxpy and scikit-learn; one that is not installed is left out
 with a note. conditionalconformal needs NumPy < 2.4 and has, with MAPIE, an environment of its own:
@@ -23,35 +23,41 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 ROOT = Path(__file__).resolve().parent.parent
-if str(ROOT) not in sys.path:  # run as a file, Python looks beside it only
+if str(ROOT) not in sys.path:  # a script finds only modules of its own folder
     sys.path.insert(0, str(ROOT))
 
 if TYPE_CHECKING:
-    from benchmarks.grid import Plan
+    from benchmarks.lib.threshold_run import Plan
 
 
-def parser() -> argparse.ArgumentParser:
-    """The command line."""
-    from benchmarks.problems import KINDS
+def make_parser() -> argparse.ArgumentParser:
+    """Make the parser of the command line."""
+    from benchmarks.lib.problems import KINDS
 
-    description = "Cost and exactness of conditional thresholds beside every peer, one BLAS thread each."
-    made = argparse.ArgumentParser(description=description)
-    made.add_argument("--json", type=Path, metavar="FILE", help="write the results, cell by cell")
-    made.add_argument("--quick", action="store_true", help="small problems, few repetitions: minutes")
-    made.add_argument("--only", choices=("peers", "sizes"), help="only up to N = 100,000, or only ours")
-    made.add_argument("--runs", type=int, metavar="R", help="repetitions of what takes long")
-    made.add_argument("--limit", type=float, metavar="SECONDS", help="how long one step of a peer may take")
-    made.add_argument("--ridge", type=float, metavar="PENALTY", help="measure ridge with this penalty too")
-    made.add_argument("--peer-python", type=Path, metavar="PATH", help="interpreter that has the other peers")
-    made.add_argument("--kinds", nargs="+", choices=tuple(KINDS), help="kinds of problems")
-    made.add_argument("--dimensions", nargs="+", type=int, metavar="D", help="numbers of features")
-    made.add_argument("--sizes", nargs="+", type=int, metavar="N", help="numbers of calibration prompts")
-    return made
+    description = "Cost and exactness of conditional thresholds and of every peer, one BLAS thread each."
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the results, cell by cell")
+    parser.add_argument(
+        "--page", type=Path, metavar="FILE", help="write the page, and its picture next to it"
+    )
+    parser.add_argument("--from", type=Path, metavar="FILE", help="read what --json wrote, measure nothing")
+    parser.add_argument("--quick", action="store_true", help="small problems, few repetitions: minutes")
+    parser.add_argument("--only", choices=("peers", "sizes"), help="only up to N = 100,000, or only ours")
+    parser.add_argument("--runs", type=int, metavar="R", help="repetitions of what takes long")
+    parser.add_argument("--limit", type=float, metavar="SECONDS", help="how long one step of a peer may take")
+    parser.add_argument("--ridge", type=float, metavar="PENALTY", help="measure ridge with this penalty too")
+    parser.add_argument(
+        "--peer-python", type=Path, metavar="PATH", help="interpreter that has the other peers"
+    )
+    parser.add_argument("--kinds", nargs="+", choices=tuple(KINDS), help="kinds of problems")
+    parser.add_argument("--dimensions", nargs="+", type=int, metavar="D", help="numbers of features")
+    parser.add_argument("--sizes", nargs="+", type=int, metavar="N", help="numbers of calibration prompts")
+    return parser
 
 
-def planned(options: argparse.Namespace) -> Plan:
-    """The plan that the options ask for."""
-    from benchmarks.grid import Plan
+def make_plan(options: argparse.Namespace) -> Plan:
+    """Make the plan that the options ask for."""
+    from benchmarks.lib.threshold_run import Plan
 
     plan = Plan(peer_python=options.peer_python and options.peer_python.absolute())
     if options.quick:
@@ -84,31 +90,34 @@ def planned(options: argparse.Namespace) -> Plan:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure, write and show."""
-    from benchmarks.one_thread import check_threads, one_thread
+    """Measure, write and print."""
+    from benchmarks.lib.threads import check_threads, limit_threads
 
-    one_thread()
-    command = parser()
-    options = command.parse_args(arguments)
+    limit_threads()
+    parser = make_parser()
+    options = parser.parse_args(arguments)
     if options.peer_python is not None and not options.peer_python.is_file():
-        command.error(f"there is no interpreter at {options.peer_python}")
-    from rich.console import Console
+        parser.error(f"there is no interpreter at {options.peer_python}")
+    from benchmarks.lib.tables import print_sheets
+    from benchmarks.lib.threshold_picture import draw_costs
+    from benchmarks.lib.threshold_results import Results
+    from benchmarks.lib.threshold_run import ThresholdRun
+    from benchmarks.lib.threshold_tables import PICTURE, make_page, make_sheets
 
-    from benchmarks.grid import Run
-    from benchmarks.sheets import sheets
-
-    check_threads()
-    run = Run(planned(options))
-    results = run.results
-    for results in run.go():
-        if options.json is not None:
-            options.json.write_text(results.model_dump_json(indent=1) + "\n", encoding="utf-8")
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=160)  # a file is as wide as need be
-    for sheet in sheets(results):
-        console.print(sheet.table())
-        console.print()
+    earlier: Path | None = getattr(options, "from")
+    if earlier is not None:
+        results = Results.model_validate_json(earlier.read_text(encoding="utf-8"))
+    else:
+        check_threads()
+        run = ThresholdRun(make_plan(options))
+        results = run.results
+        for results in run.run():
+            if options.json is not None:
+                options.json.write_text(results.model_dump_json(indent=1) + "\n", encoding="utf-8")
+    if options.page is not None:
+        draw_costs(results, options.page.with_name(PICTURE))
+        options.page.write_text(make_page(results), encoding="utf-8")
+    print_sheets(make_sheets(results), width=160)
     if results.failures:
         raise SystemExit(1)
 

@@ -1,12 +1,12 @@
-"""What verifiers are worth on recorded candidates: how well their scores tell right from wrong.
+"""How well the scores of verifiers tell right from wrong on recorded candidates.
 
     python benchmarks/verifiers.py --base-url http://localhost:8000/v1 --page benchmarks/VERIFIERS.md
 
 Every verifier scores the candidates of the same prompts, drawn by a seed from the recording that the package
 ships or from a records file. Verifiers that ask a chat model need `--base-url`, any OpenAI-compatible server,
 those that ask embeddings or a reward model `--embeddings-url` or `--reward-url`; the others run without.
-Beside each AUROC stands a control: the same scores handed to other prompts. The exit code is 1 if a verifier
-could score no prompt at all.
+Each AUROC has a control: the same scores given to other prompts. The exit code is 1 if a verifier could score
+no prompt at all.
 """
 
 from __future__ import annotations
@@ -16,17 +16,18 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 ROOT = Path(__file__).resolve().parent.parent
-if str(ROOT) not in sys.path:  # run as a file, Python looks beside it only
+if str(ROOT) not in sys.path:  # a script finds only modules of its own folder
     sys.path.insert(0, str(ROOT))
 
 if TYPE_CHECKING:
     from langchain_openai import ChatOpenAI, OpenAIEmbeddings
 
-    from benchmarks.verifiers_page import Compared, Row
+    from benchmarks.lib.verifier_results import VerifierResults, VerifierRow
     from langchain_cfc import PromptRecord
     from langchain_cfc.sampling import DrawnCandidate
     from langchain_cfc.verifiers import Verifier
@@ -34,22 +35,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Server:
-    """A model that verifiers ask.
-
-    Attributes:
-        base_url: Address of an OpenAI-compatible server, or of one that rewards as vLLM does.
-        model: The model's name there.
-        api_key: Its key.
-        said: What the page says of it.
-    """
+    """A model that verifiers call, on an OpenAI-compatible server or one that rewards as vLLM does."""
 
     base_url: str
     model: str
     api_key: str
-    said: str
+    description: str
 
-    def chat(self) -> ChatOpenAI:
-        """A client at temperature 0, so that judgements can be repeated."""
+    def make_chat(self) -> ChatOpenAI:
+        """Make a client at temperature 0, so that judgements can be repeated."""
         from langchain_openai import ChatOpenAI
         from pydantic import SecretStr
 
@@ -57,8 +51,8 @@ class Server:
             base_url=self.base_url, model=self.model, api_key=SecretStr(self.api_key), temperature=0.0
         )
 
-    def embeddings(self) -> OpenAIEmbeddings:
-        """A client that sends texts: token numbers of OpenAI's models mean nothing to others."""
+    def make_embeddings(self) -> OpenAIEmbeddings:
+        """Make a client that sends texts: token numbers of OpenAI's models mean nothing to others."""
         from langchain_openai import OpenAIEmbeddings
         from pydantic import SecretStr
 
@@ -70,88 +64,71 @@ class Server:
         )
 
 
-def _sequence_probability() -> Verifier:
-    from langchain_cfc.verifiers.sequence_probability import SequenceProbability
-
-    return SequenceProbability()
-
-
-def _self_consistency() -> Verifier:
-    from langchain_cfc.verifiers.self_consistency import SelfConsistency
-
-    return SelfConsistency()
-
-
-def _p_true(server: Server) -> Verifier:
-    from langchain_cfc.verifiers.p_true import PTrue
-
-    return PTrue(server.chat())
-
-
-def _p_true_words(server: Server) -> Verifier:
-    from langchain_cfc.verifiers.p_true import PTrue
-
-    return PTrue(server.chat(), wording="words")
-
-
-def _p_true_ideas(server: Server) -> Verifier:
-    from langchain_cfc.verifiers.p_true import PTrue
-
-    return PTrue(server.chat(), ideas=True)
-
-
-def _judge(server: Server) -> Verifier:
-    from langchain_cfc.verifiers.model_judge import ModelJudge
-
-    return ModelJudge(server.chat())
-
-
-def _judge_stating(server: Server) -> Verifier:
-    from langchain_cfc.verifiers.model_judge import ModelJudge
-
-    return ModelJudge(server.chat(), mode="structured")
-
-
-def _evaluator(server: Server) -> Verifier:
+def _make_evaluator(server: Server) -> Verifier:
     from openevals.llm import create_llm_as_judge
     from openevals.prompts import CORRECTNESS_PROMPT
 
     from langchain_cfc.verifiers import from_evaluator
 
-    # No reference answer is known where candidates are judged.
+    # There are no reference answers where candidates are judged.
     prompt = CORRECTNESS_PROMPT.partition("Use the reference outputs")[0]
-    return from_evaluator(create_llm_as_judge(prompt=prompt, judge=server.chat(), use_reasoning=False))
+    return from_evaluator(create_llm_as_judge(prompt=prompt, judge=server.make_chat(), use_reasoning=False))
 
 
-def _embedding_similarity(server: Server) -> Verifier:
-    from langchain_cfc.verifiers.embedding_similarity import EmbeddingSimilarity
+def _make_sequence_probability() -> Verifier:
+    from langchain_cfc.verifiers import SequenceProbability
 
-    return EmbeddingSimilarity(server.embeddings())
+    return SequenceProbability()
 
 
-def _reward_model(server: Server) -> Verifier:
-    from langchain_cfc.verifiers.reward_model import RewardModel
+def _make_self_consistency() -> Verifier:
+    from langchain_cfc.verifiers import SelfConsistency
+
+    return SelfConsistency()
+
+
+def _make_p_true(server: Server, **settings: Any) -> Verifier:
+    from langchain_cfc.verifiers import PTrue
+
+    return PTrue(server.make_chat(), **settings)
+
+
+def _make_judge(server: Server, **settings: Any) -> Verifier:
+    from langchain_cfc.verifiers import ModelJudge
+
+    return ModelJudge(server.make_chat(), **settings)
+
+
+def _make_embedding_similarity(server: Server) -> Verifier:
+    from langchain_cfc.verifiers import EmbeddingSimilarity
+
+    return EmbeddingSimilarity(server.make_embeddings())
+
+
+def _make_reward_model(server: Server) -> Verifier:
+    from langchain_cfc.verifiers import RewardModel
 
     return RewardModel(server.base_url, server.model, api_key=server.api_key)
 
 
-# What asks nobody, and what asks whom. Further verifiers get a line here.
+# Verifiers that call no model, and those that do, by kind of model. Further verifiers get a line here.
 OF_CANDIDATES: Mapping[str, Callable[[], Verifier]] = {
-    "SequenceProbability": _sequence_probability,
-    "SelfConsistency": _self_consistency,
+    "SequenceProbability": _make_sequence_probability,
+    "SelfConsistency": _make_self_consistency,
 }
 OF_SERVERS: Mapping[str, Mapping[str, Callable[[Server], Verifier]]] = {
     "judging model": {
-        "PTrue": _p_true,
-        "PTrue, words": _p_true_words,
-        "PTrue, ideas": _p_true_ideas,
-        "ModelJudge, logprobs": _judge,
-        "ModelJudge, structured": _judge_stating,
-        "from_evaluator, openevals": _evaluator,
+        "PTrue": _make_p_true,
+        "PTrue, words": partial(_make_p_true, wording="words"),
+        "PTrue, ideas": partial(_make_p_true, ideas=True),
+        "ModelJudge, logprobs": _make_judge,
+        "ModelJudge, structured": partial(_make_judge, mode="structured"),
+        "from_evaluator, openevals": _make_evaluator,
     },
-    "embeddings": {"EmbeddingSimilarity": _embedding_similarity},
-    "reward model": {"RewardModel": _reward_model},
+    "embeddings": {"EmbeddingSimilarity": _make_embedding_similarity},
+    "reward model": {"RewardModel": _make_reward_model},
 }
+LOGPROB = "sequence_logprob"
 KINDS = {name: kind for kind, makers in OF_SERVERS.items() for name in makers}
 REMARKS = {
     "from_evaluator, openevals": "`create_llm_as_judge` with `use_reasoning=False` and the correctness "
@@ -159,8 +136,8 @@ REMARKS = {
 }
 
 
-def servers(options: argparse.Namespace) -> dict[str, Server]:
-    """The servers that were named, by kind."""
+def list_servers(options: argparse.Namespace) -> dict[str, Server]:
+    """List the servers that were given, by kind of model."""
     judge = options.judge or options.model
     named = {
         "judging model": Server(options.base_url, options.model, options.api_key, judge),
@@ -172,32 +149,32 @@ def servers(options: argparse.Namespace) -> dict[str, Server]:
     return {kind: server for kind, server in named.items() if server.base_url}
 
 
-def made(names: Sequence[str], asked: Mapping[str, Server]) -> Iterator[tuple[str, Verifier, str]]:
-    """The verifiers of some names, each with a remark; those that ask a server only if there is one."""
+def make_verifiers(names: Sequence[str], asked: Mapping[str, Server]) -> Iterator[tuple[str, Verifier, str]]:
+    """Make verifiers by name, each with a remark; those that call a model only if its server is given."""
     for name in names:
         if name in OF_CANDIDATES:
             yield name, OF_CANDIDATES[name](), ""
         elif (server := asked.get(KINDS[name])) is not None:
-            yield name, OF_SERVERS[KINDS[name]][name](server), remark(name, server)
+            yield name, OF_SERVERS[KINDS[name]][name](server), make_remark(name, server)
 
 
-def remark(name: str, server: Server) -> str:
-    """What the page says of a verifier, beyond the judging model that it states once for all."""
+def make_remark(name: str, server: Server) -> str:
+    """Make what the page adds about a verifier; it names the judging model once for all."""
     if name in REMARKS:
         return REMARKS[name]
-    return "" if KINDS[name] == "judging model" else server.said
+    return "" if KINDS[name] == "judging model" else server.description
 
 
-def unmeasured(found: Compared, options: argparse.Namespace) -> dict[str, str]:
-    """Verifiers that were to be measured and have nobody to ask, and whom they would."""
+def list_unmeasured(found: VerifierResults, options: argparse.Namespace) -> dict[str, str]:
+    """List the verifiers without a model to call, and the kind of model."""
     done = {row.name for row in found.rows}
-    there = servers(options)
+    there = list_servers(options)
     left = [name for name in options.only if name in KINDS and name not in done]
     return {name: KINDS[name] for name in left if KINDS[name] not in there}
 
 
-def as_draws(record: PromptRecord) -> list[DrawnCandidate]:
-    """Recorded candidates as they were drawn, with the log-probability of the whole as that of one token."""
+def make_draws(record: PromptRecord) -> list[DrawnCandidate]:
+    """Make draws of recorded candidates, with the log-probability of the whole as that of one token."""
     from langchain_core.messages import AIMessage
 
     from langchain_cfc.sampling import DrawnCandidate
@@ -212,11 +189,8 @@ def as_draws(record: PromptRecord) -> list[DrawnCandidate]:
     return draws
 
 
-LOGPROB = "sequence_logprob"
-
-
-def chosen(records: Iterable[PromptRecord], size: int, seed: int) -> list[PromptRecord]:
-    """Some prompts at random, always the same for a seed."""
+def choose_prompts(records: Iterable[PromptRecord], size: int, seed: int) -> list[PromptRecord]:
+    """Choose prompts at random, the same for the same seed."""
     import numpy as np
 
     ordered = sorted(records, key=lambda record: record.id)
@@ -226,9 +200,9 @@ def chosen(records: Iterable[PromptRecord], size: int, seed: int) -> list[Prompt
 
 def compare(
     name: str, verifier: Verifier, records: Sequence[PromptRecord], concurrency: int, seed: int
-) -> Row:
+) -> VerifierRow:
     """Score all prompts, one after the other, with at most `concurrency` requests at once."""
-    from benchmarks.verifiers_page import row
+    from benchmarks.lib.verifier_results import make_row
     from langchain_cfc.errors import VerifierError
     from langchain_cfc.execution import CallLimits, ConcurrencyLimiter, apply_limits, run_flow
     from langchain_cfc.verifiers import VerifierInput
@@ -240,56 +214,58 @@ def compare(
     began = time.perf_counter()
     with apply_limits(CallLimits(ConcurrencyLimiter(concurrency))):
         for record in records:
-            given = VerifierInput(prompt=record.input, candidates=as_draws(record))
+            given = VerifierInput(prompt=record.input, candidates=make_draws(record))
             try:
                 found = run_flow(call.invoke_one(given, {}))
                 scored.append((record, check_scores(found, len(record.candidates))))
             except VerifierError as error:
                 failures.append(str(error))
     seconds = time.perf_counter() - began
-    return row(name, scored, failures, seconds / len(records), seed)
+    return make_row(name, scored, failures, seconds / len(records), seed)
 
 
-def parser() -> argparse.ArgumentParser:
-    """The command line."""
+def make_parser() -> argparse.ArgumentParser:
+    """Make the parser of the command line."""
     names = [*OF_CANDIDATES, *KINDS]
-    read = argparse.ArgumentParser(description="How well verifiers tell right from wrong, on records.")
-    read.add_argument("--base-url", metavar="URL", help="an OpenAI-compatible server, for model judges")
-    read.add_argument("--model", default="any", metavar="NAME", help="the judging model's name there")
-    read.add_argument("--api-key", default="none", metavar="KEY", help="the key of all servers")
-    read.add_argument("--judge", default="", metavar="TEXT", help="what the page calls the judging model")
+    parser = argparse.ArgumentParser(description="How well verifiers tell right from wrong, on records.")
+    parser.add_argument("--base-url", metavar="URL", help="an OpenAI-compatible server, for model judges")
+    parser.add_argument("--model", default="any", metavar="NAME", help="the judging model's name there")
+    parser.add_argument("--api-key", default="none", metavar="KEY", help="the key of all servers")
+    parser.add_argument("--judge", default="", metavar="TEXT", help="what the page calls the judging model")
     for kind, where in (("embeddings", "an OpenAI-compatible server"), ("reward", "a server of /score")):
-        read.add_argument(f"--{kind}-url", metavar="URL", help=f"{where}, for {kind}")
-        read.add_argument(f"--{kind}-model", default="any", metavar="NAME", help="the model's name there")
-        read.add_argument(f"--{kind}", default="", metavar="TEXT", help="what the page says of the model")
-    read.add_argument(
+        parser.add_argument(f"--{kind}-url", metavar="URL", help=f"{where}, for {kind}")
+        parser.add_argument(f"--{kind}-model", default="any", metavar="NAME", help="the model's name there")
+        parser.add_argument(f"--{kind}", default="", metavar="TEXT", help="what the page says of the model")
+    parser.add_argument(
         "--records", type=Path, metavar="FILE", help="records; the shipped recording if left out"
     )
-    read.add_argument("--prompts", type=int, default=80, metavar="N", help="number of prompts")
-    read.add_argument("--seed", type=int, default=0, help="which prompts, and which shuffle")
-    read.add_argument("--concurrency", type=int, default=2, metavar="C", help="requests at once")
-    read.add_argument(
+    parser.add_argument("--prompts", type=int, default=80, metavar="N", help="number of prompts")
+    parser.add_argument("--seed", type=int, default=0, help="which prompts, and which shuffle")
+    parser.add_argument("--concurrency", type=int, default=2, metavar="C", help="requests at once")
+    parser.add_argument(
         "--only", nargs="+", choices=names, default=names, metavar="NAME", help=", ".join(names)
     )
-    read.add_argument("--json", type=Path, metavar="FILE", help="write what was found")
-    read.add_argument("--resume", action="store_true", help="keep what the JSON file holds, measure the rest")
-    read.add_argument("--page", type=Path, metavar="FILE", help="write the page")
-    return read
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write what was found")
+    parser.add_argument(
+        "--resume", action="store_true", help="keep what the JSON file holds, measure the rest"
+    )
+    parser.add_argument("--page", type=Path, metavar="FILE", help="write the page")
+    return parser
 
 
-def run(options: argparse.Namespace) -> Iterator[Compared]:
-    """What was found so far, after every verifier."""
-    from benchmarks.verifiers_page import Compared
+def run(options: argparse.Namespace) -> Iterator[VerifierResults]:
+    """Yield the results so far after every verifier."""
+    from benchmarks.lib.verifier_results import VerifierResults
     from langchain_cfc.demo import load_recording
     from langchain_cfc.records import read_records
 
     source = load_recording() if options.records is None else read_records(str(options.records))
-    records = chosen(source, options.prompts, options.seed)
+    records = choose_prompts(source, options.prompts, options.seed)
     said = (source.provenance.generator if source.provenance else None) or {}
-    asked = servers(options)
-    found = Compared(
+    asked = list_servers(options)
+    found = VerifierResults(
         generator=str(said.get("id", "not stated")),
-        judge=asked["judging model"].said if "judging model" in asked else "",
+        judge=asked["judging model"].description if "judging model" in asked else "",
         n=len(records[0].candidates),
         prompts=len(records),
         distinct=sum(len({one.text for one in record.candidates}) for record in records),
@@ -297,22 +273,18 @@ def run(options: argparse.Namespace) -> Iterator[Compared]:
         rows=(),
     )
     if options.resume:
-        found = resumed(found, options.json)
+        found = resume(found, options.json)
         yield found
     done = {row.name for row in found.rows}
-    for name, verifier, more in made([name for name in options.only if name not in done], asked):
+    for name, verifier, more in make_verifiers([name for name in options.only if name not in done], asked):
         row = compare(name, verifier, records, options.concurrency, options.seed)
         row = row.model_copy(update={"remark": more})
         found = found.model_copy(update={"rows": (*found.rows, row)})
         yield found
 
 
-def resumed(fresh: Compared, path: Path) -> Compared:
-    """What a run found before it was stopped.
-
-    Raises:
-        SystemExit: If that was a run of something else.
-    """
+def resume(fresh: VerifierResults, path: Path) -> VerifierResults:
+    """Read the results of a stopped run; exit if it measured something else."""
     before = fresh.model_validate_json(path.read_text(encoding="utf-8"))
     if before.model_copy(update={"rows": ()}) != fresh:
         msg = f"{path} is of other prompts, another seed or another judging model: write to another file"
@@ -321,28 +293,24 @@ def resumed(fresh: Compared, path: Path) -> Compared:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure, write and show."""
-    options = parser().parse_args(arguments)
+    """Measure, write and print."""
+    options = make_parser().parse_args(arguments)
     if options.resume and options.json is None:
-        parser().error("--resume needs the file of --json")
-    from rich.console import Console
-
-    from benchmarks.verifiers_page import page, sheet
+        make_parser().error("--resume needs the file of --json")
+    from benchmarks.lib.tables import print_sheets
+    from benchmarks.lib.verifier_results import make_page, make_sheet
 
     found = None
     for found in run(options):
         if options.json is not None:
             options.json.write_text(found.model_dump_json(indent=1) + "\n", encoding="utf-8")
         if options.page is not None:
-            options.page.write_text(page(found, unmeasured(found, options)), encoding="utf-8")
+            options.page.write_text(make_page(found, list_unmeasured(found, options)), encoding="utf-8")
     if found is None:
-        parser().error(
+        make_parser().error(
             "nothing to measure: verifiers that ask a model need --base-url, --embeddings-url or --reward-url"
         )
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=160)  # a file is as wide as need be
-    console.print(sheet(found).table())
+    print_sheets([make_sheet(found)], width=160)
     if any(one.prompts == 0 for one in found.rows):
         raise SystemExit(1)
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.verifiers import KINDS, OF_CANDIDATES, chosen, main
-from benchmarks.verifiers_page import Area, Compared, Row
+from benchmarks.lib.verifier_results import Auroc, VerifierResults, VerifierRow
+from benchmarks.verifiers import KINDS, OF_CANDIDATES, choose_prompts, main
 from langchain_cfc.demo import load_recording
 from langchain_cfc.records import PromptRecord, write_records
 from langchain_cfc.scoring import compute_auroc
@@ -21,11 +21,13 @@ from tests.verifiers.judges import candidate_of
 PROMPTS = 60
 
 
-def run(tmp_path: Path, *arguments: str) -> tuple[Compared, str]:
+def run(tmp_path: Path, *arguments: str) -> tuple[VerifierResults, str]:
     """What a run found, as data and as a page."""
     found, page = tmp_path / "found.json", tmp_path / "page.md"
     main(["--prompts", str(PROMPTS), "--json", str(found), "--page", str(page), *arguments])
-    return Compared.model_validate_json(found.read_text(encoding="utf-8")), page.read_text(encoding="utf-8")
+    return VerifierResults.model_validate_json(found.read_text(encoding="utf-8")), page.read_text(
+        encoding="utf-8"
+    )
 
 
 def test_without_a_server_only_verifiers_that_ask_no_model_run(tmp_path: Path) -> None:
@@ -34,7 +36,7 @@ def test_without_a_server_only_verifiers_that_ask_no_model_run(tmp_path: Path) -
     assert "No model was asked." in page
     for name, kind in KINDS.items():
         assert f"- {name}: not measured, no {kind} could be had where this was run." in page
-    records = chosen(load_recording(), PROMPTS, 0)
+    records = choose_prompts(load_recording(), PROMPTS, 0)
     scores = np.array([[one.score for one in record.candidates] for record in records])
     correct = np.array([[one.correct for one in record.candidates] for record in records])
     expected = compute_auroc(scores, correct)
@@ -47,7 +49,7 @@ def test_without_a_server_only_verifiers_that_ask_no_model_run(tmp_path: Path) -
 
 
 def test_the_seed_settles_the_prompts() -> None:
-    first, again, other = (chosen(load_recording(), 20, seed) for seed in (1, 1, 2))
+    first, again, other = (choose_prompts(load_recording(), 20, seed) for seed in (1, 1, 2))
     assert first == again != other
 
 
@@ -74,7 +76,7 @@ class Oracle(Mapping[str, Sequence[Answer]]):
 
 def test_a_judge_that_knows_is_told_from_its_control(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    script = Script(Oracle(chosen(load_recording(), PROMPTS, 0)))
+    script = Script(Oracle(choose_prompts(load_recording(), PROMPTS, 0)))
     with serving(script) as url:
         found, page = run(
             tmp_path, "--base-url", url, "--judge", "an oracle", "--only", "ModelJudge, logprobs"
@@ -92,7 +94,7 @@ def test_a_judge_that_knows_is_told_from_its_control(tmp_path: Path, monkeypatch
     assert "not measured" not in page
 
 
-def told_apart(row: Row) -> Area:
+def told_apart(row: VerifierRow) -> Auroc:
     """The AUROC of a row whose control tells nothing."""
     assert row.area is not None
     assert row.control is not None
@@ -116,7 +118,7 @@ def test_an_evaluator_of_openevals_is_asked_once_for_each_text(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    script = Script(Evaluator(chosen(load_recording(), PROMPTS, 0)), logprobs=False)
+    script = Script(Evaluator(choose_prompts(load_recording(), PROMPTS, 0)), logprobs=False)
     with serving(script) as url:
         found, page = run(tmp_path, "--base-url", url, "--only", "from_evaluator, openevals")
     [row] = found.rows
@@ -131,7 +133,7 @@ def test_embeddings_of_candidate_and_question_are_compared(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    records = chosen(load_recording(), PROMPTS, 0)
+    records = choose_prompts(load_recording(), PROMPTS, 0)
     script = Script({})
     with serving(script) as url:
         found, page = run(
@@ -166,7 +168,7 @@ def test_a_reward_model_is_asked_where_there_is_one(tmp_path: Path, monkeypatch:
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     rewards = {
         str(record.input): {str(one.text): 0.9 if one.correct else 0.1 for one in record.candidates}
-        for record in chosen(load_recording(), PROMPTS, 0)
+        for record in choose_prompts(load_recording(), PROMPTS, 0)
     }
     with serving(Script({}, rewards=rewards)) as url:
         found, page = run(tmp_path, "--reward-url", url, "--reward", "labels.", "--only", "RewardModel")
@@ -190,7 +192,7 @@ def test_a_judge_that_fails_is_shown_and_is_no_success(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    records = chosen(load_recording(), 2, 0)
+    records = choose_prompts(load_recording(), 2, 0)
     path = tmp_path / "two.jsonl"
     write_records(path, records)
     arguments = ["--records", str(path), "--only", "PTrue", "ModelJudge, logprobs"]

@@ -22,8 +22,8 @@ def test_a_small_run_of_ours_alone_measures_and_agrees_with_itself(tmp_path: Pat
     assert "Calibration, groups" in ran.stdout
     sys.path.insert(0, str(ROOT))
     try:
-        from benchmarks.figures import figures
-        from benchmarks.results import Results
+        from benchmarks.lib.threshold_results import Results
+        from benchmarks.lib.threshold_tables import list_targets
     finally:
         sys.path.remove(str(ROOT))
     results = Results.model_validate_json(found.read_text(encoding="utf-8"))
@@ -31,7 +31,7 @@ def test_a_small_run_of_ours_alone_measures_and_agrees_with_itself(tmp_path: Pat
     assert cell.ours.differ_restored == 0
     assert cell.ours.batch_agreement is not None
     assert cell.ours.batch_agreement.largest == 0.0
-    verdicts = {figure.name: figure.verdict for figure in figures(results)}
+    verdicts = {target.name: target.verdict for target in list_targets(results)}
     assert verdicts["artifact of one level, d = 3"] == "met"
     assert verdicts["largest difference from HiGHS"] == "not measured"
 
@@ -48,15 +48,14 @@ def served_in_a_quick_run(tmp_path: Path, *parts: str) -> tuple[str, str]:
 @pytest.mark.long
 def test_a_quick_run_in_memory_times_every_row(tmp_path: Path) -> None:
     found, page = served_in_a_quick_run(tmp_path, "overhead")
-    from benchmarks.serving_page import figures
-    from benchmarks.serving_results import Served
+    from benchmarks.lib.serving_results import ServingResults, list_targets
 
-    served = Served.model_validate_json(found)
+    served = ServingResults.model_validate_json(found)
     rows = [(row.way, row.distinct) for row in served.overhead]
     assert rows == [("invoke", 20), ("ainvoke", 20), ("invoke", 4), ("ainvoke", 4)]
     for row in served.overhead:
         assert row.ratio.low <= row.ratio.median <= row.ratio.high
-    verdicts = {figure.name: figure.verdict for figure in figures(served)}
+    verdicts = {target.name: target.verdict for target in list_targets(served)}
     assert verdicts["`invoke` over by hand, in memory"] in {"met", "not met"}
     assert verdicts["one prompt over HTTP, over draw + verify"] == "not measured"
     assert "## Overhead in memory" in page
@@ -67,9 +66,9 @@ def test_a_quick_run_in_memory_times_every_row(tmp_path: Path) -> None:
 @pytest.mark.long
 def test_a_quick_run_of_arithmetic_times_parts_below_the_whole(tmp_path: Path) -> None:
     found, _ = served_in_a_quick_run(tmp_path, "arithmetic")
-    from benchmarks.serving_results import Served
+    from benchmarks.lib.serving_results import ServingResults
 
-    cases = Served.model_validate_json(found).arithmetic
+    cases = ServingResults.model_validate_json(found).arithmetic
     assert [case.d for case in cases] == [1, 2, 5, 14]
     for case in cases:
         # Of the same calls, so that no other process can turn it round.
@@ -81,9 +80,9 @@ def test_a_quick_run_of_arithmetic_times_parts_below_the_whole(tmp_path: Path) -
 @pytest.mark.long
 def test_a_quick_run_over_http_waits_and_counts(tmp_path: Path) -> None:
     found, _ = served_in_a_quick_run(tmp_path, "http")
-    from benchmarks.serving_results import Served
+    from benchmarks.lib.serving_results import ServingResults
 
-    served = Served.model_validate_json(found)
+    served = ServingResults.model_validate_json(found)
     assert len(served.http) == 4
     for row in served.http:
         # Nothing is faster than the server; less would mean that something was not asked.
@@ -105,7 +104,7 @@ def test_a_small_soak_prints_what_it_found() -> None:
 
 @pytest.mark.parametrize("rounds", [6, 9, 40, 400])
 def test_the_interval_of_a_ratio_is_the_sign_tests(rounds: int) -> None:
-    from benchmarks.alternate import Ratio
+    from benchmarks.lib.timing import Ratio
 
     ratio = Ratio.of([2.0 * number for number in range(1, rounds + 1)], [2.0] * rounds)
     assert ratio.median == (rounds + 1) / 2
@@ -116,7 +115,7 @@ def test_the_interval_of_a_ratio_is_the_sign_tests(rounds: int) -> None:
 
 
 def test_too_few_rounds_give_no_interval() -> None:
-    from benchmarks.alternate import Ratio
+    from benchmarks.lib.timing import Ratio
 
     with pytest.raises(ValueError, match="5 rounds give no interval"):
         Ratio.of([1.0] * 5, [1.0] * 5)

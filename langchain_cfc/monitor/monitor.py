@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 # Limit of results and failures that wait to be written. If the database is unavailable for long, later ones
-# are lost, and count_weightings.
+# are lost, and counted.
 _MAX_WAITING = 100_000
 # Limit of unfinished runs; of the oldest beyond it the end was never reported, as when a stream is left.
 _MAX_RUNS = 100_000

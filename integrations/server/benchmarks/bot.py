@@ -9,7 +9,7 @@ from typing import Any
 
 from langchain_core.runnables import Runnable, RunnableLambda
 
-from benchmarks.in_memory import FEATURES, InMemoryModel, calibrated
+from benchmarks.lib.in_memory import FEATURES, InMemoryModel, calibrate_artifact
 from langchain_cfc import CalibrationArtifact, CFCRunnable
 from langchain_cfc.demo import load_recording
 
@@ -19,7 +19,7 @@ DELAY = 0.02
 
 def artifact() -> CalibrationArtifact:
     """Calibrated on the recording that ships, n = 10."""
-    return calibrated(list(load_recording()), FEATURES)
+    return calibrate_artifact(list(load_recording()), FEATURES)
 
 
 def verify(_: Any, candidates: Sequence[Any]) -> list[float]:

@@ -12,9 +12,7 @@ round being the second of the next.
 from __future__ import annotations
 
 import argparse
-import importlib.metadata
 import os
-import platform
 import sys
 import tempfile
 import time
@@ -25,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 ROOT = Path(__file__).resolve().parents[3]
-if str(ROOT) not in sys.path:  # run as a file, Python looks beside it only
+if str(ROOT) not in sys.path:  # a script finds only modules of its own folder
     sys.path.insert(0, str(ROOT))
 
 if TYPE_CHECKING:
@@ -103,6 +101,7 @@ def sides() -> Iterator[dict[str, tuple[Asker, tuple[int, ...]]]]:
 
 def measure(plan: Plan) -> Load:
     """Rounds, each of saturation first and then of half of it."""
+    from benchmarks.lib.tables import describe_machine, find_versions
     from integrations.server.benchmarks.load_results import Load, Round, Saturation
 
     with sides() as found:
@@ -129,9 +128,8 @@ def measure(plan: Plan) -> Load:
             for name in ordered(list(found), turn):
                 rounds[name].append(taken(name, half(rates["server"][turn]), turn))
     return Load(
-        versions={"python": platform.python_version()}
-        | {name: importlib.metadata.version(name) for name in PACKAGES},
-        machine=f"{platform.system()} on {platform.machine()} with {os.cpu_count()} cores",
+        versions=find_versions(PACKAGES),
+        machine=describe_machine(),
         seconds=plan.seconds,
         saturation=Saturation(server=tuple(rates["server"]), chain=tuple(rates["chain"])),
         rounds={name: tuple(kept) for name, kept in rounds.items()},
@@ -168,17 +166,16 @@ def load() -> float:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure, write and show."""
-    from benchmarks.one_thread import check_threads, one_thread
+    from benchmarks.lib.threads import check_threads, limit_threads
 
-    one_thread()
+    limit_threads()
     parser = argparse.ArgumentParser(description="What the server adds to calling the chain.")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write what was found")
     parser.add_argument("--page", type=Path, metavar="FILE", help="write the page")
     parser.add_argument("--quick", action="store_true", help="few and short rounds")
     parser.add_argument("--rounds", type=int, help="another number of rounds")
     options = parser.parse_args(arguments)
-    from rich.console import Console
-
+    from benchmarks.lib.tables import print_sheets
     from integrations.server.benchmarks.load_page import page, sheets
 
     check_threads()
@@ -188,12 +185,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         options.json.write_text(found.model_dump_json(indent=1) + "\n", encoding="utf-8")
     if options.page is not None:
         options.page.write_text(page(found), encoding="utf-8")
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=200)  # a file is as wide as need be
-    for sheet in sheets(found):
-        console.print(sheet.table())
-        console.print()
+    print_sheets(sheets(found))
 
 
 if __name__ == "__main__":

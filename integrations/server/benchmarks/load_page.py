@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from statistics import median
 
-from benchmarks.figures import Figure, Found
-from benchmarks.sheet import Sheet, number, span
+from benchmarks.lib.tables import Measurement, Sheet, Target, format_number, format_seconds
 from integrations.server.benchmarks.asking import CLIENTS
 from integrations.server.benchmarks.bot import DELAY
 from integrations.server.benchmarks.load_results import Interval, Load
@@ -39,11 +38,14 @@ pairs (95 % if the rounds were independent).
 """
 
 
-def figures(load: Load) -> list[Figure]:
+def figures(load: Load) -> list[Target]:
     """The figures to reach."""
     return [
-        Figure(
-            f"added to the {name}", limit, (Found(1e3 * load.added("server", share).value, ""),), unit=" ms"
+        Target(
+            f"added to the {name}",
+            limit,
+            (Measurement(1e3 * load.added("server", share).value, ""),),
+            unit=" ms",
         )
         for name, share, limit in (("median", MEDIAN, 5.0), ("99th percentile", TAIL, 25.0))
     ]
@@ -56,7 +58,7 @@ def sheets(load: Load) -> list[Sheet]:
 
 def page(load: Load) -> str:
     """The page as Markdown."""
-    from benchmarks.in_memory import FEATURES
+    from benchmarks.lib.in_memory import FEATURES
     from integrations.server.benchmarks.load import half
 
     rates = [half(rate) for rate in load.saturation.server]
@@ -70,14 +72,16 @@ def page(load: Load) -> str:
         rounds=len(load.rounds["server"]),
         seconds=load.seconds,
     )
-    return "\n".join([head, *(sheet.markdown() for sheet in sheets(load))])
+    return "\n".join([head, *(sheet.to_markdown() for sheet in sheets(load))])
 
 
 def _targets(load: Load) -> Sheet:
     rows = []
     for figure, share in zip(figures(load), (MEDIAN, TAIL), strict=True):
         measured = _between(load.added("server", share))
-        rows.append((figure.name, f"at most {number(figure.limit)}{figure.unit}", measured, figure.verdict))
+        rows.append(
+            (figure.name, f"at most {format_number(figure.limit)}{figure.unit}", measured, figure.verdict)
+        )
     return Sheet(
         "Figures to reach",
         "What the server adds to the chain's own latency.",
@@ -131,8 +135,8 @@ def _rounds(load: Load) -> Sheet:
         rows.append(
             (
                 str(turn + 1),
-                *(span(one[len(one) // 2]) for one in told),
-                *(span(one[int(TAIL * len(one))]) for one in told),
+                *(format_seconds(one[len(one) // 2]) for one in told),
+                *(format_seconds(one[int(TAIL * len(one))]) for one in told),
                 *(f"{one.own:.2f} and {one.others:.2f}" for one in (chain, server)),
                 f"{server.load:.1f}",
             )

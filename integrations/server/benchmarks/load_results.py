@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.results import Part
+from benchmarks.lib.timing import Data
 
 RESAMPLED = 1000
 SEED = 8
@@ -17,7 +17,7 @@ SEED = 8
 Figure: TypeAlias = Callable[[NDArray[np.integer[Any]]], float]
 
 
-class Round(Part):
+class Round(Data):
     """One side in one round.
 
     Attributes:
@@ -33,7 +33,7 @@ class Round(Part):
     load: float
 
 
-class Saturation(Part):
+class Saturation(Data):
     """Answers a second when every client asks again as soon as it is answered.
 
     Attributes:
@@ -45,7 +45,7 @@ class Saturation(Part):
     chain: tuple[float, ...]
 
 
-class Interval(Part):
+class Interval(Data):
     """A figure with an interval around it, 95 % if rounds were independent.
 
     Attributes:
@@ -59,7 +59,7 @@ class Interval(Part):
     high: float
 
 
-class Load(Part):
+class Load(Data):
     """One run.
 
     Attributes:

@@ -1,39 +1,18 @@
-"""What a run found, as strict data: times in seconds, sizes in bytes, nothing that names a machine."""
+"""What a run of `thresholds.py` finds, as strict data, and whether two sets of thresholds agree."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict
+
+from benchmarks.lib.problems import CAP, FloatArray
+from benchmarks.lib.timing import Data, Times
+
+TOLERANCE = 1e-6  # a larger difference is a wrong answer, not round-off
 
 
-class Part(BaseModel):
-    """A part of the results: immutable, no unknown keys."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-
-
-class Times(Part):
-    """Seconds of repeated calls.
-
-    Attributes:
-        p50: Median.
-        p90: Nine in ten took no longer.
-        count: Number of calls.
-    """
-
-    p50: float
-    p90: float
-    count: int
-
-    @classmethod
-    def of(cls, seconds: Sequence[float]) -> Times:
-        """From the seconds of each call, at least one."""
-        return cls(p50=float(np.median(seconds)), p90=float(np.quantile(seconds, 0.9)), count=len(seconds))
-
-
-class Agreement(Part):
+class Agreement(Data):
     """A peer's thresholds against ours, both `inf` from the cap on.
 
     Attributes:
@@ -51,7 +30,7 @@ class Agreement(Part):
     unanswered: int
 
 
-class PeerFigures(Part):
+class PeerFigures(Data):
     """One peer on one problem.
 
     Attributes:
@@ -69,7 +48,7 @@ class PeerFigures(Part):
     at_least: float | None = None
 
 
-class OwnFigures(Part):
+class OwnFigures(Data):
     """Ours on one problem.
 
     Attributes:
@@ -119,7 +98,7 @@ class OwnFigures(Part):
     stopped: str | None = None
 
 
-class Cell(Part):
+class Cell(Data):
     """One problem: ours and every peer.
 
     Attributes:
@@ -139,7 +118,7 @@ class Cell(Part):
     peers: dict[str, PeerFigures]
 
 
-class Exactness(Part):
+class Exactness(Data):
     """Answers of one method on many small problems against HiGHS.
 
     Attributes:
@@ -159,7 +138,7 @@ class Exactness(Part):
     errors: dict[str, int]
 
 
-class Results(Part):
+class Results(Data):
     """One run.
 
     Attributes:
@@ -185,3 +164,35 @@ class Results(Part):
         for cell in self.cells:
             if cell.n == n and d in {None, cell.d} and (cell.ridge > 0) == ridge:
                 yield cell
+
+
+def cap_thresholds(values: Sequence[float | None] | FloatArray) -> FloatArray:
+    """Return thresholds as an array: `inf` from the cap on, where nothing is certified; NaN for no answer."""
+    numbers = np.array([np.nan if value is None else value for value in values], dtype=float)
+    return np.where(numbers >= CAP - 1e-7, np.inf, numbers)  # peers know the cap only by its neighbours
+
+
+def compare_thresholds(ours: FloatArray, peer: Sequence[float | None] | FloatArray) -> Agreement:
+    """Compare as many thresholds as both gave; ours are NaN where our rule refused."""
+    theirs, mine = cap_thresholds(peer)[: len(ours)], cap_thresholds(ours)[: len(peer)]
+    unanswered = int(np.isnan(theirs).sum())
+    both = ~np.isnan(theirs) & ~np.isnan(mine)
+    mine, theirs = mine[both], theirs[both]
+    finite = np.isfinite(mine) & np.isfinite(theirs)
+    differences = np.abs(mine[finite] - theirs[finite])
+    mismatches = int((np.isfinite(mine) != np.isfinite(theirs)).sum())
+    return Agreement(
+        compared=len(mine),
+        largest=float(differences.max(initial=0.0)),
+        beyond=int((differences > TOLERANCE).sum()) + mismatches,
+        infinities=mismatches,
+        unanswered=unanswered,
+    )
+
+
+def count_outside(answers: Sequence[float | None], low: FloatArray, high: FloatArray) -> int:
+    """Count the answers that lie beyond both ends of the optimal face."""
+    values, low, high = cap_thresholds(answers), cap_thresholds(low), cap_thresholds(high)
+    answered = ~np.isnan(values) & ~np.isnan(low) & ~np.isnan(high)
+    wrong = (values < low - TOLERANCE) | (values > high + TOLERANCE)
+    return int((wrong & answered).sum())

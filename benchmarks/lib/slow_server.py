@@ -1,8 +1,8 @@
-"""A chat server of fixed latency in a process of its own: `python -m benchmarks.slow_server DRAW VERIFY N`.
+"""A chat server of fixed latency in its own process: `python -m benchmarks.lib.slow_server DRAW VERIFY N`.
 
-It works on N requests at a time and lets others wait; on all at once where N is 0. It prints its port,
-answers until its input ends, and counts the requests for each model. The model `judge` returns scores after
-VERIFY seconds; any other, called `distinct-K`, one of K answers after DRAW seconds.
+It handles N requests at a time and queues the others; all at once if N is 0. It prints its port, answers
+until its input ends, and counts the requests for each model. The model `judge` returns scores after VERIFY
+seconds; any other, called `distinct-K`, one of K answers after DRAW seconds.
 """
 
 from __future__ import annotations
@@ -21,21 +21,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from benchmarks.paired import ROOT
+from benchmarks.lib.peer_process import ROOT
 
 JUDGE = "judge"
 
 
 @dataclass
 class Server:
-    """The server.
-
-    Attributes:
-        draw: Seconds until a candidate comes.
-        verify: Seconds until a judgement comes.
-        places: How many requests it works on at a time; 0 for all.
-        counts: Requests so far by model.
-    """
+    """The server: seconds to draw and to verify, requests handled at a time, and counts by model."""
 
     draw: float
     verify: float
@@ -45,17 +38,17 @@ class Server:
 
     async def serve(self) -> None:
         """Answer until the input ends."""
-        threading.Thread(target=_leave, daemon=True).start()
+        threading.Thread(target=_exit_with_input, daemon=True).start()
         self._free = asyncio.Semaphore(self.places) if self.places else None
-        server = await asyncio.start_server(self._connected, "127.0.0.1", 0, backlog=256)
+        server = await asyncio.start_server(self._serve_connection, "127.0.0.1", 0, backlog=256)
         print(server.sockets[0].getsockname()[1], flush=True)
         await server.serve_forever()
 
-    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _serve_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):  # the client has left
             while True:
                 head = await reader.readuntil(b"\r\n\r\n")
-                body = await reader.readexactly(_length(head))
+                body = await reader.readexactly(_read_length(head))
                 content = json.dumps(await self._answer(json.loads(body or b"{}"))).encode()
                 writer.write(
                     b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
@@ -65,7 +58,7 @@ class Server:
         writer.close()
 
     async def _answer(self, request: dict[str, Any]) -> dict[str, Any]:
-        """A completion; to a request without a body, the counts, which start anew."""
+        """Return a completion; for a request without a body the counts, which are then reset."""
         if not request:
             counts, self.counts = self.counts, Counter()
             return dict(counts)
@@ -78,17 +71,13 @@ class Server:
             text = f"answer {number % int(model.rpartition('-')[2])}"
         async with self._free or contextlib.nullcontext():
             await asyncio.sleep(self.verify if model == JUDGE else self.draw)
-        return _completion(model, text)
+        return _make_completion(model, text)
 
 
 @contextlib.contextmanager
 def slow_server(draw: float, verify: float, places: int = 0) -> Iterator[str]:
-    """A server in its own process.
-
-    Yields:
-        The base URL for clients.
-    """
-    command = [sys.executable, "-m", "benchmarks.slow_server", str(draw), str(verify), str(places)]
+    """Start a server in its own process, and yield the base URL for clients."""
+    command = [sys.executable, "-m", "benchmarks.lib.slow_server", str(draw), str(verify), str(places)]
     with subprocess.Popen(  # noqa: S603 - our own module
         command, cwd=ROOT, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as process:
@@ -101,19 +90,19 @@ def slow_server(draw: float, verify: float, places: int = 0) -> Iterator[str]:
             process.stdin.close()
 
 
-def counted(base_url: str) -> dict[str, int]:
-    """Requests by model since the last call."""
+def count_requests(base_url: str) -> dict[str, int]:
+    """Return the number of requests by model since the last call."""
     with urllib.request.urlopen(base_url) as answer:  # noqa: S310 - our own server
         counts: dict[str, int] = json.load(answer)
     return counts
 
 
-def _length(head: bytes) -> int:
+def _read_length(head: bytes) -> int:
     fields = (line.partition(b":") for line in head.split(b"\r\n"))
     return next((int(value) for name, _, value in fields if name.strip().lower() == b"content-length"), 0)
 
 
-def _completion(model: str, text: str) -> dict[str, Any]:
+def _make_completion(model: str, text: str) -> dict[str, Any]:
     message = {"role": "assistant", "content": text, "refusal": None}
     return {
         "id": "chatcmpl-1",
@@ -125,9 +114,9 @@ def _completion(model: str, text: str) -> dict[str, Any]:
     }
 
 
-def _leave() -> None:
+def _exit_with_input() -> None:
     sys.stdin.read()
-    os._exit(0)  # clients keep their connections, and each would complain about its end
+    os._exit(0)  # without closing connections, which clients would report as errors
 
 
 if __name__ == "__main__":

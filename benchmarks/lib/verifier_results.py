@@ -1,4 +1,4 @@
-"""What a run of `verifiers.py` found, as strict data, and the page of it."""
+"""What a run of `verifiers.py` finds, as strict data, and the page of it."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from benchmarks.results import Part
-from benchmarks.sheet import Sheet, span
+from benchmarks.lib.tables import Sheet, format_seconds
+from benchmarks.lib.timing import Data
 from langchain_cfc.records import PromptRecord
 from langchain_cfc.scoring import compute_auroc
 
-HEAD = """\
+_HEAD = """\
 # What verifiers are worth on recorded candidates
 
 Written by `benchmarks/verifiers.py`; do not edit. {prompts} prompts with {n} candidates each, {distinct}
@@ -21,7 +21,7 @@ A verifier makes the promise neither true nor false; a poor one makes answer set
 frequent. This is one model, one kind of question and few prompts: measure on records of your own, with the
 same command.
 """
-NOTE = (
+_NOTE = (
     "AUROC: probability that a correct candidate gets a better score than a wrong one, ties counting half, "
     "pooled over all prompts, with a 95 % interval in brackets for which prompts are the independent units; "
     "0.5 tells nothing, below it the scores point the wrong way. Control: the same scores, those of each "
@@ -33,7 +33,7 @@ NOTE = (
 )
 
 
-class Area(Part):
+class Auroc(Data):
     """An AUROC with its interval."""
 
     auroc: float
@@ -41,15 +41,15 @@ class Area(Part):
     high: float
 
     def __str__(self) -> str:
-        """For a table."""
+        """Format for a table."""
         return f"{self.auroc:.3f} [{self.low:.3f}, {self.high:.3f}]"
 
 
-class Row(Part):
+class VerifierRow(Data):
     """One verifier.
 
     Attributes:
-        name: What it is called.
+        name: Its name.
         prompts: Prompts that it scored.
         area: How well its scores tell right from wrong; None where there is nothing to tell apart.
         control: The same with its scores handed to other prompts.
@@ -57,14 +57,14 @@ class Row(Part):
         mixed: Number of these.
         distinct: Number of different scores.
         seconds: Wall time per prompt.
-        failures: What it said where it failed.
-        remark: What else the page says of it.
+        failures: Messages of its failures.
+        remark: What the page adds about it.
     """
 
     name: str
     prompts: int
-    area: Area | None
-    control: Area | None
+    area: Auroc | None
+    control: Auroc | None
     within: float | None
     mixed: int
     distinct: int
@@ -73,7 +73,7 @@ class Row(Part):
     remark: str = ""
 
 
-class Compared(Part):
+class VerifierResults(Data):
     """All verifiers of a run.
 
     Attributes:
@@ -92,38 +92,32 @@ class Compared(Part):
     prompts: int
     distinct: int
     seed: int
-    rows: tuple[Row, ...]
+    rows: tuple[VerifierRow, ...]
 
 
-def row(
+def make_row(
     name: str,
     scored: Sequence[tuple[PromptRecord, list[float]]],
     failures: Sequence[str],
     seconds: float,
     seed: int,
-) -> Row:
-    """What the scores of a verifier say.
-
-    Args:
-        name: The verifier.
-        scored: Prompts with the scores of their candidates.
-        failures: Messages of prompts that could not be scored.
-        seconds: Per prompt.
-        seed: Of the control.
-    """
+) -> VerifierRow:
+    """Make the row of a verifier from scored prompts, messages of failures, and seconds per prompt."""
     width = len(scored[0][1]) if scored else 0
     scores = np.array([one for _, one in scored], dtype=np.float64).reshape(len(scored), width)
     correct = np.array([[c.correct for c in record.candidates] for record, _ in scored], dtype=np.bool_)
     correct = correct.reshape(scores.shape)
-    # Whole prompts change places: the control keeps what binds the candidates of a prompt together.
+    # Whole prompts are exchanged, so that the control keeps the dependence within a prompt.
     others = scores[np.random.default_rng(seed).permutation(len(scores))]
     pairs = zip(scores, correct, strict=True)
-    each = [found for one, labels in pairs if (found := _area(one[None, :], labels[None, :])) is not None]
-    return Row(
+    each = [
+        found for one, labels in pairs if (found := _compute_auroc(one[None, :], labels[None, :])) is not None
+    ]
+    return VerifierRow(
         name=name,
         prompts=len(scored),
-        area=_area(scores, correct),
-        control=_area(others, correct),
+        area=_compute_auroc(scores, correct),
+        control=_compute_auroc(others, correct),
         within=float(np.mean([found.auroc for found in each])) if each else None,
         mixed=len(each),
         distinct=len(np.unique(scores)),
@@ -132,13 +126,13 @@ def row(
     )
 
 
-def _area(scores: np.ndarray, correct: np.ndarray) -> Area | None:
+def _compute_auroc(scores: np.ndarray, correct: np.ndarray) -> Auroc | None:
     found = compute_auroc(scores, correct)
-    return None if found is None else Area(auroc=found.auroc, low=found.low, high=found.high)
+    return None if found is None else Auroc(auroc=found.auroc, low=found.low, high=found.high)
 
 
-def sheet(found: Compared) -> Sheet:
-    """The table."""
+def make_sheet(found: VerifierResults) -> Sheet:
+    """Make the table."""
     headings = ("verifier", "AUROC", "control", "within", "mixed", "scores", "per prompt", "failed")
     rows = tuple(
         (
@@ -148,23 +142,18 @@ def sheet(found: Compared) -> Sheet:
             "-" if one.within is None else f"{one.within:.3f}",
             str(one.mixed),
             str(one.distinct),
-            span(one.seconds),
+            format_seconds(one.seconds),
             str(len(one.failures)),
         )
         for one in found.rows
     )
-    return Sheet("Right from wrong", NOTE, headings, rows)
+    return Sheet("Right from wrong", _NOTE, headings, rows)
 
 
-def page(found: Compared, unmeasured: Mapping[str, str]) -> str:
-    """The whole page.
-
-    Args:
-        found: What was measured.
-        unmeasured: By verifier, what it would have asked and was not there.
-    """
+def make_page(found: VerifierResults, unmeasured: Mapping[str, str]) -> str:
+    """Make the page as Markdown; `unmeasured` says what kind of model each other verifier lacked."""
     judge = f"Judging model: {found.judge}." if found.judge else "No model was asked."
-    head = HEAD.format(**{**found.model_dump(exclude={"rows"}), "judge": judge})
+    head = _HEAD.format(**{**found.model_dump(exclude={"rows"}), "judge": judge})
     remarks = [f"{one.name}: {one.remark}" for one in found.rows if one.remark]
     remarks += [
         f"{name}: not measured, no {asked} could be had where this was run."
@@ -173,10 +162,15 @@ def page(found: Compared, unmeasured: Mapping[str, str]) -> str:
     failed = [one for one in found.rows if one.failures]
     failures = [f"{one.name}, {len(one.failures)} prompts: {one.failures[0]}" for one in failed]
     return "\n".join(
-        [head, sheet(found).markdown(), *_listed("Remarks", remarks), *_listed("Failures", failures)]
+        [
+            head,
+            make_sheet(found).to_markdown(),
+            *_make_list("Remarks", remarks),
+            *_make_list("Failures", failures),
+        ]
     )
 
 
-def _listed(title: str, lines: Sequence[str]) -> list[str]:
-    """A list with a title; nothing where there is nothing to list."""
+def _make_list(title: str, lines: Sequence[str]) -> list[str]:
+    """Make a list with a title; nothing for an empty list."""
     return [f"{title}:\n\n" + "".join(f"- {line}\n" for line in lines)] if lines else []

@@ -1,4 +1,4 @@
-"""Cost against N, ours and the peers, as an SVG that reads on light and on dark pages alike.
+"""The picture of cost against N, ours and the peers, as an SVG for light and dark pages.
 
 Nothing is filled, and every colour is of middle lightness: contrast at least 3:1 against white and against
 near black.
@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.figures import asked, prepared
-from benchmarks.results import Cell, PeerFigures, Results
+from benchmarks.lib.threshold_results import Cell, Results
+from benchmarks.lib.threshold_tables import Step, get_prepare_time, get_query_time
 
 INK, GRID = "#7d8590", "#7d859055"
 OURS = "#d9480f"
+# Labels and colours; MAPIE runs the same code as conditionalconformal and would cover its lines.
 LINES = {
     "scipy": ("SciPy HiGHS", "#1c7ed6"),
     "scipy ipm": ("SciPy HiGHS, ipm", "#1c7ed6"),
@@ -27,24 +28,15 @@ LINES = {
     "conditionalconformal exact": ("conditionalconformal, exact", "#74870b"),
     "conditionalconformal bisection": ("conditionalconformal, bisection", "#74870b"),
 }
-"""Label and colour; MAPIE runs the same code as conditionalconformal and would cover its lines."""
 DASHED = ("scipy ipm", "conditionalconformal bisection")
 MARGIN = 2.2  # labels begin at this multiple of the largest N
-ROOM = 120.0  # the axis goes on by this factor, for the labels
-APART = 0.052  # of the height of the axis: the least distance of two labels
+LABEL_SPACE = 120.0  # the axis goes on by this factor, for the labels
+LABEL_DISTANCE = 0.052  # least distance of two labels, as a share of the axis
 
 
 @dataclass(frozen=True)
 class Line:
-    """One line and its label.
-
-    Attributes:
-        label: Said at its end.
-        colour: Of line and label.
-        points: N and seconds.
-        style: Of matplotlib.
-        width: In points.
-    """
+    """One line of N and seconds, with a label at its end."""
 
     label: str
     colour: str
@@ -53,15 +45,8 @@ class Line:
     width: float = 1.2
 
 
-def draw(results: Results, path: Path, kind: str = "continuous", d: int = 3) -> None:
-    """Draw calibration and query for one kind of problem.
-
-    Args:
-        results: A run.
-        path: Where to write the SVG.
-        kind: Kind of problem.
-        d: Number of features.
-    """
+def draw_costs(results: Results, path: Path, kind: str = "continuous", d: int = 3) -> None:
+    """Draw calibration and query for one kind of problem with d features, and write the SVG."""
     cells = [cell for cell in results.cells if (cell.kind, cell.d, cell.ridge) == (kind, d, 0.0)]
     if not cells:
         return
@@ -80,20 +65,20 @@ def draw(results: Results, path: Path, kind: str = "continuous", d: int = 3) -> 
         "ytick.color": INK,
     }
     queries = [
-        _ours("ours, cold", cells, lambda cell: cell.ours.cold.p50),
-        _ours("ours, seen before", cells, lambda cell: cell.ours.warm.p50, ":"),
-        _ours("ours, in a batch", cells, _batch, "--"),
-        *_peers(cells, asked),
+        _make_our_line("ours, cold", cells, lambda cell: cell.ours.cold.p50),
+        _make_our_line("ours, seen before", cells, lambda cell: cell.ours.warm.p50, ":"),
+        _make_our_line("ours, in a batch", cells, _batch, "--"),
+        *_make_peer_lines(cells, get_query_time),
     ]
     calibrations = [
-        _ours("ours", cells, lambda cell: cell.ours.calibrate.p50),
-        _ours("np.sort", cells, lambda cell: cell.ours.sort.p50, ":", INK),
-        *_peers(cells, prepared),
+        _make_our_line("ours", cells, lambda cell: cell.ours.calibrate.p50),
+        _make_our_line("np.sort", cells, lambda cell: cell.ours.sort.p50, ":", INK),
+        *_make_peer_lines(cells, get_prepare_time),
     ]
     with matplotlib.rc_context(style):
         figure, (left, right) = pyplot.subplots(1, 2, figsize=(11, 5.2), layout="constrained")
-        _panel(left, f"one threshold, d = {d}", queries)
-        _panel(right, f"calibration or base regression, d = {d}", calibrations)
+        _draw_panel(left, f"one threshold, d = {d}", queries)
+        _draw_panel(right, f"calibration or base regression, d = {d}", calibrations)
         figure.savefig(path, transparent=True, metadata={"Date": None, "Creator": None})
         pyplot.close(figure)
 
@@ -102,7 +87,7 @@ def _batch(cell: Cell) -> float | None:
     return None if cell.ours.batch_cold is None else cell.ours.batch_cold / cell.ours.batch
 
 
-def _ours(
+def _make_our_line(
     label: str,
     cells: Sequence[Cell],
     seconds: Callable[[Cell], float | None],
@@ -114,7 +99,7 @@ def _ours(
     return Line(label, colour, points, style, 2.4 if style == "-" else 1.8)
 
 
-def _peers(cells: Sequence[Cell], step: Callable[[PeerFigures], tuple[float, bool] | None]) -> list[Line]:
+def _make_peer_lines(cells: Sequence[Cell], step: Step) -> list[Line]:
     lines = []
     for name, (label, colour) in LINES.items():
         found = ((cell.n, step(cell.peers[name])) for cell in cells if name in cell.peers)
@@ -123,7 +108,7 @@ def _peers(cells: Sequence[Cell], step: Callable[[PeerFigures], tuple[float, boo
     return lines
 
 
-def _panel(axes: Any, title: str, lines: Sequence[Line]) -> None:
+def _draw_panel(axes: Any, title: str, lines: Sequence[Line]) -> None:
     drawn = [line for line in lines if line.points]
     axes.set_xscale("log")
     axes.set_yscale("log")
@@ -132,10 +117,12 @@ def _panel(axes: Any, title: str, lines: Sequence[Line]) -> None:
     sizes = sorted({n for line in drawn for n, _ in line.points})
     times = [seconds for line in drawn for _, seconds in line.points]
     low, high = math.floor(math.log10(min(times))), math.ceil(math.log10(max(times)))
-    axes.set_xlim(sizes[0] / 1.3, sizes[-1] * ROOM)
-    axes.set_xticks(sizes, [f"$10^{{{round(math.log10(n))}}}$" if _power(n) else f"{n:,}" for n in sizes])
+    axes.set_xlim(sizes[0] / 1.3, sizes[-1] * LABEL_SPACE)
+    axes.set_xticks(
+        sizes, [f"$10^{{{round(math.log10(n))}}}$" if _is_power_of_ten(n) else f"{n:,}" for n in sizes]
+    )
     decades = range(low, high + 1)
-    axes.set_yticks([10.0**power for power in decades], [_decade(power) for power in decades])
+    axes.set_yticks([10.0**power for power in decades], [_format_decade(power) for power in decades])
     axes.minorticks_off()
     axes.hlines([10.0**power for power in decades], sizes[0] / 1.3, sizes[-1], color=GRID, linewidth=0.6)
     for side in ("top", "right"):
@@ -149,21 +136,21 @@ def _panel(axes: Any, title: str, lines: Sequence[Line]) -> None:
             marker="o",
             markersize=3,
         )
-    beside = sizes[-1] * MARGIN
-    labels = _labelled(drawn, low, high)
+    label_place = sizes[-1] * MARGIN
+    labels = _place_labels(drawn, low, high)
     axes.set_ylim(10.0**low, 10.0 ** max(high, *(height + 0.2 for _, height in labels)))
     for line, height in labels:
         end, seconds = line.points[-1]
-        reach = ([end, beside * 0.92], [seconds, 10.0**height])
+        reach = ([end, label_place * 0.92], [seconds, 10.0**height])
         axes.plot(*reach, color=line.colour, linewidth=0.5, alpha=0.6)
-        axes.text(beside, 10.0**height, line.label, color=line.colour, va="center", fontsize=8.5)
+        axes.text(label_place, 10.0**height, line.label, color=line.colour, va="center", fontsize=8.5)
 
 
-def _labelled(lines: Sequence[Line], low: int, high: int) -> list[tuple[Line, float]]:
-    """Heights of labels, in powers of ten: at the lines' ends, moved apart where they would touch."""
+def _place_labels(lines: Sequence[Line], low: int, high: int) -> list[tuple[Line, float]]:
+    """Place labels at the lines' ends, as powers of ten, moved apart where they would touch."""
     ordered = sorted(lines, key=lambda line: line.points[-1][1])
     heights = [math.log10(line.points[-1][1]) for line in ordered]
-    least = APART * (high - low)
+    least = LABEL_DISTANCE * (high - low)
     for _ in range(200):
         for i in range(len(ordered) - 1):
             overlap = least - (heights[i + 1] - heights[i])
@@ -173,10 +160,10 @@ def _labelled(lines: Sequence[Line], low: int, high: int) -> list[tuple[Line, fl
     return list(zip(ordered, heights, strict=True))
 
 
-def _power(n: int) -> bool:
+def _is_power_of_ten(n: int) -> bool:
     return math.log10(n).is_integer()
 
 
-def _decade(power: int) -> str:
+def _format_decade(power: int) -> str:
     unit, factor = ("s", 0) if power >= 0 else ("ms", 3) if power >= -3 else ("us", 6)  # noqa: PLR2004
     return f"{10.0 ** (power + factor):g} {unit}"

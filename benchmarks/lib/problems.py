@@ -1,6 +1,6 @@
-"""The data that is measured on: made from seeds, so that every process and every run sees the same numbers.
+"""The data that thresholds are measured on, made from seeds: the same in every process and every run.
 
-Needs NumPy and nothing else, for it is read in the peers' environments too.
+Needs only NumPy, because it is also imported in the peers' environments.
 """
 
 from __future__ import annotations
@@ -9,21 +9,24 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from langchain_cfc.thresholds import ConditionalThreshold
 
 FloatArray = npt.NDArray[np.float64]
 
 ALPHA, TAU = "0.1", Fraction(9, 10)
 CAP = 2.0
-HOPELESS = 0.05  # prompts without a correct candidate, whose score is the cap
+UNATTAINABLE = 0.05  # share of prompts without a correct candidate, whose score is the cap
 
 
 @dataclass(frozen=True)
 class Problem:
-    """Calibration data and new prompts.
+    """Calibration data, and new prompts to ask.
 
     Attributes:
         features: (N, d) calibration features, the first column constant.
@@ -61,59 +64,59 @@ class Problem:
             return cls(data["features"], data["scores"], data["prompts"], float(data["ridge"]))
 
 
-def _uniform(rng: Any, size: int, d: int) -> FloatArray:
+def _draw_uniform(rng: Any, size: int, d: int) -> FloatArray:
     features: FloatArray = rng.random((size, d))
     features[:, 0] = 1.0
     return features
 
 
-def _indicators(rng: Any, size: int, d: int) -> FloatArray:
+def _draw_indicators(rng: Any, size: int, d: int) -> FloatArray:
     features: FloatArray = (rng.random((size, d)) < np.linspace(0.5, 0.1, d)).astype(float)
     features[:, 0] = 1.0
     return features
 
 
-def _hats(rng: Any, size: int, d: int) -> FloatArray:
+def _draw_hats(rng: Any, size: int, d: int) -> FloatArray:
     place = rng.random(size)
     knots = np.linspace(0.0, 1.0, d) if d > 1 else np.zeros(1)
     return np.stack([np.interp(place, knots, row) for row in np.eye(d)], axis=1)
 
 
-def _smooth(rng: Any, features: FloatArray) -> FloatArray:
+def _draw_smooth_scores(rng: Any, features: FloatArray) -> FloatArray:
     second = features[:, min(1, features.shape[1] - 1)]
     scores: FloatArray = 0.5 * second + 0.5 * rng.random(len(features))
     return scores
 
 
-def _continuous(rng: Any, features: FloatArray) -> FloatArray:
-    return _hopeless(rng, _smooth(rng, features))
+def _draw_continuous_scores(rng: Any, features: FloatArray) -> FloatArray:
+    return _add_unattainable(rng, _draw_smooth_scores(rng, features))
 
 
-def _tied(rng: Any, features: FloatArray) -> FloatArray:
-    return _hopeless(rng, np.round(_smooth(rng, features), 1))
+def _draw_tied_scores(rng: Any, features: FloatArray) -> FloatArray:
+    return _add_unattainable(rng, np.round(_draw_smooth_scores(rng, features), 1))
 
 
-def _atom(rng: Any, features: FloatArray) -> FloatArray:
-    """Most are 0, and the more of them the further to the left a prompt lies."""
+def _draw_atom_scores(rng: Any, features: FloatArray) -> FloatArray:
+    """Most scores are 0, and the more so the further to the left a prompt lies."""
     right = features @ np.linspace(0.0, 1.0, features.shape[1])
     scores = np.where(rng.random(len(right)) < 0.995 - 0.3 * right, 0.0, rng.random(len(right)))
-    return _hopeless(rng, scores)
+    return _add_unattainable(rng, scores)
 
 
-def _hopeless(rng: Any, scores: FloatArray) -> FloatArray:
-    return np.where(rng.random(len(scores)) < HOPELESS, CAP, scores)
+def _add_unattainable(rng: Any, scores: FloatArray) -> FloatArray:
+    return np.where(rng.random(len(scores)) < UNATTAINABLE, CAP, scores)
 
 
 Features = Callable[[Any, int, int], FloatArray]
 Scores = Callable[[Any, FloatArray], FloatArray]
 
 KINDS: dict[str, tuple[Features, Scores]] = {
-    "continuous": (_uniform, _continuous),
-    "tied": (_uniform, _tied),
-    "groups": (_indicators, _continuous),
-    "tied groups": (_indicators, _tied),
-    "no atoms": (_uniform, _smooth),
-    "atoms": (_hats, _atom),
+    "continuous": (_draw_uniform, _draw_continuous_scores),
+    "tied": (_draw_uniform, _draw_tied_scores),
+    "groups": (_draw_indicators, _draw_continuous_scores),
+    "tied groups": (_draw_indicators, _draw_tied_scores),
+    "no atoms": (_draw_uniform, _draw_smooth_scores),
+    "atoms": (_draw_hats, _draw_atom_scores),
 }
 """How features and scores are made.
 
@@ -123,17 +126,16 @@ hat functions of one number, and most scores are 0.
 """
 
 
-def made(kind: str, d: int, size: int, prompts: int, *, ridge: float = 0.0, draw: int = 0) -> Problem:
-    """A problem of a kind.
+def make_rule(problem: Problem) -> ConditionalThreshold:
+    """Make our rule for a problem, not yet fitted."""
+    from langchain_cfc.thresholds import ConditionalThreshold
 
-    Args:
-        kind: One of `KINDS`.
-        d: Number of features, constant included.
-        size: Number of calibration prompts.
-        prompts: Number of new prompts.
-        ridge: Penalty.
-        draw: Which of many data sets of this kind and size.
-    """
+    settings: dict[str, Any] = {"ridge": problem.ridge} if problem.ridge else {}
+    return ConditionalThreshold(alpha=ALPHA, cap=CAP, **settings)
+
+
+def make_problem(kind: str, d: int, size: int, prompts: int, *, ridge: float = 0.0, draw: int = 0) -> Problem:
+    """Make a problem of a kind with d features, the constant included; `draw` numbers its data sets."""
     features, scores = KINDS[kind]
     rng = np.random.default_rng([list(KINDS).index(kind), d, size, draw])
     calibration = features(rng, size, d)

@@ -1,4 +1,4 @@
-"""A chat model, a judge and artifacts in memory: whatever time is left is LangChain's and ours."""
+"""A chat model, a judge and artifacts in memory, so that only LangChain and this library take time."""
 
 from __future__ import annotations
 
@@ -19,20 +19,14 @@ from langchain_cfc.demo import load_recording
 from langchain_cfc.errors import AttainabilityWarning
 
 N = 20
-FEW = 4
-"""Different answers among the n where most repeat one another."""
+FEW = 4  # different answers, where most of the n repeat one another
 ALPHA = "0.2"
 TEST_FRACTION = 0.3
 FEATURES = "hat(mean_score, 5)"
-"""The map of what is served whole."""
 
 
 class InMemoryModel(BaseChatModel):
-    """Answers at once, with a counter.
-
-    Args:
-        distinct: How many different answers there are.
-    """
+    """Answers at once, with one of `distinct` answers in turn."""
 
     distinct: int = N
 
@@ -60,13 +54,13 @@ class InMemoryModel(BaseChatModel):
         run_manager: AsyncCallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> ChatResult:
-        # What is inherited would start a thread.
+        # The inherited method would start a thread.
         del run_manager
         return self._generate(messages, stop, None, **kwargs)
 
 
-def in_memory_judge() -> Runnable[Any, float]:
-    """A score out of the numbers of prompt and candidate, plain and async."""
+def make_judge() -> Runnable[Any, float]:
+    """Make a judge whose score depends on the numbers of prompt and candidate, plain and async."""
 
     def score(pair: dict[str, str]) -> float:
         prompt, candidate = (int(pair[key].split()[-1]) for key in ("prompt", "candidate"))
@@ -78,32 +72,32 @@ def in_memory_judge() -> Runnable[Any, float]:
     return RunnableLambda(score, ascore)
 
 
-def by_hand(
+def serve_by_hand(
     model: Runnable[Any, Any],
     judge: Runnable[Any, float],
     prompt: str,
     config: RunnableConfig | None = None,
 ) -> list[float]:
-    """What a user writes who wants n candidates and their scores, and no promise."""
+    """Draw n candidates and score them, as a user would who wants no promise."""
     candidates = model.batch([prompt] * N, config)
     return judge.batch([{"prompt": prompt, "candidate": str(one.text)} for one in candidates], config)
 
 
-async def by_hand_async(
+async def serve_by_hand_async(
     model: Runnable[Any, Any],
     judge: Runnable[Any, float],
     prompt: str,
     config: RunnableConfig | None = None,
 ) -> list[float]:
-    """The same, asynchronously."""
+    """Do the same asynchronously."""
     candidates = await model.abatch([prompt] * N, config)
     return await judge.abatch([{"prompt": prompt, "candidate": str(one.text)} for one in candidates], config)
 
 
-def doubled() -> list[PromptRecord]:
-    """The recording that ships, each prompt's ten candidates taken twice to make n = 20.
+def read_doubled_recording() -> list[PromptRecord]:
+    """Return the recording that ships, each prompt's ten candidates taken twice to make n = 20.
 
-    What is calibrated on it promises nothing; it costs what an artifact costs.
+    An artifact calibrated on it promises nothing, but costs what an artifact costs.
     """
     return [
         record.model_copy(update={"candidates": [*record.candidates, *record.candidates]})
@@ -111,8 +105,8 @@ def doubled() -> list[PromptRecord]:
     ]
 
 
-def calibrated(records: list[PromptRecord], features: str) -> CalibrationArtifact:
-    """An artifact for n = 20 candidates that knows nothing of generators and verifiers."""
+def calibrate_artifact(records: list[PromptRecord], features: str) -> CalibrationArtifact:
+    """Calibrate an artifact for n = 20 candidates that is bound to no generator or verifier."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", AttainabilityWarning)  # some topics were too hard for the model
         return calibrate(records, alpha=ALPHA, features=features, set_rule="all", test_fraction=TEST_FRACTION)

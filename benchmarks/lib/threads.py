@@ -1,4 +1,4 @@
-"""One BLAS thread, or no measurement: two threads on 3 x 3 matrices cost milliseconds and spoil ratios."""
+"""One BLAS thread for measurements: two threads on 3 x 3 matrices cost milliseconds and spoil ratios."""
 
 from __future__ import annotations
 
@@ -16,31 +16,22 @@ VARIABLES = (
 )
 
 
-def one_thread() -> None:
-    """Ask for one thread of this process and of those that it starts; to be called before NumPy is imported.
-
-    Raises:
-        SystemExit: If NumPy is here already, with more threads than one.
-    """
-    late = "numpy" in sys.modules and any(os.environ.get(name) != "1" for name in VARIABLES[:2])
-    if late:
+def limit_threads() -> None:
+    """Limit this process and its children to one thread; to be called before NumPy is imported."""
+    if "numpy" in sys.modules and any(os.environ.get(name) != "1" for name in VARIABLES[:2]):
         msg = f"NumPy was imported before the threads were limited: set {' and '.join(VARIABLES[:2])} to 1"
         raise SystemExit(msg)
     os.environ.update(dict.fromkeys(VARIABLES, "1"))
 
 
 def check_threads() -> None:
-    """Refuse a process whose BLAS has more threads than one, as far as threadpoolctl can see.
-
-    Raises:
-        SystemExit: If there are more.
-    """
+    """Exit if BLAS has more threads than one, as far as threadpoolctl can see."""
     if os.environ.get(VARIABLES[0]) != "1":
         msg = f"set {VARIABLES[0]}=1: the figures are for one thread"
         raise SystemExit(msg)
     try:
         pools = importlib.import_module("threadpoolctl").threadpool_info()
-    except ImportError:  # it comes with scikit-learn; without it the variables have to do
+    except ImportError:  # it comes with scikit-learn; without it only the variables are checked
         return
     busy = [pool["internal_api"] for pool in pools if pool["user_api"] == "blas" and pool["num_threads"] > 1]
     if busy:

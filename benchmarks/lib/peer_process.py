@@ -1,4 +1,4 @@
-"""Peers in processes of their own beside ours, so that they can be stopped, and may need another NumPy."""
+"""Peers in their own processes, which can be stopped and may have another NumPy."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.peers import ELSEWHERE
+from benchmarks.lib.peers import ELSEWHERE
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 START = 180.0  # seconds that importing a peer may take
-GRACE = 5.0  # seconds beyond the limit before a peer that does not listen is stopped
+GRACE = 5.0  # seconds beyond the limit before a peer that does not stop itself is killed
 
 
 @dataclass
 class Answers:
-    """What a peer said about one problem.
+    """The answers of a peer to one problem.
 
     Attributes:
         prepared: Seconds to build the model and answer the mean prompt; None if that was not reached.
         base: Its answer for the mean prompt.
         seconds: Seconds of each answer.
         values: (m,) answers in the order of the prompts, None where there was none.
-        errors: How often each kind of error came.
+        errors: Number of errors by type.
         stopped: Why it was stopped or not tried, or None.
         at_least: Seconds that the step took at which it was stopped.
     """
@@ -43,12 +43,10 @@ class Answers:
     at_least: float | None = None
 
 
-class Worker:
-    """A peer's process, started at the first question and again after it had to be stopped.
+class PeerProcess:
+    """The process of a peer, started at the first request and again after it had to be stopped.
 
-    Args:
-        peer: Name of the peer.
-        peer_python: Interpreter of the peers' own environment, if there is one.
+    Peers of `ELSEWHERE` need `peer_python`, the interpreter of their own environment.
     """
 
     def __init__(self, peer: str, peer_python: Path | None) -> None:
@@ -61,16 +59,12 @@ class Worker:
         self._events: queue.Queue[dict[str, Any]] = queue.Queue()
 
     def ask(self, file: Path, *, count: int, enough: float, limit: float) -> Answers:
-        """Let the peer answer a problem.
+        """Let the peer answer `count` prompts of a problem, but start none after `enough` seconds.
 
-        Args:
-            file: The problem as .npz.
-            count: Number of prompts to ask.
-            enough: Seconds after which no further prompt is asked.
-            limit: Seconds that preparing, and each answer, may take.
+        Preparation and each answer may take `limit` seconds.
         """
         answers = Answers()
-        if not self._started():
+        if not self._start():
             answers.stopped = self.missing
             return answers
         self._send({"file": str(file), "count": count, "enough": enough, "limit": limit})
@@ -79,13 +73,13 @@ class Worker:
             if event["event"] == "done":
                 return answers
             if event["event"] == "silence":
-                answers.stopped, answers.at_least = too_slow(limit), limit
+                answers.stopped, answers.at_least = describe_timeout(limit), limit
             elif event["event"] == "end":
-                answers.stopped = "the process ended, perhaps for want of memory"
+                answers.stopped = "the process ended, perhaps out of memory"
             if event["event"] in {"silence", "end"}:
                 self.close()
                 return answers
-            _note(answers, event, limit)
+            _add_event(answers, event, limit)
 
     def close(self) -> None:
         """End the process."""
@@ -94,14 +88,14 @@ class Worker:
             self._process.wait()
             for stream in (self._process.stdin, self._process.stdout):
                 if stream is not None:
-                    with contextlib.suppress(OSError):  # what was still to be written to a dead process
+                    with contextlib.suppress(OSError):  # unsent data to a dead process
                         stream.close()
             self._process = None
 
-    def _started(self) -> bool:
+    def _start(self) -> bool:
         if self.missing is None and self._process is None:
             self._events = queue.Queue()
-            command = [str(self._python), "-m", "benchmarks.worker", self.peer]
+            command = [str(self._python), "-m", "benchmarks.lib.peer_worker", self.peer]
             self._process = subprocess.Popen(  # noqa: S603 - our own module, in the interpreter that was named
                 command,
                 cwd=ROOT,
@@ -110,7 +104,7 @@ class Worker:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
             )
-            threading.Thread(target=_read, args=(self._process, self._events), daemon=True).start()
+            threading.Thread(target=_read_events, args=(self._process, self._events), daemon=True).start()
             first = self._next(START)
             if first["event"] == "ready":
                 self.versions = first["versions"]
@@ -132,19 +126,19 @@ class Worker:
             return {"event": "silence"}
 
 
-def too_slow(limit: float) -> str:
-    """What is written where a number would be."""
+def describe_timeout(limit: float) -> str:
+    """Say that a step was stopped at the limit."""
     return f"too slow: over {limit:g} s"
 
 
-def _read(process: subprocess.Popen[str], events: queue.Queue[dict[str, Any]]) -> None:
+def _read_events(process: subprocess.Popen[str], events: queue.Queue[dict[str, Any]]) -> None:
     if process.stdout is not None:
         for line in process.stdout:
             events.put(json.loads(line))
     events.put({"event": "end"})
 
 
-def _note(answers: Answers, event: dict[str, Any], limit: float) -> None:
+def _add_event(answers: Answers, event: dict[str, Any], limit: float) -> None:
     error = event.get("error")
     if error is not None:
         answers.errors[error] += 1
@@ -152,7 +146,7 @@ def _note(answers: Answers, event: dict[str, Any], limit: float) -> None:
         if slow:
             answers.at_least = limit
         if event["event"] == "prepared":
-            answers.stopped = too_slow(limit) if slow else f"{error}: {event['said']}"
+            answers.stopped = describe_timeout(limit) if slow else f"{error}: {event['said']}"
         else:
             answers.values.append(None)
     elif event["event"] == "prepared":

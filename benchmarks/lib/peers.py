@@ -1,4 +1,4 @@
-"""What else answers the question. Each peer builds what can be built once and returns how it answers.
+"""Other solvers of the same problem. Each builds what can be built once, and returns a function of prompts.
 
 Peers take the problem as arrays and give the threshold as a float, `inf` where it is unbounded. Solvers are
 asked for the limit theta -> tau from below with feasibility tolerances of 1e-10, which is the same threshold
@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.problems import TAU, FloatArray, Problem
+from benchmarks.lib.problems import TAU, FloatArray, Problem
 
 Ask = Callable[[FloatArray], float]
 Peer = Callable[[Problem], Ask | None]
@@ -27,12 +27,10 @@ CLARABEL = {"tol_gap_abs": 1e-12, "tol_gap_rel": 1e-12, "tol_feas": 1e-12, "max_
 
 
 def scipy_dual(method: str, theta: float = BELOW) -> Peer:
-    """One dual linear programme per prompt by `scipy.optimize.linprog`, from nothing each time.
+    """Solve one dual linear programme per prompt by a HiGHS method of `scipy.optimize.linprog`.
 
-    Args:
-        method: A HiGHS method of linprog.
-        theta: Weight of the prompt: slightly below tau gives the smallest value over the optimal face,
-            slightly above it the largest.
+    `theta` is the weight of the prompt: slightly below tau gives the smallest value over the optimal face,
+    slightly above it the largest.
     """
 
     def build(problem: Problem) -> Ask:
@@ -60,7 +58,7 @@ def scipy_dual(method: str, theta: float = BELOW) -> Peer:
 
 
 def highs_warm(problem: Problem) -> Ask:
-    """HiGHS itself: one model, of which a prompt changes the right-hand side; the last basis is the start."""
+    """Use HiGHS directly: a prompt changes the right-hand side of one model, starting at the last basis."""
     highspy = importlib.import_module("highspy")
     size, d = problem.features.shape
     solver = highspy.Highs()
@@ -95,7 +93,7 @@ def highs_warm(problem: Problem) -> Ask:
 
 
 def cvxpy_linear(problem: Problem) -> Ask:
-    """The dual as a parametrised cvxpy problem, compiled once; HiGHS solves it, Clarabel is less exact."""
+    """Solve the dual as a parametrised cvxpy problem, compiled once, by HiGHS; Clarabel is less exact."""
     cp = importlib.import_module("cvxpy")
     eta, right = cp.Variable(len(problem.scores)), cp.Parameter(problem.features.shape[1])
     balance = problem.features.T @ eta == right
@@ -114,7 +112,7 @@ def cvxpy_linear(problem: Problem) -> Ask:
 
 
 def cvxpy_ridge(problem: Problem) -> Ask:
-    """The dual with ridge as a parametrised cvxpy problem, solved by Clarabel to 1e-12.
+    """Solve the dual with ridge as a parametrised cvxpy problem by Clarabel to 1e-12.
 
     The penalty is (N + 1) ridge / 2 times the squared coefficients of the standardised features; a constant
     column is the intercept and free.
@@ -150,18 +148,14 @@ def cvxpy_ridge(problem: Problem) -> Ask:
 
 
 def sklearn_fit(problem: Problem) -> None:
-    """`QuantileRegressor`: the quantile regression of the calibration data, without the prompt's term."""
+    """Fit `QuantileRegressor` to the calibration data, without the prompt's term; it answers no prompts."""
     linear = importlib.import_module("sklearn.linear_model")
     regression = linear.QuantileRegressor(quantile=UPPER, alpha=0.0, fit_intercept=False, solver="highs")
     regression.fit(problem.features, problem.scores)
 
 
 def conditionalconformal(exact: bool) -> Peer:
-    """The package of the paper's authors, on features and scores as they are.
-
-    Args:
-        exact: Its pivots, else its bisection.
-    """
+    """Use the package of the paper's authors on features and scores; `exact` pivots, else bisection."""
 
     def build(problem: Problem) -> Ask:
         package = importlib.import_module("conditionalconformal")
@@ -178,11 +172,7 @@ def conditionalconformal(exact: bool) -> Peer:
 
 
 def mapie(exact: bool) -> Peer:
-    """MAPIE's conditional regressor; a prediction of 0 makes its absolute residuals our scores.
-
-    Args:
-        exact: Its pivots, else its bisection.
-    """
+    """Use MAPIE's conditional regressor; a prediction of 0 makes its absolute residuals our scores."""
 
     def build(problem: Problem) -> Ask:
         package = importlib.import_module("mapie.conditional_conformal_prediction")
@@ -239,4 +229,4 @@ LINEAR = (
 )
 RIDGE = ("cvxpy ridge",)
 ELSEWHERE = ("conditionalconformal", "mapie")
-"""Packages that are looked for in the peers' own environment."""
+"""Packages that are imported in the peers' own environment."""

@@ -1,7 +1,7 @@
-"""One peer in its own process: `python -m benchmarks.worker "scipy"`, requests in, one event per line out.
+"""One peer in its own process: `python -m benchmarks.lib.peer_worker "scipy"`.
 
-A request names an .npz file, how many of its prompts to ask, after how many seconds to stop asking and how
-long one answer may take. Runs in any environment that has NumPy and the peer.
+It reads requests and writes one event per line. A request names an .npz file, how many of its prompts to ask,
+after how many seconds to stop and how long one answer may take. Needs only NumPy and the peer.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from benchmarks.one_thread import check_threads, one_thread
+from benchmarks.lib.threads import check_threads, limit_threads
 
 Result = TypeVar("Result")
-LEAST = 2  # prompts that are asked however long they take, up to the limit
-PATIENCE = 3  # answers that may take too long before the rest is left
+LEAST = 2  # prompts that are always asked, up to the limit
+PATIENCE = 3  # answers that may time out before the rest is skipped
 
 PACKAGES = (
     "numpy",
@@ -37,8 +37,8 @@ PACKAGES = (
 )
 
 
-def versions() -> dict[str, str]:
-    """Python and what is installed of the packages that matter."""
+def find_peer_versions() -> dict[str, str]:
+    """Return the versions of Python and of the installed peers."""
     installed = {one.metadata["Name"].lower(): one.version for one in importlib.metadata.distributions()}
     found = {name: installed[name] for name in PACKAGES if name in installed}
     return {"python": ".".join(map(str, sys.version_info[:3]))} | found
@@ -46,15 +46,15 @@ def versions() -> dict[str, str]:
 
 def main() -> None:
     """Serve requests until there are no more."""
-    one_thread()
+    limit_threads()
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # whatever a solver prints is no event
+    os.dup2(2, 1)  # what solvers print must not mix with events
 
     def emit(**event: Any) -> None:
         out.write(json.dumps(event) + "\n")
         out.flush()
 
-    from benchmarks.peers import MODULES
+    from benchmarks.lib.peers import MODULES
 
     module, build = MODULES[sys.argv[1]]
     try:
@@ -64,28 +64,28 @@ def main() -> None:
         return
     check_threads()
     warnings.simplefilter("ignore")
-    emit(event="ready", versions=versions())
+    emit(event="ready", versions=find_peer_versions())
     for line in sys.stdin:
         _serve(build, json.loads(line), emit)
 
 
 def _serve(build: Any, request: dict[str, Any], emit: Callable[..., None]) -> None:
-    from benchmarks.problems import Problem
+    from benchmarks.lib.problems import Problem
 
     problem = Problem.load(Path(request["file"]))
     limit, slow = request["limit"], 0
 
     try:
-        ask, seconds = _timed(partial(build, problem), limit)
-    except Exception as error:  # noqa: BLE001 - whatever a peer does wrong is a finding, not our failure
-        emit(event="prepared", **_said(error))
+        ask, seconds = _time_limited(partial(build, problem), limit)
+    except Exception as error:  # noqa: BLE001 - an error of a peer is a result
+        emit(event="prepared", **_describe(error))
         emit(event="done")
         return
     try:
-        value, more = (None, 0.0) if ask is None else _timed(partial(ask, problem.mean), limit)
+        value, more = (None, 0.0) if ask is None else _time_limited(partial(ask, problem.mean), limit)
         emit(event="prepared", seconds=seconds + more, value=value)
-    except Exception as error:  # noqa: BLE001 - likewise; it may answer other prompts
-        emit(event="prepared", **_said(error))
+    except Exception as error:  # noqa: BLE001 - likewise, and it may answer other prompts
+        emit(event="prepared", **_describe(error))
         if ask is None or isinstance(error, TimeoutError):
             emit(event="done")
             return
@@ -94,20 +94,20 @@ def _serve(build: Any, request: dict[str, Any], emit: Callable[..., None]) -> No
         if slow == PATIENCE or (asked >= LEAST and time.perf_counter() - start > request["enough"]):
             break
         try:
-            value, seconds = _timed(partial(ask, phi), limit)
+            value, seconds = _time_limited(partial(ask, phi), limit)
         except Exception as error:  # noqa: BLE001 - likewise
             slow += isinstance(error, TimeoutError)
-            emit(event="answer", **_said(error))
+            emit(event="answer", **_describe(error))
         else:
             emit(event="answer", seconds=seconds, value=value)
     emit(event="done")
 
 
-def _said(error: Exception) -> dict[str, str]:
+def _describe(error: Exception) -> dict[str, str]:
     return {"error": type(error).__name__, "said": str(error)[:200]}
 
 
-def _timed(call: Callable[[], Result], limit: float) -> tuple[Result, float]:
+def _time_limited(call: Callable[[], Result], limit: float) -> tuple[Result, float]:
     def stop(*_: object) -> None:
         raise TimeoutError
 

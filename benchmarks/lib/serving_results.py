@@ -1,0 +1,320 @@
+"""What a run of `serving.py` finds, as strict data, and the tables and the page of it."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from benchmarks.lib.in_memory import FEW, N
+from benchmarks.lib.tables import (
+    Measurement,
+    Sheet,
+    Target,
+    format_number,
+    format_seconds,
+    make_target_sheet,
+)
+from benchmarks.lib.timing import Data, Ratio, Times
+
+_HEAD = """\
+# What serving costs beside the model and the verifier
+
+Written by one run of `benchmarks/serving.py`; do not edit. {machine}; {versions}. n = {n}.
+
+Ways that are compared were timed in turn within the run, and every ratio is the median over the rounds with
+an interval in brackets (95 % if the rounds were independent). Times are of one machine; the ratios are what
+counts. *By hand* is `model.batch([prompt] * n)` and then `judge.batch` of the n pairs: no promise, no
+decision, no check.
+"""
+
+
+Way = Literal["invoke", "ainvoke"]
+
+
+class Overhead(Data):
+    """`CFCRunnable` against the same calls by hand, everything in memory.
+
+    Attributes:
+        way: `invoke` or `ainvoke`.
+        distinct: Number of different answers among the n.
+        ratio: Ours over by hand.
+        control: By hand over by hand: what the machine adds to a ratio of 1.
+    """
+
+    way: Way
+    distinct: int
+    ratio: Ratio
+    control: Ratio
+
+
+class Arithmetic(Data):
+    """Our own arithmetic for one prompt.
+
+    Attributes:
+        features: Feature text.
+        d: Number of columns.
+        decide: Packing the scores and `decide`, for prompts that were not asked before.
+        again: The same for prompts that were.
+        after: From the return of the verifier to the return of `invoke`, for new prompts: checks, decision,
+            result, and the end of LangChain's run.
+        plain: The same span of a `RunnableLambda`: the end of a run alone.
+        whole: `invoke` with a generator and a verifier that return at once.
+        whole_plain: A `RunnableLambda` that calls the same two.
+    """
+
+    features: str
+    d: int
+    decide: Times
+    again: Times
+    after: Times
+    plain: Times
+    whole: Times
+    whole_plain: Times
+
+    @property
+    def own(self) -> float:
+        """Median seconds of decision and result: `after` less what LangChain takes to end any run."""
+        return self.after.p50 - self.plain.p50
+
+
+class Import(Data):
+    """A program in a fresh interpreter against another.
+
+    Attributes:
+        program: What is imported.
+        against: What it is compared with.
+        ratio: The one over the other, from start to exit.
+    """
+
+    program: str
+    against: str
+    ratio: Ratio
+
+
+class Http(Data):
+    """One prompt over HTTP against the ideal: one latency to draw and one to verify.
+
+    Attributes:
+        way: `invoke` or `ainvoke`.
+        max_concurrency: As configured; None for LangChain's default.
+        ours: `CFCRunnable` over the ideal.
+        by_hand: The same calls by hand over the ideal.
+    """
+
+    way: Way
+    max_concurrency: int | None
+    ours: Ratio
+    by_hand: Ratio
+
+
+class Requests(Data):
+    """What the server counted for one prompt.
+
+    Attributes:
+        way: `invoke` or `ainvoke`.
+        distinct: Number of different answers among the n.
+        drawn: Requests for candidates.
+        judged: Requests for judgements.
+        judged_by_hand: The same by hand.
+    """
+
+    way: Way
+    distinct: int
+    drawn: int
+    judged: int
+    judged_by_hand: int
+
+
+class ServingResults(Data):
+    """One run.
+
+    Attributes:
+        versions: Python and packages.
+        machine: System, processor architecture and number of cores.
+        draw: Seconds that the server takes to answer a prompt.
+        verify: Seconds that it takes to judge.
+        overhead: In memory.
+        arithmetic: By feature map.
+        imports: Fresh interpreters.
+        http: Over HTTP.
+        requests: What the server counted.
+    """
+
+    versions: dict[str, str]
+    machine: str
+    draw: float
+    verify: float
+    overhead: tuple[Overhead, ...] = ()
+    arithmetic: tuple[Arithmetic, ...] = ()
+    imports: tuple[Import, ...] = ()
+    http: tuple[Http, ...] = ()
+    requests: tuple[Requests, ...] = ()
+
+
+def list_targets(served: ServingResults) -> list[Target]:
+    """List the targets; the worst row counts."""
+    targets = [
+        Target(
+            f"`{way}` over by hand, in memory",
+            limit,
+            tuple(
+                Measurement(row.ratio.median, f"{row.distinct} distinct answers")
+                for row in served.overhead
+                if row.way == way
+            ),
+            unit="x",
+        )
+        for way, limit in (("invoke", 1.10), ("ainvoke", 1.15))
+    ]
+    own = tuple(Measurement(1e6 * row.own, f"`{row.features}`") for row in served.arithmetic)
+    decided = tuple(Measurement(1e6 * row.decide.p50, f"`{row.features}`") for row in served.arithmetic)
+    targets.append(Target("scores to decision for a new prompt", 50, decided, unit=" us"))
+    targets.append(Target("the same with the result, inside `invoke`", 50, own, unit=" us"))
+    for program, limit in (("langchain_cfc", 1.3), ("CFCRunnable", 1.6)):
+        found = [row for row in served.imports if row.program == program]
+        name = f"importing {program}, over {found[0].against}" if found else f"importing {program}"
+        ratios = tuple(Measurement(row.ratio.median, "fresh interpreters") for row in found)
+        targets.append(Target(name, limit, ratios, unit="x"))
+    waits = tuple(
+        Measurement(row.ours.median, _format_call(row.way, row.max_concurrency)) for row in served.http
+    )
+    targets.append(Target("one prompt over HTTP, over draw + verify", 1.1, waits, unit="x"))
+    judged = tuple(
+        Measurement(row.judged, f"`{row.way}`, {row.distinct} distinct")
+        for row in served.requests
+        if row.distinct == FEW
+    )
+    targets.append(Target(f"judgements asked for where {FEW} answers differ", FEW, judged))
+    return targets
+
+
+def make_sheets(served: ServingResults) -> list[Sheet]:
+    """Make all tables, but for parts that were not measured."""
+    tables = [
+        make_target_sheet(list_targets(served), "The worst row counts."),
+        _make_overhead_sheet(served),
+        _make_arithmetic_sheet(served),
+        _make_import_sheet(served),
+    ]
+    tables += [_make_http_sheet(served), _make_request_sheet(served)]
+    return [table for table in tables if table.rows]
+
+
+def make_page(served: ServingResults) -> str:
+    """Make the page as Markdown."""
+    versions = ", ".join(f"{name} {version}" for name, version in served.versions.items())
+    head = _HEAD.format(machine=served.machine, versions=versions, n=N)
+    return "\n".join([head, *(sheet.to_markdown() for sheet in make_sheets(served))])
+
+
+def _make_overhead_sheet(served: ServingResults) -> Sheet:
+    rows = tuple(
+        (
+            f"`{row.way}`",
+            str(row.distinct),
+            _format_ratio(row.ratio),
+            format_seconds(row.ratio.seconds),
+            format_seconds(row.ratio.other),
+            _format_ratio(row.control),
+            str(row.ratio.rounds),
+        )
+        for row in served.overhead
+    )
+    note = (
+        "Chat model and judge answer at once. Control: by hand over by hand, which is 1 but for what the"
+        " machine adds."
+    )
+    headings = ("call", "distinct answers", "ratio", "ours", "by hand", "control", "rounds")
+    return Sheet("Overhead in memory", note, headings, rows)
+
+
+def _make_arithmetic_sheet(served: ServingResults) -> Sheet:
+    rows = tuple(
+        (
+            f"`{row.features}`",
+            str(row.d),
+            *(
+                f"{format_seconds(times.p50)} / {format_seconds(times.p90)}"
+                for times in (row.decide, row.again)
+            ),
+            f"{format_seconds(row.after.p50)} / {format_seconds(row.after.p90)}",
+            format_seconds(row.plain.p50),
+            format_seconds(row.own),
+            format_seconds(row.whole.p50),
+            format_seconds(row.whole_plain.p50),
+        )
+        for row in served.arithmetic
+    )
+    note = (
+        "One prompt, p50 / p90. Calibrated on the recording that ships, each prompt's ten candidates taken"
+        " twice; timed on prompts held out, by an artifact just loaded that had answered a hundred others."
+        " *decide*: packing the scores and the decision, for new prompts and for the same asked again."
+        " *after*: from the verifier's return to the return of `invoke`, new prompts; *run's end*: the same"
+        " span of a `RunnableLambda`; *own*: the first less the second, the decision and the result. *whole*:"
+        " `invoke` with a generator and a verifier that return at once, messages with their token counts;"
+        " *plain*: a `RunnableLambda` that calls the same two."
+    )
+    headings = ("features", "d", "decide", "again", "after", "run's end", "own", "whole", "plain")
+    return Sheet("Own arithmetic", note, headings, rows)
+
+
+def _make_import_sheet(served: ServingResults) -> Sheet:
+    rows = tuple(
+        (
+            row.program,
+            row.against,
+            _format_ratio(row.ratio),
+            format_seconds(row.ratio.seconds),
+            format_seconds(row.ratio.other),
+            str(row.ratio.rounds),
+        )
+        for row in served.imports
+    )
+    note = "Fresh interpreters, from start to exit, with compiled files in place."
+    headings = ("import", "against", "ratio", "the one", "the other", "rounds")
+    return Sheet("Imports", note, headings, rows)
+
+
+def _make_http_sheet(served: ServingResults) -> Sheet:
+    rows = tuple(
+        (
+            f"`{row.way}`",
+            "default" if row.max_concurrency is None else str(row.max_concurrency),
+            _format_ratio(row.ours),
+            _format_ratio(row.by_hand),
+            str(row.ours.rounds),
+        )
+        for row in served.http
+    )
+    note = (
+        "ChatOpenAI as generator and as judge, all answers distinct, against a server in its own process"
+        f" that takes {format_number(served.draw)} s to answer and {format_number(served.verify)} s to"
+        " judge, however many ask. Ratios to the sum of the two; what ours and by hand have in common beyond"
+        " 1 is the clients' own work. LangChain's default for `invoke` is as many threads as cores and four"
+        " more."
+    )
+    headings = ("call", "max_concurrency", "ours", "by hand", "rounds")
+    return Sheet("Over HTTP", note, headings, rows)
+
+
+def _make_request_sheet(served: ServingResults) -> Sheet:
+    rows = tuple(
+        (
+            f"`{row.way}`",
+            str(row.distinct),
+            str(row.drawn),
+            str(row.judged),
+            str(row.judged_by_hand),
+            str(row.judged_by_hand - row.judged),
+        )
+        for row in served.requests
+    )
+    headings = ("call", "distinct answers", "drawn", "judged", "judged by hand", "saved")
+    return Sheet("Requests", "What the server counted for one prompt.", headings, rows)
+
+
+def _format_call(way: str, bound: int | None) -> str:
+    return f"`{way}`, max_concurrency {'default' if bound is None else bound}"
+
+
+def _format_ratio(ratio: Ratio) -> str:
+    return f"{ratio.median:.2f}x ({ratio.low:.2f} to {ratio.high:.2f})"
