@@ -20,7 +20,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from langchain_cfc._internal.arrays import BoolArray, FloatArray
+from langchain_cfc._internal.arrays import BoolArray, FloatArray, IntArray
 from langchain_cfc._internal.optional import require
 from langchain_cfc.candidates import CandidateBatch, JsonMetadata, LabelledBatch, find_json_prompt_kinds
 from langchain_cfc.errors import RecordError
@@ -159,6 +159,7 @@ class ParquetBatch:
         first: Number of the first row.
         scores: (N, recorded) scores.
         metadata: The metadata of N prompts.
+        outputs: Raw outputs of verifiers.
     """
 
     rows: Any
@@ -166,6 +167,7 @@ class ParquetBatch:
     first: int
     scores: FloatArray
     metadata: JsonMetadata
+    outputs: Outputs
 
     @cached_property
     def ids(self) -> Sequence[str]:
@@ -185,7 +187,7 @@ class ParquetBatch:
     def table(self, n: int, names: Sequence[str]) -> LabelledBatch | None:
         """Return the records as arrays."""
         candidates = _flatten_candidates(self.rows)
-        raw = {name: self._used(_look_up(candidates["scores"], name), n) for name in names}
+        raw = {name: self.outputs.of(name).reshape(self.scores.shape)[:, :n] for name in names}
         # No file can hold NaN, so it marks a missing output.
         if any(np.isnan(outputs).any() for outputs in raw.values()):
             return None
@@ -214,14 +216,37 @@ class ParquetBatch:
         return column.to_numpy(zero_copy_only=False).reshape(self.scores.shape)[:, :n]
 
 
+@dataclass(frozen=True)
+class Outputs:
+    """Raw outputs of verifiers for `size` candidates.
+
+    The k outputs are `values`; each is of the candidate in `candidates` and of the verifier whose position in
+    `known` stands in `names`. `pyarrow.compute.map_lookup` would take twice as long as these arrays.
+    """
+
+    size: int
+    candidates: IntArray
+    names: IntArray
+    known: Sequence[str]
+    values: FloatArray
+
+    def of(self, name: str) -> FloatArray:
+        """Return the (size,) outputs of one verifier; NaN where a candidate has none."""
+        outputs = np.full(self.size, np.nan)
+        if name in self.known:
+            own = self.names == self.known.index(name)
+            outputs[self.candidates[own]] = self.values[own]
+        return outputs
+
+
 def decode_rows(rows: Any, source: str, first: int) -> ParquetBatch | None:
     """Check and decode rows column by column; None if only the strict reader can decide about them."""
     try:
         metadata = _check_prompts(rows)
-        scores = _check_candidates(rows)
+        scores, outputs = _check_candidates(rows)
     except (DoubtError, ValueError):
         return None
-    return ParquetBatch(rows, source, first, scores, metadata)
+    return ParquetBatch(rows, source, first, scores, metadata, outputs)
 
 
 def parse_rows(rows: Any, source: str, first: int) -> Iterator[PromptRecord]:
@@ -281,8 +306,8 @@ def _check_prompts(rows: Any) -> JsonMetadata:
     return JsonMetadata(encoded.dictionary.to_pylist(), encoded.indices.to_numpy().astype(np.int64))
 
 
-def _check_candidates(rows: Any) -> FloatArray:
-    """Return (N, n) scores; raise DoubtError for candidates that the strict reader might refuse."""
+def _check_candidates(rows: Any) -> tuple[FloatArray, Outputs]:
+    """Return (N, n) scores and raw outputs; DoubtError for what the strict reader might refuse."""
     require_certain(rows["candidates"].null_count == 0)
     sizes = np.unique(_compute().list_value_length(rows["candidates"]).to_numpy())
     require_certain(len(sizes) == 1 and sizes[0] > 0)
@@ -295,12 +320,11 @@ def _check_candidates(rows: Any) -> FloatArray:
     with_text, with_message = (_to_bools(columns[name].is_valid()) for name in ("text", "message"))
     require_certain(bool((with_text != with_message).all()))
     require_certain(set(map(type, parse_values(_texts(columns["message"])))) <= {dict})
-    _check_outputs(columns["scores"])
-    return scores
+    return scores, _check_outputs(columns["scores"])
 
 
-def _check_outputs(maps: Any) -> None:
-    """Raise DoubtError for raw outputs that are not finite, or that come twice under one name."""
+def _check_outputs(maps: Any) -> Outputs:
+    """Return raw outputs; DoubtError for those that are not finite, or that come twice under one name."""
     offsets = maps.offsets.to_numpy()
     sizes = np.diff(offsets)
     require_certain(not sizes[~_to_bools(maps.is_valid())].any())
@@ -308,16 +332,13 @@ def _check_outputs(maps: Any) -> None:
     names = maps.keys[every].dictionary_encode()
     values = maps.items[every]
     require_certain(values.null_count == 0)
-    require_certain(bool(np.isfinite(values.to_numpy()).all()))
+    numbers = values.to_numpy()
+    require_certain(bool(np.isfinite(numbers).all()))
     candidates = np.repeat(np.arange(len(maps)), sizes)
     codes = names.indices.to_numpy().astype(np.int64)
     pairs = candidates * max(1, len(names.dictionary)) + codes
     require_certain(len(np.unique(pairs)) == len(pairs))
-
-
-def _look_up(maps: Any, name: str) -> Any:
-    """Return one raw output of each candidate, null where there is none."""
-    return _compute().map_lookup(maps, name, "first")
+    return Outputs(len(maps), candidates, codes, names.dictionary.to_pylist(), numbers)
 
 
 def _answer_keys(candidates: dict[str, Any]) -> Any:
