@@ -88,7 +88,7 @@ def loud(model: Any, *, fresh: bool) -> Any:
 def test_an_answer_that_is_thrown_away_shows_in_pieces_where_its_model_streams(
     guarded: Callable[..., Agent], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(asking, "quiet", loud)
+    monkeypatch.setattr(asking, "without_streaming_and_cache", loud)
     assert seen(in_events, guarded(checkpointer=InMemorySaver()), PLAIN) == {DISCARDED}
 
 
