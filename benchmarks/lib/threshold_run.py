@@ -95,8 +95,12 @@ class Plan:
 
     @property
     def problems(self) -> list[tuple[str, int, float, int]]:
-        """Kind, d, penalty and N of each cell, small ones first within a series."""
-        return list(itertools.product(self.kinds, self.dimensions, self.ridges, self.sizes))
+        """Kind, d, penalty and N of each cell, small ones first within a series.
+
+        Ridge needs a constant column that the peer leaves unpenalised, and `atoms` has none.
+        """
+        cells = itertools.product(self.kinds, self.dimensions, self.ridges, self.sizes)
+        return [cell for cell in cells if not (cell[0] == "atoms" and cell[2])]
 
 
 @dataclass
