@@ -93,7 +93,7 @@ class AnswerSets:
 
 @dataclass(frozen=True)
 class Decisions(AnswerSets):
-    """The decisions for N prompts."""
+    """The decisions for N prompts, as arrays."""
 
     features: FloatArray  # (N, d) features
     thresholds: FloatArray  # (N,) unclipped thresholds; `inf` if none can be certified

@@ -146,7 +146,7 @@ class CalibrationFacts(ArtifactData):
 
 
 class Ridge(ArtifactData):
-    """The penalty of a ridge.
+    """The penalty of a ridge regression, as an artifact states it.
 
     Attributes:
         strength: lambda > 0, see `ConditionalThreshold`.
@@ -213,7 +213,7 @@ class CertifiedPolicy(ArtifactData):
 
 
 class PackedArray(BaseModel):
-    """An array of finite floats.
+    """An array of finite floats, packed as base64 for JSON.
 
     Attributes:
         shape: Its shape.

@@ -69,7 +69,7 @@ def calibrate(  # noqa: D417 - `CalibrationConfig` documents the options
     allow_unattainable: bool = False,
     provenance: Provenance | None = None,
 ) -> CalibrationArtifact:
-    """Build a calibration artifact.
+    """Build a calibration artifact from labelled records.
 
     The records are split by hash: one part fits the feature map and the combination of verifiers, one is held
     out for evaluation and one for certificates if asked, and the rest calibrates the threshold. The success

@@ -53,7 +53,7 @@ RuleT = TypeVar("RuleT", bound=ThresholdRule[Any])
 
 @dataclass(frozen=True)
 class CalibrationData:
-    """The calibration split as arrays.
+    """The prompts of the calibration split, as arrays.
 
     Attributes:
         labelled: N labelled prompts.

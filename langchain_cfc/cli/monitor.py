@@ -150,7 +150,7 @@ def labels(
         from langchain_cfc.monitor import read_labels
 
         with _open_monitor(artifact, store, least_probability=least_probability) as monitor:
-            given = read_labels(source, monitor.unlabelled() if is_plugin_source(source) else ())
+            given = read_labels(source, monitor.list_unlabelled() if is_plugin_source(source) else ())
             # Feedback from elsewhere may hold entries that say nothing: leave these out, add the others.
             added = monitor.label(*given, leave_out_unfit=is_plugin_source(source))
     if as_json:

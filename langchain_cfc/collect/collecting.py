@@ -46,7 +46,7 @@ _MIN_SPARE_PROMPTS = 8
 
 @dataclass(frozen=True)
 class CallPolicy:
-    """Limits and retries of calls.
+    """Limits, rates and retries of the calls of a collection.
 
     Attributes:
         concurrency: Maximum number of concurrent calls of generator, verifier and labeler, at least 1.
@@ -107,7 +107,7 @@ class CallPolicy:
 
 @dataclass(frozen=True)
 class CollectionResult:
-    """How a run ended.
+    """How a run of a collection ended.
 
     Attributes:
         status: What the store holds now.
@@ -125,7 +125,7 @@ def _warn(notice: str) -> None:
 
 @dataclass(frozen=True)
 class CollectionOptions:
-    """Options of a run.
+    """Options of one run of a collection.
 
     Attributes:
         call_policy: Limits and retries of calls.

@@ -45,7 +45,7 @@ def _to_path(path: str | Path) -> str | Path:
 
 
 class SourceTable(_Table):
-    """Where the prompts come from.
+    """Where the prompts of a collection come from.
 
     Attributes:
         path: File of the dataset: .jsonl, .json, .csv or .parquet; or `SCHEME:REST`, see `open_rows`.
@@ -103,7 +103,7 @@ class ComponentTable(_Table):
 
 
 class LabelerTable(ComponentTable):
-    """The labeler.
+    """The labeler of a collection, by import path or name.
 
     Attributes:
         reads: What it is shown if there is an answer extractor, see `Components`.
@@ -266,7 +266,7 @@ def read_config(
     overrides: Mapping[str, Any] | None = None,
     settings: Sequence[str] = (),
 ) -> CollectionConfig:
-    """Read a configuration file.
+    """Read the TOML configuration file of a collection.
 
     Args:
         path: The TOML file; None if everything is given otherwise. Its relative paths start from its folder.

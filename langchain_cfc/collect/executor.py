@@ -228,7 +228,7 @@ _TRANSIENT_NAMES = (
 
 @dataclass(frozen=True)
 class RetryPolicy:
-    """Limits and retries of calls.
+    """How often, how long and how fast calls are made.
 
     Args:
         max_attempts: Maximum number of times that a call with a transient failure is made, at least 1.

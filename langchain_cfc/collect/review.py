@@ -22,7 +22,7 @@ Halves win only where nearly everything is wrong, and e0 is well known either wa
 
 **The sheet.** It shows neither labels nor scores, and its rows are in random order, so that people are not
 influenced. It is CSV, which spreadsheet programs open, and these change texts: they calculate `=1+1`, fetch
-what a formula in somebody else's text asks for, and turn `3/4` into a date and `007` into 7, so that neither
+what a formula in a text asks for, and turn `3/4` into a date and `007` into 7, so that neither
 could be found in the records again. So every cell that people do not fill in starts with an apostrophe,
 whatever it holds: which texts a program would change depends on program and country. The names of these
 columns have one too, by which `HumanLabels` knows to remove it.
@@ -203,7 +203,7 @@ class _Model(BaseModel):
 
 
 class IntervalEstimate(_Model):
-    """A number with its interval.
+    """An estimated number with its confidence interval.
 
     Attributes:
         value: The observed number; None if nothing was observed that could show it.

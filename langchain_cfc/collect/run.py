@@ -177,7 +177,7 @@ MAX_CONSECUTIVE_FAILURES = 25
 
 @dataclass(frozen=True)
 class RunObserver:
-    """Callbacks of a run.
+    """Callbacks that report the progress of a run.
 
     Attributes:
         on_progress: Called with the status whenever a prompt is finished or has failed.

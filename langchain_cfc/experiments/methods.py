@@ -244,7 +244,7 @@ PAPER = Convention("paper", 1.0, "development", "development", never_empty=False
 
 @dataclass(frozen=True)
 class ThresholdMethod(Method):
-    """Set rule x threshold rule."""
+    """A method that combines a set rule with a threshold rule."""
 
     # `confident` is the marginal rule at a rank that holds for the calibration set at hand
     rule: RuleName
@@ -429,7 +429,7 @@ def list_paper_methods(
     def full(name: str, words: str, promise: str = _LESS, **settings: Any) -> Method:
         return ThresholdMethod(name, words, promise, "paper", convention=PAPER, set_rule="all", **settings)
 
-    def truncated(name: str, words: str, **settings: Any) -> Method:
+    def make_truncated(name: str, words: str, **settings: Any) -> Method:
         # Kept for the tables: the theorem does not cover a set that was cut after calibration.
         return ThresholdMethod(
             name,
@@ -450,9 +450,9 @@ def list_paper_methods(
         TopK("TopK-reaching", reaching, _NO_THEOREM, "paper", reaching=True, grid=grid),
         full("ICP", "one threshold for all prompts", rule="marginal"),
         full("Learnt CP", "quantile regression", _NO_THEOREM, rule="learned", features=learned_features),
-        truncated("CFC", "conditional thresholds, sets cut after the best candidate"),
+        make_truncated("CFC", "conditional thresholds, sets cut after the best candidate"),
         full("CFC-FULL", "conditional thresholds", rule="conditional"),
-        truncated("CFC-PAC", "CFC at a level made stricter by the paper's slack", stability=slack),
+        make_truncated("CFC-PAC", "CFC at a level made stricter by the paper's slack", stability=slack),
         full("CFC-PAC-FULL", "CFC-FULL at that level", _NO_MORE, rule="conditional", stability=slack),
     )
 

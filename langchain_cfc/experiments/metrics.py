@@ -49,7 +49,7 @@ SLAB_DIRECTIONS = 16
 
 @dataclass(frozen=True, eq=False)
 class Groups:
-    """G disjoint groups of prompts."""
+    """A partition of the prompts into G groups."""
 
     text: str  # the feature text that they come from
     names: tuple[str, ...]

@@ -175,8 +175,8 @@ def find_settled_size(tau: Fraction, coverage: Fraction, delta: float) -> int:
     such as tau - slack, coverage is then nearly always larger; above it, as the attainable coverage is, the
     threshold nearly always stays below the cap. This is not the smallest number that will do: the rank is
     rounded up, and the lucky sizes this makes (17 for 0.87 at tau = 0.9, where 19 to 97 fall short and 169
-    still does) help nobody, since the hash split decides the size. The time taken grows with 1 / (coverage -
-    tau)^2.
+    still does) are of no use, since the hash split decides the size. The time taken grows with
+    1 / (coverage - tau)^2.
 
     >>> [find_settled_size(Fraction("0.9"), Fraction(coverage), 0.1) for coverage in ("0.87", "0.93", "1")]
     [170, 199, 9]
@@ -186,11 +186,11 @@ def find_settled_size(tau: Fraction, coverage: Fraction, delta: float) -> int:
     # probability at most exp(-2 N (gap - 1/N)^2), so that no N above this one can fail.
     size = math.ceil(math.log(1.0 / delta) / (2.0 * gap**2) + 2.0 / gap)
 
-    def settled(size: int) -> bool:
+    def is_settled(size: int) -> bool:
         below = compute_chance_below(size, tau, share)
         return (below if coverage < tau else 1.0 - below) <= delta
 
-    while size > 0 and settled(size):
+    while size > 0 and is_settled(size):
         size -= 1
     return size + 1
 

@@ -204,7 +204,7 @@ class Comparison:
 
 
 def hide_progress(items: Iterable[Any], total: int) -> Iterable[Any]:
-    """Show no progress."""
+    """Pass the splits through without showing progress."""
     del total
     return items
 

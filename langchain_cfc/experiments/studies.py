@@ -105,7 +105,7 @@ class Pattern(ReportData):
 
 
 class Ablation(ReportData):
-    """The study in another setting."""
+    """The same study repeated in another setting."""
 
     words: str
     features: str
@@ -175,7 +175,7 @@ def reproduce_study(
         msg = f"the study {name} needs {least} candidates a prompt, and {recorded} are recorded"
         raise InputError(msg)
 
-    def compared(setting: Setting, alphas: Sequence[Level]) -> ComparisonReport:
+    def run_comparison(setting: Setting, alphas: Sequence[Level]) -> ComparisonReport:
         return compare(
             table,
             alpha=alphas,
@@ -190,7 +190,7 @@ def reproduce_study(
             provenance=provenance,
         )
 
-    full = compared(study.setting, levels)
+    full = run_comparison(study.setting, levels)
     within = {level.alpha for level in full.sweep if level.target_coverage <= level.attainable_coverage}
     papers_own = float(study.ablated_alpha) in within
     ablated_at = (
@@ -198,7 +198,7 @@ def reproduce_study(
     )
     chosen = next(level for level in full.sweep if level.alpha == float(ablated_at))
     ablations = [_make_ablation(study.setting, chosen)]
-    ablations += [_make_ablation(one, compared(one, [ablated_at])) for one in study.ablated]
+    ablations += [_make_ablation(one, run_comparison(one, [ablated_at])) for one in study.ablated]
     return StudyReport(
         study=name,
         comparison=full,

@@ -207,7 +207,7 @@ class Suggestion(ReportData):
 
 @dataclass(frozen=True, eq=False)
 class OptionResult:
-    """An option with its results."""
+    """An option with its results on the selection prompts."""
 
     option: Option
     shown: JudgedOption

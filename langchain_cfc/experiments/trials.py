@@ -68,7 +68,7 @@ class Option:
 
 
 def list_default_maps(draws: CandidateBatch) -> tuple[str, ...]:
-    """Return feature maps worth trying.
+    """Return the feature maps that are worth trying.
 
     They are of scores; of answers, where they are known; and of metadata, where a key has few categories.
     """
@@ -209,7 +209,7 @@ def get_first_line(error: Exception) -> str:
 
 @dataclass(frozen=True, eq=False)
 class SelectionPrompts:
-    """The prompts to select on."""
+    """The prompts of the fit split, on which options are chosen."""
 
     plan: SplitPlan  # the split that `calibrate` will make
     pool: Pool  # M prompts of its fit part, one of each cluster

@@ -40,7 +40,7 @@ class SheetRow:
 
 @dataclass(frozen=True)
 class Sheet:
-    """The labels of a file.
+    """The labels that people gave in one file.
 
     Attributes:
         source: Name of the file.
@@ -144,7 +144,7 @@ def _read_csv_rows(source: str, text: str) -> Iterator[tuple[int, dict[str, Any]
                 )
                 raise RecordError(source, reader.line_num, "", problem)
             # Only a marked column has marked cells. They may lack the mark: some programs drop it from a cell
-            # that somebody opened.
+            # that was opened.
             cells = {
                 name.removeprefix(TEXT_MARK): cell.removeprefix(TEXT_MARK)
                 if name.startswith(TEXT_MARK)

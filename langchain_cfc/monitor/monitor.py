@@ -239,7 +239,7 @@ class CFCMonitor(BaseCallbackHandler):
         results, labels = self._store.read_results(self.artifact.digest, self._flush_and_check(since))
         return Traffic(self.artifact, tuple(results), labels)
 
-    def unlabelled(self, since: float | None = None) -> list[str]:
+    def list_unlabelled(self, since: float | None = None) -> list[str]:
         """Return the names of the results that have no label yet, in their order.
 
         Args:

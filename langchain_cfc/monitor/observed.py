@@ -30,7 +30,7 @@ class Data(BaseModel):
 
 @dataclass(frozen=True)
 class ObservedResult:
-    """One result in numbers.
+    """What a monitor stores of one result: numbers only.
 
     Attributes:
         id: Its name, usually the id of its run.

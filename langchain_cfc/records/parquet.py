@@ -192,17 +192,17 @@ class ParquetBatch:
         if any(np.isnan(outputs).any() for outputs in raw.values()):
             return None
         keys = _answer_keys(candidates)
-        equal = self._used(keys.dictionary_encode().indices, n).astype(np.int64)
+        equal = self._take_slots(keys.dictionary_encode().indices, n).astype(np.int64)
         draws = CandidateBatch(
             np.ascontiguousarray(self.scores[:, :n]),
             first_equal_slots(equal),
-            self._used(_answer_lengths(keys), n).astype(np.int64),
+            self._take_slots(_answer_lengths(keys), n).astype(np.int64),
             self.metadata,
         )
-        answered = self._used(candidates["answer"].is_valid(), n)
+        answered = self._take_slots(candidates["answer"].is_valid(), n)
         return LabelledBatch(
             draws,
-            self._used(candidates["correct"], n).astype(np.bool_),
+            self._take_slots(candidates["correct"], n).astype(np.bool_),
             tuple(self.ids),
             tuple(self.rows["cluster"].to_pylist()),
             self.recorded,
@@ -211,7 +211,7 @@ class ParquetBatch:
             prompt_kinds=find_json_prompt_kinds(text.decode() for text in _texts(self.rows["input"])),
         )
 
-    def _used(self, column: Any, n: int) -> Any:
+    def _take_slots(self, column: Any, n: int) -> Any:
         """Return the (N, n) values of the first n slots."""
         return column.to_numpy(zero_copy_only=False).reshape(self.scores.shape)[:, :n]
 

@@ -121,7 +121,7 @@ _GIVEN_ONCE = {
 
 @dataclass(frozen=True)
 class Style:
-    """How one method looks."""
+    """Colour, marker, hatch and dashes of one method."""
 
     colour: str  # `#rrggbb`
     marker: str  # matplotlib's name

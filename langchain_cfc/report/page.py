@@ -196,7 +196,7 @@ def draw_data(data: DataFacts) -> Iterator[Figure]:
 
 
 def draw_comparison(report: ComparisonReport) -> Iterator[Figure]:
-    """Draw what a comparison shows."""
+    """Draw the figures of a comparison report."""
     methods = report.methods.values()
     for family, title in _FAMILIES.items():
         named = [name for name, method in report.methods.items() if method.family == family and method.groups]
@@ -443,7 +443,7 @@ def _describe_methods(comparison: ComparisonReport, *, with_artifact: bool) -> _
 def _describe_hardest(hardest: HardestPrompts) -> str:
     shown = len(hardest.prompts)
     which = "All of them" if shown == hardest.missed + hardest.flagged else f"The {shown} hardest"
-    text = "" if hardest.with_text else " Texts are left out: nobody allowed them."
+    text = "" if hardest.with_text else " Texts are left out, since they were not allowed."
     return (
         f"{pluralize(hardest.missed, 'test prompt')} missed, {hardest.flagged:,} flagged. {which}: missed "
         "ones by threshold and flagged ones by mean score, by turns. Candidates with the same answer share a "

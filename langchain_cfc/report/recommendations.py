@@ -259,7 +259,7 @@ def check_groups(seen: Situation) -> Iterator[Recommendation]:
     yield Recommendation(
         "Decide what to do with the groups that cannot reach the target",
         f"Too few of their prompts have a correct candidate for {format_share(seen.target)}, whatever the "
-        f"threshold: {named}. Most of them are flagged, which keeps the promise and answers nobody. "
+        f"threshold: {named}. Most of them are flagged, which keeps the promise and gives no answer. "
         f"{ways}.",
         _format_command("plan", *seen.sources.records, "--alpha", seen.alpha, *by_group),
     )

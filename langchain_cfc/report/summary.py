@@ -39,7 +39,7 @@ class Promise:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether the promise was kept."""
+    """Whether the promise was kept, in one line."""
 
     headline: str
     words: str
@@ -169,13 +169,13 @@ def describe_verdict(artifact: CalibrationArtifact, evaluation: EvaluationReport
         where = ", ".join(named.get(name, name) for name in evaluation.contradicted)
         return Verdict(f"Kept too rarely for chance: {where}", words, "bad")
     if artifact.shift is not None:
-        unknown = "It is for prompts where the artifact is served, and nobody has said that these are such."
+        unknown = "It is for prompts where the artifact is served, and these are not known to be such."
         return Verdict("These prompts do not test the promise", f"{unknown} {words}", "")
     return Verdict("Nothing seen here contradicts the promise", words, "good")
 
 
 def make_tiles(artifact: CalibrationArtifact, evaluation: EvaluationReport) -> list[Tile]:
-    """Return the figures to remember."""
+    """Return the key figures at the top of a page."""
     own = evaluation.methods[artifact.threshold_rule]
 
     def share(label: str, value: float, interval: tuple[float, float]) -> Tile:

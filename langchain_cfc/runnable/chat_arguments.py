@@ -95,7 +95,7 @@ def _configure_or_else(chain: OrElse, alpha: Level | None, arguments: Arguments)
     first = _configure(chain.first, alpha, arguments)
     if first is None:
         return None
-    # A level belongs to the artifact that holds it, but whoever answers instead has the same tools, if any.
+    # A level belongs to the artifact that holds it, but the fallback gets the same tools, if any.
     second = _configure(chain.fallback, None, arguments) if arguments else None
     return chain.model_copy(update={"first": first, "fallback": chain.fallback if second is None else second})
 

@@ -35,7 +35,7 @@ _IDENTIFYING = {"kind", "alpha", "target_coverage", "binding", "artifact_digest"
 
 
 class ScoredCandidate(BaseModel):
-    """One of the n candidates.
+    """One of the n candidates, with its score.
 
     Attributes:
         slot: Request slot, 0 ... n - 1.

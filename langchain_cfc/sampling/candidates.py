@@ -16,7 +16,7 @@ _MEDIA = {"image", "audio", "video", "file", "text-plain"}
 
 @dataclass(frozen=True)
 class DrawnCandidate:
-    """One output of a generator.
+    """One output of a generator, with its raw message.
 
     Attributes:
         text: What a reader sees; canonical JSON of `data` where the candidate is structured or calls tools,

@@ -20,7 +20,7 @@ AnyRunnable = Runnable[Any, Any]
 
 
 class GeneratorParts(NamedTuple):
-    """A generator cut in two.
+    """A generator, cut before its first model call.
 
     Attributes:
         once: What prepares a request, such as retrieval and the prompt template; None where nothing does.

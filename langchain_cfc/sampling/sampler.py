@@ -332,8 +332,8 @@ class Sampler:
         if recorder.streamed:
             self._warn_once(
                 "streaming",
-                "a model streamed while it drew, which cannot be switched off from here: whoever listens to "
-                "token events sees rejected candidates. Give it disable_streaming=True",
+                "a model streamed while it drew, which cannot be switched off from here: a "
+                "listener to token events sees rejected candidates. Give it disable_streaming=True",
             )
 
     def _warn_once(self, subject: str, message: str) -> None:
@@ -387,7 +387,7 @@ def _warn_of_hidden_models(hidden: Iterable[str]) -> None:
     if listed := ", ".join(hidden):
         msg = (
             f"out of reach, for no copy can be made of what a function has closed over: {listed}. "
-            "Its cache would make all candidates the same, and its streaming would show them to whoever "
-            "listens to events: give it cache=False and disable_streaming=True, or pass the model itself"
+            "Its cache would make all candidates the same, and its streaming would show them to "
+            "listeners: give it cache=False and disable_streaming=True, or pass the model itself"
         )
         warnings.warn(msg, SamplingWarning, stacklevel=5)

@@ -1,4 +1,4 @@
-"""Callback handlers that watch the draws of a prompt: which models answered, at what cost, and whether anew.
+"""Callback handlers that watch the draws of a prompt: models, tokens, and repeated answers.
 
 `UsageRecorder` counts over all model runs of a prompt, `SlotObserver` looks at those of one candidate, and
 `find_repetition` says from the latter whether n candidates are visibly not n draws.

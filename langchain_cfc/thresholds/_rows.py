@@ -59,7 +59,7 @@ class Rows:
     weights: FloatArray  # (N,) positive weights; a row of weight 2 counts like two equal rows
 
     @classmethod
-    def unweighted(cls, features: FloatArray, scores: FloatArray) -> Rows:
+    def with_unit_weights(cls, features: FloatArray, scores: FloatArray) -> Rows:
         """Rows with weight 1 each."""
         return cls(features, scores, np.ones(len(scores)))
 

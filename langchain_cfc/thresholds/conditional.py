@@ -259,7 +259,7 @@ class ConditionalThreshold(ThresholdRule[Calibrated]):
         return replace(self, _state=Calibrated.from_arrays(data, tau, self.cap, ridge=penalised))
 
     def _learn(self, features: FloatArray, success_scores: FloatArray) -> Calibrated:
-        return self._calibrate(Rows.unweighted(features, success_scores))
+        return self._calibrate(Rows.with_unit_weights(features, success_scores))
 
     def _calibrate(self, prompts: Rows, units_of: FloatArray | None = None) -> Calibrated:
         tau = compute_tau(self.alpha)

@@ -56,7 +56,7 @@ class LearnedThreshold(ThresholdRule[_LearnedState]):
     def _learn(self, features: FloatArray, success_scores: FloatArray) -> _LearnedState:
         columns, _ = Columns.choose(features)
         reduced, _ = columns.reduce(features)
-        base = fit_base_regression(Rows.unweighted(reduced, success_scores), compute_tau(self.alpha))
+        base = fit_base_regression(Rows.with_unit_weights(reduced, success_scores), compute_tau(self.alpha))
         return _LearnedState(columns, base.beta)
 
     def _compute(self, state: _LearnedState, features: FloatArray) -> Thresholds:

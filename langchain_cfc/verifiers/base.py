@@ -243,7 +243,7 @@ class VerifierEnsemble:
 
 @dataclass(frozen=True)
 class VerifierScores:
-    """The scores of n candidates.
+    """The scores of the n candidates of a prompt.
 
     Attributes:
         scores: n verifier scores in [0, 1], smaller is better.

@@ -130,7 +130,7 @@ class RewardModel(TextVerifier):
             with build_opener(_NoRedirect).open(request, timeout=self._timeout) as response:
                 content = response.read()
         except HTTPError as error:
-            raise self._refused(error) from error
+            raise self._make_error(error) from error
         except (OSError, HTTPException) as error:
             raise self._unreachable(error) from error
         try:
@@ -147,7 +147,7 @@ class RewardModel(TextVerifier):
         finally:
             executor.shutdown(wait=False)
 
-    def _refused(self, error: HTTPError) -> VerifierError:
+    def _make_error(self, error: HTTPError) -> VerifierError:
         with error:
             try:
                 content = error.read()

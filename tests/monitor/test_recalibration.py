@@ -118,7 +118,7 @@ def test_traffic_is_what_was_recorded(
 ) -> None:
     with watched(old, where, asked[:200], results[:200]) as monitor:
         table = monitor.traffic().to_batch()
-        assert monitor.unlabelled() == []
+        assert monitor.list_unlabelled() == []
         found = recalibrate(monitor, min_kept=0.0, features="1", allow_unattainable=True)
         assert shadow(monitor, found.artifact, since=0.0) == found.compared
     expected = tabulate(asked[:200])

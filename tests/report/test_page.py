@@ -194,7 +194,7 @@ def test_without_permission_no_text_of_a_prompt_is_on_the_page(facts: Case) -> N
         provenance=load_recording().provenance,
     )
     read = told(hidden)
-    assert "Texts are left out: nobody allowed them." in read.text
+    assert "Texts are left out, since they were not allowed." in read.text
     ids = [one.id for one in hidden.hardest.prompts]
     assert len(ids) == 10
     texts = [str(records[name].input) for name in ids]

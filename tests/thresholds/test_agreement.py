@@ -51,7 +51,9 @@ def proven(case: Case, phi: FloatArray) -> Fraction | None:
     """The threshold of a case by a vertex that rational arithmetic proves; None where it is unbounded."""
     columns, _ = Columns.choose(case.features)
     rows, reduced = columns.reduce(case.features)[0], columns.reduce(phi[np.newaxis])[0][0]
-    fit = QuantileSimplex(Rows.unweighted(rows, case.scores), compute_tau(case.alpha)).minimise(reduced)
+    fit = QuantileSimplex(Rows.with_unit_weights(rows, case.scores), compute_tau(case.alpha)).minimise(
+        reduced
+    )
     if not isinstance(fit, Fit):
         return None
     return certified_value(

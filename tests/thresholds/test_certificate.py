@@ -68,7 +68,7 @@ def test_a_vertex_that_is_not_optimal_is_given_away_by_its_gap() -> None:
     """The negative control: another prompt's vertex, and the right one with a side changed."""
     rng = np.random.default_rng(2)
     features = np.stack([np.ones(200), rng.random(200)], axis=1)
-    rows = Rows.unweighted(features, rng.random(200))
+    rows = Rows.with_unit_weights(features, rng.random(200))
     simplex, phi = QuantileSimplex(rows, Fraction(9, 10)), features[0]
     right, other = simplex.minimise(phi), simplex.minimise(np.array([0.2, 3.0]))
     assert isinstance(right, Fit)

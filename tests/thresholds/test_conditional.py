@@ -157,7 +157,7 @@ def test_the_vertex_found_is_proven_optimal_in_rational_arithmetic(kind: str) ->
         columns, _ = Columns.choose(case.features)
         reduced, inside = columns.reduce(case.queries[:2])
         rows, _ = columns.reduce(case.features)
-        simplex = QuantileSimplex(Rows.unweighted(rows, case.scores), compute_tau(case.alpha))
+        simplex = QuantileSimplex(Rows.with_unit_weights(rows, case.scores), compute_tau(case.alpha))
         for phi in reduced[inside]:
             fit = simplex.minimise(phi)
             if isinstance(fit, Unbounded):

@@ -21,21 +21,21 @@ TAU = Fraction(9, 10)
 def continuous(rng: np.random.Generator, size: int) -> Rows:
     t = rng.random(size)
     features = np.stack([np.ones(size), t, t**2, rng.random(size)], axis=1)
-    return Rows.unweighted(features, 0.5 * t + 0.5 * rng.random(size))
+    return Rows.with_unit_weights(features, 0.5 * t + 0.5 * rng.random(size))
 
 
 def with_hopeless(rng: np.random.Generator, size: int) -> Rows:
     rows = continuous(rng, size)
-    return Rows.unweighted(rows.features, np.where(rng.random(size) < 0.07, 2.0, rows.scores))
+    return Rows.with_unit_weights(rows.features, np.where(rng.random(size) < 0.07, 2.0, rows.scores))
 
 
 def tied(rng: np.random.Generator, size: int) -> Rows:
     rows = continuous(rng, size)
-    return Rows.unweighted(np.round(rows.features, 1), np.round(rows.scores, 1))
+    return Rows.with_unit_weights(np.round(rows.features, 1), np.round(rows.scores, 1))
 
 
 def grouped(rng: np.random.Generator, size: int) -> Rows:
-    return Rows.unweighted(np.eye(4)[rng.integers(0, 4, size)], np.round(rng.random(size), 2))
+    return Rows.with_unit_weights(np.eye(4)[rng.integers(0, 4, size)], np.round(rng.random(size), 2))
 
 
 def sorted_by_score(rng: np.random.Generator, size: int) -> Rows:

@@ -241,7 +241,7 @@ def test_for_a_constant_the_ridge_does_nothing_to_the_bit(kind: str) -> None:
         for other in (np.empty((size, 0)), np.zeros((size, 2))):
             features = np.hstack([np.ones((size, 1)), other])
             penalty = np.append(0.0, np.full(other.shape[1], 0.3))
-            solver = RidgeRegression(Rows.unweighted(features, case.scores), tau, penalty)
+            solver = RidgeRegression(Rows.with_unit_weights(features, case.scores), tau, penalty)
             fit = solver.minimise(features[0])
             assert (np.inf if isinstance(fit, Unbounded) else fit.value(features[0])[0]) == expected
 
@@ -258,7 +258,7 @@ def test_unpenalised_groups_are_order_statistics_to_the_bit(kind: str) -> None:
     for case in cases(kind, 40):
         met = case.features.any(axis=0)
         features, noise = case.features[:, met], np.zeros((len(case.scores), 1))
-        rows = Rows.unweighted(np.hstack([features, noise]), case.scores)
+        rows = Rows.with_unit_weights(np.hstack([features, noise]), case.scores)
         groups = features.shape[1]
         solver = RidgeRegression(rows, 1 - Fraction(case.alpha), np.append(np.zeros(groups), 5.0))
         for group, phi in enumerate(np.eye(groups, groups + 1)):
@@ -273,7 +273,7 @@ def test_unpenalised_groups_are_order_statistics_to_the_bit(kind: str) -> None:
 def test_without_penalty_it_is_the_conditional_threshold_and_a_small_one_changes_little(kind: str) -> None:
     for case in cases(kind, 10):
         kept = find_independent_columns(case.features)
-        rows, tau = Rows.unweighted(case.features[:, kept], case.scores), 1 - Fraction(case.alpha)
+        rows, tau = Rows.with_unit_weights(case.features[:, kept], case.scores), 1 - Fraction(case.alpha)
         none, little = (RidgeRegression(rows, tau, np.full(len(kept), value)) for value in (0.0, 1e-11))
         for phi in case.queries[:, kept]:
             expected = dual_threshold(rows.features, rows.scores, case.alpha, phi)
@@ -412,7 +412,7 @@ def test_a_subsample_too_small_for_the_level_is_no_obstacle(monkeypatch: pytest.
 
 
 def test_a_penalty_bounds_what_is_unbounded_without() -> None:
-    rows = Rows.unweighted(np.ones((3, 1)), np.array([0.2, 0.4, 0.6]))
+    rows = Rows.with_unit_weights(np.ones((3, 1)), np.array([0.2, 0.4, 0.6]))
     without = RidgeRegression(rows, Fraction(9, 10), np.zeros(1)).minimise(np.ones(1))
     assert isinstance(without, Unbounded)
     assert without.ray.tolist() == [1.0]
@@ -422,7 +422,7 @@ def test_a_penalty_bounds_what_is_unbounded_without() -> None:
 
 
 def test_dependent_columns_need_a_penalty() -> None:
-    rows = Rows.unweighted(np.ones((5, 2)), np.linspace(0.1, 0.9, 5))
+    rows = Rows.with_unit_weights(np.ones((5, 2)), np.linspace(0.1, 0.9, 5))
     with pytest.raises(ThresholdError, match="nearly dependent"):
         RidgeRegression(rows, Fraction(1, 2), np.zeros(2))
     start = Start(Vertex(np.array([0, 1]), np.zeros(5, dtype=np.bool_)), np.zeros(2))

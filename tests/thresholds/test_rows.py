@@ -49,8 +49,8 @@ def test_a_hash_that_joins_different_rows_is_noticed(monkeypatch: pytest.MonkeyP
 def test_a_sample_tells_whether_rows_repeat() -> None:
     rng = np.random.default_rng(1)
     assert drawn(20_000).is_repetitive
-    assert not Rows.unweighted(rng.random((20_000, 2)), rng.random(20_000)).is_repetitive
-    assert not Rows.unweighted(np.ones((1, 1)), np.ones(1)).is_repetitive
+    assert not Rows.with_unit_weights(rng.random((20_000, 2)), rng.random(20_000)).is_repetitive
+    assert not Rows.with_unit_weights(np.ones((1, 1)), np.ones(1)).is_repetitive
 
 
 @pytest.mark.parametrize("block", [7, 8192])

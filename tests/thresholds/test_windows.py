@@ -121,7 +121,7 @@ def narrowed(
 ) -> ConditionalThreshold:
     """The rule fitted with only so many rows kept, whatever prompts need."""
     columns, root = Columns.choose(features)
-    rows = Rows.unweighted(columns.reduce(features)[0], scores)
+    rows = Rows.with_unit_weights(columns.reduce(features)[0], scores)
     near = Neighbourhood.build(rows, fit_base_regression(rows, TAU), root, keep)
     return replace(rule, _state=Calibrated(columns, None, near, TAU))
 
@@ -175,7 +175,7 @@ def test_without_the_radius_far_prompts_would_get_wrong_thresholds() -> None:
     queries = 2.0 * features[:60]
     everything = ConditionalThreshold("0.1", window=None).fit(features, scores).solve(queries).values
     columns, root = Columns.choose(features)
-    rows = Rows.unweighted(columns.reduce(features)[0], scores)
+    rows = Rows.with_unit_weights(columns.reduce(features)[0], scores)
     near = Neighbourhood.build(rows, fit_base_regression(rows, TAU), root, 16)
     certain = PlainWindows(near, TAU)
     trusting = PlainWindows(replace(near, radius=np.inf), TAU)
@@ -300,7 +300,7 @@ def test_no_row_changes_sides_within_its_distance() -> None:
     rng = np.random.default_rng(11)
     features, scores = continuous(rng, 500)
     root = np.linalg.qr(features, mode="r") / np.sqrt(500)
-    rows = Rows.unweighted(features, scores)
+    rows = Rows.with_unit_weights(features, scores)
     centre = Centre(Solution.solve(features[:4], scores[:4]).beta, root)
     distances = centre.compute_distances(rows)
     before = scores - features @ centre.beta
@@ -332,7 +332,7 @@ def test_an_endless_descent_in_a_window_proves_nothing_where_left_out_rows_would
     rng = np.random.default_rng(13)
     features, scores = continuous(rng, SIZE)
     columns, root = Columns.choose(features)
-    rows = Rows.unweighted(columns.reduce(features)[0], scores)
+    rows = Rows.with_unit_weights(columns.reduce(features)[0], scores)
     window = PlainWindows(
         Neighbourhood.build(rows, fit_base_regression(rows, TAU), root, 64), TAU
     )._get_window(0)

@@ -70,7 +70,7 @@ def test_feedback_labels_the_results_that_it_speaks_of(
     command = ("monitor", "labels", saved, monitor.name, "langsmith:correct", "--least-probability", "0.5")
     answered = [name for name, (_, result) in served.items() if not result.abstained]
     whole = {name: [one.correct for one in record.candidates] for name, (record, _) in served.items()}
-    assert set(monitor.unlabelled()) == set(served)
+    assert set(monitor.list_unlabelled()) == set(served)
     for place, name in enumerate(answered):
         if place % 3 == 0:
             say(client, langsmith, name, score=place % 2)
@@ -82,7 +82,7 @@ def test_feedback_labels_the_results_that_it_speaks_of(
     assert ran.code == 0, ran.err
     asked = [name for place, name in enumerate(answered) if place % 3 != 2]
     assert ran.data["labels"] == len(asked) > 15
-    assert {one for one in served if one not in monitor.unlabelled()} == set(asked)
+    assert {one for one in served if one not in monitor.list_unlabelled()} == set(asked)
     labels = monitor.traffic().labels
     for place, name in enumerate(answered):
         if place % 3 == 0:

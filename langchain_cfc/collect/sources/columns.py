@@ -80,7 +80,7 @@ class Template:
 
 
 def parse_template(prompt: Prompt) -> Template:
-    """Parse a prompt template.
+    """Parse a prompt template with named columns.
 
     Args:
         prompt: Text with `{column}` in it, pairs of a role and such a text (the role `placeholder` and the
@@ -392,7 +392,7 @@ def read_examples(
     columns: Columns,
     bad_rows: BadRowPolicy = "refuse",
 ) -> Examples:
-    """Open an evaluation dataset.
+    """Open an evaluation dataset as a stream of examples.
 
     Args:
         source: A file or `SCHEME:REST` as `open_rows` takes it, its `Rows`, or anything that iterates over

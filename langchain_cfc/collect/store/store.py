@@ -79,7 +79,7 @@ SELECT_CANDIDATES = (
 
 @dataclass(frozen=True)
 class Work:
-    """An unfinished prompt.
+    """A prompt that is not finished, with what is known of it.
 
     Attributes:
         position: Its position in the store.

@@ -28,7 +28,7 @@ def feedback_labels(
     feedback of a run counts.
 
     Args:
-        names: Names of results, such as `monitor.unlabelled()`: those that are ids of runs are asked for.
+        names: Names of results, such as `monitor.list_unlabelled()`; those that are run ids are looked up.
         key: Key of the feedback.
         probability: With what probability a result was chosen to be labelled, where its value does not say.
         client: The client; made as the environment says if left out.

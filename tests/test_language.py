@@ -1,0 +1,124 @@
+"""Names and docstrings of the package are plain engineering English: CONTRIBUTING.md, rule 5.
+
+It looks for what a program can see: words of a private language, functions named by a bare participle, and
+public docstrings of less than six words. Commands are left out of the latter: their docstrings are help texts.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import langchain_cfc
+
+PACKAGE = Path(langchain_cfc.__file__).parent
+MODULES = sorted(PACKAGE.rglob("*.py"))
+# Metaphors and archaisms, as words of docstrings, comments and names.
+BANNED = ("whoever", "nobody", "somebody", "anew", "hitherto", "thereof", "wherein", "witness", "witnessed")
+WORD = re.compile(r"\b(?:" + "|".join(BANNED) + r")\b", re.IGNORECASE)
+# Participles that do not end in -ed.
+IRREGULAR = {
+    "begun",
+    "brought",
+    "built",
+    "chosen",
+    "done",
+    "drawn",
+    "found",
+    "given",
+    "gone",
+    "heard",
+    "held",
+    "kept",
+    "known",
+    "laid",
+    "left",
+    "lent",
+    "lost",
+    "made",
+    "meant",
+    "met",
+    "paid",
+    "proven",
+    "said",
+    "seen",
+    "sent",
+    "shown",
+    "sold",
+    "sought",
+    "spent",
+    "spoken",
+    "stood",
+    "taken",
+    "taught",
+    "thought",
+    "told",
+    "understood",
+    "withheld",
+    "won",
+    "written",
+}
+# Nouns and verbs that only look like participles.
+VERBS = {"embed", "feed", "need", "proceed", "seed", "speed", "exceed", "shed", "succeed"}
+
+
+def functions(tree: ast.Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    """Yield the functions and methods of a module, without properties, which are named like data."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            names = {
+                ast.unparse(decorator).partition("(")[0].rpartition(".")[2]
+                for decorator in node.decorator_list
+            }
+            if not names & {"property", "cached_property", "setter", "fixture"}:
+                yield node
+
+
+def is_bare_participle(name: str) -> bool:
+    """Whether a name is one word, and that word a participle."""
+    word = name.strip("_")
+    return "_" not in word and word not in VERBS and (word in IRREGULAR or word.endswith("ed"))
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_names_and_words_are_plain(path: Path) -> None:
+    source = path.read_text(encoding="utf-8")
+    problems = [
+        f"line {number}: {found[0]!r} is banned"
+        for number, line in enumerate(source.splitlines(), 1)
+        for found in WORD.finditer(line)
+    ]
+    problems += [
+        f"line {node.lineno}: {node.name}() is a bare participle; use a verb phrase"
+        for node in functions(ast.parse(source))
+        if is_bare_participle(node.name)
+    ]
+    assert not problems
+
+
+def public_definitions() -> Iterator[tuple[str, str]]:
+    """Yield the public functions and classes of public modules, with their docstrings."""
+    for path in MODULES:
+        if path.parent.name == "cli" or (path.name.startswith("_") and path.name != "__init__.py"):
+            continue
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        for node in tree.body:
+            if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_"):
+                yield f"{path.relative_to(PACKAGE)}:{node.name}", ast.get_docstring(node) or ""
+
+
+def test_public_docstrings_say_something() -> None:
+    short = [name for name, text in public_definitions() if len(text.split("\n\n")[0].split()) < 6]
+    assert not short
+
+
+def test_the_checks_see_what_they_forbid() -> None:
+    assert is_bare_participle("_told")
+    assert is_bare_participle("scored")
+    assert not is_bare_participle("score_all")
+    assert not is_bare_participle("seed")
+    assert WORD.search("Whoever asks")
