@@ -1,7 +1,7 @@
 """Names and docstrings of the package are plain engineering English: CONTRIBUTING.md, rule 5.
 
 It looks for what a program can see: words of a private language, functions named by a bare participle, and
-public docstrings of less than six words. Commands are left out of the latter: their docstrings are help texts.
+public docstrings of less than six words. Commands are left out there: their docstrings are help texts.
 """
 
 from __future__ import annotations
