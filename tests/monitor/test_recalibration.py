@@ -531,7 +531,7 @@ def test_what_is_wanted_is_a_share(min_kept: float, old: CalibrationArtifact, tm
 @pytest.mark.parametrize("since", [float("nan"), float("inf"), 1e18, -1.0])
 def test_what_is_no_time_is_refused(since: float, old: CalibrationArtifact, tmp_path: Path) -> None:
     with CFCMonitor(old, tmp_path / "monitor.db") as monitor:
-        for ask in (monitor.traffic, monitor.unlabelled, lambda when: shadow(monitor, old, since=when)):
+        for ask in (monitor.traffic, monitor.list_unlabelled, lambda when: shadow(monitor, old, since=when)):
             with pytest.raises(InputError, match="since: expected seconds since 1970"):
                 ask(since)
 
