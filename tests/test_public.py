@@ -91,7 +91,17 @@ ROOMS: dict[str, set[str]] = {
     "monitor": OFFLINE | {"calibration", "runnable", "report"},
     "demo": OFFLINE | {"calibration", "evaluation", "execution", "runnable", "sampling", "verifiers"},
     "cli": OFFLINE
-    | {"calibration", "evaluation", "experiments", "report", "runnable", "demo", "collect", "monitor"},
+    | {
+        "calibration",
+        "evaluation",
+        "experiments",
+        "report",
+        "sampling",
+        "runnable",
+        "demo",
+        "collect",
+        "monitor",
+    },
     "extend": {"_internal", "thresholds", "records", "labelers", "collect", "monitor", "cli"} | SERVING,
 }
 

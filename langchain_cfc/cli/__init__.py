@@ -38,6 +38,9 @@ def main() -> None:
         logging.lastResort.setFormatter(_EscapingFormatter())
     try:
         app()
+    except MissingExtraError as error:  # while a command was imported
+        sys.stderr.write(f"error: {error}\n")
+        sys.exit(2)
     except Exception:  # noqa: BLE001 - a bug or the user's code; the text may hold control characters
         sys.stderr.write(escape_controls(traceback.format_exc()))
         sys.exit(1)

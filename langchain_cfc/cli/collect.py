@@ -8,9 +8,10 @@ from typing import Annotated
 
 import typer
 
+from langchain_cfc._internal.optional import check_installed
 from langchain_cfc._internal.plugins import FACTORY
 from langchain_cfc.cli._format import EXIT_NO, report_errors
-from langchain_cfc.collect.collecting import check_packages
+from langchain_cfc.sampling.models import list_required_packages
 
 # Options under headings of their own in the help.
 _settings_option = partial(typer.Option, rich_help_panel="Settings")
@@ -122,7 +123,9 @@ def collect(
           --store questions.db --out records.jsonl
     """
     with report_errors():
-        check_packages(model)
+        # Before anything is imported that needs them, so that one error names all that is missing.
+        needed = {"filelock": "collect", "sqlalchemy": "collect"}
+        check_installed({**needed, **(list_required_packages(model) if model else {})}, "a collection")
         # Imported late: they need the extra.
         from langchain_cfc.cli import _collection
         from langchain_cfc.collect.config import read_config

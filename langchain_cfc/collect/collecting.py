@@ -24,7 +24,6 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from langchain_cfc._internal.optional import check_installed
 from langchain_cfc.collect.costs import Budget
 from langchain_cfc.collect.executor import (
     Components,
@@ -39,7 +38,6 @@ from langchain_cfc.collect.store import Store
 from langchain_cfc.errors import CollectionWarning, InputError
 from langchain_cfc.execution import ConcurrencyLimiter
 from langchain_cfc.records import Example
-from langchain_cfc.sampling.models import list_required_packages
 
 _MIN_SPARE_PROMPTS = 8
 
@@ -289,17 +287,6 @@ def find_shared_judge(verifier: Mapping[str, Any], labeler: Mapping[str, Any]) -
 
 def _named_models(fingerprint: Mapping[str, Any]) -> set[str]:
     return {str(value) for key, value in fingerprint.items() if key.rpartition(".")[2] == "model"}
-
-
-def check_packages(model: str | None = None) -> None:
-    """Check that the packages of a collection, and of its model's provider, are installed.
-
-    Raises `MissingExtraError`, whose message names the command that installs all missing packages.
-    """
-    needed = {"filelock": "collect", "sqlalchemy": "collect"}
-    check_installed(
-        {**needed, **(list_required_packages(model) if model is not None else {})}, "a collection"
-    )
 
 
 # Seconds between two lines if there is no terminal; shorter runs print none.

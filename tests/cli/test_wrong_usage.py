@@ -81,3 +81,17 @@ def test_all_packages_that_a_collection_lacks_are_named_with_one_command(
     said = " ".join(ran.err.split())
     assert "needs filelock, sqlalchemy and langchain_openai, which are not installed" in said
     assert "pip install 'langchain-cfc[collect,openai]'" in said
+
+
+@pytest.mark.parametrize("words", [["collect", "--store"], ["status"]])
+def test_a_command_without_its_extra_says_what_to_install(words: list[str], tmp_path: Path) -> None:
+    # In a process of its own: here, other tests have imported the modules of a collection already.
+    code = (
+        "import sys; sys.modules.update(filelock=None, sqlalchemy=None); "
+        "from langchain_cfc.cli import main; main()"
+    )
+    command = [sys.executable, "-c", code, *words, str(tmp_path / "one.db")]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ran.returncode == 2
+    assert "Traceback" not in ran.stderr
+    assert "pip install 'langchain-cfc[collect]'" in " ".join(ran.stderr.split())
