@@ -9,10 +9,12 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 from hypothesis import settings
 
+from tests.lengths import repetitions
+
 pytest_plugins = ["tests.pages"]
 
-# A machine that is busy fails no test.
-settings.register_profile("untimed", deadline=None)
+# A machine that is busy fails no test, and the quick tier draws fewer examples.
+settings.register_profile("untimed", deadline=None, max_examples=repetitions(100, share=0.3))
 settings.load_profile("untimed")
 
 

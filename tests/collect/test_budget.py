@@ -13,6 +13,7 @@ from langchain_cfc.collect.costs import ANY_MODEL, Budget, Price, TokensUsed, Us
 from langchain_cfc.collect.store import Store
 from langchain_cfc.errors import CollectionError, InputError
 from tests.collect.making import FakeExecutor, paid, run
+from tests.lengths import repetitions
 
 ONE = {ANY_MODEL: Price(input=1.0, output=1.0)}
 
@@ -105,7 +106,7 @@ def test_a_price_that_is_missing_ends_a_run_but_loses_nothing(tmp_path: Path) ->
     assert set(executor.done.values()) == {1}
 
 
-@settings(max_examples=30)
+@settings(max_examples=repetitions(30, share=0.3))
 @given(
     costs=st.lists(st.integers(1, 100), min_size=1, max_size=40),
     limit=st.integers(1, 2000),

@@ -234,6 +234,7 @@ def test_the_command_through_thirty_kills_and_ten_terminations(tmp_path: Path) -
     assert found.answered <= found.bound
 
 
+@pytest.mark.long
 def test_the_command_ends_in_good_order_when_it_is_terminated(tmp_path: Path) -> None:
     found, command = signalled(tmp_path / "store.db", size=30, kills=1, terminations=1)
     check(found)

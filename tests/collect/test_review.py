@@ -28,6 +28,7 @@ from langchain_cfc.labelers import HumanLabels, LabelerInput
 from langchain_cfc.labelers.human import read_sheet
 from langchain_cfc.sampling import DrawnCandidate
 from tests.collect.filling import Row, fill, numbered, record, rows_of, save
+from tests.lengths import repetitions
 
 FALSE_ALARM = 1e-6
 Writer = Callable[[list[PromptRecord], int, Path], None]
@@ -50,7 +51,7 @@ def test_a_sheet_holds_what_people_need_and_an_empty_column(tmp_path: Path) -> N
     assert next(tmp_path.iterdir()).read_bytes().startswith(b"\xef\xbb\xbf'id,")
 
 
-@settings(max_examples=60)
+@settings(max_examples=repetitions(60, share=0.3))
 @given(
     st.lists(
         st.tuples(*[st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))] * 3),

@@ -28,6 +28,7 @@ from langchain_cfc.verifiers import SequenceProbability, VerifierInput
 from langchain_cfc.verifiers.base import VerifierScores
 from tests.collect.making import examples
 from tests.execution.parts import until
+from tests.lengths import repetitions
 
 CONFIGURATION: dict[str, Any] = {
     "n": 3,
@@ -68,7 +69,7 @@ def finished(store: Store, position: int, n: int = 3) -> None:
 # Examples
 
 
-@settings(max_examples=80)
+@settings(max_examples=repetitions(80, share=0.3))
 @given(
     st.lists(
         st.builds(
@@ -310,7 +311,7 @@ def candidates(n: int) -> st.SearchStrategy[tuple[Candidate, ...]]:
     return st.tuples(st.booleans(), st.booleans()).flatmap(lambda given: some(*given)).map(tuple)
 
 
-@settings(max_examples=60)
+@settings(max_examples=repetitions(60, share=0.3))
 @given(st.integers(1, 4).flatmap(lambda n: st.lists(candidates(n), min_size=1, max_size=4)), JSON)
 def test_records_come_out_as_they_went_in(made: list[tuple[Candidate, ...]], reference: Any) -> None:
     records = [

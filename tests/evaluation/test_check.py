@@ -63,6 +63,7 @@ def test_only_what_was_promised_can_be_contradicted(rule: Any, expected: list[st
     assert worse.contradicted == expected
 
 
+@pytest.mark.long
 def test_a_sound_rule_is_contradicted_no_more_often_than_stated(prompts: Prompts) -> None:
     # Three weightings share 2.5 %: alarms in 200 independent rounds are at most Binomial(200, 0.025), which
     # exceeds 22 with probability 2e-9.

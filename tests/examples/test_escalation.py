@@ -117,6 +117,7 @@ def test_the_strong_chain_calibrates_on_what_the_cheap_one_passes_on_and_on_noth
     assert naive.size + naive.fit_size == len(split.second)
 
 
+@pytest.mark.long
 def test_asked_what_the_cheap_one_leaves_the_strong_one_keeps_its_promise_and_the_naive_one_does_not() -> (
     None
 ):

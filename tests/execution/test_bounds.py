@@ -33,6 +33,7 @@ from langchain_cfc.execution import (
     make_child_config,
     share_limiter,
 )
+from tests.lengths import repetitions
 
 from .parts import PATIENCE, Gauge, auntil, until
 
@@ -368,7 +369,7 @@ def test_a_place_may_come_back_while_another_is_given() -> None:
 # ---- whatever the order of events
 
 
-@settings(max_examples=200)
+@settings(max_examples=repetitions(200, share=0.3))
 @given(size=st.integers(1, 3), events=st.lists(st.tuples(st.sampled_from("aaclss"), st.integers(0, 9))))
 def test_any_order_of_events_keeps_the_places(size: int, events: list[tuple[str, int]]) -> None:
     """Tasks ask, are cancelled, let go, and the loop goes on a step, as drawn."""

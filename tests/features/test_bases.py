@@ -23,6 +23,7 @@ from langchain_cfc.features.terms import (
     Term,
     compute_bernstein_coefficients,
 )
+from tests.lengths import repetitions
 
 X = Statistic("meta", "x")
 Y = Statistic("meta", "y")
@@ -211,7 +212,7 @@ def direct_hard(fit: CandidateBatch, new: CandidateBatch, fraction: float) -> Fl
     return np.asarray(largest_rank(new) >= cut - 1e-9)
 
 
-@settings(derandomize=True, max_examples=200)
+@settings(derandomize=True, max_examples=repetitions(200, share=0.3))
 @given(
     st.integers(0, 2**32 - 1),
     st.integers(2, 60),
@@ -232,7 +233,7 @@ def test_hard_agrees_with_ranks_computed_directly(seed: int, size: int, ties: bo
     assert columns.sum(axis=1).tolist() == [1.0] * size
 
 
-@settings(derandomize=True, max_examples=100)
+@settings(derandomize=True, max_examples=repetitions(100, share=0.3))
 @given(st.integers(0, 2**32 - 1), st.integers(1, 30))
 def test_hard_agrees_on_new_prompts_where_the_quantile_is_an_order_statistic(seed: int, tens: int) -> None:
     # (N - 1) q is whole, so nothing is interpolated, and no rank of a new prompt can fall into a gap.

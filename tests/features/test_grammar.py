@@ -11,6 +11,7 @@ from langchain_cfc.features import FeatureMap, parser
 from langchain_cfc.features.parser import parse_terms
 from langchain_cfc.features.statistics import STATISTICS, Statistic
 from langchain_cfc.features.terms import Bins, Constant, Group, Hard, Hat, Polynomial
+from tests.lengths import repetitions
 
 MEAN = Statistic("mean_score")
 
@@ -86,7 +87,7 @@ def test_canonical_text_parses_to_the_same_map(texts: list[str]) -> None:
     assert FeatureMap.parse(features.text).text == features.text
 
 
-@settings(derandomize=True, max_examples=500)
+@settings(derandomize=True, max_examples=repetitions(500, share=0.3))
 @given(st.text(alphabet='1059.+^(),"\\ \nbinshatgroupmeta_scorehdlüé'))
 def test_any_text_parses_or_is_refused_with_a_place(text: str) -> None:
     try:

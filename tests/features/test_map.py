@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from langchain_cfc.candidates import CandidateBatch
 from langchain_cfc.errors import FeatureError, NotFittedError
 from langchain_cfc.features import FeatureMap
+from tests.lengths import repetitions
 
 TERMS = [
     "1",
@@ -85,7 +86,7 @@ def test_data_round_trip_is_exact_to_the_last_bit(
     assert again.transform(fresh).tobytes() == features.transform(fresh).tobytes()
 
 
-@settings(derandomize=True, max_examples=30)
+@settings(derandomize=True, max_examples=repetitions(30, share=0.3))
 @given(maps, seeds, st.sampled_from([1, 7, 50]))
 def test_a_prompt_alone_has_the_same_features_as_in_a_batch(
     draw: Callable[..., CandidateBatch], text: str, seed: int, n: int

@@ -20,6 +20,7 @@ from langchain_cfc.features.statistics import (
     Statistic,
     _total,
 )
+from tests.lengths import repetitions
 
 EXAMPLE = CandidateBatch.of(
     [[0.5, 0.25, 1.0, 0.25], [0.0, 0.0, 0.0, 0.0]],
@@ -92,7 +93,7 @@ def test_equal_scores_have_exactly_their_mean_and_no_deviation(n: int) -> None:
     assert Statistic("std_score").values(draws).tolist() == [0.0, 0.0]
 
 
-@settings(derandomize=True, max_examples=25)
+@settings(derandomize=True, max_examples=repetitions(25, share=0.3))
 @given(
     st.integers(0, 2**32 - 1),
     st.sampled_from([1, 2, 7, 8, 9, 16, 50, 130]),
@@ -132,7 +133,7 @@ def test_sums_run_from_left_to_right(order: Literal["C", "F"]) -> None:
     assert _total(rows).tolist() == [reduce(add, row) for row in rows.tolist()]
 
 
-@settings(derandomize=True, max_examples=50)
+@settings(derandomize=True, max_examples=repetitions(50, share=0.3))
 @given(st.integers(0, 2**32 - 1), st.integers(1, 60))
 def test_the_order_of_the_candidates_does_not_matter(seed: int, n: int) -> None:
     rng = np.random.default_rng(seed)
@@ -145,7 +146,7 @@ def test_the_order_of_the_candidates_does_not_matter(seed: int, n: int) -> None:
         assert first == second, name
 
 
-@settings(derandomize=True, max_examples=50)
+@settings(derandomize=True, max_examples=repetitions(50, share=0.3))
 @given(st.integers(0, 2**32 - 1), st.integers(1, 60))
 def test_agrees_with_numpy_within_rounding_and_keeps_its_range(
     draw: Callable[..., CandidateBatch], seed: int, n: int

@@ -251,6 +251,7 @@ def test_the_learned_rule_loses_with_many_features_and_few_prompts(
     assert evidence([one["1"] for one in found["learned"]], 1.0 - TAU) > alarm(1)
 
 
+@pytest.mark.long
 def test_hopeless_prompts_called_covered_at_one_break_the_promise(
     synthetic: Records, gaps: Gaps, reloaded: Reloaded, evidence: Evidence
 ) -> None:

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from langchain_cfc.errors import InputError
 from langchain_cfc.labelers import Kappa, compare_labels
+from tests.lengths import repetitions
 
 FALSE_ALARM = 1e-6
 CELLS = [(True, True), (True, False), (False, True), (False, False)]
@@ -162,12 +163,12 @@ def test_candidates_of_one_prompt_are_not_taken_for_independent() -> None:
     """Law: the interval covers kappa with probability 0.95, up to O(1/I) at I = 200 prompts.
 
     In truth half of the candidates are correct and the judge agrees with people on 0.8, so kappa is 0.6.
-    Of R = 1,500 intervals, those that cover are binomial; z sqrt(0.95 * 0.05 / R) is for chance, two points
-    are for O(1/I).
+    Of R intervals (1,500 in the long tier), those that cover are binomial; z sqrt(0.95 * 0.05 / R) is for
+    chance, two points are for O(1/I).
     """
-    rng, repetitions = np.random.default_rng(3), 1500
+    rng, rounds = np.random.default_rng(3), repetitions(1500, share=0.4)
     hits = naive = 0
-    for _ in range(repetitions):
+    for _ in range(rounds):
         judge, people, names = clustered(rng, 200, 8)
         found, alone = compare_labels(judge, people, names), compare_labels(judge, people)
         assert found.kappa is not None
@@ -176,10 +177,10 @@ def test_candidates_of_one_prompt_are_not_taken_for_independent() -> None:
         assert (found.n_prompts, alone.n_prompts) == (200, 1600)
         hits += found.kappa.low <= 0.6 <= found.kappa.high
         naive += alone.kappa.low <= 0.6 <= alone.kappa.high
-    slack = NormalDist().inv_cdf(1 - FALSE_ALARM / 4) * math.sqrt(0.95 * 0.05 / repetitions) + 0.02
-    assert hits / repetitions == pytest.approx(0.95, abs=slack)
+    slack = NormalDist().inv_cdf(1 - FALSE_ALARM / 4) * math.sqrt(0.95 * 0.05 / rounds) + 0.02
+    assert hits / rounds == pytest.approx(0.95, abs=slack)
     # The negative control: eight candidates of a prompt that err together say little more than one.
-    assert naive / repetitions < 0.7
+    assert naive / rounds < 0.7
 
 
 def test_where_chance_alone_agrees_there_is_no_kappa() -> None:

@@ -33,6 +33,7 @@ from langchain_cfc.thresholds import (
     format_delta,
 )
 from langchain_cfc.thresholds.base import ROUND_OFF, _binomial_tails
+from tests.lengths import repetitions
 
 FALSE_ALARM = 1e-6
 # Tails this near to delta, relative to it, may count as above it: 2^-42 per count is less up to N = 1e6.
@@ -86,7 +87,7 @@ def test_ranks_of_divided_deltas_are_those_of_exact_arithmetic(
     assert least <= confident_rank(size, tau, share) <= most
 
 
-@settings(derandomize=True, max_examples=300)
+@settings(derandomize=True, max_examples=repetitions(300, share=0.3))
 @given(
     size=st.integers(0, 10**6) | st.integers(0, 2000),
     alpha=levels | st.sampled_from(["0.000001", "0.999999", "0.000000000001"]),
@@ -323,7 +324,7 @@ def test_exchangeable_prompts_are_not_enough() -> None:
 # The rules ------------------------------------------------------------------------------------------------
 
 
-@settings(derandomize=True, max_examples=300)
+@settings(derandomize=True, max_examples=repetitions(300, share=0.3))
 @given(
     prompts=st.lists(st.tuples(st.integers(0, 3), st.integers(-2, 12)), min_size=1, max_size=80),
     alpha=levels,

@@ -212,6 +212,7 @@ def test_score_one_for_prompts_without_a_correct_candidate_is_caught() -> None:
     assert breaks_the_promise(POOLS["hopeless prompts"], hopeful)
 
 
+@pytest.mark.long
 def test_comparing_floats_without_their_error_bound_is_caught() -> None:
     # The scores lie on the fit; round-off decides half of the plain comparisons. It does in a basis in which
     # the fit has other coefficients than 0 and 1.

@@ -119,6 +119,7 @@ def test_units_of_the_features_do_not_matter_unless_the_paper_says_so() -> None:
         assert np.allclose(one, other, atol=1e-9) is same
 
 
+@pytest.mark.long
 def test_the_share_below_the_fit_stays_exact_where_the_constant_is_free() -> None:
     """Over all prompts coverage is exact with any ridge: the parts below still sum up to tau (N + 1)."""
     rng = np.random.default_rng(4)

@@ -506,10 +506,8 @@ def test_coverage_is_tau_under_every_weighting(world: World, size: int, alpha: s
     assert not differs_from_tau(world, size, fresh, alpha)
 
 
-@pytest.mark.parametrize(
-    ("world", "size", "alpha"),
-    [(quadratic, 8, "0.1"), *(pytest.param(*one, marks=pytest.mark.long) for one in OTHER_CASES)],
-)
+@pytest.mark.long
+@pytest.mark.parametrize(("world", "size", "alpha"), [(quadratic, 8, "0.1"), *OTHER_CASES])
 def test_without_randomisation_coverage_is_visibly_above_tau(world: World, size: int, alpha: str) -> None:
     assert differs_from_tau(world, size, never, alpha)
 

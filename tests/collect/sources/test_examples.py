@@ -21,6 +21,7 @@ from langchain_cfc.collect.sources import BadRow, Columns, Rows, read_examples, 
 from langchain_cfc.errors import InputError, RecordError
 from langchain_cfc.records import Example
 from tests.collect.sources.writing import csv_file, json_lines, json_list, parquet_file, refusal, write
+from tests.lengths import repetitions
 
 INPUT = Columns(input="q")
 NAMED = Columns(id="n", input="q")
@@ -249,7 +250,7 @@ COLUMNS = st.sampled_from(
 )
 
 
-@settings(max_examples=150)
+@settings(max_examples=repetitions(150, share=0.3))
 @given(rows=DATASET, written=COLUMNS)
 def test_the_same_rows_give_the_same_examples_from_every_source(
     rows: list[dict[str, Any]], written: dict[str, Any]
@@ -281,7 +282,7 @@ def test_a_cell_of_csv_is_text_unless_it_is_said_to_be_json(tmp_path: Path) -> N
     assert list(read_examples(path, columns)) != list(read_examples(rows, columns))
 
 
-@settings(max_examples=100)
+@settings(max_examples=repetitions(100, share=0.3))
 @given(texts=st.lists(TEXT, min_size=1, max_size=8, unique=True))
 def test_rows_may_move_without_changing_an_id(texts: list[str]) -> None:
     rows = [{"q": text} for text in texts]
