@@ -4,19 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timezone
-from importlib.resources import files
-from typing import Any
 
-from langchain_cfc._internal.files import atomic_writer
-from langchain_cfc._internal.optional import require
-from langchain_cfc._version import __version__
 from langchain_cfc.features import shorten_words
 from langchain_cfc.monitor.status import EvidenceCurve, MonitorStatus, Test, format_evidence
-from langchain_cfc.report import check_report
-from langchain_cfc.report.drawing import to_svg
-from langchain_cfc.report.page import GENERATOR
+from langchain_cfc.report.frame import Figure, make_figure, render_page, replace_page
 from langchain_cfc.report.plots import plot_evidence
 
 # Tests that are listed at most, apart from alarms.
@@ -41,15 +33,6 @@ _SAMPLING = (
 _SEEN = {"drift": "results", "kept": "labels", "right": "labels", "labelled": "labelled results"}
 
 
-@dataclass(frozen=True)
-class _Figure:
-    """A figure with its caption."""
-
-    id: str
-    svg: Any
-    caption: str
-
-
 def write_page(path: str | os.PathLike[str], status: MonitorStatus, curves: Sequence[EvidenceCurve]) -> None:
     """Write the page of a monitor: one HTML file that needs no network and no script.
 
@@ -62,27 +45,20 @@ def write_page(path: str | os.PathLike[str], status: MonitorStatus, curves: Sequ
         InputError: If the path holds something that is not a report.
         MissingExtraError: If jinja2 or matplotlib is not installed.
     """
-    check_report(path)
-    jinja: Any = require("jinja2", "calibrate", "a page")
-    environment = jinja.Environment(autoescape=True, undefined=jinja.StrictUndefined)
-    template = environment.from_string(
-        files("langchain_cfc.monitor").joinpath("page.html.j2").read_text(encoding="utf-8")
-    )
-    text: str = template.render(
+    html = render_page(
+        "monitor/page.html.j2",
+        title="Does the promise still stand?",
+        byline=f"Artifact {status.artifact[:19]}…, {status.age_days:.1f} days old; looked at "
+        f"{datetime.now(timezone.utc):%Y-%m-%d %H:%M} UTC",
         status=status,
-        figures=list(_draw_figures(curves)),
+        figures=_draw_figures(curves),
         tests=_list_tests(status),
         seen=_SEEN,
-        steps=list(_list_steps(status)),
+        steps=_list_steps(status),
         amount=format_evidence,
         short=shorten_words,
-        generator=GENERATOR,
-        style=_make_markup(files("langchain_cfc.report").joinpath("page.css").read_text(encoding="utf-8")),
-        made=f"{datetime.now(timezone.utc):%Y-%m-%d %H:%M} UTC",
-        version=__version__,
     )
-    with atomic_writer(path) as file:
-        file.write(text.encode())
+    replace_page(path, html)
 
 
 def _list_tests(status: MonitorStatus) -> list[Test]:
@@ -92,7 +68,7 @@ def _list_tests(status: MonitorStatus) -> list[Test]:
     return [*alarms, *others[: max(0, _MOST_LISTED - len(alarms))]]
 
 
-def _draw_figures(curves: Sequence[EvidenceCurve]) -> Iterator[_Figure]:
+def _draw_figures(curves: Sequence[EvidenceCurve]) -> Iterator[Figure]:
     """Draw a figure for drift and one for rates, if they have any outcomes."""
     for kinds, title, words in (
         (("drift",), "Evidence that prompts have changed", "Each result is one outcome."),
@@ -100,15 +76,14 @@ def _draw_figures(curves: Sequence[EvidenceCurve]) -> Iterator[_Figure]:
     ):
         chosen = [one for one in curves if one.test.kind in kinds and one.points]
         if chosen:
-            drawn = plot_evidence(
-                {one.name: one.points for one in chosen}, chosen[0].test.needed, outcomes=_SEEN[kinds[0]]
-            )
-            yield _Figure(
-                id=f"figure-{kinds[0]}",
-                svg=_make_markup(to_svg(drawn, title=title)),
-                caption=f"{title}: the tests that have come furthest. {words} A line that stays low shows "
-                "nothing; one that climbs to the dashed line alarms by itself, several together alarm "
-                "earlier.",
+            yield make_figure(
+                f"figure-{kinds[0]}",
+                plot_evidence(
+                    {one.name: one.points for one in chosen}, chosen[0].test.needed, outcomes=_SEEN[kinds[0]]
+                ),
+                f"{title}: the tests that have come furthest",
+                f"{words} A line that stays low shows nothing; one that climbs to the dashed line alarms by "
+                "itself, several together alarm earlier.",
             )
 
 
@@ -128,7 +103,3 @@ def _list_steps(status: MonitorStatus) -> Iterator[tuple[str, str]]:
         yield "Note", one
     if status.sound and not status.doubts:
         yield "Look again", "No test alarms. The tests may be looked at as often as you like."
-
-
-def _make_markup(text: str) -> Any:
-    return require("markupsafe", "calibrate", "a page").Markup(text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from langchain_cfc.report.frame import check_report
 from langchain_cfc.report.hardest import (
     MOST_PROMPTS,
     HardAnswer,
@@ -9,7 +10,7 @@ from langchain_cfc.report.hardest import (
     HardPrompt,
     find_hardest_prompts,
 )
-from langchain_cfc.report.page import check_report, render_report, write_report
+from langchain_cfc.report.page import render_report, write_report
 from langchain_cfc.report.recommendations import Recommendation, Situation, Sources, recommend
 
 __all__ = [

@@ -1,20 +1,14 @@
-"""The page of a report: its facts, figures and sections, put into HTML by one template."""
+"""The page of a report: its facts, figures and sections."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timezone
-from functools import cache
-from importlib.resources import files
-from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any
+from pathlib import PurePath
+from typing import Any
 
-from langchain_cfc._internal.files import atomic_writer
-from langchain_cfc._internal.optional import require
 from langchain_cfc._internal.text import pluralize
-from langchain_cfc._version import __version__
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.certificates.bounds import clopper_pearson
 from langchain_cfc.errors import InputError
@@ -22,9 +16,9 @@ from langchain_cfc.evaluation import EvaluationReport
 from langchain_cfc.experiments.comparison_report import ComparisonReport, DataFacts
 from langchain_cfc.guarantee import format_share
 from langchain_cfc.report import tables
-from langchain_cfc.report._text import escape_invisible, format_interval, to_percent
-from langchain_cfc.report.drawing import to_svg
-from langchain_cfc.report.hardest import HardestPrompts, HardPrompt
+from langchain_cfc.report._text import format_interval, to_percent
+from langchain_cfc.report.frame import Figure, make_figure, render_page, replace_page
+from langchain_cfc.report.hardest import HardestPrompts
 from langchain_cfc.report.plots import (
     plot_attainable,
     plot_by_alpha,
@@ -35,7 +29,6 @@ from langchain_cfc.report.plots import (
     plot_threshold_by_difficulty,
 )
 from langchain_cfc.report.recommendations import (
-    Recommendation,
     Situation,
     Sources,
     recommend,
@@ -43,9 +36,6 @@ from langchain_cfc.report.recommendations import (
     recommend_suggestion,
 )
 from langchain_cfc.report.summary import (
-    Promise,
-    Tile,
-    Verdict,
     describe_comparison,
     describe_promise,
     describe_verdict,
@@ -53,16 +43,9 @@ from langchain_cfc.report.summary import (
 )
 from langchain_cfc.report.tables import Table
 
-if TYPE_CHECKING:
-    from markupsafe import Markup
-
-
 _PARTS = (("generator", "Generator"), ("verifier", "Verifier"), ("answer", "Answer extractor"))
 # A figure for each family: bars of all methods side by side would be too thin to see.
 _FAMILIES = {"ours": "methods of this package", "paper": "as in the paper", "outside": "from elsewhere"}
-GENERATOR = "langchain-cfc report"
-# The page says what it is within its first lines.
-HEAD_BYTES = 1024
 _GLOSSARY = (
     ("Alpha", "The error level. The target is 1 - alpha."),
     ("Candidate", "One of the answers drawn for a prompt, with a score by the verifier; smaller is better."),
@@ -81,15 +64,6 @@ _GLOSSARY = (
 
 
 @dataclass(frozen=True)
-class Figure:
-    """A figure of the page, drawn and escaped, with a caption that says how to read it."""
-
-    id: str
-    svg: Markup
-    caption: str
-
-
-@dataclass(frozen=True)
 class _Section:
     """A section: words, then figures, then tables."""
 
@@ -98,23 +72,6 @@ class _Section:
     words: tuple[str, ...]
     figures: tuple[Figure, ...]
     tables: tuple[Table, ...]
-
-
-@dataclass(frozen=True)
-class _Content:
-    """All that one page shows."""
-
-    title: str
-    byline: str
-    promise: Promise
-    facts: tuple[tuple[str, str], ...]
-    data_figures: tuple[Figure, ...]
-    parts: tuple[_Section, ...]
-    steps: tuple[Recommendation, ...]
-    verdict: Verdict | None = None
-    tiles: tuple[Tile, ...] = ()
-    hardest_words: str = ""
-    hardest: tuple[tuple[HardPrompt, Table], ...] = ()
 
 
 def list_artifact_facts(
@@ -179,14 +136,14 @@ def _identify_component(artifact: CalibrationArtifact, part: str) -> str:
 def draw_data(data: DataFacts) -> Iterator[Figure]:
     """Draw what the records are like."""
     if any(data.scores.correct) or any(data.scores.wrong):
-        yield _make_figure(
+        yield make_figure(
             "figure-scores",
             plot_score_histogram(data.scores),
             "Scores of correct and of wrong candidates",
             "The further apart the two are, the smaller the sets that keep the same promise.",
         )
     if data.attainable:
-        yield _make_figure(
+        yield make_figure(
             "figure-attainable",
             plot_attainable(data.attainable),
             "Attainable coverage of each group, foretold and seen",
@@ -201,7 +158,7 @@ def draw_comparison(report: ComparisonReport) -> Iterator[Figure]:
     for family, title in _FAMILIES.items():
         named = [name for name, method in report.methods.items() if method.family == family and method.groups]
         if named:
-            yield _make_figure(
+            yield make_figure(
                 f"figure-groups-{family}",
                 plot_group_miscoverage(report, methods=named),
                 f"How often the promise is broken by group at alpha = {report.alpha:g}, {title}",
@@ -212,7 +169,7 @@ def draw_comparison(report: ComparisonReport) -> Iterator[Figure]:
             name for name in named if any("threshold" in one.figures for one in report.methods[name].groups)
         ]
         if depending:
-            yield _make_figure(
+            yield make_figure(
                 f"figure-thresholds-{family}",
                 plot_threshold_by_difficulty(report, methods=depending),
                 f"Thresholds in each group at alpha = {report.alpha:g}, {title}",
@@ -226,7 +183,7 @@ def draw_comparison(report: ComparisonReport) -> Iterator[Figure]:
             ("mean_set_size", "Candidates per set against alpha"),
         ):
             if any(figure in method.figures for level in report.sweep for method in level.methods.values()):
-                yield _make_figure(
+                yield make_figure(
                     f"figure-by-alpha-{figure.replace('_', '-')}",
                     plot_by_alpha(report.sweep, methods=report.list_leading(), figure=figure),
                     title,
@@ -234,17 +191,13 @@ def draw_comparison(report: ComparisonReport) -> Iterator[Figure]:
                 )
     answering = any("selective_accuracy" in method.figures for method in methods)
     if answering or report.data.risk.answered:
-        yield _make_figure(
+        yield make_figure(
             "figure-risk",
             plot_selective_risk(report, methods=report.list_leading()),
             "Wrong best answers against prompts answered",
             "The line answers the prompts of lowest best score first, without any promise; each method has a "
             "point at each alpha.",
         )
-
-
-def _make_figure(name: str, axes: Any, title: str, words: str) -> Figure:
-    return Figure(id=name, svg=_mark_safe(to_svg(axes, title=title)), caption=f"{title}. {words}")
 
 
 def render_report(
@@ -277,25 +230,17 @@ def render_report(
             "prompts are those of an artifact"
         )
         raise InputError(msg)
-    html: str = _load_template().render(
-        page=content,
-        title=content.title if title is None else title,
-        notes=tuple(notes),
-        contents=tuple(_list_sections(content)),
-        glossary=_GLOSSARY,
-        generator=GENERATOR,
-        style=_mark_safe(_read_resource("page.css")),
-        colophon=f"Made by langchain-cfc {__version__} on {datetime.now(timezone.utc):%Y-%m-%d}. This page "
-        "loads nothing and runs nothing.",
-    )
-    return html
+    content |= {"notes": notes, "glossary": _GLOSSARY, "contents": tuple(_list_sections(content))}
+    if title is not None:
+        content["title"] = title
+    return render_page("report/page.html.j2", **content)
 
 
-def _list_sections(content: _Content) -> Iterator[tuple[str, str]]:
-    yield "promise", content.promise.heading
+def _list_sections(content: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    yield "promise", content["promise"].heading
     yield "data", "The data"
-    yield from ((part.id, part.heading) for part in content.parts)
-    if content.hardest:
+    yield from ((part.id, part.heading) for part in content["parts"])
+    if content["hardest"]:
         yield "hardest", "The hardest prompts"
     yield "next", "What to do next"
     yield "words", "Words on this page"
@@ -307,51 +252,59 @@ def _describe_artifact(
     comparison: ComparisonReport | None,
     hardest: HardestPrompts | None,
     sources: Sources,
-) -> _Content:
+) -> dict[str, Any]:
+    """Return what the page of an artifact shows, by the template's names."""
     if evaluation.artifact_digest != artifact.digest:
         msg = "the evaluation is of another artifact: its digest differs"
         raise InputError(msg)
     alpha = artifact.level(str(evaluation.alpha))
     compared = () if comparison is None else (_describe_methods(comparison, with_artifact=True),)
     prompts = () if hardest is None else hardest.prompts
-    return _Content(
-        title=f"What {PurePath(sources.artifact).name} promises, and what happened",
-        byline=(
+    return {
+        "title": f"What {PurePath(sources.artifact).name} promises, and what happened",
+        "byline": (
             f"Artifact of {artifact.created_at[:10]}, {artifact.digest[:19]}…, "
             f"{pluralize(evaluation.n_test, 'test prompt')}"
         ),
-        promise=describe_promise(artifact, artifact.guarantee(alpha)),
-        verdict=describe_verdict(artifact, evaluation),
-        tiles=tuple(make_tiles(artifact, evaluation)),
-        facts=tuple(list_artifact_facts(artifact, evaluation)),
-        data_figures=() if comparison is None else tuple(draw_data(comparison.data)),
-        parts=(_describe_results(artifact, evaluation), *_describe_bot_mode(artifact, evaluation), *compared),
-        hardest_words="" if hardest is None else _describe_hardest(hardest),
-        hardest=tuple(
+        "promise": describe_promise(artifact, artifact.guarantee(alpha)),
+        "verdict": describe_verdict(artifact, evaluation),
+        "tiles": make_tiles(artifact, evaluation),
+        "facts": tuple(list_artifact_facts(artifact, evaluation)),
+        "data_figures": () if comparison is None else tuple(draw_data(comparison.data)),
+        "parts": (
+            _describe_results(artifact, evaluation),
+            *_describe_bot_mode(artifact, evaluation),
+            *compared,
+        ),
+        "hardest_words": "" if hardest is None else _describe_hardest(hardest),
+        "hardest": tuple(
             (one, tables.tabulate_answers(place, one)) for place, one in enumerate(prompts, start=1)
         ),
-        steps=tuple(recommend(Situation.from_evaluation(artifact, evaluation, sources))),
-    )
+        "steps": recommend(Situation.from_evaluation(artifact, evaluation, sources)),
+    }
 
 
-def _describe_comparison(comparison: ComparisonReport, sources: Sources) -> _Content:
-    steps = (
-        recommend_suggestion(comparison.alpha, sources),
-        recommend_calibration(comparison.alpha, comparison.features, comparison.set_rule, sources),
-    )
+def _describe_comparison(comparison: ComparisonReport, sources: Sources) -> dict[str, Any]:
+    """Return what the page of a comparison by itself shows, by the template's names."""
     names = ", ".join(PurePath(one).name for one in sources.records)
-    return _Content(
-        title=f"{pluralize(len(comparison.methods), 'method')} on {names}",
-        byline=(
+    return {
+        "title": f"{pluralize(len(comparison.methods), 'method')} on {names}",
+        "byline": (
             f"{pluralize(comparison.data.prompts, 'prompt')}, "
             f"{pluralize(comparison.n_candidates, 'candidate')} each, {pluralize(comparison.splits, 'split')}"
         ),
-        promise=describe_comparison(comparison),
-        facts=tuple(list_comparison_facts(comparison)),
-        data_figures=tuple(draw_data(comparison.data)),
-        parts=(_describe_methods(comparison, with_artifact=False),),
-        steps=steps,
-    )
+        "promise": describe_comparison(comparison),
+        "verdict": None,
+        "tiles": (),
+        "facts": tuple(list_comparison_facts(comparison)),
+        "data_figures": tuple(draw_data(comparison.data)),
+        "parts": (_describe_methods(comparison, with_artifact=False),),
+        "hardest": (),
+        "steps": (
+            recommend_suggestion(comparison.alpha, sources),
+            recommend_calibration(comparison.alpha, comparison.features, comparison.set_rule, sources),
+        ),
+    }
 
 
 def _describe_results(artifact: CalibrationArtifact, evaluation: EvaluationReport) -> _Section:
@@ -363,7 +316,7 @@ def _describe_results(artifact: CalibrationArtifact, evaluation: EvaluationRepor
     figures: tuple[Figure, ...] = ()
     if any(method.groups for method in evaluation.methods.values()):
         figures = (
-            _make_figure(
+            make_figure(
                 "figure-groups",
                 plot_group_miscoverage(evaluation),
                 "How often the promise is broken in each group",
@@ -400,7 +353,7 @@ def _describe_bot_mode(artifact: CalibrationArtifact, evaluation: EvaluationRepo
     figures: tuple[Figure, ...] = ()
     if any(point.answered for point in policy.curve):
         figures = (
-            _make_figure(
+            make_figure(
                 "figure-policies",
                 plot_certified_policies(policy),
                 "Wrong answers against prompts answered, policy by policy",
@@ -451,27 +404,6 @@ def _describe_hardest(hardest: HardestPrompts) -> str:
     )
 
 
-@cache
-def _load_template() -> Any:
-    jinja: Any = require("jinja2", "calibrate", "a report")
-    environment = jinja.Environment(autoescape=True, undefined=jinja.StrictUndefined, finalize=_escape_value)
-    return environment.from_string(_read_resource("page.html.j2"))
-
-
-def _escape_value(value: Any) -> Any:
-    """Spell out invisible characters in all text that the page did not make itself."""
-    return escape_invisible(value) if type(value) is str else value
-
-
-def _mark_safe(text: str) -> Markup:
-    markup: Markup = require("markupsafe", "calibrate", "a report").Markup(text)
-    return markup
-
-
-def _read_resource(name: str) -> str:
-    return files("langchain_cfc.report").joinpath(name).read_text(encoding="utf-8")
-
-
 def write_report(
     path: str | os.PathLike[str],
     *,
@@ -500,8 +432,7 @@ def write_report(
             evaluation is not the artifact's.
         MissingExtraError: If jinja2, matplotlib or SciPy is not installed.
     """
-    check_report(path)
-    text = render_report(
+    html = render_report(
         artifact=artifact,
         evaluation=evaluation,
         comparison=comparison,
@@ -510,32 +441,4 @@ def write_report(
         notes=notes,
         title=title,
     )
-    with atomic_writer(path) as file:
-        file.write(text.encode())
-
-
-def check_report(path: str | os.PathLike[str]) -> None:
-    """Refuse to overwrite any file that is not a report, such as the records that it is made from.
-
-    Args:
-        path: Path that a report is to be written to.
-
-    Raises:
-        InputError: If the path holds something else, or is `-`.
-    """
-    target = Path(path)
-    if str(target) == "-":
-        msg = "reports are written to files: give a path"
-        raise InputError(msg)
-    if target.is_dir() or not target.parent.is_dir():
-        problem = "is a folder" if target.is_dir() else "lies in a folder that does not exist"
-        msg = f"{target} {problem}: give another path"
-        raise InputError(msg)
-    if target.is_file() and not _is_report(target):
-        msg = f"{target} exists and is not a report; it will not be overwritten: give another path"
-        raise InputError(msg)
-
-
-def _is_report(path: Path) -> bool:
-    with path.open("rb") as file:
-        return f'<meta name="generator" content="{GENERATOR}">'.encode() in file.read(HEAD_BYTES)
+    replace_page(path, html)

@@ -1,0 +1,134 @@
+"""The frame of every HTML page: head and styles, escaping, figures, and the file that it is written to."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from langchain_cfc._internal.files import atomic_writer
+from langchain_cfc._internal.optional import require
+from langchain_cfc._version import __version__
+from langchain_cfc.errors import InputError
+from langchain_cfc.report._text import escape_invisible
+from langchain_cfc.report.drawing import to_svg
+
+if TYPE_CHECKING:
+    from markupsafe import Markup
+
+_GENERATOR = "langchain-cfc report"
+# The page says what it is within its first bytes.
+_HEAD_BYTES = 1024
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure of a page, drawn and escaped, with a caption that says how to read it."""
+
+    id: str
+    svg: Markup
+    caption: str
+
+
+def make_figure(name: str, axes: Any, title: str, words: str) -> Figure:
+    """Draw an axis for a page; its caption is the title, and then the words."""
+    return Figure(id=name, svg=_mark_safe(to_svg(axes, title=title)), caption=f"{title}. {words}")
+
+
+def render_page(template: str, *, title: str, byline: str, **content: Any) -> str:
+    """Return a page as HTML: a template that fills the frame.
+
+    Args:
+        template: The template's file within the package, such as `report/page.html.j2`.
+        title: Title and heading.
+        byline: The line below the heading.
+        **content: What the template shows; with `contents`, ids and headings of its sections for a list at
+            the top.
+
+    Returns:
+        The page. All text is escaped; invisible characters in it are spelt out.
+
+    Raises:
+        MissingExtraError: If jinja2 is not installed.
+    """
+    html: str = (
+        _create_environment()
+        .get_template(template)
+        .render(
+            title=title,
+            byline=byline,
+            generator=_GENERATOR,
+            style=_mark_safe(_read_resource("report/page.css")),
+            version=__version__,
+            today=f"{datetime.now(timezone.utc):%Y-%m-%d}",
+            **{"contents": (), **content},
+        )
+    )
+    return html
+
+
+@cache
+def _create_environment() -> Any:
+    jinja: Any = require("jinja2", "calibrate", "a page")
+    return jinja.Environment(
+        loader=jinja.FunctionLoader(_read_resource),
+        autoescape=True,
+        undefined=jinja.StrictUndefined,
+        finalize=_escape_value,
+    )
+
+
+def _escape_value(value: Any) -> Any:
+    """Spell out invisible characters in all text that the page did not make itself."""
+    return escape_invisible(value) if type(value) is str else value
+
+
+def _mark_safe(text: str) -> Markup:
+    markup: Markup = require("markupsafe", "calibrate", "a page").Markup(text)
+    return markup
+
+
+def _read_resource(name: str) -> str:
+    return files("langchain_cfc").joinpath(name).read_text(encoding="utf-8")
+
+
+def replace_page(path: str | os.PathLike[str], html: str) -> None:
+    """Write a page to a file that holds an earlier one, or nothing.
+
+    Raises:
+        InputError: If the path holds something else, or cannot be written.
+    """
+    check_report(path)
+    with atomic_writer(path) as file:
+        file.write(html.encode())
+
+
+def check_report(path: str | os.PathLike[str]) -> None:
+    """Refuse to overwrite any file that is not a report, such as the records that it is made from.
+
+    Args:
+        path: Path that a report is to be written to.
+
+    Raises:
+        InputError: If the path holds something else, or is `-`.
+    """
+    target = Path(path)
+    if str(target) == "-":
+        msg = "reports are written to files: give a path"
+        raise InputError(msg)
+    if target.is_dir() or not target.parent.is_dir():
+        problem = "is a folder" if target.is_dir() else "lies in a folder that does not exist"
+        msg = f"{target} {problem}: give another path"
+        raise InputError(msg)
+    if target.is_file() and not _is_report(target):
+        msg = f"{target} exists and is not a report; it will not be overwritten: give another path"
+        raise InputError(msg)
+
+
+def _is_report(path: Path) -> bool:
+    with path.open("rb") as file:
+        return f'<meta name="generator" content="{_GENERATOR}">'.encode() in file.read(_HEAD_BYTES)
