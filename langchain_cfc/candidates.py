@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from itertools import chain
+from itertools import chain, count
 from types import MappingProxyType
 from typing import Any, Literal, TypeAlias, overload
 
@@ -24,6 +24,8 @@ from langchain_cfc.errors import InputError
 Scalar: TypeAlias = str | int | float | bool
 PromptKind: TypeAlias = Literal["text", "messages", "object"]
 _KINDS: Mapping[type, PromptKind] = {str: "text", list: "messages", dict: "object"}
+# Pairs of candidates that are compared at a time.
+_MOST_PAIRS = 2**22
 _KINDS_OF_JSON: Mapping[str, PromptKind] = {'"': "text", "[": "messages", "{": "object"}
 
 
@@ -145,9 +147,7 @@ class CandidateBatch:
             if len(answers) != size or any(len(row_) != n for row_ in answers):
                 msg = f"answers must be {size} lists of {n} texts, like the scores"
                 raise InputError(msg)
-            codes = np.array([encode_answers(row_) for row_ in answers], dtype=np.int64).reshape(size, n)
-            lengths = np.array([[measure_answer(a) for a in row_] for row_ in answers], dtype=np.int64)
-            lengths = lengths.reshape(size, n)
+            codes, lengths = encode_answers(chain.from_iterable(answers), n)
         if metadata is not None and len(metadata) != size:
             msg = f"metadata must hold {size} mappings, got {len(metadata)}"
             raise InputError(msg)
@@ -388,15 +388,39 @@ def check_candidate_count(n: int, recorded: int) -> None:
         raise InputError(msg)
 
 
-def measure_answer(answer: str) -> int:
-    """Return the number of characters of an answer, 0 if it is only whitespace."""
-    return 0 if answer.isspace() else len(answer)
+def encode_answers(answers: Iterable[str], n: int) -> tuple[IntArray, IntArray]:
+    """Turn the answers of N prompts into numbers.
 
+    Args:
+        answers: N * n answers, prompt after prompt.
+        n: Number of candidates per prompt, at least 1.
 
-def encode_answers(answers: Sequence[str]) -> list[int]:
-    """Return for each of n answers of a prompt the slot of the first equal answer."""
+    Returns:
+        (N, n) slots of the first candidate of the same prompt with an equal answer, and (N, n) numbers of
+        characters, 0 for an answer that is only whitespace.
+
+    >>> codes, lengths = encode_answers(["Rome", " ", "Rome", "Oslo", "Lima", "Oslo"], 3)
+    >>> codes.tolist(), lengths.tolist()
+    ([[0, 1, 0], [0, 1, 0]], [[4, 0, 4], [4, 4, 4]])
+    """
+    texts = list(answers)
     first: dict[str, int] = {}
-    return [first.setdefault(answer, slot) for slot, answer in enumerate(answers)]
+    numbers = np.fromiter(map(first.setdefault, texts, count()), np.int64, len(texts))
+    lengths = np.array([0 if text.isspace() else len(text) for text in texts], np.int64)
+    return find_first_equal(numbers.reshape(-1, n)), lengths.reshape(-1, n)
+
+
+def find_first_equal(numbers: IntArray) -> IntArray:
+    """Find for each of (N, n) numbers the first slot of the same prompt with an equal number.
+
+    >>> find_first_equal(np.array([[7, 3, 7], [3, 3, 5]])).tolist()
+    [[0, 1, 0], [0, 0, 2]]
+    """
+    size, n = numbers.shape
+    # Compare all pairs of candidates, for so many prompts at a time as take a few megabytes.
+    rows = max(1, _MOST_PAIRS // n**2)
+    parts = [numbers[start : start + rows] for start in range(0, max(size, 1), rows)]
+    return np.concatenate([(part[:, :, None] == part[:, None, :]).argmax(axis=2) for part in parts])
 
 
 def _select(items: Sequence[Any], rows: IntArray) -> tuple[Any, ...]:

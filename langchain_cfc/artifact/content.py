@@ -108,10 +108,10 @@ class ArtifactContent(ArtifactData):
     policy: CertifiedPolicy | None = None
     reference: list[ReferenceHistogram] = Field(default=[])
 
-    @property
+    @cached_property
     def alphas(self) -> tuple[str, ...]:
         """The error levels held, ascending."""
-        return tuple(level.alpha for level in self.levels)
+        return tuple([level.alpha for level in self.levels])
 
     @cached_property
     def feature_map(self) -> FeatureMap:

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import islice
 
 import numpy as np
 
 from langchain_cfc._internal.arrays import FloatArray
 from langchain_cfc.candidates import LabelledBatch, check_candidate_count, check_unweighted
 from langchain_cfc.errors import InputError
-from langchain_cfc.records.batches import BATCH, Batch, RecordBatch, check_records, missing_output_error
+from langchain_cfc.records.batches import (
+    Batch,
+    RecordBatch,
+    check_in_batches,
+    check_records,
+    missing_output_error,
+)
 from langchain_cfc.records.files import Records
 from langchain_cfc.records.schema import PromptRecord, Provenance
 from langchain_cfc.scoring import Combination, check_names
@@ -113,7 +118,7 @@ def _tabulate(
             next(check_records(records, provenance))
         batches = records.batches()
     else:
-        batches = _batches(records, provenance)
+        batches = map(RecordBatch, check_in_batches(records, provenance))
     return LabelledBatch.concatenate(_tabulate_batches(batches, names, n))
 
 
@@ -145,9 +150,3 @@ def _tabulate_batches(
             raise missing_output_error(batch.records(), names, used, line)
         line += len(batch.ids)
         yield table
-
-
-def _batches(records: Iterable[PromptRecord], provenance: Provenance | None) -> Iterator[Batch]:
-    stream = check_records(records, provenance)
-    while batch := list(islice(stream, BATCH)):
-        yield RecordBatch(batch)

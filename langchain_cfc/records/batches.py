@@ -5,18 +5,19 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import count
+from itertools import chain, count, islice
 from operator import itemgetter
 from typing import Protocol
 
 import numpy as np
 
-from langchain_cfc._internal.arrays import IntArray
-from langchain_cfc.candidates import CandidateBatch, LabelledBatch, find_prompt_kinds
+from langchain_cfc.candidates import CandidateBatch, LabelledBatch, encode_answers, find_prompt_kinds
 from langchain_cfc.errors import RecordError
 from langchain_cfc.records._json import short_repr
 from langchain_cfc.records.schema import PromptRecord, Provenance
 
+# Records that are checked and become arrays at a time; more would not stay in the processor's cache.
+BATCH = 64
 # Source in errors about records that come from no file, or from several.
 IN_MEMORY = "records"
 
@@ -86,30 +87,47 @@ def check_records(
     records: Iterable[PromptRecord], provenance: Provenance | None = None
 ) -> Iterator[PromptRecord]:
     """Yield the records of one dataset after checking that they fit each other; refuse an empty dataset."""
+    return chain.from_iterable(check_in_batches(records, provenance))
+
+
+def check_in_batches(
+    records: Iterable[PromptRecord], provenance: Provenance | None = None
+) -> Iterator[list[PromptRecord]]:
+    """Yield the records as `check_records` does, up to `BATCH` at a time."""
     checks = DatasetChecks()
     if provenance is not None:
         checks.expect(provenance.n, "the provenance")
-    line = 0
-    for line, record in enumerate(records, start=1):
-        if not isinstance(record, PromptRecord):
-            problem = (
-                f"found {short_repr(record)}; expected a PromptRecord (files are opened by read_records)"
-            )
-            raise RecordError(IN_MEMORY, line, "", problem)
-        checks.add(record, IN_MEMORY, line)
-        yield record
-    if line == 0:
+    stream = iter(records)
+    first = 1
+    while batch := list(islice(stream, BATCH)):
+        lines = range(first, first + len(batch))
+        if not _try_add_all(checks, batch, lines):
+            for line, record in zip(lines, batch, strict=True):
+                _check_type(record, line)
+                checks.add(record, IN_MEMORY, line)
+        first += len(batch)
+        yield batch
+    if first == 1:
         raise no_records_error(IN_MEMORY)
+
+
+def _try_add_all(checks: DatasetChecks, batch: Sequence[PromptRecord], lines: Sequence[int]) -> bool:
+    """Add records that are valid together; return False, and add none, if one has to be refused."""
+    if set(map(type, batch)) != {PromptRecord}:
+        return False
+    sizes = {len(record.candidates) for record in batch}
+    return len(sizes) == 1 and checks.try_add([record.id for record in batch], sizes.pop(), IN_MEMORY, lines)
+
+
+def _check_type(record: object, line: int) -> None:
+    if not isinstance(record, PromptRecord):
+        problem = f"found {short_repr(record)}; expected a PromptRecord (files are opened by read_records)"
+        raise RecordError(IN_MEMORY, line, "", problem)
 
 
 def no_records_error(source: str) -> RecordError:
     """Make the error of a source without records."""
     return RecordError(source, 0, "", "no records; expected at least one prompt with its candidates")
-
-
-# Number of records that become arrays at a time; more would not stay in the processor's cache.
-BATCH = 64
-_MOST_PAIRS = 2**22
 
 
 class Batch(Protocol):
@@ -152,27 +170,28 @@ class RecordBatch:
 
     def table(self, n: int, names: Sequence[str]) -> LabelledBatch | None:
         """Return the records as arrays."""
-        rows = [record.candidates[:n] for record in self._records]
-        outputs = [[candidate.scores or {} for candidate in row] for row in rows]
-        if any(name not in known for row in outputs for known in row for name in names):
+        candidates = [candidate for record in self._records for candidate in record.candidates[:n]]
+        outputs = [candidate.scores or {} for candidate in candidates] if names else []
+        if any(name not in known for known in outputs for name in names):
             return None
-        draws = CandidateBatch.of(
-            [[candidate.score for candidate in row] for row in rows],
-            [[candidate.answer_key for candidate in row] for row in rows],
-            [record.metadata for record in self._records],
+        # The properties of most candidates are read without a call of `answer_key`.
+        keys = [
+            one.text if one.answer is None and one.text is not None else one.answer_key for one in candidates
+        ]
+        draws = CandidateBatch(
+            np.array([one.score for one in candidates], np.float64).reshape(-1, n),
+            *encode_answers(keys, n),
+            tuple([record.metadata for record in self._records]),
         )
         return LabelledBatch(
             draws,
-            np.array([[candidate.correct for candidate in row] for row in rows], dtype=np.bool_),
-            tuple(record.id for record in self._records),
-            tuple(record.cluster for record in self._records),
+            np.array([one.correct for one in candidates], np.bool_).reshape(-1, n),
+            tuple([record.id for record in self._records]),
+            tuple([record.cluster for record in self._records]),
             self.recorded,
-            single_or_none({candidate.answer is not None for row in rows for candidate in row}),
-            {
-                name: np.array([[known[name] for known in row] for row in outputs], dtype=np.float64)
-                for name in names
-            },
-            prompt_kinds=find_prompt_kinds(record.input for record in self._records),
+            single_or_none({one.answer is not None for one in candidates}),
+            {name: np.array([known[name] for known in outputs], np.float64).reshape(-1, n) for name in names},
+            prompt_kinds=find_prompt_kinds([record.input for record in self._records]),
         )
 
 
@@ -194,19 +213,6 @@ def missing_output_error(
         "candidate, or leave the record out"
     )
     return RecordError(IN_MEMORY, line, f"candidates[{slot}].scores", problem)
-
-
-def first_equal_slots(answers: IntArray) -> IntArray:
-    """Return (N, n) answer codes: the first slot of the same prompt with an equal number.
-
-    >>> first_equal_slots(np.array([[7, 3, 7], [3, 3, 5]])).tolist()
-    [[0, 1, 0], [0, 0, 2]]
-    """
-    size, n = answers.shape
-    # Compare all pairs of candidates, for so many prompts at a time as take a few megabytes.
-    rows = max(1, _MOST_PAIRS // n**2)
-    parts = [answers[start : start + rows] for start in range(0, size, rows)]
-    return np.concatenate([(part[:, :, None] == part[:, None, :]).argmax(axis=2) for part in parts])
 
 
 def single_or_none(values: set[bool]) -> bool | None:

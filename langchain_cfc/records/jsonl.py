@@ -16,7 +16,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, count, islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
@@ -30,8 +30,8 @@ from langchain_cfc.candidates import (
     LabelledBatch,
     PromptKind,
     Scalar,
+    encode_answers,
     find_prompt_kinds,
-    measure_answer,
 )
 from langchain_cfc.errors import RecordError
 from langchain_cfc.records._json import parse_object, read_lines
@@ -40,7 +40,6 @@ from langchain_cfc.records.batches import (
     Batch,
     DatasetChecks,
     RecordBatch,
-    first_equal_slots,
     no_records_error,
     single_or_none,
 )
@@ -128,14 +127,8 @@ class DecodedBatch:
             raw[name] = _to_array(outputs, np.float64, n)
         # In most files an extractor made all answers.
         keys = used["answer"] if self.answered == {str} else _answer_keys(used)
-        first: dict[str, int] = {}
-        equal = _to_array(map(first.setdefault, keys, count()), np.int64, n)
-        draws = CandidateBatch(
-            self.scores if n == self.recorded else self.scores[:, :n].copy(),
-            first_equal_slots(equal),
-            _to_array(map(measure_answer, keys), np.int64, n),
-            self.metadata,
-        )
+        scores = self.scores if n == self.recorded else self.scores[:, :n].copy()
+        draws = CandidateBatch(scores, *encode_answers(keys, n), self.metadata)
         return LabelledBatch(
             draws,
             _to_array(used["correct"], np.bool_, n),

@@ -22,14 +22,19 @@ import numpy as np
 
 from langchain_cfc._internal.arrays import BoolArray, FloatArray, IntArray
 from langchain_cfc._internal.optional import require
-from langchain_cfc.candidates import CandidateBatch, JsonMetadata, LabelledBatch, find_json_prompt_kinds
+from langchain_cfc.candidates import (
+    CandidateBatch,
+    JsonMetadata,
+    LabelledBatch,
+    find_first_equal,
+    find_json_prompt_kinds,
+)
 from langchain_cfc.errors import RecordError
 from langchain_cfc.records._json import RepeatedKey, parse_object, parse_value
 from langchain_cfc.records.batches import (
     Batch,
     DatasetChecks,
     RecordBatch,
-    first_equal_slots,
     no_records_error,
     single_or_none,
 )
@@ -195,7 +200,7 @@ class ParquetBatch:
         equal = self._take_slots(keys.dictionary_encode().indices, n).astype(np.int64)
         draws = CandidateBatch(
             np.ascontiguousarray(self.scores[:, :n]),
-            first_equal_slots(equal),
+            find_first_equal(equal),
             self._take_slots(_answer_lengths(keys), n).astype(np.int64),
             self.metadata,
         )
@@ -354,7 +359,7 @@ def _answer_keys(candidates: dict[str, Any]) -> Any:
 
 
 def _answer_lengths(keys: Any) -> Any:
-    """Return the number of characters of each answer, 0 for blank ones, as `measure_answer` does."""
+    """Return the number of characters of each answer, 0 for blank ones, as `encode_answers` does."""
     blank = _compute().utf8_is_space(keys)
     return _compute().if_else(blank, 0, _compute().utf8_length(keys))
 

@@ -14,7 +14,7 @@ from langchain_core.runnables import RunnableConfig
 
 from langchain_cfc._internal.arrays import FloatArray
 from langchain_cfc.artifact import CalibrationArtifact
-from langchain_cfc.candidates import CandidateBatch, Scalar, encode_answers, measure_answer
+from langchain_cfc.candidates import CandidateBatch, Scalar, encode_answers
 from langchain_cfc.decision import Decisions, decide
 from langchain_cfc.errors import FingerprintError, InputError, VerifierError
 from langchain_cfc.execution import Progress, Steps, add_tags
@@ -128,15 +128,14 @@ class ServingPipeline:
         metadata: Mapping[str, Scalar],
         recorder: UsageRecorder,
     ) -> CFCResult:
-        matrix = np.array([scored.scores])
         decisions = decide(
             self.artifact,
-            CandidateBatch.of(matrix, [texts], [metadata]),
+            CandidateBatch.of(np.array([scored.scores]), [texts], [metadata]),
             level,
             policy=self.policy,
             uniforms=self._draw_uniforms(),
         )
-        distinct = tuple(dict.fromkeys(texts[slot] for slot in decisions.best_first(0)))
+        distinct = tuple(dict.fromkeys([texts[slot] for slot in decisions.best_first(0)]))
         answers = distinct if decisions.answered[0] else ()
         # Pydantic validates all candidates as plain data at once faster than one by one.
         return CFCResult.model_validate(
@@ -172,20 +171,23 @@ class ServingPipeline:
         """Return the fields of each `ScoredCandidate`."""
         inside: list[bool] = decisions.accepted[0].tolist()
         levels: list[float] = decisions.levels[0].tolist()
+        codes, lengths = [one[0].tolist() for one in encode_answers(texts, len(texts))]
         shown = [True] * len(inside) if self.show_rejected else inside
-        codes = encode_answers(texts)
+        has_extractor = self.description.has_extractor
         return tuple(
-            {
-                "slot": slot,
-                "score": scored.scores[slot],
-                "scores": scored.outputs[slot] if scored.outputs is not None else None,
-                "level": level if level < math.inf else None,
-                "accepted": inside[slot],
-                "text": draws[slot].text if shown[slot] else None,
-                "data": draws[slot].data if shown[slot] else None,
-                "answer": texts[slot] if self.description.has_extractor and shown[slot] else None,
-                "same_as": codes[slot],
-                "length": measure_answer(texts[slot]),
-            }
-            for slot, level in enumerate(levels)
+            [
+                {
+                    "slot": slot,
+                    "score": scored.scores[slot],
+                    "scores": scored.outputs[slot] if scored.outputs is not None else None,
+                    "level": level if level < math.inf else None,
+                    "accepted": inside[slot],
+                    "text": draws[slot].text if shown[slot] else None,
+                    "data": draws[slot].data if shown[slot] else None,
+                    "answer": texts[slot] if has_extractor and shown[slot] else None,
+                    "same_as": same_as,
+                    "length": length,
+                }
+                for slot, (level, same_as, length) in enumerate(zip(levels, codes, lengths, strict=True))
+            ]
         )

@@ -38,10 +38,10 @@ def make_candidate(slot: int, output: Any) -> DrawnCandidate:
         DrawError: If it cannot be read as text; the message names the request slot.
     """
     if isinstance(output, BaseMessage):
-        data = _read_tool_calls(output)
-        if data is None:
-            return DrawnCandidate(_read_text(slot, output), output)
-        return DrawnCandidate(_dump(slot, data), output, data)
+        if isinstance(output, AIMessage) and (output.tool_calls or output.invalid_tool_calls):
+            data = _read_tool_calls(output)
+            return DrawnCandidate(_dump(slot, data), output, data)
+        return DrawnCandidate(_read_text(slot, output), output)
     if isinstance(output, str):
         return DrawnCandidate(output)
     if output is None:
@@ -59,7 +59,10 @@ def make_candidate(slot: int, output: Any) -> DrawnCandidate:
 
 def _read_text(slot: int, message: BaseMessage) -> str:
     """Return a message's text; refuse one that is empty because the message holds something else."""
-    if _is_refusal(message):
+    content = message.content
+    blocks = [] if isinstance(content, str) else [block for block in content if isinstance(block, dict)]
+    # The two marks are those of OpenAI's two interfaces.
+    if message.additional_kwargs.get("refusal") or "refusal" in [block.get("type") for block in blocks]:
         # Blank in records as in serving, so that set rules treat it alike: it is never an answer.
         return ""
     text = str(message.text)
@@ -73,21 +76,11 @@ def _read_text(slot: int, message: BaseMessage) -> str:
     return text
 
 
-def _is_refusal(message: BaseMessage) -> bool:
-    """Return whether the provider marks a message as a refusal, as OpenAI's two interfaces do."""
-    if message.additional_kwargs.get("refusal"):
-        return True
-    blocks = [] if isinstance(message.content, str) else message.content
-    return any(isinstance(block, dict) and block.get("type") == "refusal" for block in blocks)
-
-
-def _read_tool_calls(message: BaseMessage) -> dict[str, Any] | None:
-    """Return a message that calls tools as plain data; None for any other.
+def _read_tool_calls(message: AIMessage) -> dict[str, Any]:
+    """Return a message that calls tools as plain data.
 
     The calls' ids are left out: they are random for each message, and equal calls are equal answers.
     """
-    if not isinstance(message, AIMessage) or not (message.tool_calls or message.invalid_tool_calls):
-        return None
     data: dict[str, Any] = {"content": str(message.text), "tool_calls": _without_ids(message.tool_calls)}
     if message.invalid_tool_calls:
         data["invalid_tool_calls"] = _without_ids(message.invalid_tool_calls)

@@ -230,7 +230,10 @@ class Sampler:
 
     def _ask_separately(self, request: _Request, slots: Sequence[int]) -> Steps[list[Any]]:
         """Send one request per slot; return for each slot the generator's output, or the exception."""
-        configs = {slot: request.make_config(slot) for slot in slots}
+        tagged = add_tags(request.config, DRAW_TAG)
+        configs = {slot: add_tags(tagged, f"cfc:candidate:{slot}") for slot in slots}
+        for slot in request.observers.keys() & configs.keys():
+            configs[slot] = add_handler(configs[slot], request.observers[slot])
 
         def run(slot: int) -> Any:
             output = self._sampled.invoke(request.given, configs[slot])
@@ -372,11 +375,6 @@ class _Request:
     progress: Progress
     receive: Callable[[int, Any], None]
     observers: Mapping[int, SlotObserver]
-
-    def make_config(self, slot: int) -> RunnableConfig:
-        """Return the config of the draw for a slot."""
-        config = add_tags(self.config, DRAW_TAG, f"cfc:candidate:{slot}")
-        return add_handler(config, self.observers[slot]) if slot in self.observers else config
 
 
 def _ignore(slot: int, output: Any) -> None:

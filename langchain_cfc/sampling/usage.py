@@ -11,6 +11,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import reduce
+from itertools import chain
 from typing import Any
 
 from langchain_core.callbacks import BaseCallbackHandler, BaseCallbackManager
@@ -159,17 +160,20 @@ def find_repetition(
     ids = {slot: one.message_ids for slot, one in observers.items()} or {
         slot: [draw.message.id] for slot, draw in enumerate(draws) if draw.message is not None
     }
-    seen: set[str] = set()
+    # A message without an id may be new, and is never seen.
+    seen: set[str | None] = set()
     for slot in sorted(ids):
-        if ids[slot] and all(one is not None and one in seen for one in ids[slot]):
+        if ids[slot] and seen.issuperset(ids[slot]):
             return f"candidate {slot} is the response of an earlier candidate once more, as from a cache"
-        seen.update(one for one in ids[slot] if one is not None)
-    seeds = Counter(seed for one in observers.values() for seed in one.seeds)
+        seen |= set(ids[slot]) - {None}
+    if not observers:
+        return None
+    seeds = Counter(chain.from_iterable([one.seeds for one in observers.values()]))
     repeated = [seed for seed, count in seeds.items() if count > 1]
     if repeated:
         return f"several candidates were drawn with the fixed seed {repeated[0]}"
     silent = [slot for slot, one in observers.items() if not one.message_ids]
-    texts = Counter(draw.text for draw in draws)
+    texts = Counter([draw.text for draw in draws])
     copied = [slot for slot in silent if texts[draws[slot].text] > 1]
     if copied and (is_model_expected or len(silent) < len(observers)):
         return (

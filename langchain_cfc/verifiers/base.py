@@ -92,7 +92,7 @@ def make_verifier_call(verifier: Verifier) -> Call:
 def check_scores(scores: Any, n: int) -> list[float]:
     """Return n scores as floats; raise a `VerifierError` unless there are n numbers in [0, 1]."""
     values = list_values(scores, n, "the verifier", what="scores", hint=_HINT, failure=VerifierError)
-    numbers = [_to_float(value) for value in values]
+    numbers = _to_floats(values)
     for slot, number in enumerate(numbers):
         if not 0.0 <= number <= 1.0:  # NaN fails this as well
             msg = f"the verifier's score of candidate {slot} is {values[slot]!r}: {_HINT}"
@@ -105,7 +105,7 @@ def check_outputs(outputs: Any, n: int, name: str) -> list[float]:
     values = list_values(
         outputs, n, f"the verifier {name!r}", what="scores", hint=_OUTPUT_HINT, failure=VerifierError
     )
-    numbers = [_to_float(value) for value in values]
+    numbers = _to_floats(values)
     for slot, number in enumerate(numbers):
         if not math.isfinite(number):
             msg = (
@@ -139,6 +139,11 @@ def list_values(
         msg = f"{owner} returned {len(listed)} {what} for {n} candidates: {hint}"
         raise failure(msg)
     return listed
+
+
+def _to_floats(values: list[Any]) -> list[float]:
+    """Return numbers as floats; see `_to_float`."""
+    return values if set(map(type, values)) == {float} else [_to_float(value) for value in values]
 
 
 def _to_float(value: Any) -> float:
