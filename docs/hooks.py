@@ -47,37 +47,38 @@ BROUGHT = (
 # The README says in short what the site says at length.
 START = {"README.md": "index.md"}
 COMMANDS = "command-line.md"
-# Modules of the package that users import from.
 PACKAGE = "langchain_cfc"
 API = "api"
-ROOMS = (
-    "artifact",
-    "calibration",
-    "candidates",
-    "certificates",
-    "collect",
-    "decision",
-    "demo",
-    "errors",
-    "evaluation",
-    "execution",
-    "experiments",
-    "extend",
-    "features",
-    "fingerprints",
-    "guarantee",
-    "labelers",
-    "monitor",
-    "records",
-    "report",
-    "runnable",
-    "sampling",
-    "scoring",
-    "set_rules",
-    "splits",
-    "thresholds",
-    "verifiers",
-)
+
+
+@dataclass(frozen=True)
+class ReferencePage:
+    """A page of the API reference.
+
+    Attributes:
+        title: Its title.
+        modules: The modules of the package that it describes, in this order.
+    """
+
+    title: str
+    modules: tuple[str, ...]
+
+
+# By the names of their files, every module of the package that users import from.
+REFERENCE = {
+    "serving": ReferencePage("Serving", ("runnable", "decision", "sampling", "execution")),
+    "calibration": ReferencePage(
+        "Calibration", ("calibration", "artifact", "guarantee", "certificates", "splits")
+    ),
+    "thresholds": ReferencePage(
+        "Thresholds and features", ("thresholds", "features", "set_rules", "scoring", "candidates")
+    ),
+    "verifiers": ReferencePage("Verifiers and fingerprints", ("verifiers", "fingerprints")),
+    "records": ReferencePage("Records and collection", ("records", "collect", "labelers")),
+    "evaluation": ReferencePage("Evaluation and reports", ("evaluation", "experiments", "report", "demo")),
+    "monitoring": ReferencePage("Monitoring", ("monitor",)),
+    "extending": ReferencePage("Extending, and errors", ("extend", "errors")),
+}
 _PICTURE = re.compile(r"!\[[^\]]*\]\(([^)\s:]+)\)|<img [^>]*src=\"([^\":]+)\"")
 # What mkdocstrings breaks signatures into lines with, if it is installed; it does not say so if it is not.
 _FORMATTERS = ("black", "ruff")
@@ -113,7 +114,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
     _SITE.brought = tuple(dict.fromkeys([*pages, *_pictures(pages)]))
     _SITE.addresses = START | {path: path for path in _SITE.brought}
     _SITE.repository = config.repo_url
-    generated = {f"{API}/{room}.md": room for room in ROOMS}
+    generated = {f"{API}/{name}.md": page.title for name, page in REFERENCE.items()}
     config.nav = _completed(config.nav, dict.fromkeys(pages) | generated)
     config.markdown_extensions.append(Reading())  # type: ignore[arg-type]  # mkdocs hands them on as they are
     return config
@@ -121,8 +122,8 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages that do not stand in this folder."""
-    for name in ROOMS:
-        files.append(File.generated(config, f"{API}/{name}.md", content=_room(name)))
+    for name, reference in REFERENCE.items():
+        files.append(File.generated(config, f"{API}/{name}.md", content=_reference_page(reference)))
     # Pages that are written here are linked as if they stood here.
     _SITE.addresses |= {posixpath.join(DOCS, file.src_uri): file.src_uri for file in files}
     for path in _SITE.brought:
@@ -224,54 +225,65 @@ def _described(context: typer.Context, heading: str) -> str:
 
 
 def _top() -> str:
-    """The modules, and the names at the top of the package."""
-    rows = [f"| [`{PACKAGE}.{name}`]({name}.md) | {_docstring(name).splitlines()[0]} |" for name in ROOMS]
+    """The modules by page, and the names at the top of the package."""
+    rows = [
+        f"| [`{PACKAGE}.{module}`]({name}.md#{PACKAGE}.{module}) | {_docstring(module).splitlines()[0]} |"
+        for name, page in REFERENCE.items()
+        for module in page.modules
+    ]
     table = "\n".join(["| module | holds |", "| --- | --- |", *rows])
     package = importlib.import_module(PACKAGE)
-    return "\n\n".join([table, *(_reference(package, name) for name in _at_the_top())])
+    return "\n\n".join([table, *(_reference(package, name, level=2) for name in _at_the_top())])
 
 
-def _room(name: str) -> str:
-    """The page of one room; what stands at the top is described there."""
+def _reference_page(page: ReferencePage) -> str:
+    """A page of the reference; names that stand at the top of the package are described there."""
+    return "\n\n".join([f"# {page.title}", *map(_module, page.modules)])
+
+
+def _module(name: str) -> str:
     module = importlib.import_module(f"{PACKAGE}.{name}")
     names = sorted(getattr(module, "__all__", None) or _own_names(module))
-    above = [one for one in names if one in _at_the_top()]
-    parts = [f"# {module.__name__}", _docstring(name)]
-    parts += [
+    at_the_top = [one for one in names if one in _at_the_top()]
+    links = [
         f"- [`{one}`](index.md#{PACKAGE}.{one}){{ #{module.__name__}.{one} }} is described at the top."
-        for one in above
+        for one in at_the_top
     ]
-    return "\n\n".join([*parts, *(_reference(module, one) for one in names if one not in above)])
+    described = [_reference(module, one, level=3) for one in names if one not in at_the_top]
+    heading = f"## `{module.__name__}` {{ #{module.__name__} }}"
+    return "\n\n".join([heading, _docstring(name), *links, *described])
 
 
-def _reference(module: ModuleType, name: str) -> str:
-    """What mkdocstrings replaces by the description of a public name."""
+def _reference(module: ModuleType, name: str, *, level: int) -> str:
+    """What mkdocstrings replaces by the description of a public name, under a heading of this level."""
     value = getattr(module, name)
-    # A text is no code: it is described without its value.
-    is_long_text = isinstance(value, str) and len(value) > _LONGEST_VALUE
-    options = "\n    options:\n      show_attribute_values: false" if is_long_text else ""
+    options = [f"heading_level: {level}"]
+    if isinstance(value, str) and len(value) > _LONGEST_VALUE:
+        # A text is no code: it is described without its value.
+        options.append("show_attribute_values: false")
+    settings = "".join(f"\n      {option}" for option in options)
     path = f"{module.__name__}.{name}"
     home = str(getattr(value, "__module__", ""))
     if home.endswith(f".{name}"):
         # By its public name, the module of the same name would be described instead.
-        return f"[](){{ #{path} }}\n\n::: {home}.{name}{options}"
-    return f"::: {path}{options}"
+        return f"[](){{ #{path} }}\n\n::: {home}.{name}\n    options:{settings}"
+    return f"::: {path}\n    options:{settings}"
 
 
 def _at_the_top() -> list[str]:
     return [name for name in importlib.import_module(PACKAGE).__all__ if not name.startswith("_")]
 
 
-def _docstring(room: str) -> str:
-    return (importlib.import_module(f"{PACKAGE}.{room}").__doc__ or "").strip()
+def _docstring(module: str) -> str:
+    return (importlib.import_module(f"{PACKAGE}.{module}").__doc__ or "").strip()
 
 
-def _own_names(room: ModuleType) -> list[str]:
+def _own_names(module: ModuleType) -> list[str]:
     """The public names of a module without a list of its own."""
     return [
         name
-        for name, thing in vars(room).items()
-        if not name.startswith("_") and getattr(thing, "__module__", None) == room.__name__
+        for name, thing in vars(module).items()
+        if not name.startswith("_") and getattr(thing, "__module__", None) == module.__name__
     ]
 
 
