@@ -12,7 +12,15 @@ from langchain_core.callbacks import AsyncCallbackManagerForChainRun, CallbackMa
 from langchain_core.messages import AIMessage
 from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.utils.pydantic import create_model_v2
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, field_serializer, field_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    SkipValidation,
+    field_serializer,
+    field_validator,
+)
 
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.errors import AbstentionError, FingerprintError, InputError
@@ -22,6 +30,7 @@ from langchain_cfc.execution import (
     Progress,
     RunManager,
     Steps,
+    Target,
     apply_limits,
     arun_flow,
     arun_with_timeout,
@@ -39,7 +48,7 @@ from langchain_cfc.runnable.serving import ServingPipeline, make_scorer
 from langchain_cfc.sampling import Sampler, SamplingName, resolve_generator
 from langchain_cfc.sampling.description import Description
 from langchain_cfc.thresholds import Level
-from langchain_cfc.verifiers import VerifierEnsemble
+from langchain_cfc.verifiers import Verifier, VerifierEnsemble
 
 if TYPE_CHECKING:
     from langchain_core.runnables.graph import Graph
@@ -104,11 +113,11 @@ class CFCRunnable(AnsweringRunnable[CFCResult]):
     # Frozen, because what was checked at construction must be what serves.
     model_config = ConfigDict(arbitrary_types_allowed=True, extra="forbid", frozen=True)
 
-    generator: Any
-    verifier: Any
+    generator: SkipValidation[Runnable[Any, Any]]
+    verifier: SkipValidation[Verifier | VerifierEnsemble]
     artifact: CalibrationArtifact
-    answer: Any = None
-    metadata: Any = None
+    answer: SkipValidation[Target | None] = None
+    metadata: SkipValidation[Target | None] = None
     alpha: Level | None = None
     sampling: SamplingName = "requests"
     max_answers: int | None = Field(default=None, ge=1)
@@ -140,7 +149,7 @@ class CFCRunnable(AnsweringRunnable[CFCResult]):
             The generator's schema where that has named fields, such as the variables of a prompt template;
             else a text, which every chat model takes. `invoke` takes whatever the generator takes.
         """
-        schema: type[BaseModel] = self.generator.get_input_schema(config)
+        schema: type[Any] = self.generator.get_input_schema(config)
         described = schema.model_json_schema()
         if described.get("type") == "object" and described.get("properties"):
             return schema

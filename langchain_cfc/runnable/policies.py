@@ -8,7 +8,7 @@ from langchain_core.callbacks import AsyncCallbackManagerForChainRun, CallbackMa
 from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.runnables import Runnable, RunnableConfig, RunnableSerializable
 from langchain_core.runnables.base import coerce_to_runnable
-from pydantic import BaseModel, ConfigDict, field_validator
+from pydantic import BaseModel, ConfigDict, SkipValidation
 
 from langchain_cfc.errors import AbstentionError, ServingError
 from langchain_cfc.execution import (
@@ -69,7 +69,7 @@ class AnsweringRunnable(RunnableSerializable[Any, Output]):
             A chain that returns the result of this, or what the fallback returns; a fallback that returns
             None raises a `ServingError`, because None is no answer.
         """
-        return OrElse(first=self, fallback=fallback)
+        return OrElse(first=self, fallback=coerce_to_runnable(fallback))
 
     # The four batches differ from LangChain's in one thing: their prompts share one limit.
 
@@ -100,13 +100,8 @@ class OrElse(AnsweringRunnable[Any]):
 
     model_config = ConfigDict(arbitrary_types_allowed=True, extra="forbid", frozen=True)
 
-    first: Any
-    fallback: Any
-
-    @field_validator("fallback", mode="before")
-    @classmethod
-    def _is_runnable(cls, fallback: Any) -> Any:
-        return coerce_to_runnable(fallback)
+    first: SkipValidation[AnsweringRunnable[Any]]
+    fallback: SkipValidation[Runnable[Any, Any]]
 
     def get_graph(self, config: RunnableConfig | None = None) -> Graph:
         """Return the first chain and its fallback as a graph; see `Runnable.get_graph`."""
@@ -122,7 +117,7 @@ class OrElse(AnsweringRunnable[Any]):
 
     def get_input_schema(self, config: RunnableConfig | None = None) -> type[BaseModel]:
         """Return the input schema of the first chain, which decides what a tool made of this one takes."""
-        schema: type[BaseModel] = self.first.get_input_schema(config)
+        schema: type[Any] = self.first.get_input_schema(config)
         return schema
 
     def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:  # noqa: A002 - LangChain's name

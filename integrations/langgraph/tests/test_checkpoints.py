@@ -124,7 +124,8 @@ def test_the_database_holds_no_rejected_candidate(
     assert MARK not in written
     run(tmp_path / "open", guarded(chain.model_copy(update={"show_rejected": True})), ASKED)
     assert MARK in stored(tmp_path / "open"), "they were asked for"
-    run(tmp_path / "naive", lambda saver: naive_graph(chain.generator, saver), ASKED)
+    model: Any = chain.generator
+    run(tmp_path / "naive", lambda saver: naive_graph(model, saver), ASKED)
     assert MARK in stored(tmp_path / "naive"), "the negative control"
 
 

@@ -59,7 +59,8 @@ def function_on(model: Runnable[Any, Any]) -> Runnable[Any, Any]:
 def test_whatever_draws_no_graph_around_it_shows_what_is_rejected(
     artifact_path: Path, url: str, chain: CFCRunnable, watch: str, make: Any
 ) -> None:
-    quiet = chain.generator.model_copy(update={"streaming": False, "disable_streaming": True, "cache": False})
+    model: Any = chain.generator
+    quiet = model.model_copy(update={"streaming": False, "disable_streaming": True, "cache": False})
     graph = guarded_graph(chain_of(artifact_path, url, generator=make(quiet)), checkpointer=InMemorySaver())
     shown = repr(WATCHES[watch](graph, {"question": EASY}, thread()))
     assert MARK not in shown

@@ -62,7 +62,8 @@ def test_a_node_that_draws_on_its_own_shows_all_it_rejects(
     chain: CFCRunnable, watch: str, nested: bool
 ) -> None:
     # The negative control, to the same watchers.
-    graph = placed(lambda saver: naive_graph(chain.generator, saver), Naive, nested=nested)
+    model: Any = chain.generator
+    graph = placed(lambda saver: naive_graph(model, saver), Naive, nested=nested)
     assert MARK in repr(WATCHES[watch](graph, {"question": UNSURE}, thread()))
 
 
