@@ -16,8 +16,10 @@ from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.errors import InputError, PromptKindError
 from langchain_cfc.records import PromptRecord
 from langchain_cfc.verifiers._prompts import classify_prompt, messages_to_text
-from tests.chat_model.parts import Ask, every_way
-from tests.runnable.parts import TEXTS, N, ScriptedModel, Serve, both_ways, chain_of, records
+from tests.calls import Invoke
+from tests.chat_model.facades import every_way
+from tests.factories import make_chain, make_records
+from tests.fakes import TEXTS, N, ScriptedModel
 
 QUESTION = "What is the capital of Peru?"
 INPUTS: dict[str, Any] = {
@@ -32,7 +34,8 @@ CALL = {"name": "look_up", "args": {}, "id": "1", "type": "tool_call"}
 def recorded(*kinds: str) -> list[PromptRecord]:
     """Labelled prompts whose inputs are of these kinds in turn."""
     return [
-        one.model_copy(update={"input": INPUTS[kinds[row % len(kinds)]]}) for row, one in enumerate(records())
+        one.model_copy(update={"input": INPUTS[kinds[row % len(kinds)]]})
+        for row, one in enumerate(make_records())
     ]
 
 
@@ -75,60 +78,58 @@ def test_an_artifact_states_the_kinds_of_its_prompts() -> None:
     assert calibrate(arrays, alpha=0.25, features="1").calibration.prompt_kinds is None
 
 
-@both_ways
 @pytest.mark.parametrize("calibrated", INPUTS)
 @pytest.mark.parametrize("served", INPUTS)
-def test_another_kind_is_refused_before_anything_is_drawn(calibrated: str, served: str, serve: Serve) -> None:
+def test_another_kind_is_refused_before_anything_is_drawn(
+    calibrated: str, served: str, invoke: Invoke
+) -> None:
     drawn: list[Any] = []
 
     def draw(prompt: Any) -> str:
         drawn.append(prompt)
         return TEXTS[len(drawn) % len(TEXTS)]
 
-    chain = chain_of(calibrated_on(calibrated), generator=RunnableLambda(draw))
+    chain = make_chain(calibrated_on(calibrated), generator=RunnableLambda(draw))
     if served == calibrated or (served, calibrated) == ("messages", "text"):
-        assert serve(chain, INPUTS[served]).reason == "answered"
+        assert invoke(chain, INPUTS[served]).reason == "answered"
         assert drawn == [INPUTS[calibrated]] * N
         return
     with pytest.raises(
         PromptKindError, match=rf"kind {served} .*calibrated on prompts of the kind {calibrated}"
     ):
-        serve(chain, INPUTS[served])
+        invoke(chain, INPUTS[served])
     assert drawn == []
 
 
-@both_ways
-def test_every_kind_that_was_calibrated_is_served(serve: Serve) -> None:
-    chain = chain_of(calibrated_on("text", "messages"))
+def test_every_kind_that_was_calibrated_is_served(invoke: Invoke) -> None:
+    chain = make_chain(calibrated_on("text", "messages"))
     for kind in ("text", "messages"):
-        assert serve(chain, INPUTS[kind]).reason == "answered"
+        assert invoke(chain, INPUTS[kind]).reason == "answered"
     with pytest.raises(PromptKindError, match="kind object"):
-        serve(chain, INPUTS["object"])
+        invoke(chain, INPUTS["object"])
 
 
-@both_ways
-def test_a_prompt_value_of_a_text_is_that_text(serve: Serve) -> None:
+def test_a_prompt_value_of_a_text_is_that_text(invoke: Invoke) -> None:
     model = ScriptedModel(texts=TEXTS)
     templated: Runnable[Any, Any] = ChatPromptTemplate.from_template("Briefly: {question}") | model
-    serve(chain_of(calibrated_on("text"), generator=templated), StringPromptValue(text=QUESTION))
+    invoke(make_chain(calibrated_on("text"), generator=templated), StringPromptValue(text=QUESTION))
     assert set(model.drawn) == {f"Briefly: {QUESTION}"}
 
 
-@both_ways
-def test_a_chain_calibrated_on_texts_refuses_what_a_text_would_not_hold(serve: Serve) -> None:
+def test_a_chain_calibrated_on_texts_refuses_what_a_text_would_not_hold(invoke: Invoke) -> None:
     model = ScriptedModel(texts=TEXTS)
-    chain = chain_of(calibrated_on("text"), generator=model)
+    chain = make_chain(calibrated_on("text"), generator=model)
     with pytest.raises(PromptKindError, match="all but one of 2 human messages would be lost"):
-        serve(chain, [HumanMessage("Hello"), AIMessage("Hi"), HumanMessage(QUESTION)])
+        invoke(chain, [HumanMessage("Hello"), AIMessage("Hi"), HumanMessage(QUESTION)])
     assert model.drawn == []
 
 
 @every_way
-def test_the_chat_model_asks_a_chain_calibrated_on_texts_with_the_text(ask: Ask) -> None:
+def test_the_chat_model_asks_a_chain_calibrated_on_texts_with_the_text(ask: Invoke) -> None:
     """Without the conversion the template would hold the `repr` of a list of messages."""
     model = ScriptedModel(texts=TEXTS)
     templated: Runnable[Any, Any] = ChatPromptTemplate.from_template("Briefly: {question}") | model
-    facade = CFCChatModel(chain=chain_of(calibrated_on("text"), generator=templated))
+    facade = CFCChatModel(chain=make_chain(calibrated_on("text"), generator=templated))
     assert ask(facade, QUESTION).text == "lima|0.1"
     assert set(model.drawn) == {f"Briefly: {QUESTION}"}
     drawn = len(model.drawn)
@@ -142,9 +143,9 @@ def test_the_chat_model_asks_a_chain_calibrated_on_texts_with_the_text(ask: Ask)
 
 
 @every_way
-def test_the_chat_model_hands_messages_to_a_chain_calibrated_on_messages(ask: Ask) -> None:
+def test_the_chat_model_hands_messages_to_a_chain_calibrated_on_messages(ask: Invoke) -> None:
     model = ScriptedModel(texts=TEXTS)
-    facade = CFCChatModel(chain=chain_of(calibrated_on("messages"), generator=model))
+    facade = CFCChatModel(chain=make_chain(calibrated_on("messages"), generator=model))
     assert ask(facade, [SystemMessage("Be brief."), HumanMessage(QUESTION)]).text == "lima|0.1"
     assert set(model.drawn) == {QUESTION}
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from langchain_cfc import CalibrationArtifact
-from tests.runnable.parts import plain_artifact, taking
+from tests.factories import make_artifact, with_prompt_kind
 from tests.serving.openai_server import serving
 
 from .responder import Responder
@@ -16,7 +16,7 @@ from .responder import Responder
 @pytest.fixture(scope="session")
 def artifact() -> CalibrationArtifact:
     """For n = 4, calibrated on messages; the threshold is 0.75 for every prompt."""
-    return taking(plain_artifact(), "messages")
+    return with_prompt_kind(make_artifact(), "messages")
 
 
 @pytest.fixture

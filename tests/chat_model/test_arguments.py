@@ -20,21 +20,31 @@ from langchain_cfc.fingerprints import compute_fingerprint
 from langchain_cfc.records import Provenance
 from langchain_cfc.runnable.chat_model import _CACHE_SIZE
 from langchain_cfc.sampling import DrawnCandidate
-from tests.runnable.parts import N, ScriptedModel, chain_of, records
+from tests.calls import Invoke
+from tests.chat_model.facades import (
+    RunWatcher,
+    accept_all,
+    every_way,
+    look_up,
+    make_client,
+    make_facade,
+    reject_all,
+)
+from tests.factories import make_chain, make_records
+from tests.fakes import N, ScriptedModel
 from tests.serving.openai_bodies import Answer
 from tests.serving.openai_server import Script, serving
 
-from .parts import Ask, Watcher, both_ways, certain, doubtful, every_way, facade_of, hosted, look_up
 from .responder import Responder
 
 
 def hosted_facade(artifact: CalibrationArtifact, url: str, **fields: Any) -> CFCChatModel:
-    return facade_of(artifact, **{"generator": hosted(url), "verifier": certain, **fields})
+    return make_facade(artifact, **{"generator": make_client(url), "verifier": accept_all, **fields})
 
 
 @every_way
 def test_tools_reach_every_draw_and_a_call_comes_back(
-    artifact: CalibrationArtifact, url: str, responder: Responder, ask: Ask
+    artifact: CalibrationArtifact, url: str, responder: Responder, ask: Invoke
 ) -> None:
     bound = hosted_facade(artifact, url).bind_tools([look_up], tool_choice="any")
     message = ask(bound, "Lima")
@@ -47,8 +57,7 @@ def test_tools_reach_every_draw_and_a_call_comes_back(
     assert message.response_metadata["cfc"]["reason"] == "answered"
 
 
-@both_ways
-def test_the_call_said_is_the_best_accepted_one(artifact: CalibrationArtifact, ask: Ask) -> None:
+def test_the_call_said_is_the_best_accepted_one(artifact: CalibrationArtifact, invoke: Invoke) -> None:
     towns = ("Quito", "Lima", "Bogota", "Quito")
     answers = [Answer(tools=(("look_up", {"town": town}),)) for town in towns]
 
@@ -59,7 +68,7 @@ def test_the_call_said_is_the_best_accepted_one(artifact: CalibrationArtifact, a
     with serving(Script({"where?": answers})) as url:
         facade = hosted_facade(artifact, url, verifier=by_town)
         bound = facade.bind_tools([look_up])
-        message, again = ask(bound, "where?"), ask(bound, "where?")
+        message, again = invoke(bound, "where?"), invoke(bound, "where?")
     (call,) = message.tool_calls
     assert call["args"] == {"town": "Lima"}
     assert "Quito" not in message.model_dump_json()
@@ -68,24 +77,22 @@ def test_the_call_said_is_the_best_accepted_one(artifact: CalibrationArtifact, a
     assert call["id"] != again.tool_calls[0]["id"]
 
 
-@both_ways
 def test_without_tools_none_are_offered(
-    artifact: CalibrationArtifact, url: str, responder: Responder, ask: Ask
+    artifact: CalibrationArtifact, url: str, responder: Responder, invoke: Invoke
 ) -> None:
     # The negative control; and what one binding adds stays with it.
     facade = hosted_facade(artifact, url)
     facade.bind_tools([look_up])
-    assert ask(facade, "Lima").text == "You said: Lima"
+    assert invoke(facade, "Lima").text == "You said: Lima"
     assert all("tools" not in request for request in responder.requests)
 
 
-@both_ways
-def test_a_tool_loop_comes_to_its_end(artifact: CalibrationArtifact, url: str, ask: Ask) -> None:
+def test_a_tool_loop_comes_to_its_end(artifact: CalibrationArtifact, url: str, invoke: Invoke) -> None:
     bound = hosted_facade(artifact, url).bind_tools([look_up])
     asked = HumanMessage("Lima")
-    called = ask(bound, [asked])
+    called = invoke(bound, [asked])
     told = look_up.invoke(called.tool_calls[0])
-    assert ask(bound, [asked, called, told]).text == "You said: Lima is a town."
+    assert invoke(bound, [asked, called, told]).text == "You said: Lima is a town."
 
 
 class Town(BaseModel):
@@ -95,13 +102,12 @@ class Town(BaseModel):
     people: int
 
 
-@both_ways
 def test_structured_output_is_read_from_the_accepted_call(
-    artifact: CalibrationArtifact, url: str, ask: Ask
+    artifact: CalibrationArtifact, url: str, invoke: Invoke
 ) -> None:
-    watcher = Watcher()
+    watcher = RunWatcher()
     structured = hosted_facade(artifact, url).with_structured_output(Town)
-    assert ask(structured, "Lima has 10 people", {"callbacks": [watcher]}) == Town(
+    assert invoke(structured, "Lima has 10 people", {"callbacks": [watcher]}) == Town(
         name="Lima has 10 people", people=10
     )
     # One run of the facade, which tracers are told the schema of, and n of its draws.
@@ -112,35 +118,35 @@ def test_structured_output_is_read_from_the_accepted_call(
     assert formats[1:] == [{}] * N
 
 
-@both_ways
-def test_an_abstention_is_no_structured_output(artifact: CalibrationArtifact, url: str, ask: Ask) -> None:
-    facade = hosted_facade(artifact, url, verifier=doubtful)
-    assert ask(facade.with_structured_output(Town), "Lima") is None
-    found = ask(facade.with_structured_output(Town, include_raw=True), "Lima")
+def test_an_abstention_is_no_structured_output(
+    artifact: CalibrationArtifact, url: str, invoke: Invoke
+) -> None:
+    facade = hosted_facade(artifact, url, verifier=reject_all)
+    assert invoke(facade.with_structured_output(Town), "Lima") is None
+    found = invoke(facade.with_structured_output(Town, include_raw=True), "Lima")
     assert (found["parsed"], found["parsing_error"]) == (None, None)
     assert found["raw"].response_metadata["cfc"]["reason"] == "no_candidate_accepted"
 
 
-@both_ways
 def test_settings_of_the_facade_are_those_of_every_draw(
-    artifact: CalibrationArtifact, url: str, responder: Responder, ask: Ask
+    artifact: CalibrationArtifact, url: str, responder: Responder, invoke: Invoke
 ) -> None:
-    chain = hosted_facade(artifact, url, generator=hosted(url, temperature=0.7)).chain
+    chain = hosted_facade(artifact, url, generator=make_client(url, temperature=0.7)).chain
     facade = CFCChatModel(chain=chain, temperature=0.1, max_tokens=5)
-    ask(facade, "where?")
+    invoke(facade, "where?")
     asked = [(request["temperature"], request["max_completion_tokens"]) for request in responder.requests]
     assert asked == [(0.1, 5)] * N
     # What a call says goes before.
-    ask(facade.bind(temperature=0.2), "where?")
+    invoke(facade.bind(temperature=0.2), "where?")
     assert [request["temperature"] for request in responder.requests[N:]] == [0.2] * N
     assert facade._get_ls_params()["ls_max_tokens"] == 5
 
 
 @every_way
 def test_stop_sequences_reach_every_draw(
-    artifact: CalibrationArtifact, url: str, responder: Responder, ask: Ask
+    artifact: CalibrationArtifact, url: str, responder: Responder, ask: Invoke
 ) -> None:
-    chain = hosted_facade(artifact, url, generator=hosted(url, stop=["model"])).chain
+    chain = hosted_facade(artifact, url, generator=make_client(url, stop=["model"])).chain
     for facade, given, expected in [
         (CFCChatModel(chain=chain), None, ["model"]),
         (CFCChatModel(chain=chain), ["call"], ["call"]),
@@ -164,13 +170,12 @@ WRAPPED: dict[str, Any] = {
 }
 
 
-@both_ways
 @pytest.mark.parametrize("way", WRAPPED)
 def test_tools_reach_the_model_through_what_is_around_it(
-    artifact: CalibrationArtifact, url: str, responder: Responder, way: str, ask: Ask
+    artifact: CalibrationArtifact, url: str, responder: Responder, way: str, invoke: Invoke
 ) -> None:
-    facade = hosted_facade(artifact, url, generator=WRAPPED[way](hosted(url)))
-    message = ask(facade.bind_tools([look_up]).bind(stop=["y"]), "Lima")
+    facade = hosted_facade(artifact, url, generator=WRAPPED[way](make_client(url)))
+    message = invoke(facade.bind_tools([look_up]).bind(stop=["y"]), "Lima")
     assert message.tool_calls[0]["args"] == {"town": "Lima"}
     assert len(responder.requests) == N
     assert all(request["stop"] == ["y"] for request in responder.requests)
@@ -179,25 +184,26 @@ def test_tools_reach_the_model_through_what_is_around_it(
 def test_of_several_models_the_one_that_answers_gets_the_tools(
     artifact: CalibrationArtifact, url: str, responder: Responder
 ) -> None:
-    asks = hosted(url, model="asks") | StrOutputParser()
-    facade = hosted_facade(artifact, url, generator=asks | hosted(url, model="answers"))
+    asks = make_client(url, model="asks") | StrOutputParser()
+    facade = hosted_facade(artifact, url, generator=asks | make_client(url, model="answers"))
     assert facade.bind_tools([look_up]).invoke("Lima").tool_calls
     offered = {request["model"]: "tools" in request for request in responder.requests}
     assert offered == {"asks": False, "answers": True}
 
 
-@both_ways
 def test_whoever_answers_instead_has_the_same_tools(
-    artifact: CalibrationArtifact, url: str, ask: Ask
+    artifact: CalibrationArtifact, url: str, invoke: Invoke
 ) -> None:
-    chain = chain_of(artifact, generator=hosted(url), verifier=doubtful).or_else(hosted(url))
+    chain = make_chain(artifact, generator=make_client(url), verifier=reject_all).or_else(make_client(url))
     facade = CFCChatModel(chain=chain)
-    message = ask(facade.bind_tools([look_up]), "Lima")
+    message = invoke(facade.bind_tools([look_up]), "Lima")
     assert message.tool_calls[0]["args"] == {"town": "Lima"}
     assert message.response_metadata["cfc"]["guarantee"] is None
     # Someone who takes no tools answers without.
-    person = chain_of(artifact, generator=hosted(url), verifier=doubtful).or_else(lambda _: "ask Ada")
-    assert ask(CFCChatModel(chain=person).bind_tools([look_up]), "Lima").text == "ask Ada"
+    person = make_chain(artifact, generator=make_client(url), verifier=reject_all).or_else(
+        lambda _: "ask Ada"
+    )
+    assert invoke(CFCChatModel(chain=person).bind_tools([look_up]), "Lima").text == "ask Ada"
 
 
 def test_arguments_that_could_reach_no_model_are_refused_when_bound(artifact: CalibrationArtifact) -> None:
@@ -207,19 +213,19 @@ def test_arguments_that_could_reach_no_model_are_refused_when_bound(artifact: Ca
         drawn.append(prompt)
         return "lima|0.1"
 
-    facade = facade_of(artifact, generator=draw)
+    facade = make_facade(artifact, generator=draw)
     with pytest.raises(InputError, match="no chat model in this RunnableLambda that tools could reach"):
         facade.bind_tools([look_up])
     with pytest.raises(InputError, match="stop"):
         facade.invoke("x", stop=["y"])
     late: Any = ScriptedModel().configurable_fields(texts=ConfigurableField(id="texts"))
     with pytest.raises(InputError, match="no chat model in this RunnableConfigurableFields"):
-        facade_of(artifact, generator=late).bind_tools([look_up])
+        make_facade(artifact, generator=late).bind_tools([look_up])
     assert drawn == []
 
 
 def test_a_model_that_calls_no_tools_says_so_when_they_are_bound(artifact: CalibrationArtifact) -> None:
-    facade = facade_of(artifact, generator=FakeListChatModel(responses=["lima|0.1"]))
+    facade = make_facade(artifact, generator=FakeListChatModel(responses=["lima|0.1"]))
     with pytest.raises(NotImplementedError):
         facade.bind_tools([look_up])
     with pytest.raises(NotImplementedError):
@@ -229,39 +235,37 @@ def test_a_model_that_calls_no_tools_says_so_when_they_are_bound(artifact: Calib
 @pytest.fixture(scope="module")
 def named() -> CalibrationArtifact:
     """An artifact whose records say which model drew their candidates."""
-    stated = compute_fingerprint(hosted("http://127.0.0.1", temperature=0.7))
+    stated = compute_fingerprint(make_client("http://127.0.0.1", temperature=0.7))
     provenance = Provenance(n=N, generator=stated, verifier={"id": "certain"})
-    return calibrate(records(), alpha=0.25, features="1", never_empty=False, provenance=provenance)
+    return calibrate(make_records(), alpha=0.25, features="1", never_empty=False, provenance=provenance)
 
 
-@both_ways
 @pytest.mark.parametrize("arguments", [{"model": "gpt-5"}, {"temperature": 0.0}])
 def test_arguments_that_make_another_generator_are_refused(
-    named: CalibrationArtifact, url: str, responder: Responder, arguments: dict[str, Any], ask: Ask
+    named: CalibrationArtifact, url: str, responder: Responder, arguments: dict[str, Any], invoke: Invoke
 ) -> None:
-    model = hosted(url, temperature=0.7)
-    chain = CFCRunnable(generator=model, verifier=certain, verifier_id="certain", artifact=named)
+    model = make_client(url, temperature=0.7)
+    chain = CFCRunnable(generator=model, verifier=accept_all, verifier_id="certain", artifact=named)
     facade = CFCChatModel(chain=chain)
     with pytest.raises(FingerprintError, match="calibrated"):
-        ask(facade.bind(**arguments), "where?")
+        invoke(facade.bind(**arguments), "where?")
     with pytest.raises(FingerprintError, match=r"tools_digest is .sha256:.*., calibrated was None"):
-        ask(facade.bind_tools([look_up]), "Lima")
+        invoke(facade.bind_tools([look_up]), "Lima")
     with pytest.raises(FingerprintError, match=r"stop is \['x'\], calibrated was None"):
-        ask(facade.bind(stop=["x"]), "Lima")
+        invoke(facade.bind(stop=["x"]), "Lima")
     assert responder.requests == []
 
 
-@both_ways
-def test_an_id_does_not_vouch_for_the_arguments_of_a_call(url: str, ask: Ask) -> None:
+def test_an_id_does_not_vouch_for_the_arguments_of_a_call(url: str, invoke: Invoke) -> None:
     """The id was given to the generator without them, and these records state nothing to compare."""
     by_id = Provenance(n=N, generator={"id": "mine"}, verifier={"id": "certain"})
-    artifact = calibrate(records(), alpha=0.25, features="1", provenance=by_id)
+    artifact = calibrate(make_records(), alpha=0.25, features="1", provenance=by_id)
     ids = {"generator_id": "mine", "verifier_id": "certain"}
-    chain = CFCRunnable(generator=hosted(url), verifier=certain, artifact=artifact, **ids)
+    chain = CFCRunnable(generator=make_client(url), verifier=accept_all, artifact=artifact, **ids)
     facade = CFCChatModel(chain=chain)
-    assert ask(facade, "Lima").response_metadata["cfc"]["guarantee"]["binding"] == "matched"
+    assert invoke(facade, "Lima").response_metadata["cfc"]["guarantee"]["binding"] == "matched"
     with pytest.warns(FingerprintWarning, match="cannot verify that generator"):
-        answered = ask(facade.bind(stop=["x"]), "Lima")
+        answered = invoke(facade.bind(stop=["x"]), "Lima")
     assert answered.response_metadata["cfc"]["guarantee"]["binding"] == "unverified"
 
 
@@ -291,9 +295,9 @@ def test_a_list_of_tools_that_grows_is_read_anew(
 def test_a_copy_with_another_chain_serves_that_one(
     artifact: CalibrationArtifact, url: str, responder: Responder
 ) -> None:
-    facade = hosted_facade(artifact, url, generator=hosted(url, model="first"))
+    facade = hosted_facade(artifact, url, generator=make_client(url, model="first"))
     facade.invoke("x", stop=["y"])
-    other = hosted_facade(artifact, url, generator=hosted(url, model="second"))
+    other = hosted_facade(artifact, url, generator=make_client(url, model="second"))
     facade.model_copy(update={"chain": other.chain}).invoke("x", stop=["y"])
     assert [request["model"] for request in responder.requests] == ["first"] * N + ["second"] * N
 
@@ -306,7 +310,7 @@ def test_arguments_that_are_no_plain_data_are_passed_on(artifact: CalibrationArt
             seen.append(kwargs)
             return super()._generate(messages, stop, run_manager)
 
-    facade = facade_of(artifact, generator=Asked(texts=["a|0.1"] * N))
+    facade = make_facade(artifact, generator=Asked(texts=["a|0.1"] * N))
     assert facade.invoke("x", response_format=Town).text == "a|0.1"
     assert seen == [{"response_format": Town}] * N
 
@@ -316,13 +320,13 @@ IMAGE = {"type": "image", "base64": "iVBORw0KGgo=", "mime_type": "image/png"}
 
 @every_way
 def test_images_reach_model_and_verifier_intact(
-    artifact: CalibrationArtifact, url: str, responder: Responder, ask: Ask
+    artifact: CalibrationArtifact, url: str, responder: Responder, ask: Invoke
 ) -> None:
     seen: list[Any] = []
 
     def verifier(prompt: Any, candidates: list[DrawnCandidate]) -> list[float]:
         seen.append(prompt)
-        return certain(prompt, candidates)
+        return accept_all(prompt, candidates)
 
     content: list[Any] = [{"type": "text", "text": "What is this?"}, IMAGE]
     message = ask(hosted_facade(artifact, url, verifier=verifier), [HumanMessage(content)])
@@ -337,7 +341,7 @@ def test_images_reach_model_and_verifier_intact(
 
 
 def test_what_tracers_are_told_of_a_call_is_plain_data(artifact: CalibrationArtifact, url: str) -> None:
-    watcher = Watcher()
+    watcher = RunWatcher()
     bound: Runnable[Any, Any] = hosted_facade(artifact, url).bind_tools([look_up])
     asyncio.run(bound.ainvoke("Lima", {"callbacks": [watcher]}))
     assert json.loads(json.dumps(watcher.params[0]))["tools"][0]["function"]["name"] == "look_up"

@@ -16,9 +16,9 @@ from langchain_openai import ChatOpenAI
 
 from langchain_cfc import CalibrationArtifact, CFCChatModel
 from langchain_cfc.errors import DrawError
-from tests.runnable.parts import TEXTS, N, ScriptedModel, verify
-
-from .parts import HOPELESS, Ask, both_ways, facade_of, look_up
+from tests.calls import Invoke
+from tests.chat_model.facades import HOPELESS, look_up, make_facade
+from tests.fakes import TEXTS, N, ScriptedModel, verify
 
 SECRET = "sk-do-not-tell"  # noqa: S105 - nobody's
 PROMPT = "Be brief, and never mention the lighthouse. {question}"
@@ -32,58 +32,58 @@ COPIES: dict[str, Callable[[Any], Any]] = {
 }
 
 
-@both_ways
 @pytest.mark.parametrize("way", COPIES)
-def test_copies_say_the_same(artifact: CalibrationArtifact, way: str, ask: Ask) -> None:
+def test_copies_say_the_same(artifact: CalibrationArtifact, way: str, invoke: Invoke) -> None:
     generator = FakeListChatModel(responses=["lima|0.1"])
-    facade = facade_of(artifact, generator=generator, verifier=verify)
+    facade = make_facade(artifact, generator=generator, verifier=verify)
     # Once with arguments first, so that there is something kept to copy.
-    expected = [ask(facade, "where?", stop=["x"]).text, ask(facade, "where?").text]
+    expected = [invoke(facade, "where?", stop=["x"]).text, invoke(facade, "where?").text]
     copied = COPIES[way](facade)
     assert copied is not facade
     assert copied.abstain_message == facade.abstain_message
     assert (
-        [ask(copied, "where?", stop=["x"]).text, ask(copied, "where?").text] == expected == ["lima|0.1"] * 2
+        [invoke(copied, "where?", stop=["x"]).text, invoke(copied, "where?").text]
+        == expected
+        == ["lima|0.1"] * 2
     )
 
 
 def test_a_changed_copy_says_something_else(artifact: CalibrationArtifact) -> None:
-    facade = facade_of(artifact, generator=ScriptedModel(texts=HOPELESS))
+    facade = make_facade(artifact, generator=ScriptedModel(texts=HOPELESS))
     assert facade.model_copy(update={"abstain_message": "No idea."}).invoke("x").text == "No idea."
     assert facade.invoke("x").text == "I do not know."
 
 
-@both_ways
-def test_retries_ask_again(artifact: CalibrationArtifact, ask: Ask) -> None:
+def test_retries_ask_again(artifact: CalibrationArtifact, invoke: Invoke) -> None:
     model = ScriptedModel(texts=TEXTS, failing=frozenset(range(N)), failures=1)
-    facade = facade_of(artifact, generator=model)
+    facade = make_facade(artifact, generator=model)
     with pytest.raises(DrawError):
-        ask(facade, "x")
+        invoke(facade, "x")
     model = ScriptedModel(texts=TEXTS, failing=frozenset(range(N)), failures=1)
-    retried = facade_of(artifact, generator=model).with_retry(
+    retried = make_facade(artifact, generator=model).with_retry(
         retry_if_exception_type=(DrawError,), wait_exponential_jitter=False
     )
-    assert ask(retried, "x").text == "lima|0.1"
+    assert invoke(retried, "x").text == "lima|0.1"
     assert len(model.drawn) == 2 * N
 
 
-@both_ways
-def test_a_fallback_speaks_where_the_facade_fails(artifact: CalibrationArtifact, ask: Ask) -> None:
-    broken = facade_of(artifact, generator=ScriptedModel(failing=frozenset(range(N))))
-    spare = facade_of(artifact)
-    message = ask(broken.with_fallbacks([spare]), "x")
+def test_a_fallback_speaks_where_the_facade_fails(artifact: CalibrationArtifact, invoke: Invoke) -> None:
+    broken = make_facade(artifact, generator=ScriptedModel(failing=frozenset(range(N))))
+    spare = make_facade(artifact)
+    message = invoke(broken.with_fallbacks([spare]), "x")
     assert message.text == "lima|0.1"
     assert message.response_metadata["cfc"]["reason"] == "answered"
 
 
-@both_ways
-def test_fields_and_alternatives_are_configured_per_call(artifact: CalibrationArtifact, ask: Ask) -> None:
-    facade = facade_of(artifact, generator=ScriptedModel(texts=HOPELESS))
+def test_fields_and_alternatives_are_configured_per_call(
+    artifact: CalibrationArtifact, invoke: Invoke
+) -> None:
+    facade = make_facade(artifact, generator=ScriptedModel(texts=HOPELESS))
     fields = facade.configurable_fields(abstain_message=ConfigurableField(id="sorry"))
-    assert ask(fields, "x").text == "I do not know."
-    assert ask(fields, "x", {"configurable": {"sorry": "No idea."}}).text == "No idea."
-    either = facade.configurable_alternatives(ConfigurableField(id="who"), other=facade_of(artifact))
-    assert ask(either, "x", {"configurable": {"who": "other"}}).text == "lima|0.1"
+    assert invoke(fields, "x").text == "I do not know."
+    assert invoke(fields, "x", {"configurable": {"sorry": "No idea."}}).text == "No idea."
+    either = facade.configurable_alternatives(ConfigurableField(id="who"), other=make_facade(artifact))
+    assert invoke(either, "x", {"configurable": {"who": "other"}}).text == "lima|0.1"
 
 
 def test_written_down_it_holds_no_secret_and_no_prompt(artifact: CalibrationArtifact) -> None:
@@ -93,7 +93,7 @@ def test_written_down_it_holds_no_secret_and_no_prompt(artifact: CalibrationArti
         default_headers={"Authorization": SECRET},
     )
     generator = ChatPromptTemplate.from_template(PROMPT) | model
-    facade = facade_of(artifact, generator=generator)
+    facade = make_facade(artifact, generator=generator)
     # The negative control: what it is made of does show them.
     assert SECRET in repr(model)
     assert "lighthouse" in repr(generator)
@@ -106,7 +106,7 @@ def test_written_down_it_holds_no_secret_and_no_prompt(artifact: CalibrationArti
 
 
 def test_it_goes_where_chat_models_go(artifact: CalibrationArtifact) -> None:
-    facade: CFCChatModel = facade_of(artifact)
+    facade: CFCChatModel = make_facade(artifact)
     chain = ChatPromptTemplate.from_template("Capital of {land}?") | facade
     assert chain.invoke({"land": "Peru"}).text == "lima|0.1"
     assert chain.get_graph().to_json()

@@ -19,17 +19,27 @@ from pydantic import ValidationError
 
 from langchain_cfc import CalibrationArtifact, CFCChatModel
 from langchain_cfc.errors import InputError, VerifierError
-from tests.runnable.parts import TEXTS, N, ScriptedModel, answer_of, chain_of, plain_artifact, taking
+from tests.calls import Invoke
+from tests.chat_model.facades import (
+    HOPELESS,
+    RunWatcher,
+    accept_all,
+    every_way,
+    make_client,
+    make_facade,
+    reject_all,
+)
+from tests.factories import make_artifact, make_chain, with_prompt_kind
+from tests.fakes import TEXTS, N, ScriptedModel, answer_of
 from tests.serving.openai_bodies import TOKENS_IN, TOKENS_OUT
 
-from .parts import HOPELESS, Ask, Watcher, both_ways, certain, doubtful, every_way, facade_of, hosted
 from .responder import Responder
 
 
 @pytest.fixture(scope="module")
 def two_levels() -> CalibrationArtifact:
     """The threshold is 0.75 at alpha = 0.25 and 0.5 at alpha = 0.5."""
-    return plain_artifact(alpha=["0.25", "0.5"])
+    return make_artifact(alpha=["0.25", "0.5"])
 
 
 def said(message: AIMessage) -> dict[str, Any]:
@@ -38,8 +48,8 @@ def said(message: AIMessage) -> dict[str, Any]:
 
 
 @every_way
-def test_an_answer_is_a_message_with_its_decision(artifact: CalibrationArtifact, ask: Ask) -> None:
-    facade = facade_of(artifact, answer=answer_of)
+def test_an_answer_is_a_message_with_its_decision(artifact: CalibrationArtifact, ask: Invoke) -> None:
+    facade = make_facade(artifact, answer=answer_of)
     message = ask(facade, "where?")
     assert message.text == "lima"
     assert said(message)["reason"] == "answered"
@@ -50,37 +60,37 @@ def test_an_answer_is_a_message_with_its_decision(artifact: CalibrationArtifact,
 
 
 @every_way
-def test_an_abstention_is_said_in_the_users_words(artifact: CalibrationArtifact, ask: Ask) -> None:
-    chain = chain_of(artifact, generator=ScriptedModel(texts=HOPELESS))
+def test_an_abstention_is_said_in_the_users_words(artifact: CalibrationArtifact, ask: Invoke) -> None:
+    chain = make_chain(artifact, generator=ScriptedModel(texts=HOPELESS))
     message = ask(CFCChatModel(chain=chain, abstain_message="No idea."), "where?")
     assert message.text == "No idea."
     assert said(message)["reason"] == "no_candidate_accepted"
 
 
-@both_ways
-def test_errors_are_raised_as_ever(artifact: CalibrationArtifact, ask: Ask) -> None:
-    facade = facade_of(artifact, verifier=lambda _, candidates: [float("nan")] * len(candidates))
+def test_errors_are_raised_as_ever(artifact: CalibrationArtifact, invoke: Invoke) -> None:
+    facade = make_facade(artifact, verifier=lambda _, candidates: [float("nan")] * len(candidates))
     with pytest.raises(VerifierError, match="nan"):
-        ask(facade, "where?")
+        invoke(facade, "where?")
 
 
-@both_ways
-def test_what_a_fallback_says_claims_no_guarantee(artifact: CalibrationArtifact, url: str, ask: Ask) -> None:
-    chain = chain_of(artifact, generator=ScriptedModel(texts=HOPELESS)).or_else(hosted(url))
-    message = ask(CFCChatModel(chain=chain), "where?")
+def test_what_a_fallback_says_claims_no_guarantee(
+    artifact: CalibrationArtifact, url: str, invoke: Invoke
+) -> None:
+    chain = make_chain(artifact, generator=ScriptedModel(texts=HOPELESS)).or_else(make_client(url))
+    message = invoke(CFCChatModel(chain=chain), "where?")
     assert message.text == "You said: where?"
     assert said(message)["guarantee"] is None
     assert message.usage_metadata == said(message)["usage"]
     # Where it does not abstain, the fallback has no part.
-    answered = CFCChatModel(chain=chain_of(artifact).or_else(hosted(url)))
-    assert said(ask(answered, "where?"))["reason"] == "answered"
+    answered = CFCChatModel(chain=make_chain(artifact).or_else(make_client(url)))
+    assert said(invoke(answered, "where?"))["reason"] == "answered"
 
 
 @every_way
 def test_tokens_are_counted_once(
-    artifact: CalibrationArtifact, url: str, responder: Responder, ask: Ask
+    artifact: CalibrationArtifact, url: str, responder: Responder, ask: Invoke
 ) -> None:
-    judge = hosted(url, model="judge")
+    judge = make_client(url, model="judge")
 
     def judged(given: Any) -> list[float]:
         return [0.1 for one in given["candidates"] if judge.invoke(one.text).text]
@@ -88,7 +98,7 @@ def test_tokens_are_counted_once(
     async def ajudged(given: Any) -> list[float]:
         return [0.1 for one in given["candidates"] if (await judge.ainvoke(one.text)).text]
 
-    facade = facade_of(artifact, generator=hosted(url), verifier=RunnableLambda(judged, ajudged))
+    facade = make_facade(artifact, generator=make_client(url), verifier=RunnableLambda(judged, ajudged))
     with get_usage_metadata_callback() as counted:
         message = ask(facade, "where?")
     assert len(responder.requests) == 2 * N
@@ -105,9 +115,9 @@ def test_tokens_are_counted_once(
 
 @every_way
 def test_the_tokens_of_a_fallback_are_counted_once_too(
-    artifact: CalibrationArtifact, url: str, responder: Responder, ask: Ask
+    artifact: CalibrationArtifact, url: str, responder: Responder, ask: Invoke
 ) -> None:
-    chain = chain_of(artifact, verifier=doubtful, generator=hosted(url)).or_else(hosted(url))
+    chain = make_chain(artifact, verifier=reject_all, generator=make_client(url)).or_else(make_client(url))
     with get_usage_metadata_callback() as counted:
         ask(CFCChatModel(chain=chain), "where?")
     assert len(responder.requests) == N + 1
@@ -124,7 +134,7 @@ def test_a_message_that_keeps_the_usage_of_its_fallback_is_counted_twice(
             kept = result.usage_metadata
             return super()._make_message(result, run_manager).model_copy(update={"usage_metadata": kept})
 
-    chain = chain_of(artifact, verifier=doubtful, generator=hosted(url)).or_else(hosted(url))
+    chain = make_chain(artifact, verifier=reject_all, generator=make_client(url)).or_else(make_client(url))
     with get_usage_metadata_callback() as counted:
         Careless(chain=chain).invoke("where?")
     (usage,) = counted.usage_metadata.values()
@@ -132,10 +142,12 @@ def test_a_message_that_keeps_the_usage_of_its_fallback_is_counted_twice(
 
 
 @every_way
-def test_every_run_of_a_prompt_lies_below_that_of_the_facade(artifact: CalibrationArtifact, ask: Ask) -> None:
-    watcher = Watcher()
+def test_every_run_of_a_prompt_lies_below_that_of_the_facade(
+    artifact: CalibrationArtifact, ask: Invoke
+) -> None:
+    watcher = RunWatcher()
     config = {"callbacks": [watcher], "tags": ["mine"], "metadata": {"user": "u1"}}
-    message = ask(facade_of(artifact), "where?", config)
+    message = ask(make_facade(artifact), "where?", config)
     (top,) = [run for run, parent in watcher.parents.items() if parent is None]
     assert message.id == f"lc_run--{top}"
     assert sorted(watcher.kinds.values()) == ["chain", *["model"] * (1 + N)]
@@ -148,16 +160,16 @@ def test_every_run_of_a_prompt_lies_below_that_of_the_facade(artifact: Calibrati
     assert "nostream" not in watcher.tags[top]
 
 
-def _topmost(watcher: Watcher, run: UUID) -> UUID:
+def _topmost(watcher: RunWatcher, run: UUID) -> UUID:
     while (parent := watcher.parents[run]) is not None:
         run = parent
     return run
 
 
 @every_way
-def test_a_level_is_chosen_per_call(two_levels: CalibrationArtifact, ask: Ask) -> None:
+def test_a_level_is_chosen_per_call(two_levels: CalibrationArtifact, ask: Invoke) -> None:
     model = ScriptedModel(texts=("a|0.6", "b|0.9", "b|0.9", "b|0.9"))
-    chain = chain_of(two_levels, generator=model, alpha="0.5")
+    chain = make_chain(two_levels, generator=model, alpha="0.5")
     chains: list[Runnable[Any, Any]] = [
         chain,
         chain.or_else(ScriptedModel(texts=["someone else"] * N)),
@@ -172,19 +184,18 @@ def test_a_level_is_chosen_per_call(two_levels: CalibrationArtifact, ask: Ask) -
         assert said(ask(facade, "where?", alpha=0.25))["guarantee"]["alpha"] == "0.25"
 
 
-@both_ways
 def test_a_level_not_held_is_refused_before_anything_is_drawn(
-    two_levels: CalibrationArtifact, ask: Ask
+    two_levels: CalibrationArtifact, invoke: Invoke
 ) -> None:
     model = ScriptedModel(texts=TEXTS)
-    facade = facade_of(two_levels, generator=model, alpha="0.5")
+    facade = make_facade(two_levels, generator=model, alpha="0.5")
     with pytest.raises(InputError, match=r"0\.1"):
-        ask(facade.bind(alpha=0.1), "where?")
+        invoke(facade.bind(alpha=0.1), "where?")
     assert model.drawn == []
 
 
 def test_a_level_that_can_reach_no_chain_is_refused(artifact: CalibrationArtifact) -> None:
-    chain = chain_of(artifact)
+    chain = make_chain(artifact)
     facade = CFCChatModel(chain=RunnableLambda(chain.invoke))
     assert facade.invoke("where?").text == "lima|0.1"
     with pytest.raises(InputError, match="no CFCRunnable in this RunnableLambda that alpha could reach"):
@@ -201,7 +212,7 @@ def _global_cache() -> Iterator[None]:
 @pytest.mark.usefixtures("_global_cache")
 def test_no_decision_is_taken_from_a_cache_unless_asked_for(artifact: CalibrationArtifact) -> None:
     model = ScriptedModel(texts=TEXTS)
-    facade = facade_of(artifact, generator=model)
+    facade = make_facade(artifact, generator=model)
     assert facade.invoke("where?").text == facade.invoke("where?").text
     assert len(model.drawn) == 2 * N
     cached = CFCChatModel(chain=facade.chain, cache=True)
@@ -212,13 +223,13 @@ def test_no_decision_is_taken_from_a_cache_unless_asked_for(artifact: Calibratio
 def test_settings_of_a_model_are_refused_rather_than_ignored(artifact: CalibrationArtifact) -> None:
     for setting in ({"top_p": 0.5}, {"api_key": "x"}, {"abstain_mesage": "x"}):
         with pytest.raises(ValidationError, match="Extra inputs"):
-            CFCChatModel(chain=chain_of(artifact), **setting)
+            CFCChatModel(chain=make_chain(artifact), **setting)
     with pytest.raises(ValidationError, match="chain"):
         CFCChatModel(chain="gpt-4o-mini")  # type: ignore[arg-type]
 
 
 def test_batches_keep_the_order_of_their_prompts(artifact: CalibrationArtifact) -> None:
-    facade = facade_of(artifact, generator=ScriptedModel())
+    facade = make_facade(artifact, generator=ScriptedModel())
     prompts: list[Any] = [f"question {number}" for number in range(10)]
     expected = [facade.invoke(prompt).text for prompt in prompts]
     assert len(set(expected)) > 1
@@ -231,19 +242,19 @@ def test_verifier_and_metadata_function_get_the_messages(artifact: CalibrationAr
 
     def verifier(prompt: Any, candidates: list[Any]) -> list[float]:
         seen.append(prompt)
-        return certain(prompt, candidates)
+        return accept_all(prompt, candidates)
 
-    CFCChatModel(chain=chain_of(artifact, verifier=verifier)).invoke("where?")
+    CFCChatModel(chain=make_chain(artifact, verifier=verifier)).invoke("where?")
     # A chain calibrated on texts is given texts.
-    CFCChatModel(chain=chain_of(taking(artifact, "text"), verifier=verifier)).invoke("where?")
+    CFCChatModel(chain=make_chain(with_prompt_kind(artifact, "text"), verifier=verifier)).invoke("where?")
     messages, text = seen
     assert [type(one).__name__ for one in messages] == ["HumanMessage"]
     assert text == "where?"
 
 
 @every_way
-def test_content_blocks_on_demand(artifact: CalibrationArtifact, ask: Ask) -> None:
-    facade = CFCChatModel(chain=chain_of(artifact), output_version="v1")
+def test_content_blocks_on_demand(artifact: CalibrationArtifact, ask: Invoke) -> None:
+    facade = CFCChatModel(chain=make_chain(artifact), output_version="v1")
     message = ask(facade, "where?")
     assert message.response_metadata["output_version"] == "v1"
     assert isinstance(message.content, list)
@@ -251,7 +262,7 @@ def test_content_blocks_on_demand(artifact: CalibrationArtifact, ask: Ask) -> No
 
 
 def test_tracers_are_told_names_and_no_prices(artifact: CalibrationArtifact, url: str) -> None:
-    facade = facade_of(artifact, generator=hosted(url, temperature=0.7))
+    facade = make_facade(artifact, generator=make_client(url, temperature=0.7))
     params = facade._get_ls_params(stop=["x"])
     assert params["ls_provider"] == "langchain-cfc"
     assert params["ls_model_name"] == "gpt-4o-mini"
@@ -265,7 +276,7 @@ def test_tracers_are_told_names_and_no_prices(artifact: CalibrationArtifact, url
 
 
 def test_outside_of_any_run_it_serves_as_well(artifact: CalibrationArtifact) -> None:
-    facade = facade_of(artifact)
+    facade = make_facade(artifact)
     messages: list[BaseMessage] = [HumanMessage("where?")]
     assert facade._generate(messages).generations[0].text == "lima|0.1"
     (chunk,) = facade._stream(messages)

@@ -19,8 +19,8 @@ from langchain_tests.integration_tests import ChatModelIntegrationTests
 from langchain_tests.unit_tests import ChatModelUnitTests
 
 from langchain_cfc import CalibrationArtifact, CFCChatModel, CFCRunnable
+from tests.chat_model.facades import accept_all, make_client
 
-from .parts import certain, hosted
 from .responder import Responder
 
 every_schema = pytest.mark.parametrize("schema_type", ["pydantic", "typeddict", "json_schema"])
@@ -38,7 +38,7 @@ class Served:
 
     @pytest.fixture(autouse=True)
     def _served(self, url: str, artifact: CalibrationArtifact) -> None:
-        self.chain = CFCRunnable(generator=hosted(url), verifier=certain, artifact=artifact)
+        self.chain = CFCRunnable(generator=make_client(url), verifier=accept_all, artifact=artifact)
 
     @property
     def chat_model_class(self) -> type[BaseChatModel]:

@@ -13,9 +13,16 @@ from langchain_core.tracers._streaming import _StreamingCallbackHandler
 from langgraph.graph import START, MessagesState, StateGraph
 
 from langchain_cfc import CalibrationArtifact, CFCChatModel
-from tests.runnable.parts import TEXTS, N, StreamingModel, chain_of
-
-from .parts import HOPELESS, Ask, Watcher, astreamed, both_ways, facade_of, streamed
+from tests.calls import Invoke
+from tests.chat_model.facades import (
+    HOPELESS,
+    RunWatcher,
+    invoke_streaming,
+    invoke_streaming_async,
+    make_facade,
+)
+from tests.factories import make_chain
+from tests.fakes import TEXTS, N, StreamingModel
 
 Shown = Callable[[Runnable[Any, Any]], list[str]]
 
@@ -80,8 +87,8 @@ every_stream = pytest.mark.parametrize(
 
 @every_stream
 def test_the_decision_is_all_that_a_stream_shows(artifact: CalibrationArtifact, shown: Shown) -> None:
-    assert shown(facade_of(artifact, generator=eager())) == ["lima|0.1"]
-    assert shown(facade_of(artifact, generator=eager(HOPELESS))) == ["I do not know."]
+    assert shown(make_facade(artifact, generator=eager())) == ["lima|0.1"]
+    assert shown(make_facade(artifact, generator=eager(HOPELESS))) == ["I do not know."]
 
 
 @every_stream
@@ -102,14 +109,14 @@ def test_a_function_that_draws_on_its_own_shows_all_it_rejects(shown: Shown) -> 
 
 @pytest.mark.parametrize("shown", [in_a_graph, in_an_async_graph])
 def test_what_a_fallback_says_is_shown_whole(artifact: CalibrationArtifact, shown: Shown) -> None:
-    chain = chain_of(artifact, generator=eager(HOPELESS)).or_else(eager(["lima"] * N))
+    chain = make_chain(artifact, generator=eager(HOPELESS)).or_else(eager(["lima"] * N))
     assert shown(CFCChatModel(chain=chain)) == ["lima"]
 
 
-@pytest.mark.parametrize("ask", [streamed, astreamed])
+@pytest.mark.parametrize("ask", [invoke_streaming, invoke_streaming_async])
 def test_a_stream_is_one_chunk_that_says_it_is_the_last(artifact: CalibrationArtifact, ask: Any) -> None:
-    watcher = Watcher()
-    chunk = ask(facade_of(artifact, generator=eager()), "where?", {"callbacks": [watcher]})
+    watcher = RunWatcher()
+    chunk = ask(make_facade(artifact, generator=eager()), "where?", {"callbacks": [watcher]})
     assert isinstance(chunk, AIMessageChunk)
     assert chunk.chunk_position == "last"
     assert chunk.text == "lima|0.1"
@@ -117,7 +124,7 @@ def test_a_stream_is_one_chunk_that_says_it_is_the_last(artifact: CalibrationArt
     assert watcher.tokens == [(top, "lima|0.1")]
 
 
-class Demanding(Watcher, _StreamingCallbackHandler[Any]):
+class Demanding(RunWatcher, _StreamingCallbackHandler[Any]):
     """Makes models stream that are only invoked, as a graph's handler does."""
 
     def tap_output_iter(self, run_id: Any, output: Any) -> Any:
@@ -129,35 +136,33 @@ class Demanding(Watcher, _StreamingCallbackHandler[Any]):
         return output
 
 
-@both_ways
 def test_a_call_that_a_handler_makes_stream_keeps_its_draws_below_it(
-    artifact: CalibrationArtifact, ask: Ask
+    artifact: CalibrationArtifact, invoke: Invoke
 ) -> None:
     watcher = Demanding()
-    ask(facade_of(artifact, generator=eager()), "where?", {"callbacks": [watcher]})
+    invoke(make_facade(artifact, generator=eager()), "where?", {"callbacks": [watcher]})
     assert list(watcher.kinds.values()).count("model") == 1 + N
     (top,) = [run for run, parent in watcher.parents.items() if parent is None]
     assert watcher.tokens == [(top, "lima|0.1")]
 
 
-@both_ways
-def test_a_call_may_ask_for_its_token(artifact: CalibrationArtifact, ask: Ask) -> None:
-    watcher = Watcher()
+def test_a_call_may_ask_for_its_token(artifact: CalibrationArtifact, invoke: Invoke) -> None:
+    watcher = RunWatcher()
     # The generator is a function, which no argument could reach.
-    facade = facade_of(artifact, generator=lambda _: "lima|0.1")
-    assert ask(facade, "where?", {"callbacks": [watcher]}, stream=True).text == "lima|0.1"
+    facade = make_facade(artifact, generator=lambda _: "lima|0.1")
+    assert invoke(facade, "where?", {"callbacks": [watcher]}, stream=True).text == "lima|0.1"
     assert [token for _, token in watcher.tokens] == ["lima|0.1"]
 
 
 def test_nobody_is_told_tokens_of_a_plain_call(artifact: CalibrationArtifact) -> None:
-    watcher = Watcher()
-    facade_of(artifact, generator=eager()).invoke("where?", {"callbacks": [watcher]})
+    watcher = RunWatcher()
+    make_facade(artifact, generator=eager()).invoke("where?", {"callbacks": [watcher]})
     assert watcher.tokens == []
 
 
 def test_streaming_can_be_disabled_as_usual(artifact: CalibrationArtifact) -> None:
-    watcher = Watcher()
-    facade = CFCChatModel(chain=chain_of(artifact), disable_streaming=True)
+    watcher = RunWatcher()
+    facade = CFCChatModel(chain=make_chain(artifact), disable_streaming=True)
     (chunk,) = facade.stream("where?", {"callbacks": [watcher]})
     assert chunk.text == "lima|0.1"
     assert watcher.tokens == []
@@ -165,8 +170,8 @@ def test_streaming_can_be_disabled_as_usual(artifact: CalibrationArtifact) -> No
 
 @pytest.mark.filterwarnings("ignore::langchain_core._api.beta_decorator.LangChainBetaWarning")
 def test_events_of_the_third_kind_hold_the_decision_alone(artifact: CalibrationArtifact) -> None:
-    watcher = Watcher()
-    facade = facade_of(artifact, generator=eager())
+    watcher = RunWatcher()
+    facade = make_facade(artifact, generator=eager())
     stream = facade.stream_events("where?", {"callbacks": [watcher]}, version="v3")
     events = list(stream)
     assert "quito" not in repr(events)

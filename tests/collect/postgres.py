@@ -19,7 +19,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from tests.execution.parts import until
+from tests.concurrency import wait_until
 
 _USER = "collector"
 # Where Debian keeps the programs that are not meant for everybody's path.
@@ -52,7 +52,7 @@ class Server:
         self._process = self._begun(
             "postgres", "-k", str(self._folder), "-h", "127.0.0.1", "-p", str(self.port)
         )
-        until(self._answers)
+        wait_until(self._answers)
 
     def stop(self, how: signal.Signals = signal.SIGINT) -> None:
         """End all sessions and stop; SIGQUIT is a crash."""

@@ -20,7 +20,7 @@ import pytest
 from langchain_cfc.collect.costs import Stage
 from langchain_cfc.collect.store import Store
 from tests.collect.killed import CONCURRENCY, Break, N, collected, commanded
-from tests.execution.parts import until
+from tests.concurrency import wait_until
 from tests.lengths import repetitions
 from tests.serving.openai_bodies import TOKENS_IN, TOKENS_OUT, Answer
 from tests.serving.openai_server import Fault, Script, serving
@@ -92,7 +92,11 @@ def survived(path: Path, size: int, kills: int, breaking: Break | None = None) -
 
         for moment in moments:
             process = begun()
-            until(lambda process=process, moment=moment: finished.value >= moment or not process.is_alive())  # type: ignore[misc]
+
+            def is_due(process: Any = process, moment: int = moment) -> bool:
+                return bool(finished.value >= moment or not process.is_alive())
+
+            wait_until(is_due)
             time.sleep(chance.uniform(0.0, 0.1))
             process.kill()
             process.join()
@@ -191,7 +195,7 @@ class Command:
         process.start()
         if number is not None:
             enough = self._drawn() + after
-            until(lambda: self._drawn() >= enough or not process.is_alive())
+            wait_until(lambda: self._drawn() >= enough or not process.is_alive())
             if process.exitcode is None and process.pid is not None:
                 os.kill(process.pid, number)
         process.join(60)

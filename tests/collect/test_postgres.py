@@ -34,7 +34,7 @@ from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc.verifiers.base import VerifierScores
 from tests.collect.crashing import AT_ONCE, CONCURRENCY, PROMPTS, N, calls, examples, parts, quiet
 from tests.collect.postgres import Server, postgres
-from tests.execution.parts import auntil, until
+from tests.concurrency import wait_until, wait_until_async
 
 HALF_A_PAIR = "\ud800"
 ROOT = Path(__file__).parents[2]
@@ -294,7 +294,7 @@ def test_a_second_run_is_refused_until_the_first_is_gone(url: str, tmp_path: Pat
     log = tmp_path / "log"
     first = spawned(url, log)
     try:
-        until(lambda: len(calls(log)) > 0)
+        wait_until(lambda: len(calls(log)) > 0)
         with pytest.raises(StoreError, match="another run is at work"):
             run(url, tmp_path / "second")
         assert not (tmp_path / "second").exists()
@@ -303,7 +303,7 @@ def test_a_second_run_is_refused_until_the_first_is_gone(url: str, tmp_path: Pat
         first.communicate()
     # A process that was killed frees its lock as soon as the server reads that nobody is there any more.
     with Store(url) as store:
-        until(lambda: free(store))
+        wait_until(lambda: free(store))
     assert run(url, log, size=PROMPTS).complete
 
 
@@ -322,13 +322,13 @@ def test_two_runs_that_both_believe_to_be_alone_cannot_write_the_same_twice(
     # As if an administrator had ended the one session that holds the lock.
     first = spawned(url, tmp_path / "first")
     try:
-        until(lambda: len(calls(tmp_path / "first")) > CONCURRENCY)
+        wait_until(lambda: len(calls(tmp_path / "first")) > CONCURRENCY)
         # It waits until the other has begun, or it might have ended by then.
         first.send_signal(signal.SIGSTOP)
         held = "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND granted"
         assert server.run(held)
         second = spawned(url, tmp_path / "second")
-        until(lambda: len(calls(tmp_path / "second")) > 0)
+        wait_until(lambda: len(calls(tmp_path / "second")) > 0)
         first.send_signal(signal.SIGCONT)
         ended = [process.communicate(timeout=120)[1].decode() for process in (first, second)]
     finally:
@@ -345,10 +345,10 @@ def test_the_server_looks_after_whoever_holds_the_lock(server: Server, url: str)
     # A machine that dies closes no connection; what frees its lock is that it no longer answers.
     with Store(server.over_tcp(url), create=True) as store:
         # The timer shows once what was sent has been received.
-        until(lambda: len(asked_after(server.port)) > 0)
+        wait_until(lambda: len(asked_after(server.port)) > 0)
         assert min(asked_after(server.port)) > 60
         with store.lock():
-            until(lambda: min(asked_after(server.port), default=60) <= 30)
+            wait_until(lambda: min(asked_after(server.port), default=60) <= 30)
 
 
 def asked_after(port: int) -> list[float]:
@@ -412,7 +412,7 @@ def test_a_run_that_is_killed_again_and_again_pays_for_nothing_twice(url: str, t
         process = spawned(url, log)
         # At a random moment while it is at work, however long the machine takes to get there.
         further = sum(before.values()) + chance.randint(1, 80)
-        until(lambda: process.poll() is not None or sum(calls(log).values()) >= further)  # noqa: B023 - waited for here
+        wait_until(lambda: process.poll() is not None or sum(calls(log).values()) >= further)  # noqa: B023 - waited for here
         time.sleep(chance.uniform(0.0, 0.05))
         process.send_signal(signal.SIGKILL)
         _, error = process.communicate()
@@ -449,7 +449,7 @@ def test_a_server_that_goes_away_ends_the_run_and_a_further_one_completes_it(
                     CollectionOptions(call_policy=CallPolicy(CONCURRENCY), on_notice=quiet),
                 )
             )
-            await auntil(lambda: len(calls(log)) >= PROMPTS // 3)
+            await wait_until_async(lambda: len(calls(log)) >= PROMPTS // 3)
             await asyncio.to_thread(server.stop, how)
             await asyncio.wait_for(going, timeout=30)
 

@@ -27,7 +27,7 @@ from langchain_cfc.sampling.candidates import make_candidate
 from langchain_cfc.verifiers import SequenceProbability, VerifierInput
 from langchain_cfc.verifiers.base import VerifierScores
 from tests.collect.making import examples
-from tests.execution.parts import until
+from tests.concurrency import wait_until
 from tests.lengths import repetitions
 
 CONFIGURATION: dict[str, Any] = {
@@ -458,7 +458,7 @@ def test_a_second_process_is_refused_until_the_first_is_gone(path: Path) -> None
         process.kill()
         process.join()
     with Store(link) as store:
-        until(lambda: free(store))
+        wait_until(lambda: free(store))
 
 
 def free(store: Store) -> bool:

@@ -37,8 +37,7 @@ from langchain_cfc.errors import (
     ServingTimeoutError,
     VerifierError,
 )
-from tests.runnable.parts import N
-from tests.sampling.parts import Library
+from tests.fakes import CountingRetriever, N
 from tests.serving.openai_server import FAULTS, ODDITIES, Fault
 
 from .ledger import Ledger
@@ -268,7 +267,7 @@ class Behaviours:
 
     def test_a_pipeline_with_a_retriever_shows_the_answer_alone(self, subject: Subject) -> None:
         for way in (*BOTH, *STREAMS):
-            ledger, library = Ledger(), Library()
+            ledger, library = Ledger(), CountingRetriever()
             chain = pipeline(library, subject.chain().as_answer(text=True))
             answer = way(chain, subject.provider.prompt, {"callbacks": [ledger]})
             (result,) = ledger.results
@@ -285,7 +284,7 @@ class Behaviours:
         for way in (*BOTH, *STREAMS):
             ledger = Ledger()
             spare = subject.chain(artifact=subject.artifacts.spare)
-            chain = pipeline(Library(), hopeless.or_else(spare).as_answer())
+            chain = pipeline(CountingRetriever(), hopeless.or_else(spare).as_answer())
             message = way(chain, subject.provider.prompt, {"callbacks": [ledger]})
             assert len(ledger.results) == 2
             said = message.response_metadata["cfc"]

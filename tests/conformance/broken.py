@@ -13,7 +13,7 @@ from langchain_core.messages import AIMessage
 from langchain_core.runnables import RunnableConfig
 
 from langchain_cfc import CFCError, CFCResult, CFCRunnable
-from tests.runnable.parts import N
+from tests.fakes import N
 
 
 class Broken(CFCRunnable):

@@ -24,7 +24,7 @@ from langchain_core.messages.ai import UsageMetadata
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
 from langchain_openai import ChatOpenAI
 
-from tests.runnable.parts import TEXTS, answer_of, score_of
+from tests.fakes import TEXTS, answer_of, score_of
 from tests.serving.openai_bodies import Answer, Json
 from tests.serving.openai_server import Fault, Reply, Script, serving
 

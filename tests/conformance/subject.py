@@ -12,7 +12,8 @@ from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda
 from langchain_cfc import CalibrationArtifact, CFCRunnable, calibrate
 from langchain_cfc.sampling import SamplingName
 from langchain_cfc.verifiers import VerifierInput
-from tests.runnable.parts import N, hopeless_records, plain_artifact
+from tests.factories import make_artifact, make_hopeless_records
+from tests.fakes import N
 
 from .providers import Provider
 
@@ -20,7 +21,7 @@ Way: TypeAlias = Callable[[Runnable[Any, Any], Any, RunnableConfig | None], Any]
 
 
 def _hopeless() -> CalibrationArtifact:
-    return calibrate(hopeless_records(), alpha=0.25, features="1", allow_unattainable=True)
+    return calibrate(make_hopeless_records(), alpha=0.25, features="1", allow_unattainable=True)
 
 
 @dataclass
@@ -33,8 +34,8 @@ class Artifacts:
         hopeless: One that certifies nothing.
     """
 
-    served: CalibrationArtifact = field(default_factory=lambda: plain_artifact(alpha=["0.25", "0.5"]))
-    spare: CalibrationArtifact = field(default_factory=plain_artifact)
+    served: CalibrationArtifact = field(default_factory=lambda: make_artifact(alpha=["0.25", "0.5"]))
+    spare: CalibrationArtifact = field(default_factory=make_artifact)
     hopeless: CalibrationArtifact = field(default_factory=_hopeless)
 
 

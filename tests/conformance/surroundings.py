@@ -14,7 +14,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, StateGraph
 
 from langchain_cfc import CFCResult
-from tests.sampling.parts import Library
+from tests.fakes import CountingRetriever
 
 MODES = ("messages", "updates", "values", "custom")
 
@@ -87,7 +87,7 @@ def arun(graph: Any, prompt: str, modes: Any, config: RunnableConfig) -> list[An
 RUNS: tuple[Callable[..., list[Any]], ...] = (run, arun)
 
 
-def pipeline(library: Library, answering: Runnable[Any, Any]) -> Runnable[Any, Any]:
+def pipeline(library: CountingRetriever, answering: Runnable[Any, Any]) -> Runnable[Any, Any]:
     """Question to documents to prompt to whoever answers."""
     context: Runnable[Any, str] = library | RunnableLambda(_joined)
     template: Runnable[Any, Any] = ChatPromptTemplate.from_template("{context}\n\n{question}")

@@ -10,7 +10,7 @@ from types import ModuleType
 import pytest
 
 from langchain_cfc.sampling import SamplingName
-from tests.runnable.parts import N
+from tests.fakes import N
 
 from .behaviours import Behaviours
 from .providers import Live

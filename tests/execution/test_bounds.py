@@ -33,9 +33,8 @@ from langchain_cfc.execution import (
     make_child_config,
     share_limiter,
 )
+from tests.concurrency import PATIENCE, ConcurrencyCounter, wait_until, wait_until_async
 from tests.lengths import repetitions
-
-from .parts import PATIENCE, Gauge, auntil, until
 
 
 class Listener(BaseCallbackHandler):
@@ -59,7 +58,7 @@ def all_free(limit: ConcurrencyLimiter) -> bool:
     return limit._free == limit.size and not limit._waiting
 
 
-async def hold(limit: ConcurrencyLimiter, gauge: Gauge) -> None:
+async def hold(limit: ConcurrencyLimiter, gauge: ConcurrencyCounter) -> None:
     with await CallLimits(limit).apermit(), gauge.counted():
         await asyncio.sleep(0)
 
@@ -69,7 +68,7 @@ async def hold(limit: ConcurrencyLimiter, gauge: Gauge) -> None:
 
 @pytest.mark.parametrize("size", [1, 3])
 def test_threads_and_several_event_loops_share_the_places(size: int) -> None:
-    limit, gauge = ConcurrencyLimiter(size), Gauge()
+    limit, gauge = ConcurrencyLimiter(size), ConcurrencyCounter()
 
     def thread() -> None:
         for _ in range(100):
@@ -92,7 +91,7 @@ def test_threads_and_several_event_loops_share_the_places(size: int) -> None:
 @pytest.mark.parametrize("size", [2, 4])
 def test_every_place_can_be_held_at_once(size: int) -> None:
     """The control: the gauge sees as many as there are places, and the limit is no tighter."""
-    limit, gauge, meeting = ConcurrencyLimiter(size), Gauge(), threading.Barrier(size)
+    limit, gauge, meeting = ConcurrencyLimiter(size), ConcurrencyCounter(), threading.Barrier(size)
 
     def thread(_: int) -> None:
         with CallLimits(limit).permit(), gauge.counted():
@@ -136,7 +135,7 @@ def test_first_come_first_served_over_threads_and_tasks() -> None:
     with ThreadPoolExecutor(10) as executor:
         for number in range(10):
             executor.submit(asyncio.run, task(number)) if number % 2 else executor.submit(thread, number)
-            until(lambda: line(limit) == number + 1)  # noqa: B023 - asked at once
+            wait_until(lambda: line(limit) == number + 1)  # noqa: B023 - asked at once
         assert served == []
         limit.release()
     assert served == list(range(10))
@@ -150,14 +149,14 @@ def test_first_come_first_served_over_threads_and_tasks() -> None:
 @pytest.mark.parametrize("followed", [False, True])
 def test_a_cancelled_task_loses_and_doubles_no_place(when: str, followed: bool) -> None:
     """Cancelled in line; when it was given its place, but did not go on."""
-    limit, gauge = ConcurrencyLimiter(1), Gauge()
+    limit, gauge = ConcurrencyLimiter(1), ConcurrencyCounter()
 
     async def inside() -> None:
         limit.acquire()
         first = asyncio.create_task(hold(limit, gauge))
-        await auntil(lambda: line(limit) == 1)
+        await wait_until_async(lambda: line(limit) == 1)
         others = [asyncio.create_task(hold(limit, gauge))] if followed else []
-        await auntil(lambda: line(limit) == 1 + followed)
+        await wait_until_async(lambda: line(limit) == 1 + followed)
         if when != "waiting":
             limit.release()
         first.cancel()
@@ -182,10 +181,10 @@ def test_a_place_given_by_another_thread_to_a_task_cancelled_meanwhile_goes_on()
 
     async def inside(executor: ThreadPoolExecutor) -> None:
         limit.acquire()
-        task = asyncio.create_task(hold(limit, Gauge()))
-        await auntil(lambda: line(limit) == 1)
+        task = asyncio.create_task(hold(limit, ConcurrencyCounter()))
+        await wait_until_async(lambda: line(limit) == 1)
         executor.submit(thread)
-        await auntil(lambda: line(limit) == 2)
+        await wait_until_async(lambda: line(limit) == 2)
         # The loop stands still here, so the task cannot hear of its place before it is cancelled.
         executor.submit(limit.release).result(PATIENCE)
         assert not served.is_set()
@@ -220,7 +219,7 @@ def test_a_thread_is_served_before_its_deadline(seconds: float) -> None:
     limit.acquire()
     with ThreadPoolExecutor(1) as executor:
         waiting = executor.submit(thread)
-        until(lambda: line(limit) == 1 or waiting.done())
+        wait_until(lambda: line(limit) == 1 or waiting.done())
         assert not entered.is_set()
         limit.release()
         waiting.result(PATIENCE)
@@ -244,8 +243,8 @@ def test_a_place_that_comes_too_late_is_given_back() -> None:
     async def inside() -> None:
         limit.acquire()
         task = asyncio.create_task(entering())
-        await auntil(lambda: line(limit) == 1 or task.done())
-        await auntil(lambda: time.monotonic() >= deadline)
+        await wait_until_async(lambda: line(limit) == 1 or task.done())
+        await wait_until_async(lambda: time.monotonic() >= deadline)
         limit.release()
         with pytest.raises(ServingTimeoutError):
             await task
@@ -272,7 +271,7 @@ def test_an_interrupted_thread_leaves_the_line() -> None:
     limit, waiter = ConcurrencyLimiter(1), threading.get_ident()
 
     def interrupt() -> None:
-        until(lambda: line(limit) == 1)
+        wait_until(lambda: line(limit) == 1)
         signal.pthread_kill(waiter, signal.SIGINT)
 
     limit.acquire()
@@ -304,23 +303,23 @@ def test_whatever_ends_a_call_its_place_is_given_back(error: type[BaseException]
 # ---- event loops that are closed over their tasks
 
 
-def closed_over(limit: ConcurrencyLimiter, gauge: Gauge, *, given: bool) -> None:
+def closed_over(limit: ConcurrencyLimiter, gauge: ConcurrencyCounter, *, given: bool) -> None:
     """Close a loop over a task in line, before or after its place was given."""
     loop = asyncio.new_event_loop()
     loop.create_task(hold(limit, gauge))  # noqa: RUF006 - forgotten on purpose
-    loop.run_until_complete(auntil(lambda: line(limit) == 1))
+    loop.run_until_complete(wait_until_async(lambda: line(limit) == 1))
     if given:
         limit.release()
     loop.close()
 
 
 def test_a_task_of_a_closed_loop_is_passed_over() -> None:
-    limit, gauge = ConcurrencyLimiter(1), Gauge()
+    limit, gauge = ConcurrencyLimiter(1), ConcurrencyCounter()
     limit.acquire()
     closed_over(limit, gauge, given=False)
     with ThreadPoolExecutor(1) as executor:
         next_one = executor.submit(limit.acquire)
-        until(lambda: line(limit) == 2)
+        wait_until(lambda: line(limit) == 2)
         limit.release()
         next_one.result(PATIENCE)
     limit.release()
@@ -330,7 +329,7 @@ def test_a_task_of_a_closed_loop_is_passed_over() -> None:
 
 
 def test_a_place_given_to_a_task_that_is_never_resumed_comes_back_with_its_memory() -> None:
-    limit, gauge = ConcurrencyLimiter(1), Gauge()
+    limit, gauge = ConcurrencyLimiter(1), ConcurrencyCounter()
     limit.acquire()
     closed_over(limit, gauge, given=True)
     gc.collect()
@@ -339,7 +338,7 @@ def test_a_place_given_to_a_task_that_is_never_resumed_comes_back_with_its_memor
 
 
 def test_a_place_held_by_a_task_that_is_never_resumed_comes_back_with_its_memory() -> None:
-    limit, gauge = ConcurrencyLimiter(1), Gauge()
+    limit, gauge = ConcurrencyLimiter(1), ConcurrencyCounter()
 
     async def for_ever() -> None:
         with await CallLimits(limit).apermit(), gauge.counted():
@@ -347,7 +346,7 @@ def test_a_place_held_by_a_task_that_is_never_resumed_comes_back_with_its_memory
 
     loop = asyncio.new_event_loop()
     loop.create_task(for_ever())  # noqa: RUF006 - forgotten on purpose
-    loop.run_until_complete(auntil(lambda: gauge.inside == 1))
+    loop.run_until_complete(wait_until_async(lambda: gauge.inside == 1))
     loop.close()
     gc.collect()
     assert gauge.inside == 0
@@ -410,7 +409,7 @@ def test_any_order_of_events_keeps_the_places(size: int, events: list[tuple[str,
 @pytest.mark.parametrize("seed", range(3))
 def test_thousands_of_operations_leave_every_place_free(seed: int) -> None:
     """Threads with short deadlines, and loops whose tasks are cancelled at random moments."""
-    limit, gauge = ConcurrencyLimiter(3), Gauge()
+    limit, gauge = ConcurrencyLimiter(3), ConcurrencyCounter()
 
     def thread(number: int) -> None:
         chance = random.Random(f"{seed}/{number}")  # noqa: S311 - a seed makes it the same again

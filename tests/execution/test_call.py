@@ -29,8 +29,7 @@ from langchain_cfc.execution import (
     describe_error,
     run_flow,
 )
-
-from .parts import PATIENCE, Gauge, not_stuck
+from tests.concurrency import PATIENCE, ConcurrencyCounter, fail_if_stuck
 
 CONFIG = RunnableConfig(tags=["mine"])
 
@@ -336,7 +335,7 @@ def test_runnables_called_for_several_values_inherit_the_config(run: Run) -> Non
 
 def test_all_takes_a_plain_function_one_by_one_and_each_at_the_same_time() -> None:
     def gauged(call: Callable[[Call, Any], Any], parties: int) -> int:
-        gauge, meeting = Gauge(), threading.Barrier(parties)
+        gauge, meeting = ConcurrencyCounter(), threading.Barrier(parties)
 
         def target(_: int) -> None:
             with gauge.counted():
@@ -435,7 +434,7 @@ def test_the_servers_own_timeout_is_a_failure_like_any_other(run: Run) -> None:
 @pytest.mark.parametrize("flows", [False, True])
 def test_what_a_call_calls_itself_shares_its_place(run: Run, value: Any, flows: bool) -> None:
     """With one place in all, whoever took a second one would wait for ever."""
-    limit, gauge = ConcurrencyLimiter(1), Gauge()
+    limit, gauge = ConcurrencyLimiter(1), ConcurrencyCounter()
 
     def leaf(item: int) -> int:
         with gauge.counted():
@@ -449,7 +448,7 @@ def test_what_a_call_calls_itself_shares_its_place(run: Run, value: Any, flows: 
         with apply_limits(CallLimits(limit)):
             return run(call_of(Flow(target) if flows else target), value)
 
-    found = not_stuck(nested)
+    found = fail_if_stuck(nested)
     assert found == ([0, 1, 2] if value == 0 else [[0, 1, 2]] * 5)
     assert gauge.most == 1
     assert limit._free == 1

@@ -12,8 +12,7 @@ from langchain_core.tracers.context import register_configure_hook
 
 from langchain_cfc.execution import FlowRunnable, Steps, call_each
 from langchain_cfc.sampling import UsageRecorder
-
-from .parts import Run, both_ways
+from tests.execution.flows import Run
 
 
 def _doubled(value: int) -> int:
@@ -45,14 +44,12 @@ class Heard(BaseCallbackHandler):
 IN_A_RUN = [("Doubling", False), ("inner", True)]
 
 
-@both_ways
 def test_whoever_hears_of_chains_hears_of_the_flow(run: Run) -> None:
     heard = Heard()
     assert run(Doubling().steps(4, {"callbacks": [UsageRecorder(), heard]})) == 8
     assert heard.chains == IN_A_RUN
 
 
-@both_ways
 @pytest.mark.parametrize("callbacks", [None, [], [UsageRecorder()]])
 def test_where_nobody_does_there_is_no_run(run: Run, callbacks: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("invoke", "ainvoke"):
@@ -64,7 +61,6 @@ _TRACER: ContextVar[BaseCallbackHandler | None] = ContextVar("tests_tracer", def
 register_configure_hook(_TRACER, inheritable=True)
 
 
-@both_ways
 def test_whoever_listens_to_everything_hears_of_it_beside_a_witness(run: Run) -> None:
     heard = Heard()
     token = _TRACER.set(heard)

@@ -14,18 +14,9 @@ from langchain_cfc import CalibrationArtifact, CFCResult, CFCRunnable
 from langchain_cfc.errors import ServingTimeoutError
 from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc.verifiers import pointwise
-from tests.runnable.parts import (
-    TEXTS,
-    N,
-    ScriptedModel,
-    chain_of,
-    plain_artifact,
-    score_of,
-    slot_of,
-    verify,
-)
-
-from .parts import PATIENCE, Gauge, not_stuck, until
+from tests.concurrency import PATIENCE, ConcurrencyCounter, fail_if_stuck, wait_until
+from tests.factories import make_artifact, make_chain
+from tests.fakes import TEXTS, N, ScriptedModel, score_of, slot_of, verify
 
 ONE = RunnableConfig(max_concurrency=1)
 Serve: TypeAlias = Callable[..., list[CFCResult]]
@@ -33,7 +24,7 @@ Serve: TypeAlias = Callable[..., list[CFCResult]]
 
 @pytest.fixture(scope="module")
 def artifact() -> CalibrationArtifact:
-    return plain_artifact()
+    return make_artifact()
 
 
 def invoked(chain: Runnable[Any, Any], config: RunnableConfig | None = None) -> list[Any]:
@@ -62,12 +53,12 @@ def text_of(result: CFCResult) -> str:
 
 
 def served(call: Callable[[], list[Any]]) -> None:
-    found = not_stuck(call)
+    found = fail_if_stuck(call)
     assert found
     assert all(isinstance(result, CFCResult) and not result.abstained for result in found)
 
 
-def gauged(gauge: Gauge) -> Runnable[Any, str]:
+def gauged(gauge: ConcurrencyCounter) -> Runnable[Any, str]:
     """A generator that counts its calls at once."""
 
     def generate(_: Any, config: RunnableConfig) -> str:
@@ -83,23 +74,23 @@ def gauged(gauge: Gauge) -> Runnable[Any, str]:
 def test_one_inside_the_generator_of_another(
     artifact: CalibrationArtifact, serve: Serve, own: int | None, config: RunnableConfig | None
 ) -> None:
-    inner = chain_of(artifact, max_concurrency=own) | RunnableLambda(text_of)
-    served(lambda: serve(chain_of(artifact, generator=inner, max_concurrency=own), config))
+    inner = make_chain(artifact, max_concurrency=own) | RunnableLambda(text_of)
+    served(lambda: serve(make_chain(artifact, generator=inner, max_concurrency=own), config))
 
 
 @every_way
 def test_one_as_the_fallback_of_another(artifact: CalibrationArtifact, serve: Serve) -> None:
-    abstains = chain_of(
+    abstains = make_chain(
         artifact, generator=ScriptedModel(texts=["lima|0.9"] * N), verifier=verify, max_concurrency=1
     )
-    served(lambda: serve(abstains.or_else(chain_of(artifact, max_concurrency=1)), ONE))
+    served(lambda: serve(abstains.or_else(make_chain(artifact, max_concurrency=1)), ONE))
 
 
 @every_way
 def test_one_inside_a_generator_and_its_fallback(artifact: CalibrationArtifact, serve: Serve) -> None:
-    inner = chain_of(artifact, max_concurrency=1)
+    inner = make_chain(artifact, max_concurrency=1)
     generator = inner | RunnableLambda(text_of)
-    outer = chain_of(artifact, generator=generator, max_concurrency=1)
+    outer = make_chain(artifact, generator=generator, max_concurrency=1)
     served(lambda: serve(outer.or_else(inner), ONE))
 
 
@@ -114,7 +105,7 @@ def test_one_that_asks_itself(
     def generate(prompt: str) -> str:
         return "lima|0.3" if prompt.startswith("part") else text_of(chains[0].invoke(f"part of {prompt}"))
 
-    chains.append(chain_of(artifact, generator=RunnableLambda(generate), max_concurrency=own))
+    chains.append(make_chain(artifact, generator=RunnableLambda(generate), max_concurrency=own))
     served(lambda: serve(chains[0], config))
 
 
@@ -123,7 +114,7 @@ def test_one_that_asks_itself(
 def test_a_batch_of_one_inside_a_part_of_another(
     artifact: CalibrationArtifact, serve: Serve, part: str
 ) -> None:
-    inner = chain_of(artifact, generator=gauged(Gauge()), max_concurrency=1)
+    inner = make_chain(artifact, generator=gauged(ConcurrencyCounter()), max_concurrency=1)
 
     def generate(_: Any) -> str:
         return text_of(inner.batch(["a", "b"])[0])
@@ -137,7 +128,7 @@ def test_a_batch_of_one_inside_a_part_of_another(
         return {}
 
     parts = {"generator": RunnableLambda(generate), "verifier": judge, "metadata": describe}
-    served(lambda: serve(chain_of(artifact, max_concurrency=1, **{part: parts[part]}), ONE))
+    served(lambda: serve(make_chain(artifact, max_concurrency=1, **{part: parts[part]}), ONE))
 
 
 @every_way
@@ -152,7 +143,7 @@ def test_a_verifier_inside_parts_that_hold_a_place(artifact: CalibrationArtifact
         return judge.invoke({"prompt": prompt, "candidates": candidates})
 
     for own, config in ((1, None), (None, ONE)):
-        chain = chain_of(artifact, generator=RunnableLambda(generate), verifier=opaque, max_concurrency=own)
+        chain = make_chain(artifact, generator=RunnableLambda(generate), verifier=opaque, max_concurrency=own)
         served(lambda: serve(chain, config))  # noqa: B023 - called at once
 
 
@@ -161,9 +152,9 @@ def test_a_verifier_inside_parts_that_hold_a_place(artifact: CalibrationArtifact
 def test_a_limit_holds_for_everything_that_a_prompt_sets_off(
     artifact: CalibrationArtifact, serve: Serve, most: int
 ) -> None:
-    gauge = Gauge()
-    inner = chain_of(artifact, generator=gauged(gauge)) | RunnableLambda(text_of)
-    outer = chain_of(artifact, generator=inner)
+    gauge = ConcurrencyCounter()
+    inner = make_chain(artifact, generator=gauged(gauge)) | RunnableLambda(text_of)
+    outer = make_chain(artifact, generator=inner)
     # One limit for what `batch` serves, one for each prompt that is served alone.
     served(lambda: serve(outer, {"max_concurrency": most}))
     assert gauge.most <= most
@@ -171,15 +162,15 @@ def test_a_limit_holds_for_everything_that_a_prompt_sets_off(
 
 def test_without_a_limit_they_all_run_at_once(artifact: CalibrationArtifact) -> None:
     """The control of the test above: n times n calls meet."""
-    gauge, meeting = Gauge(), threading.Barrier(N * N)
+    gauge, meeting = ConcurrencyCounter(), threading.Barrier(N * N)
 
     def meet(text: str) -> str:
         with gauge.counted():
             meeting.wait(PATIENCE)
         return text
 
-    inner = chain_of(artifact, generator=ScriptedModel(texts=TEXTS) | RunnableLambda(_text) | meet)
-    served(lambda: invoked(chain_of(artifact, generator=inner | RunnableLambda(text_of))))
+    inner = make_chain(artifact, generator=ScriptedModel(texts=TEXTS) | RunnableLambda(_text) | meet)
+    served(lambda: invoked(make_chain(artifact, generator=inner | RunnableLambda(text_of))))
     assert gauge.most == N * N
 
 
@@ -204,7 +195,7 @@ def test_no_part_is_shown_the_limit_of_a_batch(artifact: CalibrationArtifact, se
         look(None, config)
         return [score_of(one.text) for one in given["candidates"]]
 
-    chain = chain_of(
+    chain = make_chain(
         artifact,
         # Bound settings are merged with whatever surrounds them.
         generator=RunnableLambda(look) | RunnableLambda(generate).with_config(tags=["bound"]),
@@ -221,14 +212,14 @@ def test_no_part_is_shown_the_limit_of_a_batch(artifact: CalibrationArtifact, se
 def test_the_deadline_of_the_outer_one_holds_inside(artifact: CalibrationArtifact) -> None:
     """The inner one has no timeout: yet in the thread that was given up, no further call of it starts."""
     released, over = threading.Event(), threading.Event()
-    gauge = Gauge()
+    gauge = ConcurrencyCounter()
 
     def generate(_: Any) -> str:
         with gauge.counted():
             released.wait(PATIENCE)
         return "lima|0.3"
 
-    inner = chain_of(artifact, generator=RunnableLambda(generate), max_concurrency=1)
+    inner = make_chain(artifact, generator=RunnableLambda(generate), max_concurrency=1)
 
     def generate_by_inner(prompt: Any) -> str:
         try:
@@ -236,10 +227,10 @@ def test_the_deadline_of_the_outer_one_holds_inside(artifact: CalibrationArtifac
         finally:
             over.set()
 
-    outer = chain_of(artifact, generator=RunnableLambda(generate_by_inner), max_concurrency=1, timeout=0.5)
+    outer = make_chain(artifact, generator=RunnableLambda(generate_by_inner), max_concurrency=1, timeout=0.5)
     with pytest.raises(ServingTimeoutError, match=r"not decided within 0\.5 seconds"):
         outer.invoke("x")
-    until(lambda: gauge.passed == 1 or over.is_set())
+    wait_until(lambda: gauge.passed == 1 or over.is_set())
     released.set()
     assert over.wait(PATIENCE)
     assert gauge.passed <= 1
@@ -247,7 +238,7 @@ def test_the_deadline_of_the_outer_one_holds_inside(artifact: CalibrationArtifac
 
 def test_without_a_timeout_they_all_start(artifact: CalibrationArtifact) -> None:
     """The control of the test above."""
-    gauge = Gauge()
-    inner = chain_of(artifact, generator=gauged(gauge), max_concurrency=1) | RunnableLambda(text_of)
-    served(lambda: invoked(chain_of(artifact, generator=inner, max_concurrency=1)))
+    gauge = ConcurrencyCounter()
+    inner = make_chain(artifact, generator=gauged(gauge), max_concurrency=1) | RunnableLambda(text_of)
+    served(lambda: invoked(make_chain(artifact, generator=inner, max_concurrency=1)))
     assert gauge.passed == N * N

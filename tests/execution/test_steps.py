@@ -24,8 +24,8 @@ from langchain_cfc.execution import (
     run_flow,
     unwrap_outcomes,
 )
-
-from .parts import PATIENCE, Gauge, Run, auntil, both_ways, by_arun, by_run, one_step
+from tests.concurrency import PATIENCE, ConcurrencyCounter, wait_until_async
+from tests.execution.flows import Run, one_step, run_async, run_sync
 
 Each: TypeAlias = Callable[..., list[Any]]
 WHO = contextvars.ContextVar("who", default="nobody")
@@ -51,7 +51,6 @@ def fail(error: BaseException) -> Any:
 # ---- flows
 
 
-@both_ways
 def test_a_flow_is_sent_what_came_of_each_step(run: Run) -> None:
     def flow() -> Steps[list[int]]:
         first = yield call_each(lambda x: x + 1, as_async(lambda x: x + 1), [1])
@@ -61,7 +60,6 @@ def test_a_flow_is_sent_what_came_of_each_step(run: Run) -> None:
     assert run(flow()) == [2, 4]
 
 
-@both_ways
 def test_a_flow_without_steps_returns_at_once(run: Run) -> None:
     def flow() -> Steps[str]:
         return "done"
@@ -77,7 +75,6 @@ def failing_step(error: Exception) -> Step:
     return Step(lambda: fail(error), arun)
 
 
-@both_ways
 def test_a_failed_step_is_raised_where_the_flow_yielded_it(run: Run) -> None:
     def flow() -> Steps[str]:
         try:
@@ -89,7 +86,6 @@ def test_a_failed_step_is_raised_where_the_flow_yielded_it(run: Run) -> None:
     assert run(flow()) == "caught lost"
 
 
-@both_ways
 def test_what_a_flow_does_not_catch_is_raised(run: Run) -> None:
     error = LookupError("lost")
     with pytest.raises(LookupError) as raised:
@@ -97,7 +93,6 @@ def test_what_a_flow_does_not_catch_is_raised(run: Run) -> None:
     assert raised.value is error
 
 
-@both_ways
 def test_a_stop_iteration_of_a_step_does_not_pass_for_the_end_of_the_flow(run: Run) -> None:
     with pytest.raises(RuntimeError):
         run(one_step(failing_step(StopIteration("no result"))))
@@ -106,7 +101,6 @@ def test_a_stop_iteration_of_a_step_does_not_pass_for_the_end_of_the_flow(run: R
 # ---- each
 
 
-@both_ways
 def test_results_come_in_the_order_of_the_items(run: Run) -> None:
     """The first item ends last: it waits for all others."""
     others = threading.Semaphore(0)
@@ -121,7 +115,7 @@ def test_results_come_in_the_order_of_the_items(run: Run) -> None:
     async def tasks(item: int) -> int:
         if item == 0:
             for _ in range(4):
-                await auntil(lambda: others.acquire(blocking=False))
+                await wait_until_async(lambda: others.acquire(blocking=False))
         else:
             others.release()
         return item * item
@@ -129,7 +123,6 @@ def test_results_come_in_the_order_of_the_items(run: Run) -> None:
     assert run(one_step(call_each(sync, tasks, range(5)))) == [0, 1, 4, 9, 16]
 
 
-@both_ways
 @pytest.mark.parametrize("items", [[], [3], [3, 4]])
 def test_any_number_of_items(run: Run, items: list[int]) -> None:
     assert each_of(run, str, items) == [str(item) for item in items]
@@ -143,7 +136,6 @@ class OddError(Exception):
         raise RuntimeError(msg)
 
 
-@both_ways
 def test_exceptions_are_outcomes_in_their_places(run: Run) -> None:
     errors = [LookupError("a"), OddError(), TimeoutError("c")]
 
@@ -158,16 +150,14 @@ def test_exceptions_are_outcomes_in_their_places(run: Run) -> None:
     assert unwrap_outcomes(found[:1]) == [1]
 
 
-@both_ways
 @pytest.mark.parametrize("size", [1, 3])
 def test_stop_iteration_is_an_outcome_too(run: Run, size: int) -> None:
     found = each_of(run, lambda item: fail(StopIteration(item)), range(size))
     # A coroutine that raises it raises a RuntimeError in its place; that is Python's rule.
-    assert all(isinstance(one, StopIteration if run is by_run else RuntimeError) for one in found)
+    assert all(isinstance(one, StopIteration if run is run_sync else RuntimeError) for one in found)
     assert len(found) == size
 
 
-@both_ways
 @pytest.mark.parametrize("size", [1, 3])
 @pytest.mark.parametrize("error", [GeneratorExit, asyncio.CancelledError, KeyboardInterrupt, SystemExit])
 def test_what_is_no_exception_passes_and_leaves_no_place_held(
@@ -179,7 +169,6 @@ def test_what_is_no_exception_passes_and_leaves_no_place_held(
     assert limit._free == 2
 
 
-@both_ways
 @pytest.mark.parametrize("size", [1, 3])
 def test_the_context_reaches_every_call_and_nothing_comes_back(size: int, run: Run) -> None:
     def function(item: int) -> str:
@@ -198,7 +187,7 @@ def test_the_context_reaches_every_call_and_nothing_comes_back(size: int, run: R
 @pytest.mark.parametrize("size", [1, 3])
 def test_no_more_threads_than_places(size: int) -> None:
     seen: set[int] = set()
-    gauge, meeting = Gauge(), threading.Barrier(size)
+    gauge, meeting = ConcurrencyCounter(), threading.Barrier(size)
 
     def function(_: int) -> None:
         with gauge.counted():
@@ -206,18 +195,17 @@ def test_no_more_threads_than_places(size: int) -> None:
             meeting.wait(PATIENCE)
 
     with apply_limits(CallLimits(ConcurrencyLimiter(size))):
-        each_of(by_run, function, range(3 * size))
+        each_of(run_sync, function, range(3 * size))
     assert len(seen) == gauge.most == size
 
 
 def test_without_a_limit_all_run_at_once() -> None:
     meeting = threading.Barrier(40)
-    assert sorted(each_of(by_run, lambda _: meeting.wait(PATIENCE), range(40))) == list(range(40))
+    assert sorted(each_of(run_sync, lambda _: meeting.wait(PATIENCE), range(40))) == list(range(40))
 
 
-@both_ways
 def test_each_within_each_stands_not_still(run: Run) -> None:
-    gauge = Gauge()
+    gauge = ConcurrencyCounter()
 
     def leaf(item: int) -> int:
         with gauge.counted():
@@ -235,7 +223,6 @@ def test_each_within_each_stands_not_still(run: Run) -> None:
     assert gauge.most <= 2
 
 
-@both_ways
 def test_what_asks_for_places_itself_holds_none(run: Run) -> None:
     limit = ConcurrencyLimiter(1)
 
@@ -247,7 +234,6 @@ def test_what_asks_for_places_itself_holds_none(run: Run) -> None:
         assert each_of(run, function, range(3)) == [False] * 3
 
 
-@both_ways
 def test_the_deadline_ends_the_flow_and_is_no_outcome(run: Run) -> None:
     """As an outcome it would be repeated, or reported as a failure of the model."""
     started: list[int] = []
@@ -271,7 +257,7 @@ def test_the_deadline_ends_the_flow_and_is_no_outcome(run: Run) -> None:
 
 def test_cancellation_ends_all_and_waits_for_all() -> None:
     """Also for those that take their time to clean up: their places are free when it is over."""
-    limit, gauge = ConcurrencyLimiter(3), Gauge()
+    limit, gauge = ConcurrencyLimiter(3), ConcurrencyCounter()
 
     async def call(item: int) -> None:
         with gauge.counted():
@@ -284,7 +270,7 @@ def test_cancellation_ends_all_and_waits_for_all() -> None:
     async def inside() -> None:
         with apply_limits(CallLimits(limit)):
             task = asyncio.create_task(arun_flow(one_step(call_each(fail, call, range(6)))))
-        await auntil(lambda: gauge.inside == 3)
+        await wait_until_async(lambda: gauge.inside == 3)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
@@ -336,5 +322,5 @@ def test_both_ways_are_two_ways() -> None:
         return asyncio.get_running_loop().is_running()
 
     step = call_each(lambda _: "thread", loop, [0])
-    assert by_run(one_step(step)) == ["thread"]
-    assert by_arun(one_step(step)) == [True]
+    assert run_sync(one_step(step)) == ["thread"]
+    assert run_async(one_step(step)) == [True]

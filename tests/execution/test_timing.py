@@ -23,8 +23,8 @@ from langchain_cfc.execution import (
     run_flow,
     run_with_timeout,
 )
-
-from .parts import PATIENCE, Gauge, auntil, one_step, until
+from tests.concurrency import PATIENCE, ConcurrencyCounter, wait_until, wait_until_async
+from tests.execution.flows import one_step
 
 WHO = contextvars.ContextVar("who", default="nobody")
 
@@ -113,7 +113,7 @@ def test_it_returns_in_time_though_the_call_goes_on_and_the_thread_ends_after_it
         run_with_timeout(call, 0.02)
     # It came back first: nobody but the next line ends that call.
     assert not released.is_set()
-    until(lambda: bool(threads))
+    wait_until(lambda: bool(threads))
     assert threads[0].is_alive()
     released.set()
     threads[0].join(PATIENCE)
@@ -123,7 +123,7 @@ def test_it_returns_in_time_though_the_call_goes_on_and_the_thread_ends_after_it
 @pytest.mark.parametrize(("seconds", "started"), [(0.2, 2), (PATIENCE, 6)])
 def test_no_call_starts_after_the_deadline(seconds: float, started: int) -> None:
     """With time enough all six start: the control."""
-    limit, gauge, released = ConcurrencyLimiter(2), Gauge(), threading.Event()
+    limit, gauge, released = ConcurrencyLimiter(2), ConcurrencyCounter(), threading.Event()
     over: list[BaseException | None] = []
 
     def call(_: int) -> None:
@@ -147,7 +147,7 @@ def test_no_call_starts_after_the_deadline(seconds: float, started: int) -> None
             with pytest.raises(ServingTimeoutError):
                 run_with_timeout(flow, seconds)
     released.set()
-    until(lambda: bool(over))
+    wait_until(lambda: bool(over))
     assert (over[0] is None) == (started == 6)
     assert gauge.passed == started or (gauge.passed < started == 2)
     assert limit._free == 2
@@ -161,7 +161,7 @@ async def no_async(_: Any) -> Any:
 
 
 def test_the_loop_cancels_everything_and_frees_the_places() -> None:
-    limit, gauge, cancelled = ConcurrencyLimiter(2), Gauge(), []
+    limit, gauge, cancelled = ConcurrencyLimiter(2), ConcurrencyCounter(), []
 
     async def call(item: int) -> None:
         with gauge.counted():
@@ -187,7 +187,7 @@ def test_the_loop_cancels_everything_and_frees_the_places() -> None:
 
 
 def test_who_is_cancelled_while_waiting_is_cancelled_and_not_late() -> None:
-    gauge = Gauge()
+    gauge = ConcurrencyCounter()
 
     async def call() -> None:
         with gauge.counted():
@@ -195,7 +195,7 @@ def test_who_is_cancelled_while_waiting_is_cancelled_and_not_late() -> None:
 
     async def inside(awaited: Awaitable[None]) -> None:
         task = asyncio.create_task(timed(awaited))
-        await auntil(lambda: gauge.inside == 1)
+        await wait_until_async(lambda: gauge.inside == 1)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task

@@ -11,7 +11,8 @@ import pytest
 from langchain_cfc.errors import InputError, LabelerError, RecordError
 from langchain_cfc.labelers import HumanLabels, LabelerInput
 from langchain_cfc.sampling import DrawnCandidate
-from tests.labelers.asking import Ask, both_ways, given
+from tests.calls import Invoke
+from tests.factories import labeler_input
 
 
 def written(folder: Path, name: str, content: str | bytes) -> Path:
@@ -49,41 +50,40 @@ FILES = [
 ]
 
 
-@both_ways
 @pytest.mark.parametrize(("name", "content"), FILES)
-def test_labels_by_id_and_text(tmp_path: Path, name: str, content: Any, ask: Ask) -> None:
+def test_labels_by_id_and_text(tmp_path: Path, name: str, content: Any, invoke: Invoke) -> None:
     labeler = HumanLabels(written(tmp_path, name, content))
-    assert ask(labeler, of_id("peru", 'Quito, "the high"\nor so', "Lima")) == [False, True]
-    assert ask(labeler, of_id("chile", "", "Lima", "")) == [False, False, False]
+    assert invoke(labeler, of_id("peru", 'Quito, "the high"\nor so', "Lima")) == [False, True]
+    assert invoke(labeler, of_id("chile", "", "Lima", "")) == [False, False, False]
     assert "4 by id and text" in repr(labeler)
 
 
-@both_ways
-def test_labels_by_prompt_and_text(tmp_path: Path, ask: Ask) -> None:
+def test_labels_by_prompt_and_text(tmp_path: Path, invoke: Invoke) -> None:
     messages = [{"role": "user", "content": "Where?"}]
     lines = [
         {"prompt": "Where?", "text": "Lima", "correct": True},
         {"prompt": messages, "text": "Lima", "correct": False},
     ]
     labeler = HumanLabels(written(tmp_path, "a.jsonl", "\n".join(map(json.dumps, lines))))
-    assert ask(labeler, given(None, "Lima", prompt="Where?")) == [True]
-    assert ask(labeler, given(None, "Lima", prompt=[{"content": "Where?", "role": "user"}])) == [False]
+    assert invoke(labeler, labeler_input(None, "Lima", prompt="Where?")) == [True]
+    assert invoke(labeler, labeler_input(None, "Lima", prompt=[{"content": "Where?", "role": "user"}])) == [
+        False
+    ]
     prompt = json.dumps({"q": "Where?"}, separators=(",", ":")).replace('"', '""')
     table = HumanLabels(written(tmp_path, "a.csv", f'prompt,text,correct\n"{prompt}",Lima,1\n'))
-    assert ask(table, given(None, "Lima", prompt={"q": "Where?"})) == [True]
+    assert invoke(table, labeler_input(None, "Lima", prompt={"q": "Where?"})) == [True]
     with pytest.raises(LabelerError, match="a set that is no JSON: label by id"):
-        ask(labeler, given(None, "Lima", prompt={1}))
+        invoke(labeler, labeler_input(None, "Lima", prompt={1}))
 
 
-@both_ways
-def test_a_missing_label_is_named(tmp_path: Path, ask: Ask) -> None:
+def test_a_missing_label_is_named(tmp_path: Path, invoke: Invoke) -> None:
     labeler = HumanLabels(written(tmp_path, "a.jsonl", JSON_LINES))
     with pytest.raises(LabelerError, match=r"no label for id 'peru', text 'Lima ' in a.jsonl: add a line"):
-        ask(labeler, of_id("peru", "Lima", "Lima "))
+        invoke(labeler, of_id("peru", "Lima", "Lima "))
     with pytest.raises(LabelerError, match="no label for id 'bolivia', text 'Lima'"):
-        ask(labeler, of_id("bolivia", "Lima"))
+        invoke(labeler, of_id("bolivia", "Lima"))
     with pytest.raises(LabelerError, match=r"a.jsonl goes by id, and the prompt came without one"):
-        ask(labeler, given(None, "Lima"))
+        invoke(labeler, labeler_input(None, "Lima"))
 
 
 def test_a_line_may_be_repeated_but_not_contradicted(tmp_path: Path) -> None:

@@ -20,11 +20,13 @@ from pydantic import SecretStr
 from langchain_cfc.errors import InputError, LabelerError
 from langchain_cfc.labelers import JudgeLabels
 from langchain_cfc.sampling import DrawnCandidate
-from tests.labelers.asking import Ask, ainvoked, both_ways, given, invoked, is_correct
+from tests.calls import Invoke, invoke_async, invoke_sync
+from tests.factories import labeler_input
+from tests.labelers.asking import is_correct
 from tests.serving.openai_bodies import Answer
 from tests.serving.openai_server import Script, serving
 
-ASKED = given("lima", "lima", "quito", "lima", prompt="where?")
+ASKED = labeler_input("lima", "lima", "quito", "lima", prompt="where?")
 
 
 def judge(prompt: Any, reference: Any, text: str) -> bool:
@@ -53,34 +55,32 @@ async def aof_mapping(told: dict[str, Any]) -> bool:
     return of_mapping(told)
 
 
-@both_ways
 @pytest.mark.parametrize("one", [judge, Judge(), RunnableLambda(of_mapping), exact_match])
-def test_judges_of_every_kind(one: Any, ask: Ask) -> None:
-    assert ask(JudgeLabels(one), ASKED) == [True, False, True]
+def test_judges_of_every_kind(one: Any, invoke: Invoke) -> None:
+    assert invoke(JudgeLabels(one), ASKED) == [True, False, True]
 
 
 @pytest.mark.parametrize("one", [ajudge, RunnableLambda(aof_mapping), exact_match_async])
 def test_async_ones_are_awaited_and_refused_where_nothing_waits(one: Any) -> None:
-    assert ainvoked(JudgeLabels(one), ASKED) == [True, False, True]
+    assert invoke_async(JudgeLabels(one), ASKED) == [True, False, True]
     with pytest.raises(LabelerError, match="ainvoke"):
-        invoked(JudgeLabels(one), ASKED)
+        invoke_sync(JudgeLabels(one), ASKED)
 
 
-@both_ways
-def test_texts_drawn_twice_are_judged_once(ask: Ask) -> None:
+def test_texts_drawn_twice_are_judged_once(invoke: Invoke) -> None:
     judged: list[str] = []
 
     def counting(prompt: Any, reference: Any, text: str) -> bool:
         judged.append(text)
         return judge(prompt, reference, text)
 
-    assert ask(JudgeLabels(counting), ASKED) == [True, False, True]
+    assert invoke(JudgeLabels(counting), ASKED) == [True, False, True]
     assert sorted(judged) == ["lima", "quito"]
 
 
 def test_prompts_that_are_judged_at_the_same_time_keep_their_references() -> None:
     labeler = JudgeLabels(exact_match)
-    asked = [given(str(number), "3", str(number)) for number in range(20)]
+    asked = [labeler_input(str(number), "3", str(number)) for number in range(20)]
     expected = [[number == 3, True] for number in range(20)]
     assert labeler.batch(asked) == expected
 
@@ -108,11 +108,11 @@ def share(prompt: Any, reference: Any, text: str) -> float:
     ],
 )
 def test_a_limit_is_itself_let_pass(limits: dict[str, float], labels: list[bool]) -> None:
-    assert JudgeLabels(share, **limits).invoke(given(None, "0", "0.69999", "0.7", "1")) == labels  # type: ignore[arg-type]
+    assert JudgeLabels(share, **limits).invoke(labeler_input(None, "0", "0.69999", "0.7", "1")) == labels  # type: ignore[arg-type]
 
 
 def test_limits_are_in_the_units_of_the_judge() -> None:
-    grades = given(None, "1", "6.9", "7", "10")
+    grades = labeler_input(None, "1", "6.9", "7", "10")
     assert JudgeLabels(share, at_least=7, range=(1, 10)).invoke(grades) == [False, False, True, True]
     assert JudgeLabels(share, at_most=6.9, range=(1, 10)).invoke(grades) == [True, True, False, False]
     # Every grade is its own limit, whatever rounding does to it on the way.
@@ -121,9 +121,9 @@ def test_limits_are_in_the_units_of_the_judge() -> None:
 
 
 def test_without_a_limit_only_true_and_false_are_labels() -> None:
-    assert JudgeLabels(share).invoke(given(None, "0", "1")) == [False, True]
+    assert JudgeLabels(share).invoke(labeler_input(None, "0", "1")) == [False, True]
     with pytest.raises(LabelerError, match="at_least= or at_most= which numbers mean correct"):
-        JudgeLabels(share).invoke(given(None, "0", "0.5"))
+        JudgeLabels(share).invoke(labeler_input(None, "0", "0.5"))
 
 
 def test_a_judge_of_a_fault() -> None:
@@ -137,16 +137,17 @@ def test_a_judge_of_a_fault() -> None:
 
 
 def test_a_similarity_of_openevals_with_a_limit() -> None:
-    near = given("lima", "lima", "lime", "quito")
+    near = labeler_input("lima", "lima", "lime", "quito")
     assert JudgeLabels(levenshtein_distance, at_least=0.7).invoke(near) == [True, True, False]
 
 
-@both_ways
-def test_the_reference_goes_by_the_keyword_that_is_said_or_stays_back(ask: Ask) -> None:
+def test_the_reference_goes_by_the_keyword_that_is_said_or_stays_back(invoke: Invoke) -> None:
     def grounded(*, outputs: str, context: str) -> bool:
         return outputs in context
 
-    assert ask(JudgeLabels(grounded, reference="context"), given("lima and more", "lima", "quito")) == [
+    assert invoke(
+        JudgeLabels(grounded, reference="context"), labeler_input("lima and more", "lima", "quito")
+    ) == [
         True,
         False,
     ]
@@ -154,9 +155,9 @@ def test_the_reference_goes_by_the_keyword_that_is_said_or_stays_back(ask: Ask) 
     def short(*, outputs: str) -> bool:
         return len(outputs) < 5
 
-    assert ask(JudgeLabels(short, reference=None), ASKED) == [True, False, True]
+    assert invoke(JudgeLabels(short, reference=None), ASKED) == [True, False, True]
     with pytest.raises(LabelerError, match=r"failed with TypeError: .*reference_outputs"):
-        ask(JudgeLabels(short), ASKED)
+        invoke(JudgeLabels(short), ASKED)
 
 
 def test_an_evaluator_that_writes_into_its_inputs_writes_into_a_copy() -> None:
@@ -166,7 +167,7 @@ def test_an_evaluator_that_writes_into_its_inputs_writes_into_a_copy() -> None:
         return outputs == reference_outputs
 
     prompt = {"question": "where?"}
-    asked = given("lima", "lima", "quito", prompt=prompt)
+    asked = labeler_input("lima", "lima", "quito", prompt=prompt)
     assert JudgeLabels(writing).invoke(asked) == [True, False]
     assert prompt == {"question": "where?"}
 
@@ -176,17 +177,16 @@ def returning(said: Any, prompt: Any, reference: Any, text: str) -> Any:
     return said
 
 
-@both_ways
-def test_a_judge_that_fails_or_says_nothing_is_a_typed_error(ask: Ask) -> None:
+def test_a_judge_that_fails_or_says_nothing_is_a_typed_error(invoke: Invoke) -> None:
     def failing(prompt: Any, reference: Any, text: str) -> bool:
         del prompt, reference
         return {"lima": True}[text]
 
     with pytest.raises(LabelerError, match="failed with KeyError: 'quito'"):
-        ask(JudgeLabels(failing), ASKED)
+        invoke(JudgeLabels(failing), ASKED)
     for nothing in (None, "yes", float("nan"), 2.0):
         with pytest.raises(LabelerError, match="the evaluator returned"):
-            ask(JudgeLabels(partial(returning, nothing)), ASKED)
+            invoke(JudgeLabels(partial(returning, nothing)), ASKED)
 
 
 def test_what_cannot_be_a_judge_is_refused_at_once() -> None:
@@ -220,10 +220,9 @@ def model() -> Iterator[ChatOpenAI]:
         )
 
 
-@both_ways
-def test_a_model_of_openevals_over_http(ask: Ask, model: ChatOpenAI) -> None:
+def test_a_model_of_openevals_over_http(invoke: Invoke, model: ChatOpenAI) -> None:
     labeler = JudgeLabels(create_llm_as_judge(prompt=PROMPT, judge=model))
-    assert ask(labeler, ASKED) == [True, False, True]
+    assert invoke(labeler, ASKED) == [True, False, True]
 
 
 def test_a_model_says_who_it_is() -> None:

@@ -30,7 +30,8 @@ from langchain_cfc.labelers import (
     PatternMatch,
 )
 from langchain_cfc.labelers.base import check_labels, make_labeler_call
-from tests.labelers.asking import Ask, ainvoked, both_ways, given, invoked
+from tests.calls import Invoke, invoke_async, invoke_sync
+from tests.factories import labeler_input
 
 
 def agrees(prompt: Any, reference: Any, text: str) -> bool:
@@ -64,15 +65,13 @@ def reference_for(labeler: BaseLabeler) -> Any:
     return 7 if isinstance(labeler, JsonField) else "7"
 
 
-@both_ways
-def test_each_says_which_candidates_are_correct_in_their_order(one: BaseLabeler, ask: Ask) -> None:
-    assert ask(one, given(reference_for(one), "8", "7", "8", "7")) == [False, True, False, True]
+def test_each_says_which_candidates_are_correct_in_their_order(one: BaseLabeler, invoke: Invoke) -> None:
+    assert invoke(one, labeler_input(reference_for(one), "8", "7", "8", "7")) == [False, True, False, True]
 
 
-@both_ways
-def test_each_can_be_copied_and_pickled(one: BaseLabeler, ask: Ask) -> None:
+def test_each_can_be_copied_and_pickled(one: BaseLabeler, invoke: Invoke) -> None:
     for again in (copy.deepcopy(one), pickle.loads(pickle.dumps(one))):  # noqa: S301 - its own
-        assert ask(again, given(reference_for(one), "7", "8")) == [True, False]
+        assert invoke(again, labeler_input(reference_for(one), "7", "8")) == [True, False]
         assert again.fingerprint == one.fingerprint
 
 
@@ -105,15 +104,14 @@ def test_what_changes_labels_changes_the_fingerprint(people: Path) -> None:
     assert all(every.count(said) == 1 for said in every)
 
 
-@both_ways
-def test_texts_drawn_twice_are_read_once(ask: Ask) -> None:
+def test_texts_drawn_twice_are_read_once(invoke: Invoke) -> None:
     read: list[str] = []
 
     def counting(text: str) -> str:
         read.append(text)
         return text
 
-    assert ask(NormalisedMatch(answer=counting), given("Lima", "Lima", "Quito", "Lima")) == [
+    assert invoke(NormalisedMatch(answer=counting), labeler_input("Lima", "Lima", "Quito", "Lima")) == [
         True,
         False,
         True,
@@ -125,10 +123,11 @@ async def alast(text: str) -> str:
     return text.rsplit(maxsplit=1)[-1]
 
 
-@both_ways
-def test_an_extractor_may_be_plain_or_a_runnable(ask: Ask) -> None:
+def test_an_extractor_may_be_plain_or_a_runnable(invoke: Invoke) -> None:
     for answer in (lambda text: text.split()[-1], RunnableLambda(lambda text: text.split()[-1])):
-        assert ask(NormalisedMatch(answer=answer), given("Lima", "It is Lima.", "Lima, not Quito")) == [
+        assert invoke(
+            NormalisedMatch(answer=answer), labeler_input("Lima", "It is Lima.", "Lima, not Quito")
+        ) == [
             True,
             False,
         ]
@@ -136,21 +135,20 @@ def test_an_extractor_may_be_plain_or_a_runnable(ask: Ask) -> None:
 
 def test_an_extractor_may_be_async_where_something_waits() -> None:
     labeler = NormalisedMatch(answer=alast)
-    assert ainvoked(labeler, given("Lima", "It is Lima.", "Quito")) == [True, False]
+    assert invoke_async(labeler, labeler_input("Lima", "It is Lima.", "Quito")) == [True, False]
     with pytest.raises(LabelerError, match="answer extractor is async: use ainvoke"):
-        invoked(labeler, given("Lima", "It is Lima."))
+        invoke_sync(labeler, labeler_input("Lima", "It is Lima."))
 
 
-@both_ways
-def test_an_extractor_that_fails_or_returns_no_text_is_a_typed_error(ask: Ask) -> None:
+def test_an_extractor_that_fails_or_returns_no_text_is_a_typed_error(invoke: Invoke) -> None:
     def failing(text: str) -> str:
         return {"Lima": "Lima"}[text]
 
     with pytest.raises(LabelerError, match="the answer extractor failed with KeyError: 'Quito'"):
-        ask(NormalisedMatch(answer=failing), given("Lima", "Quito"))
+        invoke(NormalisedMatch(answer=failing), labeler_input("Lima", "Quito"))
     nothing: Any = RunnableLambda(lambda _: None)
     with pytest.raises(LabelerError, match="an answer is a NoneType; expected text"):
-        ask(NormalisedMatch(answer=nothing), given("Lima", "Quito"))
+        invoke(NormalisedMatch(answer=nothing), labeler_input("Lima", "Quito"))
 
 
 def test_the_fingerprint_has_an_id_only_if_the_extractor_says_who_it_is() -> None:
@@ -160,15 +158,14 @@ def test_the_fingerprint_has_an_id_only_if_the_extractor_says_who_it_is() -> Non
     assert nameless["answer"] == "extracted"
 
 
-@both_ways
-def test_a_record_without_reference_is_refused(ask: Ask) -> None:
+def test_a_record_without_reference_is_refused(invoke: Invoke) -> None:
     for labeler in (NormalisedMatch(), NumericMatch(), MultipleChoice(), PatternMatch(), JsonField()):
         with pytest.raises(LabelerError, match="reference"):
-            ask(labeler, given(None, "7"))
+            invoke(labeler, labeler_input(None, "7"))
     for labeler in (NormalisedMatch(), NumericMatch(), PatternMatch()):
         for empty in ([], ["7", None]):
             with pytest.raises(LabelerError, match="reference"):
-                ask(labeler, given(empty, "7"))
+                invoke(labeler, labeler_input(empty, "7"))
 
 
 def test_it_is_no_error_of_serving() -> None:
@@ -193,7 +190,7 @@ def of_mapping(asked: LabelerInput) -> list[bool]:
 
 @pytest.mark.parametrize("labeler", [plainly, asynchronously, RunnableLambda(of_mapping), NormalisedMatch()])
 def test_functions_and_runnables_are_labelers(labeler: Any) -> None:
-    call, asked = make_labeler_call(labeler), given("Lima", "Lima", "Quito")
+    call, asked = make_labeler_call(labeler), labeler_input("Lima", "Lima", "Quito")
     assert asyncio.run(arun_flow(call.invoke_one(asked, {}))) == [True, False]
     if labeler is asynchronously:
         with pytest.raises(LabelerError, match="labeler is async"):
@@ -211,7 +208,7 @@ def test_what_is_none_is_refused_and_what_fails_is_typed() -> None:
         raise ZeroDivisionError(prompt, reference, candidates)
 
     with pytest.raises(LabelerError, match="the labeler failed with ZeroDivisionError"):
-        run_flow(make_labeler_call(failing).invoke_one(given("Lima", "Lima"), {}))
+        run_flow(make_labeler_call(failing).invoke_one(labeler_input("Lima", "Lima"), {}))
 
 
 def yielded() -> Iterator[bool]:
@@ -256,13 +253,15 @@ def test_a_model_in_an_extractor_is_kept_from_streams() -> None:
     outer = RunnableLambda(NormalisedMatch(answer=model).invoke)
 
     async def seen() -> str:
-        events = [one async for one in outer.astream_events(given("Lima", "a long story"), version="v2")]
+        events = [
+            one async for one in outer.astream_events(labeler_input("Lima", "a long story"), version="v2")
+        ]
         return "".join(
             str(one["data"]["chunk"].content) for one in events if one["event"] == "on_chat_model_stream"
         )
 
     assert asyncio.run(seen()) == ""
-    assert outer.invoke(given("Lima", "a long story")) == [True]
+    assert outer.invoke(labeler_input("Lima", "a long story")) == [True]
 
 
 # --- the package

@@ -10,7 +10,9 @@ from langchain_core.runnables import RunnableLambda
 from langchain_cfc.errors import InputError, LabelerError
 from langchain_cfc.labelers import MultipleChoice
 from langchain_cfc.labelers.multiple_choice import find_choice
-from tests.labelers.asking import Ask, ainvoked, both_ways, given, is_correct
+from tests.calls import Invoke, invoke_async
+from tests.factories import labeler_input
+from tests.labelers.asking import is_correct
 
 CITIES = ["Lima", "Quito", "La Paz", "St. John's"]
 OPTIONS = {"lima": "A", "quito": "B", "la paz": "C", "st. john's": "D"}
@@ -117,7 +119,7 @@ def test_long_texts_are_read_in_no_time(hostile: str) -> None:
 @pytest.mark.parametrize("reference", ["B", "b", " B ", "Quito", "quito."])
 def test_the_reference_is_a_letter_or_the_text_of_an_option(reference: str) -> None:
     labeler = MultipleChoice(CITIES)
-    assert labeler.invoke(given(reference, "Quito", "(B)", "A", "Lima")) == [True, True, False, False]
+    assert labeler.invoke(labeler_input(reference, "Quito", "(B)", "A", "Lima")) == [True, True, False, False]
 
 
 @pytest.mark.parametrize("reference", ["E", "Cusco", "", 1, ["B"], None, "AB"])
@@ -154,19 +156,18 @@ async def alisted(prompt: Any) -> list[str]:
     return listed(prompt)
 
 
-@both_ways
-def test_options_may_be_made_of_the_prompt(ask: Ask) -> None:
-    asked = given("Quito", "B", "Lima", "Quito", prompt="Lima\nQuito")
+def test_options_may_be_made_of_the_prompt(invoke: Invoke) -> None:
+    asked = labeler_input("Quito", "B", "Lima", "Quito", prompt="Lima\nQuito")
     for options in (listed, RunnableLambda(listed)):
-        assert ask(MultipleChoice(options), asked) == [True, False, True]
+        assert invoke(MultipleChoice(options), asked) == [True, False, True]
         # There are two letters now.
         with pytest.raises(LabelerError, match="one of the letters AB,"):
-            ask(MultipleChoice(options), given("C", "B", prompt="Lima\nQuito"))
+            invoke(MultipleChoice(options), labeler_input("C", "B", prompt="Lima\nQuito"))
 
 
 def test_they_may_be_awaited() -> None:
-    asked = given("Quito", "B", "Lima", prompt="Lima\nQuito")
-    assert ainvoked(MultipleChoice(alisted), asked) == [True, False]
+    asked = labeler_input("Quito", "B", "Lima", prompt="Lima\nQuito")
+    assert invoke_async(MultipleChoice(alisted), asked) == [True, False]
     with pytest.raises(LabelerError, match="options function is async"):
         MultipleChoice(alisted).invoke(asked)
 

@@ -6,20 +6,19 @@ import pytest
 
 from langchain_cfc import CalibrationArtifact, calibrate
 from langchain_cfc.errors import AttainabilityWarning
-
-from .parts import by_topic, hopeless_records, plain_artifact, records
+from tests.factories import fit_topics, make_artifact, make_hopeless_records, make_records
 
 
 @pytest.fixture(scope="session")
 def artifact() -> CalibrationArtifact:
     """Without features: the threshold is 0.75 for every prompt, and sets may be empty."""
-    return plain_artifact()
+    return make_artifact()
 
 
 @pytest.fixture(scope="session")
 def two_levels() -> CalibrationArtifact:
     """The same at two levels: the threshold is 0.75 at alpha = 0.25 and 0.5 at alpha = 0.5."""
-    return plain_artifact(alpha=["0.25", "0.5"])
+    return make_artifact(alpha=["0.25", "0.5"])
 
 
 @pytest.fixture(scope="session")
@@ -28,12 +27,12 @@ def by_topics() -> CalibrationArtifact:
 
     Sets may be empty.
     """
-    prompts = [*records("easy"), *hopeless_records("hopeless")]
+    prompts = [*make_records("easy"), *make_hopeless_records("hopeless")]
     with pytest.warns(AttainabilityWarning, match="hopeless"):
         return calibrate(
             prompts,
             alpha=0.25,
-            features=by_topic("easy", "hopeless"),
+            features=fit_topics("easy", "hopeless"),
             never_empty=False,
             allow_unattainable=True,
         )

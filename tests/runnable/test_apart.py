@@ -12,8 +12,8 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, MessagesState, StateGraph
 
 from langchain_cfc import CalibrationArtifact, CFCRunnable
-
-from .parts import ScriptedModel, chain_of
+from tests.factories import make_chain
+from tests.fakes import ScriptedModel
 
 MODES: Any = ["values", "updates", "messages", "checkpoints", "tasks", "debug", "custom"]
 ACCEPTED, REJECTED = "lima|0.1", "REJECTED|0.9"
@@ -48,7 +48,7 @@ def namesake(model: ScriptedModel) -> Runnable[Any, Any]:
 
 
 def around(generator: Runnable[Any, Any], artifact: CalibrationArtifact) -> tuple[Any, InMemorySaver]:
-    chain = chain_of(artifact, generator=generator)
+    chain = make_chain(artifact, generator=generator)
 
     def answer(state: Any) -> Any:
         return {"messages": [("ai", chain.invoke(state["messages"][-1].text).best)]}
@@ -114,6 +114,6 @@ def test_what_code_may_ask_for_is_left(artifact: CalibrationArtifact) -> None:
 
 
 def test_a_chain_by_itself_is_run_as_ever(artifact: CalibrationArtifact) -> None:
-    chain = chain_of(artifact, generator=ScriptedModel(texts=[ACCEPTED, REJECTED, REJECTED, REJECTED]))
+    chain = make_chain(artifact, generator=ScriptedModel(texts=[ACCEPTED, REJECTED, REJECTED, REJECTED]))
     assert isinstance(chain, CFCRunnable)
     assert chain.invoke("x", {"configurable": {"user": "ada"}}).best == ACCEPTED

@@ -14,8 +14,8 @@ from langchain_cfc.candidates import CandidateBatch
 from langchain_cfc.errors import FingerprintError, FingerprintWarning
 from langchain_cfc.records import Provenance
 from langchain_cfc.sampling import DrawnCandidate
-
-from .parts import TEXTS, N, ScriptedModel, answer_of, chain_of, plain_artifact, verify
+from tests.factories import make_artifact, make_chain
+from tests.fakes import TEXTS, N, ScriptedModel, answer_of, verify
 
 GENERATOR = {"id": "my-model", "model": "m-1", "temperature": 0.7, "model_version": "a"}
 VERIFIER = {"id": "my-judge"}
@@ -50,7 +50,7 @@ class NamedExtractor:
 
 def bound_artifact(**settings: Any) -> CalibrationArtifact:
     fields = {"generator": GENERATOR, "verifier": VERIFIER, **settings.pop("stated", {})}
-    return plain_artifact(provenance=Provenance(n=N, **fields), **settings)
+    return make_artifact(provenance=Provenance(n=N, **fields), **settings)
 
 
 def model(**changes: Any) -> NamedModel:
@@ -59,7 +59,7 @@ def model(**changes: Any) -> NamedModel:
 
 
 def matching(artifact: CalibrationArtifact, **fields: Any) -> CFCRunnable:
-    return chain_of(artifact, **{"generator": model(), "verifier": NamedVerifier(**VERIFIER), **fields})
+    return make_chain(artifact, **{"generator": model(), "verifier": NamedVerifier(**VERIFIER), **fields})
 
 
 def test_what_matches_serves_without_a_word_and_the_guarantee_says_so() -> None:
@@ -99,7 +99,7 @@ def test_nothing_to_compare_warns_and_the_guarantee_says_so() -> None:
     with pytest.warns(
         FingerprintWarning, match="cannot verify that generator and verifier are those"
     ) as caught:
-        chain = chain_of(bound_artifact())
+        chain = make_chain(bound_artifact())
     # The way out is part of the message.
     assert "generator_id='my-model', verifier_id='my-judge'" in str(caught[0].message)
     guarantee = chain.invoke("x").guarantee
@@ -108,7 +108,7 @@ def test_nothing_to_compare_warns_and_the_guarantee_says_so() -> None:
 
 
 def test_ids_alone_are_enough_to_match() -> None:
-    chain = chain_of(bound_artifact(), generator_id="my-model", verifier_id="my-judge")
+    chain = make_chain(bound_artifact(), generator_id="my-model", verifier_id="my-judge")
     assert chain.invoke("x").guarantee.binding == "matched"
 
 
@@ -203,10 +203,10 @@ def test_recorded_answers_need_an_extractor_whether_or_not_a_header_names_it(
     settings: dict[str, Any],
 ) -> None:
     """Records with answers and no word of an extractor: serving raw texts would be another method."""
-    for artifact in (plain_artifact(**settings, extracted=True), bound_artifact(**settings, extracted=True)):
+    for artifact in (make_artifact(**settings, extracted=True), bound_artifact(**settings, extracted=True)):
         with pytest.raises(FingerprintError, match="pass that extractor as answer="):
             matching(artifact)
-    unbound = matching(plain_artifact(**settings, extracted=True), answer=answer_of)
+    unbound = matching(make_artifact(**settings, extracted=True), answer=answer_of)
     assert unbound.invoke("x").guarantee.binding == "unbound"
 
 
@@ -247,7 +247,7 @@ def test_the_result_names_the_artifact_it_came_from() -> None:
 
 def test_a_chain_that_warns_does_so_once_and_not_per_call() -> None:
     with pytest.warns(FingerprintWarning):
-        chain = chain_of(bound_artifact())
+        chain = make_chain(bound_artifact())
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         chain.batch(["x"] * 3)

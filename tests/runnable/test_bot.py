@@ -23,8 +23,9 @@ from langchain_cfc.guarantee import (
     CoverageCertificate,
     WrongRateCertificate,
 )
-
-from .parts import TEXTS, N, ScriptedModel, Serve, answer_of, both_ways, chain_of, plain_artifact, records
+from tests.calls import Invoke
+from tests.factories import make_artifact, make_chain, make_records
+from tests.fakes import TEXTS, N, ScriptedModel, answer_of
 
 # At the threshold 0.75: two answers, of which one is given by two candidates.
 CROWDED = ("lima|0.1", "quito|0.3", "lima|0.9", "bogota|0.8")
@@ -84,17 +85,16 @@ def with_policy(artifact: CalibrationArtifact, alpha: str, **policy: Any) -> Cal
 @pytest.fixture(scope="module")
 def bot() -> CalibrationArtifact:
     """Sets at alpha = 0.25, threshold 0.75, are answered if two of four agree; 0.5 is held as well."""
-    artifact = plain_artifact(alpha=["0.25", "0.5"], extracted=True)
+    artifact = make_artifact(alpha=["0.25", "0.5"], extracted=True)
     return with_policy(artifact, "0.25", max_answers=1, min_agreement=2)
 
 
 def bot_of(artifact: CalibrationArtifact, texts: tuple[str, ...] = TEXTS, **fields: Any) -> CFCRunnable:
-    return chain_of(
+    return make_chain(
         artifact, **{"generator": ScriptedModel(texts=texts), "answer": answer_of, "bot": True, **fields}
     )
 
 
-@both_ways
 @pytest.mark.parametrize(
     ("texts", "reason", "best"),
     [
@@ -107,13 +107,13 @@ def bot_of(artifact: CalibrationArtifact, texts: tuple[str, ...] = TEXTS, **fiel
     ],
 )
 def test_the_policy_decides(
-    texts: tuple[str, ...], reason: str, best: str | None, *, bot: CalibrationArtifact, serve: Serve
+    texts: tuple[str, ...], reason: str, best: str | None, *, bot: CalibrationArtifact, invoke: Invoke
 ) -> None:
-    result = serve(bot_of(bot, texts), "where?")
+    result = invoke(bot_of(bot, texts), "where?")
     assert (result.reason, result.best, result.abstained) == (reason, best, best is None)
     assert result.answers == (() if best is None else (best,))
     # Whatever is withheld, the set is listed; without bot mode it is the answer.
-    plain = serve(bot_of(bot, texts, bot=False, alpha="0.25"), "where?")
+    plain = invoke(bot_of(bot, texts, bot=False, alpha="0.25"), "where?")
     assert [one.accepted for one in plain.candidates] == [one.accepted for one in result.candidates]
     assert plain.reason == ("no_candidate_accepted" if texts is SILENT else "answered")
 
@@ -128,7 +128,7 @@ def test_its_level_is_that_of_the_certificate(bot: CalibrationArtifact) -> None:
 
 def test_flagged_prompts_are_not_answered(by_topics: CalibrationArtifact) -> None:
     artifact = with_policy(by_topics, "0.25", max_answers=1)
-    chain = chain_of(artifact, bot=True, metadata=lambda text: {"topic": str(text).rpartition(" ")[2]})
+    chain = make_chain(artifact, bot=True, metadata=lambda text: {"topic": str(text).rpartition(" ")[2]})
     assert chain.invoke("a hopeless").reason == "not_certifiable"
     assert chain.invoke("an easy").reason == "too_many_answers"
 
@@ -159,24 +159,24 @@ def test_a_result_carries_both_promises(bot: CalibrationArtifact) -> None:
 
 def test_where_nothing_is_promised_about_sets_the_certified_answers_are_still_told() -> None:
     # The learned rule has no theorem; what held-out prompts certify needs none.
-    artifact = with_policy(plain_artifact(threshold_rule="learned"), "0.25", max_answers=3)
-    result = chain_of(artifact, bot=True).invoke("x")
+    artifact = with_policy(make_artifact(threshold_rule="learned"), "0.25", max_answers=3)
+    result = make_chain(artifact, bot=True).invoke("x")
     assert result.guarantee.kind == "certified"
     assert result.guarantee.wrong_answers is not None
     assert "at most 5 % get a wrong best answer" in result.explain()
 
 
 def test_a_promise_with_confidence_survives_that_a_policy_was_found() -> None:
-    artifact = with_policy(plain_artifact(threshold_rule="marginal", confident=True, delta="0.2"), "0.25")
-    promise = chain_of(artifact, bot=True).invoke("x").guarantee
+    artifact = with_policy(make_artifact(threshold_rule="marginal", confident=True, delta="0.2"), "0.25")
+    promise = make_chain(artifact, bot=True).invoke("x").guarantee
     assert (promise.kind, promise.failure_probability, promise.confident) == ("marginal", 0.2, ("1",))
     assert promise.sentence == artifact.guarantee().sentence
     assert promise.wrong_answers is not None
 
 
 def test_a_policy_that_withholds_nothing_takes_nothing_back() -> None:
-    artifact = with_policy(plain_artifact(), "0.25")
-    promise = chain_of(artifact, bot=True).invoke("x").guarantee
+    artifact = with_policy(make_artifact(), "0.25")
+    promise = make_chain(artifact, bot=True).invoke("x").guarantee
     assert promise.wrong_answers is not None
     assert not any("withheld" in one for one in promise.not_promised)
     assert not artifact.needs_answers
@@ -236,7 +236,7 @@ def test_nothing_is_given_beside_the_policy(fields: dict[str, Any], bot: Calibra
 
 def test_without_a_certified_policy_there_is_no_bot(artifact: CalibrationArtifact) -> None:
     with pytest.raises(InputError, match=r"no certified policy: calibrate with max_wrong_rate"):
-        chain_of(artifact, bot=True)
+        make_chain(artifact, bot=True)
     with pytest.raises(InputError, match="no certified policy"):
         artifact.bot_guarantee()
 
@@ -245,42 +245,39 @@ def test_answers_are_told_apart_as_they_were_certified(bot: CalibrationArtifact)
     with pytest.raises(FingerprintError, match="pass that extractor"):
         bot_of(bot, answer=None)
     # Its records had no extractor, so that serving must have none.
-    texts = with_policy(plain_artifact(), "0.25", max_answers=1)
+    texts = with_policy(make_artifact(), "0.25", max_answers=1)
     with pytest.raises(FingerprintError, match="leave answer= out"):
         bot_of(texts)
-    assert chain_of(texts, bot=True).invoke("x").reason == "too_many_answers"
+    assert make_chain(texts, bot=True).invoke("x").reason == "too_many_answers"
 
 
-@both_ways
-def test_as_an_answer_in_words(bot: CalibrationArtifact, serve: Any) -> None:
-    message = serve(bot_of(bot).as_answer(), "x")
+def test_as_an_answer_in_words(bot: CalibrationArtifact, invoke: Any) -> None:
+    message = invoke(bot_of(bot).as_answer(), "x")
     assert isinstance(message, AIMessage)
     assert message.text == "lima"
     said = message.response_metadata["cfc"]
     assert said["guarantee"]["max_wrong_rate"] == "0.05"
     json.dumps(said, allow_nan=False)
-    withheld = serve(bot_of(bot, LONELY).as_answer(abstain_message="No idea."), "x")
+    withheld = invoke(bot_of(bot, LONELY).as_answer(abstain_message="No idea."), "x")
     assert withheld.text == "No idea."
     assert withheld.response_metadata["cfc"]["reason"] == "too_little_agreement"
     assert "lima" not in withheld.model_dump_json()
 
 
-@both_ways
-def test_as_a_chat_model(bot: CalibrationArtifact, serve: Any) -> None:
-    answered = serve(CFCChatModel(chain=bot_of(bot)), [HumanMessage("x")])
+def test_as_a_chat_model(bot: CalibrationArtifact, invoke: Any) -> None:
+    answered = invoke(CFCChatModel(chain=bot_of(bot)), [HumanMessage("x")])
     assert answered.text == "lima"
     assert answered.response_metadata["cfc"]["guarantee"]["alpha"] == "0.25"
     wrong_answers = bot_of(bot).guarantee_of(answered).wrong_answers
     assert wrong_answers is not None
     assert wrong_answers.alpha == "0.25"
-    withheld = serve(CFCChatModel(chain=bot_of(bot, CROWDED)), [HumanMessage("x")])
+    withheld = invoke(CFCChatModel(chain=bot_of(bot, CROWDED)), [HumanMessage("x")])
     assert withheld.response_metadata["cfc"]["reason"] == "too_many_answers"
     assert "lima" not in withheld.text
 
 
-@both_ways
 def test_whoever_is_asked_instead_is_asked_where_the_policy_abstains(
-    bot: CalibrationArtifact, serve: Any
+    bot: CalibrationArtifact, invoke: Any
 ) -> None:
     asked: list[Any] = []
 
@@ -288,9 +285,9 @@ def test_whoever_is_asked_instead_is_asked_where_the_policy_abstains(
         asked.append(prompt)
         return "a person"
 
-    assert serve(bot_of(bot).or_else(person), "x").best == "lima"
+    assert invoke(bot_of(bot).or_else(person), "x").best == "lima"
     assert asked == []
-    assert serve(bot_of(bot, LONELY).or_else(person), "x") == "a person"
+    assert invoke(bot_of(bot, LONELY).or_else(person), "x") == "a person"
     assert asked == ["x"]
 
 
@@ -345,24 +342,24 @@ def test_too_many_answers_are_told_before_too_little_agreement(artifact: Calibra
 
 
 def test_what_agreement_costs_is_said(artifact: CalibrationArtifact) -> None:
-    plain = chain_of(artifact).guarantee
-    stated = chain_of(artifact, min_agreement=2).guarantee
+    plain = make_chain(artifact).guarantee
+    stated = make_chain(artifact, min_agreement=2).guarantee
     (added,) = set(stated.not_promised) - set(plain.not_promised)
     assert "Only sets whose best answer 2 candidates agree on are answered" in added
     assert stated.wrong_answers is None
-    assert chain_of(artifact, min_agreement=1).guarantee == plain
+    assert make_chain(artifact, min_agreement=1).guarantee == plain
 
 
 @pytest.mark.parametrize("wrong", [0, -1, 1.5])
 def test_agreement_is_a_whole_number(artifact: CalibrationArtifact, wrong: Any) -> None:
     with pytest.raises(ValueError, match="min_agreement"):
-        chain_of(artifact, min_agreement=wrong)
+        make_chain(artifact, min_agreement=wrong)
 
 
 def test_more_agreement_than_there_are_candidates_is_refused(artifact: CalibrationArtifact) -> None:
-    assert chain_of(artifact, min_agreement=N).invoke("x").abstained
+    assert make_chain(artifact, min_agreement=N).invoke("x").abstained
     with pytest.raises(InputError, match="min_agreement"):
-        chain_of(artifact, min_agreement=N + 1)
+        make_chain(artifact, min_agreement=N + 1)
 
 
 def ratio_of(prompt: Any) -> dict[str, Any]:
@@ -373,7 +370,8 @@ def ratio_of(prompt: Any) -> dict[str, Any]:
 
 def shifted() -> CalibrationArtifact:
     known = [
-        one.model_copy(update={"metadata": {"ratio": 1.0 + row % 2}}) for row, one in enumerate(records())
+        one.model_copy(update={"metadata": {"ratio": 1.0 + row % 2}})
+        for row, one in enumerate(make_records())
     ]
     return calibrate(known, alpha=0.25, features="1", shift="meta(ratio)")
 
@@ -381,8 +379,8 @@ def shifted() -> CalibrationArtifact:
 def test_where_a_shift_is_served_metadata_has_to_say_by_which_factor() -> None:
     artifact = shifted()
     with pytest.raises(FingerprintError, match="ratio: pass metadata="):
-        chain_of(artifact)
-    chain = chain_of(artifact, metadata=ratio_of)
+        make_chain(artifact)
+    chain = make_chain(artifact, metadata=ratio_of)
     assert chain.invoke("x 1").threshold == pytest.approx(0.75, abs=0.05)
     # A prompt as likely as all others together decides its own threshold.
     assert chain.invoke("x 1000").reason == "not_certifiable"
@@ -395,13 +393,13 @@ def test_where_a_shift_is_served_metadata_has_to_say_by_which_factor() -> None:
 def test_randomised_thresholds_are_drawn_anew_for_each_call() -> None:
     # Of 39 success scores row / 40 the order statistic of rank ceil(39 tau + U), U uniform on (tau - 1, tau):
     # with tau = 0.74 the 30th with probability (N + 1) tau - 29 = 0.6, else the 29th.
-    chain = chain_of(plain_artifact(alpha="0.26", randomised=True))
+    chain = make_chain(make_artifact(alpha="0.26", randomised=True))
     thresholds = [round(40 * chain.invoke("x").threshold, 6) for _ in range(200)]
     assert set(thresholds) == {29.0, 30.0}
     # No seed can be fixed where nobody may steer. By Hoeffding's inequality the share is off by more than
     # this with probability below 1e-9; one rank alone would be off by 0.4.
     assert abs(thresholds.count(30.0) / 200 - 0.6) <= math.sqrt(math.log(2 / 1e-9) / (2 * 200))
     assert any("random number" in one for one in chain.guarantee.assumptions)
-    fixed = chain_of(plain_artifact(alpha="0.26"))
+    fixed = make_chain(make_artifact(alpha="0.26"))
     assert {fixed.invoke("x").threshold for _ in range(10)} == {0.75}
     assert not any("random number" in one for one in fixed.guarantee.assumptions)

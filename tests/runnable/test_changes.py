@@ -24,8 +24,8 @@ from langchain_cfc.errors import FingerprintError, FingerprintWarning, InputErro
 from langchain_cfc.fingerprints import compare_fingerprints, compute_fingerprint
 from langchain_cfc.records import Provenance
 from langchain_cfc.verifiers.base import combined_fingerprint as combine_fingerprints
-
-from .parts import N, plain_artifact, verify
+from tests.factories import make_artifact
+from tests.fakes import N, verify
 
 AnyRunnable: TypeAlias = Runnable[Any, Any]
 
@@ -101,7 +101,7 @@ CHANGES: dict[str, Callable[[], AnyRunnable]] = {
 def artifact_of(generator: AnyRunnable) -> CalibrationArtifact:
     """An artifact whose records state what `collect` states of a generator, as a file gives it back."""
     stated = json.loads(json.dumps(compute_fingerprint(generator)))
-    return plain_artifact(provenance=Provenance(n=N, generator=stated, verifier={"id": "v"}))
+    return make_artifact(provenance=Provenance(n=N, generator=stated, verifier={"id": "v"}))
 
 
 def serve(artifact: CalibrationArtifact, generator: AnyRunnable) -> CFCRunnable:
@@ -186,7 +186,7 @@ def test_a_judging_model_is_compared_in_the_same_way(name: str) -> None:
 def test_old_records_that_state_fewer_settings_are_unverified() -> None:
     """What records of an earlier version leave out may have been anything."""
     old = {"model": "gpt-4o-mini", "temperature": 0.7, "max_tokens": 5}
-    artifact = plain_artifact(provenance=Provenance(n=N, generator=old, verifier={"id": "v"}))
+    artifact = make_artifact(provenance=Provenance(n=N, generator=old, verifier={"id": "v"}))
     for generator in (model(), model(top_p=0.1), model(stop_sequences=["a"])):
         with pytest.warns(FingerprintWarning, match="the records do not state"):
             assert serve(artifact, generator).guarantee.binding == "unverified"

@@ -13,8 +13,8 @@ from langchain_core.utils.function_calling import convert_to_openai_tool
 from langchain_cfc import CalibrationArtifact, CFCResult
 from langchain_cfc.errors import DrawError, FingerprintWarning, VerifierError
 from langchain_cfc.sampling import DrawnCandidate
-
-from .parts import TEXTS, N, Runs, ScriptedModel, StreamingModel, answer_of, chain_of, taking, verify
+from tests.factories import make_chain, with_prompt_kind
+from tests.fakes import TEXTS, N, RunRecorder, ScriptedModel, StreamingModel, answer_of, verify
 
 
 def best_of(result: CFCResult) -> str:
@@ -24,14 +24,14 @@ def best_of(result: CFCResult) -> str:
 def test_a_prompt_template_before_it(artifact: CalibrationArtifact) -> None:
     model = ScriptedModel(texts=TEXTS)
     template: Runnable[Any, Any] = ChatPromptTemplate.from_template("Capital of {land}?")
-    chain = template | chain_of(artifact, generator=model, answer=answer_of)
+    chain = template | make_chain(artifact, generator=model, answer=answer_of)
     assert chain.invoke({"land": "Peru"}).answers == ("lima",)
     assert asyncio.run(chain.ainvoke({"land": "Peru"})).answers == ("lima",)
     assert model.drawn == ["Capital of Peru?"] * (2 * N)
 
 
 def test_a_function_after_it(artifact: CalibrationArtifact) -> None:
-    chain = chain_of(artifact, answer=answer_of) | RunnableLambda(best_of)
+    chain = make_chain(artifact, answer=answer_of) | RunnableLambda(best_of)
     assert chain.invoke("x") == "lima"
     assert chain.batch(["x", "y"]) == ["lima", "lima"]
     assert asyncio.run(chain.ainvoke("x")) == "lima"
@@ -39,13 +39,13 @@ def test_a_function_after_it(artifact: CalibrationArtifact) -> None:
 
 
 def test_beside_other_branches(artifact: CalibrationArtifact) -> None:
-    branches = RunnableParallel(answer=chain_of(artifact), question=RunnablePassthrough())
+    branches = RunnableParallel(answer=make_chain(artifact), question=RunnablePassthrough())
     found = branches.invoke("x")
     assert (found["answer"].best, found["question"]) == ("lima|0.1", "x")
 
 
 def test_as_a_tool_of_an_agent_it_returns_its_result(artifact: CalibrationArtifact) -> None:
-    chain: Runnable[Any, Any] = RunnableLambda(lambda given: given["question"]) | chain_of(artifact)
+    chain: Runnable[Any, Any] = RunnableLambda(lambda given: given["question"]) | make_chain(artifact)
     with pytest.warns(match="beta"):
         tool = chain.as_tool(name="ask", description="Answers or abstains.", arg_types={"question": str})
     assert tool.invoke({"question": "x"}) == chain.invoke({"question": "x"})
@@ -53,7 +53,7 @@ def test_as_a_tool_of_an_agent_it_returns_its_result(artifact: CalibrationArtifa
 
 @pytest.mark.parametrize("prefix", [False, True])
 def test_a_stream_holds_exactly_one_result(artifact: CalibrationArtifact, prefix: bool) -> None:
-    chain: Runnable[Any, Any] = chain_of(artifact, generator=StreamingModel(texts=TEXTS))
+    chain: Runnable[Any, Any] = make_chain(artifact, generator=StreamingModel(texts=TEXTS))
     if prefix:
         chain = RunnableLambda(lambda prompt: prompt) | chain
 
@@ -67,7 +67,7 @@ def test_a_stream_holds_exactly_one_result(artifact: CalibrationArtifact, prefix
 
 
 def test_events_end_with_the_result(artifact: CalibrationArtifact) -> None:
-    chain = chain_of(artifact)
+    chain = make_chain(artifact)
 
     async def events() -> list[Any]:
         return [event async for event in chain.astream_events("x", version="v2")]
@@ -79,12 +79,12 @@ def test_events_end_with_the_result(artifact: CalibrationArtifact) -> None:
 
 
 def test_config_reaches_every_child(artifact: CalibrationArtifact) -> None:
-    runs = Runs()
-    chain = chain_of(artifact).with_config(tags=["mine"], callbacks=[runs], run_name="ask")
+    runs = RunRecorder()
+    chain = make_chain(artifact).with_config(tags=["mine"], callbacks=[runs], run_name="ask")
     chain.invoke("x")
-    assert runs.seen[0][:2] == ("chain", "ask")
-    assert len(runs.seen) == 1 + N
-    assert all("mine" in tags for _, _, tags in runs.seen)
+    assert runs.runs[0][:2] == ("chain", "ask")
+    assert len(runs.runs) == 1 + N
+    assert all("mine" in tags for _, _, tags in runs.runs)
 
 
 def test_retries_of_the_chain_draw_n_candidates_anew(artifact: CalibrationArtifact) -> None:
@@ -98,7 +98,7 @@ def test_retries_of_the_chain_draw_n_candidates_anew(artifact: CalibrationArtifa
         return verify(prompt, candidates)
 
     model = ScriptedModel(texts=TEXTS)
-    chain = chain_of(artifact, generator=model, verifier=judge)
+    chain = make_chain(artifact, generator=model, verifier=judge)
     retried = chain.with_retry(retry_if_exception_type=(VerifierError,), wait_exponential_jitter=False)
     assert retried.invoke("x").best == "lima|0.1"
     assert (len(attempts), len(model.drawn)) == (2, 2 * N)
@@ -107,8 +107,8 @@ def test_retries_of_the_chain_draw_n_candidates_anew(artifact: CalibrationArtifa
 def test_a_fallback_chain_answers_with_its_own_guarantee(
     artifact: CalibrationArtifact, two_levels: CalibrationArtifact
 ) -> None:
-    broken = chain_of(artifact, generator=ScriptedModel(failing=frozenset({0})))
-    spare = chain_of(two_levels, alpha="0.5")
+    broken = make_chain(artifact, generator=ScriptedModel(failing=frozenset({0})))
+    spare = make_chain(two_levels, alpha="0.5")
     chain = broken.with_fallbacks([spare])
     for result in (chain.invoke("x"), asyncio.run(chain.ainvoke("x"))):
         assert result.guarantee.alpha == "0.5"
@@ -118,7 +118,7 @@ def test_a_fallback_chain_answers_with_its_own_guarantee(
 
 
 def test_results_of_a_batch_keep_the_order_of_its_prompts(artifact: CalibrationArtifact) -> None:
-    chain = chain_of(artifact, generator=ScriptedModel(), show_rejected=True)
+    chain = make_chain(artifact, generator=ScriptedModel(), show_rejected=True)
     prompts = [f"question {number}" for number in range(20)]
     expected = [chain.invoke(prompt) for prompt in prompts]
     assert chain.batch(prompts) == expected
@@ -132,7 +132,7 @@ def test_a_failing_prompt_does_not_cost_the_others(artifact: CalibrationArtifact
             raise RuntimeError(msg)
         return "lima|0.3"
 
-    chain = chain_of(artifact, generator=draw)
+    chain = make_chain(artifact, generator=draw)
     for found in (
         chain.batch(["good", "bad"], return_exceptions=True),
         asyncio.run(chain.abatch(["good", "bad"], return_exceptions=True)),
@@ -143,7 +143,7 @@ def test_a_failing_prompt_does_not_cost_the_others(artifact: CalibrationArtifact
 
 
 def test_its_output_schema_is_the_results(artifact: CalibrationArtifact) -> None:
-    chain = chain_of(artifact)
+    chain = make_chain(artifact)
     assert chain.OutputType is CFCResult
     assert chain.get_output_schema() is CFCResult
     schema = chain.get_output_jsonschema()
@@ -155,14 +155,14 @@ def test_its_output_schema_is_the_results(artifact: CalibrationArtifact) -> None
 def test_a_tool_made_of_it_takes_a_text_or_the_fields_of_its_template(
     artifact: CalibrationArtifact,
 ) -> None:
-    chain = chain_of(artifact, answer=answer_of)
+    chain = make_chain(artifact, answer=answer_of)
     assert chain.get_input_jsonschema()["type"] == "string"
     template = ChatPromptTemplate.from_template("The capital of {land}?") | ScriptedModel(texts=TEXTS)
     for asked, argument, field in (
         (chain, "Where?", "tool_input"),
         (chain.or_else(lambda _: "nobody"), "Where?", "tool_input"),
         (
-            chain_of(taking(artifact, "object"), generator=template, answer=answer_of),
+            make_chain(with_prompt_kind(artifact, "object"), generator=template, answer=answer_of),
             {"land": "Peru"},
             "land",
         ),
@@ -177,12 +177,12 @@ def test_a_tool_made_of_it_takes_a_text_or_the_fields_of_its_template(
 
 
 def test_an_abstention_is_false_and_an_answer_true(artifact: CalibrationArtifact) -> None:
-    assert chain_of(artifact).invoke("x")
-    assert not chain_of(artifact, generator=ScriptedModel(texts=("a|0.9",) * N)).invoke("x")
+    assert make_chain(artifact).invoke("x")
+    assert not make_chain(artifact, generator=ScriptedModel(texts=("a|0.9",) * N)).invoke("x")
 
 
 def test_the_graph_shows_it_as_one_node(artifact: CalibrationArtifact) -> None:
-    graph = (RunnableLambda(str) | chain_of(artifact)).get_graph()
+    graph = (RunnableLambda(str) | make_chain(artifact)).get_graph()
     names = [node.name for node in graph.nodes.values()]
     assert "CFCRunnable" in names
     assert names[-1] == "CFCResult"
@@ -193,17 +193,17 @@ def test_two_chains_of_one_model_do_not_disturb_each_other(
     artifact: CalibrationArtifact, two_levels: CalibrationArtifact
 ) -> None:
     model = ScriptedModel(texts=("a|0.6",) * N)
-    loose, strict = chain_of(two_levels, generator=model, alpha=0.5), chain_of(artifact, generator=model)
+    loose, strict = make_chain(two_levels, generator=model, alpha=0.5), make_chain(artifact, generator=model)
     assert [chain.invoke("x").reason for chain in (loose, strict)] == ["no_candidate_accepted", "answered"]
     assert (model.cache, model.disable_streaming) == (None, False)
 
 
 def test_copies_serve_alike(artifact: CalibrationArtifact) -> None:
-    chain = chain_of(artifact)
+    chain = make_chain(artifact)
     assert chain.model_copy().invoke("x") == chain.invoke("x")
 
 
 def test_no_warning_is_raised_where_nothing_is_wrong(artifact: CalibrationArtifact) -> None:
     # Warnings are errors in these tests; the artifact is unbound, which the guarantee says.
     assert issubclass(FingerprintWarning, UserWarning)
-    assert chain_of(artifact).invoke("x").guarantee.binding == "unbound"
+    assert make_chain(artifact).invoke("x").guarantee.binding == "unbound"

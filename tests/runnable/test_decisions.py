@@ -16,20 +16,16 @@ from langchain_cfc import CalibrationArtifact, CFCResult
 from langchain_cfc.candidates import CandidateBatch
 from langchain_cfc.decision import decide
 from langchain_cfc.sampling import DrawnCandidate
-
-from .parts import (
+from tests.calls import Invoke
+from tests.factories import make_artifact, make_chain, with_prompt_kind
+from tests.fakes import (
     TEXTS,
     N,
     ScriptedModel,
-    Serve,
     answer_of,
     averify,
-    both_ways,
-    chain_of,
-    made_up,
-    plain_artifact,
     score_of,
-    taking,
+    text_from_hash,
     topic_of,
     verify,
 )
@@ -37,9 +33,8 @@ from .parts import (
 PROMPTS = [f"question {number} easy" for number in range(12)]
 
 
-@both_ways
-def test_the_set_holds_what_lies_below_the_threshold(artifact: CalibrationArtifact, serve: Serve) -> None:
-    result = serve(chain_of(artifact), "where?")
+def test_the_set_holds_what_lies_below_the_threshold(artifact: CalibrationArtifact, invoke: Invoke) -> None:
+    result = invoke(make_chain(artifact), "where?")
     assert result.threshold == pytest.approx(0.75)
     assert [one.accepted for one in result.candidates] == [True, False, True, False]
     assert [one.score for one in result.candidates] == [0.3, 0.9, 0.1, 0.8]
@@ -50,40 +45,37 @@ def test_the_set_holds_what_lies_below_the_threshold(artifact: CalibrationArtifa
     assert (result.abstained, result.reason) == (False, "answered")
 
 
-@both_ways
-def test_answers_come_best_first_and_once_each(artifact: CalibrationArtifact, serve: Serve) -> None:
+def test_answers_come_best_first_and_once_each(artifact: CalibrationArtifact, invoke: Invoke) -> None:
     texts = ("lima|0.3", "quito|0.2", "lima|0.1", "quito|0.7")
-    by_text = serve(chain_of(artifact, generator=ScriptedModel(texts=texts)), "where?")
+    by_text = invoke(make_chain(artifact, generator=ScriptedModel(texts=texts)), "where?")
     assert by_text.answers == ("lima|0.1", "quito|0.2", "lima|0.3", "quito|0.7")
-    extracted = serve(chain_of(artifact, generator=ScriptedModel(texts=texts), answer=answer_of), "where?")
+    extracted = invoke(make_chain(artifact, generator=ScriptedModel(texts=texts), answer=answer_of), "where?")
     assert extracted.answers == ("lima", "quito")
     assert extracted.best == "lima"
 
 
 def test_equal_scores_keep_their_draw_order(artifact: CalibrationArtifact) -> None:
     texts = ("c|0.2", "a|0.2", "b|0.1", "d|0.2")
-    result = chain_of(artifact, generator=ScriptedModel(texts=texts), answer=answer_of).invoke("x")
+    result = make_chain(artifact, generator=ScriptedModel(texts=texts), answer=answer_of).invoke("x")
     assert result.answers == ("b", "c", "a", "d")
 
 
-@both_ways
 def test_no_candidate_below_the_threshold_is_an_abstention(
-    artifact: CalibrationArtifact, serve: Serve
+    artifact: CalibrationArtifact, invoke: Invoke
 ) -> None:
     model = ScriptedModel(texts=("a|0.8", "b|0.76", "c|1", "d|0.9"))
-    result = serve(chain_of(artifact, generator=model), "x")
+    result = invoke(make_chain(artifact, generator=model), "x")
     assert (result.abstained, result.reason) == (True, "no_candidate_accepted")
     assert (result.answers, result.best) == ((), None)
     assert result.threshold == pytest.approx(0.75)
 
 
-@both_ways
 def test_a_threshold_at_the_cap_is_an_abstention_of_its_own_kind(
-    by_topics: CalibrationArtifact, serve: Serve
+    by_topics: CalibrationArtifact, invoke: Invoke
 ) -> None:
-    chain = chain_of(by_topics, metadata=topic_of)
-    assert serve(chain, "an easy").reason == "answered"
-    flagged = serve(chain, "a hopeless")
+    chain = make_chain(by_topics, metadata=topic_of)
+    assert invoke(chain, "an easy").reason == "answered"
+    flagged = invoke(chain, "a hopeless")
     assert (flagged.abstained, flagged.reason) == (True, "not_certifiable")
     assert (flagged.answers, flagged.best) == ((), None)
     assert flagged.threshold == float("inf")
@@ -91,15 +83,14 @@ def test_a_threshold_at_the_cap_is_an_abstention_of_its_own_kind(
     assert not any(one.accepted for one in flagged.candidates)
 
 
-@both_ways
-def test_features_are_named_and_those_of_the_prompt(by_topics: CalibrationArtifact, serve: Serve) -> None:
-    result = serve(chain_of(by_topics, metadata=topic_of), "a hopeless")
+def test_features_are_named_and_those_of_the_prompt(by_topics: CalibrationArtifact, invoke: Invoke) -> None:
+    result = invoke(make_chain(by_topics, metadata=topic_of), "a hopeless")
     assert result.features == {"group(topic)=easy": 0.0, "group(topic)=hopeless": 1.0}
 
 
 @pytest.mark.parametrize("verifier", [verify, averify, RunnableLambda(lambda d: verify(**d))])
 def test_every_way_of_calling_decides_alike(artifact: CalibrationArtifact, verifier: Any) -> None:
-    chain = chain_of(artifact, generator=ScriptedModel(), verifier=verifier, answer=answer_of)
+    chain = make_chain(artifact, generator=ScriptedModel(), verifier=verifier, answer=answer_of)
 
     async def all_async() -> list[list[CFCResult]]:
         one_by_one = [await chain.ainvoke(prompt) for prompt in PROMPTS]
@@ -123,8 +114,8 @@ def test_every_way_of_calling_decides_alike(artifact: CalibrationArtifact, verif
 
 
 def test_the_decision_is_that_of_decide(artifact: CalibrationArtifact) -> None:
-    results = chain_of(artifact, generator=ScriptedModel()).batch(PROMPTS)
-    texts = [[made_up(prompt, slot) for slot in range(N)] for prompt in PROMPTS]
+    results = make_chain(artifact, generator=ScriptedModel()).batch(PROMPTS)
+    texts = [[text_from_hash(prompt, slot) for slot in range(N)] for prompt in PROMPTS]
     draws = CandidateBatch.of([[score_of(text) for text in row] for row in texts], texts)
     decisions = decide(artifact, draws)
     assert [[one.accepted for one in result.candidates] for result in results] == decisions.accepted.tolist()
@@ -133,7 +124,7 @@ def test_the_decision_is_that_of_decide(artifact: CalibrationArtifact) -> None:
 
 
 def test_two_hundred_prompts_at_once_give_what_they_give_one_by_one(by_topics: CalibrationArtifact) -> None:
-    chain = chain_of(by_topics, generator=ScriptedModel(), answer=answer_of, metadata=topic_of)
+    chain = make_chain(by_topics, generator=ScriptedModel(), answer=answer_of, metadata=topic_of)
     prompts = [f"question {number} {('easy', 'hopeless')[number % 2]}" for number in range(200)]
     one_by_one = [chain.invoke(prompt) for prompt in prompts]
     assert chain.batch(prompts, {"max_concurrency": 16}) == one_by_one
@@ -146,9 +137,9 @@ def test_two_hundred_prompts_at_once_give_what_they_give_one_by_one(by_topics: C
 
 
 def test_under_unique_each_answer_enters_once() -> None:
-    artifact = plain_artifact(set_rule="unique(all)", extracted=True)
+    artifact = make_artifact(set_rule="unique(all)", extracted=True)
     texts = ("lima|0.3", "quito|0.2", "lima|0.1", "quito|0.7")
-    chain = chain_of(artifact, generator=ScriptedModel(texts=texts), answer=answer_of)
+    chain = make_chain(artifact, generator=ScriptedModel(texts=texts), answer=answer_of)
     result = chain.invoke("where?")
     assert result.answers == ("lima", "quito")
     assert [one.level for one in result.candidates] == [None, 0.2, 0.1, None]
@@ -156,35 +147,32 @@ def test_under_unique_each_answer_enters_once() -> None:
 
 
 def test_under_best_prefix_nothing_after_the_best_enters() -> None:
-    artifact = plain_artifact(set_rule="best_prefix")
+    artifact = make_artifact(set_rule="best_prefix")
     texts = ("a|0.3", "b|0.1", "c|0.2", "d|0.9")
-    result = chain_of(artifact, generator=ScriptedModel(texts=texts)).invoke("x")
+    result = make_chain(artifact, generator=ScriptedModel(texts=texts)).invoke("x")
     assert result.answers == ("b|0.1", "a|0.3")
 
 
-@both_ways
 def test_an_empty_text_is_drawn_and_scored_and_enters_no_set(
-    artifact: CalibrationArtifact, serve: Serve
+    artifact: CalibrationArtifact, invoke: Invoke
 ) -> None:
     def judge(_: Any, candidates: Sequence[DrawnCandidate]) -> list[float]:
         return [0.1 if one.text == "" else 0.9 for one in candidates]
 
     model = ScriptedModel(texts=("a", "", "b", "c"))
-    result = serve(chain_of(artifact, generator=model, verifier=judge), "x")
+    result = invoke(make_chain(artifact, generator=model, verifier=judge), "x")
     assert len(result.candidates) == N
     assert (result.answers, result.best, result.reason) == ((), None, "no_candidate_accepted")
     empty = result.candidates[1]
     assert (empty.score, empty.level, empty.accepted, empty.length) == (0.1, None, False, 0)
 
 
-@both_ways
-def test_an_extractor_may_find_no_answer(artifact: CalibrationArtifact, serve: Serve) -> None:
-    result = serve(chain_of(artifact, answer=lambda _: ""), "x")
+def test_an_extractor_may_find_no_answer(artifact: CalibrationArtifact, invoke: Invoke) -> None:
+    result = invoke(make_chain(artifact, answer=lambda _: ""), "x")
     assert (result.answers, result.best, result.reason) == ((), None, "only_blank_answers")
     assert not any(one.accepted for one in result.candidates)
 
 
-@both_ways
 @pytest.mark.parametrize(
     "generator",
     [
@@ -197,55 +185,52 @@ def test_an_extractor_may_find_no_answer(artifact: CalibrationArtifact, serve: S
     ],
 )
 def test_whatever_draws_messages_or_texts_generates(
-    artifact: CalibrationArtifact, generator: Any, serve: Serve
+    artifact: CalibrationArtifact, generator: Any, invoke: Invoke
 ) -> None:
-    result = serve(chain_of(artifact, generator=generator, answer=answer_of), "where?")
+    result = invoke(make_chain(artifact, generator=generator, answer=answer_of), "where?")
     assert result.answers == ("lima",)
     assert result.candidates[0].text == "lima|0.3"
 
 
-@both_ways
-def test_a_prompt_template_and_a_model_generate_together(artifact: CalibrationArtifact, serve: Serve) -> None:
+def test_a_prompt_template_and_a_model_generate_together(
+    artifact: CalibrationArtifact, invoke: Invoke
+) -> None:
     model = ScriptedModel(texts=TEXTS)
     template: Runnable[Any, Any] = ChatPromptTemplate.from_template("Capital of {land}?")
-    chain = chain_of(taking(artifact, "object"), generator=template | model, answer=answer_of)
-    assert serve(chain, {"land": "Peru"}).answers == ("lima",)
+    chain = make_chain(with_prompt_kind(artifact, "object"), generator=template | model, answer=answer_of)
+    assert invoke(chain, {"land": "Peru"}).answers == ("lima",)
     assert model.drawn == ["Capital of Peru?"] * N
 
 
-@both_ways
-def test_structured_output_is_read_as_canonical_json(artifact: CalibrationArtifact, serve: Serve) -> None:
-    chain = chain_of(
+def test_structured_output_is_read_as_canonical_json(artifact: CalibrationArtifact, invoke: Invoke) -> None:
+    chain = make_chain(
         artifact,
         generator=lambda _: {"town": "Lima", "population": 10},
         verifier=lambda _, candidates: [0.1] * len(candidates),
     )
-    assert serve(chain, "x").answers == ('{"population":10,"town":"Lima"}',)
+    assert invoke(chain, "x").answers == ('{"population":10,"town":"Lima"}',)
 
 
-@both_ways
-def test_the_tokens_of_all_draws_are_counted_once(artifact: CalibrationArtifact, serve: Serve) -> None:
+def test_the_tokens_of_all_draws_are_counted_once(artifact: CalibrationArtifact, invoke: Invoke) -> None:
     usage = UsageMetadata(input_tokens=7, output_tokens=3, total_tokens=10)
-    result = serve(chain_of(artifact, generator=ScriptedModel(texts=TEXTS, usage=usage)), "x")
+    result = invoke(make_chain(artifact, generator=ScriptedModel(texts=TEXTS, usage=usage)), "x")
     assert result.usage == {"input_tokens": 7 * N, "output_tokens": 3 * N, "total_tokens": 10 * N}
 
 
 def test_usage_is_none_where_the_model_does_not_say(artifact: CalibrationArtifact) -> None:
-    assert chain_of(artifact).invoke("x").usage is None
+    assert make_chain(artifact).invoke("x").usage is None
 
 
-@both_ways
-def test_a_rejected_text_is_nowhere_in_the_result(artifact: CalibrationArtifact, serve: Serve) -> None:
-    result = serve(chain_of(artifact, answer=answer_of), "where?")
+def test_a_rejected_text_is_nowhere_in_the_result(artifact: CalibrationArtifact, invoke: Invoke) -> None:
+    result = invoke(make_chain(artifact, answer=answer_of), "where?")
     for text in (result.model_dump_json(), repr(result), result.explain()):
         assert "quito" not in text
         assert "bogota" not in text
     assert "lima|0.3" in result.model_dump_json()
 
 
-@both_ways
-def test_rejected_texts_are_shown_on_demand(artifact: CalibrationArtifact, serve: Serve) -> None:
-    result = serve(chain_of(artifact, answer=answer_of, show_rejected=True), "where?")
+def test_rejected_texts_are_shown_on_demand(artifact: CalibrationArtifact, invoke: Invoke) -> None:
+    result = invoke(make_chain(artifact, answer=answer_of, show_rejected=True), "where?")
     assert [one.text for one in result.candidates] == list(TEXTS)
     assert [one.answer for one in result.candidates] == ["lima", "quito", "lima", "bogota"]
     assert result.answers == ("lima",)
@@ -253,6 +238,6 @@ def test_rejected_texts_are_shown_on_demand(artifact: CalibrationArtifact, serve
 
 def test_the_number_of_candidates_is_the_artifacts() -> None:
     model = ScriptedModel(texts=TEXTS)
-    result = chain_of(plain_artifact(n=2), generator=model).invoke("x")
+    result = make_chain(make_artifact(n=2), generator=model).invoke("x")
     assert len(result.candidates) == 2
     assert len(model.drawn) == 2

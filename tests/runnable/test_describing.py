@@ -11,8 +11,9 @@ from langchain_core.runnables import RunnableLambda
 
 from langchain_cfc import CalibrationArtifact, calibrate
 from langchain_cfc.errors import DescriptionError, FeatureError, FingerprintError
-
-from .parts import N, ScriptedModel, Serve, answer_of, both_ways, by_topic, chain_of, records, topic_of
+from tests.calls import Invoke
+from tests.factories import fit_topics, make_chain, make_records
+from tests.fakes import N, ScriptedModel, answer_of, topic_of
 
 
 @pytest.fixture(scope="module")
@@ -20,7 +21,7 @@ def by_year() -> CalibrationArtifact:
     """A threshold that depends on a number in the metadata."""
     prompts = [
         record.model_copy(update={"metadata": {"year": 1900 + number}})
-        for number, record in enumerate(records(size=200))
+        for number, record in enumerate(make_records(size=200))
     ]
     return calibrate(prompts, alpha=0.25, features="meta(year)")
 
@@ -33,71 +34,66 @@ async def atopic_of(prompt: Any) -> dict[str, str]:
     return topic_of(prompt)
 
 
-@both_ways
 @pytest.mark.parametrize("runnable", [False, True])
 def test_an_extractor_that_raises_fails_the_prompt(
-    artifact: CalibrationArtifact, runnable: bool, serve: Serve
+    artifact: CalibrationArtifact, runnable: bool, invoke: Invoke
 ) -> None:
     def extract(text: str) -> str:
         msg = f"no answer in {text}"
         raise LookupError(msg)
 
-    chain = chain_of(artifact, answer=RunnableLambda(extract) if runnable else extract)
+    chain = make_chain(artifact, answer=RunnableLambda(extract) if runnable else extract)
     with pytest.raises(DescriptionError, match="answer extractor failed with LookupError: no answer") as e:
-        serve(chain, "x")
+        invoke(chain, "x")
     assert isinstance(e.value.__cause__, LookupError)
 
 
-@both_ways
 @pytest.mark.parametrize("answer", [None, 3, b"lima", ["lima"], {"answer": "lima"}])
 def test_an_answer_that_is_no_text_is_refused(
-    artifact: CalibrationArtifact, answer: Any, serve: Serve
+    artifact: CalibrationArtifact, answer: Any, invoke: Invoke
 ) -> None:
     expected = f"returned a {type(answer).__name__} for candidate 0; expected text"
     with pytest.raises(DescriptionError, match=expected):
-        serve(chain_of(artifact, answer=lambda _: answer), "x")
+        invoke(make_chain(artifact, answer=lambda _: answer), "x")
 
 
 def test_an_async_extractor_works_under_ainvoke_alone(artifact: CalibrationArtifact) -> None:
-    chain = chain_of(artifact, answer=aanswer_of)
+    chain = make_chain(artifact, answer=aanswer_of)
     assert asyncio.run(chain.ainvoke("x")).answers == ("lima",)
     with pytest.raises(DescriptionError, match="the answer extractor is async: use ainvoke"):
         chain.invoke("x")
 
 
-@both_ways
-def test_an_extractor_may_be_a_runnable(artifact: CalibrationArtifact, serve: Serve) -> None:
-    assert serve(chain_of(artifact, answer=RunnableLambda(answer_of)), "x").answers == ("lima",)
+def test_an_extractor_may_be_a_runnable(artifact: CalibrationArtifact, invoke: Invoke) -> None:
+    assert invoke(make_chain(artifact, answer=RunnableLambda(answer_of)), "x").answers == ("lima",)
 
 
 def test_a_chain_without_the_metadata_that_its_features_read_is_refused(
     by_topics: CalibrationArtifact,
 ) -> None:
     with pytest.raises(FingerprintError, match="artifact reads the metadata topic: pass metadata="):
-        chain_of(by_topics)
+        make_chain(by_topics)
 
 
-@both_ways
 @pytest.mark.parametrize("describe", [topic_of, RunnableLambda(topic_of)])
 def test_metadata_comes_from_a_function_or_a_runnable(
-    by_topics: CalibrationArtifact, describe: Any, serve: Serve
+    by_topics: CalibrationArtifact, describe: Any, invoke: Invoke
 ) -> None:
-    chain = chain_of(by_topics, metadata=describe)
-    assert [serve(chain, prompt).reason for prompt in ("an easy", "a hopeless")] == [
+    chain = make_chain(by_topics, metadata=describe)
+    assert [invoke(chain, prompt).reason for prompt in ("an easy", "a hopeless")] == [
         "answered",
         "not_certifiable",
     ]
 
 
 def test_an_async_metadata_function_works_under_ainvoke_alone(by_topics: CalibrationArtifact) -> None:
-    chain = chain_of(by_topics, metadata=atopic_of)
+    chain = make_chain(by_topics, metadata=atopic_of)
     assert asyncio.run(chain.ainvoke("a hopeless")).reason == "not_certifiable"
     with pytest.raises(DescriptionError, match="the metadata function is async: use ainvoke"):
         chain.invoke("a hopeless")
 
 
-@both_ways
-def test_metadata_is_settled_before_anything_is_drawn(by_topics: CalibrationArtifact, serve: Serve) -> None:
+def test_metadata_is_settled_before_anything_is_drawn(by_topics: CalibrationArtifact, invoke: Invoke) -> None:
     def describe(_: Any) -> dict[str, str]:
         msg = "no topic"
         raise LookupError(msg)
@@ -106,32 +102,29 @@ def test_metadata_is_settled_before_anything_is_drawn(by_topics: CalibrationArti
     with pytest.raises(
         DescriptionError, match="the metadata function failed with LookupError: no topic"
     ) as e:
-        serve(chain_of(by_topics, generator=model, metadata=describe), "x")
+        invoke(make_chain(by_topics, generator=model, metadata=describe), "x")
     assert isinstance(e.value.__cause__, LookupError)
     assert model.drawn == []
 
 
-@both_ways
 def test_a_category_that_was_not_calibrated_on_is_flagged_and_named(
-    by_topics: CalibrationArtifact, serve: Serve
+    by_topics: CalibrationArtifact, invoke: Invoke
 ) -> None:
-    result = serve(chain_of(by_topics, metadata=topic_of), "about sports")
+    result = invoke(make_chain(by_topics, metadata=topic_of), "about sports")
     assert (result.abstained, result.reason, result.threshold) == (True, "not_certifiable", math.inf)
     assert result.unknown_categories == ("topic",)
     assert "topic is 'sports', which no calibration prompt had" in result.explain()
     assert "Features:" not in result.explain()
-    known = serve(chain_of(by_topics, metadata=topic_of), "about easy")
+    known = invoke(make_chain(by_topics, metadata=topic_of), "about easy")
     assert known.unknown_categories == ()
     assert "no calibration prompt" not in known.explain()
 
 
-@both_ways
-def test_a_missing_key_is_named(by_topics: CalibrationArtifact, serve: Serve) -> None:
+def test_a_missing_key_is_named(by_topics: CalibrationArtifact, invoke: Invoke) -> None:
     with pytest.raises(FeatureError, match=r"no metadata 'topic'.*its metadata keys are: theme"):
-        serve(chain_of(by_topics, metadata=lambda _: {"theme": "easy"}), "x")
+        invoke(make_chain(by_topics, metadata=lambda _: {"theme": "easy"}), "x")
 
 
-@both_ways
 @pytest.mark.parametrize(
     "metadata",
     [
@@ -147,47 +140,46 @@ def test_a_missing_key_is_named(by_topics: CalibrationArtifact, serve: Serve) ->
     ],
 )
 def test_metadata_that_is_no_mapping_to_scalars_is_refused(
-    by_topics: CalibrationArtifact, metadata: Any, serve: Serve
+    by_topics: CalibrationArtifact, metadata: Any, invoke: Invoke
 ) -> None:
     with pytest.raises(DescriptionError, match="expected a mapping to text, finite numbers or booleans"):
-        serve(chain_of(by_topics, metadata=lambda _: metadata), "x")
+        invoke(make_chain(by_topics, metadata=lambda _: metadata), "x")
 
 
-@both_ways
 @pytest.mark.parametrize("year", ["1950", True])
 def test_metadata_that_is_no_finite_number_is_refused_where_one_is_needed(
-    by_year: CalibrationArtifact, year: Any, serve: Serve
+    by_year: CalibrationArtifact, year: Any, invoke: Invoke
 ) -> None:
     with pytest.raises(FeatureError, match="needs a finite number"):
-        serve(chain_of(by_year, metadata=lambda _: {"year": year}), "x")
+        invoke(make_chain(by_year, metadata=lambda _: {"year": year}), "x")
 
 
-@both_ways
-def test_the_threshold_follows_the_metadata(by_year: CalibrationArtifact, serve: Serve) -> None:
+def test_the_threshold_follows_the_metadata(by_year: CalibrationArtifact, invoke: Invoke) -> None:
     # In these records later years have larger success scores.
-    chain = chain_of(by_year, metadata=lambda prompt: {"year": int(prompt)})
-    early, late = serve(chain, "1910"), serve(chain, "2090")
+    chain = make_chain(by_year, metadata=lambda prompt: {"year": int(prompt)})
+    early, late = invoke(chain, "1910"), invoke(chain, "2090")
     assert early.threshold < late.threshold
     assert early.features != late.features
 
 
-@both_ways
-def test_the_extractor_is_asked_once_for_every_candidate(artifact: CalibrationArtifact, serve: Serve) -> None:
+def test_the_extractor_is_asked_once_for_every_candidate(
+    artifact: CalibrationArtifact, invoke: Invoke
+) -> None:
     asked: list[str] = []
 
     def extract(text: str) -> str:
         asked.append(text)
         return "same"
 
-    result = serve(chain_of(artifact, answer=extract), "x")
+    result = invoke(make_chain(artifact, answer=extract), "x")
     assert len(asked) == N
     assert result.answers == ("same",)
 
 
 def test_the_map_is_read_for_its_metadata_and_not_the_records() -> None:
     # The records have a topic; a map that does not read it asks for no metadata function.
-    plain = calibrate(records(), alpha=0.25, features="1")
-    assert chain_of(plain).invoke("x").reason == "answered"
-    grouped = calibrate(records(), alpha=0.25, features=by_topic("easy"))
+    plain = calibrate(make_records(), alpha=0.25, features="1")
+    assert make_chain(plain).invoke("x").reason == "answered"
+    grouped = calibrate(make_records(), alpha=0.25, features=fit_topics("easy"))
     with pytest.raises(FingerprintError):
-        chain_of(grouped)
+        make_chain(grouped)

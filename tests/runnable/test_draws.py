@@ -5,14 +5,11 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
 from langchain_core.caches import InMemoryCache
 from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
-from langchain_core.globals import get_llm_cache, set_llm_cache
 from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_core.prompts import ChatPromptTemplate
@@ -31,17 +28,16 @@ from langchain_cfc.errors import DrawError, SamplingWarning
 from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc.sampling.sampler import TOP_UPS
 from langchain_cfc.verifiers import pointwise
-
-from .parts import (
+from tests.calls import Invoke
+from tests.factories import make_chain
+from tests.fakes import (
     TEXTS,
     N,
-    Runs,
+    RunRecorder,
     ScriptedModel,
-    Serve,
     StreamingModel,
     answer_of,
-    both_ways,
-    chain_of,
+    global_cache,
     score_of,
     slot_of,
 )
@@ -99,7 +95,7 @@ class LastFirstModel(ScriptedModel):
         return result
 
 
-class TokenListener(Runs, _StreamingCallbackHandler[Any]):
+class TokenListener(RunRecorder, _StreamingCallbackHandler[Any]):
     """What a graph that streams messages does: it makes models stream and forwards the tokens of all runs
     that do not carry the tag `nostream`.
     """
@@ -129,16 +125,6 @@ class TokenListener(Runs, _StreamingCallbackHandler[Any]):
         return output
 
 
-@contextmanager
-def global_cache() -> Iterator[InMemoryCache]:
-    before, cache = get_llm_cache(), InMemoryCache()
-    set_llm_cache(cache)
-    try:
-        yield cache
-    finally:
-        set_llm_cache(before)
-
-
 def wrapped(model: ScriptedModel) -> dict[str, Runnable[Any, Any]]:
     """The ways in which users hold a model."""
     text: Runnable[Any, str] = RunnableLambda(lambda message: str(message.text))
@@ -160,54 +146,50 @@ def wrapped(model: ScriptedModel) -> dict[str, Runnable[Any, Any]]:
 WAYS = list(wrapped(ScriptedModel()))
 
 
-@both_ways
 @pytest.mark.parametrize("slot", [0, 2, N - 1])
 def test_a_draw_that_keeps_failing_fails_the_prompt(
-    artifact: CalibrationArtifact, serve: Serve, slot: int
+    artifact: CalibrationArtifact, invoke: Invoke, slot: int
 ) -> None:
     model = ScriptedModel(texts=TEXTS, failing=frozenset({slot}))
     expected = f"1 of {N} candidates could not be drawn, first candidate {slot}"
     with pytest.raises(DrawError, match=expected) as failure:
-        serve(chain_of(artifact, generator=model), "x")
+        invoke(make_chain(artifact, generator=model), "x")
     assert isinstance(failure.value.__cause__, RuntimeError)
     assert str(failure.value.__cause__) == f"no answer in slot {slot}"
     assert len(model.drawn) == N + TOP_UPS
 
 
-@both_ways
 @pytest.mark.parametrize("failures", [1, TOP_UPS])
 def test_candidates_that_failed_are_made_up_for_in_their_slots(
-    artifact: CalibrationArtifact, serve: Serve, failures: int
+    artifact: CalibrationArtifact, invoke: Invoke, failures: int
 ) -> None:
     model = ScriptedModel(texts=TEXTS, failing=frozenset({0, 2}), failures=failures)
-    chain = chain_of(artifact, generator=model, show_rejected=True)
-    assert [one.text for one in serve(chain, "x").candidates] == list(TEXTS)
+    chain = make_chain(artifact, generator=model, show_rejected=True)
+    assert [one.text for one in invoke(chain, "x").candidates] == list(TEXTS)
     assert len(model.drawn) == N + 2 * failures  # what the others returned was kept
 
 
-@both_ways
-def test_all_draws_failing_names_the_first(artifact: CalibrationArtifact, serve: Serve) -> None:
+def test_all_draws_failing_names_the_first(artifact: CalibrationArtifact, invoke: Invoke) -> None:
     generator = ScriptedModel(failing=frozenset(range(N)))
     expected = f"{N} of {N} candidates could not be drawn, first candidate 0"
     with pytest.raises(DrawError, match=expected) as failure:
-        serve(chain_of(artifact, generator=generator), "x")
+        invoke(make_chain(artifact, generator=generator), "x")
     assert str(failure.value.__cause__) == "no answer in slot 0"
     assert len(generator.drawn) == N  # not chance, and not paid for again
 
 
-@both_ways
 def test_neither_verifier_nor_extractor_sees_fewer_than_n(
-    artifact: CalibrationArtifact, serve: Serve
+    artifact: CalibrationArtifact, invoke: Invoke
 ) -> None:
     seen: list[Any] = []
-    chain = chain_of(
+    chain = make_chain(
         artifact,
         generator=ScriptedModel(texts=TEXTS, failing=frozenset({1})),
         verifier=lambda _, candidates: seen.append(candidates),
         answer=seen.append,
     )
     with pytest.raises(DrawError):
-        serve(chain, "x")
+        invoke(chain, "x")
     assert seen == []
 
 
@@ -222,37 +204,34 @@ def test_retries_of_the_generator_mend_a_draw(artifact: CalibrationArtifact) -> 
         return "lima|0.3"
 
     generator = RunnableLambda(draw).with_retry(wait_exponential_jitter=False)
-    result = chain_of(artifact, generator=generator).invoke("x")
+    result = make_chain(artifact, generator=generator).invoke("x")
     assert result.answers == ("lima|0.3",)
     assert len(attempts) == N + 1
 
 
-@both_ways
 @pytest.mark.parametrize("output", [object(), {"a": float("nan")}, [AIMessage("x")], {1: 0, "a": 0}])
 def test_what_cannot_be_read_as_text_is_no_candidate(
-    artifact: CalibrationArtifact, output: Any, serve: Serve
+    artifact: CalibrationArtifact, output: Any, invoke: Invoke
 ) -> None:
     with pytest.raises(DrawError, match=r"candidate 0 is a \w+, which cannot be read as text"):
-        serve(chain_of(artifact, generator=lambda _: output), "x")
+        invoke(make_chain(artifact, generator=lambda _: output), "x")
 
 
-@both_ways
 def test_candidates_are_ordered_by_slot_when_the_last_request_is_answered_first(
-    artifact: CalibrationArtifact, serve: Serve
+    artifact: CalibrationArtifact, invoke: Invoke
 ) -> None:
     model = LastFirstModel()
-    result = serve(chain_of(artifact, generator=model, show_rejected=True), "x")
+    result = invoke(make_chain(artifact, generator=model, show_rejected=True), "x")
     assert model.completed == [3, 2, 1, 0]
     assert [one.text for one in result.candidates] == list(TEXTS)
 
 
 @pytest.mark.parametrize("way", WAYS)
-@both_ways
-def test_a_cache_is_bypassed(artifact: CalibrationArtifact, way: str, serve: Serve) -> None:
+def test_a_cache_is_bypassed(artifact: CalibrationArtifact, way: str, invoke: Invoke) -> None:
     model = ScriptedModel(texts=TEXTS)
     with global_cache() as cache:
         for calls in (1, 2):
-            result = serve(chain_of(artifact, generator=wrapped(model)[way], show_rejected=True), "x")
+            result = invoke(make_chain(artifact, generator=wrapped(model)[way], show_rejected=True), "x")
             assert sorted(str(one.text) for one in result.candidates) == sorted(TEXTS)
             assert len(model.drawn) == N * calls
     # Nor do the draws fill the cache that other parts of a program read.
@@ -261,7 +240,7 @@ def test_a_cache_is_bypassed(artifact: CalibrationArtifact, way: str, serve: Ser
 
 def test_a_cache_of_the_models_own_is_bypassed(artifact: CalibrationArtifact) -> None:
     model = ScriptedModel(texts=TEXTS, cache=InMemoryCache())
-    chain_of(artifact, generator=model).invoke("x")
+    make_chain(artifact, generator=model).invoke("x")
     assert len(model.drawn) == N
     assert model.cache is not False, "the user's own model is left as it was"
 
@@ -277,7 +256,7 @@ def test_without_the_bypass_a_cache_repeats_the_first_draw() -> None:
 
 @pytest.mark.parametrize("way", WAYS)
 def test_no_token_of_a_draw_is_streamed(artifact: CalibrationArtifact, way: str) -> None:
-    chain = chain_of(artifact, generator=wrapped(StreamingModel(texts=TEXTS))[way], answer=answer_of)
+    chain = make_chain(artifact, generator=wrapped(StreamingModel(texts=TEXTS))[way], answer=answer_of)
 
     async def events() -> list[Any]:
         return [event async for event in chain.astream_events("where?", version="v2")]
@@ -306,19 +285,17 @@ def test_the_same_model_on_its_own_does_stream() -> None:
     assert asyncio.run(streamed()) == TEXTS[0]
 
 
-@both_ways
 @pytest.mark.parametrize("way", WAYS)
-def test_a_streaming_graph_forwards_nothing(artifact: CalibrationArtifact, way: str, serve: Serve) -> None:
+def test_a_streaming_graph_forwards_nothing(artifact: CalibrationArtifact, way: str, invoke: Invoke) -> None:
     listener = TokenListener()
-    chain = chain_of(artifact, generator=wrapped(StreamingModel(texts=TEXTS))[way])
-    serve(chain, "where?", config={"callbacks": [listener]})
-    assert [kind for kind, _, _ in listener.seen].count("model") == N
+    chain = make_chain(artifact, generator=wrapped(StreamingModel(texts=TEXTS))[way])
+    invoke(chain, "where?", config={"callbacks": [listener]})
+    assert [kind for kind, _, _ in listener.runs].count("model") == N
     assert listener.tokens == []
 
 
-@both_ways
 def test_a_model_inside_a_function_streams_only_under_the_tag(
-    artifact: CalibrationArtifact, serve: Serve
+    artifact: CalibrationArtifact, invoke: Invoke
 ) -> None:
     # No copy can be made of what a function has closed over; the tag still reaches it.
     model = StreamingModel(texts=TEXTS)
@@ -329,15 +306,14 @@ def test_a_model_inside_a_function_streams_only_under_the_tag(
 
     generator = RunnableLambda(draw)
     with pytest.warns(SamplingWarning, match="out of reach.*StreamingModel in draw") as said:
-        chain = chain_of(artifact, generator=generator)
+        chain = make_chain(artifact, generator=generator)
     assert len(said) == 1
-    serve(chain, "where?", config={"callbacks": [listener]})
+    invoke(chain, "where?", config={"callbacks": [listener]})
     assert listener.tokens
     assert listener.forwarded == []
 
 
-@both_ways
-def test_a_judge_model_does_not_stream(artifact: CalibrationArtifact, serve: Serve) -> None:
+def test_a_judge_model_does_not_stream(artifact: CalibrationArtifact, invoke: Invoke) -> None:
     # A judge may repeat the candidate that it is about to reject.
     listener = TokenListener()
     judge = (
@@ -345,15 +321,14 @@ def test_a_judge_model_does_not_stream(artifact: CalibrationArtifact, serve: Ser
         | StreamingModel(texts=TEXTS)
         | RunnableLambda(lambda message: score_of(str(message.text)))
     )
-    chain = chain_of(artifact, verifier=pointwise(judge))
-    serve(chain, "where?", config={"callbacks": [listener]})
-    assert [kind for kind, _, _ in listener.seen].count("model") == 2 * N
+    chain = make_chain(artifact, verifier=pointwise(judge))
+    invoke(chain, "where?", config={"callbacks": [listener]})
+    assert [kind for kind, _, _ in listener.runs].count("model") == 2 * N
     assert listener.tokens == []
 
 
-@both_ways
 def test_a_model_called_in_a_verifying_function_streams_only_under_the_tag(
-    artifact: CalibrationArtifact, serve: Serve
+    artifact: CalibrationArtifact, invoke: Invoke
 ) -> None:
     model = StreamingModel(texts=TEXTS)
     listener = TokenListener()
@@ -362,11 +337,11 @@ def test_a_model_called_in_a_verifying_function_streams_only_under_the_tag(
         # As users write it: without passing on any config.
         return [score_of(str(model.invoke(one.text).text)) for one in candidates]
 
-    result = serve(chain_of(artifact, verifier=judge), "where?", config={"callbacks": [listener]})
+    result = invoke(make_chain(artifact, verifier=judge), "where?", config={"callbacks": [listener]})
     assert len(result.candidates) == N
     assert listener.tokens
     assert listener.forwarded == []
-    tags = [tags for kind, _, tags in listener.seen if kind == "model" and "cfc:candidate" not in tags]
+    tags = [tags for kind, _, tags in listener.runs if kind == "model" and "cfc:candidate" not in tags]
     assert [sorted(one) for one in tags] == [["cfc:verifier", "nostream"]] * N
 
 
@@ -380,34 +355,32 @@ def test_a_model_awaited_in_a_verifying_function_streams_only_under_the_tag(
         said = await asyncio.gather(*(model.ainvoke(one.text) for one in candidates))
         return [score_of(str(one.text)) for one in said]
 
-    asyncio.run(chain_of(artifact, verifier=judge).ainvoke("where?", {"callbacks": [listener]}))
+    asyncio.run(make_chain(artifact, verifier=judge).ainvoke("where?", {"callbacks": [listener]}))
     assert listener.tokens
     assert listener.forwarded == []
 
 
-@both_ways
-def test_child_runs_have_names_and_tags(artifact: CalibrationArtifact, serve: Serve) -> None:
-    runs = Runs()
-    chain = chain_of(
+def test_child_runs_have_names_and_tags(artifact: CalibrationArtifact, invoke: Invoke) -> None:
+    runs = RunRecorder()
+    chain = make_chain(
         artifact,
         verifier=RunnableLambda(lambda _: [0.1] * N, name="judge"),
         answer=RunnableLambda(answer_of, name="extract"),
     )
     config = {"callbacks": [runs], "run_name": "ask", "tags": ["mine"]}
-    serve(chain, "where?", config=config)
-    kinds = [(kind, name) for kind, name, _ in runs.seen]
+    invoke(chain, "where?", config=config)
+    kinds = [(kind, name) for kind, name, _ in runs.runs]
     assert kinds[0] == ("chain", "ask")
     assert [kind for kind, _ in kinds].count("model") == N
     assert kinds.count(("chain", "judge")) == 1
     assert kinds.count(("chain", "extract")) == N
-    draws = sorted(sorted(tags) for kind, _, tags in runs.seen if kind == "model")
+    draws = sorted(sorted(tags) for kind, _, tags in runs.runs if kind == "model")
     assert draws == [["cfc:candidate", f"cfc:candidate:{slot}", "mine", "nostream"] for slot in range(N)]
-    judged = [sorted(tags) for _, name, tags in runs.seen if name == "judge"]
+    judged = [sorted(tags) for _, name, tags in runs.runs if name == "judge"]
     assert judged == [["cfc:verifier", "mine", "nostream"]]
 
 
-@both_ways
-def test_the_draws_of_a_prompt_run_at_the_same_time(artifact: CalibrationArtifact, serve: Serve) -> None:
+def test_the_draws_of_a_prompt_run_at_the_same_time(artifact: CalibrationArtifact, invoke: Invoke) -> None:
     # None gets past the barrier before all have come to it.
     everyone = threading.Barrier(N, timeout=PATIENCE)
 
@@ -415,11 +388,10 @@ def test_the_draws_of_a_prompt_run_at_the_same_time(artifact: CalibrationArtifac
         everyone.wait()
         return "lima|0.3"
 
-    assert serve(chain_of(artifact, generator=draw), "x").best == "lima|0.3"
+    assert invoke(make_chain(artifact, generator=draw), "x").best == "lima|0.3"
 
 
-@both_ways
-def test_max_concurrency_one_draws_one_after_the_other(artifact: CalibrationArtifact, serve: Serve) -> None:
+def test_max_concurrency_one_draws_one_after_the_other(artifact: CalibrationArtifact, invoke: Invoke) -> None:
     steps: list[str] = []
 
     def draw(_: Any) -> str:
@@ -428,5 +400,5 @@ def test_max_concurrency_one_draws_one_after_the_other(artifact: CalibrationArti
         steps.append("answered")
         return "lima|0.3"
 
-    serve(chain_of(artifact, generator=draw), "x", config={"max_concurrency": 1})
+    invoke(make_chain(artifact, generator=draw), "x", config={"max_concurrency": 1})
     assert steps == ["asked", "answered"] * N

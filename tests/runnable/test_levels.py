@@ -12,8 +12,9 @@ from langchain_core.runnables import ConfigurableField, Runnable
 
 from langchain_cfc import CalibrationArtifact, CFCResult, CFCRunnable
 from langchain_cfc.errors import InputError
-
-from .parts import TEXTS, ScriptedModel, Serve, both_ways, chain_of, topic_of
+from tests.calls import Invoke
+from tests.factories import make_chain
+from tests.fakes import TEXTS, ScriptedModel, topic_of
 
 THRESHOLDS = {"0.25": 0.75, "0.5": 0.5}
 
@@ -51,7 +52,7 @@ def by_call_config(chain: CFCRunnable, alpha: Any) -> CFCResult:
 
 
 def by_field(chain: CFCRunnable, alpha: Any) -> CFCResult:
-    return chain_of(chain.artifact, generator=chain.generator, alpha=alpha).invoke("x")
+    return make_chain(chain.artifact, generator=chain.generator, alpha=alpha).invoke("x")
 
 
 WAYS = [
@@ -71,7 +72,7 @@ Way = Callable[[CFCRunnable, Any], CFCResult]
 @each_way
 @pytest.mark.parametrize("alpha", ["0.25", 0.25, "0.250", Decimal("0.5"), 0.5])
 def test_the_level_chosen_is_the_one_served(two_levels: CalibrationArtifact, way: Way, alpha: Any) -> None:
-    result = way(chain_of(two_levels), alpha)
+    result = way(make_chain(two_levels), alpha)
     text = "0.5" if float(alpha) == 0.5 else "0.25"
     assert result.threshold == pytest.approx(THRESHOLDS[text])
     assert result.guarantee.alpha == text
@@ -93,40 +94,38 @@ def test_a_level_not_held_is_refused_before_anything_is_drawn(
 ) -> None:
     model = ScriptedModel(texts=TEXTS)
     with pytest.raises(InputError, match=expected):
-        way(chain_of(two_levels, generator=model), alpha)
+        way(make_chain(two_levels, generator=model), alpha)
     assert model.drawn == []
 
 
-@both_ways
 def test_several_levels_and_none_chosen_is_refused_before_anything_is_drawn(
-    two_levels: CalibrationArtifact, serve: Serve
+    two_levels: CalibrationArtifact, invoke: Invoke
 ) -> None:
     model = ScriptedModel(texts=TEXTS)
     asked: list[Any] = []
-    chain = chain_of(two_levels, generator=model, metadata=asked.append)
+    chain = make_chain(two_levels, generator=model, metadata=asked.append)
     with pytest.raises(InputError, match=r"several levels \(0.25, 0.5\): say which"):
-        serve(chain, "x")
+        invoke(chain, "x")
     assert (model.drawn, asked) == ([], [])
 
 
 def test_the_only_level_need_not_be_chosen(artifact: CalibrationArtifact) -> None:
-    chain = chain_of(artifact)
+    chain = make_chain(artifact)
     assert chain.invoke("x") == chain.invoke("x", alpha="0.25")
 
 
 def test_the_call_overrules_the_field(two_levels: CalibrationArtifact) -> None:
-    chain = chain_of(two_levels, alpha="0.25")
+    chain = make_chain(two_levels, alpha="0.25")
     assert chain.invoke("x").guarantee.alpha == "0.25"
     assert chain.invoke("x", alpha="0.5").guarantee.alpha == "0.5"
     # And only for that call.
     assert chain.invoke("x").guarantee.alpha == "0.25"
 
 
-@both_ways
-def test_no_other_argument_is_swallowed(artifact: CalibrationArtifact, serve: Serve) -> None:
+def test_no_other_argument_is_swallowed(artifact: CalibrationArtifact, invoke: Invoke) -> None:
     model = ScriptedModel(texts=TEXTS)
     with pytest.raises(TypeError, match="temperature"):
-        serve(chain_of(artifact, generator=model), "x", temperature=0.2)
+        invoke(make_chain(artifact, generator=model), "x", temperature=0.2)
     assert model.drawn == []
 
 
@@ -136,13 +135,13 @@ def test_no_other_argument_is_swallowed(artifact: CalibrationArtifact, serve: Se
 def test_what_was_checked_cannot_be_exchanged_afterwards(
     two_levels: CalibrationArtifact, field: str, value: Any
 ) -> None:
-    chain = chain_of(two_levels, alpha="0.25")
+    chain = make_chain(two_levels, alpha="0.25")
     with pytest.raises(ValueError, match="frozen"):
         setattr(chain, field, value)
 
 
 def test_sets_are_nested_in_the_level(two_levels: CalibrationArtifact) -> None:
-    chain = chain_of(two_levels, generator=ScriptedModel())
+    chain = make_chain(two_levels, generator=ScriptedModel())
     strict = chain.batch([str(number) for number in range(40)], alpha="0.25")
     loose = chain.batch([str(number) for number in range(40)], alpha="0.5")
     pairs = list(zip(strict, loose, strict=True))
@@ -151,4 +150,4 @@ def test_sets_are_nested_in_the_level(two_levels: CalibrationArtifact) -> None:
 
 
 def test_a_metadata_function_that_no_feature_reads_may_stay(two_levels: CalibrationArtifact) -> None:
-    assert not chain_of(two_levels, metadata=topic_of, alpha="0.5").invoke("an easy").abstained
+    assert not make_chain(two_levels, metadata=topic_of, alpha="0.5").invoke("an easy").abstained

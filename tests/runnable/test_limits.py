@@ -14,8 +14,8 @@ from langchain_core.runnables import ConfigurableField, Runnable, RunnableConfig
 from langchain_cfc import CalibrationArtifact, CFCRunnable
 from langchain_cfc.errors import DrawError, ServingTimeoutError
 from langchain_cfc.verifiers import pointwise
-
-from .parts import N, chain_of
+from tests.factories import make_chain
+from tests.fakes import N
 
 # Long enough for the slowest machine; it only passes where a test would otherwise hang.
 PATIENCE = 30.0
@@ -66,7 +66,7 @@ class Gauge:
     def chain(self, artifact: CalibrationArtifact, **fields: Any) -> CFCRunnable:
         """A chain of both."""
         judge = pointwise(RunnableLambda(self._pair, self._apair))
-        return chain_of(artifact, generator=RunnableLambda(self.draw, self.adraw), verifier=judge, **fields)
+        return make_chain(artifact, generator=RunnableLambda(self.draw, self.adraw), verifier=judge, **fields)
 
     def _pair(self, pair: dict[str, Any]) -> float:
         return self.judge(pair["prompt"], pair["candidate"])
@@ -151,7 +151,7 @@ def test_a_fallback_does_not_see_the_limit(artifact: CalibrationArtifact) -> Non
         seen.append(config.get("configurable"))
         return "somebody knows"
 
-    unsure = chain_of(artifact, max_answers=1, generator=Gauge().draw).or_else(RunnableLambda(ask))
+    unsure = make_chain(artifact, max_answers=1, generator=Gauge().draw).or_else(RunnableLambda(ask))
     unsure.batch(PROMPTS, {"max_concurrency": 2, "configurable": {"mine": 1}})
     assert seen == [{"mine": 1}] * len(PROMPTS)
 
@@ -164,7 +164,7 @@ def test_the_limit_is_nobody_elses_business(artifact: CalibrationArtifact) -> No
         seen.append(dict(config.get("configurable") or {}))
         return "lima|0.3"
 
-    chain = chain_of(artifact, generator=draw)
+    chain = make_chain(artifact, generator=draw)
     chain.batch(PROMPTS, {"max_concurrency": 2, "configurable": {"mine": 1}})
     assert [set(one) for one in seen] == [{"mine"}] * (N * len(PROMPTS))
 
@@ -182,13 +182,13 @@ def test_concurrency_and_level_can_be_configured(two_levels: CalibrationArtifact
 
 def test_the_number_of_candidates_cannot_be_configured(artifact: CalibrationArtifact) -> None:
     with pytest.raises(ValueError, match="Configuration key n not found"):
-        chain_of(artifact).configurable_fields(n=ConfigurableField(id="n"))
+        make_chain(artifact).configurable_fields(n=ConfigurableField(id="n"))
 
 
 @pytest.mark.parametrize("wrong", [{"timeout": 0}, {"timeout": float("inf")}, {"max_concurrency": 0}])
 def test_limits_that_cannot_be_kept_are_refused(artifact: CalibrationArtifact, wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(wrong))):
-        chain_of(artifact, **wrong)
+        make_chain(artifact, **wrong)
 
 
 def test_a_prompt_that_takes_too_long_is_an_error(artifact: CalibrationArtifact) -> None:
@@ -198,7 +198,7 @@ def test_a_prompt_that_takes_too_long_is_an_error(artifact: CalibrationArtifact)
         assert go_on.wait(PATIENCE)
         return "lima|0.3"
 
-    chain = chain_of(artifact, generator=draw, timeout=0.05)
+    chain = make_chain(artifact, generator=draw, timeout=0.05)
     with pytest.raises(ServingTimeoutError, match=r"not decided within 0\.05 seconds"):
         chain.invoke("x")
     go_on.set()
@@ -215,7 +215,7 @@ def test_a_late_prompt_starts_no_further_call(artifact: CalibrationArtifact) -> 
         verified.set()
         return [0.3] * len(candidates)
 
-    chain = chain_of(artifact, generator=draw, verifier=verify, timeout=0.05)
+    chain = make_chain(artifact, generator=draw, verifier=verify, timeout=0.05)
     before = set(threading.enumerate())
     with pytest.raises(ServingTimeoutError):
         chain.invoke("x")
@@ -240,7 +240,7 @@ def test_a_late_prompt_is_cancelled(artifact: CalibrationArtifact) -> None:
 
     async def served() -> None:
         with pytest.raises(ServingTimeoutError, match=r"not decided within 0\.05 seconds"):
-            await chain_of(artifact, generator=draw, timeout=0.05, max_concurrency=2).ainvoke("x")
+            await make_chain(artifact, generator=draw, timeout=0.05, max_concurrency=2).ainvoke("x")
         assert asyncio.all_tasks() == {asyncio.current_task()}
 
     asyncio.run(served())
@@ -249,9 +249,9 @@ def test_a_late_prompt_is_cancelled(artifact: CalibrationArtifact) -> None:
 
 @pytest.mark.parametrize("asynchronous", [False, True])
 def test_a_prompt_in_time_is_served(artifact: CalibrationArtifact, asynchronous: bool) -> None:
-    chain = chain_of(artifact, timeout=PATIENCE)
+    chain = make_chain(artifact, timeout=PATIENCE)
     result = asyncio.run(chain.ainvoke("x")) if asynchronous else chain.invoke("x")
-    assert result == chain_of(artifact).invoke("x")
+    assert result == make_chain(artifact).invoke("x")
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
@@ -261,13 +261,13 @@ def test_other_errors_stay_what_they_are_under_a_timeout(
     def draw(_: Any) -> str:
         raise TimeoutError
 
-    chain = chain_of(artifact, generator=draw, timeout=PATIENCE)
+    chain = make_chain(artifact, generator=draw, timeout=PATIENCE)
     with pytest.raises(DrawError, match="4 of 4 candidates could not be drawn"):
         asyncio.run(chain.ainvoke("x")) if asynchronous else chain.invoke("x")
 
 
 def test_one_chain_inside_another_does_not_stand_still(artifact: CalibrationArtifact) -> None:
-    inner = chain_of(artifact, max_concurrency=1).as_answer(text=True)
-    outer = chain_of(artifact, generator=inner, max_concurrency=1)
+    inner = make_chain(artifact, max_concurrency=1).as_answer(text=True)
+    outer = make_chain(artifact, generator=inner, max_concurrency=1)
     assert outer.invoke("x").answers == ("lima|0.1",)
     assert asyncio.run(outer.ainvoke("x")).answers == ("lima|0.1",)

@@ -6,42 +6,28 @@ import asyncio
 import copy
 import json
 import pickle
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 from langchain_core.language_models import FakeListChatModel
 from langchain_core.load import dumps
 from langchain_core.messages import AIMessage, HumanMessage
-from langchain_core.runnables import Runnable, RunnableLambda
+from langchain_core.runnables import RunnableLambda
 from langchain_openai import ChatOpenAI
 from pydantic import SecretStr
 
 from langchain_cfc import CalibrationArtifact, CFCChatModel, CFCResult
 from langchain_cfc.errors import AbstentionError, CFCError, DrawError, InputError, ServingError
 from langchain_cfc.runnable import Answer, OrElse
-
-from .parts import TEXTS, N, Runs, ScriptedModel, StreamingModel, answer_of, chain_of
+from tests.calls import Invoke
+from tests.factories import make_chain
+from tests.fakes import TEXTS, N, RunRecorder, ScriptedModel, StreamingModel, answer_of
 
 HOPELESS = ("a|0.9", "b|0.9", "c|0.8", "d|1.0")
 
-Invoke = Callable[[Runnable[Any, Any], Any], Any]
 
-
-def invoked(chain: Runnable[Any, Any], prompt: Any) -> Any:
-    return chain.invoke(prompt)
-
-
-def ainvoked(chain: Runnable[Any, Any], prompt: Any) -> Any:
-    return asyncio.run(chain.ainvoke(prompt))
-
-
-both_ways = pytest.mark.parametrize("invoke", [invoked, ainvoked])
-
-
-@both_ways
 def test_an_answer_is_a_message_with_its_decision(artifact: CalibrationArtifact, invoke: Invoke) -> None:
-    chain = chain_of(artifact, answer=answer_of)
+    chain = make_chain(artifact, answer=answer_of)
     message = invoke(chain.as_answer(), "x")
     assert isinstance(message, AIMessage)
     assert message.text == "lima"
@@ -55,9 +41,8 @@ def test_an_answer_is_a_message_with_its_decision(artifact: CalibrationArtifact,
     assert "quito" not in message.model_dump_json()
 
 
-@both_ways
 def test_an_abstention_is_said_in_the_users_words(artifact: CalibrationArtifact, invoke: Invoke) -> None:
-    chain = chain_of(artifact, generator=ScriptedModel(texts=HOPELESS))
+    chain = make_chain(artifact, generator=ScriptedModel(texts=HOPELESS))
     message = invoke(chain.as_answer(abstain_message="No idea."), "x")
     assert message.text == "No idea."
     assert message.response_metadata["cfc"]["reason"] == "no_candidate_accepted"
@@ -66,18 +51,18 @@ def test_an_abstention_is_said_in_the_users_words(artifact: CalibrationArtifact,
 
 def test_an_answer_bears_the_usage_of_all_draws(artifact: CalibrationArtifact) -> None:
     model = ScriptedModel(texts=TEXTS, usage={"input_tokens": 2, "output_tokens": 1, "total_tokens": 3})
-    message = chain_of(artifact, generator=model).as_answer().invoke("x")
+    message = make_chain(artifact, generator=model).as_answer().invoke("x")
     assert isinstance(message, AIMessage)
     assert message.usage_metadata is not None
     assert message.usage_metadata == message.response_metadata["cfc"]["usage"]
     assert message.usage_metadata["total_tokens"] == 3 * N
-    silent = chain_of(artifact).as_answer().invoke("x")
+    silent = make_chain(artifact).as_answer().invoke("x")
     assert isinstance(silent, AIMessage)
     assert silent.usage_metadata is None
 
 
 def test_a_message_holds_its_decision_in_a_few_hundred_bytes(artifact: CalibrationArtifact) -> None:
-    chain = chain_of(artifact)
+    chain = make_chain(artifact)
     message = chain.as_answer().invoke("x")
     assert isinstance(message, AIMessage)
     assert len(json.dumps(message.response_metadata)) < 500
@@ -88,8 +73,8 @@ def test_a_message_holds_its_decision_in_a_few_hundred_bytes(artifact: Calibrati
 def test_the_guarantee_of_another_chains_message_is_not_made_up(
     artifact: CalibrationArtifact, two_levels: CalibrationArtifact
 ) -> None:
-    chain = chain_of(artifact)
-    message = chain_of(two_levels, alpha="0.5").as_answer().invoke("x")
+    chain = make_chain(artifact)
+    message = make_chain(two_levels, alpha="0.5").as_answer().invoke("x")
     assert isinstance(message, AIMessage)
     with pytest.raises(InputError, match=f"answered under alpha = 0.5 of the artifact {two_levels.digest}"):
         chain.guarantee_of(message)
@@ -98,23 +83,21 @@ def test_the_guarantee_of_another_chains_message_is_not_made_up(
             chain.guarantee_of(other)
 
 
-@both_ways
 def test_a_fallback_is_asked_only_on_abstention(artifact: CalibrationArtifact, invoke: Invoke) -> None:
     asked: list[Any] = []
-    answers = chain_of(artifact).or_else(asked.append)
+    answers = make_chain(artifact).or_else(asked.append)
     assert invoke(answers, "x").best == "lima|0.1"
     assert asked == []
-    abstains = chain_of(artifact, generator=ScriptedModel(texts=HOPELESS))
+    abstains = make_chain(artifact, generator=ScriptedModel(texts=HOPELESS))
     escalated = abstains.or_else(lambda prompt: f"a person was asked: {prompt}")
     assert invoke(escalated, "where?") == "a person was asked: where?"
 
 
-@both_ways
 def test_a_stronger_chain_answers_under_its_own_artifact(
     artifact: CalibrationArtifact, two_levels: CalibrationArtifact, invoke: Invoke
 ) -> None:
-    weak = chain_of(artifact, generator=ScriptedModel(texts=HOPELESS))
-    strong = chain_of(two_levels, alpha="0.5")
+    weak = make_chain(artifact, generator=ScriptedModel(texts=HOPELESS))
+    strong = make_chain(two_levels, alpha="0.5")
     result = invoke(weak.or_else(strong), "x")
     assert result.guarantee.artifact_digest == two_levels.digest != artifact.digest
     # And on: each escalates to the next.
@@ -122,23 +105,21 @@ def test_a_stronger_chain_answers_under_its_own_artifact(
     assert invoke(both_weak, "x") == "nobody knows"
 
 
-@both_ways
 @pytest.mark.parametrize(
     "said", ["a person's words", AIMessage("a person's words"), HumanMessage("a person's words")]
 )
 def test_what_a_fallback_says_claims_no_guarantee(
     artifact: CalibrationArtifact, said: Any, invoke: Invoke
 ) -> None:
-    chain = chain_of(artifact, generator=ScriptedModel(texts=HOPELESS)).or_else(lambda _: said)
+    chain = make_chain(artifact, generator=ScriptedModel(texts=HOPELESS)).or_else(lambda _: said)
     message = invoke(chain.as_answer(), "x")
     assert isinstance(message, AIMessage)
     assert message.text == "a person's words"
     assert message.response_metadata["cfc"] == {"guarantee": None}
 
 
-@both_ways
 def test_a_fallback_that_returns_nothing_is_no_answer(artifact: CalibrationArtifact, invoke: Invoke) -> None:
-    abstains = chain_of(artifact, generator=ScriptedModel(texts=HOPELESS))
+    abstains = make_chain(artifact, generator=ScriptedModel(texts=HOPELESS))
     notified: list[Any] = []
     for chain in (abstains.or_else(notified.append), abstains.or_else(notified.append).as_answer()):
         with pytest.raises(ServingError, match=r"fallback .* of or_else returned None, which is no answer"):
@@ -148,12 +129,11 @@ def test_a_fallback_that_returns_nothing_is_no_answer(artifact: CalibrationArtif
         Answer().to_message(None)
 
 
-@both_ways
 def test_an_abstention_that_is_raised_triggers_fallbacks(
     artifact: CalibrationArtifact, invoke: Invoke
 ) -> None:
     model = ScriptedModel(texts=HOPELESS)
-    raising = chain_of(artifact, generator=model, on_abstain="raise")
+    raising = make_chain(artifact, generator=model, on_abstain="raise")
     with pytest.raises(AbstentionError, match="abstained with the reason 'no_candidate_accepted'") as raised:
         invoke(raising, "where?")
     assert raised.value.result == invoke(raising.model_copy(update={"on_abstain": "return"}), "where?")
@@ -161,11 +141,11 @@ def test_an_abstention_that_is_raised_triggers_fallbacks(
     caught = raising.with_fallbacks([someone], exceptions_to_handle=(AbstentionError,))
     assert invoke(caught, "where?") == "asked: where?"
     # A result that is returned triggers none: that is what `or_else` is for, which takes both alike.
-    returning = chain_of(artifact, generator=model)
+    returning = make_chain(artifact, generator=model)
     assert not invoke(returning.with_fallbacks([someone]), "where?")
     for chain in (returning, raising):
         assert invoke(chain.or_else(someone), "where?") == "asked: where?"
-    answered = chain_of(artifact, on_abstain="raise").with_fallbacks([someone])
+    answered = make_chain(artifact, on_abstain="raise").with_fallbacks([someone])
     assert invoke(answered, "where?").best == "lima|0.1"
     # So does a chat model around it.
     facade = CFCChatModel(chain=raising).with_fallbacks([FakeListChatModel(responses=["Ada"])])
@@ -174,7 +154,7 @@ def test_an_abstention_that_is_raised_triggers_fallbacks(
 
 def test_nothing_is_drawn_again_because_it_was_abstained(artifact: CalibrationArtifact) -> None:
     model = ScriptedModel(texts=HOPELESS)
-    raising = chain_of(artifact, generator=model, on_abstain="raise")
+    raising = make_chain(artifact, generator=model, on_abstain="raise")
     for types in ((Exception,), (CFCError, OSError), (AbstentionError,)):
         with pytest.raises(InputError, match="this would draw again after an abstention"):
             raising.with_retry(retry_if_exception_type=types)
@@ -183,37 +163,36 @@ def test_nothing_is_drawn_again_because_it_was_abstained(artifact: CalibrationAr
     with pytest.raises(AbstentionError):
         raising.with_retry(retry_if_exception_type=(ServingError,)).invoke("x")
     assert len(model.drawn) == N
-    chain_of(artifact).with_retry().invoke("x")
+    make_chain(artifact).with_retry().invoke("x")
 
 
-@both_ways
 def test_errors_are_not_for_the_fallback(artifact: CalibrationArtifact, invoke: Invoke) -> None:
-    broken = chain_of(artifact, generator=ScriptedModel(failing=frozenset(range(N))))
+    broken = make_chain(artifact, generator=ScriptedModel(failing=frozenset(range(N))))
     with pytest.raises(DrawError):
         invoke(broken.or_else(lambda _: "x"), "x")
 
 
 def test_the_level_of_a_call_is_the_first_ones(two_levels: CalibrationArtifact) -> None:
     model = ScriptedModel(texts=("a|0.6",) * N)
-    chain = chain_of(two_levels, generator=model, alpha=0.25).or_else(lambda _: "escalated")
+    chain = make_chain(two_levels, generator=model, alpha=0.25).or_else(lambda _: "escalated")
     assert chain.invoke("x").best == "a|0.6"
     assert chain.invoke("x", alpha=0.5) == "escalated"
 
 
 def test_runs_hang_under_their_names(artifact: CalibrationArtifact) -> None:
-    runs = Runs()
-    chain = chain_of(artifact, generator=ScriptedModel(texts=HOPELESS)).or_else(
+    runs = RunRecorder()
+    chain = make_chain(artifact, generator=ScriptedModel(texts=HOPELESS)).or_else(
         RunnableLambda(lambda _: "x", name="person")
     )
     chain.invoke("x", {"callbacks": [runs]})
-    names = [name for kind, name, _ in runs.seen if kind == "chain"]
+    names = [name for kind, name, _ in runs.runs if kind == "chain"]
     assert names == ["OrElse", "CFCRunnable", "person"]
 
 
 @pytest.mark.parametrize("texts", [TEXTS, HOPELESS])
 def test_a_stream_holds_the_decision_only(artifact: CalibrationArtifact, texts: Any) -> None:
     model = StreamingModel(texts=texts)
-    chain = chain_of(artifact, generator=model).or_else(lambda _: "a person").as_answer()
+    chain = make_chain(artifact, generator=model).or_else(lambda _: "a person").as_answer()
     (streamed,) = list[Any](chain.stream("x"))
 
     async def parts() -> list[Any]:
@@ -227,7 +206,7 @@ def test_a_stream_holds_the_decision_only(artifact: CalibrationArtifact, texts: 
 def test_sets_of_too_many_answers_are_withheld(artifact: CalibrationArtifact) -> None:
     texts = ("a|0.1", "b|0.2", "c|0.3", "d|0.9")
     model = ScriptedModel(texts=texts)
-    result = chain_of(artifact, generator=model, max_answers=2).invoke("x")
+    result = make_chain(artifact, generator=model, max_answers=2).invoke("x")
     assert (result.abstained, result.reason, result.answers, result.best) == (
         True,
         "too_many_answers",
@@ -237,18 +216,18 @@ def test_sets_of_too_many_answers_are_withheld(artifact: CalibrationArtifact) ->
     # The full set is there for whoever shows it.
     assert [one.text for one in result.candidates if one.accepted] == list(texts[:3])
     assert "more distinct answers than may be returned" in result.explain()
-    allowed = chain_of(artifact, generator=model, max_answers=3).invoke("x")
+    allowed = make_chain(artifact, generator=model, max_answers=3).invoke("x")
     assert (allowed.reason, len(allowed.answers)) == ("answered", 3)
 
 
 def test_equal_answers_are_not_too_many(artifact: CalibrationArtifact) -> None:
-    chain = chain_of(artifact, answer=answer_of, max_answers=1)
+    chain = make_chain(artifact, answer=answer_of, max_answers=1)
     assert chain.invoke("x").answers == ("lima",)
 
 
 def test_the_guarantee_says_what_withholding_costs(artifact: CalibrationArtifact) -> None:
-    stated = chain_of(artifact, max_answers=2).invoke("x").guarantee.not_promised
-    silent = chain_of(artifact).invoke("x").guarantee.not_promised
+    stated = make_chain(artifact, max_answers=2).invoke("x").guarantee.not_promised
+    silent = make_chain(artifact).invoke("x").guarantee.not_promised
     assert [line for line in stated if line not in silent] == [line for line in stated if "withheld" in line]
     assert len(stated) == len(silent) + 1
 
@@ -256,11 +235,11 @@ def test_the_guarantee_says_what_withholding_costs(artifact: CalibrationArtifact
 @pytest.mark.parametrize("wrong", [0, -1, 1.5])
 def test_the_most_answers_are_a_whole_number(artifact: CalibrationArtifact, wrong: Any) -> None:
     with pytest.raises(ValueError, match="max_answers"):
-        chain_of(artifact, max_answers=wrong)
+        make_chain(artifact, max_answers=wrong)
 
 
 def test_graphs_are_readable(artifact: CalibrationArtifact) -> None:
-    chain = chain_of(artifact)
+    chain = make_chain(artifact)
     names = [node.name for node in chain.get_graph().nodes.values()]
     assert names == ["CFCRunnableInput", "ScriptedModel", "verify", "CFCRunnable", "CFCResult"]
     assert "4" in chain.get_graph().draw_mermaid()
@@ -270,7 +249,7 @@ def test_graphs_are_readable(artifact: CalibrationArtifact) -> None:
 
 
 def test_copies_and_pickles_answer_alike(artifact: CalibrationArtifact) -> None:
-    chain = chain_of(artifact, generator=FakeListChatModel(responses=["lima|0.1"])).or_else(answer_of)
+    chain = make_chain(artifact, generator=FakeListChatModel(responses=["lima|0.1"])).or_else(answer_of)
     for one in (copy.copy(chain), copy.deepcopy(chain), pickle.loads(pickle.dumps(chain))):  # noqa: S301 - its own
         assert isinstance(one, OrElse)
         assert isinstance(one.invoke("x"), CFCResult)
@@ -279,13 +258,13 @@ def test_copies_and_pickles_answer_alike(artifact: CalibrationArtifact) -> None:
 
 def test_what_is_written_of_a_chain_holds_no_numbers_of_its_artifact(artifact: CalibrationArtifact) -> None:
     # LangChain writes what it cannot load again as its repr: short, and without prompts.
-    chain = chain_of(artifact, generator=FakeListChatModel(responses=["lima|0.1"]))
+    chain = make_chain(artifact, generator=FakeListChatModel(responses=["lima|0.1"]))
     assert len(dumps(chain)) < 1000
 
 
 def test_what_is_written_of_a_chain_holds_no_key(artifact: CalibrationArtifact) -> None:
     model = ChatOpenAI(model="gpt-4o-mini", api_key=SecretStr("sk-very-secret"))
-    chain = chain_of(artifact, generator=model)
+    chain = make_chain(artifact, generator=model)
     for written in (
         dumps(chain),
         repr(chain),

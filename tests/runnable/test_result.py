@@ -11,8 +11,8 @@ import pytest
 from pydantic import BaseModel, ValidationError
 
 from langchain_cfc import CalibrationArtifact, CFCResult
-
-from .parts import ScriptedModel, answer_of, chain_of, plain_artifact, topic_of
+from tests.factories import make_artifact, make_chain
+from tests.fakes import ScriptedModel, answer_of, topic_of
 
 REASONS = {
     "answered": ("an easy", ("lima|0.3", "quito|0.9", "lima|0.1", "bogota|0.8")),
@@ -25,7 +25,7 @@ REASONS = {
 def result(request: pytest.FixtureRequest, by_topics: CalibrationArtifact) -> CFCResult:
     """A result of the reason that a test is parametrised with."""
     prompt, texts = REASONS[request.param]
-    chain = chain_of(by_topics, generator=ScriptedModel(texts=texts), metadata=topic_of, answer=answer_of)
+    chain = make_chain(by_topics, generator=ScriptedModel(texts=texts), metadata=topic_of, answer=answer_of)
     return chain.invoke(prompt)
 
 
@@ -77,12 +77,14 @@ def test_it_survives_copies_and_pickle(result: CFCResult, copied: Callable[[CFCR
 def test_an_artifact_survives_copies_and_pickle(
     copied: Callable[[CalibrationArtifact], CalibrationArtifact], used: bool
 ) -> None:
-    artifact = plain_artifact(alpha=["0.25", "0.5"])
-    before = chain_of(artifact, alpha=0.25).invoke("x") if used else None
+    artifact = make_artifact(alpha=["0.25", "0.5"])
+    before = make_chain(artifact, alpha=0.25).invoke("x") if used else None
     again = copied(artifact)
     assert again == artifact
     assert again.digest == artifact.digest
-    assert chain_of(again, alpha=0.25).invoke("x") == (before or chain_of(artifact, alpha=0.25).invoke("x"))
+    assert make_chain(again, alpha=0.25).invoke("x") == (
+        before or make_chain(artifact, alpha=0.25).invoke("x")
+    )
 
 
 @each_reason
@@ -116,7 +118,9 @@ def test_the_explanation_of_a_low_threshold(result: CFCResult) -> None:
 
 def test_the_explanation_of_the_best_candidate_alone() -> None:
     _, texts = REASONS["no_candidate_accepted"]
-    chain = chain_of(plain_artifact(never_empty=True), generator=ScriptedModel(texts=texts), answer=answer_of)
+    chain = make_chain(
+        make_artifact(never_empty=True), generator=ScriptedModel(texts=texts), answer=answer_of
+    )
     result = chain.invoke("x")
     assert (result.abstained, result.reason) == (False, "answered")
     assert (result.answers, result.best, result.to_message("?").text) == (("lima",), "lima", "lima")
@@ -141,19 +145,19 @@ def test_the_explanation_of_a_flag(result: CFCResult) -> None:
 
 def test_several_answers_are_explained_as_several(by_topics: CalibrationArtifact) -> None:
     texts = ("lima|0.3", "quito|0.2", "lima|0.1", "bogota|0.8")
-    chain = chain_of(by_topics, generator=ScriptedModel(texts=texts), metadata=topic_of, answer=answer_of)
+    chain = make_chain(by_topics, generator=ScriptedModel(texts=texts), metadata=topic_of, answer=answer_of)
     assert chain.invoke("an easy").explain().startswith("Answered with 2 distinct answers ")
 
 
 def test_a_rule_without_a_theorem_is_explained_as_heuristic() -> None:
-    result = chain_of(plain_artifact(threshold_rule="learned")).invoke("x")
+    result = make_chain(make_artifact(threshold_rule="learned")).invoke("x")
     assert result.guarantee.kind == "heuristic"
     assert "No guarantee" in result.explain()
     assert "at least" not in result.explain()
 
 
 def test_the_marginal_rule_promises_an_average_only() -> None:
-    result = chain_of(plain_artifact(threshold_rule="marginal")).invoke("x")
+    result = make_chain(make_artifact(threshold_rule="marginal")).invoke("x")
     assert result.guarantee.kind == "marginal"
     assert [weighting.kind for weighting in result.guarantee.weightings] == ["constant"]
     assert "guaranteed groups" not in result.explain()

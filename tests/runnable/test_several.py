@@ -15,8 +15,9 @@ from langchain_cfc.candidates import CandidateBatch
 from langchain_cfc.decision import decide
 from langchain_cfc.errors import FingerprintError, VerifierError
 from langchain_cfc.sampling import DrawnCandidate
-
-from .parts import N, ScriptedModel, Serve, both_ways, chain_of
+from tests.calls import Invoke
+from tests.factories import make_chain
+from tests.fakes import N, ScriptedModel
 
 TEXTS = ("0.9 3", "0.1 1", "0.2 2", "0.3 7")
 
@@ -60,15 +61,14 @@ def combined() -> CalibrationArtifact:
 
 def chain(combined: CalibrationArtifact, **fields: Any) -> CFCRunnable:
     model = ScriptedModel(texts=TEXTS)
-    return chain_of(
+    return make_chain(
         combined,
         **{"generator": model, "verifier": {"noise": noise, "hint": hint}, "show_rejected": True, **fields},
     )
 
 
-@both_ways
-def test_outputs_are_combined_as_in_calibration(combined: CalibrationArtifact, serve: Serve) -> None:
-    result: CFCResult = serve(chain(combined), "x")
+def test_outputs_are_combined_as_in_calibration(combined: CalibrationArtifact, invoke: Invoke) -> None:
+    result: CFCResult = invoke(chain(combined), "x")
     assert combined.combination is not None
     draws = [DrawnCandidate(text) for text in TEXTS]
     raw = np.column_stack([hint("x", draws), noise("x", draws)])
@@ -80,20 +80,18 @@ def test_outputs_are_combined_as_in_calibration(combined: CalibrationArtifact, s
     assert result.best == TEXTS[0]
 
 
-@both_ways
-def test_raw_outputs_travel_with_the_scores(combined: CalibrationArtifact, serve: Serve) -> None:
-    outputs = [one.scores for one in serve(chain(combined), "x").candidates]
+def test_raw_outputs_travel_with_the_scores(combined: CalibrationArtifact, invoke: Invoke) -> None:
+    outputs = [one.scores for one in invoke(chain(combined), "x").candidates]
     assert outputs == [
         {"hint": 0.9, "noise": 300.0},
         {"hint": 0.1, "noise": 100.0},
         {"hint": 0.2, "noise": 200.0},
         {"hint": 0.3, "noise": 700.0},
     ]
-    assert CFCResult.model_validate_json(serve(chain(combined), "x").model_dump_json()).candidates[0].scores
+    assert CFCResult.model_validate_json(invoke(chain(combined), "x").model_dump_json()).candidates[0].scores
 
 
-@both_ways
-def test_verifiers_are_asked_at_the_same_time(combined: CalibrationArtifact, serve: Serve) -> None:
+def test_verifiers_are_asked_at_the_same_time(combined: CalibrationArtifact, invoke: Invoke) -> None:
     async def met(given: Any) -> list[float]:
         await asyncio.wait_for(asyncio.sleep(0), 1)
         return hint(given["prompt"], given["candidates"])
@@ -102,24 +100,22 @@ def test_verifiers_are_asked_at_the_same_time(combined: CalibrationArtifact, ser
         "hint": RunnableLambda(lambda given: hint(given["prompt"], given["candidates"]), met),
         "noise": noise,
     }
-    assert serve(chain(combined, verifier=both), "x") == serve(chain(combined), "x")
+    assert invoke(chain(combined, verifier=both), "x") == invoke(chain(combined), "x")
 
 
-@both_ways
 @pytest.mark.parametrize("broken", [[0.1], [float("nan")] * N, [float("inf")] * N, [True] * N, "abcd", None])
 def test_an_output_that_is_no_number_is_named(
-    combined: CalibrationArtifact, broken: Any, serve: Serve
+    combined: CalibrationArtifact, broken: Any, invoke: Invoke
 ) -> None:
     verifier = {"hint": lambda _p, _c: broken, "noise": noise}
     with pytest.raises(VerifierError, match="the verifier 'hint'"):
-        serve(chain(combined, verifier=verifier), "x")
+        invoke(chain(combined, verifier=verifier), "x")
 
 
-@both_ways
-def test_outputs_too_large_to_combine_are_an_error(combined: CalibrationArtifact, serve: Serve) -> None:
+def test_outputs_too_large_to_combine_are_an_error(combined: CalibrationArtifact, invoke: Invoke) -> None:
     verifier = {"hint": lambda _p, _c: [1e308, -1e308, 1e308, 0.0], "noise": noise}
     with pytest.raises(VerifierError, match="cannot be combined"):
-        serve(chain(combined, verifier=verifier), "x")
+        invoke(chain(combined, verifier=verifier), "x")
 
 
 @pytest.mark.parametrize("verifier", [hint, {"hint": hint}, {"hint": hint, "noise": noise, "more": noise}])
@@ -132,4 +128,4 @@ def test_verifiers_that_the_artifact_does_not_combine_are_refused(
 
 def test_several_verifiers_need_an_artifact_that_combines_them(artifact: CalibrationArtifact) -> None:
     with pytest.raises(FingerprintError, match=r"takes one, but verifier= holds several verifiers \(a, b\)"):
-        chain_of(artifact, verifier={"a": hint, "b": noise})
+        make_chain(artifact, verifier={"a": hint, "b": noise})

@@ -22,8 +22,10 @@ from langchain_cfc import CalibrationArtifact, CFCResult
 from langchain_cfc.errors import FingerprintWarning, SamplingWarning
 from langchain_cfc.records import Candidate, Provenance
 from langchain_cfc.sampling import DrawnCandidate
+from tests.calls import Invoke
+from tests.factories import make_artifact, make_chain, with_prompt_kind
+from tests.fakes import TEXTS, N, StreamingModel, slot_of
 
-from .parts import TEXTS, N, Serve, StreamingModel, both_ways, chain_of, plain_artifact, slot_of, taking
 from .test_draws import TokenListener
 
 
@@ -58,12 +60,11 @@ def by_town(_: Any, candidates: list[DrawnCandidate]) -> list[float]:
     return [0.1 if "Lima" in one.text else 0.9 for one in candidates]
 
 
-@both_ways
 def test_tool_calls_are_candidates_and_equal_ones_are_one_answer(
-    artifact: CalibrationArtifact, serve: Serve
+    artifact: CalibrationArtifact, invoke: Invoke
 ) -> None:
-    chain = chain_of(artifact, generator=MessageModel(messages=CALLS), verifier=by_town)
-    result = serve(chain, "x")
+    chain = make_chain(artifact, generator=MessageModel(messages=CALLS), verifier=by_town)
+    result = invoke(chain, "x")
     expected = {"content": "", "tool_calls": [{"name": "look_up", "args": {"town": "Lima"}}]}
     assert [json.loads(answer) for answer in result.answers] == [expected]
     assert [one.data for one in result.candidates] == [expected, None, expected, None]
@@ -71,41 +72,39 @@ def test_tool_calls_are_candidates_and_equal_ones_are_one_answer(
 
 
 def test_a_call_is_told_apart_as_its_record_is(artifact: CalibrationArtifact) -> None:
-    result = chain_of(artifact, generator=MessageModel(messages=CALLS), verifier=by_town).invoke("x")
+    result = make_chain(artifact, generator=MessageModel(messages=CALLS), verifier=by_town).invoke("x")
     record = Candidate(message=result.candidates[0].data, score=0.1, correct=True)
     assert record.answer_key == result.best
 
 
-@both_ways
-def test_a_chosen_equality_makes_different_calls_one_answer(serve: Serve) -> None:
+def test_a_chosen_equality_makes_different_calls_one_answer(invoke: Invoke) -> None:
     """The answer extractor says what is equal: here, which tool is called, whatever it is asked."""
 
     def tool_of(text: str) -> str:
         return str(json.loads(text)["tool_calls"][0]["name"]) if text.startswith("{") else "none"
 
-    chain = chain_of(
-        plain_artifact(extracted=True),
+    chain = make_chain(
+        make_artifact(extracted=True),
         generator=MessageModel(messages=CALLS),
         verifier=lambda _, candidates: [0.1] * len(candidates),
         answer=tool_of,
     )
-    assert serve(chain, "x").answers == ("look_up", "none")
+    assert invoke(chain, "x").answers == ("look_up", "none")
 
 
-@both_ways
-def test_the_best_call_can_be_made(artifact: CalibrationArtifact, serve: Serve) -> None:
-    chain = chain_of(artifact, generator=MessageModel(messages=CALLS), verifier=by_town)
-    message = serve(chain, "x").to_message("no")
+def test_the_best_call_can_be_made(artifact: CalibrationArtifact, invoke: Invoke) -> None:
+    chain = make_chain(artifact, generator=MessageModel(messages=CALLS), verifier=by_town)
+    message = invoke(chain, "x").to_message("no")
     (made,) = message.tool_calls
     assert (made["name"], made["args"]) == ("look_up", {"town": "Lima"})
     assert made["id"]
-    assert made["id"] != serve(chain, "x").to_message("no").tool_calls[0]["id"]
+    assert made["id"] != invoke(chain, "x").to_message("no").tool_calls[0]["id"]
 
 
 def test_a_best_call_that_cannot_be_read_is_said_as_it_was_accepted(artifact: CalibrationArtifact) -> None:
     unread = invalid_tool_call(name="look_up", args="{Lima", id="call-0", error=None)
     unreadable = AIMessage("", invalid_tool_calls=[unread])
-    chain = chain_of(artifact, generator=MessageModel(messages=[unreadable, *CALLS[1:]]), verifier=by_town)
+    chain = make_chain(artifact, generator=MessageModel(messages=[unreadable, *CALLS[1:]]), verifier=by_town)
     message = chain.invoke("x").to_message("no")
     assert message.tool_calls == []
     (made,) = message.invalid_tool_calls
@@ -119,10 +118,9 @@ class Town(BaseModel):
     people: int
 
 
-@both_ways
-def test_structured_output_is_a_candidate(artifact: CalibrationArtifact, serve: Serve) -> None:
-    chain = chain_of(artifact, generator=lambda _: Town(name="Lima", people=10), verifier=by_town)
-    result = serve(chain, "x")
+def test_structured_output_is_a_candidate(artifact: CalibrationArtifact, invoke: Invoke) -> None:
+    chain = make_chain(artifact, generator=lambda _: Town(name="Lima", people=10), verifier=by_town)
+    result = invoke(chain, "x")
     assert result.candidates[0].data == {"name": "Lima", "people": 10}
     assert result.best is not None
     assert Town.model_validate_json(result.best) == Town(name="Lima", people=10)
@@ -131,8 +129,9 @@ def test_structured_output_is_a_candidate(artifact: CalibrationArtifact, serve: 
 IMAGE = {"type": "image", "base64": "iVBORw0KGgo=", "mime_type": "image/png"}
 
 
-@both_ways
-def test_images_reach_generator_and_verifier_as_they_are(artifact: CalibrationArtifact, serve: Serve) -> None:
+def test_images_reach_generator_and_verifier_as_they_are(
+    artifact: CalibrationArtifact, invoke: Invoke
+) -> None:
     model = MessageModel(messages=[AIMessage("a dog|0.1")] * N)
     prompt = [HumanMessage([{"type": "text", "text": "What is this?"}, IMAGE])]
     verified: list[Any] = []
@@ -141,8 +140,8 @@ def test_images_reach_generator_and_verifier_as_they_are(artifact: CalibrationAr
         verified.append(given)
         return [0.1] * len(candidates)
 
-    chain = chain_of(taking(artifact, "messages"), generator=model, verifier=judge)
-    assert serve(chain, prompt).best == "a dog|0.1"
+    chain = make_chain(with_prompt_kind(artifact, "messages"), generator=model, verifier=judge)
+    assert invoke(chain, prompt).best == "a dog|0.1"
     assert verified == [prompt]
     assert [seen[0].content[1] for seen in model.seen] == [IMAGE] * N
 
@@ -150,7 +149,7 @@ def test_images_reach_generator_and_verifier_as_they_are(artifact: CalibrationAr
 def bound_to(version: str | None) -> CalibrationArtifact:
     generator = {"id": "mine"} if version is None else {"id": "mine", "model_version": version}
     provenance = Provenance(n=N, generator=generator, verifier={"id": "judge"})
-    return plain_artifact(provenance=provenance)
+    return make_artifact(provenance=provenance)
 
 
 def answering_as(name: str) -> MessageModel:
@@ -158,33 +157,30 @@ def answering_as(name: str) -> MessageModel:
 
 
 def served_by(name: str, calibrated: str | None) -> Any:
-    return chain_of(
+    return make_chain(
         bound_to(calibrated), generator=answering_as(name), generator_id="mine", verifier_id="judge"
     )
 
 
-@both_ways
-def test_a_model_that_was_replaced_behind_its_name_is_told_once(serve: Serve) -> None:
+def test_a_model_that_was_replaced_behind_its_name_is_told_once(invoke: Invoke) -> None:
     chain = served_by("gpt-2", "gpt-1")
     with pytest.warns(
         FingerprintWarning, match="now reports version 'gpt-2', calibrated was 'gpt-1'"
     ) as told:
-        results = [serve(chain, "x"), serve(chain, "y")]
+        results = [invoke(chain, "x"), invoke(chain, "y")]
     assert len(told) == 1
     assert [result.models for result in results] == [("gpt-2",)] * 2
 
 
-@both_ways
 @pytest.mark.parametrize("calibrated", ["gpt-1", None])
-def test_the_model_calibrated_is_not_told_of(calibrated: str | None, serve: Serve) -> None:
+def test_the_model_calibrated_is_not_told_of(calibrated: str | None, invoke: Invoke) -> None:
     # Warnings are errors here.
-    assert serve(served_by("gpt-1", calibrated), "x").models == ("gpt-1",)
+    assert invoke(served_by("gpt-1", calibrated), "x").models == ("gpt-1",)
 
 
-@both_ways
-def test_a_parser_does_not_hide_who_answered(artifact: CalibrationArtifact, serve: Serve) -> None:
+def test_a_parser_does_not_hide_who_answered(artifact: CalibrationArtifact, invoke: Invoke) -> None:
     generator = answering_as("gpt-1") | RunnableLambda(lambda message: str(message.text))
-    assert serve(chain_of(artifact, generator=generator), "x").models == ("gpt-1",)
+    assert invoke(make_chain(artifact, generator=generator), "x").models == ("gpt-1",)
 
 
 class Events(BaseCallbackHandler):
@@ -198,10 +194,9 @@ class Events(BaseCallbackHandler):
         self.seen.append((name, data))
 
 
-@both_ways
-def test_progress_is_told_and_tells_no_text(artifact: CalibrationArtifact, serve: Serve) -> None:
+def test_progress_is_told_and_tells_no_text(artifact: CalibrationArtifact, invoke: Invoke) -> None:
     events = Events()
-    serve(chain_of(artifact), "x", config={"callbacks": [events]})
+    invoke(make_chain(artifact), "x", config={"callbacks": [events]})
     names = [name for name, _ in events.seen]
     assert names == ["cfc:drawn"] * N + ["cfc:scored", "cfc:decided"]
     assert sorted(data["slot"] for name, data in events.seen if name == "cfc:drawn") == list(range(N))
@@ -212,7 +207,7 @@ def test_progress_is_told_and_tells_no_text(artifact: CalibrationArtifact, serve
 
 def test_progress_is_an_event_of_the_stream(artifact: CalibrationArtifact) -> None:
     async def events() -> list[Any]:
-        return [event async for event in chain_of(artifact).astream_events("x", version="v2")]
+        return [event async for event in make_chain(artifact).astream_events("x", version="v2")]
 
     custom = [event for event in asyncio.run(events()) if event["event"] == "on_custom_event"]
     assert [event["name"] for event in custom] == ["cfc:drawn"] * N + ["cfc:scored", "cfc:decided"]
@@ -228,31 +223,29 @@ class Agent(Runnable[Any, Any]):
         return self._model.invoke(input, config, **kwargs)
 
 
-@both_ways
 def test_a_model_that_streams_all_the_same_is_told_of_once(
-    artifact: CalibrationArtifact, serve: Serve
+    artifact: CalibrationArtifact, invoke: Invoke
 ) -> None:
-    chain = chain_of(artifact, generator=Agent(StreamingModel(texts=TEXTS)))
+    chain = make_chain(artifact, generator=Agent(StreamingModel(texts=TEXTS)))
     config = {"callbacks": [TokenListener()]}
     with pytest.warns(SamplingWarning, match="a model streamed while it drew") as told:
-        assert [serve(chain, "x", config=config).best for _ in range(2)] == ["lima|0.1"] * 2
+        assert [invoke(chain, "x", config=config).best for _ in range(2)] == ["lima|0.1"] * 2
     assert len(told) == 1
 
 
-@both_ways
-def test_who_prepares_the_request_is_not_who_draws(serve: Serve) -> None:
+def test_who_prepares_the_request_is_not_who_draws(invoke: Invoke) -> None:
     rewriting = (
         RunnableLambda(str) | answering_as("rewriter") | RunnableLambda(lambda message: str(message.text))
     )
     retriever = Pages()
-    chain = chain_of(
+    chain = make_chain(
         bound_to("gpt-1"),
         generator=rewriting | retriever | RunnableLambda(str) | answering_as("gpt-1"),
         generator_id="mine",
         verifier_id="judge",
     )
     # Warnings are errors here.
-    assert serve(chain, "x").models == ("gpt-1",)
+    assert invoke(chain, "x").models == ("gpt-1",)
 
 
 class Pages(BaseRetriever):
@@ -266,8 +259,8 @@ class Pages(BaseRetriever):
 def test_several_models_that_draw_may_all_be_calibrated() -> None:
     generator = {"id": "mine", "model_version": ["gpt-1", "gpt-2"]}
     provenance = Provenance(n=N, generator=generator, verifier={"id": "judge"})
-    chain = chain_of(
-        plain_artifact(provenance=provenance),
+    chain = make_chain(
+        make_artifact(provenance=provenance),
         generator=answering_as("gpt-2"),
         generator_id="mine",
         verifier_id="judge",

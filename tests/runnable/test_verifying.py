@@ -15,8 +15,9 @@ from langchain_core.runnables import RunnableLambda
 from langchain_cfc import CalibrationArtifact, CFCResult
 from langchain_cfc.errors import VerifierError
 from langchain_cfc.sampling import DrawnCandidate
-
-from .parts import TEXTS, N, ScriptedModel, Serve, averify, both_ways, chain_of, verify
+from tests.calls import Invoke
+from tests.factories import make_chain
+from tests.fakes import TEXTS, N, ScriptedModel, averify, verify
 
 Verifier = Callable[[Any, list[DrawnCandidate]], Any]
 
@@ -62,25 +63,23 @@ def as_runnable(returned: Any) -> Any:
     return RunnableLambda(lambda _: returned)
 
 
-@both_ways
 @pytest.mark.parametrize("kind", [as_function, as_runnable])
 @pytest.mark.parametrize("name", NO_SCORES)
 def test_what_is_no_score_is_refused(
-    artifact: CalibrationArtifact, name: str, kind: Callable[[Any], Any], serve: Serve
+    artifact: CalibrationArtifact, name: str, kind: Callable[[Any], Any], invoke: Invoke
 ) -> None:
     returned, found = NO_SCORES[name]
     with pytest.raises(VerifierError, match=found):
-        serve(chain_of(artifact, verifier=kind(returned)), "x")
+        invoke(make_chain(artifact, verifier=kind(returned)), "x")
 
 
 @pytest.mark.parametrize("name", NO_SCORES)
 def test_what_is_no_score_is_refused_from_an_async_verifier(artifact: CalibrationArtifact, name: str) -> None:
     returned, found = NO_SCORES[name]
     with pytest.raises(VerifierError, match=found):
-        asyncio.run(chain_of(artifact, verifier=as_async(returned)).ainvoke("x"))
+        asyncio.run(make_chain(artifact, verifier=as_async(returned)).ainvoke("x"))
 
 
-@both_ways
 @pytest.mark.parametrize(
     "scores",
     [
@@ -91,45 +90,43 @@ def test_what_is_no_score_is_refused_from_an_async_verifier(artifact: Calibratio
         [[0.3], [0.9], [0.1], [0.8]],
     ],
 )
-def test_every_sequence_of_numbers_will_do(artifact: CalibrationArtifact, scores: Any, serve: Serve) -> None:
+def test_every_sequence_of_numbers_will_do(
+    artifact: CalibrationArtifact, scores: Any, invoke: Invoke
+) -> None:
     if isinstance(scores, list) and isinstance(scores[0], list):
         scores = np.array(scores)  # one column, as models predict
-    result = serve(chain_of(artifact, verifier=as_function(scores)), "x")
+    result = invoke(make_chain(artifact, verifier=as_function(scores)), "x")
     assert [one.score for one in result.candidates] == [0.3, 0.9, 0.1, 0.8]
 
 
-@both_ways
-def test_the_ends_of_the_interval_are_scores(artifact: CalibrationArtifact, serve: Serve) -> None:
-    result = serve(chain_of(artifact, verifier=as_function([0, 1, 0.0, 1.0])), "x")
+def test_the_ends_of_the_interval_are_scores(artifact: CalibrationArtifact, invoke: Invoke) -> None:
+    result = invoke(make_chain(artifact, verifier=as_function([0, 1, 0.0, 1.0])), "x")
     assert [one.accepted for one in result.candidates] == [True, False, True, False]
 
 
-@both_ways
-def test_scores_may_be_yielded(artifact: CalibrationArtifact, serve: Serve) -> None:
+def test_scores_may_be_yielded(artifact: CalibrationArtifact, invoke: Invoke) -> None:
     def judge(prompt: Any, candidates: list[DrawnCandidate]) -> Iterator[float]:
         yield from verify(prompt, candidates)
 
-    result = serve(chain_of(artifact, verifier=judge), "x")
+    result = invoke(make_chain(artifact, verifier=judge), "x")
     assert [one.score for one in result.candidates] == [0.3, 0.9, 0.1, 0.8]
 
 
-@both_ways
 def test_a_failure_while_scores_are_yielded_is_the_verifiers(
-    artifact: CalibrationArtifact, serve: Serve
+    artifact: CalibrationArtifact, invoke: Invoke
 ) -> None:
     def judge(_: Any, candidates: list[DrawnCandidate]) -> Iterator[float]:
         yield 1.0 / len(candidates)
         yield 1.0 / 0.0
 
     with pytest.raises(VerifierError, match="ZeroDivisionError") as failure:
-        serve(chain_of(artifact, verifier=judge), "x")
+        invoke(make_chain(artifact, verifier=judge), "x")
     assert isinstance(failure.value.__cause__, ZeroDivisionError)
 
 
-@both_ways
 @pytest.mark.parametrize("runnable", [False, True])
 def test_a_verifier_that_raises_fails_the_prompt(
-    artifact: CalibrationArtifact, runnable: bool, serve: Serve
+    artifact: CalibrationArtifact, runnable: bool, invoke: Invoke
 ) -> None:
     def judge(*_: Any) -> Any:
         msg = "the judge is out"
@@ -137,7 +134,7 @@ def test_a_verifier_that_raises_fails_the_prompt(
 
     verifier = RunnableLambda(judge) if runnable else judge
     with pytest.raises(VerifierError, match="the verifier failed with LookupError: the judge is out") as e:
-        serve(chain_of(artifact, verifier=verifier), "x")
+        invoke(make_chain(artifact, verifier=verifier), "x")
     assert isinstance(e.value.__cause__, LookupError)
 
 
@@ -147,19 +144,18 @@ def test_an_async_verifier_that_raises_fails_the_prompt(artifact: CalibrationArt
         raise LookupError(msg)
 
     with pytest.raises(VerifierError, match="the verifier failed with LookupError: the judge is out") as e:
-        asyncio.run(chain_of(artifact, verifier=judge).ainvoke("x"))
+        asyncio.run(make_chain(artifact, verifier=judge).ainvoke("x"))
     assert isinstance(e.value.__cause__, LookupError)
 
 
-@both_ways
-def test_a_verifiers_own_typed_error_passes_as_it_is(artifact: CalibrationArtifact, serve: Serve) -> None:
+def test_a_verifiers_own_typed_error_passes_as_it_is(artifact: CalibrationArtifact, invoke: Invoke) -> None:
     own = VerifierError("candidate 2 is in a language that I do not read")
 
     def judge(_: Any, __: list[DrawnCandidate]) -> list[float]:
         raise own
 
     with pytest.raises(VerifierError) as failure:
-        serve(chain_of(artifact, verifier=judge), "x")
+        invoke(make_chain(artifact, verifier=judge), "x")
     assert failure.value is own
     assert failure.value.__cause__ is None
 
@@ -169,27 +165,26 @@ def test_an_async_verifier_under_invoke_is_refused_by_name(
     artifact: CalibrationArtifact, verifier: Any
 ) -> None:
     with pytest.raises(VerifierError, match="the verifier is async: use ainvoke"):
-        chain_of(artifact, verifier=verifier).invoke("x")
+        make_chain(artifact, verifier=verifier).invoke("x")
 
 
 def test_an_async_runnable_under_invoke_is_refused(artifact: CalibrationArtifact) -> None:
     async def judge(given: dict[str, Any]) -> list[float]:
         return verify(given["prompt"], given["candidates"])
 
-    chain = chain_of(artifact, verifier=RunnableLambda(judge))
+    chain = make_chain(artifact, verifier=RunnableLambda(judge))
     with pytest.raises(VerifierError, match="ainvoke"):
         chain.invoke("x")
     assert asyncio.run(chain.ainvoke("x")).best == "lima|0.1"
 
 
 def test_a_plain_looking_runnable_may_return_something_to_await(artifact: CalibrationArtifact) -> None:
-    chain = chain_of(artifact, verifier=RunnableLambda(lambda d: averify(**d)))
+    chain = make_chain(artifact, verifier=RunnableLambda(lambda d: averify(**d)))
     assert asyncio.run(chain.ainvoke("x")).best == "lima|0.1"
 
 
-@both_ways
 def test_the_verifier_sees_the_prompt_and_all_candidates_in_draw_order(
-    artifact: CalibrationArtifact, serve: Serve
+    artifact: CalibrationArtifact, invoke: Invoke
 ) -> None:
     seen: list[tuple[Any, list[str], bool]] = []
 
@@ -197,19 +192,20 @@ def test_the_verifier_sees_the_prompt_and_all_candidates_in_draw_order(
         seen.append((prompt, [one.text for one in candidates], all(one.message for one in candidates)))
         return verify(prompt, candidates)
 
-    serve(chain_of(artifact, verifier=judge), "where?")
+    invoke(make_chain(artifact, verifier=judge), "where?")
     assert seen == [("where?", list(TEXTS), True)]
 
 
-@both_ways
-def test_a_runnable_verifier_gets_the_same_as_a_mapping(artifact: CalibrationArtifact, serve: Serve) -> None:
+def test_a_runnable_verifier_gets_the_same_as_a_mapping(
+    artifact: CalibrationArtifact, invoke: Invoke
+) -> None:
     seen: list[Any] = []
 
     def judge(given: dict[str, Any]) -> list[float]:
         seen.append((sorted(given), given["prompt"], len(given["candidates"])))
         return verify(given["prompt"], given["candidates"])
 
-    serve(chain_of(artifact, verifier=RunnableLambda(judge)), "where?")
+    invoke(make_chain(artifact, verifier=RunnableLambda(judge)), "where?")
     assert seen == [(["candidates", "prompt"], "where?", N)]
 
 
@@ -218,14 +214,14 @@ def test_what_cannot_be_called_is_refused_before_anything_is_drawn(
     artifact: CalibrationArtifact, verifier: Any
 ) -> None:
     with pytest.raises(VerifierError, match=f"got a {type(verifier).__name__} as verifier"):
-        chain_of(artifact, verifier=verifier)
+        make_chain(artifact, verifier=verifier)
 
 
 def test_a_batch_keeps_what_succeeded(artifact: CalibrationArtifact) -> None:
     def judge(prompt: Any, candidates: list[DrawnCandidate]) -> list[float]:
         return [] if prompt == "bad" else verify(prompt, candidates)
 
-    chain = chain_of(artifact, generator=ScriptedModel(texts=TEXTS), verifier=judge)
+    chain = make_chain(artifact, generator=ScriptedModel(texts=TEXTS), verifier=judge)
     prompts = ["good", "bad", "good"]
     for found in (
         chain.batch(prompts, return_exceptions=True),

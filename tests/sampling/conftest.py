@@ -1,4 +1,4 @@
-"""A server on this machine with four answers to one question."""
+"""Ways to draw, and a server on this machine with four answers to one question."""
 
 from __future__ import annotations
 
@@ -8,10 +8,25 @@ from typing import Any
 import pytest
 from langchain_openai import ChatOpenAI
 
+from langchain_cfc.sampling import SamplingName
 from tests.serving.openai_bodies import Answer
 from tests.serving.openai_server import Script, serving
 
-from .parts import PROMPT
+from .drawing import PROMPT, Draw, draw_async, draw_sync
+
+
+@pytest.fixture(params=[draw_sync, draw_async], ids=["sync", "async"])
+def draw(request: pytest.FixtureRequest) -> Draw:
+    """A function that draws candidates: tests that take it run once by sync and once by async calls."""
+    way: Draw = request.param
+    return way
+
+
+@pytest.fixture(params=["requests", "single_request"])
+def sampling(request: pytest.FixtureRequest) -> SamplingName:
+    """How candidates are drawn: tests that take it run once for each strategy."""
+    name: SamplingName = request.param
+    return name
 
 
 @pytest.fixture

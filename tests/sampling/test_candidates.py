@@ -13,8 +13,7 @@ from pydantic import BaseModel
 from langchain_cfc.errors import DrawError
 from langchain_cfc.records import Candidate
 from langchain_cfc.sampling.candidates import make_candidate
-
-from .parts import Drawing, both_ways
+from tests.sampling.drawing import Draw
 
 
 class Town(BaseModel):
@@ -163,7 +162,6 @@ class Wrapped(BaseModel, arbitrary_types_allowed=True):
     inner: object
 
 
-@both_ways
 @pytest.mark.parametrize(
     "output",
     [
@@ -178,13 +176,12 @@ class Wrapped(BaseModel, arbitrary_types_allowed=True):
         Town,
     ],
 )
-def test_what_is_no_plain_data_is_refused(output: Any, draw: Drawing) -> None:
+def test_what_is_no_plain_data_is_refused(output: Any, draw: Draw) -> None:
     with pytest.raises(DrawError, match=r"candidate 0 is a \w+, which cannot be read as text"):
         draw(RunnableLambda(lambda _: output), 2)
 
 
-@both_ways
-def test_nothing_is_no_candidate(draw: Drawing) -> None:
+def test_nothing_is_no_candidate(draw: Draw) -> None:
     with pytest.raises(DrawError, match="candidate 0 is None: the generator returned nothing"):
         draw(RunnableLambda(lambda _: None), 2)
 

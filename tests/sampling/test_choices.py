@@ -21,10 +21,10 @@ from pydantic import BaseModel
 from langchain_cfc.errors import DrawError, InputError
 from langchain_cfc.sampling import Sampler
 from langchain_cfc.sampling.requests import MultipleChoiceRequest, SingleUsageModel, get_choices_parameter
+from tests.fakes import NumberedModel, RunRecorder
+from tests.sampling.drawing import PROMPT, Draw, numbered_answers, sorted_texts
 from tests.serving.openai_bodies import Answer
 from tests.serving.openai_server import Fault, Script
-
-from .parts import PROMPT, Drawing, NumberedModel, Seen, both_strategies, both_ways, numbered, texts
 
 MakeModel = Callable[..., ChatOpenAI]
 TOWNS = ["bogota", "la paz", "lima", "quito"]
@@ -36,22 +36,19 @@ def prompts(model: NumberedModel) -> list[dict[str, Any]]:
     return [{key: value for key, value in one.items() if key != "prompt"} for one in model.requests]
 
 
-@both_ways
-def test_one_request_brings_all_candidates_in_order(draw: Drawing) -> None:
+def test_one_request_brings_all_candidates_in_order(draw: Draw) -> None:
     model = NumberedModel()
-    assert [one.text for one in draw(model, 4, "single_request")] == numbered(4)
+    assert [one.text for one in draw(model, 4, "single_request")] == numbered_answers(4)
     assert prompts(model) == [{"n": 4}]
 
 
-@both_ways
-def test_separate_requests_ask_for_one_each(draw: Drawing) -> None:
+def test_separate_requests_ask_for_one_each(draw: Draw) -> None:
     # The negative control of the test above.
     model = NumberedModel()
-    assert texts(draw(model, 4)) == numbered(4)
+    assert sorted_texts(draw(model, 4)) == numbered_answers(4)
     assert prompts(model) == [{}] * 4
 
 
-@both_ways
 @pytest.mark.parametrize(
     ("fault", "requests"),
     [
@@ -63,22 +60,20 @@ def test_separate_requests_ask_for_one_each(draw: Drawing) -> None:
     ],
 )
 def test_servers_that_bring_another_number_are_made_up_for(
-    chat_model: MakeModel, script: Script, draw: Drawing, fault: Fault | None, requests: list[Any]
+    chat_model: MakeModel, script: Script, draw: Draw, fault: Fault | None, requests: list[Any]
 ) -> None:
     script.faults = [] if fault is None else [fault]
     found = draw(chat_model(), 4, "single_request")
     # The server gives its four answers one after the other, over and over; a fifth choice is dropped.
-    assert texts(found) == TOWNS
+    assert sorted_texts(found) == TOWNS
     assert [request.get("n") for request in script.requests] == requests
 
 
-@both_ways
-@both_strategies
 def test_bound_arguments_reach_the_request(
-    chat_model: MakeModel, script: Script, draw: Drawing, sampling: Any
+    chat_model: MakeModel, script: Script, draw: Draw, sampling: Any
 ) -> None:
     generator = chat_model().bind(temperature=0.7, stop=["\n"], n=3)
-    assert texts(draw(generator, 4, sampling)) == TOWNS
+    assert sorted_texts(draw(generator, 4, sampling)) == TOWNS
     expected: list[Any] = [None] * 4 if sampling == "requests" else [4]
     assert [request.get("n") for request in script.requests] == expected
     assert all(request["temperature"] == 0.7 and request["stop"] == ["\n"] for request in script.requests)
@@ -92,8 +87,7 @@ def test_asking_the_bound_model_itself_drops_them(chat_model: MakeModel, script:
     assert "temperature" not in script.requests[0]
 
 
-@both_ways
-def test_what_follows_the_model_reads_each_choice(draw: Drawing) -> None:
+def test_what_follows_the_model_reads_each_choice(draw: Draw) -> None:
     model = NumberedModel()
     chain = ChatPromptTemplate.from_template("{q}") | model | StrOutputParser() | str.upper
     found = draw(chain, 3, "single_request", prompt={"q": PROMPT})
@@ -101,8 +95,7 @@ def test_what_follows_the_model_reads_each_choice(draw: Drawing) -> None:
     assert prompts(model) == [{"n": 3}]
 
 
-@both_ways
-def test_a_choice_that_a_parser_refuses_is_drawn_again_on_its_own(draw: Drawing) -> None:
+def test_a_choice_that_a_parser_refuses_is_drawn_again_on_its_own(draw: Draw) -> None:
     def checked(text: str) -> str:
         if text == "answer 1":
             msg = "no answer"
@@ -115,16 +108,14 @@ def test_a_choice_that_a_parser_refuses_is_drawn_again_on_its_own(draw: Drawing)
     assert prompts(model) == [{"n": 3}, {}]
 
 
-@both_ways
-def test_retries_repeat_the_one_request(draw: Drawing) -> None:
+def test_retries_repeat_the_one_request(draw: Draw) -> None:
     model = NumberedModel(failing=frozenset({0}))
     found = draw(model.with_retry(wait_exponential_jitter=False), 3, "single_request")
-    assert [one.text for one in found] == numbered(3)
+    assert [one.text for one in found] == numbered_answers(3)
     assert prompts(model) == [{"n": 3}] * 2
 
 
-@both_ways
-def test_one_request_that_fails_fails_the_prompt(draw: Drawing) -> None:
+def test_one_request_that_fails_fails_the_prompt(draw: Draw) -> None:
     model = NumberedModel(failing=frozenset({0}))
     with pytest.raises(DrawError, match="3 of 3 candidates could not be drawn") as failure:
         draw(model, 3, "single_request")
@@ -138,15 +129,11 @@ def find(town: str) -> str:
     return town
 
 
-@both_ways
-@both_strategies
-def test_tool_calls_are_candidates(
-    chat_model: MakeModel, script: Script, draw: Drawing, sampling: Any
-) -> None:
+def test_tool_calls_are_candidates(chat_model: MakeModel, script: Script, draw: Draw, sampling: Any) -> None:
     script.answers = {PROMPT: [Answer(tools=(("find", {"town": town}),)) for town in ("lima", "quito")]}
     found = draw(chat_model().bind_tools([find]), 4, sampling)
     # Each call has an id of its own; answers are two.
-    assert len(set(texts(found))) == 2
+    assert len(set(sorted_texts(found))) == 2
     calls = [one.data["tool_calls"] for one in found if one.data is not None]
     assert sorted(call["args"]["town"] for (call,) in calls) == ["lima", "lima", "quito", "quito"]
     assert all(request["tools"][0]["function"]["name"] == "find" for request in script.requests)
@@ -159,26 +146,22 @@ class Town(BaseModel):
     name: str
 
 
-@both_ways
-@both_strategies
 def test_structured_output_is_a_candidate(
-    chat_model: MakeModel, script: Script, draw: Drawing, sampling: Any
+    chat_model: MakeModel, script: Script, draw: Draw, sampling: Any
 ) -> None:
     script.answers = {PROMPT: [Answer('{"name": "lima"}'), Answer('{"name":"quito"}')]}
     generator = chat_model().with_structured_output(Town, method="json_mode")
-    assert texts(draw(generator, 2, sampling)) == ['{"name":"lima"}', '{"name":"quito"}']
+    assert sorted_texts(draw(generator, 2, sampling)) == ['{"name":"lima"}', '{"name":"quito"}']
     assert len(script.requests) == (1 if sampling == "single_request" else 2)
 
 
-@both_ways
-@both_strategies
 def test_structured_output_by_tool_calls_is_a_candidate(
-    chat_model: MakeModel, script: Script, draw: Drawing, sampling: Any
+    chat_model: MakeModel, script: Script, draw: Draw, sampling: Any
 ) -> None:
     script.answers = {PROMPT: [Answer(tools=(("Town", {"name": name}),)) for name in ("lima", "quito")]}
     generator = chat_model().with_structured_output(Town, method="function_calling")
     found = draw(generator, 2, sampling)
-    assert texts(found) == ['{"name":"lima"}', '{"name":"quito"}']
+    assert sorted_texts(found) == ['{"name":"lima"}', '{"name":"quito"}']
     assert all(one.data is not None and one.message is None for one in found)
 
 
@@ -197,9 +180,8 @@ class Turnstile(BaseRateLimiter):
         return True
 
 
-@both_ways
 @pytest.mark.parametrize(("sampling", "requests"), [("requests", 4), ("single_request", 1)])
-def test_a_rate_limiter_is_asked_once_per_request(draw: Drawing, sampling: Any, requests: int) -> None:
+def test_a_rate_limiter_is_asked_once_per_request(draw: Draw, sampling: Any, requests: int) -> None:
     turnstile = Turnstile()
     draw(NumberedModel(rate_limiter=turnstile), 4, sampling)
     assert turnstile.passed == requests
@@ -221,19 +203,17 @@ class GoogleModel(NumberedModel):
         return super()._generate(messages, stop, run_manager, n=candidate_count, **kwargs)
 
 
-@both_ways
-def test_google_has_a_name_of_its_own_for_it(draw: Drawing, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_google_has_a_name_of_its_own_for_it(draw: Draw, monkeypatch: pytest.MonkeyPatch) -> None:
     assert get_choices_parameter(GoogleModel()) == "n"
     monkeypatch.setattr(GoogleModel, "__module__", "langchain_google_genai.chat_models")
     assert get_choices_parameter(GoogleModel()) == "candidate_count"
     model = GoogleModel()
-    assert texts(draw(model, 3, "single_request")) == numbered(3)
+    assert sorted_texts(draw(model, 3, "single_request")) == numbered_answers(3)
     assert prompts(model) == [{"n": 3}]
 
 
-@both_ways
 def test_a_model_that_cannot_be_asked_for_choices_says_what_to_do(
-    chat_model: MakeModel, script: Script, draw: Drawing
+    chat_model: MakeModel, script: Script, draw: Draw
 ) -> None:
     # OpenAI's Responses API knows no number of choices, and its client refuses the argument.
     model = chat_model(use_responses_api=True)
@@ -245,9 +225,8 @@ def test_a_model_that_cannot_be_asked_for_choices_says_what_to_do(
     assert script.requests == []
 
 
-@both_ways
 def test_a_server_that_refuses_the_number_says_what_to_do(
-    chat_model: MakeModel, script: Script, draw: Drawing
+    chat_model: MakeModel, script: Script, draw: Draw
 ) -> None:
     script.faults = [Fault("status 400")]
     with pytest.raises(DrawError, match="use sampling='requests'") as failure:
@@ -272,9 +251,8 @@ def test_what_is_no_chat_model_cannot_be_asked_for_choices(generator: Any) -> No
     Sampler(generator)
 
 
-@both_ways
-def test_callbacks_of_the_model_see_one_run_with_its_name(draw: Drawing) -> None:
-    mine, seen = Seen(), Seen()
+def test_callbacks_of_the_model_see_one_run_with_its_name(draw: Draw) -> None:
+    mine, seen = RunRecorder(), RunRecorder()
     model = NumberedModel(callbacks=[mine], tags=["mine"], metadata={"kind": "mine"})
     draw(model, 3, "single_request", config={"callbacks": [seen], "tags": ["given"]})
     assert seen.of("model") == [("NumberedModel", frozenset({"mine", "given", "cfc:candidate"}))]

@@ -34,11 +34,11 @@ from langchain_cfc.sampling.models import (
     list_opaque_parts,
     walk_runnables,
 )
-from tests.runnable.parts import plain_artifact
+from tests.factories import make_artifact
+from tests.fakes import NumberedModel, global_cache
+from tests.sampling.drawing import PROMPT, Draw, sorted_texts
 from tests.serving.openai_bodies import Answer
 from tests.serving.openai_server import Script
-
-from .parts import PROMPT, Drawing, NumberedModel, both_ways, global_cache, texts
 
 TOWNS = ["bogota", "la paz", "lima", "quito"]
 QUIET: dict[str, Any] = {"cache": False, "disable_streaming": True}
@@ -61,7 +61,7 @@ def test_a_generator_given_by_name(base_url: str, script: Script, serve: str) ->
     chain = CFCRunnable(
         generator="openai:recorded",
         verifier=lambda _, candidates: [0.1 if one.text == "lima" else 0.9 for one in candidates],
-        artifact=plain_artifact(),
+        artifact=make_artifact(),
     )
     result = chain.invoke(PROMPT) if serve == "invoke" else asyncio.run(chain.ainvoke(PROMPT))
     assert result.answers == ("lima",)
@@ -116,12 +116,11 @@ def late(**settings: Any) -> Any:
     return init_chat_model("openai:recorded", configurable_fields="any", **settings)
 
 
-@both_ways
-def test_a_model_made_per_call_draws_and_nobody_sees_it(base_url: str, script: Script, draw: Drawing) -> None:
+def test_a_model_made_per_call_draws_and_nobody_sees_it(base_url: str, script: Script, draw: Draw) -> None:
     assert base_url
     with global_cache() as cache:
         found = draw(late(n=5, streaming=False, temperature=0.5), 4)
-    assert texts(found) == TOWNS
+    assert sorted_texts(found) == TOWNS
     assert not cache._cache
     assert [request.get("n") or 1 for request in script.requests] == [1] * 4
     assert {request["temperature"] for request in script.requests} == {0.5}
@@ -134,19 +133,17 @@ def test_a_model_made_per_call_would_be_answered_from_the_cache(base_url: str) -
         assert {late().invoke(PROMPT).text for _ in range(4)} == {"lima"}
 
 
-@both_ways
-def test_a_model_made_per_call_does_not_stream(base_url: str, script: Script, draw: Drawing) -> None:
+def test_a_model_made_per_call_does_not_stream(base_url: str, script: Script, draw: Draw) -> None:
     assert base_url
-    assert texts(draw(late(streaming=True), 4)) == TOWNS
+    assert sorted_texts(draw(late(streaming=True), 4)) == TOWNS
     assert not any(request.get("stream") for request in script.requests)
 
 
-@both_ways
-def test_what_a_call_configures_is_kept(base_url: str, script: Script, draw: Drawing) -> None:
+def test_what_a_call_configures_is_kept(base_url: str, script: Script, draw: Draw) -> None:
     assert base_url
     config = RunnableConfig(configurable={"temperature": 0.9})
     model = late(temperature=0.5).with_config(configurable={"max_tokens": 7})
-    assert texts(draw(model, 4, config=config)) == TOWNS
+    assert sorted_texts(draw(model, 4, config=config)) == TOWNS
     assert {(request["temperature"], request["max_completion_tokens"]) for request in script.requests} == {
         (0.9, 7)
     }
@@ -158,14 +155,13 @@ class Town(BaseModel):
     name: str
 
 
-@both_ways
-def test_what_was_queued_for_such_a_model_is_kept(base_url: str, script: Script, draw: Drawing) -> None:
+def test_what_was_queued_for_such_a_model_is_kept(base_url: str, script: Script, draw: Draw) -> None:
     assert base_url
     script.answers = {PROMPT: [Answer(tools=(("Town", {"name": name}),)) for name in ("lima", "quito")]}
     tools = late().bind_tools([Town])
-    assert len(set(texts(draw(tools, 4)))) == 2
+    assert len(set(sorted_texts(draw(tools, 4)))) == 2
     structured = late().with_structured_output(Town, method="function_calling")
-    assert texts(draw(structured, 2)) == ['{"name":"lima"}', '{"name":"quito"}']
+    assert sorted_texts(draw(structured, 2)) == ['{"name":"lima"}', '{"name":"quito"}']
     chain = ChatPromptTemplate.from_template("{q}") | tools.with_config(tags=["mine"])
     assert len(draw(chain, 2, prompt={"q": PROMPT})) == 2
     assert all(request["tools"][0]["function"]["name"] == "Town" for request in script.requests)
@@ -200,12 +196,11 @@ def test_such_a_model_cannot_be_asked_for_choices() -> None:
         Sampler(late(), "single_request")
 
 
-@both_ways
-def test_context_is_found_once_before_such_a_model(base_url: str, draw: Drawing) -> None:
+def test_context_is_found_once_before_such_a_model(base_url: str, draw: Draw) -> None:
     assert base_url
     seen: list[Any] = []
     chain = RunnablePassthrough() | RunnableLambda(seen.append) | RunnableLambda(lambda _: PROMPT) | late()
-    assert texts(draw(chain, 4)) == TOWNS
+    assert sorted_texts(draw(chain, 4)) == TOWNS
     assert seen == [PROMPT]
 
 
@@ -306,8 +301,7 @@ class Bot:
         return self.model.invoke(prompt)
 
 
-@both_ways
-def test_functions_are_warned_of_once_where_a_global_cache_is_set(draw: Drawing) -> None:
+def test_functions_are_warned_of_once_where_a_global_cache_is_set(draw: Draw) -> None:
     sampler = Sampler(RunnableLambda(Bot().answer))
     with global_cache():
         (said,) = warned(lambda: sampler.draw(PROMPT, 1))

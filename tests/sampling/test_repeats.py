@@ -24,8 +24,7 @@ from langchain_cfc.execution import Progress, apply_config_limits, run_flow
 from langchain_cfc.sampling import DrawnCandidate, Sampler
 from langchain_cfc.sampling.usage import is_same_model
 from langchain_cfc.verifiers.base import check_outputs, check_scores
-
-from .parts import PROMPT, Drawing, both_ways, drawn
+from tests.sampling.drawing import PROMPT, Draw, draw_sync
 
 N = 4
 
@@ -108,10 +107,9 @@ Place = Callable[[CountingModel], Runnable[Any, Any]]
 IN_TURN: Any = {"max_concurrency": 1}
 
 
-@both_ways
 @PLACES
 @pytest.mark.filterwarnings("ignore::langchain_cfc.errors.SamplingWarning")
-def test_answers_from_a_cache_are_refused(place: Place, draw: Drawing) -> None:
+def test_answers_from_a_cache_are_refused(place: Place, draw: Draw) -> None:
     model = CountingModel(cache=InMemoryCache())
     with pytest.raises(DrawError, match="candidate 1 is the response of an earlier candidate once more"):
         draw(place(model), N, config=IN_TURN)
@@ -145,26 +143,23 @@ def test_refused_candidates_are_not_kept_for_the_next_attempt() -> None:
         assert store.draws == {}
 
 
-@both_ways
 @PLACES
 @pytest.mark.filterwarnings("ignore::langchain_cfc.errors.SamplingWarning")
-def test_a_fixed_seed_is_refused_wherever_it_is(place: Place, draw: Drawing) -> None:
+def test_a_fixed_seed_is_refused_wherever_it_is(place: Place, draw: Draw) -> None:
     with pytest.raises(DrawError, match="several candidates were drawn with the fixed seed 7"):
         draw(place(CountingModel(seed=7)), N)
 
 
-@both_ways
 @PLACES
 @pytest.mark.filterwarnings("ignore::langchain_cfc.errors.SamplingWarning")
-def test_without_a_cache_or_a_seed_they_are_drawn(place: Place, draw: Drawing) -> None:
+def test_without_a_cache_or_a_seed_they_are_drawn(place: Place, draw: Draw) -> None:
     # The negative control.
     model = CountingModel()
     assert {one.text for one in draw(place(model), N)} == {f"answer {number}" for number in range(1, N + 1)}
     assert len(model._calls) == N
 
 
-@both_ways
-def test_fewer_model_calls_than_candidates_are_refused(draw: Drawing) -> None:
+def test_fewer_model_calls_than_candidates_are_refused(draw: Draw) -> None:
     hidden = Hidden(CountingModel())
     remembered = RunnableLambda(lru_cache(hidden.answer))
     with pytest.raises(DrawError, match=r"no model was called for 3 of 4 candidates"):
@@ -180,13 +175,12 @@ def test_no_model_call_at_all_is_refused_where_a_model_can_be_seen() -> None:
         return kept.get(prompt) or str(model.invoke(prompt).text)
 
     with pytest.raises(DrawError, match="no model was called for 4 of 4 candidates"):
-        drawn(RunnableLambda(answer), N)
+        draw_sync(RunnableLambda(answer), N)
     # A function without a model may call anything; what it returns cannot be judged.
-    assert len(drawn(RunnableLambda(lambda _: "kept"), N)) == N
+    assert len(draw_sync(RunnableLambda(lambda _: "kept"), N)) == N
 
 
-@both_ways
-def test_equal_messages_of_a_model_are_refused(draw: Drawing) -> None:
+def test_equal_messages_of_a_model_are_refused(draw: Draw) -> None:
     class Repeating(CountingModel):
         _message: AIMessage = PrivateAttr(default_factory=lambda: AIMessage("once"))
 
@@ -207,17 +201,16 @@ def test_a_shared_question_is_no_shared_answer() -> None:
         def answer(self, prompt: str) -> str:
             return str(model.invoke(writer.invoke(prompt).text).text)
 
-    found = drawn(RunnableLambda(Rewriting().answer), N, config=IN_TURN)
+    found = draw_sync(RunnableLambda(Rewriting().answer), N, config=IN_TURN)
     assert len({one.text for one in found}) == N
     assert len(writer._calls) == 1
 
 
-@both_ways
 @pytest.mark.parametrize(
     ("settings", "said"), [({"temperature": 0.0}, "temperature 0"), ({"top_k": 1}, "top_k 1")]
 )
 def test_settings_that_repeat_one_answer_are_warned_of_once(
-    settings: dict[str, Any], said: str, draw: Drawing
+    settings: dict[str, Any], said: str, draw: Draw
 ) -> None:
     with pytest.warns(SamplingWarning, match=f"the generator has {said}: 4 requests a prompt are paid for"):
         draw(CountingModel(**settings), N)
@@ -252,8 +245,7 @@ def test_a_dated_name_is_the_same_model(asked_for: str, answered: str, same: boo
     assert is_same_model(asked_for, answered) is same
 
 
-@both_ways
-def test_another_model_that_answers_is_warned_of(draw: Drawing) -> None:
+def test_another_model_that_answers_is_warned_of(draw: Draw) -> None:
     with pytest.warns(SamplingWarning, match="asks for the model 'big', and 'small-1' answered"):
         draw(CountingModel(model="big", answers_as="small-1"), 2)
     draw(CountingModel(model="big", answers_as="big-2024-01-01"), 2)

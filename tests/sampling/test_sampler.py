@@ -19,48 +19,33 @@ from langchain_cfc.errors import DrawError, InputError, VerifierError
 from langchain_cfc.execution import CallLimits, ConcurrencyLimiter, Progress, apply_limits, run_flow
 from langchain_cfc.sampling import Sampler
 from langchain_cfc.sampling.sampler import TOP_UPS
+from tests.fakes import NumberedModel, RunRecorder, global_cache
+from tests.sampling.drawing import PROMPT, Draw, numbered_answers, sorted_texts
 from tests.serving.openai_server import Fault, Script
 
-from .parts import (
-    PROMPT,
-    Drawing,
-    NumberedModel,
-    Seen,
-    both_strategies,
-    both_ways,
-    global_cache,
-    numbered,
-    texts,
-)
 from .test_parts import QUESTION, SHAPES, Parts
 
 MakeModel = Callable[..., ChatOpenAI]
 TOWNS = ["bogota", "la paz", "lima", "quito"]
 
 
-@both_ways
-@both_strategies
 @pytest.mark.parametrize("n", [1, 2, 7])
-def test_n_candidates_for_n(draw: Drawing, sampling: Any, n: int) -> None:
-    assert texts(draw(NumberedModel(), n, sampling)) == numbered(n)
+def test_n_candidates_for_n(draw: Draw, sampling: Any, n: int) -> None:
+    assert sorted_texts(draw(NumberedModel(), n, sampling)) == numbered_answers(n)
 
 
-@both_ways
-@both_strategies
-def test_a_global_cache_is_left_out(draw: Drawing, sampling: Any) -> None:
+def test_a_global_cache_is_left_out(draw: Draw, sampling: Any) -> None:
     with global_cache() as cache:
-        assert texts(draw(NumberedModel(), 4, sampling)) == numbered(4)
+        assert sorted_texts(draw(NumberedModel(), 4, sampling)) == numbered_answers(4)
         chain = NumberedModel() | StrOutputParser()
-        assert texts(draw(chain, 4, sampling)) == numbered(4)
+        assert sorted_texts(draw(chain, 4, sampling)) == numbered_answers(4)
     # Nor is it filled with what other parts of a program would read.
     assert not cache._cache
 
 
-@both_ways
-@both_strategies
-def test_a_cache_of_the_models_own_is_left_out(draw: Drawing, sampling: Any) -> None:
+def test_a_cache_of_the_models_own_is_left_out(draw: Draw, sampling: Any) -> None:
     model = NumberedModel(cache=InMemoryCache())
-    assert texts(draw(model, 4, sampling)) == numbered(4)
+    assert sorted_texts(draw(model, 4, sampling)) == numbered_answers(4)
     assert isinstance(model.cache, InMemoryCache)
 
 
@@ -73,7 +58,6 @@ def test_with_a_cache_all_answers_are_the_first() -> None:
     assert {own.invoke(PROMPT).text for _ in range(4)} == {"answer 0"}
 
 
-@both_ways
 @pytest.mark.parametrize(
     "generator",
     [
@@ -86,9 +70,9 @@ def test_with_a_cache_all_answers_are_the_first() -> None:
     ],
 )
 def test_choices_that_nobody_uses_are_not_paid_for(
-    chat_model: MakeModel, script: Script, draw: Drawing, generator: Any
+    chat_model: MakeModel, script: Script, draw: Draw, generator: Any
 ) -> None:
-    assert texts(draw(generator(chat_model), 4)) == TOWNS
+    assert sorted_texts(draw(generator(chat_model), 4)) == TOWNS
     assert [request.get("n") or 1 for request in script.requests] == [1] * 4
 
 
@@ -99,18 +83,13 @@ def test_asked_itself_that_model_pays_for_five_and_returns_one(chat_model: MakeM
     assert [request["n"] for request in script.requests] == [5, 5]
 
 
-@both_ways
-def test_what_goes_into_the_body_beside_that_stays(
-    chat_model: MakeModel, script: Script, draw: Drawing
-) -> None:
+def test_what_goes_into_the_body_beside_that_stays(chat_model: MakeModel, script: Script, draw: Draw) -> None:
     draw(chat_model(extra_body={"n": 5, "top_k": 2}), 2)
     assert [request["top_k"] for request in script.requests] == [2, 2]
 
 
-@both_ways
-@both_strategies
-def test_a_models_own_number_does_not_change_that_of_candidates(draw: Drawing, sampling: Any) -> None:
-    assert texts(draw(NumberedModel(n=2), 4, sampling)) == numbered(4)
+def test_a_models_own_number_does_not_change_that_of_candidates(draw: Draw, sampling: Any) -> None:
+    assert sorted_texts(draw(NumberedModel(n=2), 4, sampling)) == numbered_answers(4)
 
 
 SEEDED: dict[str, Runnable[Any, Any]] = {
@@ -126,7 +105,6 @@ SEEDED: dict[str, Runnable[Any, Any]] = {
 
 
 @pytest.mark.parametrize("name", SEEDED)
-@both_strategies
 def test_a_fixed_seed_is_refused(name: str, sampling: Any) -> None:
     with pytest.raises(InputError, match=r"has the fixed seed \d.*the same candidate n times"):
         Sampler(SEEDED[name], sampling)
@@ -146,8 +124,7 @@ def test_a_seed_that_is_none_is_no_fixed_one(generator: Any) -> None:
     Sampler(generator)
 
 
-@both_ways
-def test_what_runs_once_per_prompt_may_have_a_seed(draw: Drawing) -> None:
+def test_what_runs_once_per_prompt_may_have_a_seed(draw: Draw) -> None:
     # A model that writes the query of a search is no model that draws.
     parts = Parts(SHAPES["history"])
     helper = NumberedModel(seed=7, echoing=True)
@@ -157,11 +134,10 @@ def test_what_runs_once_per_prompt_may_have_a_seed(draw: Drawing) -> None:
         Sampler(SHAPES["history"](NumberedModel(seed=7), helper, parts.library))
 
 
-@both_ways
 @pytest.mark.parametrize("failing", [frozenset({0}), frozenset({1, 2}), frozenset({3, 4})])
-def test_what_succeeded_is_kept_and_the_rest_drawn_again(draw: Drawing, failing: frozenset[int]) -> None:
+def test_what_succeeded_is_kept_and_the_rest_drawn_again(draw: Draw, failing: frozenset[int]) -> None:
     model = NumberedModel(failing=failing)
-    assert texts(draw(model, 4)) == numbered(4)
+    assert sorted_texts(draw(model, 4)) == numbered_answers(4)
     assert len(model.requests) == 4 + len(failing)
 
 
@@ -173,8 +149,7 @@ def test_agenerate_throws_away_what_succeeded() -> None:
     assert len(model.requests) == 4
 
 
-@both_ways
-def test_a_slot_that_keeps_failing_fails_the_prompt(draw: Drawing) -> None:
+def test_a_slot_that_keeps_failing_fails_the_prompt(draw: Draw) -> None:
     model = NumberedModel(failing=frozenset(range(3, 3 + 1 + TOP_UPS)))
     expected = r"1 of 4 candidates could not be drawn, first candidate \d: ConnectionError: request \d failed"
     with pytest.raises(DrawError, match=expected) as failure:
@@ -184,16 +159,14 @@ def test_a_slot_that_keeps_failing_fails_the_prompt(draw: Drawing) -> None:
     assert len(model.requests) == 4 + TOP_UPS
 
 
-@both_ways
-def test_where_none_succeeds_none_is_repeated(draw: Drawing) -> None:
+def test_where_none_succeeds_none_is_repeated(draw: Draw) -> None:
     model = NumberedModel(failing=frozenset(range(4)))
     with pytest.raises(DrawError, match="4 of 4 candidates could not be drawn"):
         draw(model, 4)
     assert len(model.requests) == 4
 
 
-@both_ways
-def test_the_users_own_mistake_is_not_called_chance(draw: Drawing) -> None:
+def test_the_users_own_mistake_is_not_called_chance(draw: Draw) -> None:
     def broken(message: Any) -> str:
         raise KeyError(message.text)
 
@@ -202,17 +175,15 @@ def test_the_users_own_mistake_is_not_called_chance(draw: Drawing) -> None:
     assert "with_retry" not in str(failure.value)
 
 
-@both_ways
 def test_one_of_many_requests_over_the_wire_is_made_up_for(
-    chat_model: MakeModel, script: Script, draw: Drawing
+    chat_model: MakeModel, script: Script, draw: Draw
 ) -> None:
     script.faults = [Fault("dropped", on={2})]
-    assert texts(draw(chat_model(), 4)) == TOWNS
+    assert sorted_texts(draw(chat_model(), 4)) == TOWNS
     assert len(script.requests) == 5
 
 
-@both_ways
-def test_what_comes_before_the_model_fails_before_anything_is_drawn(draw: Drawing) -> None:
+def test_what_comes_before_the_model_fails_before_anything_is_drawn(draw: Draw) -> None:
     def look_up(question: str) -> str:
         msg = f"no index for {question}"
         raise LookupError(msg)
@@ -225,8 +196,7 @@ def test_what_comes_before_the_model_fails_before_anything_is_drawn(draw: Drawin
     assert model.requests == []
 
 
-@both_ways
-def test_an_error_of_the_package_passes_as_it_is(draw: Drawing) -> None:
+def test_an_error_of_the_package_passes_as_it_is(draw: Draw) -> None:
     def look_up(question: str) -> str:
         raise VerifierError(question)
 
@@ -252,9 +222,8 @@ class Busy:
         return given
 
 
-@both_ways
 @pytest.mark.parametrize("most", [1, 2])
-def test_requests_keep_to_the_configs_limit(draw: Drawing, most: int) -> None:
+def test_requests_keep_to_the_configs_limit(draw: Draw, most: int) -> None:
     busy = Busy()
     draw(RunnableLambda(busy), 6, prompt="x", config=RunnableConfig(max_concurrency=most))
     assert busy.most <= most
@@ -278,10 +247,8 @@ def test_what_is_prepared_takes_a_place_too() -> None:
     assert busy.most == 1
 
 
-@both_ways
-@both_strategies
-def test_candidates_are_named_and_tagged(draw: Drawing, sampling: Any) -> None:
-    seen = Seen()
+def test_candidates_are_named_and_tagged(draw: Draw, sampling: Any) -> None:
+    seen = RunRecorder()
     config = RunnableConfig(callbacks=[seen], tags=["mine"])
     draw(RunnableLambda(str) | NumberedModel(), 2, sampling, config=config)
     slots = [set()] if sampling == "single_request" else [{"cfc:candidate:0"}, {"cfc:candidate:1"}]
@@ -290,12 +257,11 @@ def test_candidates_are_named_and_tagged(draw: Drawing, sampling: Any) -> None:
     assert [(name, tags) for name, tags in seen.of("chain")] == [("str", frozenset({"mine", "cfc:context"}))]
 
 
-@both_ways
-def test_candidates_are_drawn_in_threads_and_tasks_of_their_own(draw: Drawing) -> None:
+def test_candidates_are_drawn_in_threads_and_tasks_of_their_own(draw: Draw) -> None:
     # All wait for all: one after the other they would never meet. Without a limit, nothing keeps them apart.
     everyone = threading.Barrier(4, timeout=30)
 
     def answer(_: Any) -> str:
         return f"answer {everyone.wait()}"
 
-    assert texts(draw(RunnableLambda(answer), 4)) == numbered(4)
+    assert sorted_texts(draw(RunnableLambda(answer), 4)) == numbered_answers(4)

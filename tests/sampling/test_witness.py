@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -17,29 +16,19 @@ from langchain_core.outputs import ChatGeneration, Generation, LLMResult
 from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda
 from langchain_openai import ChatOpenAI
 
-from langchain_cfc import CFCResult, CFCRunnable
+from langchain_cfc import CFCRunnable
 from langchain_cfc.sampling import UsageRecorder
 from langchain_cfc.sampling.usage import DRAW_TAG
-from tests.runnable.parts import N, plain_artifact
+from tests.calls import Invoke
+from tests.factories import make_artifact
+from tests.fakes import TOKENS_IN, TOKENS_OUT, N, NumberedModel
+from tests.sampling.drawing import PROMPT
 from tests.serving import openai_bodies as bodies
 from tests.serving.openai_server import Fault, Script
 
-from .parts import PROMPT, TOKENS_IN, TOKENS_OUT, NumberedModel, both_strategies
 from .test_parts import QUESTION, SHAPES, Parts
 
 MakeModel = Callable[..., ChatOpenAI]
-Serve = Callable[[CFCRunnable], CFCResult]
-
-
-def invoked(chain: CFCRunnable) -> CFCResult:
-    return chain.invoke(PROMPT)
-
-
-def ainvoked(chain: CFCRunnable) -> CFCResult:
-    return asyncio.run(chain.ainvoke(PROMPT))
-
-
-both_ways = pytest.mark.parametrize("serve", [invoked, ainvoked])
 
 
 def chain_of(generator: Any, sampling: Any = "requests") -> CFCRunnable:
@@ -47,7 +36,7 @@ def chain_of(generator: Any, sampling: Any = "requests") -> CFCRunnable:
     return CFCRunnable(
         generator=generator,
         verifier=lambda _, candidates: [0.1] * len(candidates),
-        artifact=plain_artifact(),
+        artifact=make_artifact(),
         sampling=sampling,
     )
 
@@ -56,15 +45,13 @@ def counted(usage: Any) -> tuple[int, int, int]:
     return usage["input_tokens"], usage["output_tokens"], usage["total_tokens"]
 
 
-@both_ways
-@both_strategies
 @pytest.mark.parametrize("parsed", [False, True])
 def test_usage_over_the_wire_is_counted_once_by_all(
-    chat_model: MakeModel, script: Script, serve: Serve, sampling: Any, parsed: bool
+    chat_model: MakeModel, script: Script, invoke: Invoke, sampling: Any, parsed: bool
 ) -> None:
     generator = chat_model() | StrOutputParser() if parsed else chat_model()
     with get_usage_metadata_callback() as callback:
-        result = serve(chain_of(generator, sampling))
+        result = invoke(chain_of(generator, sampling), PROMPT)
     requests = 1 if sampling == "single_request" else N
     assert len(script.requests) == requests
     given = requests * bodies.TOKENS_IN
@@ -83,20 +70,17 @@ def test_a_client_asked_for_n_choices_gives_the_usage_of_all_to_each(chat_model:
     assert callback.usage_metadata == {}
 
 
-@both_ways
-@both_strategies
 def test_top_ups_and_retries_are_counted_where_they_answered(
-    chat_model: MakeModel, script: Script, serve: Serve, sampling: Any
+    chat_model: MakeModel, script: Script, invoke: Invoke, sampling: Any
 ) -> None:
     script.faults = [Fault("status 500", on={0}), Fault("one choice")]
-    result = serve(chain_of(chat_model().with_retry(wait_exponential_jitter=False), sampling))
+    result = invoke(chain_of(chat_model().with_retry(wait_exponential_jitter=False), sampling), PROMPT)
     # One that failed, then four with one answer each, whatever was asked for.
     assert len(script.requests) == 1 + N
     assert counted(result.usage)[:2] == (N * bodies.TOKENS_IN, N * bodies.TOKENS_OUT)
 
 
-@both_ways
-def test_an_answer_that_was_paid_for_and_cannot_be_used_is_counted(serve: Serve) -> None:
+def test_an_answer_that_was_paid_for_and_cannot_be_used_is_counted(invoke: Invoke) -> None:
     def checked(text: str) -> str:
         if text == "answer 0":
             msg = "no answer"
@@ -104,57 +88,52 @@ def test_an_answer_that_was_paid_for_and_cannot_be_used_is_counted(serve: Serve)
         return text
 
     model = NumberedModel()
-    result = serve(chain_of(model | StrOutputParser() | checked))
+    result = invoke(chain_of(model | StrOutputParser() | checked), PROMPT)
     assert len(model.requests) == N + 1
     assert counted(result.usage)[:2] == ((N + 1) * TOKENS_IN, (N + 1) * TOKENS_OUT)
     assert result.models == ("numbered-1",)
 
 
-@both_ways
-def test_what_was_asked_for_the_context_is_counted(serve: Serve) -> None:
+def test_what_was_asked_for_the_context_is_counted(invoke: Invoke) -> None:
     parts = Parts(SHAPES["history"])
     asking: Runnable[Any, Any] = RunnableLambda(lambda _: QUESTION) | parts.chain
-    result = serve(chain_of(asking))
+    result = invoke(chain_of(asking), PROMPT)
     assert len(parts.helper.requests) == 1
     assert counted(result.usage)[:2] == ((N + 1) * TOKENS_IN, (N + 1) * TOKENS_OUT)
 
 
-@both_ways
-def test_models_called_in_functions_are_seen(serve: Serve) -> None:
+def test_models_called_in_functions_are_seen(invoke: Invoke) -> None:
     model = NumberedModel(cache=False, disable_streaming=True)
 
     def answer(prompt: str, config: RunnableConfig) -> str:
         return str(model.invoke(prompt, config).text)
 
-    result = serve(chain_of(RunnableLambda(answer)))
+    result = invoke(chain_of(RunnableLambda(answer)), PROMPT)
     assert counted(result.usage)[:2] == (N * TOKENS_IN, N * TOKENS_OUT)
 
 
-@both_ways
-def test_a_fallback_that_answers_is_named(serve: Serve) -> None:
+def test_a_fallback_that_answers_is_named(invoke: Invoke) -> None:
     # Another model is another distribution, and the result says that it answered.
     first = NumberedModel(called="first", failing=frozenset({1}))
     chain = first.with_fallbacks([NumberedModel(called="second")]) | StrOutputParser()
-    assert set(serve(chain_of(chain)).models) == {"first", "second"}
-    assert serve(chain_of(NumberedModel(called="first"))).models == ("first",)
+    assert set(invoke(chain_of(chain), PROMPT).models) == {"first", "second"}
+    assert invoke(chain_of(NumberedModel(called="first")), PROMPT).models == ("first",)
 
 
-@both_ways
-def test_what_the_verifier_asks_is_not_counted(serve: Serve) -> None:
+def test_what_the_verifier_asks_is_not_counted(invoke: Invoke) -> None:
     judge = NumberedModel()
     chain = CFCRunnable(
         generator=lambda _: "x",
         verifier=RunnableLambda(lambda given: str(given["prompt"])) | judge | (lambda _: [0.1] * N),
-        artifact=plain_artifact(),
+        artifact=make_artifact(),
     )
-    assert serve(chain).usage is None
+    assert invoke(chain, PROMPT).usage is None
     assert len(judge.requests) == 1
 
 
-@both_ways
-def test_each_prompt_has_a_count_of_its_own(serve: Serve) -> None:
+def test_each_prompt_has_a_count_of_its_own(invoke: Invoke) -> None:
     chain = chain_of(NumberedModel())
-    assert counted(serve(chain).usage) == counted(serve(chain).usage)
+    assert counted(invoke(chain, PROMPT).usage) == counted(invoke(chain, PROMPT).usage)
 
 
 def result_of(*messages: AIMessage) -> LLMResult:

@@ -20,24 +20,13 @@ from langchain_cfc.errors import DrawError, FingerprintError, FingerprintWarning
 from langchain_cfc.fingerprints import compute_fingerprint
 from langchain_cfc.records import Provenance, tabulate
 from langchain_cfc.verifiers import SequenceProbability
+from tests.calls import Invoke
 
 from .openai_bodies import TOKENS_IN, TOKENS_OUT
 from .openai_server import FAULTS, Fault, Script
 
 MakeModel = Callable[..., ChatOpenAI]
 MakeChain = Callable[..., CFCRunnable]
-Serve = Callable[[CFCRunnable, Any], CFCResult]
-
-
-def invoked(chain: CFCRunnable, prompt: Any) -> CFCResult:
-    return chain.invoke(prompt)
-
-
-def ainvoked(chain: CFCRunnable, prompt: Any) -> CFCResult:
-    return asyncio.run(chain.ainvoke(prompt))
-
-
-both_ways = pytest.mark.parametrize("serve", [invoked, ainvoked])
 
 
 @pytest.fixture
@@ -72,15 +61,14 @@ def assert_served(result: CFCResult, record: PromptRecord) -> None:
     assert [score for _, score in served] == pytest.approx([score for _, score in recorded], abs=1e-6)
 
 
-@both_ways
 def test_what_was_recorded_is_what_is_served(
-    make_chain: MakeChain, new_facts: list[PromptRecord], script: Script, serve: Serve
+    make_chain: MakeChain, new_facts: list[PromptRecord], script: Script, invoke: Invoke
 ) -> None:
     chain = make_chain(show_rejected=True)
     decisions = decide(chain.artifact, tabulate(new_facts).draws)
     reasons = set()
     for row, record in enumerate(new_facts):
-        result = serve(chain, record.input)
+        result = invoke(chain, record.input)
         assert_served(result, record)
         assert result.reason == decisions.reason(row)
         slots = decisions.accepted[row].nonzero()[0]
@@ -111,21 +99,23 @@ def test_batches_serve_what_single_prompts_get(make_chain: MakeChain, new_facts:
         assert_served(result, record)
 
 
-@both_ways
 def test_scores_are_those_of_the_tokens_sent(
-    make_chain: MakeChain, new_facts: list[PromptRecord], script: Script, serve: Serve
+    make_chain: MakeChain, new_facts: list[PromptRecord], script: Script, invoke: Invoke
 ) -> None:
     record = new_facts[0]
-    result = serve(make_chain(), record.input)
+    result = invoke(make_chain(), record.input)
     expected = sorted(1.0 - math.exp(one.logprob) for one in script.answers[str(record.input)])
     assert sorted(one.score for one in result.candidates) == pytest.approx(expected, abs=1e-12)
 
 
-@both_ways
 def test_requests_ask_for_what_was_calibrated_and_never_stream(
-    make_chain: MakeChain, chat_model: MakeModel, new_facts: list[PromptRecord], script: Script, serve: Serve
+    make_chain: MakeChain,
+    chat_model: MakeModel,
+    new_facts: list[PromptRecord],
+    script: Script,
+    invoke: Invoke,
 ) -> None:
-    serve(make_chain(generator=chat_model(streaming=True)), new_facts[0].input)
+    invoke(make_chain(generator=chat_model(streaming=True)), new_facts[0].input)
     assert len(script.requests) == 10
     for request in script.requests:
         assert not request.get("stream")
@@ -145,86 +135,86 @@ def test_on_its_own_that_model_does_stream(
     assert script.requests[0]["stream"] is True
 
 
-@both_ways
 def test_tokens_are_summed_over_the_requests(
-    make_chain: MakeChain, new_facts: list[PromptRecord], serve: Serve
+    make_chain: MakeChain, new_facts: list[PromptRecord], invoke: Invoke
 ) -> None:
-    usage = serve(make_chain(), new_facts[0].input).usage
+    usage = invoke(make_chain(), new_facts[0].input).usage
     assert usage is not None
     assert usage["input_tokens"] == 10 * TOKENS_IN
     assert usage["output_tokens"] == 10 * TOKENS_OUT
     assert usage["total_tokens"] == 10 * (TOKENS_IN + TOKENS_OUT)
 
 
-@both_ways
 @pytest.mark.parametrize("fault", FAULTS)
 def test_one_broken_response_is_made_up_for(
-    make_chain: MakeChain, new_facts: list[PromptRecord], script: Script, fault: str, serve: Serve
+    make_chain: MakeChain, new_facts: list[PromptRecord], script: Script, fault: str, invoke: Invoke
 ) -> None:
     script.faults = [Fault(fault, on={3})]
-    assert len(serve(make_chain(), new_facts[0].input).candidates) == 10
+    assert len(invoke(make_chain(), new_facts[0].input).candidates) == 10
     assert len(script.requests) == 11
 
 
-@both_ways
 @pytest.mark.parametrize("fault", FAULTS)
 def test_responses_that_stay_broken_fail_the_prompt(
-    make_chain: MakeChain, new_facts: list[PromptRecord], script: Script, fault: str, serve: Serve
+    make_chain: MakeChain, new_facts: list[PromptRecord], script: Script, fault: str, invoke: Invoke
 ) -> None:
     script.faults = [Fault(fault, on=set(range(3, 40)))]
     with pytest.raises(DrawError, match="of 10 candidates could not be drawn") as failure:
-        serve(make_chain(), new_facts[0].input)
+        invoke(make_chain(), new_facts[0].input)
     assert isinstance(failure.value.__cause__, Exception)
     assert len(script.requests) == 10 + 2 * 7
     # The server is back; nothing of the failure is left in the chain.
     script.faults = []
-    assert serve(make_chain(), new_facts[0].input).candidates
+    assert invoke(make_chain(), new_facts[0].input).candidates
 
 
-@both_ways
 def test_a_server_that_is_down_fails_every_draw(
-    make_chain: MakeChain, new_facts: list[PromptRecord], script: Script, serve: Serve
+    make_chain: MakeChain, new_facts: list[PromptRecord], script: Script, invoke: Invoke
 ) -> None:
     script.faults = [Fault("status 500")]
     with pytest.raises(DrawError, match="10 of 10 candidates could not be drawn, first candidate 0"):
-        serve(make_chain(), new_facts[0].input)
+        invoke(make_chain(), new_facts[0].input)
 
 
-@both_ways
 def test_an_address_without_a_server_fails_every_draw(
-    make_chain: MakeChain, chat_model: MakeModel, new_facts: list[PromptRecord], serve: Serve
+    make_chain: MakeChain, chat_model: MakeModel, new_facts: list[PromptRecord], invoke: Invoke
 ) -> None:
     # Nothing listens on the port for TCP multiplexers.
     chain = make_chain(generator=chat_model(base_url="http://127.0.0.1:1/v1"))
     with pytest.raises(DrawError, match="10 of 10 candidates could not be drawn"):
-        serve(chain, new_facts[0].input)
+        invoke(chain, new_facts[0].input)
 
 
-@both_ways
 def test_retries_of_the_generator_mend_a_broken_response(
-    make_chain: MakeChain, chat_model: MakeModel, new_facts: list[PromptRecord], script: Script, serve: Serve
+    make_chain: MakeChain,
+    chat_model: MakeModel,
+    new_facts: list[PromptRecord],
+    script: Script,
+    invoke: Invoke,
 ) -> None:
     script.faults = [Fault("dropped", on={3})]
     chain = make_chain(generator=chat_model().with_retry(wait_exponential_jitter=False))
-    result = serve(chain, new_facts[0].input)
+    result = invoke(chain, new_facts[0].input)
     assert len(result.candidates) == 10
     assert len(script.requests) == 11
     assert result.guarantee.binding == "matched"
 
 
-@both_ways
 @pytest.mark.parametrize("asked", [None, False])
 def test_no_log_probabilities_are_a_verifiers_failure(
-    make_chain: MakeChain, chat_model: MakeModel, new_facts: list[PromptRecord], asked: bool, serve: Serve
+    make_chain: MakeChain, chat_model: MakeModel, new_facts: list[PromptRecord], asked: bool, invoke: Invoke
 ) -> None:
     chain = make_chain(generator=chat_model(logprobs=asked))
     with pytest.raises(VerifierError, match="candidate 0 carries no token log-probabilities"):
-        serve(chain, new_facts[0].input)
+        invoke(chain, new_facts[0].input)
 
 
-@both_ways
 def test_a_prompt_template_before_the_model(
-    make_chain: MakeChain, chat_model: MakeModel, new_facts: list[PromptRecord], script: Script, serve: Serve
+    make_chain: MakeChain,
+    chat_model: MakeModel,
+    new_facts: list[PromptRecord],
+    script: Script,
+    invoke: Invoke,
 ) -> None:
     template: Runnable[Any, Any] = ChatPromptTemplate.from_template("{question}")
     record = new_facts[0]
@@ -233,7 +223,7 @@ def test_a_prompt_template_before_the_model(
         metadata=lambda prompt: {"topic": record.metadata["topic"]} if prompt else {},
         show_rejected=True,
     )
-    result = serve(chain, record.input)
+    result = invoke(chain, record.input)
     assert_served(result, record)
     assert script.requests[0]["messages"][0]["content"] == record.input
 

@@ -19,7 +19,7 @@ from langchain_cfc.records import Provenance, tabulate, write_records
 from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc.sampling.candidates import make_candidate
 from langchain_cfc.set_rules import parse_set_rule
-from tests.runnable.parts import ScriptedModel
+from tests.fakes import ScriptedModel
 
 BLANK = ("", " ", "\n\t ", "\u3000")
 RULES = (

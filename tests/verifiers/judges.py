@@ -35,10 +35,6 @@ def ainvoked(verifier: BaseVerifier, given: VerifierInput) -> list[float]:
     return asyncio.run(verifier.ainvoke(given))
 
 
-both_ways = pytest.mark.parametrize("scored", [invoked, ainvoked])
-Scored = Callable[[BaseVerifier, VerifierInput], list[float]]
-
-
 def candidate_of(request: str) -> str:
     """The candidate that a request is about."""
     found = re.findall(r"<answer>\n(.*?)\n</answer>", request, re.DOTALL)

@@ -7,7 +7,7 @@ import copy
 import math
 import pickle
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -24,12 +24,10 @@ from pydantic import SecretStr
 from langchain_cfc.errors import InputError, VerifierError
 from langchain_cfc.execution import CallLimits, ConcurrencyLimiter, apply_limits
 from langchain_cfc.fingerprints import compute_fingerprint
-from langchain_cfc.sampling import DrawnCandidate
-from langchain_cfc.verifiers import VerifierInput
 from langchain_cfc.verifiers.embedding_similarity import EmbeddingSimilarity
+from tests.calls import Invoke, invoke_async, invoke_sync
+from tests.factories import verifier_input
 from tests.serving.openai_server import Script, serving
-
-Ask = Callable[[EmbeddingSimilarity, VerifierInput], list[float]]
 
 # Directions in the plane, by their angle to "east" in degrees.
 ANGLES = {"east": 0.0, "north-east": 45.0, "north": 90.0, "west": 180.0, "east by hair": 1e-9}
@@ -87,28 +85,13 @@ class Failing(Embeddings):
         raise AssertionError(text)
 
 
-def invoked(verifier: EmbeddingSimilarity, asked: VerifierInput) -> list[float]:
-    return verifier.invoke(asked)
-
-
-def ainvoked(verifier: EmbeddingSimilarity, asked: VerifierInput) -> list[float]:
-    return asyncio.run(verifier.ainvoke(asked))
-
-
-both_ways = pytest.mark.parametrize("ask", [invoked, ainvoked])
-
-
-def drawn(prompt: Any, *texts: str) -> VerifierInput:
-    return VerifierInput(prompt=prompt, candidates=[DrawnCandidate(text) for text in texts])
-
-
-@both_ways
-def test_computed_by_hand(ask: Ask) -> None:
-    found = ask(EmbeddingSimilarity(Compass()), drawn("east", "east", "north-east", "north", "west"))
+def test_computed_by_hand(invoke: Invoke) -> None:
+    found = invoke(
+        EmbeddingSimilarity(Compass()), verifier_input("east", "east", "north-east", "north", "west")
+    )
     assert found == pytest.approx([0.0, (1 - math.sqrt(0.5)) / 2, 0.5, 1.0], abs=1e-15)
 
 
-@both_ways
 @pytest.mark.parametrize(
     "context",
     [
@@ -117,13 +100,14 @@ def test_computed_by_hand(ask: Ask) -> None:
         RunnableLambda(lambda prompt: [Document("north"), prompt["other"]]),
     ],
 )
-def test_the_nearest_passage_counts(ask: Ask, context: Any) -> None:
-    asked = drawn({"other": "west"}, "east", "north", "west", "north-east")
+def test_the_nearest_passage_counts(invoke: Invoke, context: Any) -> None:
+    asked = verifier_input({"other": "west"}, "east", "north", "west", "north-east")
     expected = [0.5, 0.0, 0.0, (1 - math.sqrt(0.5)) / 2]
-    assert ask(EmbeddingSimilarity(Compass(), context=context), asked) == pytest.approx(expected, abs=1e-15)
+    assert invoke(EmbeddingSimilarity(Compass(), context=context), asked) == pytest.approx(
+        expected, abs=1e-15
+    )
 
 
-@both_ways
 @pytest.mark.parametrize(
     "prompt",
     [
@@ -138,12 +122,11 @@ def test_the_nearest_passage_counts(ask: Ask, context: Any) -> None:
         {"context": Document("north")},
     ],
 )
-def test_the_context_is_the_prompts_own_unless_told(ask: Ask, prompt: Any) -> None:
-    assert ask(EmbeddingSimilarity(Compass()), drawn(prompt, "north")) == [0.0]
+def test_the_context_is_the_prompts_own_unless_told(invoke: Invoke, prompt: Any) -> None:
+    assert invoke(EmbeddingSimilarity(Compass()), verifier_input(prompt, "north")) == [0.0]
 
 
-@both_ways
-def test_several_messages_are_read_as_a_transcript(ask: Ask) -> None:
+def test_several_messages_are_read_as_a_transcript(invoke: Invoke) -> None:
     class Hearing(Compass):
         @staticmethod
         def _vector(text: str) -> list[float]:
@@ -151,7 +134,10 @@ def test_several_messages_are_read_as_a_transcript(ask: Ask) -> None:
             return [1.0]
 
     heard: list[str] = []
-    ask(EmbeddingSimilarity(Hearing()), drawn([SystemMessage("Be brief."), HumanMessage("Where?")], "lima"))
+    invoke(
+        EmbeddingSimilarity(Hearing()),
+        verifier_input([SystemMessage("Be brief."), HumanMessage("Where?")], "lima"),
+    )
     assert sorted(heard) == ["System: Be brief.\nHuman: Where?", "lima"]
 
 
@@ -159,8 +145,8 @@ def test_several_messages_are_read_as_a_transcript(ask: Ask) -> None:
 def test_one_call_for_the_distinct_texts_and_one_for_the_passages(asked_by: str) -> None:
     compass = Compass()
     verifier = EmbeddingSimilarity(compass, context=lambda _: ["west", "east", "west"])
-    asked = drawn("?", "north", "east", "north")
-    found = invoked(verifier, asked) if asked_by == "invoke" else ainvoked(verifier, asked)
+    asked = verifier_input("?", "north", "east", "north")
+    found = invoke_sync(verifier, asked) if asked_by == "invoke" else invoke_async(verifier, asked)
     assert found == pytest.approx([0.5, 0.0, 0.5], abs=1e-15)
     mine, others = (compass.asked, compass.aasked)[:: 1 if asked_by == "invoke" else -1]
     assert sorted(mine) == [["north", "east"], ["west", "east"]]
@@ -171,7 +157,7 @@ def test_one_call_for_the_distinct_texts_and_one_for_the_passages(asked_by: str)
 def test_both_calls_keep_to_the_bounds(places: int, most: int) -> None:
     compass = Compass()
     with apply_limits(CallLimits(ConcurrencyLimiter(places))):
-        ainvoked(EmbeddingSimilarity(compass), drawn("east", "north"))
+        invoke_async(EmbeddingSimilarity(compass), verifier_input("east", "north"))
     assert compass.most == most
 
 
@@ -184,7 +170,7 @@ def test_the_sync_calls_run_at_the_same_time() -> None:
             return super().embed_documents(texts)
 
     with apply_limits(CallLimits(ConcurrencyLimiter(2))):
-        assert invoked(EmbeddingSimilarity(Waiting()), drawn("east", "east")) == [0.0]
+        assert invoke_sync(EmbeddingSimilarity(Waiting()), verifier_input("east", "east")) == [0.0]
 
 
 async def anorth(prompt: Any) -> str:
@@ -194,9 +180,9 @@ async def anorth(prompt: Any) -> str:
 
 def test_async_contexts_are_awaited_and_refused_where_nothing_waits() -> None:
     verifier = EmbeddingSimilarity(Compass(), context=anorth)
-    assert ainvoked(verifier, drawn("?", "north")) == [0.0]
+    assert invoke_async(verifier, verifier_input("?", "north")) == [0.0]
     with pytest.raises(VerifierError, match="context function is async: use ainvoke"):
-        invoked(verifier, drawn("?", "north"))
+        invoke_sync(verifier, verifier_input("?", "north"))
 
 
 @given(
@@ -208,14 +194,13 @@ def test_scores_lie_in_the_unit_interval_whatever_the_lengths(
 ) -> None:
     texts = [f"text {row}" for row in range(len(vectors))]
     near = EmbeddingSimilarity(Vectors(vectors, passages=[[0.6, 0.0, -0.8]]))
-    scores = invoked(near, drawn("context", *texts))
+    scores = invoke_sync(near, verifier_input("context", *texts))
     assert all(0.0 <= score <= 1.0 for score in scores)
     # Lengths play no role, even where squares overflow or vanish.
     far = EmbeddingSimilarity(Vectors(vectors, passages=[[0.6 * length, 0.0, -0.8 * length]]))
-    assert invoked(far, drawn("context", *texts)) == pytest.approx(scores, abs=1e-12)
+    assert invoke_sync(far, verifier_input("context", *texts)) == pytest.approx(scores, abs=1e-12)
 
 
-@both_ways
 @pytest.mark.parametrize(
     ("embeddings", "message"),
     [
@@ -234,12 +219,13 @@ def test_scores_lie_in_the_unit_interval_whatever_the_lengths(
         (Vectors([[1.0, 0.0, 0.0]]), "gave candidates 3 numbers and the context 2"),
     ],
 )
-def test_vectors_without_a_direction_are_refused(ask: Ask, embeddings: Embeddings, message: str) -> None:
+def test_vectors_without_a_direction_are_refused(
+    invoke: Invoke, embeddings: Embeddings, message: str
+) -> None:
     with pytest.raises(VerifierError, match=message):
-        ask(EmbeddingSimilarity(embeddings), drawn("context", "one"))
+        invoke(EmbeddingSimilarity(embeddings), verifier_input("context", "one"))
 
 
-@both_ways
 @pytest.mark.parametrize(
     ("prompt", "context", "message"),
     [
@@ -257,14 +243,14 @@ def test_vectors_without_a_direction_are_refused(ask: Ask, embeddings: Embedding
         ("?", lambda prompt: prompt["context"], "context function failed with TypeError"),
     ],
 )
-def test_a_context_that_is_none_is_refused(ask: Ask, prompt: Any, context: Any, message: str) -> None:
+def test_a_context_that_is_none_is_refused(invoke: Invoke, prompt: Any, context: Any, message: str) -> None:
     with pytest.raises(VerifierError, match=message):
-        ask(EmbeddingSimilarity(Compass(), context=context), drawn(prompt, "east"))
+        invoke(EmbeddingSimilarity(Compass(), context=context), verifier_input(prompt, "east"))
 
 
 def test_only_embeddings_are_taken() -> None:
     with pytest.raises(InputError, match="expected LangChain embeddings, got a function"):
-        EmbeddingSimilarity(invoked)  # type: ignore[arg-type]
+        EmbeddingSimilarity(invoke_sync)  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -274,8 +260,7 @@ def base_url(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         yield url
 
 
-@both_ways
-def test_a_real_client_over_http(ask: Ask, base_url: str) -> None:
+def test_a_real_client_over_http(invoke: Invoke, base_url: str) -> None:
     embeddings = OpenAIEmbeddings(
         model="recorded",
         base_url=base_url,
@@ -284,8 +269,10 @@ def test_a_real_client_over_http(ask: Ask, base_url: str) -> None:
         max_retries=0,
     )
     verifier = EmbeddingSimilarity(embeddings)
-    asked = drawn("the capital of peru", "lima the capital of peru", "xylophone", "The Capital Of Peru")
-    near, far, same = ask(verifier, asked)
+    asked = verifier_input(
+        "the capital of peru", "lima the capital of peru", "xylophone", "The Capital Of Peru"
+    )
+    near, far, same = invoke(verifier, asked)
     assert same == pytest.approx(0.0, abs=1e-6)  # vectors come in single precision
     assert same < near < far
     assert verifier.fingerprint == {
@@ -309,6 +296,6 @@ def test_it_says_what_it_is() -> None:
 
 def test_copies_score_alike() -> None:
     verifier = EmbeddingSimilarity(DeterministicFakeEmbedding(size=8))
-    asked = drawn("east", "north", "west")
+    asked = verifier_input("east", "north", "west")
     for copied in (copy.deepcopy(verifier), pickle.loads(pickle.dumps(verifier))):  # noqa: S301 - our own bytes
-        assert invoked(copied, asked) == invoked(verifier, asked)
+        assert invoke_sync(copied, asked) == invoke_sync(verifier, asked)

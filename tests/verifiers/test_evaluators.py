@@ -28,31 +28,14 @@ from pydantic import BaseModel, SecretStr
 from langchain_cfc.errors import InputError, VerifierError
 from langchain_cfc.execution import CallLimits, ConcurrencyLimiter, apply_limits
 from langchain_cfc.fingerprints import compare_fingerprints, compute_fingerprint
-from langchain_cfc.sampling import DrawnCandidate
-from langchain_cfc.verifiers import BaseVerifier, VerifierInput
+from langchain_cfc.verifiers import BaseVerifier
 from langchain_cfc.verifiers.evaluators import from_evaluator
+from tests.calls import Invoke, invoke_async, invoke_sync
+from tests.factories import verifier_input
 from tests.serving.openai_bodies import Answer
 from tests.serving.openai_server import Fault, Script, serving
 
-Ask = Callable[[BaseVerifier, VerifierInput], list[float]]
-
-
-def invoked(verifier: BaseVerifier, asked: VerifierInput) -> list[float]:
-    return verifier.invoke(asked)
-
-
-def ainvoked(verifier: BaseVerifier, asked: VerifierInput) -> list[float]:
-    return asyncio.run(verifier.ainvoke(asked))
-
-
-both_ways = pytest.mark.parametrize("ask", [invoked, ainvoked])
-
-
-def drawn(prompt: Any, *texts: str) -> VerifierInput:
-    return VerifierInput(prompt=prompt, candidates=[DrawnCandidate(text) for text in texts])
-
-
-GIVEN = drawn("where?", "lima", "quito", "lima")
+GIVEN = verifier_input("where?", "lima", "quito", "lima")
 
 
 def reference(prompt: Any) -> dict[str, Any]:
@@ -63,29 +46,26 @@ def reference(prompt: Any) -> dict[str, Any]:
 # --- openevals
 
 
-@both_ways
-def test_exact_match_of_openevals(ask: Ask) -> None:
-    assert ask(from_evaluator(exact_match, arguments=reference), GIVEN) == [0.0, 1.0, 0.0]
+def test_exact_match_of_openevals(invoke: Invoke) -> None:
+    assert invoke(from_evaluator(exact_match, arguments=reference), GIVEN) == [0.0, 1.0, 0.0]
 
 
 def test_its_async_kind_is_awaited_and_refused_where_nothing_waits() -> None:
     verifier = from_evaluator(exact_match_async, arguments=reference)
-    assert ainvoked(verifier, GIVEN) == [0.0, 1.0, 0.0]
+    assert invoke_async(verifier, GIVEN) == [0.0, 1.0, 0.0]
     with pytest.raises(VerifierError, match="evaluator is async: use ainvoke"):
-        invoked(verifier, GIVEN)
+        invoke_sync(verifier, GIVEN)
 
 
-@both_ways
-def test_what_it_needs_and_does_not_get_is_a_typed_error(ask: Ask) -> None:
+def test_what_it_needs_and_does_not_get_is_a_typed_error(invoke: Invoke) -> None:
     with pytest.raises(VerifierError, match=r"evaluator failed with TypeError: .*reference_outputs"):
-        ask(from_evaluator(exact_match), GIVEN)
+        invoke(from_evaluator(exact_match), GIVEN)
 
 
-@both_ways
-def test_levenshtein_distance_of_openevals_is_a_similarity(ask: Ask) -> None:
+def test_levenshtein_distance_of_openevals_is_a_similarity(invoke: Invoke) -> None:
     # Its score is 1 for equal texts, whatever its name says; "lime" differs in one letter of four.
     verifier = from_evaluator(levenshtein_distance, arguments=reference)
-    assert ask(verifier, drawn("where?", "lima", "lime")) == pytest.approx([0.0, 0.25])
+    assert invoke(verifier, verifier_input("where?", "lima", "lime")) == pytest.approx([0.0, 0.25])
 
 
 PROMPT = "Is {outputs} a right answer to {inputs}?"
@@ -115,32 +95,31 @@ def judge(script: Script, monkeypatch: pytest.MonkeyPatch) -> Iterator[ChatOpenA
         )
 
 
-@both_ways
-def test_a_judge_of_openevals_over_http(ask: Ask, judge: ChatOpenAI, script: Script) -> None:
+def test_a_judge_of_openevals_over_http(invoke: Invoke, judge: ChatOpenAI, script: Script) -> None:
     verifier = from_evaluator(create_llm_as_judge(prompt=PROMPT, judge=judge))
-    assert ask(verifier, GIVEN) == [0.0, 1.0, 0.0]
+    assert invoke(verifier, GIVEN) == [0.0, 1.0, 0.0]
     # Texts drawn twice are judged once.
     assert len(script.requests) == 2
     script.answers = _judgements(1)
     continuous = from_evaluator(create_llm_as_judge(prompt=PROMPT, judge=judge, continuous=True))
-    assert ask(continuous, GIVEN) == pytest.approx([0.1, 0.8, 0.1])
+    assert invoke(continuous, GIVEN) == pytest.approx([0.1, 0.8, 0.1])
 
 
 def test_an_async_judge_of_openevals_over_http(judge: ChatOpenAI) -> None:
     verifier = from_evaluator(create_async_llm_as_judge(prompt=PROMPT, judge=judge))
-    assert ainvoked(verifier, GIVEN) == [0.0, 1.0, 0.0]
+    assert invoke_async(verifier, GIVEN) == [0.0, 1.0, 0.0]
 
 
-@both_ways
-def test_a_judge_that_cannot_be_reached_is_a_typed_error(ask: Ask, judge: ChatOpenAI, script: Script) -> None:
+def test_a_judge_that_cannot_be_reached_is_a_typed_error(
+    invoke: Invoke, judge: ChatOpenAI, script: Script
+) -> None:
     script.faults = [Fault("status 500")]
     verifier = from_evaluator(create_llm_as_judge(prompt=PROMPT, judge=judge))
     with pytest.raises(VerifierError, match=r"the evaluator failed with \w+: .*500"):
-        ask(verifier, GIVEN)
+        invoke(verifier, GIVEN)
 
 
-@both_ways
-def test_a_mapping_prompt_is_not_written_into(ask: Ask) -> None:
+def test_a_mapping_prompt_is_not_written_into(invoke: Invoke) -> None:
     # openevals converts the messages of such a prompt in place.
     prompt = {"messages": [HumanMessage("where?")]}
     seen: list[dict[str, Any]] = []
@@ -150,7 +129,7 @@ def test_a_mapping_prompt_is_not_written_into(ask: Ask) -> None:
         seen.append(inputs)
         return True
 
-    assert ask(from_evaluator(overwriting), drawn(prompt, "lima")) == [0.0]
+    assert invoke(from_evaluator(overwriting), verifier_input(prompt, "lima")) == [0.0]
     assert seen == [{"messages": "lima"}]
     assert prompt == {"messages": [HumanMessage("where?")]}
 
@@ -199,11 +178,10 @@ PLAIN: list[Any] = [
 ]
 
 
-@both_ways
 @pytest.mark.parametrize("evaluator", PLAIN)
-def test_numbers_in_every_shape(ask: Ask, evaluator: Any) -> None:
-    assert ask(from_evaluator(evaluator), GIVEN) == [0.25, 1.0, 0.25]
-    assert ask(from_evaluator(evaluator, higher_is_better=False), GIVEN) == [0.75, 0.0, 0.75]
+def test_numbers_in_every_shape(invoke: Invoke, evaluator: Any) -> None:
+    assert invoke(from_evaluator(evaluator), GIVEN) == [0.25, 1.0, 0.25]
+    assert invoke(from_evaluator(evaluator, higher_is_better=False), GIVEN) == [0.75, 0.0, 0.75]
 
 
 async def by_keyword(*, inputs: Any, outputs: str) -> float:
@@ -216,23 +194,21 @@ async def of_mapping(pair: dict[str, Any]) -> float:
 
 @pytest.mark.parametrize("evaluator", [_ashare, by_keyword, RunnableLambda(of_mapping)])
 def test_async_evaluators_are_awaited(evaluator: Any) -> None:
-    assert ainvoked(from_evaluator(evaluator), GIVEN) == [0.25, 1.0, 0.25]
+    assert invoke_async(from_evaluator(evaluator), GIVEN) == [0.25, 1.0, 0.25]
 
 
-@both_ways
 @pytest.mark.parametrize("found", [True, np.True_, 1.0, 1])
-def test_true_is_one(ask: Ask, found: Any) -> None:
-    assert ask(from_evaluator(lambda *_: found), GIVEN) == [0.0] * 3
-    assert ask(from_evaluator(lambda *_: found, higher_is_better=False), GIVEN) == [1.0] * 3
+def test_true_is_one(invoke: Invoke, found: Any) -> None:
+    assert invoke(from_evaluator(lambda *_: found), GIVEN) == [0.0] * 3
+    assert invoke(from_evaluator(lambda *_: found, higher_is_better=False), GIVEN) == [1.0] * 3
 
 
-@both_ways
-def test_another_range_is_scaled(ask: Ask) -> None:
+def test_another_range_is_scaled(invoke: Invoke) -> None:
     grades = {"lima": 5, "quito": 2}
     verifier = from_evaluator(lambda _, text: grades[text], range=(1, 5))
-    assert ask(verifier, GIVEN) == [0.0, 0.75, 0.0]
+    assert invoke(verifier, GIVEN) == [0.0, 0.75, 0.0]
     # True and False are the ends of any range.
-    assert ask(from_evaluator(lambda _, text: text == "lima", range=(1, 5)), GIVEN) == [0.0, 1.0, 0.0]
+    assert invoke(from_evaluator(lambda _, text: text == "lima", range=(1, 5)), GIVEN) == [0.0, 1.0, 0.0]
 
 
 @given(
@@ -241,7 +217,9 @@ def test_another_range_is_scaled(ask: Ask) -> None:
 def test_scores_lie_in_the_unit_interval(ends: tuple[float, float], data: st.DataObject) -> None:
     value = data.draw(st.floats(*ends))
     higher, lower = (
-        invoked(from_evaluator(lambda *_: value, range=ends, higher_is_better=better), drawn("?", "a"))[0]
+        invoke_sync(
+            from_evaluator(lambda *_: value, range=ends, higher_is_better=better), verifier_input("?", "a")
+        )[0]
         for better in (True, False)
     )
     assert 0.0 <= lower <= 1.0
@@ -251,7 +229,6 @@ def test_scores_lie_in_the_unit_interval(ends: tuple[float, float], data: st.Dat
 SEVERAL = [{"key": "right", "score": 1.0}, {"key": "short", "score": 0.5}]
 
 
-@both_ways
 @pytest.mark.parametrize(
     ("result", "key", "expected"),
     [
@@ -262,11 +239,10 @@ SEVERAL = [{"key": "right", "score": 1.0}, {"key": "short", "score": 0.5}]
         ({"score": 1.0}, "right", 0.0),
     ],
 )
-def test_the_key_says_which_result_to_read(ask: Ask, result: Any, key: str, expected: float) -> None:
-    assert ask(from_evaluator(lambda *_: result, key=key), GIVEN) == [expected] * 3
+def test_the_key_says_which_result_to_read(invoke: Invoke, result: Any, key: str, expected: float) -> None:
+    assert invoke(from_evaluator(lambda *_: result, key=key), GIVEN) == [expected] * 3
 
 
-@both_ways
 @pytest.mark.parametrize(
     ("result", "key", "message"),
     [
@@ -285,12 +261,13 @@ def test_the_key_says_which_result_to_read(ask: Ask, result: Any, key: str, expe
         (np.array([0.5, 0.5]), None, "returned array.*; expected"),
     ],
 )
-def test_results_that_are_no_value_are_refused(ask: Ask, result: Any, key: str | None, message: str) -> None:
+def test_results_that_are_no_value_are_refused(
+    invoke: Invoke, result: Any, key: str | None, message: str
+) -> None:
     with pytest.raises(VerifierError, match=message):
-        ask(from_evaluator(lambda *_: result, key=key), GIVEN)
+        invoke(from_evaluator(lambda *_: result, key=key), GIVEN)
 
 
-@both_ways
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -298,7 +275,7 @@ def test_results_that_are_no_value_are_refused(ask: Ask, result: Any, key: str |
         RunnableLambda(lambda prompt: {"context": prompt["docs"]}),
     ],
 )
-def test_further_arguments_are_made_once_per_prompt(ask: Ask, arguments: Any) -> None:
+def test_further_arguments_are_made_once_per_prompt(invoke: Invoke, arguments: Any) -> None:
     asked: list[Any] = []
 
     def grounded(*, outputs: str, context: str) -> bool:
@@ -306,20 +283,18 @@ def test_further_arguments_are_made_once_per_prompt(ask: Ask, arguments: Any) ->
         return outputs in context
 
     verifier = from_evaluator(grounded, arguments=arguments)
-    assert ask(verifier, drawn({"docs": "lima and cusco"}, "lima", "quito")) == [0.0, 1.0]
+    assert invoke(verifier, verifier_input({"docs": "lima and cusco"}, "lima", "quito")) == [0.0, 1.0]
     assert asked == ["lima and cusco"] * 2
 
 
-@both_ways
-def test_arguments_that_are_none_are_refused(ask: Ask) -> None:
+def test_arguments_that_are_none_are_refused(invoke: Invoke) -> None:
     with pytest.raises(VerifierError, match="arguments= returned a str; expected a mapping"):
-        ask(from_evaluator(exact_match, arguments=lambda _: "lima"), GIVEN)
+        invoke(from_evaluator(exact_match, arguments=lambda _: "lima"), GIVEN)
     with pytest.raises(VerifierError, match="arguments function failed with KeyError"):
-        ask(from_evaluator(exact_match, arguments=lambda prompt: {}[prompt]), GIVEN)
+        invoke(from_evaluator(exact_match, arguments=lambda prompt: {}[prompt]), GIVEN)
 
 
-@both_ways
-def test_a_prompt_value_is_passed_on_as_text_or_messages(ask: Ask) -> None:
+def test_a_prompt_value_is_passed_on_as_text_or_messages(invoke: Invoke) -> None:
     seen: list[Any] = []
 
     def reading(*, inputs: Any, outputs: str) -> bool:
@@ -328,13 +303,12 @@ def test_a_prompt_value_is_passed_on_as_text_or_messages(ask: Ask) -> None:
 
     messages = [HumanMessage("where?"), AIMessage("there")]
     for prompt in (StringPromptValue(text="where?"), ChatPromptValue(messages=messages)):
-        ask(from_evaluator(reading), drawn(prompt, "lima"))
+        invoke(from_evaluator(reading), verifier_input(prompt, "lima"))
     assert seen == ["where?", messages]
 
 
-@both_ways
 @pytest.mark.parametrize("places", [1, 2])
-def test_evaluations_run_at_the_same_time_within_the_bounds(ask: Ask, places: int) -> None:
+def test_evaluations_run_at_the_same_time_within_the_bounds(invoke: Invoke, places: int) -> None:
     lock, slow = threading.Lock(), threading.Event()
     now, most = 0, 0
 
@@ -349,13 +323,18 @@ def test_evaluations_run_at_the_same_time_within_the_bounds(ask: Ask, places: in
         return text == "a"
 
     with apply_limits(CallLimits(ConcurrencyLimiter(places))):
-        assert ask(from_evaluator(waiting), drawn("?", "a", "b", "c", "d")) == [0.0, 1.0, 1.0, 1.0]
+        assert invoke(from_evaluator(waiting), verifier_input("?", "a", "b", "c", "d")) == [
+            0.0,
+            1.0,
+            1.0,
+            1.0,
+        ]
     assert most == places
 
 
 async def tokens_seen(verifier: BaseVerifier) -> list[str]:
     """What whoever streams the events of a chain sees of a judge's words."""
-    events = verifier.astream_events(drawn("?", "lima"), version="v2")
+    events = verifier.astream_events(verifier_input("?", "lima"), version="v2")
     return [event["data"]["chunk"].text async for event in events if event["event"] == "on_chat_model_stream"]
 
 
@@ -427,4 +406,4 @@ def test_it_says_what_it_is() -> None:
 )
 def test_copies_score_alike(verifier: BaseVerifier) -> None:
     for copied in (copy.deepcopy(verifier), pickle.loads(pickle.dumps(verifier))):  # noqa: S301 - our own bytes
-        assert invoked(copied, GIVEN) == invoked(verifier, GIVEN)
+        assert invoke_sync(copied, GIVEN) == invoke_sync(verifier, GIVEN)

@@ -21,19 +21,10 @@ from langchain_cfc.errors import InputError, VerifierError
 from langchain_cfc.execution import CallLimits, ConcurrencyLimiter, apply_limits
 from langchain_cfc.fingerprints import compare_fingerprints
 from langchain_cfc.verifiers.model_judge import Mode, ModelJudge
+from tests.calls import Invoke
 from tests.serving.openai_bodies import Answer
 from tests.serving.openai_server import Fault
-from tests.verifiers.judges import (
-    InMemory,
-    Meeting,
-    Scored,
-    Weighing,
-    both_ways,
-    given,
-    judging,
-    replied,
-    token,
-)
+from tests.verifiers.judges import InMemory, Meeting, Weighing, given, judging, replied, token
 
 WEIGHED = {
     "Peru": Answer("Yes", math.log(0.6), first={"Yes": math.log(0.6), "No": math.log(0.2), "It": -3.0}),
@@ -50,7 +41,6 @@ def score_of(reply: AIMessage, **options: Any) -> float:
     return score
 
 
-@both_ways
 @pytest.mark.parametrize(
     ("mode", "answers", "expected"),
     [
@@ -60,10 +50,10 @@ def score_of(reply: AIMessage, **options: Any) -> float:
     ],
 )
 def test_every_mode_over_http(
-    scored: Scored, mode: Mode, answers: dict[str, Answer], expected: list[float]
+    invoke: Invoke, mode: Mode, answers: dict[str, Answer], expected: list[float]
 ) -> None:
     with judging(answers) as (script, make):
-        scores = scored(ModelJudge(make(streaming=True), mode=mode), given("Peru", "Norway", "Peru"))
+        scores = invoke(ModelJudge(make(streaming=True), mode=mode), given("Peru", "Norway", "Peru"))
     assert scores == pytest.approx(expected, abs=1e-12)
     assert len(script.requests) == 2  # equal texts share a judgement
     for body in script.requests:
@@ -136,16 +126,15 @@ def test_the_rule_that_chooses_a_mode(make: Callable[[], Any], mode: Mode) -> No
     assert judge.fingerprint["mode"] == mode
 
 
-@both_ways
-def test_the_mode_is_never_switched(scored: Scored) -> None:
+def test_the_mode_is_never_switched(invoke: Invoke) -> None:
     # The second reply has no log-probabilities, but a line that another mode could read.
     replies = {
         "Peru": replied(token("Yes", -0.1, YES_NO)),
         "Norway": AIMessage("Percent: 85"),
     }
     with pytest.raises(VerifierError, match=r"candidate 1.*no token log-probabilities"):
-        scored(ModelJudge(Weighing(replies=replies)), given("Peru", "Norway"))
-    assert scored(ModelJudge(Weighing(replies=replies), mode="line"), given("Norway")) == [0.15]
+        invoke(ModelJudge(Weighing(replies=replies)), given("Peru", "Norway"))
+    assert invoke(ModelJudge(Weighing(replies=replies), mode="line"), given("Norway")) == [0.15]
 
 
 @pytest.mark.parametrize("model", [InMemory(replies={}), Structured(replies={}).with_retry()])
@@ -202,20 +191,18 @@ def test_reasoning_without_a_verdict_is_refused(tokens: list[dict[str, Any]]) ->
         score_of(replied(*tokens), reasoning=True)
 
 
-@both_ways
-def test_a_reply_without_a_verdict_names_what_was_seen(scored: Scored) -> None:
+def test_a_reply_without_a_verdict_names_what_was_seen(invoke: Invoke) -> None:
     answers = {"Peru": WEIGHED["Peru"], "Oslo": Answer("I", -0.5, first={"I": -0.5, "Well": -1.5})}
     with judging(answers) as (_, make), pytest.raises(VerifierError) as caught:
-        scored(ModelJudge(make()), given("Peru", "Oslo"))
+        invoke(ModelJudge(make()), given("Peru", "Oslo"))
     for part in ("candidate 1", "replied 'I'", "expected Yes or No", "'I', 'Well'", "another mode"):
         assert part in str(caught.value)
 
 
-@both_ways
-def test_missing_log_probabilities_are_refused(scored: Scored) -> None:
+def test_missing_log_probabilities_are_refused(invoke: Invoke) -> None:
     expected = "no token log-probabilities with 'Yes'.*mode='structured'"
     with judging(WEIGHED, logprobs=False) as (_, make), pytest.raises(VerifierError, match=expected):
-        scored(ModelJudge(make()), given("Peru"))
+        invoke(ModelJudge(make()), given("Peru"))
 
 
 # Stated probabilities
@@ -245,7 +232,6 @@ def test_output_that_could_not_be_parsed_is_shown_shortened() -> None:
     assert len(str(caught.value)) < 500
 
 
-@both_ways
 @pytest.mark.parametrize(
     ("text", "came"),
     [
@@ -261,10 +247,10 @@ def test_output_that_could_not_be_parsed_is_shown_shortened() -> None:
         ("x" * 500, "xxx...'"),
     ],
 )
-def test_what_is_no_structured_output_is_refused_over_http(scored: Scored, text: str, came: str) -> None:
+def test_what_is_no_structured_output_is_refused_over_http(invoke: Invoke, text: str, came: str) -> None:
     answers = {"Oslo": STATED["Norway"], "Peru": Answer(text, -1.0)}
     with judging(answers) as (_, make), pytest.raises(VerifierError) as caught:
-        scored(ModelJudge(make(), mode="structured"), given("Oslo", "Peru"))
+        invoke(ModelJudge(make(), mode="structured"), given("Oslo", "Peru"))
     for part in ("candidate 1: the judge replied", came, "percent", "another mode"):
         assert part in str(caught.value)
     assert len(str(caught.value)) < 500
@@ -321,59 +307,55 @@ def test_reasons_are_asked_for_before_the_probability(mode: Mode) -> None:
 IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}
 
 
-@both_ways
 @pytest.mark.parametrize(
     ("mode", "answers"), [("logprobs", WEIGHED), ("structured", STATED), ("line", WRITTEN)]
 )
-def test_images_reach_the_judge(scored: Scored, mode: Mode, answers: dict[str, Answer]) -> None:
+def test_images_reach_the_judge(invoke: Invoke, mode: Mode, answers: dict[str, Answer]) -> None:
     prompt = [HumanMessage([{"type": "text", "text": "Where does it live?"}, IMAGE])]
     with judging(answers) as (script, make):
-        scored(ModelJudge(make(), mode=mode), given("Peru", prompt=prompt))
+        invoke(ModelJudge(make(), mode=mode), given("Peru", prompt=prompt))
     [body] = script.requests
     human, request = body["messages"]
     assert human["content"] == [{"type": "text", "text": "Where does it live?"}, IMAGE]
     assert "<answer>\nPeru\n</answer>" in request["content"]
 
 
-@both_ways
-def test_calls_keep_to_the_bounds(scored: Scored) -> None:
+def test_calls_keep_to_the_bounds(invoke: Invoke) -> None:
     texts = ["a", "b", "c", "d"]
     replies = dict.fromkeys(texts, replied(token("Yes", -0.1, YES_NO)))
     pairs = Meeting(2)
     with apply_limits(CallLimits(ConcurrencyLimiter(2))):
-        scored(ModelJudge(Weighing(replies=replies, meeting=pairs)), given(*texts))
+        invoke(ModelJudge(Weighing(replies=replies, meeting=pairs)), given(*texts))
     assert pairs.most == 2
     # Without bounds all are there at once, or this would time out.
     everyone = Meeting(4)
-    scored(ModelJudge(Weighing(replies=replies, meeting=everyone)), given(*texts))
+    invoke(ModelJudge(Weighing(replies=replies, meeting=everyone)), given(*texts))
     assert everyone.most == 4
 
 
-@both_ways
-def test_requests_keep_to_the_bounds(scored: Scored) -> None:
+def test_requests_keep_to_the_bounds(invoke: Invoke) -> None:
     texts = ["a", "b", "c", "d", "e", "f"]
     answers = dict.fromkeys(texts, STATED["Peru"])
     with judging(answers, faults=[Fault("slow", seconds=0.1)]) as (script, make):
         judge = ModelJudge(make(), mode="structured")
         with apply_limits(CallLimits(ConcurrencyLimiter(2))):
             began = time.monotonic()
-            scored(judge, given(*texts))
+            invoke(judge, given(*texts))
             took = time.monotonic() - began
     assert len(script.requests) == 6
     # Two at a time, each at least 0.1 s: three rounds at the least. A slow machine only adds to that.
     assert took >= 0.3
 
 
-@both_ways
 @pytest.mark.parametrize(
     ("mode", "answers"), [("logprobs", WEIGHED), ("structured", STATED), ("line", WRITTEN)]
 )
-def test_a_cache_stays(scored: Scored, mode: Mode, answers: dict[str, Answer]) -> None:
+def test_a_cache_stays(invoke: Invoke, mode: Mode, answers: dict[str, Answer]) -> None:
     with judging(answers) as (script, make):
         judge = ModelJudge(make(cache=InMemoryCache()), mode=mode)
-        first, second = (scored(judge, given("Peru", "Norway")) for _ in range(2))
+        first, second = (invoke(judge, given("Peru", "Norway")) for _ in range(2))
         assert len(script.requests) == 2
-        scored(ModelJudge(make(), mode=mode), given("Peru", "Norway"))
+        invoke(ModelJudge(make(), mode=mode), given("Peru", "Norway"))
         assert len(script.requests) == 4
     assert first == second
 

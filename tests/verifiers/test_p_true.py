@@ -20,21 +20,10 @@ from langchain_cfc.fingerprints import compare_fingerprints
 from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc.verifiers import VerifierInput
 from langchain_cfc.verifiers.p_true import PTrue
+from tests.calls import Invoke, invoke_async
 from tests.serving.openai_bodies import Answer
 from tests.serving.openai_server import Fault
-from tests.verifiers.judges import (
-    InMemory,
-    Meeting,
-    Scored,
-    Weighing,
-    ainvoked,
-    both_ways,
-    candidate_of,
-    given,
-    judging,
-    replied,
-    token,
-)
+from tests.verifiers.judges import InMemory, Meeting, Weighing, candidate_of, given, judging, replied, token
 
 LETTERS = {"A": math.log(0.6), "B": math.log(0.2), "The": math.log(0.1)}
 ANSWERS = {
@@ -60,19 +49,17 @@ def score_of(reply: AIMessage, **options: Any) -> float:
     return score
 
 
-@both_ways
-def test_it_is_the_probability_against_true_over_http(scored: Scored) -> None:
+def test_it_is_the_probability_against_true_over_http(invoke: Invoke) -> None:
     with judging(ANSWERS) as (script, make):
-        scores = scored(PTrue(make()), given("Peru", "Norway", "Peru"))
+        scores = invoke(PTrue(make()), given("Peru", "Norway", "Peru"))
     # By hand: 0.2 / (0.6 + 0.2), and 0.9 / (0.9 + 0.1).
     assert scores == pytest.approx([0.25, 0.9, 0.25], abs=1e-12)
     assert len(script.requests) == 2  # equal texts share a judgement
 
 
-@both_ways
-def test_what_is_asked_of_the_server(scored: Scored) -> None:
+def test_what_is_asked_of_the_server(invoke: Invoke) -> None:
     with judging(ANSWERS) as (script, make):
-        scored(PTrue(make(streaming=True, max_tokens=500), top_logprobs=7), given("Peru"))
+        invoke(PTrue(make(streaming=True, max_tokens=500), top_logprobs=7), given("Peru"))
     [body] = script.requests
     assert (body["logprobs"], body["top_logprobs"]) == (True, 7)
     assert not body.get("stream")
@@ -152,11 +139,10 @@ def test_a_choice_that_is_not_listed_counts_as_impossible() -> None:
     assert score_of(replied(token("A", -9999.0, {"A": -9999.0, "B": -9999.0}))) == 0.5
 
 
-@both_ways
-def test_a_reply_without_the_choice_names_what_was_seen(scored: Scored) -> None:
+def test_a_reply_without_the_choice_names_what_was_seen(invoke: Invoke) -> None:
     answers = {"Peru": ANSWERS["Peru"], "Oslo": Answer("I", -0.5, first={"I": -0.5, "Well": -1.5})}
     with judging(answers) as (_, make), pytest.raises(VerifierError) as caught:
-        scored(PTrue(make()), given("Peru", "Oslo"))
+        invoke(PTrue(make()), given("Peru", "Oslo"))
     for part in ("candidate 1", "'I', 'Well'", "a or b or false or true", "wording"):
         assert part in str(caught.value)
 
@@ -166,11 +152,10 @@ def test_blanks_alone_are_refused() -> None:
         score_of(replied(token("\n", -0.1, {"\n": -0.1, "A": -2.0})))
 
 
-@both_ways
-def test_missing_log_probabilities_are_refused(scored: Scored) -> None:
+def test_missing_log_probabilities_are_refused(invoke: Invoke) -> None:
     expected = r"candidate 0.*no token log-probabilities with 'A'.*mode="
     with judging(ANSWERS, logprobs=False) as (_, make), pytest.raises(VerifierError, match=expected):
-        scored(PTrue(make()), given("Peru"))
+        invoke(PTrue(make()), given("Peru"))
 
 
 def test_one_alternative_says_nothing_of_the_other() -> None:
@@ -178,11 +163,10 @@ def test_one_alternative_says_nothing_of_the_other() -> None:
         score_of(replied(token("A", -0.1, {"A": -0.1})))
 
 
-@both_ways
-def test_nan_is_refused_over_http(scored: Scored) -> None:
+def test_nan_is_refused_over_http(invoke: Invoke) -> None:
     answers = {"Peru": Answer("A", -0.5, first={"A": -0.5, "B": math.nan})}
     with judging(answers) as (_, make), pytest.raises(VerifierError, match="that of 'B' is nan"):
-        scored(PTrue(make()), given("Peru"))
+        invoke(PTrue(make()), given("Peru"))
 
 
 @pytest.mark.parametrize("logprob", [math.nan, 0.7, None, "x"])
@@ -205,16 +189,15 @@ def test_a_list_without_a_wrapper_is_read() -> None:
 IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}
 
 
-@both_ways
-def test_messages_and_their_images_reach_the_judge(scored: Scored) -> None:
+def test_messages_and_their_images_reach_the_judge(invoke: Invoke) -> None:
     prompt = [
         SystemMessage("You know animals."),
         HumanMessage([{"type": "text", "text": "Where does it live?"}, IMAGE]),
     ]
     with judging(ANSWERS) as (script, make):
-        scored(PTrue(make()), given("Peru", prompt=prompt))
+        invoke(PTrue(make()), given("Peru", prompt=prompt))
         template = ChatPromptTemplate.from_messages(prompt)
-        scored(PTrue(make()), given("Peru", prompt=template.invoke({})))
+        invoke(PTrue(make()), given("Peru", prompt=template.invoke({})))
     first, second = (body["messages"] for body in script.requests)
     assert first == second
     system, human, request = first
@@ -250,18 +233,17 @@ async def aquestion_of(prompt: dict[str, Any]) -> str:
     return question_of(prompt)
 
 
-@both_ways
 @pytest.mark.parametrize("question", [question_of, RunnableLambda(question_of)])
-def test_an_object_is_asked_about_as_the_function_says(scored: Scored, question: Any) -> None:
+def test_an_object_is_asked_about_as_the_function_says(invoke: Invoke, question: Any) -> None:
     model = Weighing(replies={"Lima": of(A=0.5, B=0.4)})
-    scored(PTrue(model, question=question), given("Lima", prompt={"country": "Peru"}))
+    invoke(PTrue(model, question=question), given("Lima", prompt={"country": "Peru"}))
     [([message], _)] = model._asked
     assert "<question>\nPeru: capital?\n</question>" in message.text
 
 
 def test_a_question_that_is_made_by_async_code_is_awaited() -> None:
     verifier = PTrue(Weighing(replies={"Lima": of(A=0.3, B=0.1)}), question=aquestion_of)
-    assert ainvoked(verifier, given("Lima", prompt={"country": "Peru"})) == pytest.approx([0.25])
+    assert invoke_async(verifier, given("Lima", prompt={"country": "Peru"})) == pytest.approx([0.25])
     with pytest.raises(VerifierError, match="the question function is async: use ainvoke"):
         verifier.invoke(given("Lima", prompt={"country": "Peru"}))
 
@@ -289,22 +271,20 @@ def test_braces_and_empty_texts_are_quoted_as_they_are() -> None:
     assert {candidate_of(str(messages[0].text)) for messages, _ in model._asked} == {"{text}", ""}
 
 
-@both_ways
-def test_calls_keep_to_the_bounds(scored: Scored) -> None:
+def test_calls_keep_to_the_bounds(invoke: Invoke) -> None:
     texts = ["a", "b", "c", "d"]
     replies = {text: of(A=0.5, B=0.4) for text in texts}
     pairs = Meeting(2)
     with apply_limits(CallLimits(ConcurrencyLimiter(2))):
-        scored(PTrue(Weighing(replies=replies, meeting=pairs)), given(*texts))
+        invoke(PTrue(Weighing(replies=replies, meeting=pairs)), given(*texts))
     assert pairs.most == 2
     # Without bounds all are there at once, or this would time out.
     everyone = Meeting(4)
-    scored(PTrue(Weighing(replies=replies, meeting=everyone)), given(*texts))
+    invoke(PTrue(Weighing(replies=replies, meeting=everyone)), given(*texts))
     assert everyone.most == 4
 
 
-@both_ways
-def test_requests_keep_to_the_bounds(scored: Scored) -> None:
+def test_requests_keep_to_the_bounds(invoke: Invoke) -> None:
     texts = ["a", "b", "c", "d", "e", "f"]
     with judging(dict.fromkeys(texts, ANSWERS["Peru"]), faults=[Fault("slow", seconds=0.1)]) as (
         script,
@@ -313,20 +293,19 @@ def test_requests_keep_to_the_bounds(scored: Scored) -> None:
         model = make()
         with apply_limits(CallLimits(ConcurrencyLimiter(2))):
             began = time.monotonic()
-            scored(PTrue(model), given(*texts))
+            invoke(PTrue(model), given(*texts))
             took = time.monotonic() - began
     assert len(script.requests) == 6
     # Two at a time, each at least 0.1 s: three rounds at the least. A slow machine only adds to that.
     assert took >= 0.3
 
 
-@both_ways
-def test_a_cache_stays(scored: Scored) -> None:
+def test_a_cache_stays(invoke: Invoke) -> None:
     with judging(ANSWERS) as (script, make):
         verifier = PTrue(make(cache=InMemoryCache()))
-        first, second = (scored(verifier, given("Peru", "Norway")) for _ in range(2))
+        first, second = (invoke(verifier, given("Peru", "Norway")) for _ in range(2))
         assert len(script.requests) == 2
-        scored(PTrue(make()), given("Peru", "Norway"))
+        invoke(PTrue(make()), given("Peru", "Norway"))
         assert len(script.requests) == 4
     assert first == second
 
@@ -338,10 +317,9 @@ def test_a_failing_model_is_a_failing_verifier() -> None:
         PTrue(make()).invoke(given("Peru"))
 
 
-@both_ways
-def test_a_retry_around_the_model_is_called_alike(scored: Scored) -> None:
+def test_a_retry_around_the_model_is_called_alike(invoke: Invoke) -> None:
     with judging(ANSWERS, faults=[Fault("status 500", on={0})]) as (script, make):
-        scores = scored(PTrue(make().with_retry(stop_after_attempt=2)), given("Peru"))
+        scores = invoke(PTrue(make().with_retry(stop_after_attempt=2)), given("Peru"))
     assert scores == pytest.approx([0.25], abs=1e-12)
     assert [body["top_logprobs"] for body in script.requests] == [20, 20]
 

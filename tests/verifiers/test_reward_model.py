@@ -9,7 +9,7 @@ import pickle
 import socket
 import threading
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -24,32 +24,16 @@ from pydantic import SecretStr
 from langchain_cfc.errors import InputError, VerifierError
 from langchain_cfc.execution import CallLimits, ConcurrencyLimiter, apply_limits
 from langchain_cfc.fingerprints import compare_fingerprints, compute_fingerprint
-from langchain_cfc.sampling import DrawnCandidate
-from langchain_cfc.verifiers import VerifierInput
 from langchain_cfc.verifiers.reward_model import RewardModel, _logistic
+from tests.calls import Invoke, invoke_sync
+from tests.factories import verifier_input
 from tests.serving.openai_server import Fault, Script, serving
 
-Ask = Callable[[RewardModel, VerifierInput], list[float]]
 REWARDS = {"capital?": {"Lima": 2.5, "Quito": -1.5, "": 0.0}, "sure?": {"yes": 0.75, "no": 0.0}}
 SECRET = "sk-a-very-secret-key"  # noqa: S105 - of nothing
 
 
-def invoked(verifier: RewardModel, asked: VerifierInput) -> list[float]:
-    return verifier.invoke(asked)
-
-
-def ainvoked(verifier: RewardModel, asked: VerifierInput) -> list[float]:
-    return asyncio.run(verifier.ainvoke(asked))
-
-
-both_ways = pytest.mark.parametrize("ask", [invoked, ainvoked])
-
-
-def drawn(prompt: Any, *texts: str) -> VerifierInput:
-    return VerifierInput(prompt=prompt, candidates=[DrawnCandidate(text) for text in texts])
-
-
-CAPITAL = drawn("capital?", "Lima", "Quito", "Lima", "")
+CAPITAL = verifier_input("capital?", "Lima", "Quito", "Lima", "")
 
 
 @pytest.fixture
@@ -64,51 +48,47 @@ def base_url(script: Script, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         yield url
 
 
-@both_ways
-def test_unbounded_rewards_are_squashed(ask: Ask, base_url: str, script: Script) -> None:
-    found = ask(RewardModel(base_url, "judge", scale=1.0), CAPITAL)
+def test_unbounded_rewards_are_squashed(invoke: Invoke, base_url: str, script: Script) -> None:
+    found = invoke(RewardModel(base_url, "judge", scale=1.0), CAPITAL)
     expected = [1 / (1 + math.exp(reward)) for reward in (2.5, -1.5, 2.5, 0.0)]
     assert found == pytest.approx(expected, rel=1e-15)
     # One request for all, and each text once.
     assert script.requests == [{"model": "judge", "text_1": "capital?", "text_2": ["Lima", "Quito", ""]}]
-    halved = ask(RewardModel(base_url, "judge", scale=2.0), CAPITAL)
+    halved = invoke(RewardModel(base_url, "judge", scale=2.0), CAPITAL)
     assert halved[0] == pytest.approx(1 / (1 + math.exp(1.25)), rel=1e-15)
 
 
-@both_ways
-def test_rewards_in_the_unit_interval_need_no_squashing(ask: Ask, base_url: str) -> None:
-    assert ask(RewardModel(base_url, "judge"), drawn("sure?", "yes", "no")) == [0.25, 1.0]
+def test_rewards_in_the_unit_interval_need_no_squashing(invoke: Invoke, base_url: str) -> None:
+    assert invoke(RewardModel(base_url, "judge"), verifier_input("sure?", "yes", "no")) == [0.25, 1.0]
     with pytest.raises(VerifierError, match=r"gave a reward of 2.5, outside \[0, 1\]: pass scale="):
-        ask(RewardModel(base_url, "judge"), CAPITAL)
+        invoke(RewardModel(base_url, "judge"), CAPITAL)
 
 
-@both_ways
-def test_the_server_may_be_named_without_its_version(ask: Ask, base_url: str) -> None:
+def test_the_server_may_be_named_without_its_version(invoke: Invoke, base_url: str) -> None:
     for url in (base_url.removesuffix("/v1"), base_url.removesuffix("v1"), base_url + "/"):
-        assert ask(RewardModel(url, "judge"), drawn("sure?", "yes")) == [0.25]
+        assert invoke(RewardModel(url, "judge"), verifier_input("sure?", "yes")) == [0.25]
 
 
-@both_ways
 @pytest.mark.parametrize("question", [lambda prompt: prompt["q"], RunnableLambda(lambda prompt: prompt["q"])])
-def test_the_question_is_taken_from_the_prompt(ask: Ask, base_url: str, question: Any) -> None:
+def test_the_question_is_taken_from_the_prompt(invoke: Invoke, base_url: str, question: Any) -> None:
     verifier = RewardModel(base_url, "judge", question=question)
-    assert ask(verifier, drawn({"q": "sure?", "context": "..."}, "yes")) == [0.25]
+    assert invoke(verifier, verifier_input({"q": "sure?", "context": "..."}, "yes")) == [0.25]
     plain = RewardModel(base_url, "judge")
-    assert ask(plain, drawn([HumanMessage("sure?")], "yes")) == [0.25]
+    assert invoke(plain, verifier_input([HumanMessage("sure?")], "yes")) == [0.25]
     with pytest.raises(
         VerifierError, match="the prompt is a mapping, and a reward model reads text only: pass question="
     ):
-        ask(plain, drawn({"q": "sure?"}, "yes"))
+        invoke(plain, verifier_input({"q": "sure?"}, "yes"))
     number: Any = RewardModel(base_url, "judge", question=RunnableLambda(lambda _: 7))
     with pytest.raises(VerifierError, match="question= returned a int; expected text"):
-        ask(number, drawn("sure?", "yes"))
+        invoke(number, verifier_input("sure?", "yes"))
 
 
 @pytest.mark.parametrize(("places", "batches"), [(1, 3), (3, 1)])
 def test_requests_keep_to_the_bounds(script: Script, base_url: str, places: int, batches: int) -> None:
     script.faults = [Fault("slow", seconds=0.2)]
     verifier = RewardModel(base_url, "judge")
-    asked = drawn("sure?", "yes")
+    asked = verifier_input("sure?", "yes")
 
     async def three() -> float:
         loop = asyncio.get_running_loop()
@@ -123,7 +103,6 @@ def test_requests_keep_to_the_bounds(script: Script, base_url: str, places: int,
     assert batches > 1 or took < 0.2 * 3
 
 
-@both_ways
 @pytest.mark.parametrize(
     ("fault", "message"),
     [
@@ -136,33 +115,31 @@ def test_requests_keep_to_the_bounds(script: Script, base_url: str, places: int,
     ],
 )
 def test_faults_of_the_wire_are_typed_errors(
-    ask: Ask, base_url: str, script: Script, fault: str, message: str
+    invoke: Invoke, base_url: str, script: Script, fault: str, message: str
 ) -> None:
     script.faults = [Fault(fault, on={0})]
     verifier = RewardModel(base_url, "judge")
     with pytest.raises(VerifierError, match=message) as failure:
-        ask(verifier, drawn("sure?", "yes"))
+        invoke(verifier, verifier_input("sure?", "yes"))
     assert f"{base_url}/score" in str(failure.value)
     # The next request finds the server well.
-    assert ask(verifier, drawn("sure?", "yes")) == [0.25]
+    assert invoke(verifier, verifier_input("sure?", "yes")) == [0.25]
 
 
-@both_ways
-def test_a_silent_server_is_not_waited_for(ask: Ask, base_url: str, script: Script) -> None:
+def test_a_silent_server_is_not_waited_for(invoke: Invoke, base_url: str, script: Script) -> None:
     script.faults = [Fault("slow", seconds=3.0)]
     with pytest.raises(VerifierError, match=r"was silent for 0\.1 seconds"):
-        ask(RewardModel(base_url, "judge", timeout=0.1), drawn("sure?", "yes"))
+        invoke(RewardModel(base_url, "judge", timeout=0.1), verifier_input("sure?", "yes"))
 
 
-@both_ways
-def test_a_server_that_is_not_there(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_is_not_there(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     with socket.socket() as taken:
         # Bound and not listening: nobody else gets the port meanwhile.
         taken.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{taken.getsockname()[1]}"
         with pytest.raises(VerifierError, match=r"could not be asked \(ConnectionRefusedError"):
-            ask(RewardModel(url, "judge"), drawn("sure?", "yes"))
+            invoke(RewardModel(url, "judge"), verifier_input("sure?", "yes"))
 
 
 @dataclass
@@ -210,16 +187,14 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> Iterator[Scripted]:
         thread.join()
 
 
-TWO = drawn("?", "a", "b")
+TWO = verifier_input("?", "a", "b")
 
 
-@both_ways
-def test_rewards_are_put_in_order_by_their_index(ask: Ask, scripted: Scripted) -> None:
+def test_rewards_are_put_in_order_by_their_index(invoke: Invoke, scripted: Scripted) -> None:
     scripted.body = b'{"data": [{"index": 1, "score": 0.25}, {"index": 0, "score": 1}]}'
-    assert ask(RewardModel(scripted.url, "judge"), TWO) == [0.0, 0.75]
+    assert invoke(RewardModel(scripted.url, "judge"), TWO) == [0.0, 0.75]
 
 
-@both_ways
 @pytest.mark.parametrize(
     "body",
     [
@@ -240,15 +215,14 @@ def test_rewards_are_put_in_order_by_their_index(ask: Ask, scripted: Scripted) -
         b'{"data": [{"index": 0, "score": 0.5}, {"index": 1, "score": 0.5}, {"index": 2, "score": 0.5}]}',
     ],
 )
-def test_answers_that_are_no_rewards_are_refused(ask: Ask, scripted: Scripted, body: bytes) -> None:
+def test_answers_that_are_no_rewards_are_refused(invoke: Invoke, scripted: Scripted, body: bytes) -> None:
     scripted.body = body
     with pytest.raises(VerifierError, match=r"answered for 2 texts with .*; expected 'data'") as failure:
-        ask(RewardModel(scripted.url, "judge", scale=1.0), TWO)
+        invoke(RewardModel(scripted.url, "judge", scale=1.0), TWO)
     assert len(str(failure.value)) < 450
 
 
-@both_ways
-def test_the_key_is_sent_and_never_shown(ask: Ask, scripted: Scripted) -> None:
+def test_the_key_is_sent_and_never_shown(invoke: Invoke, scripted: Scripted) -> None:
     scripted.status, scripted.body = (
         401,
         b'{"error": "' + b"wrong key " + SECRET.encode() + b"y" * 5000 + b'"}',
@@ -256,23 +230,22 @@ def test_the_key_is_sent_and_never_shown(ask: Ask, scripted: Scripted) -> None:
     for key in (SECRET, SecretStr(SECRET)):
         verifier = RewardModel(scripted.url, "judge", api_key=key)
         with pytest.raises(VerifierError, match=r"status 401: .*wrong key \*\*\*") as failure:
-            ask(verifier, TWO)
+            invoke(verifier, TWO)
         assert SECRET not in "".join(traceback.format_exception(failure.value))
         assert SECRET not in repr(verifier) + repr(vars(verifier)) + str(verifier.fingerprint)
         assert len(str(failure.value)) < 450
     assert [one["Authorization"] for one in scripted.seen] == [f"Bearer {SECRET}"] * 2
     with pytest.raises(VerifierError):
-        ask(RewardModel(scripted.url, "judge"), TWO)
+        invoke(RewardModel(scripted.url, "judge"), TWO)
     assert "Authorization" not in scripted.seen[-1]
 
 
-@both_ways
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
-def test_redirects_are_not_followed(ask: Ask, scripted: Scripted, status: int) -> None:
+def test_redirects_are_not_followed(invoke: Invoke, scripted: Scripted, status: int) -> None:
     # The key would go wherever the server points.
     scripted.status, scripted.headers = status, {"Location": f"{scripted.url}/elsewhere"}
     with pytest.raises(VerifierError, match=f"status {status}"):
-        ask(RewardModel(scripted.url, "judge", api_key=SECRET), TWO)
+        invoke(RewardModel(scripted.url, "judge", api_key=SECRET), TWO)
     assert [one["path"] for one in scripted.seen] == ["/score"]
 
 
@@ -333,4 +306,4 @@ def test_it_says_what_it_is() -> None:
 def test_copies_score_alike(base_url: str) -> None:
     verifier = RewardModel(base_url, "judge", api_key=SECRET, scale=3.0)
     for copied in (copy.deepcopy(verifier), pickle.loads(pickle.dumps(verifier))):  # noqa: S301 - our own bytes
-        assert invoked(copied, CAPITAL) == invoked(verifier, CAPITAL)
+        assert invoke_sync(copied, CAPITAL) == invoke_sync(verifier, CAPITAL)

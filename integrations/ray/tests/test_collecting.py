@@ -38,7 +38,7 @@ from langchain_cfc.collect.collecting import CallPolicy, CollectionOptions, Coll
 from langchain_cfc.collect.store import Store
 from langchain_cfc.errors import StoreError
 from tests.collect.postgres import postgres
-from tests.execution.parts import auntil
+from tests.concurrency import wait_until_async
 from tests.serving.openai_server import serving
 
 pytestmark = pytest.mark.long
@@ -115,7 +115,7 @@ def repeated(calls: Counter[str], size: int) -> Counter[str]:
 
 async def busy(log: Path, node: str | None = None) -> int:
     """A process that is at a call right now, once half of the work is done."""
-    await auntil(lambda: sum(begun(log).values()) > 60)
+    await wait_until_async(lambda: sum(begun(log).values()) > 60)
     while True:
         calls = [call for call in noted(log) if node in {None, call.node}]
         for process, count in in_flight(calls).items():
@@ -253,7 +253,7 @@ async def half_drawn(where: str, size: int) -> set[str]:
         found.difference_update(open_ones)
         return len(found) >= size // 4
 
-    await auntil(enough)
+    await wait_until_async(enough)
     return found
 
 

@@ -19,7 +19,7 @@ from langchain_cfc.collect.collecting import CallPolicy
 from langchain_cfc.collect.executor import Components
 from langchain_cfc.errors import CollectionError, InputError, StoreError
 from langchain_cfc.records import Example
-from tests.execution.parts import auntil
+from tests.concurrency import wait_until_async
 
 PACE = CallPolicy(concurrency=4)
 NOWHERE = Path("nowhere")
@@ -29,7 +29,7 @@ def opened(factory: Any, **settings: Any) -> dict[str, Any]:
     async def run() -> dict[str, Any]:
         async with RayExecutor(factory, PACE, **{"actors": 2, **settings}) as executor:
             # Both have to be there before anything can differ.
-            await auntil(lambda: executor._refusal is not None or len(executor._ready) == 2)
+            await wait_until_async(lambda: executor._refusal is not None or len(executor._ready) == 2)
             await executor._least_busy()
             return dict(executor.configuration)
 

@@ -20,7 +20,8 @@ from langchain_cfc_ray.rate_limits import ClusterRateLimiter, ClusterTokenRateLi
 
 from integrations.ray.tests.working import TOKENS, N, begun, exactly_once, examples, noted, noting, quiet
 from langchain_cfc.collect.collecting import CallPolicy, CollectionOptions, acollect_with
-from tests.execution.parts import auntil, until
+from tests.concurrency import wait_until_async
+from tests.concurrency import wait_until
 
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("cluster")]
 
@@ -80,7 +81,7 @@ def test_a_limiter_that_dies_is_asked_again(tmp_path: Path) -> None:
 
     async def run() -> None:
         going = asyncio.ensure_future(collected(executor, where, pace))
-        await auntil(lambda: sum(begun(log).values()) > PROMPTS)
+        await wait_until_async(lambda: sum(begun(log).values()) > PROMPTS)
         process = await executor._limiters[0].__ray_call__.remote(lambda limiter: os.getpid())  # noqa: ARG005 - Ray hands it over
         os.kill(process, signal.SIGKILL)
         await asyncio.wait_for(going, 60)
@@ -103,7 +104,7 @@ def test_a_turn_is_taken_in_a_thread_as_well_and_is_not_waited_for_unless_asked(
     assert tokens.acquire(blocking=False)
     tokens.settle(1, 60)
     # Nobody waits for it to be heard, so a turn or two may still come.
-    until(lambda: not tokens.acquire(blocking=False))
+    wait_until(lambda: not tokens.acquire(blocking=False))
 
 
 def test_there_is_no_limiter_where_there_is_no_rate() -> None:

@@ -1,14 +1,18 @@
-"""Models whose answers are numbered, a retriever that counts, and candidates drawn from them both ways."""
+"""Chat models, a retriever, verifiers and handlers that stand in for real ones.
+
+A candidate's text is `answer|score`: the verifier reads the score, the extractor the answer. So a test that
+scripts the texts knows what must be decided.
+"""
 
 from __future__ import annotations
 
-import asyncio
 import threading
-from collections.abc import Callable, Iterator
+import zlib
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeAlias
+from typing import Any
 
-import pytest
 from langchain_core.caches import InMemoryCache
 from langchain_core.callbacks import (
     BaseCallbackHandler,
@@ -22,15 +26,125 @@ from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
 from langchain_core.messages.ai import UsageMetadata
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
 from langchain_core.retrievers import BaseRetriever
-from langchain_core.runnables import RunnableConfig
 from pydantic import Field, PrivateAttr
 
-from langchain_cfc.sampling import DrawnCandidate, Sampler, SamplingName, resolve_generator
+from langchain_cfc.sampling import DrawnCandidate
 
-PROMPT = "where?"
+N = 4
+
+
+# Half of the candidates lie below the threshold 0.75 of the artifacts below.
+TEXTS = ("lima|0.3", "quito|0.9", "lima|0.1", "bogota|0.8")
+
+
+class ScriptedModel(BaseChatModel):
+    """Draws the text scripted for a request slot, whatever thread or order the requests come in.
+
+    Args:
+        texts: By slot; if left out, made from the prompt and the slot.
+        failing: Slots whose requests fail.
+        failures: How often they fail; always if left out.
+        drawn: The prompts it was asked, for tests to count.
+    """
+
+    texts: Sequence[str] | None = None
+    failing: frozenset[int] = frozenset()
+    failures: int | None = None
+    usage: UsageMetadata | None = None
+    drawn: list[str] = Field(default_factory=list)
+
+    _lock: threading.Lock = PrivateAttr(default_factory=threading.Lock)
+    _failed: Counter[int] = PrivateAttr(default_factory=Counter)
+
+    @property
+    def _llm_type(self) -> str:
+        return "scripted"
+
+    def _message(
+        self, messages: list[BaseMessage], run_manager: CallbackManagerForLLMRun | None
+    ) -> AIMessage:
+        prompt = str(messages[-1].text)
+        with self._lock:
+            count = len(self.drawn)
+            self.drawn.append(prompt)
+        slot = slot_of(run_manager.tags if run_manager else [], count % N)
+        self._failed[slot] += slot in self.failing
+        if slot in self.failing and (self.failures is None or self._failed[slot] <= self.failures):
+            msg = f"no answer in slot {slot}"
+            raise RuntimeError(msg)
+        text = self.texts[slot] if self.texts is not None else text_from_hash(prompt, slot)
+        return AIMessage(text, usage_metadata=self.usage)
+
+    def _generate(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: CallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> ChatResult:
+        del stop, kwargs
+        return ChatResult(generations=[ChatGeneration(message=self._message(messages, run_manager))])
+
+
+class StreamingModel(ScriptedModel):
+    """The same, streamed by the character wherever LangChain lets it."""
+
+    def _stream(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: CallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> Iterator[ChatGenerationChunk]:
+        del stop, kwargs
+        message = self._message(messages, run_manager)
+        for character in str(message.text):
+            chunk = ChatGenerationChunk(message=AIMessageChunk(content=character))
+            if run_manager is not None:
+                run_manager.on_llm_new_token(character, chunk=chunk)
+            yield chunk
+
+
+def slot_of(tags: list[str] | None, otherwise: int) -> int:
+    """The request slot that a run's tags name, the last of them where one chain draws from another."""
+    found = [tag.rpartition(":")[2] for tag in tags or [] if tag.startswith("cfc:candidate:")]
+    return int(found[-1]) if found else otherwise
+
+
+def text_from_hash(prompt: str, slot: int) -> str:
+    """A text whose score and answer depend on the prompt and the slot, the same in every process."""
+    # A prompt is easy or hard as a whole, so that some have all their scores above a threshold.
+    hardness, luck = (zlib.crc32(text.encode()) % 101 for text in (prompt, f"{prompt}/{slot}"))
+    return f"answer {luck % 3}|{(80 * hardness + 20 * luck) / 10_000}"
+
+
+def score_of(text: str) -> float:
+    """The score that a text states."""
+    return float(text.rpartition("|")[2])
+
+
+def answer_of(text: str) -> str:
+    """The answer that a text states."""
+    return text.partition("|")[0]
+
+
+def verify(prompt: Any, candidates: list[DrawnCandidate]) -> list[float]:
+    """The verifier: each candidate's score as it states it."""
+    del prompt
+    return [score_of(candidate.text) for candidate in candidates]
+
+
+async def averify(prompt: Any, candidates: list[DrawnCandidate]) -> list[float]:
+    """The same verifier, async."""
+    return verify(prompt, candidates)
+
+
+def topic_of(prompt: Any) -> dict[str, str]:
+    """The metadata function: the last word of the prompt is its topic."""
+    return {"topic": str(prompt).rpartition(" ")[2]}
+
+
 TOKENS_IN, TOKENS_OUT = 10, 2
-
-Drawing: TypeAlias = Callable[..., list[DrawnCandidate]]
 
 
 class NumberedModel(BaseChatModel):
@@ -91,7 +205,7 @@ class NumberedModel(BaseChatModel):
         return ChatResult(generations=generations, llm_output={"model_name": self.called})
 
 
-class StreamedModel(NumberedModel):
+class NumberedStreamingModel(NumberedModel):
     """The same, by the character; several choices come in turns, as they do over the wire."""
 
     def _stream(
@@ -110,7 +224,7 @@ class StreamedModel(NumberedModel):
                 yield chunk
 
 
-class Library(BaseRetriever):
+class CountingRetriever(BaseRetriever):
     """Finds one document for every question, and counts the questions."""
 
     asked: list[str] = Field(default_factory=list)
@@ -123,7 +237,7 @@ class Library(BaseRetriever):
         return [Document(page_content=f"about {query}")]
 
 
-class Seen(BaseCallbackHandler):
+class RunRecorder(BaseCallbackHandler):
     """The runs that were started, each as its kind, its name and its tags."""
 
     def __init__(self) -> None:
@@ -149,40 +263,6 @@ class Seen(BaseCallbackHandler):
         return [(name, tags) for one, name, tags in self.runs if one == kind]
 
 
-def drawn(
-    generator: Any,
-    n: int = 3,
-    sampling: SamplingName = "requests",
-    *,
-    prompt: Any = PROMPT,
-    config: RunnableConfig | None = None,
-) -> list[DrawnCandidate]:
-    """Candidates by the sync path."""
-    return Sampler(resolve_generator(generator), sampling).draw(prompt, n, config)
-
-
-def adrawn(
-    generator: Any,
-    n: int = 3,
-    sampling: SamplingName = "requests",
-    *,
-    prompt: Any = PROMPT,
-    config: RunnableConfig | None = None,
-) -> list[DrawnCandidate]:
-    """Candidates by the async path."""
-    return asyncio.run(Sampler(resolve_generator(generator), sampling).adraw(prompt, n, config))
-
-
-def texts(draws: list[DrawnCandidate]) -> list[str]:
-    """Their texts in a fixed order: requests at the same time are numbered in any order."""
-    return sorted(one.text for one in draws)
-
-
-def numbered(count: int) -> list[str]:
-    """The first answers of a model that numbers them."""
-    return [f"answer {number}" for number in range(count)]
-
-
 @contextmanager
 def global_cache() -> Iterator[InMemoryCache]:
     """LangChain's cache for all models, set for a while."""
@@ -192,7 +272,3 @@ def global_cache() -> Iterator[InMemoryCache]:
         yield cache
     finally:
         set_llm_cache(before)
-
-
-both_ways = pytest.mark.parametrize("draw", [drawn, adrawn])
-both_strategies = pytest.mark.parametrize("sampling", ["requests", "single_request"])

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Sequence
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -14,33 +14,31 @@ from langchain_core.tools import tool
 from langchain_openai import ChatOpenAI
 
 from langchain_cfc import CalibrationArtifact, CFCChatModel
-from tests.runnable.parts import chain_of
+from tests.calls import invoke_async, invoke_sync
+from tests.factories import make_chain
 
 # All lie above the threshold.
 HOPELESS = ("a|0.9", "b|0.9", "c|0.8", "d|1.0")
 
-# What a model says, or what a parser after it makes of that.
-Ask: TypeAlias = Callable[..., Any]
 
-
-def facade_of(artifact: CalibrationArtifact, **fields: Any) -> CFCChatModel:
+def make_facade(artifact: CalibrationArtifact, **fields: Any) -> CFCChatModel:
     """A facade over a chain of scripted parts; any of them may be given instead."""
-    return CFCChatModel(chain=chain_of(artifact, **fields))
+    return CFCChatModel(chain=make_chain(artifact, **fields))
 
 
-def hosted(url: str, **settings: Any) -> ChatOpenAI:
+def make_client(url: str, **settings: Any) -> ChatOpenAI:
     """The model that a server on this machine plays."""
     given = {"model": "gpt-4o-mini", "api_key": "none", "max_retries": 0, "base_url": url, **settings}
     return ChatOpenAI(**given)
 
 
-def certain(prompt: Any, candidates: Sequence[Any]) -> list[float]:
+def accept_all(prompt: Any, candidates: Sequence[Any]) -> list[float]:
     """The verifier that believes every candidate."""
     del prompt
     return [0.1] * len(candidates)
 
 
-def doubtful(prompt: Any, candidates: Sequence[Any]) -> list[float]:
+def reject_all(prompt: Any, candidates: Sequence[Any]) -> list[float]:
     """The verifier that believes none."""
     del prompt
     return [0.9] * len(candidates)
@@ -52,20 +50,12 @@ def look_up(town: str) -> str:
     return f"{town} is a town."
 
 
-def invoked(model: Runnable[Any, Any], prompt: Any, config: Any = None, **kwargs: Any) -> Any:
-    return model.invoke(prompt, config, **kwargs)
-
-
-def ainvoked(model: Runnable[Any, Any], prompt: Any, config: Any = None, **kwargs: Any) -> Any:
-    return asyncio.run(model.ainvoke(prompt, config, **kwargs))
-
-
-def streamed(model: Runnable[Any, Any], prompt: Any, config: Any = None, **kwargs: Any) -> Any:
+def invoke_streaming(model: Runnable[Any, Any], prompt: Any, config: Any = None, **kwargs: Any) -> Any:
     (chunk,) = model.stream(prompt, config, **kwargs)
     return chunk
 
 
-def astreamed(model: Runnable[Any, Any], prompt: Any, config: Any = None, **kwargs: Any) -> Any:
+def invoke_streaming_async(model: Runnable[Any, Any], prompt: Any, config: Any = None, **kwargs: Any) -> Any:
     async def chunks() -> list[Any]:
         return [chunk async for chunk in model.astream(prompt, config, **kwargs)]
 
@@ -73,11 +63,12 @@ def astreamed(model: Runnable[Any, Any], prompt: Any, config: Any = None, **kwar
     return chunk
 
 
-both_ways = pytest.mark.parametrize("ask", [invoked, ainvoked])
-every_way = pytest.mark.parametrize("ask", [invoked, ainvoked, streamed, astreamed])
+every_way = pytest.mark.parametrize(
+    "ask", [invoke_sync, invoke_async, invoke_streaming, invoke_streaming_async]
+)
 
 
-class Watcher(BaseCallbackHandler):
+class RunWatcher(BaseCallbackHandler):
     """Every run that was started, by its id, and every token."""
 
     def __init__(self) -> None:

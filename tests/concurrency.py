@@ -1,4 +1,4 @@
-"""Running flows both ways, waiting for what others do, and counting how many are at it at once."""
+"""Waiting for what other threads and tasks do, and counting how many are at it at once."""
 
 from __future__ import annotations
 
@@ -7,38 +7,16 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, TypeAlias, TypeVar
-
-import pytest
-
-from langchain_cfc.execution import Step, Steps, arun_flow, run_flow
+from typing import TypeVar
 
 T = TypeVar("T")
-Run: TypeAlias = Callable[[Steps[Any]], Any]
+
 
 # Seconds after which something counts as stuck. No test that passes waits that long.
 PATIENCE = 60
 
 
-def by_run(steps: Steps[Any]) -> Any:
-    """What a flow returns by sync calls."""
-    return run_flow(steps)
-
-
-def by_arun(steps: Steps[Any]) -> Any:
-    """What a flow returns by async calls."""
-    return asyncio.run(arun_flow(steps))
-
-
-both_ways = pytest.mark.parametrize("run", [by_run, by_arun])
-
-
-def one_step(step: Step) -> Steps[Any]:
-    """The flow of a single step."""
-    return (yield step)
-
-
-def until(condition: Callable[[], bool]) -> None:
+def wait_until(condition: Callable[[], bool]) -> None:
     """Wait until something is so."""
     end = time.monotonic() + PATIENCE
     while not condition():
@@ -46,7 +24,7 @@ def until(condition: Callable[[], bool]) -> None:
         time.sleep(0.001)
 
 
-async def auntil(condition: Callable[[], bool]) -> None:
+async def wait_until_async(condition: Callable[[], bool]) -> None:
     """The same on an event loop."""
     end = time.monotonic() + PATIENCE
     while not condition():
@@ -54,7 +32,7 @@ async def auntil(condition: Callable[[], bool]) -> None:
         await asyncio.sleep(0.001)
 
 
-def not_stuck(call: Callable[[], T]) -> T:
+def fail_if_stuck(call: Callable[[], T]) -> T:
     """What a call returns or raises, unless it stands still."""
     found: list[T] = []
     raised: list[BaseException] = []
@@ -75,7 +53,7 @@ def not_stuck(call: Callable[[], T]) -> T:
     return found[0]
 
 
-class Gauge:
+class ConcurrencyCounter:
     """Counts how many are inside at once."""
 
     def __init__(self) -> None:

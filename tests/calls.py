@@ -1,0 +1,29 @@
+"""Ways to call a Runnable in tests: by sync calls, by async calls, and through copies of it."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import pickle
+from collections.abc import Callable
+from typing import Any, TypeAlias, TypeVar
+
+from langchain_core.runnables import Runnable
+
+T = TypeVar("T")
+Invoke: TypeAlias = Callable[..., Any]
+
+
+def invoke_sync(runnable: Runnable[Any, Any], *args: Any, **kwargs: Any) -> Any:
+    """Return what `invoke` returns."""
+    return runnable.invoke(*args, **kwargs)
+
+
+def invoke_async(runnable: Runnable[Any, Any], *args: Any, **kwargs: Any) -> Any:
+    """Return what `ainvoke` returns, on an event loop of its own."""
+    return asyncio.run(runnable.ainvoke(*args, **kwargs))
+
+
+def copies_of(thing: T) -> tuple[T, T]:
+    """Return a deep copy and a copy through pickle, in which parts may behave differently."""
+    return copy.deepcopy(thing), pickle.loads(pickle.dumps(thing))  # noqa: S301 - our own bytes

@@ -1,0 +1,87 @@
+"""Records, artifacts, chains, and inputs of verifiers and labelers, for tests."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from langchain_cfc import CalibrationArtifact, Candidate, CFCRunnable, FeatureMap, PromptRecord, calibrate
+from langchain_cfc.candidates import CandidateBatch, PromptKind
+from langchain_cfc.labelers import LabelerInput
+from langchain_cfc.sampling import DrawnCandidate
+from langchain_cfc.verifiers import VerifierInput
+from tests.fakes import TEXTS, N, ScriptedModel, verify
+
+
+def drawn_candidates(*texts: str) -> list[DrawnCandidate]:
+    """Return candidates that consist of a text each."""
+    return [DrawnCandidate(text) for text in texts]
+
+
+def verifier_input(prompt: Any, *texts: str) -> VerifierInput:
+    """Return what a verifier is given for a prompt with these candidates."""
+    return VerifierInput(prompt=prompt, candidates=drawn_candidates(*texts))
+
+
+def labeler_input(reference: Any, *texts: str, prompt: Any = "Where do llamas live?") -> LabelerInput:
+    """Return what a labeler is given for a prompt with this reference and these candidates."""
+    return LabelerInput(prompt=prompt, reference=reference, candidates=drawn_candidates(*texts))
+
+
+def make_records(topic: str = "easy", size: int = 39, *, extracted: bool = False) -> list[PromptRecord]:
+    """Prompts whose success scores split [0, 1] evenly: at alpha = 0.25 the 30th of 39 is 0.75."""
+    return [
+        PromptRecord(
+            id=f"{topic}-{rank}",
+            input=f"prompt {rank} {topic}",
+            metadata={"topic": topic},
+            candidates=tuple(
+                Candidate(
+                    text=f"a{slot}",
+                    score=rank / (size + 1) if slot == 0 else 1.0,
+                    correct=slot == 0,
+                    answer=f"a{slot}" if extracted else None,
+                )
+                for slot in range(N)
+            ),
+        )
+        for rank in range(1, size + 1)
+    ]
+
+
+def make_hopeless_records(topic: str = "hopeless", size: int = 39) -> list[PromptRecord]:
+    """Prompts none of which has a correct candidate."""
+    return [
+        record.model_copy(
+            update={
+                "candidates": tuple(one.model_copy(update={"correct": False}) for one in record.candidates)
+            }
+        )
+        for record in make_records(topic, size)
+    ]
+
+
+def fit_topics(*topics: str) -> FeatureMap:
+    """`group(topic)`, fitted on prompts of these topics."""
+    draws = CandidateBatch.of([[0.5] * N] * len(topics), metadata=[{"topic": topic} for topic in topics])
+    return FeatureMap.parse("group(topic)").fit(draws)
+
+
+def make_artifact(*, extracted: bool = False, **settings: Any) -> CalibrationArtifact:
+    """One threshold for all prompts; at alpha = 0.25 it is 0.75. Sets may be empty unless settings differ."""
+    return calibrate(
+        make_records(extracted=extracted),
+        **{"alpha": 0.25, "features": "1", "never_empty": False, **settings},
+    )
+
+
+def with_prompt_kind(artifact: CalibrationArtifact, kind: PromptKind) -> CalibrationArtifact:
+    """The artifact as if its calibration prompts had been of this kind."""
+    facts = artifact.calibration.model_copy(update={"prompt_kinds": [kind]})
+    return artifact.model_copy(update={"calibration": facts})
+
+
+def make_chain(artifact: CalibrationArtifact, **fields: Any) -> CFCRunnable:
+    """A chain of scripted parts; any of them may be given instead."""
+    return CFCRunnable(
+        **{"generator": ScriptedModel(texts=TEXTS), "verifier": verify, "artifact": artifact, **fields}
+    )
