@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from langchain_core.messages import AIMessage
-from langchain_core.messages.ai import UsageMetadata
 from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import Runnable, RunnableLambda
 
@@ -209,12 +208,6 @@ def test_structured_output_is_read_as_canonical_json(artifact: CalibrationArtifa
         verifier=lambda _, candidates: [0.1] * len(candidates),
     )
     assert invoke(chain, "x").answers == ('{"population":10,"town":"Lima"}',)
-
-
-def test_the_tokens_of_all_draws_are_counted_once(artifact: CalibrationArtifact, invoke: Invoke) -> None:
-    usage = UsageMetadata(input_tokens=7, output_tokens=3, total_tokens=10)
-    result = invoke(make_chain(artifact, generator=ScriptedModel(texts=TEXTS, usage=usage)), "x")
-    assert result.usage == {"input_tokens": 7 * N, "output_tokens": 3 * N, "total_tokens": 10 * N}
 
 
 def test_usage_is_none_where_the_model_does_not_say(artifact: CalibrationArtifact) -> None:

@@ -3,25 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import threading
-import time
 from typing import Any
 
 import pytest
-from langchain_core.caches import InMemoryCache
-from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
-from langchain_core.messages import AIMessage, BaseMessage
+from langchain_core.messages import AIMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
-from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import (
-    ConfigurableField,
-    Runnable,
     RunnableConfig,
     RunnableLambda,
-    RunnableParallel,
 )
 from langchain_core.tracers._streaming import _StreamingCallbackHandler
-from pydantic import Field, PrivateAttr
+from pydantic import Field
 
 from langchain_cfc import CalibrationArtifact
 from langchain_cfc.errors import DrawError, SamplingWarning
@@ -29,6 +21,7 @@ from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc.sampling.sampler import TOP_UPS
 from langchain_cfc.verifiers import pointwise
 from tests.calls import Invoke
+from tests.concurrency import wait_until, wait_until_async
 from tests.factories import make_chain
 from tests.fakes import (
     TEXTS,
@@ -37,13 +30,9 @@ from tests.fakes import (
     ScriptedModel,
     StreamingModel,
     answer_of,
-    global_cache,
     score_of,
     slot_of,
 )
-
-# Long enough for the slowest machine; it only passes where a test would otherwise hang.
-PATIENCE = 30.0
 
 
 class LastFirstModel(ScriptedModel):
@@ -51,48 +40,24 @@ class LastFirstModel(ScriptedModel):
 
     completed: list[int] = Field(default_factory=list)
 
-    _done: dict[int, threading.Event] = PrivateAttr(
-        default_factory=lambda: {slot: threading.Event() for slot in range(N + 1)}
-    )
-    _adone: dict[int, asyncio.Event] = PrivateAttr(
-        default_factory=lambda: {slot: asyncio.Event() for slot in range(N + 1)}
-    )
+    def _is_next(self, slot: int) -> bool:
+        return len(self.completed) == N - 1 - slot
 
     def _result(self, slot: int) -> ChatResult:
         self.completed.append(slot)
         return ChatResult(generations=[ChatGeneration(message=AIMessage(TEXTS[slot]))])
 
-    def _generate(
-        self,
-        messages: list[BaseMessage],
-        stop: list[str] | None = None,
-        run_manager: CallbackManagerForLLMRun | None = None,
-        **kwargs: Any,
-    ) -> ChatResult:
-        del messages, stop, kwargs
-        assert run_manager is not None
+    def _generate(self, *args: Any, run_manager: Any = None, **kwargs: Any) -> ChatResult:
+        del args, kwargs
         slot = slot_of(run_manager.tags, N)
-        if slot < N - 1:
-            assert self._done[slot + 1].wait(PATIENCE)
-        result = self._result(slot)
-        self._done[slot].set()
-        return result
+        wait_until(lambda: self._is_next(slot))
+        return self._result(slot)
 
-    async def _agenerate(
-        self,
-        messages: list[BaseMessage],
-        stop: list[str] | None = None,
-        run_manager: AsyncCallbackManagerForLLMRun | None = None,
-        **kwargs: Any,
-    ) -> ChatResult:
-        del messages, stop, kwargs
-        assert run_manager is not None
+    async def _agenerate(self, *args: Any, run_manager: Any = None, **kwargs: Any) -> ChatResult:
+        del args, kwargs
         slot = slot_of(run_manager.tags, N)
-        if slot < N - 1:
-            await asyncio.wait_for(self._adone[slot + 1].wait(), PATIENCE)
-        result = self._result(slot)
-        self._adone[slot].set()
-        return result
+        await wait_until_async(lambda: self._is_next(slot))
+        return self._result(slot)
 
 
 class TokenListener(RunRecorder, _StreamingCallbackHandler[Any]):
@@ -125,27 +90,6 @@ class TokenListener(RunRecorder, _StreamingCallbackHandler[Any]):
         return output
 
 
-def wrapped(model: ScriptedModel) -> dict[str, Runnable[Any, Any]]:
-    """The ways in which users hold a model."""
-    text: Runnable[Any, str] = RunnableLambda(lambda message: str(message.text))
-    template: Runnable[Any, Any] = ChatPromptTemplate.from_template("{input}")
-    return {
-        "model": model,
-        "binding": model.bind(stop=["\n"]),
-        "retry": model.with_retry(),
-        "config": model.with_config(tags=["mine"]),
-        "sequence": (lambda prompt: {"input": prompt}) | template | model,
-        "parsed": model | text,
-        "fallbacks": model.with_fallbacks([ScriptedModel(texts=["x|1"] * N)]),
-        "map": RunnableParallel(out=model) | (lambda both: both["out"]),
-        "configurable": model.configurable_fields(texts=ConfigurableField(id="texts")),
-        "nested": (model.bind(stop=["\n"]).with_retry() | text).with_config(tags=["mine"]),
-    }
-
-
-WAYS = list(wrapped(ScriptedModel()))
-
-
 @pytest.mark.parametrize("slot", [0, 2, N - 1])
 def test_a_draw_that_keeps_failing_fails_the_prompt(
     artifact: CalibrationArtifact, invoke: Invoke, slot: int
@@ -156,6 +100,7 @@ def test_a_draw_that_keeps_failing_fails_the_prompt(
         invoke(make_chain(artifact, generator=model), "x")
     assert isinstance(failure.value.__cause__, RuntimeError)
     assert str(failure.value.__cause__) == f"no answer in slot {slot}"
+    assert "with_retry" in str(failure.value)
     assert len(model.drawn) == N + TOP_UPS
 
 
@@ -193,22 +138,6 @@ def test_neither_verifier_nor_extractor_sees_fewer_than_n(
     assert seen == []
 
 
-def test_retries_of_the_generator_mend_a_draw(artifact: CalibrationArtifact) -> None:
-    attempts: list[str] = []
-
-    def draw(prompt: str) -> str:
-        attempts.append(prompt)
-        if len(attempts) == 2:
-            msg = "try again"
-            raise ConnectionError(msg)
-        return "lima|0.3"
-
-    generator = RunnableLambda(draw).with_retry(wait_exponential_jitter=False)
-    result = make_chain(artifact, generator=generator).invoke("x")
-    assert result.answers == ("lima|0.3",)
-    assert len(attempts) == N + 1
-
-
 @pytest.mark.parametrize("output", [object(), {"a": float("nan")}, [AIMessage("x")], {1: 0, "a": 0}])
 def test_what_cannot_be_read_as_text_is_no_candidate(
     artifact: CalibrationArtifact, output: Any, invoke: Invoke
@@ -224,74 +153,6 @@ def test_candidates_are_ordered_by_slot_when_the_last_request_is_answered_first(
     result = invoke(make_chain(artifact, generator=model, show_rejected=True), "x")
     assert model.completed == [3, 2, 1, 0]
     assert [one.text for one in result.candidates] == list(TEXTS)
-
-
-@pytest.mark.parametrize("way", WAYS)
-def test_a_cache_is_bypassed(artifact: CalibrationArtifact, way: str, invoke: Invoke) -> None:
-    model = ScriptedModel(texts=TEXTS)
-    with global_cache() as cache:
-        for calls in (1, 2):
-            result = invoke(make_chain(artifact, generator=wrapped(model)[way], show_rejected=True), "x")
-            assert sorted(str(one.text) for one in result.candidates) == sorted(TEXTS)
-            assert len(model.drawn) == N * calls
-    # Nor do the draws fill the cache that other parts of a program read.
-    assert not cache._cache
-
-
-def test_a_cache_of_the_models_own_is_bypassed(artifact: CalibrationArtifact) -> None:
-    model = ScriptedModel(texts=TEXTS, cache=InMemoryCache())
-    make_chain(artifact, generator=model).invoke("x")
-    assert len(model.drawn) == N
-    assert model.cache is not False, "the user's own model is left as it was"
-
-
-def test_without_the_bypass_a_cache_repeats_the_first_draw() -> None:
-    # The negative control of the two tests above.
-    model = ScriptedModel(texts=TEXTS)
-    with global_cache():
-        texts = [model.invoke("x").text for _ in range(N)]
-    assert texts == [TEXTS[0]] * N
-    assert len(model.drawn) == 1
-
-
-@pytest.mark.parametrize("way", WAYS)
-def test_no_token_of_a_draw_is_streamed(artifact: CalibrationArtifact, way: str) -> None:
-    chain = make_chain(artifact, generator=wrapped(StreamingModel(texts=TEXTS))[way], answer=answer_of)
-
-    async def events() -> list[Any]:
-        return [event async for event in chain.astream_events("where?", version="v2")]
-
-    seen = asyncio.run(events())
-    assert [event for event in seen if event["event"] == "on_chat_model_stream"] == []
-    drawn = [event for event in seen if event["event"] == "on_chat_model_end"]
-    assert len(drawn) == N
-    # What ends a run is trace data, and says so.
-    assert all({"nostream", "cfc:candidate"} <= set(event["tags"]) for event in drawn)
-    # Nor does the chain's own output hold a rejected text.
-    own = [event for event in seen if event["name"] == "CFCRunnable" and "start" not in event["event"]]
-    assert own
-    assert "quito" not in repr(own)
-
-
-def test_the_same_model_on_its_own_does_stream() -> None:
-    # The negative control: such events exist, and hold the text.
-    model = StreamingModel(texts=TEXTS)
-
-    async def streamed() -> str:
-        events = [event async for event in model.astream_events("where?", version="v2")]
-        tokens = [event["data"] for event in events if event["event"] == "on_chat_model_stream"]
-        return "".join(str(token["chunk"].text) for token in tokens)
-
-    assert asyncio.run(streamed()) == TEXTS[0]
-
-
-@pytest.mark.parametrize("way", WAYS)
-def test_a_streaming_graph_forwards_nothing(artifact: CalibrationArtifact, way: str, invoke: Invoke) -> None:
-    listener = TokenListener()
-    chain = make_chain(artifact, generator=wrapped(StreamingModel(texts=TEXTS))[way])
-    invoke(chain, "where?", config={"callbacks": [listener]})
-    assert [kind for kind, _, _ in listener.runs].count("model") == N
-    assert listener.tokens == []
 
 
 def test_a_model_inside_a_function_streams_only_under_the_tag(
@@ -378,27 +239,3 @@ def test_child_runs_have_names_and_tags(artifact: CalibrationArtifact, invoke: I
     assert draws == [["cfc:candidate", f"cfc:candidate:{slot}", "mine", "nostream"] for slot in range(N)]
     judged = [sorted(tags) for _, name, tags in runs.runs if name == "judge"]
     assert judged == [["cfc:verifier", "mine", "nostream"]]
-
-
-def test_the_draws_of_a_prompt_run_at_the_same_time(artifact: CalibrationArtifact, invoke: Invoke) -> None:
-    # None gets past the barrier before all have come to it.
-    everyone = threading.Barrier(N, timeout=PATIENCE)
-
-    def draw(_: Any) -> str:
-        everyone.wait()
-        return "lima|0.3"
-
-    assert invoke(make_chain(artifact, generator=draw), "x").best == "lima|0.3"
-
-
-def test_max_concurrency_one_draws_one_after_the_other(artifact: CalibrationArtifact, invoke: Invoke) -> None:
-    steps: list[str] = []
-
-    def draw(_: Any) -> str:
-        steps.append("asked")
-        time.sleep(0.01)
-        steps.append("answered")
-        return "lima|0.3"
-
-    invoke(make_chain(artifact, generator=draw), "x", config={"max_concurrency": 1})
-    assert steps == ["asked", "answered"] * N

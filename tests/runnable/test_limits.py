@@ -169,17 +169,6 @@ def test_the_limit_is_nobody_elses_business(artifact: CalibrationArtifact) -> No
     assert [set(one) for one in seen] == [{"mine"}] * (N * len(PROMPTS))
 
 
-def test_concurrency_and_level_can_be_configured(two_levels: CalibrationArtifact) -> None:
-    gauge = Gauge()
-    chain = gauge.chain(two_levels, alpha=0.25).configurable_fields(
-        alpha=ConfigurableField(id="alpha"), max_concurrency=ConfigurableField(id="at_once")
-    )
-    result = chain.with_config(configurable={"alpha": 0.5, "at_once": 1}).invoke("x")
-    assert result.guarantee.alpha == "0.5"
-    assert gauge.most == 1
-    assert chain.invoke("x").guarantee.alpha == "0.25"
-
-
 def test_the_number_of_candidates_cannot_be_configured(artifact: CalibrationArtifact) -> None:
     with pytest.raises(ValueError, match="Configuration key n not found"):
         make_chain(artifact).configurable_fields(n=ConfigurableField(id="n"))

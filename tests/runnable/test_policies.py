@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import copy
 import json
 import pickle
@@ -17,11 +16,11 @@ from langchain_openai import ChatOpenAI
 from pydantic import SecretStr
 
 from langchain_cfc import CalibrationArtifact, CFCChatModel, CFCResult
-from langchain_cfc.errors import AbstentionError, CFCError, DrawError, InputError, ServingError
+from langchain_cfc.errors import AbstentionError, CFCError, InputError, ServingError
 from langchain_cfc.runnable import Answer, OrElse
 from tests.calls import Invoke
 from tests.factories import make_chain
-from tests.fakes import TEXTS, N, RunRecorder, ScriptedModel, StreamingModel, answer_of
+from tests.fakes import TEXTS, N, RunRecorder, ScriptedModel, answer_of
 
 HOPELESS = ("a|0.9", "b|0.9", "c|0.8", "d|1.0")
 
@@ -166,12 +165,6 @@ def test_nothing_is_drawn_again_because_it_was_abstained(artifact: CalibrationAr
     make_chain(artifact).with_retry().invoke("x")
 
 
-def test_errors_are_not_for_the_fallback(artifact: CalibrationArtifact, invoke: Invoke) -> None:
-    broken = make_chain(artifact, generator=ScriptedModel(failing=frozenset(range(N))))
-    with pytest.raises(DrawError):
-        invoke(broken.or_else(lambda _: "x"), "x")
-
-
 def test_the_level_of_a_call_is_the_first_ones(two_levels: CalibrationArtifact) -> None:
     model = ScriptedModel(texts=("a|0.6",) * N)
     chain = make_chain(two_levels, generator=model, alpha=0.25).or_else(lambda _: "escalated")
@@ -187,20 +180,6 @@ def test_runs_hang_under_their_names(artifact: CalibrationArtifact) -> None:
     chain.invoke("x", {"callbacks": [runs]})
     names = [name for kind, name, _ in runs.runs if kind == "chain"]
     assert names == ["OrElse", "CFCRunnable", "person"]
-
-
-@pytest.mark.parametrize("texts", [TEXTS, HOPELESS])
-def test_a_stream_holds_the_decision_only(artifact: CalibrationArtifact, texts: Any) -> None:
-    model = StreamingModel(texts=texts)
-    chain = make_chain(artifact, generator=model).or_else(lambda _: "a person").as_answer()
-    (streamed,) = list[Any](chain.stream("x"))
-
-    async def parts() -> list[Any]:
-        return [part async for part in chain.astream("x")]
-
-    (astreamed,) = asyncio.run(parts())
-    expected = "lima|0.1" if texts is TEXTS else "a person"
-    assert [one.text for one in (streamed, astreamed)] == [expected] * 2
 
 
 def test_sets_of_too_many_answers_are_withheld(artifact: CalibrationArtifact) -> None:

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 from langchain_core.runnables import RunnableLambda
 
-from langchain_cfc import CalibrationArtifact, CFCResult
+from langchain_cfc import CalibrationArtifact
 from langchain_cfc.errors import VerifierError
 from langchain_cfc.sampling import DrawnCandidate
 from tests.calls import Invoke
 from tests.factories import make_chain
-from tests.fakes import TEXTS, N, ScriptedModel, averify, verify
+from tests.fakes import TEXTS, N, averify, verify
 
 Verifier = Callable[[Any, list[DrawnCandidate]], Any]
 
@@ -160,26 +160,25 @@ def test_a_verifiers_own_typed_error_passes_as_it_is(artifact: CalibrationArtifa
     assert failure.value.__cause__ is None
 
 
-@pytest.mark.parametrize("verifier", [averify, RunnableLambda(lambda d: averify(**d))])
-def test_an_async_verifier_under_invoke_is_refused_by_name(
-    artifact: CalibrationArtifact, verifier: Any
+async def averify_mapping(given: dict[str, Any]) -> list[float]:
+    return await averify(**given)
+
+
+@pytest.mark.parametrize(
+    ("verifier", "message"),
+    [
+        (averify, "the verifier is async: use ainvoke"),
+        # It looks plain, and returns something to await.
+        (RunnableLambda(lambda given: averify(**given)), "the verifier is async: use ainvoke"),
+        (RunnableLambda(averify_mapping), "ainvoke"),
+    ],
+)
+def test_an_async_verifier_is_awaited_and_refused_under_invoke(
+    artifact: CalibrationArtifact, verifier: Any, message: str
 ) -> None:
-    with pytest.raises(VerifierError, match="the verifier is async: use ainvoke"):
-        make_chain(artifact, verifier=verifier).invoke("x")
-
-
-def test_an_async_runnable_under_invoke_is_refused(artifact: CalibrationArtifact) -> None:
-    async def judge(given: dict[str, Any]) -> list[float]:
-        return verify(given["prompt"], given["candidates"])
-
-    chain = make_chain(artifact, verifier=RunnableLambda(judge))
-    with pytest.raises(VerifierError, match="ainvoke"):
+    chain = make_chain(artifact, verifier=verifier)
+    with pytest.raises(VerifierError, match=message):
         chain.invoke("x")
-    assert asyncio.run(chain.ainvoke("x")).best == "lima|0.1"
-
-
-def test_a_plain_looking_runnable_may_return_something_to_await(artifact: CalibrationArtifact) -> None:
-    chain = make_chain(artifact, verifier=RunnableLambda(lambda d: averify(**d)))
     assert asyncio.run(chain.ainvoke("x")).best == "lima|0.1"
 
 
@@ -215,20 +214,3 @@ def test_what_cannot_be_called_is_refused_before_anything_is_drawn(
 ) -> None:
     with pytest.raises(VerifierError, match=f"got a {type(verifier).__name__} as verifier"):
         make_chain(artifact, verifier=verifier)
-
-
-def test_a_batch_keeps_what_succeeded(artifact: CalibrationArtifact) -> None:
-    def judge(prompt: Any, candidates: list[DrawnCandidate]) -> list[float]:
-        return [] if prompt == "bad" else verify(prompt, candidates)
-
-    chain = make_chain(artifact, generator=ScriptedModel(texts=TEXTS), verifier=judge)
-    prompts = ["good", "bad", "good"]
-    for found in (
-        chain.batch(prompts, return_exceptions=True),
-        asyncio.run(chain.abatch(prompts, return_exceptions=True)),
-    ):
-        assert [type(one) for one in found] == [CFCResult, VerifierError, CFCResult]
-    with pytest.raises(VerifierError):
-        chain.batch(prompts)
-    with pytest.raises(VerifierError):
-        asyncio.run(chain.abatch(prompts))

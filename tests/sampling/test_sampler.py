@@ -18,10 +18,9 @@ from langchain_openai import ChatOpenAI
 from langchain_cfc.errors import DrawError, InputError, VerifierError
 from langchain_cfc.execution import CallLimits, ConcurrencyLimiter, Progress, apply_limits, run_flow
 from langchain_cfc.sampling import Sampler
-from langchain_cfc.sampling.sampler import TOP_UPS
 from tests.fakes import NumberedModel, RunRecorder, global_cache
 from tests.sampling.drawing import PROMPT, Draw, numbered_answers, sorted_texts
-from tests.serving.openai_server import Fault, Script
+from tests.serving.openai_server import Script
 
 from .test_parts import QUESTION, SHAPES, Parts
 
@@ -149,23 +148,6 @@ def test_agenerate_throws_away_what_succeeded() -> None:
     assert len(model.requests) == 4
 
 
-def test_a_slot_that_keeps_failing_fails_the_prompt(draw: Draw) -> None:
-    model = NumberedModel(failing=frozenset(range(3, 3 + 1 + TOP_UPS)))
-    expected = r"1 of 4 candidates could not be drawn, first candidate \d: ConnectionError: request \d failed"
-    with pytest.raises(DrawError, match=expected) as failure:
-        draw(model, 4)
-    assert isinstance(failure.value.__cause__, ConnectionError)
-    assert "with_retry" in str(failure.value)
-    assert len(model.requests) == 4 + TOP_UPS
-
-
-def test_where_none_succeeds_none_is_repeated(draw: Draw) -> None:
-    model = NumberedModel(failing=frozenset(range(4)))
-    with pytest.raises(DrawError, match="4 of 4 candidates could not be drawn"):
-        draw(model, 4)
-    assert len(model.requests) == 4
-
-
 def test_the_users_own_mistake_is_not_called_chance(draw: Draw) -> None:
     def broken(message: Any) -> str:
         raise KeyError(message.text)
@@ -173,14 +155,6 @@ def test_the_users_own_mistake_is_not_called_chance(draw: Draw) -> None:
     with pytest.raises(DrawError, match="KeyError") as failure:
         draw(NumberedModel() | RunnableLambda(broken), 2)
     assert "with_retry" not in str(failure.value)
-
-
-def test_one_of_many_requests_over_the_wire_is_made_up_for(
-    chat_model: MakeModel, script: Script, draw: Draw
-) -> None:
-    script.faults = [Fault("dropped", on={2})]
-    assert sorted_texts(draw(chat_model(), 4)) == TOWNS
-    assert len(script.requests) == 5
 
 
 def test_what_comes_before_the_model_fails_before_anything_is_drawn(draw: Draw) -> None:

@@ -24,7 +24,7 @@ from tests.factories import make_artifact
 from tests.fakes import TOKENS_IN, TOKENS_OUT, N, NumberedModel
 from tests.sampling.drawing import PROMPT
 from tests.serving import openai_bodies as bodies
-from tests.serving.openai_server import Fault, Script
+from tests.serving.openai_server import Script
 
 from .test_parts import QUESTION, SHAPES, Parts
 
@@ -68,16 +68,6 @@ def test_a_client_asked_for_n_choices_gives_the_usage_of_all_to_each(chat_model:
     messages: list[Any] = [one.message for one in generations if isinstance(one, ChatGeneration)]
     assert [one.usage_metadata["input_tokens"] for one in messages] == [bodies.TOKENS_IN] * N
     assert callback.usage_metadata == {}
-
-
-def test_top_ups_and_retries_are_counted_where_they_answered(
-    chat_model: MakeModel, script: Script, invoke: Invoke, sampling: Any
-) -> None:
-    script.faults = [Fault("status 500", on={0}), Fault("one choice")]
-    result = invoke(chain_of(chat_model().with_retry(wait_exponential_jitter=False), sampling), PROMPT)
-    # One that failed, then four with one answer each, whatever was asked for.
-    assert len(script.requests) == 1 + N
-    assert counted(result.usage)[:2] == (N * bodies.TOKENS_IN, N * bodies.TOKENS_OUT)
 
 
 def test_an_answer_that_was_paid_for_and_cannot_be_used_is_counted(invoke: Invoke) -> None:

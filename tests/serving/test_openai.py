@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import math
 from collections.abc import Callable
 from typing import Any
@@ -22,8 +21,7 @@ from langchain_cfc.records import Provenance, tabulate
 from langchain_cfc.verifiers import SequenceProbability
 from tests.calls import Invoke
 
-from .openai_bodies import TOKENS_IN, TOKENS_OUT
-from .openai_server import FAULTS, Fault, Script
+from .openai_server import Fault, Script
 
 MakeModel = Callable[..., ChatOpenAI]
 MakeChain = Callable[..., CFCRunnable]
@@ -135,47 +133,6 @@ def test_on_its_own_that_model_does_stream(
     assert script.requests[0]["stream"] is True
 
 
-def test_tokens_are_summed_over_the_requests(
-    make_chain: MakeChain, new_facts: list[PromptRecord], invoke: Invoke
-) -> None:
-    usage = invoke(make_chain(), new_facts[0].input).usage
-    assert usage is not None
-    assert usage["input_tokens"] == 10 * TOKENS_IN
-    assert usage["output_tokens"] == 10 * TOKENS_OUT
-    assert usage["total_tokens"] == 10 * (TOKENS_IN + TOKENS_OUT)
-
-
-@pytest.mark.parametrize("fault", FAULTS)
-def test_one_broken_response_is_made_up_for(
-    make_chain: MakeChain, new_facts: list[PromptRecord], script: Script, fault: str, invoke: Invoke
-) -> None:
-    script.faults = [Fault(fault, on={3})]
-    assert len(invoke(make_chain(), new_facts[0].input).candidates) == 10
-    assert len(script.requests) == 11
-
-
-@pytest.mark.parametrize("fault", FAULTS)
-def test_responses_that_stay_broken_fail_the_prompt(
-    make_chain: MakeChain, new_facts: list[PromptRecord], script: Script, fault: str, invoke: Invoke
-) -> None:
-    script.faults = [Fault(fault, on=set(range(3, 40)))]
-    with pytest.raises(DrawError, match="of 10 candidates could not be drawn") as failure:
-        invoke(make_chain(), new_facts[0].input)
-    assert isinstance(failure.value.__cause__, Exception)
-    assert len(script.requests) == 10 + 2 * 7
-    # The server is back; nothing of the failure is left in the chain.
-    script.faults = []
-    assert invoke(make_chain(), new_facts[0].input).candidates
-
-
-def test_a_server_that_is_down_fails_every_draw(
-    make_chain: MakeChain, new_facts: list[PromptRecord], script: Script, invoke: Invoke
-) -> None:
-    script.faults = [Fault("status 500")]
-    with pytest.raises(DrawError, match="10 of 10 candidates could not be drawn, first candidate 0"):
-        invoke(make_chain(), new_facts[0].input)
-
-
 def test_an_address_without_a_server_fails_every_draw(
     make_chain: MakeChain, chat_model: MakeModel, new_facts: list[PromptRecord], invoke: Invoke
 ) -> None:
@@ -267,9 +224,3 @@ def test_a_client_that_cannot_say_what_was_recorded_warns(
     with pytest.warns(FingerprintWarning, match="cannot verify that generator are"):
         chain = make_chain(generator_id=None)
     assert chain.invoke(new_facts[0].input).guarantee.binding == "unverified"
-
-
-def test_the_result_is_plain_data(make_chain: MakeChain, new_facts: list[PromptRecord]) -> None:
-    result = make_chain().invoke(new_facts[0].input)
-    assert CFCResult.model_validate_json(result.model_dump_json()) == result
-    assert "response_metadata" not in json.dumps(result.model_dump(mode="json"))

@@ -20,8 +20,7 @@ from langchain_cfc_ray.rate_limits import ClusterRateLimiter, ClusterTokenRateLi
 
 from integrations.ray.tests.working import TOKENS, N, begun, exactly_once, examples, noted, noting, quiet
 from langchain_cfc.collect.collecting import CallPolicy, CollectionOptions, acollect_with
-from tests.concurrency import wait_until_async
-from tests.concurrency import wait_until
+from tests.concurrency import wait_until, wait_until_async
 
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("cluster")]
 
