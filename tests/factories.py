@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tempfile
+from pathlib import Path
 from typing import Any
 
 from langchain_cfc import CalibrationArtifact, Candidate, CFCRunnable, FeatureMap, PromptRecord, calibrate
@@ -85,3 +87,11 @@ def make_chain(artifact: CalibrationArtifact, **fields: Any) -> CFCRunnable:
     return CFCRunnable(
         **{"generator": ScriptedModel(texts=TEXTS), "verifier": verify, "artifact": artifact, **fields}
     )
+
+
+def reload_artifact(artifact: CalibrationArtifact) -> CalibrationArtifact:
+    """Return the artifact that serving sees: saved to a file and loaded."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "artifact.json")
+        artifact.save(path)
+        return CalibrationArtifact.load(path)

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from langchain_cfc import PromptRecord, calibrate
+from langchain_cfc import calibrate
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.certificates import certify
 from langchain_cfc.errors import ArtifactDigestError, ArtifactFormatError, AttainabilityWarning
 from langchain_cfc.guarantee.stability import PaperStability
-
-Recorded = Callable[..., list[PromptRecord]]
-Sealed = Callable[..., bytes]
-Load = Callable[[bytes], CalibrationArtifact]
+from tests.artifact.files import load_bytes, load_content, make_records
 
 NEW = ("ridge", "stability", "confidence", "shift", "randomised", "certificates", "policy")
 
@@ -33,14 +29,16 @@ def content_of(artifact: CalibrationArtifact, folder: Path) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def certified(artifact: CalibrationArtifact, recorded: Recorded) -> CalibrationArtifact:
+def certified(artifact: CalibrationArtifact) -> CalibrationArtifact:
     """The small artifact of two levels, with a certificate for each."""
-    return certify(artifact, recorded(9, 120))
+    return certify(artifact, make_records(9, 120))
 
 
 @pytest.fixture(scope="module")
-def bot(recorded: Recorded) -> CalibrationArtifact:
-    return calibrate(recorded(0, 400), alpha=["0.3", "0.5"], features="group(topic)", max_wrong_rate="0.5")
+def bot() -> CalibrationArtifact:
+    return calibrate(
+        make_records(0, 400), alpha=["0.3", "0.5"], features="group(topic)", max_wrong_rate="0.5"
+    )
 
 
 @pytest.fixture
@@ -56,9 +54,9 @@ def forged_bot(bot: CalibrationArtifact, tmp_path: Path) -> dict[str, Any]:
 
 
 def test_certificates_and_policies_come_back(
-    certified: CalibrationArtifact, bot: CalibrationArtifact, recorded: Recorded, tmp_path: Path
+    certified: CalibrationArtifact, bot: CalibrationArtifact, tmp_path: Path
 ) -> None:
-    both = certify(bot, recorded(9, 120), alpha="0.3")
+    both = certify(bot, make_records(9, 120), alpha="0.3")
     for number, one in enumerate((certified, bot, both)):
         path = tmp_path / f"{number}.json"
         one.save(path)
@@ -96,59 +94,48 @@ def test_without_any_of_it_the_content_is_that_of_before(
     ids=str,
 )
 def test_what_is_used_is_written_and_nothing_else(
-    options: dict[str, Any],
-    fields: set[str],
-    *,
-    recorded: Recorded,
-    sealed: Sealed,
-    load: Load,
-    tmp_path: Path,
+    options: dict[str, Any], fields: set[str], *, tmp_path: Path
 ) -> None:
     known = [
         one.model_copy(update={"metadata": {**one.metadata, "year": 1 + row % 5}})
-        for row, one in enumerate(recorded(0, 300))
+        for row, one in enumerate(make_records(0, 300))
     ]
     artifact = calibrate(known, alpha="0.4", features="group(topic)", **options)
     content = content_of(artifact, tmp_path)
     assert set(NEW) & set(content) == fields
-    assert load(sealed(content)) == artifact
+    assert load_content(content) == artifact
     for name in set(NEW) - fields:  # defaults, which `save` does not write
         default = type(artifact).model_fields[name].default
         with pytest.raises(ArtifactFormatError, match="not in the form"):
-            load(sealed({**content, name: default}))
+            load_content({**content, name: default})
 
 
-def test_a_changed_number_of_a_certificate_is_refused(
-    certified: CalibrationArtifact, tmp_path: Path, load: Load
-) -> None:
+def test_a_changed_number_of_a_certificate_is_refused(certified: CalibrationArtifact, tmp_path: Path) -> None:
     certified.save(tmp_path / "artifact.json")
     data = (tmp_path / "artifact.json").read_bytes()
     before = f'"kept_at_least": {certified.certificates[0].shares[0].kept_at_least!r}'.encode()
     assert data.count(before) == 1
-    load(data)
+    load_bytes(data)
     with pytest.raises(ArtifactDigestError, match="changed or damaged"):
-        load(data.replace(before, b'"kept_at_least": 0.99'))
+        load_bytes(data.replace(before, b'"kept_at_least": 0.99'))
 
 
 def test_a_certificate_grafted_onto_another_artifact_is_refused(
-    forged: dict[str, Any],
-    forged_bot: dict[str, Any],
-    *,
-    sealed: Sealed,
-    load: Load,
-    recorded: Recorded,
-    tmp_path: Path,
+    forged: dict[str, Any], forged_bot: dict[str, Any], *, tmp_path: Path
 ) -> None:
-    load(sealed(forged))
+    load_content(forged)
     other = calibrate(
-        recorded(3, 60), alpha=["0.3", "0.2"], features="bins(mean_score, 2) + group(topic)", fit_fraction=0.3
+        make_records(3, 60),
+        alpha=["0.3", "0.2"],
+        features="bins(mean_score, 2) + group(topic)",
+        fit_fraction=0.3,
     )
     grafted = content_of(other, tmp_path)
-    load(sealed(grafted))
+    load_content(grafted)
     with pytest.raises(ArtifactFormatError, match="is about another artifact"):
-        load(sealed({**grafted, "certificates": forged["certificates"]}))
+        load_content({**grafted, "certificates": forged["certificates"]})
     with pytest.raises(ArtifactFormatError, match="is about another artifact"):
-        load(sealed({**grafted, "policy": forged_bot["policy"]}))
+        load_content({**grafted, "policy": forged_bot["policy"]})
 
 
 @pytest.mark.parametrize(
@@ -162,43 +149,39 @@ def test_a_certificate_grafted_onto_another_artifact_is_refused(
     ],
 )
 def test_an_artifact_changed_below_its_certificate_is_refused(
-    path: tuple[str, ...], value: Any, forged: dict[str, Any], sealed: Sealed, load: Load
+    path: tuple[str, ...], value: Any, forged: dict[str, Any]
 ) -> None:
     place = forged
     for step in path[:-1]:
         place = place[step]
     place[path[-1]] = value
     with pytest.raises(ArtifactFormatError, match="is about another artifact"):
-        load(sealed(forged))
+        load_content(forged)
 
 
-def test_two_certificates_of_one_level_are_refused(
-    forged: dict[str, Any], sealed: Sealed, load: Load
-) -> None:
+def test_two_certificates_of_one_level_are_refused(forged: dict[str, Any]) -> None:
     first, second = forged["certificates"]
     for several in ([first, first], [first, {**second, "alpha": first["alpha"]}], [first, second, second]):
         with pytest.raises(ArtifactFormatError, match="or two are about the same"):
-            load(sealed({**forged, "certificates": several}))
-    assert len(load(sealed({**forged, "certificates": [second]})).certificates) == 1
+            load_content({**forged, "certificates": several})
+    assert len(load_content({**forged, "certificates": [second]}).certificates) == 1
 
 
 def test_a_certificate_of_a_level_not_held_is_refused(
-    forged: dict[str, Any], forged_bot: dict[str, Any], sealed: Sealed, load: Load
+    forged: dict[str, Any], forged_bot: dict[str, Any]
 ) -> None:
     forged["certificates"][0]["alpha"] = "0.25"
     with pytest.raises(ArtifactFormatError, match="level that the artifact does not hold"):
-        load(sealed(forged))
+        load_content(forged)
     forged_bot["policy"]["certificate"]["alpha"] = "0.25"
     with pytest.raises(ArtifactFormatError, match="level that the artifact does not hold"):
-        load(sealed(forged_bot))
+        load_content(forged_bot)
 
 
-def test_a_certificate_without_its_artifact_digest_is_refused(
-    forged: dict[str, Any], sealed: Sealed, load: Load
-) -> None:
+def test_a_certificate_without_its_artifact_digest_is_refused(forged: dict[str, Any]) -> None:
     del forged["certificates"][0]["artifact_digest"]
     with pytest.raises(ArtifactFormatError, match="artifact_digest"):
-        load(sealed(forged))
+        load_content(forged)
 
 
 @pytest.mark.parametrize(
@@ -215,23 +198,21 @@ def test_a_certificate_without_its_artifact_digest_is_refused(
     ],
 )
 def test_an_impossible_certificate_is_refused(
-    field: str, value: Any, message: str, *, forged: dict[str, Any], sealed: Sealed, load: Load
+    field: str, value: Any, message: str, *, forged: dict[str, Any]
 ) -> None:
     forged["certificates"][0][field] = value
     with pytest.raises(ArtifactFormatError, match=message):
-        load(sealed(forged))
+        load_content(forged)
 
 
 @pytest.mark.parametrize(
     ("field", "value"),
     [("kept", 121), ("covered", -1), ("kept_at_least", 1.5), ("coverage_at_least", -0.1), ("kept", "1")],
 )
-def test_an_impossible_share_is_refused(
-    field: str, value: Any, forged: dict[str, Any], sealed: Sealed, load: Load
-) -> None:
+def test_an_impossible_share_is_refused(field: str, value: Any, forged: dict[str, Any]) -> None:
     forged["certificates"][0]["shares"][0][field] = value
     with pytest.raises(ArtifactFormatError):
-        load(sealed(forged))
+        load_content(forged)
 
 
 @pytest.mark.parametrize(
@@ -248,24 +229,22 @@ def test_an_impossible_share_is_refused(
     ],
 )
 def test_an_impossible_policy_is_refused(
-    path: tuple[str, ...], value: Any, forged_bot: dict[str, Any], sealed: Sealed, load: Load
+    path: tuple[str, ...], value: Any, forged_bot: dict[str, Any]
 ) -> None:
-    load(sealed(forged_bot))
+    load_content(forged_bot)
     place = forged_bot["policy"]
     for step in path[:-1]:
         place = place[step]
     place[path[-1]] = value
     with pytest.raises(ArtifactFormatError):
-        load(sealed(forged_bot))
+        load_content(forged_bot)
 
 
-def test_what_only_the_conditional_rule_has_is_refused_elsewhere(
-    recorded: Recorded, sealed: Sealed, load: Load, tmp_path: Path
-) -> None:
+def test_what_only_the_conditional_rule_has_is_refused_elsewhere(tmp_path: Path) -> None:
     content = content_of(
-        calibrate(recorded(0, 60), alpha="0.3", features="1", threshold_rule="marginal"), tmp_path
+        calibrate(make_records(0, 60), alpha="0.3", features="1", threshold_rule="marginal"), tmp_path
     )
-    load(sealed(content))
+    load_content(content)
     extras: dict[str, Any] = {
         "ridge": {"strength": 0.1, "penalised": "slopes"},
         "shift": "meta(year)",
@@ -273,63 +252,55 @@ def test_what_only_the_conditional_rule_has_is_refused_elsewhere(
     }
     for name, value in extras.items():
         with pytest.raises(ArtifactFormatError, match="only the conditional rule has"):
-            load(sealed({**content, name: value}))
+            load_content({**content, name: value})
 
 
-def test_grouped_thresholds_without_their_confidence_are_refused(
-    recorded: Recorded, sealed: Sealed, load: Load, tmp_path: Path
-) -> None:
+def test_grouped_thresholds_without_their_confidence_are_refused(tmp_path: Path) -> None:
     artifact = calibrate(
-        recorded(0, 200), alpha="0.5", features="group(topic)", threshold_rule="grouped", confident=True
+        make_records(0, 200), alpha="0.5", features="group(topic)", threshold_rule="grouped", confident=True
     )
     content = content_of(artifact, tmp_path)
-    assert load(sealed(content)) == artifact
+    assert load_content(content) == artifact
     confidence = content.pop("confidence")
     with pytest.raises(ArtifactFormatError, match="calibrate with confident=True"):
-        load(sealed(content))
+        load_content(content)
     with pytest.raises(ArtifactFormatError, match="delta"):
-        load(sealed({**content, "confidence": {**confidence, "delta": "2"}}))
+        load_content({**content, "confidence": {**confidence, "delta": "2"}})
 
 
 @pytest.mark.parametrize(
     ("field", "value"),
     [("delta", "much"), ("delta", "0.050"), ("names", ["nobody"]), ("names", "1"), ("prompts", -3)],
 )
-def test_an_impossible_confidence_is_refused(
-    field: str, value: Any, *, recorded: Recorded, sealed: Sealed, load: Load, tmp_path: Path
-) -> None:
-    artifact = calibrate(recorded(0, 300), alpha="0.5", features="group(topic)", confident=True)
+def test_an_impossible_confidence_is_refused(field: str, value: Any, *, tmp_path: Path) -> None:
+    artifact = calibrate(make_records(0, 300), alpha="0.5", features="group(topic)", confident=True)
     content = content_of(artifact, tmp_path)
-    assert load(sealed(content)) == artifact
+    assert load_content(content) == artifact
     content["confidence"][field] = value
     with pytest.raises(ArtifactFormatError):
-        load(sealed(content))
+        load_content(content)
 
 
 @pytest.mark.parametrize("effective", ["0.9", "x", "0.050", "-1", 0.1])
-def test_an_effective_level_that_is_none_or_no_stricter_is_refused(
-    effective: Any, recorded: Recorded, sealed: Sealed, load: Load, tmp_path: Path
-) -> None:
+def test_an_effective_level_that_is_none_or_no_stricter_is_refused(effective: Any, tmp_path: Path) -> None:
     artifact = calibrate(
-        recorded(0, 100), alpha="0.5", features="1", stability=PaperStability.from_constant(0.1)
+        make_records(0, 100), alpha="0.5", features="1", stability=PaperStability.from_constant(0.1)
     )
     content = content_of(artifact, tmp_path)
-    assert load(sealed(content)) == artifact
+    assert load_content(content) == artifact
     content["levels"][0]["effective_alpha"] = effective
     with pytest.raises(ArtifactFormatError):
-        load(sealed(content))
+        load_content(content)
 
 
-def test_a_shift_that_is_no_statistic_is_refused(
-    recorded: Recorded, sealed: Sealed, load: Load, tmp_path: Path
-) -> None:
-    content = content_of(calibrate(recorded(0, 60), alpha="0.5", features="1"), tmp_path)
+def test_a_shift_that_is_no_statistic_is_refused(tmp_path: Path) -> None:
+    content = content_of(calibrate(make_records(0, 60), alpha="0.5", features="1"), tmp_path)
     for text in ("nonsense", "meta(", "1", ""):
         with pytest.raises(ArtifactFormatError):
-            load(sealed({**content, "shift": text}))
+            load_content({**content, "shift": text})
     forged = {**content, "shift": "meta(year)"}
     with pytest.raises(ArtifactFormatError, match="digest of its settings"):
-        load(sealed(forged))
+        load_content(forged)
     # Files of older versions have no such digest.
     older = [{key: one[key] for key in one if key != "settings"} for one in content["levels"]]
-    assert load(sealed({**forged, "levels": older})).metadata_keys == ("year",)
+    assert load_content({**forged, "levels": older}).metadata_keys == ("year",)

@@ -22,18 +22,18 @@ from langchain_cfc.artifact.consistency import find_contradictions, lower_tail, 
 from langchain_cfc.certificates import certify
 from langchain_cfc.errors import ArtifactFormatError, CFCWarning
 from langchain_cfc.guarantee.stability import PaperStability
-from tests.artifact.conftest import sealed_file, some_records
+from tests.artifact.files import make_records, seal
 
 Content = dict[str, Any]
 Forge = Callable[[Content], None]
 
-RECORDS = some_records(0, 300)
+RECORDS = make_records(0, 300)
 SHARED = [
-    one.model_copy(update={"cluster": f"shared {row // 2}"}) for row, one in enumerate(some_records(0, 40))
+    one.model_copy(update={"cluster": f"shared {row // 2}"}) for row, one in enumerate(make_records(0, 40))
 ]
 MAKERS: dict[str, dict[str, Any]] = {
-    "tiny": {"records": some_records(0, 8), "alpha": "0.3", "features": "1"},
-    "hopeless": {"records": some_records(3, 60, n=1), "alpha": "0.3", "features": "1"},
+    "tiny": {"records": make_records(0, 8), "alpha": "0.3", "features": "1"},
+    "hopeless": {"records": make_records(3, 60, n=1), "alpha": "0.3", "features": "1"},
     "hat": {
         "records": RECORDS,
         "alpha": "0.2",
@@ -245,7 +245,7 @@ FORGED: list[tuple[str, str, Forge]] = [
 @pytest.mark.parametrize("name", MAKERS)
 def test_genuine_artifacts_load(name: str, made: dict[str, Content], tmp_path: Path) -> None:
     path = tmp_path / "genuine.json"
-    path.write_bytes(sealed_file(made[name]))
+    path.write_bytes(seal(made[name]))
     artifact = CalibrationArtifact.load(path)
     assert list(find_contradictions(artifact)) == []
     # So do those of before settings had a digest, and misses were counted.
@@ -256,7 +256,7 @@ def test_genuine_artifacts_load(name: str, made: dict[str, Content], tmp_path: P
         older["confidence"].pop("missed", None)
     if "certificates" in older or "policy" in older:
         return  # these speak of the artifact as it was
-    path.write_bytes(sealed_file(older))
+    path.write_bytes(seal(older))
     assert CalibrationArtifact.load(path).alphas == artifact.alphas
 
 
@@ -268,7 +268,7 @@ def test_a_forged_statement_is_refused(
     forge(content)
     assert content != made[name]
     path = tmp_path / "forged.json"
-    path.write_bytes(sealed_file(content))
+    path.write_bytes(seal(content))
     with pytest.raises(ArtifactFormatError, match=r"contradicts itself|array 'success_scores'"):
         CalibrationArtifact.load(path)
 
@@ -277,7 +277,7 @@ def test_what_contradicts_is_said(made: dict[str, Content], tmp_path: Path) -> N
     content = json.loads(json.dumps(made["tiny"]))
     unsettled(put("calibration", "size", value=9))(content)
     path = tmp_path / "forged.json"
-    path.write_bytes(sealed_file(content))
+    path.write_bytes(seal(content))
     with pytest.raises(
         ArtifactFormatError, match="contradicts itself: size: 9 calibration prompts, and 8 of"
     ):

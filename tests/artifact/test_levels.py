@@ -1,18 +1,16 @@
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import pairwise
 
 import numpy as np
 import pytest
 
-from langchain_cfc import PromptRecord, calibrate
+from langchain_cfc import calibrate
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.decision import decide
 from langchain_cfc.errors import AttainabilityWarning, InputError
 from langchain_cfc.records import tabulate
-
-Recorded = Callable[..., list[PromptRecord]]
+from tests.artifact.files import make_records
 
 LEVELS = ("0.1", "0.2", "0.3", "0.5")
 
@@ -23,11 +21,11 @@ pytestmark = pytest.mark.filterwarnings(
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_sets_are_nested_across_levels_though_thresholds_cross(seed: int, recorded: Recorded) -> None:
+def test_sets_are_nested_across_levels_though_thresholds_cross(seed: int) -> None:
     artifact = calibrate(
-        recorded(seed, 60), alpha=LEVELS, features="mean_score^3 + group(topic)", allow_unattainable=True
+        make_records(seed, 60), alpha=LEVELS, features="mean_score^3 + group(topic)", allow_unattainable=True
     )
-    draws = tabulate(recorded(seed + 100, 200)).draws
+    draws = tabulate(make_records(seed + 100, 200)).draws
     features = artifact.feature_map.transform(draws)
     raw = [artifact._rules[level].solve(features).values for level in LEVELS]
     # The rules at two levels cross for some prompts, or there would be nothing to show.
@@ -43,10 +41,10 @@ def test_sets_are_nested_across_levels_though_thresholds_cross(seed: int, record
         np.testing.assert_array_equal(served[place].thresholds, np.max(raw[place:], axis=0))
 
 
-def test_the_level_may_be_left_out_only_where_there_is_one(recorded: Recorded) -> None:
-    one = calibrate(recorded(0, 60), alpha=0.2, features="1")
+def test_the_level_may_be_left_out_only_where_there_is_one() -> None:
+    one = calibrate(make_records(0, 60), alpha=0.2, features="1")
     assert one.level() == one.level("0.20") == one.level(0.2) == "0.2"
-    several = calibrate(recorded(0, 60), alpha=[0.3, "0.10"], features="1", allow_unattainable=True)
+    several = calibrate(make_records(0, 60), alpha=[0.3, "0.10"], features="1", allow_unattainable=True)
     assert several.alphas == ("0.1", "0.3")
     assert several.level(0.1) == "0.1"
     with pytest.raises(InputError, match=r"several levels \(0\.1, 0\.3\): say which"):

@@ -12,37 +12,36 @@ from typing import Any
 import numpy as np
 import pytest
 
-from langchain_cfc import PromptRecord, calibrate
+from langchain_cfc import calibrate
 from langchain_cfc.artifact import CalibrationArtifact, PackedArray
 from langchain_cfc.errors import ArtifactDigestError, ArtifactError, ArtifactFormatError
 from langchain_cfc.records import Provenance
+from tests.artifact.files import load_bytes, load_content, make_records, seal
 
-Recorded = Callable[..., list[PromptRecord]]
-Sealed = Callable[..., bytes]
 Load = Callable[[bytes], CalibrationArtifact]
 
 
 @pytest.fixture
-def small(recorded: Recorded, tmp_path: Path) -> bytes:
+def small(tmp_path: Path) -> bytes:
     """The file of an artifact that is as small as can be."""
     path = tmp_path / "small.json"
-    calibrate(recorded(0, 8), alpha="0.3", features="1", allow_unattainable=True).save(path)
+    calibrate(make_records(0, 8), alpha="0.3", features="1", allow_unattainable=True).save(path)
     return path.read_bytes()
 
 
-def is_refused(data: bytes, load: Load) -> bool:
+def is_refused(data: bytes) -> bool:
     try:
-        load(data)
+        load_bytes(data)
     except (ArtifactFormatError, ArtifactDigestError):
         return True
     return False
 
 
-def test_the_file_loads_untouched(small: bytes, load: Load) -> None:
-    assert not is_refused(small, load)
+def test_the_file_loads_untouched(small: bytes) -> None:
+    assert not is_refused(small)
 
 
-def test_every_changed_byte_is_refused(small: bytes, load: Load) -> None:
+def test_every_changed_byte_is_refused(small: bytes) -> None:
     # One random change at every place, and at punctuation and digits each change of a single bit.
     rng = np.random.default_rng(0)
     changes = [(place, int(rng.integers(1, 256))) for place in range(len(small))]
@@ -54,34 +53,34 @@ def test_every_changed_byte_is_refused(small: bytes, load: Load) -> None:
     for place, change in changes:
         data = bytearray(small)
         data[place] ^= change
-        if not is_refused(bytes(data), load):
+        if not is_refused(bytes(data)):
             accepted.append((place, change))
     assert accepted == []
 
 
-def test_every_truncation_is_refused(small: bytes, load: Load) -> None:
-    assert [length for length in range(len(small)) if not is_refused(small[:length], load)] == []
+def test_every_truncation_is_refused(small: bytes) -> None:
+    assert [length for length in range(len(small)) if not is_refused(small[:length])] == []
 
 
 @pytest.mark.parametrize("addition", [b"\n", b" ", b"\0", b"{}", b"//"])
-def test_additions_are_refused(addition: bytes, small: bytes, load: Load) -> None:
-    assert is_refused(small + addition, load)
-    assert is_refused(addition + small, load)
+def test_additions_are_refused(addition: bytes, small: bytes) -> None:
+    assert is_refused(small + addition)
+    assert is_refused(addition + small)
 
 
-def test_the_same_json_in_another_layout_is_refused(small: bytes, load: Load) -> None:
+def test_the_same_json_in_another_layout_is_refused(small: bytes) -> None:
     file = json.loads(small)
     with pytest.raises(ArtifactDigestError, match="changed or damaged"):
-        load(json.dumps(file).encode())
+        load_bytes(json.dumps(file).encode())
     reordered = {key: file[key] for key in ("version", "format", "content", "digest")}
     with pytest.raises(ArtifactDigestError):
-        load((json.dumps(reordered, indent=1) + "\n").encode())
+        load_bytes((json.dumps(reordered, indent=1) + "\n").encode())
 
 
-def test_a_key_that_stands_twice_is_refused(small: bytes, load: Load) -> None:
+def test_a_key_that_stands_twice_is_refused(small: bytes) -> None:
     assert small.count(b'"n": 4,') == 1
     with pytest.raises(ArtifactDigestError):
-        load(small.replace(b'"n": 4,', b'"n": 5,\n  "n": 4,'))
+        load_bytes(small.replace(b'"n": 4,', b'"n": 5,\n  "n": 4,'))
 
 
 def test_a_missing_file_is_named_with_what_writes_one(tmp_path: Path) -> None:
@@ -96,52 +95,44 @@ def test_a_missing_file_is_named_with_what_writes_one(tmp_path: Path) -> None:
     [b"", b" ", b"no JSON", b"\xff\xfe", b"\x1f\x8b", b"[" * 100_000, b'{"a":' * 100_000, b"9" * 10_000],
     ids=["empty", "blank", "words", "utf-16", "gzip", "deep list", "deep object", "huge number"],
 )
-def test_what_is_not_json_is_refused(data: bytes, load: Load) -> None:
+def test_what_is_not_json_is_refused(data: bytes) -> None:
     with pytest.raises(ArtifactFormatError, match=r"forged\.json: not JSON"):
-        load(data)
+        load_bytes(data)
 
 
 @pytest.mark.parametrize(
     "data", [b"[]", b"null", b"1", b'"langchain-cfc/artifact"', b"{}", b'{"version": 1}']
 )
-def test_json_that_is_no_artifact_is_refused(data: bytes, load: Load) -> None:
+def test_json_that_is_no_artifact_is_refused(data: bytes) -> None:
     with pytest.raises(ArtifactFormatError, match="not a calibration artifact"):
-        load(data)
+        load_bytes(data)
 
 
-def test_another_format_is_refused(content: dict[str, Any], sealed: Sealed, load: Load) -> None:
+def test_another_format_is_refused(content: dict[str, Any]) -> None:
     with pytest.raises(ArtifactFormatError, match="not a calibration artifact"):
-        load(sealed(content, format="langchain-cfc/records"))
+        load_content(content, format="langchain-cfc/records")
 
 
 @pytest.mark.parametrize("version", [1, 3, 0, "2", None])
-def test_another_version_is_refused_by_its_number(
-    version: object, content: dict[str, Any], sealed: Sealed, load: Load
-) -> None:
+def test_another_version_is_refused_by_its_number(version: object, content: dict[str, Any]) -> None:
     with pytest.raises(ArtifactFormatError, match=f"version {version!r}; this library reads version 2"):
-        load(sealed(content, version=version))
+        load_content(content, version=version)
 
 
-def test_a_version_that_only_equals_the_number_is_refused(
-    content: dict[str, Any], sealed: Sealed, load: Load
-) -> None:
+def test_a_version_that_only_equals_the_number_is_refused(content: dict[str, Any]) -> None:
     with pytest.raises(ArtifactDigestError):
-        load(sealed(content, version=2.0))
+        load_content(content, version=2.0)
 
 
 @pytest.mark.parametrize("digest", ["", "sha256:" + "0" * 64, None, []])
-def test_another_digest_is_refused(
-    digest: object, content: dict[str, Any], sealed: Sealed, load: Load
-) -> None:
+def test_another_digest_is_refused(digest: object, content: dict[str, Any]) -> None:
     with pytest.raises(ArtifactDigestError, match="does not match its digest"):
-        load(sealed(content, digest=digest))
+        load_content(content, digest=digest)
 
 
-def test_an_extra_field_beside_the_content_is_refused_by_name(
-    content: dict[str, Any], sealed: Sealed, load: Load
-) -> None:
+def test_an_extra_field_beside_the_content_is_refused_by_name(content: dict[str, Any]) -> None:
     with pytest.raises(ArtifactFormatError, match="surprise"):
-        load(sealed(content, surprise=1))
+        load_content(content, surprise=1)
 
 
 # From here on the digest fits: somebody has sealed a file that `save` did not write.
@@ -166,14 +157,14 @@ def at(content: dict[str, Any], path: tuple[str | int, ...]) -> Any:
 
 
 @pytest.fixture
-def complete(recorded: Recorded, tmp_path: Path) -> dict[str, Any]:
+def complete(tmp_path: Path) -> dict[str, Any]:
     """Content in which nothing optional is missing."""
     provenance = Provenance(
         n=4, generator={"id": "g"}, verifier={"id": "v"}, labeler={"id": "l"}, answer={"id": "a"}
     )
     path = tmp_path / "complete.json"
     calibrate(
-        recorded(0, 60),
+        make_records(0, 60),
         alpha=["0.2", "0.3"],
         features="bins(mean_score, 2) + group(topic)",
         test_fraction=0.1,
@@ -183,10 +174,8 @@ def complete(recorded: Recorded, tmp_path: Path) -> dict[str, Any]:
     return content
 
 
-def test_an_extra_field_anywhere_is_refused_by_name(
-    complete: dict[str, Any], sealed: Sealed, load: Load
-) -> None:
-    load(sealed(complete))
+def test_an_extra_field_anywhere_is_refused_by_name(complete: dict[str, Any]) -> None:
+    load_content(complete)
     # Fingerprints are the user's own, and the digests are named by parts; anything else is ours.
     free = {("provenance", part) for part in ("generator", "verifier", "labeler", "answer")}
     free.add(("calibration", "digests"))
@@ -200,10 +189,10 @@ def test_an_extra_field_anywhere_is_refused_by_name(
             array if is_state else forged["arrays"][array] if path == ("arrays",) else 1
         )
         with pytest.raises(ArtifactFormatError, match="surprise"):
-            load(sealed(forged))
+            load_content(forged)
 
 
-def test_a_missing_field_anywhere_is_refused(complete: dict[str, Any], sealed: Sealed, load: Load) -> None:
+def test_a_missing_field_anywhere_is_refused(complete: dict[str, Any]) -> None:
     free = {("provenance", part) for part in ("generator", "verifier", "labeler", "answer")}
     free.add(("calibration", "digests"))
     # Who counts less watches less: an artifact of before counts nothing, and serves all the same.
@@ -226,12 +215,12 @@ def test_a_missing_field_anywhere_is_refused(complete: dict[str, Any], sealed: S
     for path, key in removals:
         forged = json.loads(json.dumps(complete))
         del at(forged, path)[key]
-        if not is_refused(sealed(forged), load):
+        if not is_refused(seal(forged)):
             accepted.append((path, key))
     assert accepted == []
     for key in set(complete) - optional:
         with pytest.raises(ArtifactFormatError, match=key):
-            load(sealed({name: value for name, value in complete.items() if name != key}))
+            load_content({name: value for name, value in complete.items() if name != key})
 
 
 @pytest.mark.parametrize(
@@ -266,37 +255,27 @@ def test_a_missing_field_anywhere_is_refused(complete: dict[str, Any], sealed: S
     ],
 )
 def test_an_impossible_value_is_refused_by_its_field(
-    path: tuple[str | int, ...],
-    value: object,
-    message: str,
-    *,
-    complete: dict[str, Any],
-    sealed: Sealed,
-    load: Load,
+    path: tuple[str | int, ...], value: object, message: str, *, complete: dict[str, Any]
 ) -> None:
     at(complete, path[:-1])[path[-1]] = value
     with pytest.raises(ArtifactFormatError, match=message):
-        load(sealed(complete))
+        load_content(complete)
 
 
 @pytest.mark.parametrize(
     "alphas", [["0.3", "0.2"], ["0.2", "0.2"], ["0.20", "0.3"], ["0.2", "1"], ["0.2", "x"]]
 )
-def test_levels_out_of_order_or_form_are_refused(
-    alphas: list[str], content: dict[str, Any], sealed: Sealed, load: Load
-) -> None:
+def test_levels_out_of_order_or_form_are_refused(alphas: list[str], content: dict[str, Any]) -> None:
     for level, alpha in zip(content["levels"], alphas, strict=True):
         level["alpha"] = alpha
     with pytest.raises(ArtifactFormatError, match=r"alpha"):
-        load(sealed(content))
+        load_content(content)
 
 
-def test_a_state_for_another_number_of_features_is_refused(
-    content: dict[str, Any], recorded: Recorded, sealed: Sealed, load: Load
-) -> None:
-    content["features"] = calibrate(recorded(0, 60), alpha="0.2", features="mean_score").features
+def test_a_state_for_another_number_of_features_is_refused(content: dict[str, Any]) -> None:
+    content["features"] = calibrate(make_records(0, 60), alpha="0.2", features="mean_score").features
     with pytest.raises(ArtifactFormatError, match=r"states for \[6\] features do not fit a map of 2"):
-        load(sealed(content))
+        load_content(content)
 
 
 def text_of(*numbers: float) -> str:
@@ -322,22 +301,20 @@ def text_of(*numbers: float) -> str:
     ],
 )
 def test_an_impossible_array_is_refused(
-    forged: dict[str, Any], message: str, content: dict[str, Any], sealed: Sealed, load: Load
+    forged: dict[str, Any], message: str, content: dict[str, Any]
 ) -> None:
     content["arrays"][content["levels"][0]["marginal"]["quantile"]] = forged
     with pytest.raises(ArtifactFormatError, match=message):
-        load(sealed(content))
+        load_content(content)
 
 
-def test_calibration_data_that_do_not_fit_each_other_are_refused(
-    content: dict[str, Any], sealed: Sealed, load: Load
-) -> None:
+def test_calibration_data_that_do_not_fit_each_other_are_refused(content: dict[str, Any]) -> None:
     name = content["levels"][0]["rule"]["success_scores"]
     scores = PackedArray(**content["arrays"][name]).unpack()
     for forged in (scores[:-1], scores[:0], np.full_like(scores, 9.0)):
         content["arrays"][name] = PackedArray.pack(forged).model_dump()
         with pytest.raises(ArtifactFormatError):
-            load(sealed(content))
+            load_content(content)
 
 
 COMBINATION: dict[str, Any] = {
@@ -349,20 +326,18 @@ COMBINATION: dict[str, Any] = {
 }
 
 
-def test_a_combination_is_part_of_the_content_where_there_is_one(
-    content: dict[str, Any], sealed: Sealed, load: Load
-) -> None:
+def test_a_combination_is_part_of_the_content_where_there_is_one(content: dict[str, Any]) -> None:
     # An artifact without one keeps the content, and so the digest, of those made before there were any.
     assert "combination" not in content
-    without = load(sealed(content))
+    without = load_content(content)
     content["combination"] = COMBINATION
-    combined = load(sealed(content))
+    combined = load_content(content)
     assert combined.combination is not None
     assert combined.combination.model_dump(mode="json") == COMBINATION
     assert combined.digest != without.digest == combined.model_copy(update={"combination": None}).digest
     content["combination"] = None  # which `save` does not write
     with pytest.raises(ArtifactFormatError, match="not in the form"):
-        load(sealed(content))
+        load_content(content)
 
 
 @pytest.mark.parametrize(
@@ -378,47 +353,43 @@ def test_a_combination_is_part_of_the_content_where_there_is_one(
     ],
 )
 def test_an_impossible_combination_is_refused(
-    changes: dict[str, Any], message: str, content: dict[str, Any], sealed: Sealed, load: Load
+    changes: dict[str, Any], message: str, content: dict[str, Any]
 ) -> None:
     content["combination"] = {**COMBINATION, **changes}
     with pytest.raises(ArtifactFormatError, match=message):
-        load(sealed(content))
+        load_content(content)
 
 
 @pytest.mark.parametrize("name", COMBINATION)
-def test_a_combination_that_lacks_a_field_is_refused(
-    name: str, content: dict[str, Any], sealed: Sealed, load: Load
-) -> None:
+def test_a_combination_that_lacks_a_field_is_refused(name: str, content: dict[str, Any]) -> None:
     content["combination"] = {key: value for key, value in COMBINATION.items() if key != name}
     with pytest.raises(ArtifactFormatError, match=rf"combination\.{name}"):
-        load(sealed(content))
+        load_content(content)
 
 
-def test_an_array_that_no_level_names_is_refused(content: dict[str, Any], sealed: Sealed, load: Load) -> None:
+def test_an_array_that_no_level_names_is_refused(content: dict[str, Any]) -> None:
     content["arrays"]["smuggled"] = PackedArray.pack(np.zeros(1)).model_dump()
     with pytest.raises(ArtifactFormatError, match="'smuggled' belongs to no level"):
-        load(sealed(content))
+        load_content(content)
 
 
-def test_an_array_that_is_missing_is_named(content: dict[str, Any], sealed: Sealed, load: Load) -> None:
+def test_an_array_that_is_missing_is_named(content: dict[str, Any]) -> None:
     name = content["levels"][0]["rule"]["features"]
     del content["arrays"][name]
     with pytest.raises(ArtifactFormatError, match=f"array '{name}' is missing"):
-        load(sealed(content))
+        load_content(content)
 
 
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999"])
 @pytest.mark.parametrize("field", ["cap", "attainable_coverage"])
-def test_numbers_that_are_none_are_refused(
-    field: str, number: str, content: dict[str, Any], sealed: Sealed, load: Load
-) -> None:
+def test_numbers_that_are_none_are_refused(field: str, number: str, content: dict[str, Any]) -> None:
     at(content, () if field == "cap" else ("calibration",))[field] = float(number)
-    data = sealed(content)
+    data = seal(content)
     if number == "1e999":
         data = data.replace(b"Infinity", b"1e999")
     assert number.encode() in data
     with pytest.raises(ArtifactError) as caught:
-        load(data)
+        load_bytes(data)
     assert type(caught.value) in {ArtifactFormatError, ArtifactDigestError}
 
 

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from itertools import chain
 from pathlib import Path
 from typing import Any, NoReturn
@@ -9,14 +8,12 @@ from typing import Any, NoReturn
 import numpy as np
 import pytest
 
-from langchain_cfc import PromptRecord, calibrate
+from langchain_cfc import calibrate
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.decision import decide
 from langchain_cfc.errors import AttainabilityWarning, InputError
 from langchain_cfc.records import Provenance, tabulate
-
-Recorded = Callable[..., list[PromptRecord]]
-Sealed = Callable[..., bytes]
+from tests.artifact.files import make_records, seal
 
 FEATURES = [
     "1",
@@ -34,10 +31,10 @@ pytestmark = pytest.mark.filterwarnings(
 @pytest.mark.parametrize("threshold_rule", ["conditional", "marginal", "learned"])
 @pytest.mark.parametrize("features", FEATURES)
 def test_a_loaded_artifact_decides_to_the_bit_like_the_one_saved(
-    features: str, threshold_rule: Any, recorded: Recorded, tmp_path: Path
+    features: str, threshold_rule: Any, tmp_path: Path
 ) -> None:
     artifact = calibrate(
-        recorded(1, 120),
+        make_records(1, 120),
         alpha=["0.1", "0.25", "0.5"],
         features=features,
         set_rule="unique(all)",
@@ -46,7 +43,7 @@ def test_a_loaded_artifact_decides_to_the_bit_like_the_one_saved(
         fit_fraction=0.3,
         allow_unattainable=True,
     )
-    draws = tabulate(recorded(2, 80)).draws
+    draws = tabulate(make_records(2, 80)).draws
     # Used before it is saved, so that whatever it computes late is there on one side only.
     before = {level: decide(artifact, draws, level) for level in artifact.alphas}
     artifact.save(tmp_path / "artifact.json")
@@ -75,11 +72,11 @@ def test_saving_a_loaded_artifact_gives_the_same_bytes(artifact: CalibrationArti
 
 
 def test_the_file_format_is_strict_json_with_a_digest(
-    artifact: CalibrationArtifact, content: dict[str, Any], sealed: Sealed, tmp_path: Path
+    artifact: CalibrationArtifact, content: dict[str, Any], tmp_path: Path
 ) -> None:
     # The format, written a second time from its description, gives the very bytes.
-    assert (tmp_path / "original.json").read_bytes() == sealed(content)
-    assert json.loads(sealed(content))["digest"] == artifact.digest
+    assert (tmp_path / "original.json").read_bytes() == seal(content)
+    assert json.loads(seal(content))["digest"] == artifact.digest
 
 
 def test_the_digest_is_that_of_the_content(artifact: CalibrationArtifact) -> None:
@@ -90,14 +87,14 @@ def test_the_digest_is_that_of_the_content(artifact: CalibrationArtifact) -> Non
 
 
 def test_an_artifact_from_before_may_have_empty_sets_and_keeps_its_digest(
-    artifact: CalibrationArtifact, content: dict[str, Any], sealed: Sealed, tmp_path: Path
+    artifact: CalibrationArtifact, content: dict[str, Any], tmp_path: Path
 ) -> None:
     assert artifact.never_empty
     assert content.pop("never_empty") is True
     # Nor did it tie levels to settings.
     for level in content["levels"]:
         del level["settings"]
-    old = sealed(content)
+    old = seal(content)
     (tmp_path / "old.json").write_bytes(old)
     loaded = CalibrationArtifact.load(tmp_path / "old.json")
     assert not loaded.never_empty
@@ -108,10 +105,10 @@ def test_an_artifact_from_before_may_have_empty_sets_and_keeps_its_digest(
     assert loaded.frozen_digest != artifact.frozen_digest
 
 
-def test_infinite_thresholds_are_not_in_the_file(recorded: Recorded, tmp_path: Path) -> None:
+def test_infinite_thresholds_are_not_in_the_file(tmp_path: Path) -> None:
     # Three prompts cannot certify anything at alpha = 0.05, under either rule.
-    artifact = calibrate(recorded(3, 3), alpha="0.05", features="1", allow_unattainable=True)
-    draws = tabulate(recorded(4, 5)).draws
+    artifact = calibrate(make_records(3, 3), alpha="0.05", features="1", allow_unattainable=True)
+    draws = tabulate(make_records(4, 5)).draws
     assert np.isinf(decide(artifact, draws).thresholds).all()
     assert np.isinf(decide(artifact, draws, marginal=True).thresholds).all()
     artifact.save(tmp_path / "artifact.json")
@@ -124,8 +121,8 @@ def test_infinite_thresholds_are_not_in_the_file(recorded: Recorded, tmp_path: P
     assert np.isinf(decide(CalibrationArtifact.load(tmp_path / "artifact.json"), draws).thresholds).all()
 
 
-def test_the_file_holds_no_prompt_no_answer_and_no_id(recorded: Recorded, tmp_path: Path) -> None:
-    records = recorded(5, 60)
+def test_the_file_holds_no_prompt_no_answer_and_no_id(tmp_path: Path) -> None:
+    records = make_records(5, 60)
     calibrate(
         records, alpha="0.2", features="mean_score + group(topic) + mean_length", test_fraction=0.2
     ).save(tmp_path / "artifact.json")
@@ -149,15 +146,11 @@ def test_the_file_holds_no_prompt_no_answer_and_no_id(recorded: Recorded, tmp_pa
 
 @pytest.mark.parametrize("step", ["os.fsync", "pathlib.Path.replace"])
 def test_the_old_file_stays_whole_if_writing_fails(
-    step: str,
-    artifact: CalibrationArtifact,
-    recorded: Recorded,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    step: str, artifact: CalibrationArtifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "artifact.json"
     artifact.save(path)
-    other = calibrate(recorded(6, 40), alpha="0.2", features="1")
+    other = calibrate(make_records(6, 40), alpha="0.2", features="1")
 
     def fail(*_: object) -> NoReturn:
         msg = "disk full"

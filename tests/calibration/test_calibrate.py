@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from decimal import Decimal
@@ -28,8 +27,7 @@ from langchain_cfc.errors import FeatureError, InputError, RecordError
 from langchain_cfc.records import Provenance, tabulate
 from langchain_cfc.thresholds import ConditionalThreshold
 from langchain_cfc.thresholds._locality import Neighbourhood
-
-Prompts = Callable[..., list[PromptRecord]]
+from tests.calibration.prompts import make_prompts
 
 
 def undated(artifact: CalibrationArtifact) -> CalibrationArtifact:
@@ -38,15 +36,13 @@ def undated(artifact: CalibrationArtifact) -> CalibrationArtifact:
 
 @pytest.mark.parametrize("size", [9, 19, 20, 99, 137])
 @pytest.mark.parametrize("alpha", ["0.1", "0.3", "0.5", "0.05"])
-def test_the_marginal_threshold_is_the_order_statistic_of_exact_rank(
-    alpha: str, size: int, prompts: Prompts
-) -> None:
+def test_the_marginal_threshold_is_the_order_statistic_of_exact_rank(alpha: str, size: int) -> None:
     # Among these are ranks that floats get wrong: 10 (1 - 0.7) is 3.0000000000000004.
-    records = prompts(size, size, right=1.0)
+    records = make_prompts(size, size, right=1.0)
     rank = math.ceil((size + 1) * (1 - Fraction(alpha)))
     success = np.sort([min(one.score for one in record.candidates) for record in records])
     expected = success[rank - 1] if rank <= size else np.inf
-    draws = tabulate(prompts(0, 3)).draws
+    draws = tabulate(make_prompts(0, 3)).draws
     rules: tuple[Any, ...] = ("marginal", "conditional")
     for rule in rules:
         artifact = calibrate(records, alpha=alpha, features="1", threshold_rule=rule, allow_unattainable=True)
@@ -54,11 +50,11 @@ def test_the_marginal_threshold_is_the_order_statistic_of_exact_rank(
         assert decide(artifact, draws, marginal=True).thresholds.tolist() == [expected] * 3
 
 
-def test_a_group_threshold_is_the_order_statistic_of_the_group(prompts: Prompts) -> None:
-    records = prompts(0, 120)
+def test_a_group_threshold_is_the_order_statistic_of_the_group() -> None:
+    records = make_prompts(0, 120)
     artifact = calibrate(records, alpha="0.2", features="group(topic)")
     part = artifact.calibration.split.part
-    asked = tabulate(prompts(1, 20))
+    asked = tabulate(make_prompts(1, 20))
     thresholds = decide(artifact, asked.draws).thresholds
     for topic in ("capital", "river"):
         success = sorted(
@@ -79,8 +75,8 @@ def success_scores(artifact: CalibrationArtifact) -> FloatArray:
     return np.repeat(scores, weights.astype(np.int64)) if len(weights) else scores
 
 
-def test_prompts_without_a_correct_candidate_count_as_the_cap(prompts: Prompts) -> None:
-    records = prompts(0, 40, n=1, right=0.5)
+def test_prompts_without_a_correct_candidate_count_as_the_cap() -> None:
+    records = make_prompts(0, 40, n=1, right=0.5)
     for cap in (1.25, 2.0):
         artifact = calibrate(records, alpha="0.6", features="1", cap=cap)
         assert artifact.cap == cap
@@ -91,8 +87,8 @@ def test_prompts_without_a_correct_candidate_count_as_the_cap(prompts: Prompts) 
         assert artifact.calibration.attainable_coverage == 1 - hopeless / 40
 
 
-def test_the_artifact_keeps_what_its_own_prompts_need_and_says_what_it_refuses(prompts: Prompts) -> None:
-    records = prompts(0, 900, n=4)
+def test_the_artifact_keeps_what_its_own_prompts_need_and_says_what_it_refuses() -> None:
+    records = make_prompts(0, 900, n=4)
     small = calibrate(records, alpha="0.3", features="mean_score", window=20)
     whole = calibrate(records, alpha="0.3", features="mean_score", window=None)
     assert 20 <= len(success_scores(small)) < 60
@@ -101,7 +97,7 @@ def test_the_artifact_keeps_what_its_own_prompts_need_and_says_what_it_refuses(p
     assert (check.refused, check.kept) == (0, len(success_scores(small)))
     assert check.asked == small.calibration.size
     assert len(success_scores(whole)) == whole.calibration.size > 500
-    draws = tabulate(prompts(1, 200, n=4)).draws
+    draws = tabulate(make_prompts(1, 200, n=4)).draws
     some, all_ = decide(small, draws), decide(whole, draws)
     known = ~some.refused
     assert known.mean() > 0.95
@@ -112,9 +108,9 @@ def test_the_artifact_keeps_what_its_own_prompts_need_and_says_what_it_refuses(p
     assert np.isinf(far.values).tolist() == [False, True]
 
 
-def test_what_an_artifact_refuses_is_counted_apart_from_what_cannot_be_certified(prompts: Prompts) -> None:
+def test_what_an_artifact_refuses_is_counted_apart_from_what_cannot_be_certified() -> None:
     """An artifact that keeps too few prompts, as such were made before, reports that as such."""
-    artifact = calibrate(prompts(0, 900, n=4), alpha="0.3", features="mean_score")
+    artifact = calibrate(make_prompts(0, 900, n=4), alpha="0.3", features="mean_score")
     fitted = ConditionalThreshold("0.3", window=None).restore(
         {key: artifact.arrays[name].unpack() for key, name in artifact.levels[0].rule.items()}
     )
@@ -127,14 +123,14 @@ def test_what_an_artifact_refuses_is_counted_apart_from_what_cannot_be_certified
     refusing = artifact.model_copy(
         update={"levels": [level], "arrays": {**marginal, **{one.name: one for one in arrays.values()}}}
     )
-    fresh = [one.model_copy(update={"id": f"new {one.id}"}) for one in prompts(1, 200, n=4)]
+    fresh = [one.model_copy(update={"id": f"new {one.id}"}) for one in make_prompts(1, 200, n=4)]
     method = evaluate(refusing, fresh).methods["conditional"]
     assert 0.05 < method.refused_rate <= method.not_certifiable_rate
     assert evaluate(artifact, fresh).methods["conditional"].refused_rate == 0.0
 
 
-def test_n_uses_the_first_slots(prompts: Prompts) -> None:
-    records = prompts(0, 80, n=6)
+def test_n_uses_the_first_slots() -> None:
+    records = make_prompts(0, 80, n=6)
     first_two = [r.model_copy(update={"candidates": r.candidates[:2]}) for r in records]
     last_two = [r.model_copy(update={"candidates": r.candidates[-2:]}) for r in records]
     artifact = calibrate(records, alpha="0.2", n=2, features="mean_score")
@@ -155,32 +151,32 @@ def test_n_uses_the_first_slots(prompts: Prompts) -> None:
 
 
 @pytest.mark.parametrize("alpha", [0.2, "0.2", "0.20", Decimal("0.200"), [0.2], ("0.2", 0.2)])
-def test_a_level_may_be_written_in_many_ways(alpha: Any, prompts: Prompts) -> None:
-    artifact = calibrate(prompts(0, 50), alpha=alpha, features="1")
+def test_a_level_may_be_written_in_many_ways(alpha: Any) -> None:
+    artifact = calibrate(make_prompts(0, 50), alpha=alpha, features="1")
     assert artifact.alphas == ("0.2",)
-    assert undated(artifact) == undated(calibrate(prompts(0, 50), alpha="0.2", features="1"))
+    assert undated(artifact) == undated(calibrate(make_prompts(0, 50), alpha="0.2", features="1"))
 
 
-def test_several_levels_are_held_in_ascending_order(prompts: Prompts) -> None:
-    artifact = calibrate(prompts(0, 50), alpha=[0.2, "0.10", Decimal("0.35"), 0.1], features="1")
+def test_several_levels_are_held_in_ascending_order() -> None:
+    artifact = calibrate(make_prompts(0, 50), alpha=[0.2, "0.10", Decimal("0.35"), 0.1], features="1")
     assert artifact.alphas == ("0.1", "0.2", "0.35")
-    draws = tabulate(prompts(1, 1)).draws
-    alone = [calibrate(prompts(0, 50), alpha=alpha, features="1") for alpha in artifact.alphas]
+    draws = tabulate(make_prompts(1, 1)).draws
+    alone = [calibrate(make_prompts(0, 50), alpha=alpha, features="1") for alpha in artifact.alphas]
     for level, one in zip(artifact.alphas, alone, strict=True):
         assert decide(artifact, draws, level).thresholds == decide(one, draws).thresholds
 
 
 @pytest.mark.parametrize("alpha", [0, 1, 1.5, -0.1, "much", "", float("nan"), True, [0.2, 2]])
-def test_what_is_no_level_is_refused(alpha: Any, prompts: Prompts) -> None:
+def test_what_is_no_level_is_refused(alpha: Any) -> None:
     with pytest.raises(InputError, match="alpha must be a decimal number strictly between 0 and 1"):
-        calibrate(prompts(0, 30), alpha=alpha)
+        calibrate(make_prompts(0, 30), alpha=alpha)
 
 
-def test_no_level_at_all_is_refused(prompts: Prompts) -> None:
+def test_no_level_at_all_is_refused() -> None:
     with pytest.raises(InputError, match="at least one error level"):
-        calibrate(prompts(0, 30), alpha=[])
+        calibrate(make_prompts(0, 30), alpha=[])
     with pytest.raises(InputError, match="at least one error level"):
-        calibrate(prompts(0, 30))
+        calibrate(make_prompts(0, 30))
 
 
 @pytest.mark.parametrize(
@@ -195,16 +191,14 @@ def test_no_level_at_all_is_refused(prompts: Prompts) -> None:
         ({"cap": math.inf}, "cap must be a finite number above 1"),
     ],
 )
-def test_an_unknown_option_is_refused_with_those_known(
-    options: dict[str, Any], message: str, prompts: Prompts
-) -> None:
+def test_an_unknown_option_is_refused_with_those_known(options: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
-        calibrate(prompts(0, 30), alpha="0.2", **options)
+        calibrate(make_prompts(0, 30), alpha="0.2", **options)
 
 
-def test_feature_text_that_cannot_be_read_is_refused(prompts: Prompts) -> None:
+def test_feature_text_that_cannot_be_read_is_refused() -> None:
     with pytest.raises(FeatureError, match="did you mean 'mean_score'"):
-        calibrate(prompts(0, 30), alpha="0.2", features="mean_scor")
+        calibrate(make_prompts(0, 30), alpha="0.2", features="mean_scor")
 
 
 def test_no_records_are_refused() -> None:
@@ -220,8 +214,8 @@ def test_one_answer_with_two_labels_is_refused_by_the_record_where_answers_count
     assert calibrate(records, alpha="0.2", features="1").set_rule == "all"
 
 
-def test_the_success_score_is_that_of_the_set_rule(prompts: Prompts) -> None:
-    records = prompts(0, 80)
+def test_the_success_score_is_that_of_the_set_rule() -> None:
+    records = make_prompts(0, 80)
     for text in ("all", "best_prefix", "rank", "unique(rank)"):
         artifact = calibrate(
             records, alpha="0.4", features="1", set_rule=text.replace("(", " ( "), allow_unattainable=True
@@ -231,8 +225,8 @@ def test_the_success_score_is_that_of_the_set_rule(prompts: Prompts) -> None:
         np.testing.assert_array_equal(np.sort(success_scores(artifact)), np.sort(expected))
 
 
-def test_records_bring_their_provenance_and_a_list_has_none(prompts: Prompts, tmp_path: Path) -> None:
-    records = prompts(0, 50)
+def test_records_bring_their_provenance_and_a_list_has_none(tmp_path: Path) -> None:
+    records = make_prompts(0, 50)
     header = Provenance(n=4, generator={"id": "g"}, verifier={"id": "v"})
     other = Provenance(n=4, generator={"id": "other"})
     write_records(tmp_path / "with.jsonl", records, header)
@@ -251,14 +245,14 @@ def test_records_bring_their_provenance_and_a_list_has_none(prompts: Prompts, tm
     assert provenance(records, header) == header
 
 
-def test_an_iterator_does_as_well_as_a_list(prompts: Prompts) -> None:
-    records = prompts(0, 50)
+def test_an_iterator_does_as_well_as_a_list() -> None:
+    records = make_prompts(0, 50)
     once = calibrate(iter(records), alpha="0.2", features="mean_score")
     assert undated(once) == undated(calibrate(records, alpha="0.2", features="mean_score"))
 
 
-def test_the_artifact_says_when_and_by_which_version_it_was_made(prompts: Prompts) -> None:
-    artifact = calibrate(prompts(0, 30), alpha="0.2", features="1")
+def test_the_artifact_says_when_and_by_which_version_it_was_made() -> None:
+    artifact = calibrate(make_prompts(0, 30), alpha="0.2", features="1")
     assert artifact.library_version == __version__
     made = datetime.fromisoformat(artifact.created_at)
     assert made.utcoffset() == timedelta(0)
@@ -266,10 +260,10 @@ def test_the_artifact_says_when_and_by_which_version_it_was_made(prompts: Prompt
 
 
 def test_its_time_may_be_stated_for_files_that_are_to_be_made_again(
-    prompts: Prompts, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "1767225600")
-    made = [calibrate(prompts(0, 30), alpha="0.2", features="1") for _ in range(2)]
+    made = [calibrate(make_prompts(0, 30), alpha="0.2", features="1") for _ in range(2)]
     assert made[0].created_at == "2026-01-01T00:00:00+00:00"
     for one in made:
         one.save(tmp_path / f"{id(one)}.json")
@@ -277,14 +271,12 @@ def test_its_time_may_be_stated_for_files_that_are_to_be_made_again(
     for wrong in ("yesterday", "1e9", "99999999999999999999"):
         monkeypatch.setenv("SOURCE_DATE_EPOCH", wrong)
         with pytest.raises(InputError, match="SOURCE_DATE_EPOCH must be a whole number of seconds"):
-            calibrate(prompts(0, 30), alpha="0.2", features="1")
+            calibrate(make_prompts(0, 30), alpha="0.2", features="1")
 
 
-def test_a_computed_level_calibrates_as_the_decimal_it_stands_for(
-    prompts: Prompts, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_computed_level_calibrates_as_the_decimal_it_stands_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "0")
-    records = prompts(0, 39)
+    records = make_prompts(0, 39)
     computed = calibrate(records, alpha=1 - 0.8, features="1", allow_unattainable=True)
     assert computed.digest == calibrate(records, alpha="0.2", features="1", allow_unattainable=True).digest
     assert computed.rule(1 - 0.8) is computed.rule("0.2")

@@ -25,8 +25,8 @@ from langchain_cfc.errors import AttainabilityWarning, CFCError, FeatureError, I
 from langchain_cfc.guarantee.stability import PaperStability
 from langchain_cfc.records import tabulate
 from langchain_cfc.thresholds import ConditionalThreshold, GroupedThreshold, MarginalThreshold
+from tests.calibration.prompts import make_prompts
 
-Prompts = Callable[..., list[PromptRecord]]
 STABLE = PaperStability.from_constant()
 
 pytestmark = pytest.mark.filterwarnings(
@@ -139,18 +139,18 @@ def test_what_goes_together_is_not(options: dict[str, Any]) -> None:
     ],
     ids=str,
 )
-def test_an_impossible_option_is_an_error_of_this_package(options: dict[str, Any], prompts: Prompts) -> None:
+def test_an_impossible_option_is_an_error_of_this_package(options: dict[str, Any]) -> None:
     with pytest.raises(CFCError):
-        calibrate(prompts(0, 60), alpha="0.3", features="group(topic)", **options)
+        calibrate(make_prompts(0, 60), alpha="0.3", features="group(topic)", **options)
 
 
 @pytest.mark.parametrize(
     "options", [{"penalised": "all"}, {"wrong_rate_groups": True}, {"delta": "0.2"}], ids=str
 )
-def test_an_option_that_would_do_nothing_is_refused(options: dict[str, Any], prompts: Prompts) -> None:
+def test_an_option_that_would_do_nothing_is_refused(options: dict[str, Any]) -> None:
     # Each asks for something that needs another option: a ridge, max_wrong_rate, confidence.
     with pytest.raises(InputError):
-        calibrate(prompts(0, 60), alpha="0.3", features="group(topic)", **options)
+        calibrate(make_prompts(0, 60), alpha="0.3", features="group(topic)", **options)
 
 
 def test_levels_may_be_left_out_for_a_policy_only() -> None:
@@ -197,8 +197,8 @@ def test_confidence_of_the_conditional_rule_is_tested() -> None:
     assert not config_of().tests_levels
 
 
-def test_the_third_split_takes_its_share_only_where_it_is_needed(prompts: Prompts) -> None:
-    records = prompts(0, 400)
+def test_the_third_split_takes_its_share_only_where_it_is_needed() -> None:
+    records = make_prompts(0, 400)
     shares = {
         (): 0.0,
         (("confident", True),): 0.3,
@@ -214,22 +214,20 @@ def test_the_third_split_takes_its_share_only_where_it_is_needed(prompts: Prompt
 
 
 @pytest.mark.parametrize("fraction", [-0.1, 1.0, math.nan])
-def test_a_share_out_of_range_is_refused(fraction: float, prompts: Prompts) -> None:
+def test_a_share_out_of_range_is_refused(fraction: float) -> None:
     with pytest.raises(InputError, match=r"shares in \[0, 1\)"):
-        calibrate(prompts(0, 60), alpha="0.3", features="1", certification_fraction=fraction)
+        calibrate(make_prompts(0, 60), alpha="0.3", features="1", certification_fraction=fraction)
 
 
-def test_the_papers_slack_makes_levels_stricter_and_stays_a_heuristic(
-    prompts: Prompts, tmp_path: Path
-) -> None:
-    records = prompts(0, 400)
+def test_the_papers_slack_makes_levels_stricter_and_stays_a_heuristic(tmp_path: Path) -> None:
+    records = make_prompts(0, 400)
     stability = PaperStability.from_constant(0.5)
     artifact = calibrate(records, alpha=["0.2", "0.4"], features="group(topic)", stability=stability)
     size = artifact.calibration.size
     artifact.save(tmp_path / "artifact.json")
     loaded = CalibrationArtifact.load(tmp_path / "artifact.json")
     assert loaded == artifact
-    draws = tabulate(prompts(1, 50)).draws
+    draws = tabulate(make_prompts(1, 50)).draws
     for level in loaded.levels:
         expected = stability.effective_alpha(level.alpha, size)
         assert level.effective_alpha == expected
@@ -248,14 +246,16 @@ def test_the_papers_slack_makes_levels_stricter_and_stays_a_heuristic(
         assert plain.guarantee().heuristics == ()
 
 
-def test_where_the_slack_leaves_nothing_every_prompt_is_flagged(prompts: Prompts, tmp_path: Path) -> None:
+def test_where_the_slack_leaves_nothing_every_prompt_is_flagged(tmp_path: Path) -> None:
     stability = PaperStability.from_constant(10.0)
-    artifact = calibrate(prompts(0, 100), alpha=["0.2", "0.9"], features="group(topic)", stability=stability)
+    artifact = calibrate(
+        make_prompts(0, 100), alpha=["0.2", "0.9"], features="group(topic)", stability=stability
+    )
     artifact.save(tmp_path / "artifact.json")
     loaded = CalibrationArtifact.load(tmp_path / "artifact.json")
     assert (loaded, loaded.digest) == (artifact, artifact.digest)
     assert [one.effective_alpha == "0" for one in loaded.levels] == [True, False]
-    draws = tabulate(prompts(1, 50)).draws
+    draws = tabulate(make_prompts(1, 50)).draws
     flagged = decide(loaded, draws, "0.2")
     assert flagged.not_certifiable.all()
     assert not flagged.accepted.any()
@@ -270,10 +270,10 @@ def test_where_the_slack_leaves_nothing_every_prompt_is_flagged(prompts: Prompts
     ("penalised", "kind", "names"), [("slopes", "marginal", ["1"]), ("all", "heuristic", [])]
 )
 def test_a_ridge_promises_less_and_says_what_it_costs(
-    penalised: Any, kind: str, names: list[str], prompts: Prompts, tmp_path: Path
+    penalised: Any, kind: str, names: list[str], tmp_path: Path
 ) -> None:
     artifact = calibrate(
-        prompts(0, 400), alpha="0.3", features="hat(mean_score, 3)", ridge=0.1, penalised=penalised
+        make_prompts(0, 400), alpha="0.3", features="hat(mean_score, 3)", ridge=0.1, penalised=penalised
     )
     promise = artifact.guarantee()
     assert promise.kind == kind
@@ -287,14 +287,14 @@ def test_a_ridge_promises_less_and_says_what_it_costs(
     artifact.save(tmp_path / "artifact.json")
     loaded = CalibrationArtifact.load(tmp_path / "artifact.json")
     assert loaded.guarantee() == promise
-    assert calibrate(prompts(0, 400), alpha="0.3", features="hat(mean_score, 3)").guarantee().kind == (
+    assert calibrate(make_prompts(0, 400), alpha="0.3", features="hat(mean_score, 3)").guarantee().kind == (
         "conditional"
     )
 
 
-def test_the_slack_of_a_ridge_is_reckoned_where_it_is_served(prompts: Prompts) -> None:
+def test_the_slack_of_a_ridge_is_reckoned_where_it_is_served() -> None:
     rng = np.random.default_rng(0)
-    records = weighted(prompts(0, 400), lambda _: float(np.exp(2 * rng.random())))
+    records = weighted(make_prompts(0, 400), lambda _: float(np.exp(2 * rng.random())))
     artifact = calibrate(
         records, alpha="0.3", features="mean_score", ridge=0.1, shift="meta(ratio)", fit_fraction=0.25
     )
@@ -310,8 +310,8 @@ def test_the_slack_of_a_ridge_is_reckoned_where_it_is_served(prompts: Prompts) -
     assert found == pytest.approx(rule.ridge_slack(coefficients, x, w), rel=1e-9)
 
 
-def test_confidence_names_what_it_speaks_of(prompts: Prompts) -> None:
-    records = prompts(0, 400)
+def test_confidence_names_what_it_speaks_of() -> None:
+    records = make_prompts(0, 400)
     names: dict[str, Any] = {}
     rules: tuple[Any, ...] = ("marginal", "grouped", "conditional")
     for rule in rules:
@@ -328,10 +328,10 @@ def test_confidence_names_what_it_speaks_of(prompts: Prompts) -> None:
     assert names == {"marginal": ("1",), "conditional": ("1",), "grouped": ("1", *groups)}
 
 
-def test_groups_that_overlap_have_no_law(prompts: Prompts) -> None:
+def test_groups_that_overlap_have_no_law() -> None:
     with pytest.raises(InputError, match="disjoint groups"):
         calibrate(
-            prompts(0, 400),
+            make_prompts(0, 400),
             alpha="0.3",
             features="group(topic) + bins(mean_score, 3)",
             threshold_rule="grouped",
@@ -343,15 +343,15 @@ BAD_RATIOS: list[Any] = [0.0, -1.0, math.nan, math.inf, "2", True]
 
 
 @pytest.mark.parametrize("ratio", [0.0, -1.0, "2", True])
-def test_a_ratio_that_is_none_is_refused_when_calibrating(ratio: Any, prompts: Prompts) -> None:
-    records = weighted(prompts(0, 60), lambda row: ratio if row == 7 else 1.0)
+def test_a_ratio_that_is_none_is_refused_when_calibrating(ratio: Any) -> None:
+    records = weighted(make_prompts(0, 60), lambda row: ratio if row == 7 else 1.0)
     with pytest.raises(FeatureError, match="'p7'"):
         calibrate(records, alpha="0.3", features="1", shift="meta(ratio)")
 
 
 @pytest.mark.parametrize("ratio", BAD_RATIOS)
-def test_and_when_deciding(ratio: Any, prompts: Prompts) -> None:
-    records = weighted(prompts(0, 60), lambda row: 1.0 + row % 3)
+def test_and_when_deciding(ratio: Any) -> None:
+    records = weighted(make_prompts(0, 60), lambda row: 1.0 + row % 3)
     artifact = calibrate(records, alpha="0.3", features="1", shift="meta(ratio)")
     assert artifact.metadata_keys == ("ratio",)
     good, bad = {"ratio": 1.5}, {"ratio": ratio}
@@ -365,10 +365,10 @@ def test_and_when_deciding(ratio: Any, prompts: Prompts) -> None:
     )
 
 
-def test_a_shift_is_served_by_the_weighted_order_statistic(prompts: Prompts, tmp_path: Path) -> None:
+def test_a_shift_is_served_by_the_weighted_order_statistic(tmp_path: Path) -> None:
     # With the constant alone the threshold is the smallest score at which the weights of those at or below
     # reach tau of all weights, the prompt's own included.
-    records = weighted(prompts(0, 120, right=1.0), lambda row: 1.0 + (row % 5))
+    records = weighted(make_prompts(0, 120, right=1.0), lambda row: 1.0 + (row % 5))
     calibrate(records, alpha="0.3", features="1", shift="meta(ratio)").save(tmp_path / "artifact.json")
     artifact = CalibrationArtifact.load(tmp_path / "artifact.json")
     success = np.array([min(one.score for one in record.candidates) for record in records])
@@ -387,16 +387,16 @@ def test_a_shift_is_served_by_the_weighted_order_statistic(prompts: Prompts, tmp
     assert shifted != plain
 
 
-def test_a_shift_that_looks_at_answers_needs_them(prompts: Prompts) -> None:
-    artifact = calibrate(prompts(0, 60), alpha="0.3", features="1", shift="distinct_answers")
+def test_a_shift_that_looks_at_answers_needs_them() -> None:
+    artifact = calibrate(make_prompts(0, 60), alpha="0.3", features="1", shift="distinct_answers")
     assert artifact.needs_answers
-    assert not calibrate(prompts(0, 60), alpha="0.3", features="1", shift="mean_score").needs_answers
+    assert not calibrate(make_prompts(0, 60), alpha="0.3", features="1", shift="mean_score").needs_answers
 
 
-def test_uniforms_are_for_randomised_thresholds_and_for_no_others(prompts: Prompts) -> None:
-    draws = tabulate(prompts(1, 3)).draws
-    plain = calibrate(prompts(0, 60), alpha="0.3", features="1")
-    drawn = calibrate(prompts(0, 60), alpha="0.3", features="1", randomised=True)
+def test_uniforms_are_for_randomised_thresholds_and_for_no_others() -> None:
+    draws = tabulate(make_prompts(1, 3)).draws
+    plain = calibrate(make_prompts(0, 60), alpha="0.3", features="1")
+    drawn = calibrate(make_prompts(0, 60), alpha="0.3", features="1", randomised=True)
     u = np.array([0.1, 0.5, 0.9])
     with pytest.raises(InputError, match="asked for with uniforms"):
         decide(drawn, draws)
@@ -408,17 +408,19 @@ def test_uniforms_are_for_randomised_thresholds_and_for_no_others(prompts: Promp
     thresholds = decide(drawn, draws, uniforms=u).thresholds
     assert thresholds.tolist() == sorted(thresholds.tolist())
     assert thresholds[0] < thresholds[-1]
-    assert drawn.uniforms(tabulate(prompts(1, 3))) is not None
-    assert plain.uniforms(tabulate(prompts(1, 3))) is None
+    assert drawn.uniforms(tabulate(make_prompts(1, 3))) is not None
+    assert plain.uniforms(tabulate(make_prompts(1, 3))) is None
 
 
-def test_a_randomised_threshold_below_everything_is_an_empty_set_and_no_flag(prompts: Prompts) -> None:
+def test_a_randomised_threshold_below_everything_is_an_empty_set_and_no_flag() -> None:
     # No calibration prompt is about lakes: all is kept where the number drawn is large, else nothing is.
     topics = ("capital", "lake", "river")
     groups = FeatureMap.parse("group(topic)").fit(
         CandidateBatch.of([[0.5] * 4] * 3, metadata=[{"topic": topic} for topic in topics])
     )
-    artifact = calibrate(prompts(0, 200), alpha="0.3", features=groups, randomised=True, never_empty=False)
+    artifact = calibrate(
+        make_prompts(0, 200), alpha="0.3", features=groups, randomised=True, never_empty=False
+    )
     asked = CandidateBatch.of(
         [[0.5] * 4] * 3, metadata=[{"topic": "lake"}, {"topic": "lake"}, {"topic": "river"}]
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -16,8 +15,7 @@ from langchain_cfc.demo import load_recording
 from langchain_cfc.errors import AttainabilityWarning, OrientationWarning
 from langchain_cfc.records import tabulate
 from langchain_cfc.scoring import compute_auroc
-
-Prompts = Callable[..., list[PromptRecord]]
+from tests.calibration.prompts import make_prompts
 
 pytestmark = pytest.mark.filterwarnings(
     f"ignore::{AttainabilityWarning.__module__}.{AttainabilityWarning.__name__}"
@@ -68,15 +66,15 @@ def test_a_warning_changes_nothing_in_the_artifact() -> None:
     assert loud.model_copy(update=same) == quiet.model_copy(update=same)
 
 
-def test_scores_that_tell_nothing_are_not_accused(prompts: Prompts) -> None:
+def test_scores_that_tell_nothing_are_not_accused() -> None:
     # Each of 200 calibrations warns with probability near (1 - 0.999) / 2; more than five would have a
     # probability below 1e-8 even at twice that.
-    assert sum(len(warnings_of(prompts(seed, 60))) for seed in range(200)) <= 5
+    assert sum(len(warnings_of(make_prompts(seed, 60))) for seed in range(200)) <= 5
 
 
-def test_candidates_of_one_kind_are_not_accused(prompts: Prompts) -> None:
-    assert warnings_of(prompts(0, 60, right=1.0)) == []
-    assert warnings_of(prompts(0, 60, right=0.0)) == []
+def test_candidates_of_one_kind_are_not_accused() -> None:
+    assert warnings_of(make_prompts(0, 60, right=1.0)) == []
+    assert warnings_of(make_prompts(0, 60, right=0.0)) == []
 
 
 def test_paraphrases_of_one_prompt_do_not_add_up_to_a_warning() -> None:

@@ -13,9 +13,9 @@ from langchain_cfc import CalibrationArtifact, PromptRecord, calibrate
 from langchain_cfc.artifact import ReferenceHistogram
 from langchain_cfc.features import parse_statistic
 from langchain_cfc.records import tabulate
+from tests.calibration.prompts import make_prompts, with_score
 
 Prompts: TypeAlias = Callable[..., list[PromptRecord]]
-Rescored: TypeAlias = Callable[[PromptRecord, float], PromptRecord]
 FEATURES = "bins(mean_score, 3) + hat(max_score, 3)"
 OPTIONS: dict[str, Any] = {"alpha": ["0.2", "0.4"], "features": FEATURES, "test_fraction": 0.3}
 
@@ -26,10 +26,8 @@ def named(artifact: CalibrationArtifact) -> dict[tuple[str, str | None], Referen
 
 # Prompts of one score leave groups empty.
 @pytest.mark.filterwarnings("ignore::langchain_cfc.errors.AttainabilityWarning")
-def test_prompts_that_calibrated_are_counted_by_bins_of_those_that_fitted(
-    prompts: Prompts, rescored: Rescored
-) -> None:
-    records = prompts(1, 300)
+def test_prompts_that_calibrated_are_counted_by_bins_of_those_that_fitted() -> None:
+    records = make_prompts(1, 300)
     artifact = calibrate(records, **OPTIONS)
     part = artifact.calibration.split.part
     watched = named(artifact)["mean_score", None]
@@ -43,19 +41,19 @@ def test_prompts_that_calibrated_are_counted_by_bins_of_those_that_fitted(
     assert set(watched.edges) <= set(mean_score(fitted.draws).tolist())
 
     def changing(which: str) -> ReferenceHistogram:
-        changed = [rescored(one, 0.5) if part(one.id, None) == which else one for one in records]
+        changed = [with_score(one, 0.5) if part(one.id, None) == which else one for one in records]
         return named(calibrate(changed, allow_unattainable=True, **OPTIONS))["mean_score", None]
 
     assert changing("calibration").edges == watched.edges
     assert changing("calibration").counts != watched.counts
     # The negative control: prompts of the fit split do move the bins.
     one_fit = next(one for one in records if part(one.id, None) == "fit")
-    moved = [rescored(one, 0.0) if one is one_fit else one for one in records]
+    moved = [with_score(one, 0.0) if one is one_fit else one for one in records]
     assert named(calibrate(moved, **OPTIONS))["mean_score", None].edges != watched.edges
 
 
-def test_groups_are_counted_by_themselves_and_soft_weightings_by_a_share(prompts: Prompts) -> None:
-    artifact = calibrate(prompts(1, 400), **OPTIONS)
+def test_groups_are_counted_by_themselves_and_soft_weightings_by_a_share() -> None:
+    artifact = calibrate(make_prompts(1, 400), **OPTIONS)
     watched = named(artifact)["min_score", None]
     sizes = {one.name: one.size for one in artifact.calibration.groups}
     assert set(watched.counts) == {one.name for one in artifact.feature_map.guaranteed_weights()}
@@ -71,8 +69,8 @@ def test_groups_are_counted_by_themselves_and_soft_weightings_by_a_share(prompts
     assert "1" in inside.counts
 
 
-def test_decisions_are_counted_on_prompts_that_had_no_part_in_them(prompts: Prompts) -> None:
-    records = prompts(1, 300)
+def test_decisions_are_counted_on_prompts_that_had_no_part_in_them() -> None:
+    records = make_prompts(1, 300)
     artifact = calibrate(records, **OPTIONS)
     for alpha in ("0.2", "0.4"):
         decided = named(artifact)["decision", alpha]
@@ -85,31 +83,31 @@ def test_decisions_are_counted_on_prompts_that_had_no_part_in_them(prompts: Prom
     assert {one.alpha for one in kept.reference} == {None, "0.4"}
 
 
-def test_one_prompt_of_each_cluster_is_counted_whoever_calibrates(prompts: Prompts) -> None:
-    records = prompts(1, 200, clusters=[f"c{row // 4}" for row in range(200)])
+def test_one_prompt_of_each_cluster_is_counted_whoever_calibrates() -> None:
+    records = make_prompts(1, 200, clusters=[f"c{row // 4}" for row in range(200)])
     artifact = calibrate(records, alpha="0.3", features="1", within_clusters="all")
     assert artifact.calibration.size == 200
     assert sum(named(artifact)["mean_score", None].counts["1"]) == 50
 
 
-def test_without_a_fit_split_bins_are_of_equal_widths(prompts: Prompts) -> None:
-    artifact = calibrate(prompts(1, 60), alpha="0.3", features="1")
+def test_without_a_fit_split_bins_are_of_equal_widths() -> None:
+    artifact = calibrate(make_prompts(1, 60), alpha="0.3", features="1")
     watched = named(artifact)["mean_score", None]
     assert watched.edges == [bin_ / 16 for bin_ in range(1, 16)]
     assert sum(watched.counts["1"]) == 60
 
 
-def test_where_prompts_are_meant_to_differ_nothing_is_watched(prompts: Prompts) -> None:
+def test_where_prompts_are_meant_to_differ_nothing_is_watched() -> None:
     records = [
         one.model_copy(update={"metadata": {"ratio": 1.0 + row % 3}})
-        for row, one in enumerate(prompts(1, 200))
+        for row, one in enumerate(make_prompts(1, 200))
     ]
     artifact = calibrate(records, alpha="0.3", features="1", shift="meta(ratio)")
     assert artifact.reference == []
 
 
-def test_it_is_saved_and_read_again_and_part_of_what_is_certified(prompts: Prompts, tmp_path: Path) -> None:
-    artifact = calibrate(prompts(1, 300), **OPTIONS)
+def test_it_is_saved_and_read_again_and_part_of_what_is_certified(tmp_path: Path) -> None:
+    artifact = calibrate(make_prompts(1, 300), **OPTIONS)
     artifact.save(tmp_path / "artifact.json")
     loaded = CalibrationArtifact.load(tmp_path / "artifact.json")
     assert loaded.reference == artifact.reference

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -17,9 +17,7 @@ from langchain_cfc.errors import AttainabilityWarning, CalibrationError, Feature
 from langchain_cfc.records import tabulate
 from langchain_cfc.splits import digest_ids
 from langchain_cfc.thresholds import ConditionalThreshold
-
-Prompts = Callable[..., list[PromptRecord]]
-Rescored = Callable[[PromptRecord, float], PromptRecord]
+from tests.calibration.prompts import make_prompts, with_score
 
 MAP = "hat(mean_score, 4) + group(topic) + mean_score"
 
@@ -54,8 +52,8 @@ def success_score(record: PromptRecord, cap: float = 2.0) -> float:
     return min((one.score for one in record.candidates if one.correct), default=cap)
 
 
-def test_the_three_parts_are_disjoint_and_complete(prompts: Prompts) -> None:
-    records = prompts(0, 300)
+def test_the_three_parts_are_disjoint_and_complete() -> None:
+    records = make_prompts(0, 300)
     artifact = calibrate(records, alpha="0.2", features=MAP, fit_fraction=0.3, test_fraction=0.25)
     facts, parts = artifact.calibration, members(artifact, records)
     assert (facts.fit_size, facts.size, facts.held_out_size) == tuple(len(part) for part in parts.values())
@@ -70,8 +68,8 @@ def test_the_three_parts_are_disjoint_and_complete(prompts: Prompts) -> None:
     )
 
 
-def test_a_prompt_stays_in_its_part_whatever_else_is_in_the_file(prompts: Prompts) -> None:
-    records = prompts(0, 120)
+def test_a_prompt_stays_in_its_part_whatever_else_is_in_the_file() -> None:
+    records = make_prompts(0, 120)
     options: dict[str, Any] = {"fit_fraction": 0.3, "test_fraction": 0.3}
     one = calibrate(records, alpha="0.2", features="mean_score", **options)
     few = calibrate(records[::-2], alpha="0.2", features="mean_score", **options)
@@ -82,8 +80,8 @@ def test_a_prompt_stays_in_its_part_whatever_else_is_in_the_file(prompts: Prompt
     assert other.calibration.digests["test"] != one.calibration.digests["test"]
 
 
-def test_the_held_out_part_does_not_depend_on_the_share_for_fitting(prompts: Prompts) -> None:
-    records = prompts(0, 120)
+def test_the_held_out_part_does_not_depend_on_the_share_for_fitting() -> None:
+    records = make_prompts(0, 120)
     digests = {
         calibrate(
             records, alpha="0.2", features=MAP, fit_fraction=share, test_fraction=0.3
@@ -95,10 +93,10 @@ def test_the_held_out_part_does_not_depend_on_the_share_for_fitting(prompts: Pro
 
 @pytest.mark.parametrize("features", [MAP, "mean_score^3", "bins(mean_score, 4)"])
 @pytest.mark.parametrize("clustered", [False, True])
-def test_the_order_of_the_records_changes_no_bit(features: str, clustered: bool, prompts: Prompts) -> None:
+def test_the_order_of_the_records_changes_no_bit(features: str, clustered: bool) -> None:
     clusters = [f"c{row % 90}" if row % 3 else None for row in range(200)] if clustered else None
-    records = prompts(1, 200, clusters=clusters)
-    draws = tabulate(prompts(2, 100)).draws
+    records = make_prompts(1, 200, clusters=clusters)
+    draws = tabulate(make_prompts(2, 100)).draws
     first = calibrate(records, alpha=["0.2", "0.4"], features=features, test_fraction=0.1)
     shuffled = random.Random(0).sample(records, len(records))  # noqa: S311 - an order, not a secret
     for again in (records[::-1], shuffled, sorted(records, key=lambda record: record.candidates[0].score)):
@@ -110,8 +108,8 @@ def test_the_order_of_the_records_changes_no_bit(features: str, clustered: bool,
             assert other.thresholds.tobytes() == one.thresholds.tobytes()
 
 
-def test_a_cluster_never_straddles(prompts: Prompts) -> None:
-    records = prompts(0, 300, clusters=[f"c{row // 3}" for row in range(300)])
+def test_a_cluster_never_straddles() -> None:
+    records = make_prompts(0, 300, clusters=[f"c{row // 3}" for row in range(300)])
     artifact = calibrate(records, alpha="0.2", features="mean_score", fit_fraction=0.3, test_fraction=0.3)
     parts = members(artifact, records)
     clusters = {name: {record.cluster for record in part} for name, part in parts.items()}
@@ -123,9 +121,9 @@ def test_a_cluster_never_straddles(prompts: Prompts) -> None:
     assert torn["fit"] & torn["test"]
 
 
-def test_one_prompt_of_each_cluster_calibrates_chosen_by_hash(prompts: Prompts) -> None:
+def test_one_prompt_of_each_cluster_calibrates_chosen_by_hash() -> None:
     clusters = [f"c{row // 4}" if row < 200 else None for row in range(240)]
-    records = prompts(0, 240, clusters=clusters)
+    records = make_prompts(0, 240, clusters=clusters)
     artifact = calibrate(records, alpha="0.2", features="1")
     assert artifact.calibration.size == 50 + 40
     assert artifact.calibration.exchangeable
@@ -141,8 +139,8 @@ def test_one_prompt_of_each_cluster_calibrates_chosen_by_hash(prompts: Prompts) 
     assert places == {0, 1, 2, 3}
 
 
-def test_all_prompts_of_a_cluster_calibrate_only_without_a_guarantee(prompts: Prompts) -> None:
-    records = prompts(0, 120, clusters=[f"c{row // 2}" for row in range(120)])
+def test_all_prompts_of_a_cluster_calibrate_only_without_a_guarantee() -> None:
+    records = make_prompts(0, 120, clusters=[f"c{row // 2}" for row in range(120)])
     artifact = calibrate(records, alpha="0.2", features="mean_score", within_clusters="all", fit_fraction=0.3)
     facts, promise = artifact.calibration, artifact.guarantee()
     assert facts.size + facts.fit_size == 120
@@ -153,17 +151,15 @@ def test_all_prompts_of_a_cluster_calibrate_only_without_a_guarantee(prompts: Pr
     assert "share a cluster" in promise.assumptions[0]
 
 
-def test_all_is_as_good_as_one_where_no_cluster_has_two(prompts: Prompts) -> None:
-    records = prompts(0, 60, clusters=[f"c{row}" for row in range(60)])
+def test_all_is_as_good_as_one_where_no_cluster_has_two() -> None:
+    records = make_prompts(0, 60, clusters=[f"c{row}" for row in range(60)])
     artifact = calibrate(records, alpha="0.2", features="1", within_clusters="all")
     assert artifact.calibration.exchangeable
     assert artifact.guarantee().kind == "conditional"
 
 
-def test_the_feature_map_is_fitted_on_the_fit_split_and_nothing_else(
-    prompts: Prompts, rescored: Rescored
-) -> None:
-    records = prompts(3, 200)
+def test_the_feature_map_is_fitted_on_the_fit_split_and_nothing_else() -> None:
+    records = make_prompts(3, 200)
     features = "bins(mean_score, 4) + hat(max_score, 3) + min_score^2 + hard(std_score, 0.7)"
     options: dict[str, Any] = {
         "alpha": "0.2",
@@ -175,7 +171,7 @@ def test_the_feature_map_is_fitted_on_the_fit_split_and_nothing_else(
     part = first.calibration.split.part
 
     def changing(which: str) -> CalibrationArtifact:
-        changed = [rescored(r, 0.999) if part(r.id, None) == which else r for r in records]
+        changed = [with_score(r, 0.999) if part(r.id, None) == which else r for r in records]
         return calibrate(changed, **options)
 
     assert changing("calibration").features == first.features
@@ -185,22 +181,22 @@ def test_the_feature_map_is_fitted_on_the_fit_split_and_nothing_else(
     assert unwatched(changing("test")) == unwatched(first)
     # Control: prompts of the fit split do move the cut-offs.
     one_fit = next(r for r in records if part(r.id, None) == "fit")
-    moved = [rescored(r, 0.999) if r is one_fit else r for r in records]
+    moved = [with_score(r, 0.999) if r is one_fit else r for r in records]
     assert calibrate(moved, **options).features != first.features
 
 
-def test_a_fitted_map_is_taken_as_it_is_and_every_prompt_calibrates(prompts: Prompts) -> None:
-    fitted = FeatureMap.parse(MAP).fit(tabulate(prompts(4, 50)).draws)
-    artifact = calibrate(prompts(0, 80), alpha="0.2", features=fitted)
+def test_a_fitted_map_is_taken_as_it_is_and_every_prompt_calibrates() -> None:
+    fitted = FeatureMap.parse(MAP).fit(tabulate(make_prompts(4, 50)).draws)
+    artifact = calibrate(make_prompts(0, 80), alpha="0.2", features=fitted)
     assert artifact.features == fitted.to_data()
     assert (artifact.calibration.fit_size, artifact.calibration.size) == (0, 80)
-    unfitted = calibrate(prompts(0, 80), alpha="0.2", features=FeatureMap.parse(MAP))
+    unfitted = calibrate(make_prompts(0, 80), alpha="0.2", features=FeatureMap.parse(MAP))
     assert unfitted.calibration.fit_size > 0
-    assert unfitted.features == calibrate(prompts(0, 80), alpha="0.2", features=MAP).features
+    assert unfitted.features == calibrate(make_prompts(0, 80), alpha="0.2", features=MAP).features
 
 
-def test_nothing_is_set_aside_where_nothing_is_fitted(prompts: Prompts) -> None:
-    artifact = calibrate(prompts(0, 50), alpha="0.2", features="1")
+def test_nothing_is_set_aside_where_nothing_is_fitted() -> None:
+    artifact = calibrate(make_prompts(0, 50), alpha="0.2", features="1")
     assert (artifact.calibration.fit_size, artifact.calibration.size) == (0, 50)
 
 
@@ -221,8 +217,8 @@ CONDITIONAL_RULES: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("options", CONDITIONAL_RULES, ids=str)
-def test_a_category_that_only_calibration_holds_is_known(prompts: Prompts, options: dict[str, Any]) -> None:
-    records = prompts(0, 100)
+def test_a_category_that_only_calibration_holds_is_known(options: dict[str, Any]) -> None:
+    records = make_prompts(0, 100)
     asked = {"alpha": "0.2", "features": "group(topic)", "allow_unattainable": True, **options}
     artifact = calibrate(records, **asked)
     lone = members(artifact, records)["calibration"][:1]
@@ -236,11 +232,9 @@ def test_a_category_that_only_calibration_holds_is_known(prompts: Prompts, optio
 
 
 @pytest.mark.parametrize("part", ["test", "certification"])
-def test_a_category_that_only_held_out_prompts_have_is_unknown_and_flagged(
-    prompts: Prompts, part: str
-) -> None:
+def test_a_category_that_only_held_out_prompts_have_is_unknown_and_flagged(part: str) -> None:
     """What is measured on held-out prompts must not depend on them, not even on their metadata."""
-    records = prompts(0, 100)
+    records = make_prompts(0, 100)
     asked: dict[str, Any] = {
         "alpha": "0.3",
         "features": "group(topic)",
@@ -269,20 +263,20 @@ def test_a_category_that_only_held_out_prompts_have_is_unknown_and_flagged(
     )
 
 
-def test_a_map_that_came_fitted_refuses_categories_by_name(prompts: Prompts) -> None:
-    fitted = FeatureMap.parse("group(topic)").fit(tabulate(prompts(1, 20)).draws)
-    records = prompts(0, 100)
+def test_a_map_that_came_fitted_refuses_categories_by_name() -> None:
+    fitted = FeatureMap.parse("group(topic)").fit(tabulate(make_prompts(1, 20)).draws)
+    records = make_prompts(0, 100)
     with pytest.raises(FeatureError, match="'moons'"):
         calibrate(with_topic(records, records[:1]), alpha="0.2", features=fitted)
 
 
-def test_rare_categories_never_stop_a_calibration(prompts: Prompts) -> None:
+def test_rare_categories_never_stop_a_calibration() -> None:
     """Nine topics of very different sizes: with many seeds the fit split lacks one."""
     sizes = (60, 50, 40, 30, 20, 10, 4, 2, 1)
     topics = [f"topic {place}" for place, size in enumerate(sizes) for _ in range(size)]
     records = [
         one.model_copy(update={"metadata": {"topic": topic}})
-        for one, topic in zip(prompts(0, len(topics)), topics, strict=True)
+        for one, topic in zip(make_prompts(0, len(topics)), topics, strict=True)
     ]
     lacking = 0
     for seed in range(20):
@@ -294,9 +288,9 @@ def test_rare_categories_never_stop_a_calibration(prompts: Prompts) -> None:
     assert lacking > 10
 
 
-def test_the_map_in_use_decides_as_the_one_that_treats_all_prompts_alike(prompts: Prompts) -> None:
+def test_the_map_in_use_decides_as_the_one_that_treats_all_prompts_alike() -> None:
     """The argument in `Group`: with a column for the new prompt's category as well, nothing would change."""
-    records, strangers = prompts(0, 60), with_topic(prompts(1, 20), prompts(1, 20)[:10])
+    records, strangers = make_prompts(0, 60), with_topic(make_prompts(1, 20), make_prompts(1, 20)[:10])
     artifact = calibrate(records, alpha="0.2", features="mean_score + group(topic)")
     ours = decide(artifact, tabulate(strangers).draws).thresholds
     calibration = tabulate(members(artifact, records)["calibration"])
@@ -310,19 +304,19 @@ def test_the_map_in_use_decides_as_the_one_that_treats_all_prompts_alike(prompts
     np.testing.assert_allclose(ours, theirs, atol=1e-12)
 
 
-def test_an_empty_calibration_split_is_refused(prompts: Prompts) -> None:
+def test_an_empty_calibration_split_is_refused() -> None:
     with pytest.raises(CalibrationError, match="calibration split is empty: lower"):
-        calibrate(prompts(0, 3), alpha="0.2", features="1", test_fraction=0.999)
+        calibrate(make_prompts(0, 3), alpha="0.2", features="1", test_fraction=0.999)
 
 
-def test_an_empty_fit_split_is_refused(prompts: Prompts) -> None:
+def test_an_empty_fit_split_is_refused() -> None:
     with pytest.raises(CalibrationError, match="fit split is empty: raise fit_fraction"):
-        calibrate(prompts(0, 30), alpha="0.2", features="mean_score", fit_fraction=0.0)
+        calibrate(make_prompts(0, 30), alpha="0.2", features="mean_score", fit_fraction=0.0)
 
 
 @pytest.mark.parametrize("share", [-0.1, 1.0, 1.5, float("nan")])
-def test_impossible_shares_are_refused(share: float, prompts: Prompts) -> None:
+def test_impossible_shares_are_refused(share: float) -> None:
     shares: list[dict[str, Any]] = [{"fit_fraction": share}, {"test_fraction": share}]
     for options in shares:
         with pytest.raises(InputError, match=r"shares in \[0, 1\)"):
-            calibrate(prompts(0, 30), alpha="0.2", features="1", **options)
+            calibrate(make_prompts(0, 30), alpha="0.2", features="1", **options)

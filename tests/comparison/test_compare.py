@@ -18,7 +18,7 @@ from langchain_cfc.experiments import ComparisonReport, compare
 from langchain_cfc.experiments.methods import OURS, ThresholdMethod
 from langchain_cfc.experiments.metrics import FIGURES
 from langchain_cfc.experiments.splits import Comparison
-from tests.guarantees.conftest import log_wealth
+from tests.guarantees.promises import log_wealth
 
 from .making import (
     differences,

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 from scipy import stats
 
-from langchain_cfc import PromptRecord, calibrate, evaluate
+from langchain_cfc import calibrate, evaluate
 from langchain_cfc.certificates import certify
 from langchain_cfc.evaluation import FALSE_ALARM, is_contradicted
 from langchain_cfc.thresholds import compute_tau, conformal_rank
-
-Prompts = Callable[..., list[PromptRecord]]
+from tests.evaluation.prompts import make_prompts
 
 
 @pytest.mark.parametrize("tests", [1, 5])
@@ -41,33 +39,33 @@ def test_where_nothing_can_be_certified_or_nothing_was_tested_there_is_no_alarm(
     assert not is_contradicted("0.1", 100, 0.9, 0.0, 1)
 
 
-def test_a_model_that_grew_worse_is_noticed_in_all_and_in_its_groups(prompts: Prompts) -> None:
-    artifact = calibrate(prompts(0, 400, right=0.9), alpha="0.1", features="group(topic)")
-    assert evaluate(artifact, prompts(1, 300, prefix="same", right=0.9)).contradicted == []
-    worse = evaluate(artifact, prompts(2, 300, prefix="worse", right=0.5))
+def test_a_model_that_grew_worse_is_noticed_in_all_and_in_its_groups() -> None:
+    artifact = calibrate(make_prompts(0, 400, right=0.9), alpha="0.1", features="group(topic)")
+    assert evaluate(artifact, make_prompts(1, 300, prefix="same", right=0.9)).contradicted == []
+    worse = evaluate(artifact, make_prompts(2, 300, prefix="worse", right=0.5))
     assert worse.contradicted == ["1", "group(topic)=a", "group(topic)=b"]
     half = [
-        *prompts(3, 300, prefix="x", right=0.9, topics="a"),
-        *prompts(4, 150, prefix="y", right=0.4, topics="b"),
+        *make_prompts(3, 300, prefix="x", right=0.9, topics="a"),
+        *make_prompts(4, 150, prefix="y", right=0.4, topics="b"),
     ]
     assert "group(topic)=b" in evaluate(artifact, half).contradicted
     assert "group(topic)=a" not in evaluate(artifact, half).contradicted
 
 
 @pytest.mark.parametrize(("rule", "expected"), [("marginal", ["1"]), ("learned", [])])
-def test_only_what_was_promised_can_be_contradicted(rule: Any, expected: list[str], prompts: Prompts) -> None:
-    records = prompts(0, 400, right=0.9)
+def test_only_what_was_promised_can_be_contradicted(rule: Any, expected: list[str]) -> None:
+    records = make_prompts(0, 400, right=0.9)
     artifact = calibrate(records, alpha="0.1", features="group(topic)", threshold_rule=rule)
-    worse = evaluate(artifact, prompts(2, 300, prefix="worse", right=0.5))
+    worse = evaluate(artifact, make_prompts(2, 300, prefix="worse", right=0.5))
     assert worse.methods[rule].kept_promise < 0.8
     assert worse.contradicted == expected
 
 
 @pytest.mark.long
-def test_a_sound_rule_is_contradicted_no_more_often_than_stated(prompts: Prompts) -> None:
+def test_a_sound_rule_is_contradicted_no_more_often_than_stated() -> None:
     # Three weightings share 2.5 %: alarms in 200 independent rounds are at most Binomial(200, 0.025), which
     # exceeds 22 with probability 2e-9.
-    everyone = prompts(0, 200 * 90, right=0.9)
+    everyone = make_prompts(0, 200 * 90, right=0.9)
     alarms = 0
     for start in range(0, len(everyone), 90):
         block = everyone[start : start + 90]
@@ -77,22 +75,22 @@ def test_a_sound_rule_is_contradicted_no_more_often_than_stated(prompts: Prompts
     assert alarms <= 22
 
 
-def test_what_is_certified_is_contradicted_by_prompts_that_keep_less(prompts: Prompts) -> None:
+def test_what_is_certified_is_contradicted_by_prompts_that_keep_less() -> None:
     # The learned rule promises nothing; its certificate does.
     artifact = calibrate(
-        prompts(0, 300, right=0.9), alpha="0.1", features="group(topic)", threshold_rule="learned"
+        make_prompts(0, 300, right=0.9), alpha="0.1", features="group(topic)", threshold_rule="learned"
     )
-    certified = certify(artifact, prompts(1, 300, prefix="held", right=0.9))
-    worse = prompts(2, 300, prefix="worse", right=0.5)
+    certified = certify(artifact, make_prompts(1, 300, prefix="held", right=0.9))
+    worse = make_prompts(2, 300, prefix="worse", right=0.5)
     assert evaluate(artifact, worse).contradicted == []
     assert evaluate(certified, worse).contradicted == ["1"]
-    assert evaluate(certified, prompts(3, 300, prefix="alike", right=0.9)).contradicted == []
+    assert evaluate(certified, make_prompts(3, 300, prefix="alike", right=0.9)).contradicted == []
 
 
-def test_bot_mode_is_measured_and_contradicted_where_it_is_wrong_too_often(prompts: Prompts) -> None:
-    bot = calibrate(prompts(0, 600, right=0.9), alpha="0.3", features="1", max_wrong_rate="0.3")
-    alike = evaluate(bot, prompts(3, 300, prefix="alike", right=0.9)).answers
-    worse = evaluate(bot, prompts(2, 300, prefix="worse", right=0.3)).answers
+def test_bot_mode_is_measured_and_contradicted_where_it_is_wrong_too_often() -> None:
+    bot = calibrate(make_prompts(0, 600, right=0.9), alpha="0.3", features="1", max_wrong_rate="0.3")
+    alike = evaluate(bot, make_prompts(3, 300, prefix="alike", right=0.9)).answers
+    worse = evaluate(bot, make_prompts(2, 300, prefix="worse", right=0.3)).answers
     assert alike is not None
     assert worse is not None
     assert not alike.contradicted

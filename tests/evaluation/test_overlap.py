@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from langchain_cfc import PromptRecord, calibrate, evaluate, read_records, write_records
+from langchain_cfc import calibrate, evaluate, read_records, write_records
 from langchain_cfc.artifact import select_held_out
 from langchain_cfc.errors import CalibrationError, FingerprintWarning, OverlapError
 from langchain_cfc.records import Provenance, tabulate
-
-Prompts = Callable[..., list[PromptRecord]]
+from tests.evaluation.prompts import make_prompts
 
 # More prompts than the sketch of an artifact keeps hashes of.
 MANY = 800
 
 
-def test_calibration_records_are_refused_where_none_were_held_out(prompts: Prompts) -> None:
-    records = prompts(0, MANY)
+def test_calibration_records_are_refused_where_none_were_held_out() -> None:
+    records = make_prompts(0, MANY)
     artifact = calibrate(records, alpha="0.2", features="mean_score")
     with pytest.raises(OverlapError, match=r"none were held out: .* test_fraction"):
         evaluate(artifact, records)
@@ -30,8 +28,8 @@ def test_calibration_records_are_refused_where_none_were_held_out(prompts: Promp
         evaluate(artifact, fit[::-1])
 
 
-def test_calibration_records_are_cut_down_to_the_part_held_out(prompts: Prompts) -> None:
-    records = prompts(0, MANY)
+def test_calibration_records_are_cut_down_to_the_part_held_out() -> None:
+    records = make_prompts(0, MANY)
     artifact = calibrate(records, alpha="0.2", features="mean_score", test_fraction=0.25)
     held = [one for one in records if artifact.calibration.split.part(one.id, None) == "test"]
     report = evaluate(artifact, records)
@@ -44,16 +42,16 @@ def test_calibration_records_are_cut_down_to_the_part_held_out(prompts: Prompts)
     assert alone.methods == report.methods
 
 
-def test_new_records_are_all_used(prompts: Prompts) -> None:
-    artifact = calibrate(prompts(0, MANY), alpha="0.2", features="mean_score", test_fraction=0.25)
-    report = evaluate(artifact, prompts(1, 200, prefix="new"))
+def test_new_records_are_all_used() -> None:
+    artifact = calibrate(make_prompts(0, MANY), alpha="0.2", features="mean_score", test_fraction=0.25)
+    report = evaluate(artifact, make_prompts(1, 200, prefix="new"))
     assert report.n_test == 200
     assert report.test_prompts.startswith("all records: none of them was recognised")
 
 
-def test_a_tenth_of_the_calibration_records_is_recognised_among_new_ones(prompts: Prompts) -> None:
+def test_a_tenth_of_the_calibration_records_is_recognised_among_new_ones() -> None:
     # Of 256 hashes kept of 800 ids, 80 ids miss them all with probability below 0.9^256 = 2e-12.
-    old, new = prompts(0, MANY), prompts(1, 1000, prefix="new")
+    old, new = make_prompts(0, MANY), make_prompts(1, 1000, prefix="new")
     whole = calibrate(old, alpha="0.2", features="1")
     assert len(whole.calibration.sketch) == 256 < whole.calibration.size
     for start in range(10):
@@ -65,18 +63,18 @@ def test_a_tenth_of_the_calibration_records_is_recognised_among_new_ones(prompts
     assert set(tested.ids) == {one.id for one in new + old[::10] if part(one.id, None) == "test"}
 
 
-def test_a_new_prompt_of_a_calibration_cluster_is_recognised(prompts: Prompts) -> None:
+def test_a_new_prompt_of_a_calibration_cluster_is_recognised() -> None:
     """Another paraphrase of a prompt that calibrated is no new prompt, whatever its id."""
-    old = prompts(0, 60, clusters=[f"talk {row // 3}" for row in range(60)])
+    old = make_prompts(0, 60, clusters=[f"talk {row // 3}" for row in range(60)])
     artifact = calibrate(old, alpha="0.2", features="1")
-    paraphrase = prompts(1, 1, prefix="new", clusters=["talk 7"])
+    paraphrase = make_prompts(1, 1, prefix="new", clusters=["talk 7"])
     with pytest.raises(OverlapError):
-        evaluate(artifact, [*prompts(2, 50, prefix="other"), *paraphrase])
-    assert evaluate(artifact, prompts(1, 1, prefix="new", clusters=["talk 700"])).n_test == 1
+        evaluate(artifact, [*make_prompts(2, 50, prefix="other"), *paraphrase])
+    assert evaluate(artifact, make_prompts(1, 1, prefix="new", clusters=["talk 700"])).n_test == 1
 
 
-def test_records_whose_clusters_changed_do_not_slip_into_the_test_part(prompts: Prompts) -> None:
-    records = prompts(0, 100)
+def test_records_whose_clusters_changed_do_not_slip_into_the_test_part() -> None:
+    records = make_prompts(0, 100)
     artifact = calibrate(records, alpha="0.2", features="1", test_fraction=0.3)
     part = artifact.calibration.split.part
     cluster = next(name for name in map(str, range(100)) if part("", name) == "test")
@@ -85,10 +83,10 @@ def test_records_whose_clusters_changed_do_not_slip_into_the_test_part(prompts: 
         evaluate(artifact, moved)
 
 
-def test_one_prompt_of_each_cluster_is_tested(prompts: Prompts) -> None:
-    artifact = calibrate(prompts(0, 100), alpha="0.2", features="1")
+def test_one_prompt_of_each_cluster_is_tested() -> None:
+    artifact = calibrate(make_prompts(0, 100), alpha="0.2", features="1")
     clusters = [f"c{row // 4}" if row < 40 else None for row in range(60)]
-    tests = prompts(1, 60, prefix="new", clusters=clusters)
+    tests = make_prompts(1, 60, prefix="new", clusters=clusters)
     assert evaluate(artifact, tests).n_test == 10 + 20
     # The same one of each, in whatever order they come.
     assert set(select_held_out(artifact, tabulate(tests))[0].ids) == set(
@@ -96,8 +94,8 @@ def test_one_prompt_of_each_cluster_is_tested(prompts: Prompts) -> None:
     )
 
 
-def test_nothing_left_to_test_on_is_said(prompts: Prompts) -> None:
-    records = prompts(0, 40)
+def test_nothing_left_to_test_on_is_said() -> None:
+    records = make_prompts(0, 40)
     artifact = calibrate(records, alpha="0.2", features="1", test_fraction=0.2)
     used = [one for one in records if artifact.calibration.split.part(one.id, None) == "calibration"]
     with pytest.raises(CalibrationError, match="no prompts are left to test on"):
@@ -110,9 +108,9 @@ def header(**parts: Any) -> Provenance:
 
 
 @pytest.mark.parametrize("part", ["generator", "verifier", "answer"])
-def test_records_of_another_origin_are_measured_with_a_warning(part: str, prompts: Prompts) -> None:
-    artifact = calibrate(prompts(0, 60), alpha="0.2", features="1", provenance=header())
-    tests = prompts(1, 30, prefix="new")
+def test_records_of_another_origin_are_measured_with_a_warning(part: str) -> None:
+    artifact = calibrate(make_prompts(0, 60), alpha="0.2", features="1", provenance=header())
+    tests = make_prompts(1, 30, prefix="new")
     for other in ({"id": "other"}, None):
         with pytest.warns(FingerprintWarning, match=f"another {part} than the calibration records") as caught:
             report = evaluate(artifact, tests, provenance=header(**{part: other}))
@@ -121,19 +119,19 @@ def test_records_of_another_origin_are_measured_with_a_warning(part: str, prompt
         assert report.n_test == 30
 
 
-def test_records_of_the_same_or_unknown_origin_need_no_warning(prompts: Prompts) -> None:
-    tests = prompts(1, 30, prefix="new")
-    bound = calibrate(prompts(0, 60), alpha="0.2", features="1", provenance=header())
+def test_records_of_the_same_or_unknown_origin_need_no_warning() -> None:
+    tests = make_prompts(1, 30, prefix="new")
+    bound = calibrate(make_prompts(0, 60), alpha="0.2", features="1", provenance=header())
     # Who labelled plays no part in serving.
     evaluate(bound, tests, provenance=header(labeler={"id": "other"}))
     evaluate(bound, tests)
-    unbound = calibrate(prompts(0, 60), alpha="0.2", features="1")
+    unbound = calibrate(make_prompts(0, 60), alpha="0.2", features="1")
     evaluate(unbound, tests, provenance=header())
 
 
-def test_records_from_a_file_bring_their_origin(prompts: Prompts, tmp_path: Path) -> None:
-    bound = calibrate(prompts(0, 60), alpha="0.2", features="1", provenance=header())
-    tests = prompts(1, 30, prefix="new")
+def test_records_from_a_file_bring_their_origin(tmp_path: Path) -> None:
+    bound = calibrate(make_prompts(0, 60), alpha="0.2", features="1", provenance=header())
+    tests = make_prompts(1, 30, prefix="new")
     write_records(tmp_path / "other.jsonl", tests, header(generator={"id": "other"}))
     write_records(tmp_path / "silent.jsonl", tests)
     with pytest.warns(FingerprintWarning, match="generator"):

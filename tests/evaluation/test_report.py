@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,9 +12,7 @@ from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.candidates import CandidateBatch
 from langchain_cfc.errors import AttainabilityWarning, InputError, OrientationWarning
 from langchain_cfc.evaluation import EvaluationReport
-
-Prompt = Callable[..., PromptRecord]
-Prompts = Callable[..., list[PromptRecord]]
+from tests.evaluation.prompts import make_prompt, make_prompts
 
 
 def interval(successes: float, size: float, confidence: float) -> tuple[Any, Any]:
@@ -27,7 +24,7 @@ def interval(successes: float, size: float, confidence: float) -> tuple[Any, Any
 
 
 @pytest.fixture
-def artifact(prompt: Prompt) -> CalibrationArtifact:
+def artifact() -> CalibrationArtifact:
     """Thresholds at alpha = 1/2 that can be read off.
 
     0.4 for topic a (the second of three), 0.8 for b (the first of one), none for c (its only prompt is
@@ -38,7 +35,9 @@ def artifact(prompt: Prompt) -> CalibrationArtifact:
     )
     success = [("a", 0.2), ("a", 0.4), ("a", 0.6), ("b", 0.8), ("c", None)]
     records = [
-        prompt(f"q{row}", topic, (score or 0.5, "x", score is not None), (1.0, "y", False), (1.0, "z", False))
+        make_prompt(
+            f"q{row}", topic, (score or 0.5, "x", score is not None), (1.0, "y", False), (1.0, "z", False)
+        )
         for row, (topic, score) in enumerate(success)
     ]
     with pytest.warns(AttainabilityWarning, match=r"group\(topic\)=c"):
@@ -46,21 +45,21 @@ def artifact(prompt: Prompt) -> CalibrationArtifact:
 
 
 @pytest.fixture
-def tested(prompt: Prompt) -> list[PromptRecord]:
+def tested() -> list[PromptRecord]:
     """Six prompts; beside each what is returned at 0.4 (a), 0.8 (b) and nothing (c), and at 0.6."""
     return [
         # 0.1 and 0.3, one answer, covered; the same at 0.6
-        prompt("t0", "a", (0.1, "x", True), (0.3, "x", True), (0.9, "y", False)),
+        make_prompt("t0", "a", (0.1, "x", True), (0.3, "x", True), (0.9, "y", False)),
         # 0.2 and 0.4, two answers, missed; all three at 0.6, covered
-        prompt("t1", "a", (0.5, "x", True), (0.2, "y", False), (0.4, "z", False)),
+        make_prompt("t1", "a", (0.5, "x", True), (0.2, "y", False), (0.4, "z", False)),
         # nothing, missed; the same at 0.6
-        prompt("t2", "a", (0.7, "x", True), (0.65, "y", False), (0.9, "z", False)),
+        make_prompt("t2", "a", (0.7, "x", True), (0.65, "y", False), (0.9, "z", False)),
         # all (0.8 is reached), two answers, covered; 0.1 at 0.6, covered
-        prompt("t3", "b", (0.8, "x", True), (0.8, "y", False), (0.1, "x", True)),
+        make_prompt("t3", "b", (0.8, "x", True), (0.8, "y", False), (0.1, "x", True)),
         # flagged; 0.1 and 0.6 at 0.6, two answers, covered
-        prompt("t4", "c", (0.1, "x", True), (0.6, "y", False), (0.61, "z", False)),
+        make_prompt("t4", "c", (0.1, "x", True), (0.6, "y", False), (0.61, "z", False)),
         # flagged, and without a correct candidate; 0.3 at 0.6, missed
-        prompt("t5", "c", (0.3, "x", False), (0.7, "y", False), (0.8, "z", False)),
+        make_prompt("t5", "c", (0.3, "x", False), (0.7, "y", False), (0.8, "z", False)),
     ]
 
 
@@ -130,11 +129,11 @@ def test_a_group_without_test_prompts_is_left_out(
     # The wrong candidate enters every set first.
     f"ignore::{OrientationWarning.__module__}.{OrientationWarning.__name__}"
 )
-def test_soft_groups_weigh_prompts(prompt: Prompt) -> None:
+def test_soft_groups_weigh_prompts() -> None:
     # Knots 0 and 1 on metadata t, so that the weights are 1 - t and t. All calibration prompts succeed at
     # 0.5.
     def at(name: str, t: float, score: float) -> PromptRecord:
-        return prompt(name, "a", (score, "x", True), (0.2, "y", False)).model_copy(
+        return make_prompt(name, "a", (score, "x", True), (0.2, "y", False)).model_copy(
             update={"metadata": {"t": t}}
         )
 
@@ -198,18 +197,16 @@ def test_the_report_has_the_shape_that_others_rely_on(
 @pytest.mark.parametrize(
     ("rule", "methods"), [("marginal", ["marginal"]), ("learned", ["learned", "marginal"])]
 )
-def test_the_artifacts_own_rule_stands_beside_the_marginal_one(
-    rule: Any, methods: list[str], prompts: Prompts
-) -> None:
-    artifact = calibrate(prompts(0, 60), alpha="0.3", features="group(topic)", threshold_rule=rule)
-    report = evaluate(artifact, prompts(1, 30, prefix="t"))
+def test_the_artifacts_own_rule_stands_beside_the_marginal_one(rule: Any, methods: list[str]) -> None:
+    artifact = calibrate(make_prompts(0, 60), alpha="0.3", features="group(topic)", threshold_rule=rule)
+    report = evaluate(artifact, make_prompts(1, 30, prefix="t"))
     assert list(report.methods) == methods
     assert [len(method.groups) for method in report.methods.values()] == [2] * len(methods)
 
 
-def test_the_level_is_that_asked_for(prompts: Prompts) -> None:
-    artifact = calibrate(prompts(0, 100), alpha=["0.2", "0.4"], features="1")
-    tests = prompts(1, 50, prefix="t")
+def test_the_level_is_that_asked_for() -> None:
+    artifact = calibrate(make_prompts(0, 100), alpha=["0.2", "0.4"], features="1")
+    tests = make_prompts(1, 50, prefix="t")
     strict, loose = (evaluate(artifact, tests, alpha=alpha) for alpha in (0.2, "0.40"))
     assert (strict.target_coverage, loose.target_coverage) == (0.8, 0.6)
     assert strict.methods["conditional"].coverage > loose.methods["conditional"].coverage
@@ -219,13 +216,14 @@ def test_the_level_is_that_asked_for(prompts: Prompts) -> None:
         evaluate(artifact, tests, alpha=0.3)
 
 
-def test_distinct_answers_are_counted_once_per_prompt(prompt: Prompt) -> None:
+def test_distinct_answers_are_counted_once_per_prompt() -> None:
     # The threshold is 0.9, so that all three candidates of two answers are returned, or one of each answer.
     wide = [
-        prompt(f"q{row}", "a", (0.9, "x", True), (1.0, "y", False), (1.0, "z", False)) for row in range(9)
+        make_prompt(f"q{row}", "a", (0.9, "x", True), (1.0, "y", False), (1.0, "z", False))
+        for row in range(9)
     ]
     tests = [
-        prompt(f"t{row}", "a", (0.5, "x", True), (0.6, "y", False), (0.7, "x", True)) for row in range(9)
+        make_prompt(f"t{row}", "a", (0.5, "x", True), (0.6, "y", False), (0.7, "x", True)) for row in range(9)
     ]
     for rule, size in (("all", 3.0), ("unique(all)", 2.0)):
         artifact = calibrate(wide, alpha="0.2", features="1", set_rule=rule)
@@ -234,9 +232,9 @@ def test_distinct_answers_are_counted_once_per_prompt(prompt: Prompt) -> None:
 
 
 def test_a_topic_that_was_never_calibrated_is_flagged_and_counted(
-    artifact: CalibrationArtifact, prompt: Prompt, tested: list[PromptRecord]
+    artifact: CalibrationArtifact, tested: list[PromptRecord]
 ) -> None:
-    stranger = prompt("t", "moons", *[(0.5, "x", True)] * 3)
+    stranger = make_prompt("t", "moons", *[(0.5, "x", True)] * 3)
     report = evaluate(artifact, [stranger])
     own = report.methods["conditional"]
     assert (report.n_unknown_category, own.not_certifiable_rate, own.kept_promise) == (1, 1.0, 1.0)

@@ -7,7 +7,7 @@ import contextvars
 import threading
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import pytest
 
@@ -27,7 +27,6 @@ from langchain_cfc.execution import (
 from tests.concurrency import PATIENCE, ConcurrencyCounter, wait_until_async
 from tests.execution.flows import Run, one_step, run_async, run_sync
 
-Each: TypeAlias = Callable[..., list[Any]]
 WHO = contextvars.ContextVar("who", default="nobody")
 
 

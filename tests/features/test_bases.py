@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -23,6 +23,7 @@ from langchain_cfc.features.terms import (
     Term,
     compute_bernstein_coefficients,
 )
+from tests.features.draws import make_draws
 from tests.lengths import repetitions
 
 X = Statistic("meta", "x")
@@ -277,13 +278,13 @@ TERMS = [
 
 
 @pytest.mark.parametrize("text", TERMS)
-def test_terms_share_one_shape(draw: Callable[..., CandidateBatch], text: str) -> None:
+def test_terms_share_one_shape(text: str) -> None:
     (term,) = parse_terms(text)
     assert not term.fitted
-    fitted = term.fit(draw(1))
+    fitted = term.fit(make_draws(1))
     assert fitted.fitted
     assert not term.fitted
-    columns = fitted.transform(draw(2))
+    columns = fitted.transform(make_draws(2))
     assert columns.shape == (40, len(fitted.names))
     assert columns.dtype == np.float64
     assert len(set(fitted.names)) == len(fitted.names)

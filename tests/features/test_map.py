@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from langchain_cfc.candidates import CandidateBatch
 from langchain_cfc.errors import FeatureError, NotFittedError
 from langchain_cfc.features import FeatureMap
+from tests.features.draws import make_draws
 from tests.lengths import repetitions
 
 TERMS = [
@@ -47,13 +48,11 @@ seeds = st.integers(0, 2**32 - 1)
         ("hard(entropy, 0.5)", ["hard(entropy, 0.5)=easy", "hard(entropy, 0.5)=hard"]),
     ],
 )
-def test_an_intercept_comes_first_exactly_when_no_term_sums_to_one(
-    draw: Callable[..., CandidateBatch], text: str, names: list[str]
-) -> None:
-    features = FeatureMap.parse(text).fit(draw(0))
+def test_an_intercept_comes_first_exactly_when_no_term_sums_to_one(text: str, names: list[str]) -> None:
+    features = FeatureMap.parse(text).fit(make_draws(0))
     assert list(features.names) == names
     assert features.dimension == len(names)
-    assert features.transform(draw(1)).shape == (40, len(names))
+    assert features.transform(make_draws(1)).shape == (40, len(names))
 
 
 def test_the_papers_quadratic_map() -> None:
@@ -65,34 +64,30 @@ def test_the_papers_quadratic_map() -> None:
 
 @settings(derandomize=True)
 @given(maps, seeds)
-def test_the_constant_is_in_the_span(draw: Callable[..., CandidateBatch], text: str, seed: int) -> None:
-    columns = FeatureMap.parse(text).fit(draw(seed)).transform(draw(seed + 1, 200))
+def test_the_constant_is_in_the_span(text: str, seed: int) -> None:
+    columns = FeatureMap.parse(text).fit(make_draws(seed)).transform(make_draws(seed + 1, 200))
     solution = np.linalg.lstsq(columns, np.ones(200), rcond=None)[0]
     np.testing.assert_allclose(columns @ solution, 1.0, rtol=0, atol=1e-9)
 
 
 @settings(derandomize=True)
 @given(maps, seeds)
-def test_data_round_trip_is_exact_to_the_last_bit(
-    draw: Callable[..., CandidateBatch], text: str, seed: int
-) -> None:
-    features = FeatureMap.parse(text).fit(draw(seed))
+def test_data_round_trip_is_exact_to_the_last_bit(text: str, seed: int) -> None:
+    features = FeatureMap.parse(text).fit(make_draws(seed))
     again = FeatureMap.from_data(json.loads(json.dumps(features.to_data(), allow_nan=False)))
     assert again == features
     assert again.text == features.text
     assert again.names == features.names
     assert again.guaranteed_weights() == features.guaranteed_weights()
-    fresh = draw(seed + 1, 100)
+    fresh = make_draws(seed + 1, 100)
     assert again.transform(fresh).tobytes() == features.transform(fresh).tobytes()
 
 
 @settings(derandomize=True, max_examples=repetitions(30, share=0.3))
 @given(maps, seeds, st.sampled_from([1, 7, 50]))
-def test_a_prompt_alone_has_the_same_features_as_in_a_batch(
-    draw: Callable[..., CandidateBatch], text: str, seed: int, n: int
-) -> None:
+def test_a_prompt_alone_has_the_same_features_as_in_a_batch(text: str, seed: int, n: int) -> None:
     # Fitted on the very prompts that are transformed, so that many of them sit on cut-offs and knots.
-    batch = draw(seed, 300, n)
+    batch = make_draws(seed, 300, n)
     features = FeatureMap.parse(text)
     try:
         features = features.fit(batch)
@@ -107,18 +102,18 @@ def test_a_prompt_alone_has_the_same_features_as_in_a_batch(
         assert alone.tobytes() == columns[row].tobytes()
 
 
-def test_no_prompts_have_no_features(draw: Callable[..., CandidateBatch]) -> None:
-    features = FeatureMap.parse(" + ".join(TERMS)).fit(draw(3))
-    empty = draw(3).take(np.array([], dtype=np.int64))
+def test_no_prompts_have_no_features() -> None:
+    features = FeatureMap.parse(" + ".join(TERMS)).fit(make_draws(3))
+    empty = make_draws(3).take(np.array([], dtype=np.int64))
     assert features.transform(empty).shape == (0, features.dimension)
 
 
-def test_fitting_returns_a_new_map(draw: Callable[..., CandidateBatch]) -> None:
+def test_fitting_returns_a_new_map() -> None:
     features = FeatureMap.parse("mean_score")
-    fitted = features.fit(draw(4))
+    fitted = features.fit(make_draws(4))
     assert (features.fitted, fitted.fitted) == (False, True)
     assert repr(features) == "FeatureMap('mean_score', fitted=False)"
-    assert fitted.fit(draw(5)) == features.fit(draw(5)) != fitted
+    assert fitted.fit(make_draws(5)) == features.fit(make_draws(5)) != fitted
     with pytest.raises(FrozenInstanceError):
         fitted.terms = ()  # type: ignore[misc]
 
@@ -133,11 +128,11 @@ def test_the_constant_map_learns_nothing() -> None:
     assert FeatureMap.from_data(features.to_data()) == features
 
 
-def test_unfitted_maps_are_refused(draw: Callable[..., CandidateBatch]) -> None:
+def test_unfitted_maps_are_refused() -> None:
     features = FeatureMap.parse("1 + bins(mean_score, 3)")
     assert features.needs_fit
     uses: list[Callable[[], object]] = [
-        lambda: features.transform(draw(6)),
+        lambda: features.transform(make_draws(6)),
         lambda: features.names,
         lambda: features.dimension,
         features.guaranteed_weights,
@@ -149,9 +144,9 @@ def test_unfitted_maps_are_refused(draw: Callable[..., CandidateBatch]) -> None:
 
 
 @pytest.mark.parametrize("text", TERMS[1:])
-def test_fitting_on_no_prompts_is_refused(draw: Callable[..., CandidateBatch], text: str) -> None:
+def test_fitting_on_no_prompts_is_refused(text: str) -> None:
     with pytest.raises(FeatureError, match="cannot be fitted on 0 prompts"):
-        FeatureMap.parse(text).fit(draw(7).take(np.array([], dtype=np.int64)))
+        FeatureMap.parse(text).fit(make_draws(7).take(np.array([], dtype=np.int64)))
 
 
 def test_what_a_map_reads() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -13,8 +12,7 @@ from langchain_cfc.errors import FeatureError
 from langchain_cfc.features import FeatureMap, Statistic, precompute_statistics
 from langchain_cfc.features.statistics import SCORE_STATISTICS, STATISTICS
 from langchain_cfc.records import with_scores
-
-Draw = Callable[..., CandidateBatch]
+from tests.features.draws import make_draws
 
 TEXTS = (
     *STATISTICS,
@@ -35,9 +33,9 @@ def fitted_on(given: FeatureMap, draws: CandidateBatch) -> FeatureMap | str:
 
 @pytest.mark.parametrize("text", TEXTS)
 @pytest.mark.parametrize("n", [1, 6])
-def test_features_are_the_same_to_the_last_bit(text: str, n: int, draw: Draw) -> None:
+def test_features_are_the_same_to_the_last_bit(text: str, n: int) -> None:
     for seed in range(4):
-        draws = draw(seed, 60, n)
+        draws = make_draws(seed, 60, n)
         known = precompute_statistics(draws)
         rows = np.random.default_rng(seed).permutation(60)[:25]
         given = FeatureMap.parse(text)
@@ -66,8 +64,8 @@ def test_what_is_measured() -> None:
     assert Statistic("min_score").values(wrong).tolist() == [0.25, 0.0]
 
 
-def test_metadata_of_the_name_of_a_statistic_is_no_statistic(draw: Draw) -> None:
-    draws = draw(1, 10, 3)
+def test_metadata_of_the_name_of_a_statistic_is_no_statistic() -> None:
+    draws = make_draws(1, 10, 3)
     described = precompute_statistics(
         replace(draws, metadata=tuple({"mean_score": float(row)} for row in range(10)))
     )
@@ -75,16 +73,16 @@ def test_metadata_of_the_name_of_a_statistic_is_no_statistic(draw: Draw) -> None
     assert np.array_equal(Statistic("mean_score").values(described), Statistic("mean_score").values(draws))
 
 
-def test_nobody_can_change_what_all_look_up(draw: Draw) -> None:
-    known = precompute_statistics(draw(2, 10, 3))
+def test_nobody_can_change_what_all_look_up() -> None:
+    known = precompute_statistics(make_draws(2, 10, 3))
     for name in STATISTICS:
         with pytest.raises(ValueError, match="read-only"):
             Statistic(name).values(known)[0] = 2.0
 
 
 @pytest.mark.parametrize("rows", [[], [3], [5, 0, 5], list(range(9, -1, -1))])
-def test_taking_rows_takes_what_was_measured(rows: list[int], draw: Draw) -> None:
-    known = precompute_statistics(draw(3, 10, 4))
+def test_taking_rows_takes_what_was_measured(rows: list[int]) -> None:
+    known = precompute_statistics(make_draws(3, 10, 4))
     taken = known.take(np.array(rows, dtype=np.int64))
     assert set(taken.precomputed) == set(STATISTICS)
     for name, values in taken.precomputed.items():
@@ -102,8 +100,8 @@ def labelled(draws: CandidateBatch) -> LabelledBatch:
     )
 
 
-def test_other_candidates_are_not_what_was_measured(draw: Draw) -> None:
-    known = precompute_statistics(draw(4, 10, 4))
+def test_other_candidates_are_not_what_was_measured() -> None:
+    known = precompute_statistics(make_draws(4, 10, 4))
     assert not CandidateBatch.concatenate([known, known]).precomputed
     fewer = labelled(known).keep_first_candidates(2).draws
     assert not fewer.precomputed
@@ -112,15 +110,15 @@ def test_other_candidates_are_not_what_was_measured(draw: Draw) -> None:
     assert np.array_equal(taken.draws.precomputed["entropy"], known.precomputed["entropy"][[1, 2]])
 
 
-def test_other_scores_are_not_what_was_measured(draw: Draw) -> None:
-    known = precompute_statistics(draw(5, 10, 4))
+def test_other_scores_are_not_what_was_measured() -> None:
+    known = precompute_statistics(make_draws(5, 10, 4))
     other = with_scores(labelled(known), known.scores / 2).draws
     assert np.array_equal(Statistic("max_score").values(other), (known.scores / 2).max(axis=1))
     assert np.array_equal(Statistic("entropy").values(other), known.precomputed["entropy"])
 
 
-def test_measuring_again_measures_again(draw: Draw) -> None:
-    known = precompute_statistics(draw(6, 10, 4))
+def test_measuring_again_measures_again() -> None:
+    known = precompute_statistics(make_draws(6, 10, 4))
     halved = precompute_statistics(replace(known, scores=known.scores / 2))
     assert np.array_equal(halved.precomputed["max_score"], (known.scores / 2).max(axis=1))
 

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from functools import reduce
 from operator import add
 from typing import Literal
@@ -20,6 +19,7 @@ from langchain_cfc.features.statistics import (
     Statistic,
     _total,
 )
+from tests.features.draws import make_draws
 from tests.lengths import repetitions
 
 EXAMPLE = CandidateBatch.of(
@@ -99,10 +99,8 @@ def test_equal_scores_have_exactly_their_mean_and_no_deviation(n: int) -> None:
     st.sampled_from([1, 2, 7, 8, 9, 16, 50, 130]),
     st.sampled_from([1, 3, 64, 3000]),
 )
-def test_one_prompt_alone_gives_the_same_bits_as_in_a_batch(
-    draw: Callable[..., CandidateBatch], seed: int, n: int, size: int
-) -> None:
-    batch = draw(seed, size, n)
+def test_one_prompt_alone_gives_the_same_bits_as_in_a_batch(seed: int, n: int, size: int) -> None:
+    batch = make_draws(seed, size, n)
     assert batch.answer_codes is not None
     assert batch.lengths is not None
     fortran = CandidateBatch(
@@ -148,10 +146,8 @@ def test_the_order_of_the_candidates_does_not_matter(seed: int, n: int) -> None:
 
 @settings(derandomize=True, max_examples=repetitions(50, share=0.3))
 @given(st.integers(0, 2**32 - 1), st.integers(1, 60))
-def test_agrees_with_numpy_within_rounding_and_keeps_its_range(
-    draw: Callable[..., CandidateBatch], seed: int, n: int
-) -> None:
-    draws = draw(seed, 30, n)
+def test_agrees_with_numpy_within_rounding_and_keeps_its_range(seed: int, n: int) -> None:
+    draws = make_draws(seed, 30, n)
     assert draws.lengths is not None
     values = {name: Statistic(name).values(draws) for name in STATISTICS}
     np.testing.assert_allclose(values["mean_score"], draws.scores.mean(axis=1), rtol=1e-13)

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Callable
 from math import comb
 
 import numpy as np
@@ -13,6 +12,7 @@ from langchain_cfc.candidates import CandidateBatch, Scalar
 from langchain_cfc.errors import FeatureError
 from langchain_cfc.features import FeatureMap, GuaranteedWeight
 from langchain_cfc.features.statistics import Statistic
+from tests.features.draws import make_draws
 
 TERMS = [
     "1",
@@ -106,9 +106,9 @@ def test_without_clipping_a_bernstein_polynomial_turns_negative() -> None:
     )
 
 
-def test_the_constant_comes_first_and_once(draw: Callable[..., CandidateBatch]) -> None:
+def test_the_constant_comes_first_and_once() -> None:
     for text in ("1", "1 + group(topic)", "mean_score", "hat(mean_score, 3) + mean_score"):
-        weights = FeatureMap.parse(text).fit(draw(1)).guaranteed_weights()
+        weights = FeatureMap.parse(text).fit(make_draws(1)).guaranteed_weights()
         assert (weights[0].name, weights[0].kind, weights[0].words) == ("1", "constant", "all prompts")
         assert [weight.kind for weight in weights].count("constant") == 1
 

@@ -9,8 +9,6 @@ seeds are fixed.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 from scipy import stats
@@ -22,10 +20,9 @@ from langchain_cfc.calibration.fit import fit_combination
 from langchain_cfc.decision import decide
 from langchain_cfc.records import tabulate, tabulate_raw
 from langchain_cfc.thresholds import compute_tau, conformal_rank
+from tests.factories import reload_artifact
 
 from .laws import calibrate
-
-Reloaded = Callable[[CalibrationArtifact], CalibrationArtifact]
 
 FALSE_ALARM = 1e-8
 ALPHA = "0.2"
@@ -98,18 +95,18 @@ def fitted_on_calibration_prompts(records: list[PromptRecord]) -> CalibrationArt
 
 
 @pytest.mark.long
-def test_covered_prompts_follow_their_law_and_not_if_calibration_prompts_made_the_combination(
-    reloaded: Reloaded,
-) -> None:
+def test_covered_prompts_follow_their_law_and_not_if_calibration_prompts_made_the_combination() -> None:
     rng = np.random.default_rng(1)
     sound = forbidden = 0
     sizes, forbidden_sizes = [], []
     for _ in range(REPETITIONS):
         records, test = noisy_records(rng, 60), noisy_records(rng, TESTED)
-        artifact = reloaded(calibrate(records, alpha=ALPHA, features="1", combine=NAMES, fit_fraction=0.5))
+        artifact = reload_artifact(
+            calibrate(records, alpha=ALPHA, features="1", combine=NAMES, fit_fraction=0.5)
+        )
         sound += covered(artifact, test)
         sizes.append(artifact.calibration.size)
-        other = reloaded(fitted_on_calibration_prompts(records[:30]))
+        other = reload_artifact(fitted_on_calibration_prompts(records[:30]))
         forbidden += covered(other, test)
         forbidden_sizes.append(other.calibration.size)
     assert min(tails(sound, sizes)) > FALSE_ALARM / 2

@@ -24,6 +24,7 @@ from langchain_cfc.certificates.bounds import lower_bound
 from langchain_cfc.decision import decide
 from langchain_cfc.errors import AttainabilityWarning, OverlapError, UnattainableTargetError
 from langchain_cfc.thresholds import compute_tau, confident_rank
+from tests.factories import reload_artifact
 from tests.lengths import repetitions
 
 from .laws import (
@@ -32,7 +33,6 @@ from .laws import (
     PROBES,
     ROUND_OFF,
     TIERS,
-    Reloaded,
     World,
     broken,
     calibrate,
@@ -75,7 +75,7 @@ SIZE, DELTA, TESTED = 38, "0.1", 20
 SURE: dict[str, Any] = {"confident": True, "delta": DELTA}
 
 
-def test_marginal_coverage_given_the_calibration_set_follows_its_beta_law(reloaded: Reloaded) -> None:
+def test_marginal_coverage_given_the_calibration_set_follows_its_beta_law() -> None:
     rng = np.random.default_rng(1)
     rank = confident_rank(SIZE, compute_tau(ALPHA), DELTA)
     law = stats.beta(rank, SIZE + 1 - rank)
@@ -84,7 +84,7 @@ def test_marginal_coverage_given_the_calibration_set_follows_its_beta_law(reload
     for number in range(repetitions(1000, share=0.1)):
         calibration = prompts(rng, SIZE)
         for confident, truths in found.items():
-            artifact = reloaded(
+            artifact = reload_artifact(
                 calibrate(
                     calibration,
                     alpha=ALPHA,
@@ -136,7 +136,7 @@ def members(table: LabelledBatch, name: str) -> LabelledBatch:
 
 
 @pytest.mark.long
-def test_all_groups_keep_their_promise_at_once(reloaded: Reloaded) -> None:
+def test_all_groups_keep_their_promise_at_once() -> None:
     rng = np.random.default_rng(2)
     features = FeatureMap.parse("group(tier)").fit(prompts(rng, 200).draws)
     delta = "0.2"
@@ -146,7 +146,7 @@ def test_all_groups_keep_their_promise_at_once(reloaded: Reloaded) -> None:
         calibration = prompts(rng, 120)
         chance, laws = joint(calibration, delta)
         options: dict[str, Any] = {"alpha": ALPHA, "features": features}
-        artifact = reloaded(
+        artifact = reload_artifact(
             calibrate(calibration, threshold_rule="grouped", confident=True, delta=delta, **options)
         )
         truths = by_group(coverage(artifact))
@@ -155,7 +155,7 @@ def test_all_groups_keep_their_promise_at_once(reloaded: Reloaded) -> None:
         ranks += [float(laws[name].cdf(truths[name])) for name in GROUPS]
         # Controls: the conditional rule, which keeps each group's promise on average; and all of delta spent
         # on every group.
-        average = reloaded(calibrate(calibration, **options))
+        average = reload_artifact(calibrate(calibration, **options))
         failed["on average"].append(min(by_group(coverage(average)).values()) < TAU)
         undivided = [
             calibrate(
@@ -170,7 +170,7 @@ def test_all_groups_keep_their_promise_at_once(reloaded: Reloaded) -> None:
         ]
         failed["undivided"].append(
             any(
-                by_group(coverage(reloaded(one)))[name] < TAU
+                by_group(coverage(reload_artifact(one)))[name] < TAU
                 for name, one in zip(GROUPS, undivided, strict=True)
             )
         )
@@ -186,7 +186,7 @@ def test_all_groups_keep_their_promise_at_once(reloaded: Reloaded) -> None:
 
 
 @pytest.mark.long
-def test_ties_and_hopeless_prompts_only_help_the_groups(world: World, reloaded: Reloaded) -> None:
+def test_ties_and_hopeless_prompts_only_help_the_groups(world: World) -> None:
     # Where scores tie, and where there is no correct candidate, kept promises only become more frequent;
     # 41 failures in 150 repetitions would refute delta.
     rng = np.random.default_rng(3)
@@ -196,7 +196,7 @@ def test_ties_and_hopeless_prompts_only_help_the_groups(world: World, reloaded: 
     for _ in range(tried):
         calibration = world.sample(rng, 60)
         for confident in failures:
-            artifact = reloaded(
+            artifact = reload_artifact(
                 calibrate(
                     calibration,
                     alpha=ALPHA,
@@ -242,9 +242,7 @@ def after_tests(rng: np.random.Generator, features: FeatureMap) -> CalibrationAr
 
 
 @pytest.mark.long
-def test_tested_levels_keep_the_promise_for_the_artifact(
-    reloaded: Reloaded, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tested_levels_keep_the_promise_for_the_artifact(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(4)
     features = FeatureMap.parse(SOFT).fit(prompts(rng, 200).draws)
     tried, controls = repetitions(120), repetitions(130)
@@ -253,7 +251,7 @@ def test_tested_levels_keep_the_promise_for_the_artifact(
         artifact = after_tests(rng, features)
         if artifact is None:
             continue
-        served = reloaded(artifact)
+        served = reload_artifact(artifact)
         failures += failing(served)
         lower += served.levels[0].effective_alpha is not None
         if number < 3:
@@ -269,7 +267,7 @@ def test_tested_levels_keep_the_promise_for_the_artifact(
 
 
 @pytest.mark.long
-def test_levels_tested_on_calibration_prompts_fail_too_often(reloaded: Reloaded) -> None:
+def test_levels_tested_on_calibration_prompts_fail_too_often() -> None:
     # The same test, exact p-values and all, on prompts that the threshold has been fitted to. And without a
     # test the level itself fails as often, since the rule keeps a little more than it has to.
     rng = np.random.default_rng(5)
@@ -280,7 +278,9 @@ def test_levels_tested_on_calibration_prompts_fail_too_often(reloaded: Reloaded)
         calibration = prompts(rng, 120)
         artifact = calibrate(calibration, alpha=STEPS, features=features, allow_unattainable=True)
         # Loading it would refuse it.
-        chosen += failing(levels.select_tested_levels(reloaded(artifact), calibration, {ALPHA: STEPS}, RARE))
+        chosen += failing(
+            levels.select_tested_levels(reload_artifact(artifact), calibration, {ALPHA: STEPS}, RARE)
+        )
         untested += bool(
             EQUAL @ covered_at(artifact.rule(ALPHA).thresholds(features.transform(PROBES))) < TAU
         )
@@ -296,7 +296,7 @@ CERTIFIED = "hat(mean_score, 10) + group(tier)"
 
 
 @pytest.mark.long
-def test_all_bounds_of_a_certificate_hold_together(world: World, reloaded: Reloaded) -> None:
+def test_all_bounds_of_a_certificate_hold_together(world: World) -> None:
     rng = np.random.default_rng(6)
     features = FeatureMap.parse(CERTIFIED).fit(world.everything.draws)
     tried = repetitions(300)
@@ -311,7 +311,7 @@ def test_all_bounds_of_a_certificate_hold_together(world: World, reloaded: Reloa
             certification_fraction=2 / 3,
             allow_unattainable=True,
         )
-        artifact = reloaded(certify(reloaded(made), records))
+        artifact = reload_artifact(certify(reload_artifact(made), records))
         certificate = artifact.certificates[0]
         seen = world.truth(artifact)
         size = seen.mean(seen.decisions.accepted.sum(axis=1))

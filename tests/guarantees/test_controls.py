@@ -24,12 +24,12 @@ from langchain_cfc.decision import decide
 from langchain_cfc.demo.replay import RecordedScores, ReplayChatModel
 from langchain_cfc.errors import AttainabilityWarning, InputError
 from langchain_cfc.thresholds import ConditionalThreshold, Thresholds
+from tests.factories import reload_artifact
+from tests.guarantees.promises import log_wealth, promise_gaps
 from tests.lengths import repetitions
 
 from .laws import (
     ALARM,
-    Evidence,
-    Reloaded,
     calibrate,
     fresh_ids,
     kept_by,
@@ -38,8 +38,6 @@ from .laws import (
     same_as_served,
     serve,
 )
-
-Gaps = Callable[..., dict[str, float]]
 
 ALPHA, TAU = "0.2", 0.8
 TESTED = 20
@@ -54,9 +52,9 @@ def fitted(text: str, rng: np.random.Generator) -> FeatureMap:
     return FeatureMap.parse(text).fit(prompts(rng, 400).draws)
 
 
-def worst(rounds: Sequence[dict[str, float]], evidence: Evidence) -> float:
+def worst(rounds: Sequence[dict[str, float]]) -> float:
     """The largest log wealth of any weighting."""
-    return max(evidence([one[name] for one in rounds], 1.0 - TAU) for name in rounds[0])
+    return max(log_wealth([one[name] for one in rounds], 1.0 - TAU) for name in rounds[0])
 
 
 # A cache at serving -----------------------------------------------------------------------------------------
@@ -70,25 +68,25 @@ def copied(table: LabelledBatch) -> LabelledBatch:
     return replace(table, draws=draws, correct=np.take_along_axis(table.correct, first, axis=1))
 
 
-def test_one_candidate_n_times_breaks_the_promise(reloaded: Reloaded, gaps: Gaps, evidence: Evidence) -> None:
+def test_one_candidate_n_times_breaks_the_promise() -> None:
     rng = np.random.default_rng(1)
     features = fitted("hat(mean_score, 3)", rng)
     own, from_cache = [], []
     for number in range(repetitions(200, share=0.4)):
-        artifact = reloaded(
+        artifact = reload_artifact(
             calibrate(
                 prompts(rng, 60, hopeless=True), alpha=ALPHA, features=features, allow_unattainable=True
             )
         )
         test = prompts(rng, TESTED, hopeless=True)
-        own.append(gaps(artifact, test))
-        from_cache.append(gaps(artifact, copied(test)))
+        own.append(promise_gaps(artifact, test))
+        from_cache.append(promise_gaps(artifact, copied(test)))
         if number < 3:
             assert same_as_served(decide(artifact, test.draws), serve(artifact, test))
             # Serving cannot see it in the candidates.
             assert same_as_served(decide(artifact, copied(test).draws), serve(artifact, copied(test)))
-    assert worst(own, evidence) < ALARM
-    assert evidence([one["1"] for one in from_cache], 1.0 - TAU) > ALARM
+    assert worst(own) < ALARM
+    assert log_wealth([one["1"] for one in from_cache], 1.0 - TAU) > ALARM
 
 
 def test_so_a_model_that_caches_does_not_while_it_draws() -> None:
@@ -105,25 +103,23 @@ def test_so_a_model_that_caches_does_not_while_it_draws() -> None:
 # Another number of candidates -------------------------------------------------------------------------------
 
 
-def test_fewer_candidates_than_were_calibrated_break_the_promise(
-    reloaded: Reloaded, gaps: Gaps, evidence: Evidence
-) -> None:
+def test_fewer_candidates_than_were_calibrated_break_the_promise() -> None:
     rng = np.random.default_rng(3)
     features = fitted("hat(mean_score, 3)", rng)
     own, fewer = [], []
     for _ in range(repetitions(200, share=0.4)):
-        artifact = reloaded(
+        artifact = reload_artifact(
             calibrate(
                 prompts(rng, 60, hopeless=True), alpha=ALPHA, features=features, allow_unattainable=True
             )
         )
         test = prompts(rng, TESTED, hopeless=True)
-        own.append(gaps(artifact, test))
+        own.append(promise_gaps(artifact, test))
         with pytest.raises(InputError, match="n = 4 candidates"):
             decide(artifact, test.keep_first_candidates(2).draws)
-        fewer.append(gaps(artifact.model_copy(update={"n": 2}), test.keep_first_candidates(2)))
-    assert worst(own, evidence) < ALARM
-    assert evidence([one["1"] for one in fewer], 1.0 - TAU) > ALARM
+        fewer.append(promise_gaps(artifact.model_copy(update={"n": 2}), test.keep_first_candidates(2)))
+    assert worst(own) < ALARM
+    assert log_wealth([one["1"] for one in fewer], 1.0 - TAU) > ALARM
 
 
 # Plain comparisons of floats --------------------------------------------------------------------------------
@@ -172,9 +168,6 @@ def test_plain_comparisons_break_the_promise_where_thresholds_equal_a_level_or_t
     sampled: Callable[[np.random.Generator, int], LabelledBatch],
     features: str,
     *,
-    reloaded: Reloaded,
-    gaps: Gaps,
-    evidence: Evidence,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     rng = np.random.default_rng(4)
@@ -184,18 +177,18 @@ def test_plain_comparisons_break_the_promise_where_thresholds_equal_a_level_or_t
     options["allow_unattainable"] = True
     own, plain = [], []
     for number in range(repetitions(300, share=0.6)):
-        artifact = reloaded(calibrate(sampled(rng, 100), **options))
+        artifact = reload_artifact(calibrate(sampled(rng, 100), **options))
         test = sampled(rng, TESTED)
-        own.append(gaps(artifact, test))
+        own.append(promise_gaps(artifact, test))
         if number < 3:
             assert same_as_served(decide(artifact, test.draws), serve(artifact, test))
         with monkeypatch.context() as patched:
             patched.setattr(Thresholds, "apply_cap", classmethod(plainly))
             # Asked one by one: the base fit, which answers for many at once, is exact here by luck.
             patched.setattr(ConditionalThreshold, "_find_surely_capped", one_by_one)
-            plain.append(gaps(artifact, test))
-    assert worst(own, evidence) < ALARM
-    assert evidence([one["1"] for one in plain], 1.0 - TAU) > ALARM
+            plain.append(promise_gaps(artifact, test))
+    assert worst(own) < ALARM
+    assert log_wealth([one["1"] for one in plain], 1.0 - TAU) > ALARM
 
 
 # A level chosen after the answer ----------------------------------------------------------------------------
@@ -203,9 +196,7 @@ LEVELS = ("0.05", "0.1", "0.2", "0.3", "0.4", "0.5")
 
 
 @pytest.mark.long
-def test_a_level_chosen_after_seeing_the_answer_breaks_the_promise(
-    reloaded: Reloaded, evidence: Evidence
-) -> None:
+def test_a_level_chosen_after_seeing_the_answer_breaks_the_promise() -> None:
     # The loosest level at which there is an answer at all, and the strictest where there is none. Of prompts
     # that end at a level, 1 - alpha should be covered: E 1{level chosen} (kept - tau) >= 0, which holds for
     # levels chosen by lot. A gain is at most alpha; at 0.05 the bets resolve 0.006.
@@ -214,7 +205,7 @@ def test_a_level_chosen_after_seeing_the_answer_breaks_the_promise(
     by_lot: dict[str, list[float]] = {level: [] for level in LEVELS}
     afterwards: dict[str, list[float]] = {level: [] for level in LEVELS}
     for number in range(repetitions(320)):
-        artifact = reloaded(calibrate(prompts(rng, 99), alpha=LEVELS, features=features))
+        artifact = reload_artifact(calibrate(prompts(rng, 99), alpha=LEVELS, features=features))
         test = prompts(rng, TESTED)
         lots = rng.choice(LEVELS, TESTED)
         undecided = np.ones(TESTED, dtype=np.bool_)
@@ -229,17 +220,15 @@ def test_a_level_chosen_after_seeing_the_answer_breaks_the_promise(
             # Serving settles the level before it draws, and has no others to offer.
             with pytest.raises(InputError, match="not calibrated at alpha"):
                 serve(artifact, test, alpha="0.15")
-    assert all(evidence(found, float(level)) < ALARM for level, found in by_lot.items())
-    assert max(evidence(found, float(level)) for level, found in afterwards.items()) > ALARM
+    assert all(log_wealth(found, float(level)) < ALARM for level, found in by_lot.items())
+    assert max(log_wealth(found, float(level)) for level, found in afterwards.items()) > ALARM
 
 
 # A penalised constant ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.long
-def test_a_penalised_constant_breaks_the_promise_over_all_prompts(
-    reloaded: Reloaded, gaps: Gaps, evidence: Evidence
-) -> None:
+def test_a_penalised_constant_breaks_the_promise_over_all_prompts() -> None:
     rng = np.random.default_rng(6)
     features = fitted("mean_score^2", rng)
     found: dict[Any, list[float]] = {"slopes": [], "all": []}
@@ -247,7 +236,7 @@ def test_a_penalised_constant_breaks_the_promise_over_all_prompts(
     for number in range(repetitions(300)):
         calibration, test = prompts(rng, 90), prompts(rng, TESTED)
         for penalised, rounds in found.items():
-            artifact: CalibrationArtifact = reloaded(
+            artifact: CalibrationArtifact = reload_artifact(
                 calibrate(
                     calibration,
                     alpha=ALPHA,
@@ -257,9 +246,9 @@ def test_a_penalised_constant_breaks_the_promise_over_all_prompts(
                     fit_fraction=0.3,
                 )
             )
-            rounds.append(gaps(artifact, test)["1"])
+            rounds.append(promise_gaps(artifact, test)["1"])
             kinds[penalised] = artifact.guarantee().kind
             assert number or same_as_served(decide(artifact, test.draws), serve(artifact, test))
-    assert evidence(found["slopes"], 1.0 - TAU) < ALARM
-    assert evidence(found["all"], 1.0 - TAU) > ALARM
+    assert log_wealth(found["slopes"], 1.0 - TAU) < ALARM
+    assert log_wealth(found["all"], 1.0 - TAU) > ALARM
     assert kinds == {"slopes": "marginal", "all": "heuristic"}

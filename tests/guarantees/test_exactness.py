@@ -20,6 +20,8 @@ from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.decision import decide
 from langchain_cfc.errors import AttainabilityWarning, InputError
+from tests.factories import reload_artifact
+from tests.guarantees.promises import log_wealth
 from tests.lengths import repetitions
 
 from .laws import (
@@ -28,8 +30,6 @@ from .laws import (
     GRID,
     PROBES,
     RATIO,
-    Evidence,
-    Reloaded,
     calibrate,
     covered_at,
     kept_by,
@@ -86,9 +86,7 @@ HALF = "0.5"
         (SOFT, {"shift": "meta(ratio)"}),
     ],
 )
-def test_randomised_coverage_is_exact_under_every_weighting(
-    features: str, options: dict[str, Any], reloaded: Reloaded, evidence: Evidence
-) -> None:
+def test_randomised_coverage_is_exact_under_every_weighting(features: str, options: dict[str, Any]) -> None:
     rng = np.random.default_rng(1)
     feature_map = fitted(features, rng)
     shares = SHIFTED if options else EQUAL
@@ -96,7 +94,7 @@ def test_randomised_coverage_is_exact_under_every_weighting(
     for _ in range(repetitions(400)):
         calibration = prompts(rng, 19)
         for randomised, rounds in found.items():
-            artifact = reloaded(
+            artifact = reload_artifact(
                 calibrate(
                     calibration,
                     alpha=HALF,
@@ -108,15 +106,15 @@ def test_randomised_coverage_is_exact_under_every_weighting(
             )
             rounds.append(gains(artifact, rng, shares))
     names = list(found[True][0])
-    assert all(zero([one[name] for one in found[True]], 0.5, 0.5, evidence) for name in names)
-    assert not zero([one["1"] for one in found[False]], 0.5, 0.5, evidence)
+    assert all(zero([one[name] for one in found[True]], 0.5, 0.5, log_wealth) for name in names)
+    assert not zero([one["1"] for one in found[False]], 0.5, 0.5, log_wealth)
 
 
-def test_every_prompt_that_is_served_has_a_random_number_of_its_own(
-    reloaded: Reloaded, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_prompt_that_is_served_has_a_random_number_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(2)
-    artifact = reloaded(calibrate(prompts(rng, 24), alpha=ALPHA, features=fitted(SOFT, rng), randomised=True))
+    artifact = reload_artifact(
+        calibrate(prompts(rng, 24), alpha=ALPHA, features=fitted(SOFT, rng), randomised=True)
+    )
     test = prompts(rng, 60)
     drawn: list[int] = []
 
@@ -159,9 +157,7 @@ def largest(values: FloatArray, size: int) -> float:
 
 
 @pytest.mark.long
-def test_deterministic_coverage_lies_between_tau_and_its_stated_slack(
-    reloaded: Reloaded, evidence: Evidence
-) -> None:
+def test_deterministic_coverage_lies_between_tau_and_its_stated_slack() -> None:
     rng = np.random.default_rng(3)
     features = fitted(SOFT, rng)
     on_grid = {one.name: one.values(features.transform(PROBES)) for one in features.guaranteed_weights()}
@@ -180,15 +176,15 @@ def test_deterministic_coverage_lies_between_tau_and_its_stated_slack(
         ]
         for rounds, options in asked:
             artifact = calibrate(calibration, features=features, allow_unattainable=True, **options)
-            rounds.append(truths(reloaded(artifact)))
+            rounds.append(truths(reload_artifact(artifact)))
 
     def bets(rounds: list[dict[str, float]], name: str) -> tuple[float, float]:
         """Evidence against either bound; f (kept - tau) lies between -tau E f and alpha E f."""
         share = float(EQUAL @ on_grid[name])
         numbers = np.array([one[name] for one in rounds])
         return (
-            evidence(numbers, (1.0 - TAU) * share),
-            evidence(slack[name] - numbers, slack[name] + TAU * share),
+            log_wealth(numbers, (1.0 - TAU) * share),
+            log_wealth(slack[name] - numbers, slack[name] + TAU * share),
         )
 
     assert slack["1"] == features.dimension / (SIZE + 1)
@@ -205,16 +201,14 @@ NEAR = 0.006
 
 
 @pytest.mark.long
-def test_a_ridge_keeps_coverage_exact_overall_and_costs_about_what_it_says(
-    reloaded: Reloaded, evidence: Evidence
-) -> None:
+def test_a_ridge_keeps_coverage_exact_overall_and_costs_about_what_it_says() -> None:
     rng = np.random.default_rng(4)
     features = fitted(SOFT, rng)
     weights = {one.name: one.values(features.transform(PROBES)) for one in features.guaranteed_weights()}
     gaps: dict[str, list[float]] = {name: [] for name in weights}
     stated: dict[str, list[float]] = {name: [] for name in weights}
     for number in range(repetitions(500)):
-        artifact = reloaded(
+        artifact = reload_artifact(
             calibrate(
                 prompts(rng, 120),
                 alpha=ALPHA,
@@ -230,7 +224,7 @@ def test_a_ridge_keeps_coverage_exact_overall_and_costs_about_what_it_says(
             gaps[name].append(float(EQUAL @ (values * (covered - TAU))))
             stated[name].append(slack[name] * float(EQUAL @ values))
         assert number or artifact.guarantee().kind == "marginal"
-    assert zero(gaps["1"], TAU, 1.0 - TAU, evidence)
+    assert zero(gaps["1"], TAU, 1.0 - TAU, log_wealth)
     assert np.abs(stated["1"]).max() < ROUND_OFF
 
     def off(name: str, claimed: FloatArray) -> float:
@@ -240,7 +234,8 @@ def test_a_ridge_keeps_coverage_exact_overall_and_costs_about_what_it_says(
         most = (1.0 - TAU) * share
         numbers = np.array(gaps[name]) + np.clip(claimed, -most, most)
         return max(
-            evidence(numbers + NEAR, 2.0 * most + NEAR), evidence(NEAR - numbers, TAU * share + most + NEAR)
+            log_wealth(numbers + NEAR, 2.0 * most + NEAR),
+            log_wealth(NEAR - numbers, TAU * share + most + NEAR),
         )
 
     assert all(off(name, np.array(stated[name])) < ALARM for name in weights if name != "1")
@@ -254,17 +249,15 @@ def test_a_ridge_keeps_coverage_exact_overall_and_costs_about_what_it_says(
 # prompts like those it was calibrated on. At 300 repetitions 0.014 is resolved.
 @pytest.mark.long
 @pytest.mark.parametrize("features", ["1", pytest.param("hat(min_score, 3)", marks=pytest.mark.long)])
-def test_weighted_calibration_keeps_the_promise_where_it_is_served(
-    features: str, reloaded: Reloaded, evidence: Evidence
-) -> None:
+def test_weighted_calibration_keeps_the_promise_where_it_is_served(features: str) -> None:
     rng = np.random.default_rng(5)
     feature_map = fitted(features, rng)
     weighted, unweighted, unshifted = [], [], []
     for number in range(repetitions(300, share=0.6)):
         calibration = prompts(rng, 60)
         options: dict[str, Any] = {"alpha": ALPHA, "features": feature_map, "allow_unattainable": True}
-        own = reloaded(calibrate(calibration, shift="meta(ratio)", **options))
-        other = reloaded(calibrate(calibration, **options))
+        own = reload_artifact(calibrate(calibration, shift="meta(ratio)", **options))
+        other = reload_artifact(calibrate(calibration, **options))
         weighted.append(gains(own, rng, SHIFTED))
         unweighted.append(gains(other, rng, SHIFTED))
         unshifted.append(gains(other, rng))
@@ -272,9 +265,9 @@ def test_weighted_calibration_keeps_the_promise_where_it_is_served(
             test = prompts(rng, 20, shares=SHIFTED)
             assert same_as_served(decide(own, test.draws), serve(own, test))
     for name in weighted[0]:
-        assert evidence([one[name] for one in weighted], 1.0 - TAU) < ALARM
-        assert evidence([one[name] for one in unshifted], 1.0 - TAU) < ALARM
-    assert evidence([one["1"] for one in unweighted], 1.0 - TAU) > ALARM
+        assert log_wealth([one[name] for one in weighted], 1.0 - TAU) < ALARM
+        assert log_wealth([one[name] for one in unshifted], 1.0 - TAU) < ALARM
+    assert log_wealth([one["1"] for one in unweighted], 1.0 - TAU) > ALARM
 
 
 # Labels chosen with unequal probabilities -------------------------------------------------------------------
@@ -294,26 +287,26 @@ def chosen(rng: np.random.Generator, size: int) -> LabelledBatch:
 
 @pytest.mark.long
 @pytest.mark.parametrize("features", ["1", "hat(min_score, 3)"])
-def test_labels_chosen_unequally_keep_the_promise_by_their_weights(
-    features: str, reloaded: Reloaded, evidence: Evidence
-) -> None:
+def test_labels_chosen_unequally_keep_the_promise_by_their_weights(features: str) -> None:
     rng = np.random.default_rng(6)
     feature_map = fitted(features, rng)
     weighted, marginal, unweighted = [], [], []
     for number in range(repetitions(300)):
         calibration = chosen(rng, 300)
         options: dict[str, Any] = {"alpha": ALPHA, "features": feature_map, "allow_unattainable": True}
-        own = reloaded(calibrate(calibration, **options))
+        own = reload_artifact(calibrate(calibration, **options))
         weighted.append(gains(own, rng))
-        fair = reloaded(calibrate(calibration, **options, threshold_rule="marginal"))
+        fair = reload_artifact(calibrate(calibration, **options, threshold_rule="marginal"))
         marginal.append(gains(fair, rng)["1"])
-        unweighted.append(gains(reloaded(calibrate(replace(calibration, weights=None), **options)), rng))
+        unweighted.append(
+            gains(reload_artifact(calibrate(replace(calibration, weights=None), **options)), rng)
+        )
         if number < 3:
             test = prompts(rng, 20)
             assert same_as_served(decide(own, test.draws), serve(own, test))
             # A weighted threshold rests on all labels, and a fair sample is a part of them.
             assert own.calibration.size == len(calibration) > 2 * fair.calibration.size
     for name in weighted[0]:
-        assert evidence([one[name] for one in weighted], 1.0 - TAU) < ALARM
-    assert evidence(marginal, 1.0 - TAU) < ALARM
-    assert evidence([one["1"] for one in unweighted], 1.0 - TAU) > ALARM
+        assert log_wealth([one[name] for one in weighted], 1.0 - TAU) < ALARM
+    assert log_wealth(marginal, 1.0 - TAU) < ALARM
+    assert log_wealth([one["1"] for one in unweighted], 1.0 - TAU) > ALARM

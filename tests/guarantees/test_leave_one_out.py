@@ -14,7 +14,7 @@ and real data are all the same.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -24,11 +24,9 @@ from langchain_cfc import FeatureMap, PromptRecord
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.errors import AttainabilityWarning
 from langchain_cfc.records import tabulate
+from tests.guarantees.promises import make_prompts, promise_gaps
 
 from .laws import calibrate
-
-Records = Callable[..., list[PromptRecord]]
-Gaps = Callable[..., dict[str, float]]
 
 # A Bernstein polynomial may fall below zero by 1e-9; sums of 40 to 150 such terms stay below this.
 ROUND_OFF = 1e-6
@@ -52,7 +50,6 @@ pytestmark = pytest.mark.filterwarnings(
 
 
 def sums(
-    gaps: Gaps,
     records: Sequence[PromptRecord],
     features: FeatureMap,
     *,
@@ -68,7 +65,7 @@ def sums(
         artifact: CalibrationArtifact = calibrate(
             others, alpha=alpha, features=features, allow_unattainable=True, **options
         )
-        for name, gap in gaps(artifact, [record], alpha=level, marginal=marginal).items():
+        for name, gap in promise_gaps(artifact, [record], alpha=level, marginal=marginal).items():
             totals[name] = totals.get(name, 0.0) + gap
     return totals
 
@@ -84,46 +81,42 @@ def sums(
     ],
 )
 @EACH_MAP
-def test_the_promise_holds_for_any_bag_of_prompts(
-    features: str, set_rule: str, synthetic: Records, gaps: Gaps
-) -> None:
+def test_the_promise_holds_for_any_bag_of_prompts(features: str, set_rule: str) -> None:
     rng = np.random.default_rng(FEATURES.index(features))
     for decimals in (None, 1):
-        fitted = FeatureMap.parse(features).fit(tabulate(synthetic(rng, 40, decimals=decimals)).draws)
-        bag = synthetic(rng, 40, decimals=decimals)
-        found = sums(gaps, bag, fitted, set_rule=set_rule)
+        fitted = FeatureMap.parse(features).fit(tabulate(make_prompts(rng, 40, decimals=decimals)).draws)
+        bag = make_prompts(rng, 40, decimals=decimals)
+        found = sums(bag, fitted, set_rule=set_rule)
         assert min(found.values()) >= -ROUND_OFF
 
 
 @EACH_MAP
-def test_the_promise_costs_no_more_than_the_features_do(
-    features: str, synthetic: Records, gaps: Gaps
-) -> None:
+def test_the_promise_costs_no_more_than_the_features_do(features: str) -> None:
     # Continuous success scores below the cap, which the features do not determine: at most d lie on the fit.
     rng = np.random.default_rng(10)
-    fitted = FeatureMap.parse(features).fit(tabulate(synthetic(rng, 40)).draws)
-    found = sums(gaps, synthetic(rng, 40, hopeless=False), fitted)
+    fitted = FeatureMap.parse(features).fit(tabulate(make_prompts(rng, 40)).draws)
+    found = sums(make_prompts(rng, 40, hopeless=False), fitted)
     assert -ROUND_OFF <= found["1"] <= fitted.dimension + ROUND_OFF
 
 
 @pytest.mark.parametrize(
     "level", [pytest.param("0.1", marks=pytest.mark.long), "0.2", pytest.param("0.4", marks=pytest.mark.long)]
 )
-def test_each_of_several_levels_keeps_its_own_promise(level: str, synthetic: Records, gaps: Gaps) -> None:
+def test_each_of_several_levels_keeps_its_own_promise(level: str) -> None:
     rng = np.random.default_rng(11)
-    fitted = FeatureMap.parse("mean_score^2").fit(tabulate(synthetic(rng, 40)).draws)
-    found = sums(gaps, synthetic(rng, 40), fitted, alpha=("0.1", "0.2", "0.4"), level=level)
+    fitted = FeatureMap.parse("mean_score^2").fit(tabulate(make_prompts(rng, 40)).draws)
+    found = sums(make_prompts(rng, 40), fitted, alpha=("0.1", "0.2", "0.4"), level=level)
     assert min(found.values()) >= -ROUND_OFF
 
 
-def test_the_other_rules_break_the_same_promise(synthetic: Records, gaps: Gaps) -> None:
+def test_the_other_rules_break_the_same_promise() -> None:
     # What is asserted above is not true of just any rule: one threshold for all misses hard prompts, and
     # plain quantile regression, which forgets the test prompt, misses too many of all.
     rng = np.random.default_rng(12)
-    fitted = FeatureMap.parse("hat(mean_score, 8)").fit(tabulate(synthetic(rng, 80)).draws)
-    tiers = FeatureMap.parse("group(tier)").fit(tabulate(synthetic(rng, 80)).draws)
-    bag = synthetic(rng, 60)
-    assert sums(gaps, bag, tiers, marginal=True)["group(tier)=hard"] < -2.0
-    assert sums(gaps, bag, fitted, threshold_rule="learned")["1"] < -2.0
-    assert min(sums(gaps, bag, tiers).values()) >= -ROUND_OFF
-    assert min(sums(gaps, bag, fitted).values()) >= -ROUND_OFF
+    fitted = FeatureMap.parse("hat(mean_score, 8)").fit(tabulate(make_prompts(rng, 80)).draws)
+    tiers = FeatureMap.parse("group(tier)").fit(tabulate(make_prompts(rng, 80)).draws)
+    bag = make_prompts(rng, 60)
+    assert sums(bag, tiers, marginal=True)["group(tier)=hard"] < -2.0
+    assert sums(bag, fitted, threshold_rule="learned")["1"] < -2.0
+    assert min(sums(bag, tiers).values()) >= -ROUND_OFF
+    assert min(sums(bag, fitted).values()) >= -ROUND_OFF

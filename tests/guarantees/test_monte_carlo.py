@@ -24,12 +24,13 @@ from langchain_cfc.errors import AttainabilityWarning
 from langchain_cfc.records import tabulate
 from langchain_cfc.set_rules import parse_set_rule, select_candidates
 from langchain_cfc.thresholds import ConditionalThreshold, compute_tau, conformal_rank
+from tests.factories import reload_artifact
+from tests.guarantees.promises import log_wealth, make_prompts, promise_gaps
 from tests.lengths import repetitions
 
 from .laws import calibrate, tail
 
 Records = Callable[..., list[PromptRecord]]
-Gaps = Callable[..., dict[str, float]]
 Evidence = Callable[[Sequence[float] | FloatArray, float], float]
 Reloaded = Callable[[CalibrationArtifact], CalibrationArtifact]
 
@@ -48,9 +49,9 @@ def alarm(weightings: int) -> float:
     return math.log(weightings / FALSE_ALARM)
 
 
-def worst(rounds: Sequence[dict[str, float]], evidence: Evidence) -> float:
+def worst(rounds: Sequence[dict[str, float]]) -> float:
     """The largest log wealth of any weighting; f <= 1, so a round gains at most alpha = 1 - tau."""
-    return max(evidence([one[name] for one in rounds], 1.0 - TAU) for name in rounds[0])
+    return max(log_wealth([one[name] for one in rounds], 1.0 - TAU) for name in rounds[0])
 
 
 def distance(counts: IntArray, law: Any, largest: int) -> float:
@@ -94,15 +95,13 @@ def covered(artifact: CalibrationArtifact, records: list[PromptRecord], *, margi
 
 @pytest.mark.long
 @pytest.mark.parametrize("threshold_rule", ["marginal", "conditional"])
-def test_covered_prompts_follow_the_beta_binomial_law(
-    threshold_rule: Any, synthetic: Records, reloaded: Reloaded
-) -> None:
+def test_covered_prompts_follow_the_beta_binomial_law(threshold_rule: Any) -> None:
     rng = np.random.default_rng(1)
     counts, too_low = [], []
     for _ in range(REPETITIONS):
-        calibration, test = (synthetic(rng, size, hopeless=False) for size in (SIZE, TESTED))
+        calibration, test = (make_prompts(rng, size, hopeless=False) for size in (SIZE, TESTED))
         artifact = calibrate(calibration, alpha=ALPHA, features="1", threshold_rule=threshold_rule)
-        counts.append(covered(reloaded(artifact), test))
+        counts.append(covered(reload_artifact(artifact), test))
         # The quantile of rank ceil(N tau), which forgets the test prompt.
         labelled, rule = tabulate(calibration), artifact.parsed_set_rule
         quantile = np.sort(rule.success_scores(labelled, 2.0))[math.ceil(SIZE * TAU) - 1]
@@ -116,19 +115,17 @@ def test_covered_prompts_follow_the_beta_binomial_law(
 
 
 @pytest.mark.long
-def test_covered_prompts_of_each_group_follow_the_beta_binomial_law(
-    synthetic: Records, reloaded: Reloaded
-) -> None:
+def test_covered_prompts_of_each_group_follow_the_beta_binomial_law() -> None:
     rng = np.random.default_rng(2)
     tiers = ("easy", "hard")
-    groups = FeatureMap.parse("group(tier)").fit(tabulate(synthetic(rng, 40)).draws)
+    groups = FeatureMap.parse("group(tier)").fit(tabulate(make_prompts(rng, 40)).draws)
     own: dict[str, list[int]] = {tier: [] for tier in tiers}
     marginal: dict[str, list[int]] = {tier: [] for tier in tiers}
     for _ in range(REPETITIONS):
-        calibration = [r for tier in tiers for r in synthetic(rng, SIZE, hopeless=False, tier=tier)]
-        artifact = reloaded(calibrate(calibration, alpha=ALPHA, features=groups))
+        calibration = [r for tier in tiers for r in make_prompts(rng, SIZE, hopeless=False, tier=tier)]
+        artifact = reload_artifact(calibrate(calibration, alpha=ALPHA, features=groups))
         for tier in tiers:
-            test = synthetic(rng, TESTED, hopeless=False, tier=tier)
+            test = make_prompts(rng, TESTED, hopeless=False, tier=tier)
             own[tier].append(covered(artifact, test))
             marginal[tier].append(covered(artifact, test, marginal=True))
     law = coverage_law(SIZE)
@@ -152,14 +149,14 @@ LINEAR = [
 
 
 def rounds(
-    synthetic: Records, gaps: Gaps, reloaded: Reloaded, seed: int, sizes: tuple[int, int], **options: Any
+    seed: int, sizes: tuple[int, int], **options: Any
 ) -> Iterator[tuple[dict[str, float], CalibrationArtifact, list[PromptRecord]]]:
     """`ROUNDS` times: calibrate on fresh records (some of which fit the map), and test on fresh ones."""
     rng = np.random.default_rng(seed)
     for _ in range(ROUNDS):
-        records, test = (synthetic(rng, size) for size in sizes)
-        artifact = reloaded(calibrate(records, alpha=ALPHA, allow_unattainable=True, **options))
-        yield gaps(artifact, test), artifact, test
+        records, test = (make_prompts(rng, size) for size in sizes)
+        artifact = reload_artifact(calibrate(records, alpha=ALPHA, allow_unattainable=True, **options))
+        yield promise_gaps(artifact, test), artifact, test
 
 
 @pytest.mark.long
@@ -172,71 +169,65 @@ def rounds(
         ("bins(meta(difficulty), 3)", "best_prefix"),
     ],
 )
-def test_the_promise_holds_under_every_guaranteed_weighting(
-    features: str, set_rule: str, *, synthetic: Records, gaps: Gaps, reloaded: Reloaded, evidence: Evidence
-) -> None:
+def test_the_promise_holds_under_every_guaranteed_weighting(features: str, set_rule: str) -> None:
     own, marginal = [], []
     options = {"features": features, "set_rule": set_rule, "fit_fraction": 0.35}
-    for found, artifact, test in rounds(synthetic, gaps, reloaded, 3, (90, 20), **options):
+    for found, artifact, test in rounds(3, (90, 20), **options):
         own.append(found)
-        marginal.append(gaps(artifact, test, marginal=True))
-    assert worst(own, evidence) < alarm(len(own[0]))
+        marginal.append(promise_gaps(artifact, test, marginal=True))
+    assert worst(own) < alarm(len(own[0]))
     # The marginal rule keeps only the first promise, on average over all prompts.
-    assert evidence([one["1"] for one in marginal], 1.0 - TAU) < alarm(1)
-    assert worst(marginal, evidence) > alarm(len(own[0]))
+    assert log_wealth([one["1"] for one in marginal], 1.0 - TAU) < alarm(1)
+    assert worst(marginal) > alarm(len(own[0]))
 
 
 @pytest.mark.long
-def test_the_promise_is_not_bought_by_large_sets(
-    synthetic: Records, gaps: Gaps, reloaded: Reloaded, evidence: Evidence
-) -> None:
+def test_the_promise_is_not_bought_by_large_sets() -> None:
     # For continuous success scores, E (kept - tau) <= d / (N + 1): the fit passes through d of the prompts. A
     # flag is the threshold above every success score, so flags are within that bound. With Z = d / (N + 1) -
     # (kept - tau) <= d / (N + 1) + tau the resolution at R = 300 is x = 0.05.
     rng = np.random.default_rng(4)
-    features = FeatureMap.parse("hat(meta(difficulty), 4)").fit(tabulate(synthetic(rng, 200)).draws)
+    features = FeatureMap.parse("hat(meta(difficulty), 4)").fit(tabulate(make_prompts(rng, 200)).draws)
     size, slack = 60, features.dimension / 61
     own, everything = [], []
     for _ in range(ROUNDS):
-        calibration, test = (synthetic(rng, count, hopeless=False) for count in (size, 20))
-        artifact = reloaded(calibrate(calibration, alpha=ALPHA, features=features, allow_unattainable=True))
-        own.append(slack - gaps(artifact, test)["1"])
+        calibration, test = (make_prompts(rng, count, hopeless=False) for count in (size, 20))
+        artifact = reload_artifact(
+            calibrate(calibration, alpha=ALPHA, features=features, allow_unattainable=True)
+        )
+        own.append(slack - promise_gaps(artifact, test)["1"])
         # Accepting everything covers all of these prompts.
         everything.append(slack - (1.0 - TAU))
-    assert evidence(own, slack + TAU) < alarm(1)
-    assert evidence(everything, slack + TAU) > alarm(1)
+    assert log_wealth(own, slack + TAU) < alarm(1)
+    assert log_wealth(everything, slack + TAU) > alarm(1)
 
 
 @pytest.mark.long
-def test_a_truncated_set_keeps_the_promise_only_if_it_is_calibrated_as_truncated(
-    synthetic: Records, gaps: Gaps, reloaded: Reloaded, evidence: Evidence
-) -> None:
+def test_a_truncated_set_keeps_the_promise_only_if_it_is_calibrated_as_truncated() -> None:
     rng = np.random.default_rng(5)
     own, borrowed = [], []
     for _ in range(ROUNDS):
-        records, test = (synthetic(rng, size) for size in (75, 20))
+        records, test = (make_prompts(rng, size) for size in (75, 20))
         truncated, whole = (
-            reloaded(
+            reload_artifact(
                 calibrate(records, alpha=ALPHA, features=LINEAR[0], set_rule=rule, allow_unattainable=True)
             )
             for rule in ("best_prefix", "all")
         )
-        own.append(gaps(truncated, test))
-        borrowed.append(gaps(whole, test, set_rule="best_prefix"))
-    assert worst(own, evidence) < alarm(len(own[0]))
+        own.append(promise_gaps(truncated, test))
+        borrowed.append(promise_gaps(whole, test, set_rule="best_prefix"))
+    assert worst(own) < alarm(len(own[0]))
     # The paper's truncated rows: thresholds of the whole sets, applied to their first part.
-    assert evidence([one["1"] for one in borrowed], 1.0 - TAU) > alarm(1)
+    assert log_wealth([one["1"] for one in borrowed], 1.0 - TAU) > alarm(1)
 
 
 @pytest.mark.long
-def test_the_learned_rule_loses_with_many_features_and_few_prompts(
-    synthetic: Records, gaps: Gaps, reloaded: Reloaded, evidence: Evidence
-) -> None:
+def test_the_learned_rule_loses_with_many_features_and_few_prompts() -> None:
     rng = np.random.default_rng(6)
     rules: tuple[Any, ...] = ("conditional", "learned")
     found: dict[str, list[dict[str, float]]] = {rule: [] for rule in rules}
     for _ in range(ROUNDS):
-        records, test = (synthetic(rng, size) for size in (60, 20))
+        records, test = (make_prompts(rng, size) for size in (60, 20))
         for rule in rules:
             artifact = calibrate(
                 records,
@@ -246,25 +237,25 @@ def test_the_learned_rule_loses_with_many_features_and_few_prompts(
                 fit_fraction=0.4,
                 allow_unattainable=True,
             )
-            found[rule].append(gaps(reloaded(artifact), test))
-    assert worst(found["conditional"], evidence) < alarm(8 + 1)
-    assert evidence([one["1"] for one in found["learned"]], 1.0 - TAU) > alarm(1)
+            found[rule].append(promise_gaps(reload_artifact(artifact), test))
+    assert worst(found["conditional"]) < alarm(8 + 1)
+    assert log_wealth([one["1"] for one in found["learned"]], 1.0 - TAU) > alarm(1)
 
 
 @pytest.mark.long
-def test_hopeless_prompts_called_covered_at_one_break_the_promise(
-    synthetic: Records, gaps: Gaps, reloaded: Reloaded, evidence: Evidence
-) -> None:
+def test_hopeless_prompts_called_covered_at_one_break_the_promise() -> None:
     # Two candidates: 0.30 of the hard prompts have no correct one, more than alpha. With S = 1 for them the
     # threshold settles at 1, all is accepted and called covered; with the cap they are flagged.
     rng = np.random.default_rng(7)
-    groups = FeatureMap.parse("group(tier)").fit(tabulate(synthetic(rng, 40)).draws)
+    groups = FeatureMap.parse("group(tier)").fit(tabulate(make_prompts(rng, 40)).draws)
     rule = parse_set_rule("all")
     own, at_one = [], []
     for _ in range(ROUNDS):
-        calibration, test = (synthetic(rng, size, n=2) for size in (60, 20))
-        artifact = reloaded(calibrate(calibration, alpha=ALPHA, features=groups, allow_unattainable=True))
-        own.append(gaps(artifact, test))
+        calibration, test = (make_prompts(rng, size, n=2) for size in (60, 20))
+        artifact = reload_artifact(
+            calibrate(calibration, alpha=ALPHA, features=groups, allow_unattainable=True)
+        )
+        own.append(promise_gaps(artifact, test))
         known, asked = tabulate(calibration), tabulate(test)
         scores = np.minimum(rule.success_scores(known, 2.0), 1.0)
         wrong = ConditionalThreshold(ALPHA).fit(groups.transform(known.draws), scores)
@@ -276,8 +267,8 @@ def test_hopeless_prompts_called_covered_at_one_break_the_promise(
         at_one.append(
             {w.name: float(np.mean(w.values(features) * (kept - TAU))) for w in groups.guaranteed_weights()}
         )
-    assert worst(own, evidence) < alarm(3)
-    assert worst(at_one, evidence) > alarm(3)
+    assert worst(own) < alarm(3)
+    assert worst(at_one) > alarm(3)
 
 
 def certain_records(rng: np.random.Generator, size: int) -> list[PromptRecord]:
@@ -294,9 +285,7 @@ def certain_records(rng: np.random.Generator, size: int) -> list[PromptRecord]:
 
 
 @pytest.mark.long
-def test_a_map_fitted_on_the_calibration_prompts_breaks_the_promise(
-    gaps: Gaps, reloaded: Reloaded, evidence: Evidence
-) -> None:
+def test_a_map_fitted_on_the_calibration_prompts_breaks_the_promise() -> None:
     # Ten bins of four prompts each, cut at their own success scores. A new prompt falls into one of the gaps
     # between these with equal probability, and of the four gaps of an inner bin only the three below its
     # largest score are covered: 0.75, where the rank ceil(5 tau) of four scores was meant to give 0.8.
@@ -309,32 +298,30 @@ def test_a_map_fitted_on_the_calibration_prompts_breaks_the_promise(
         for split, found in ((fit, apart), (calibration, together)):
             fitted = bins.fit(tabulate(split).draws)
             artifact = calibrate(calibration, alpha=ALPHA, features=fitted, allow_unattainable=True)
-            found.append(gaps(reloaded(artifact), test))
-    assert worst(apart, evidence) < alarm(len(apart[0]))
-    assert evidence([one["1"] for one in together], 1.0 - TAU) > alarm(1)
+            found.append(promise_gaps(reload_artifact(artifact), test))
+    assert worst(apart) < alarm(len(apart[0]))
+    assert log_wealth([one["1"] for one in together], 1.0 - TAU) > alarm(1)
 
 
 @pytest.mark.long
-def test_of_several_levels_each_keeps_its_own_promise(
-    synthetic: Records, gaps: Gaps, reloaded: Reloaded, evidence: Evidence
-) -> None:
+def test_of_several_levels_each_keeps_its_own_promise() -> None:
     # The served threshold of a level is the maximum over it and all larger alphas: no smaller than its own.
     levels = ("0.1", "0.2", "0.4")
     rng = np.random.default_rng(9)
     found: dict[str, list[dict[str, float]]] = {level: [] for level in levels}
     for _ in range(ROUNDS // 2):
-        records, test = (synthetic(rng, size) for size in (75, 20))
-        artifact = reloaded(
+        records, test = (make_prompts(rng, size) for size in (75, 20))
+        artifact = reload_artifact(
             calibrate(records, alpha=levels, features="mean_score^2", allow_unattainable=True)
         )
         for level in levels:
-            found[level].append(gaps(artifact, test, alpha=level))
+            found[level].append(promise_gaps(artifact, test, alpha=level))
     names = found["0.1"][0]
     for level in levels:
         for name in names:
-            wealth = evidence([one[name] for one in found[level]], float(level))
+            wealth = log_wealth([one[name] for one in found[level]], float(level))
             assert wealth < alarm(len(levels) * len(names))
     # A gain is measured against its own tau: the sets of the largest alpha do not keep the smallest's
     # promise.
     mistaken = [one["1"] + 0.6 - 0.9 for one in found["0.4"]]
-    assert evidence(mistaken, 0.1) > alarm(1)
+    assert log_wealth(mistaken, 0.1) > alarm(1)

@@ -22,9 +22,11 @@ from langchain_cfc.decision import decide
 from langchain_cfc.demo import FEATURES, SET_RULE, load_recording
 from langchain_cfc.errors import AttainabilityWarning, UnattainableTargetError
 from langchain_cfc.records import tabulate
+from tests.factories import reload_artifact
+from tests.guarantees.promises import log_wealth
 from tests.lengths import repetitions
 
-from .laws import ALARM, ROUND_OFF, Evidence, Outcome, Reloaded, World, same_as_served, serve, too_often
+from .laws import ALARM, ROUND_OFF, Outcome, World, same_as_served, serve, too_often
 
 pytestmark = pytest.mark.filterwarnings(
     f"ignore::{AttainabilityWarning.__module__}.{AttainabilityWarning.__name__}"
@@ -76,11 +78,11 @@ def gains_of(seen: Outcome, feature_map: FeatureMap) -> dict[str, float]:
     }
 
 
-def test_sets_only_grow_flags_stay_and_coverage_never_falls(world: World, reloaded: Reloaded) -> None:
+def test_sets_only_grow_flags_stay_and_coverage_never_falls(world: World) -> None:
     rng, tiers = np.random.default_rng(0), tiers_of(world)
     rises, falls = [], []
     for number in range(4):
-        artifact = reloaded(
+        artifact = reload_artifact(
             calibrate(world.sample(rng, 80), alpha=ALPHA, features=tiers, allow_unattainable=True)
         )
         seen, before = world.truth(artifact), world.truth(allowing(artifact))
@@ -100,11 +102,11 @@ def test_sets_only_grow_flags_stay_and_coverage_never_falls(world: World, reload
 # 40 calibration sets resolve a gain below 0 of 0.06, where gains are 0.1 at most. On average controls lose
 # 0.135 over all prompts and 0.195 over hard ones (unflagged), and 0.6 (served without the best candidate).
 @pytest.mark.long
-def test_every_promise_is_kept(world: World, evidence: Evidence, reloaded: Reloaded) -> None:
+def test_every_promise_is_kept(world: World) -> None:
     rng, tiers = np.random.default_rng(0), tiers_of(world)
     gains: dict[str, list[dict[str, float]]] = {"never empty": [], "may be empty": [], "unflagged": []}
     for _ in range(repetitions(40)):
-        artifact = reloaded(
+        artifact = reload_artifact(
             calibrate(world.sample(rng, 80), alpha=ALPHA, features=tiers, allow_unattainable=True)
         )
         seen, before = world.truth(artifact), world.truth(allowing(artifact))
@@ -112,7 +114,7 @@ def test_every_promise_is_kept(world: World, evidence: Evidence, reloaded: Reloa
             gains[rule].append(gains_of(one, tiers))
 
     def wealth(rule: str, name: str) -> float:
-        return evidence([one[name] for one in gains[rule]], 1.0 - TAU)
+        return log_wealth([one[name] for one in gains[rule]], 1.0 - TAU)
 
     assert len(gains["never empty"][0]) == 4
     for name in gains["never empty"][0]:
@@ -123,7 +125,7 @@ def test_every_promise_is_kept(world: World, evidence: Evidence, reloaded: Reloa
 
 
 @pytest.mark.long
-def test_at_least_one_keeps_its_promise_by_its_own_success_score(world: World, evidence: Evidence) -> None:
+def test_at_least_one_keeps_its_promise_by_its_own_success_score(world: World) -> None:
     rng, tiers = np.random.default_rng(0), tiers_of(world)
     gains: list[dict[str, float]] = []
     without: list[float] = []
@@ -141,8 +143,8 @@ def test_at_least_one_keeps_its_promise_by_its_own_success_score(world: World, e
         other = world.truth(artifact.model_copy(update={"set_rule": "all"}))
         without.append(gains_of(other, tiers)["1"])
     for name in gains[0]:
-        assert evidence([one[name] for one in gains], 1.0 - TAU) < ALARM
-    assert evidence(without, 1.0 - TAU) > ALARM
+        assert log_wealth([one[name] for one in gains], 1.0 - TAU) < ALARM
+    assert log_wealth(without, 1.0 - TAU) > ALARM
 
 
 # Bot mode -------------------------------------------------------------------------------------------------
@@ -178,7 +180,7 @@ def exceeded(world: World, artifact: CalibrationArtifact) -> bool:
 
 # At most delta = 0.1 of all repetitions may exceed the rate; 30 of them refute that from 14 on (9: 8).
 # Here candidates of high score are mostly wrong, and those are what empty sets are filled with.
-def test_a_certified_wrong_answer_rate_holds_for_sets_that_are_never_empty(reloaded: Reloaded) -> None:
+def test_a_certified_wrong_answer_rate_holds_for_sets_that_are_never_empty() -> None:
     world = World((0.9, 0.6, 0.3, 0.1), told=4.0)
     rng, tiers = np.random.default_rng(2), tiers_of(world)
     tried = repetitions(30, share=0.3)
@@ -188,7 +190,7 @@ def test_a_certified_wrong_answer_rate_holds_for_sets_that_are_never_empty(reloa
         made, other = (certified(records, tiers, never_empty=one) for one in (True, False))
         if made is not None:
             policies += 1
-            failures += exceeded(world, reloaded(made))
+            failures += exceeded(world, reload_artifact(made))
         if other is not None:
             # The control: the certificate is about sets that may be empty, and others are served.
             unseen += exceeded(world, other.model_copy(update={"never_empty": True}))

@@ -38,9 +38,10 @@ from langchain_cfc.decision import decide
 from langchain_cfc.demo.replay import RecordedAnswers, RecordedMetadata, RecordedScores, ReplayChatModel
 from langchain_cfc.errors import AttainabilityWarning, UnattainableTargetError
 from langchain_cfc.guarantee import AnswerPolicy, CoverageCertificate
+from tests.factories import reload_artifact
 from tests.lengths import repetitions
 
-from .laws import Reloaded, calibrate, follows, note, same_as_served, too_often
+from .laws import calibrate, follows, note, same_as_served, too_often
 from .recordings import NAMES, PATHS, SHIPPED, Recording, load, part
 
 SET_RULE = "unique(all)"
@@ -423,7 +424,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "way",
     [pytest.param(way, marks=() if way in {"bot", "ranks by law"} else pytest.mark.long) for way in WAYS],
 )
-def test_what_is_served_is_what_was_counted(recording: Recording, way: str, reloaded: Reloaded) -> None:
+def test_what_is_served_is_what_was_counted(recording: Recording, way: str) -> None:
     options = {**WAYS[way], "features": WAYS[way]["features"].format(groups=recording.groups)}
     if way != "bot":
         options["alpha"] = recording.alpha
@@ -437,7 +438,7 @@ def test_what_is_served_is_what_was_counted(recording: Recording, way: str, relo
     )
     if way == "certified":
         artifact = certify(artifact, recording.records, provenance=recording.provenance)
-    artifact = reloaded(artifact)
+    artifact = reload_artifact(artifact)
     table = held_out(artifact, recording.table)
     policy = AnswerPolicy()
     alpha = recording.alpha

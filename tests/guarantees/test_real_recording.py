@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any, NamedTuple
 
@@ -28,13 +28,11 @@ from langchain_cfc.evaluation import EvaluationReport
 from langchain_cfc.records import tabulate
 from langchain_cfc.set_rules import parse_set_rule
 from langchain_cfc.thresholds import compute_tau, confident_rank, conformal_rank
+from tests.guarantees.promises import log_wealth, promise_gaps
 from tests.lengths import repetitions
 
 from .laws import ALARM, FALSE_ALARM, calibrate, follows, kept_by, note, uniform
 from .recordings import NAMES, PATHS, SHIPPED, Recording, load, part
-
-Gaps = Callable[..., dict[str, float]]
-Evidence = Callable[[Sequence[float] | FloatArray, float], float]
 
 SOFT = "mean_score + hard(mean_score, 0.8)"
 HARD = "hard(mean_score, 0.8)=hard"
@@ -108,14 +106,14 @@ def splits(recording: Recording) -> list[Split]:
 # x = 0.053 is resolved under each weighting.
 @pytest.mark.long
 def test_the_promise_holds_over_random_splits_under_every_guaranteed_weighting(
-    recording: Recording, splits: list[Split], evidence: Evidence
+    recording: Recording, splits: list[Split]
 ) -> None:
     names = list(splits[0].calibrated)
     if recording.shipped:
         assert len(names) == 1 + 2 + 2 + 9  # all, two Bernstein polynomials, easy and hard, nine topics
     found = {
         method: {
-            name: evidence([split.gains(method)[name] for split in splits], float(recording.alpha))
+            name: log_wealth([split.gains(method)[name] for split in splits], float(recording.alpha))
             for name in names
         }
         for method in ("conditional", "marginal")
@@ -146,9 +144,7 @@ def test_on_hard_prompts_the_marginal_rule_breaks_its_word_by_tens_of_points(spl
 
 @pytest.mark.long
 @pytest.mark.parametrize("recording", [SHIPPED], indirect=True, ids=NAMES[:1])
-def test_the_promise_holds_exactly_when_each_prompt_is_left_out_in_turn(
-    recording: Recording, gaps: Gaps
-) -> None:
+def test_the_promise_holds_exactly_when_each_prompt_is_left_out_in_turn(recording: Recording) -> None:
     # See test_leave_one_out.py: a sum that cannot be negative, whatever the prompts are.
     features = FeatureMap.parse(f"{SOFT} + {recording.groups}").fit(tabulate(recording.records[:400]).draws)
     bag = recording.records[400:550]
@@ -160,8 +156,8 @@ def test_the_promise_holds_exactly_when_each_prompt_is_left_out_in_turn(
             others, alpha=recording.alpha, features=features, set_rule=SET_RULE, allow_unattainable=True
         )
         for totals, found in (
-            (own, gaps(artifact, [record])),
-            (marginal, gaps(artifact, [record], marginal=True)),
+            (own, promise_gaps(artifact, [record])),
+            (marginal, promise_gaps(artifact, [record], marginal=True)),
         ):
             for name, gap in found.items():
                 totals[name] = totals.get(name, 0.0) + gap

@@ -22,12 +22,13 @@ from langchain_cfc.certificates import certify_policy
 from langchain_cfc.decision import decide
 from langchain_cfc.errors import AttainabilityWarning, UnattainableTargetError
 from langchain_cfc.guarantee import AnswerPolicy
+from tests.factories import reload_artifact
+from tests.guarantees.promises import log_wealth
 from tests.lengths import repetitions
 
 from .laws import (
     ALARM,
     ROUND_OFF,
-    Evidence,
     Outcome,
     Reloaded,
     World,
@@ -110,9 +111,7 @@ def certified(
 
 @pytest.mark.long
 @pytest.mark.parametrize(("rate", "least"), [("0.3", 0.02), ("0.5", 0.5)])
-def test_the_certified_wrong_answer_rate_is_seldom_exceeded(
-    rate: str, least: float, world: World, reloaded: Reloaded
-) -> None:
+def test_the_certified_wrong_answer_rate_is_seldom_exceeded(rate: str, least: float, world: World) -> None:
     rng = np.random.default_rng(1)
     features = FeatureMap.parse(FEATURES).fit(world.everything.draws)
     tried, failures, answering, sets_failed = repetitions(150), 0, 0, 0
@@ -120,7 +119,7 @@ def test_the_certified_wrong_answer_rate_is_seldom_exceeded(
         made = certified(world.sample(rng, 100), features, rate)
         if made is None:
             continue
-        artifact = reloaded(made)
+        artifact = reload_artifact(made)
         failures += exceeded(world, artifact, rate)
         # What the same prompts certify about the sets of every level that they chose among, all together.
         sets_failed += any(
@@ -188,9 +187,7 @@ def best_looking_exceeds(
 # failures refute it. With the share of wrong answers itself in place of its p-value, as a control, some group
 # fails far more often.
 @pytest.mark.long
-def test_the_certified_rate_is_seldom_exceeded_in_any_group(
-    reloaded: Reloaded, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_certified_rate_is_seldom_exceeded_in_any_group(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(3)
     tiers = World((0.55, 0.5, 0.5, 0.45), told=1.2)
     features = FeatureMap.parse("group(tier)").fit(tiers.everything.draws)
@@ -207,7 +204,7 @@ def test_the_certified_rate_is_seldom_exceeded_in_any_group(
         return sum(exceeded(tiers, one, rate) for one in artifacts)
 
     tried = repetitions(250)
-    assert not too_often(failures(tried, reloaded), tried, float(delta))
+    assert not too_often(failures(tried, reload_artifact), tried, float(delta))
     monkeypatch.setattr(certificates.policies, "binomial_p_value", plain_share)
     # Loading these would refuse them.
     assert too_often(failures(tried, lambda made: made), tried, float(delta))
@@ -245,9 +242,7 @@ def kept_share(artifact: CalibrationArtifact) -> float:
 
 
 @pytest.mark.long
-def test_the_promise_about_sets_survives_a_policy_with_confidence_only(
-    reloaded: Reloaded, evidence: Evidence
-) -> None:
+def test_the_promise_about_sets_survives_a_policy_with_confidence_only() -> None:
     rng = np.random.default_rng(3)
     tried = repetitions(800)
     before, where_found, after = [], [], []
@@ -264,7 +259,7 @@ def test_the_promise_about_sets_survives_a_policy_with_confidence_only(
                 allow_unattainable=True,
                 **(SURE if confident else {}),
             )
-            gap = kept_share(reloaded(artifact)) - TAU
+            gap = kept_share(reload_artifact(artifact)) - TAU
             try:
                 served = certify_policy(
                     artifact, calibration, certification, max_wrong_rate="0.3", delta=DELTA
@@ -284,12 +279,12 @@ def test_the_promise_about_sets_survives_a_policy_with_confidence_only(
                 where_found.append(gap if found else 0.0)
                 # Sets of more than one answer withheld.
                 test = telling(rng, 20)
-                decisions = decide(reloaded(artifact), test.draws, policy=AnswerPolicy(max_answers=1))
+                decisions = decide(reload_artifact(artifact), test.draws, policy=AnswerPolicy(max_answers=1))
                 shown = decisions.accepted & decisions.answered[:, np.newaxis] & test.correct
                 after.append(float(np.mean(shown.any(axis=1) | decisions.not_certifiable)) - TAU)
-    assert evidence(before, 1.0 - TAU) < ALARM
-    assert evidence(where_found, 1.0 - TAU) > 2 * ALARM
-    assert evidence(after, 1.0 - TAU) > 2 * ALARM
+    assert log_wealth(before, 1.0 - TAU) < ALARM
+    assert log_wealth(where_found, 1.0 - TAU) > 2 * ALARM
+    assert log_wealth(after, 1.0 - TAU) > 2 * ALARM
     assert not too_often(failures[True], tried, float(DELTA))
     assert too_often(failures[False], tried, float(DELTA))
     assert not too_often(certified_too_much, tried, float(DELTA))

@@ -26,7 +26,7 @@ from langchain_cfc.experiments.trials import FIT, JudgedGroups, Trials
 from langchain_cfc.records import with_scores
 from langchain_cfc.splits import split_plan
 from tests.guarantees import laws
-from tests.guarantees.conftest import log_wealth
+from tests.guarantees.promises import log_wealth
 from tests.lengths import repetitions
 from tests.suggestion.worlds import KEPT_ON_ODD, prompts
 

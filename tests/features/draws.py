@@ -1,18 +1,15 @@
-"""Random draws for the tests of this room."""
+"""Random draws for tests of features."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
-import pytest
 
 from langchain_cfc.candidates import CandidateBatch, Scalar
 
 TOPICS = ("capital", "river", "new york", "2020", "true")
 
 
-def random_draws(seed: int, size: int = 40, n: int = 6) -> CandidateBatch:
+def make_draws(seed: int, size: int = 40, n: int = 6) -> CandidateBatch:
     """Draws with ties and without, with metadata of every kind; five prompts in a row have all topics."""
     rng = np.random.default_rng(seed)
     scores = rng.random((size, n))
@@ -30,9 +27,3 @@ def random_draws(seed: int, size: int = 40, n: int = 6) -> CandidateBatch:
         for row in range(size)
     ]
     return CandidateBatch.of(scores, answers, metadata)
-
-
-@pytest.fixture(scope="session")
-def draw() -> Callable[..., CandidateBatch]:
-    """The function above: `draw(seed, size, n)`."""
-    return random_draws

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import pytest
 
 from langchain_cfc import Candidate, PromptRecord
 
 
-def written_prompt(
-    name: str, topic: str, *candidates: tuple[float, str, bool], **changes: Any
-) -> PromptRecord:
+def make_prompt(name: str, topic: str, *candidates: tuple[float, str, bool], **changes: Any) -> PromptRecord:
     """A prompt with candidates (score, text, correct)."""
     made = tuple(Candidate(score=score, text=text, correct=correct) for score, text, correct in candidates)
     return PromptRecord(id=name, input="?", metadata={"topic": topic}, candidates=made, **changes)
 
 
-def random_prompts(
+def make_prompts(
     seed: int,
     size: int,
     *,
@@ -32,7 +29,7 @@ def random_prompts(
     rng = np.random.default_rng(seed)
     scores, correct = rng.random((size, 3)), rng.random((size, 3)) < right
     return [
-        written_prompt(
+        make_prompt(
             f"{prefix}{row}",
             topics[row % len(topics)],
             *((float(scores[row, slot]), str(slot), bool(correct[row, slot])) for slot in range(3)),
@@ -40,15 +37,3 @@ def random_prompts(
         )
         for row in range(size)
     ]
-
-
-@pytest.fixture(scope="session")
-def prompt() -> Callable[..., PromptRecord]:
-    """`prompt(name, topic, (score, text, correct), ...)`, see above."""
-    return written_prompt
-
-
-@pytest.fixture(scope="session")
-def prompts() -> Callable[..., list[PromptRecord]]:
-    """`prompts(seed, size, *, prefix, right, clusters, topics)`, see above."""
-    return random_prompts

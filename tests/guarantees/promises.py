@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 
 import numpy as np
-import pytest
 
 from langchain_cfc import Candidate, PromptRecord
 from langchain_cfc._internal.arrays import FloatArray
 from langchain_cfc.artifact import CalibrationArtifact
+from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.decision import decide
 from langchain_cfc.records import tabulate
 from langchain_cfc.set_rules import parse_set_rule, select_candidates
@@ -19,7 +18,7 @@ from langchain_cfc.set_rules import parse_set_rule, select_candidates
 from .laws import note
 
 
-def synthetic_records(
+def make_prompts(
     rng: np.random.Generator,
     size: int,
     *,
@@ -75,7 +74,7 @@ def synthetic_records(
 
 def promise_gaps(
     artifact: CalibrationArtifact,
-    records: Sequence[PromptRecord],
+    records: Sequence[PromptRecord] | LabelledBatch,
     *,
     alpha: str | None = None,
     marginal: bool = False,
@@ -126,33 +125,3 @@ def log_wealth(gains: Sequence[float] | FloatArray, most: float) -> float:
         squares += gain**2
     note("log_wealth", wealth=wealth, mean=total / len(gains), tried=len(gains), most=most)
     return wealth
-
-
-@pytest.fixture(scope="session")
-def synthetic() -> Callable[..., list[PromptRecord]]:
-    """`synthetic(rng, size, *, n, hopeless, tier, decimals)`, see above."""
-    return synthetic_records
-
-
-@pytest.fixture(scope="session")
-def gaps() -> Callable[..., dict[str, float]]:
-    """`gaps(artifact, records, *, alpha, marginal, set_rule)`, see above."""
-    return promise_gaps
-
-
-@pytest.fixture(scope="session")
-def evidence() -> Callable[[Sequence[float] | FloatArray, float], float]:
-    """`evidence(gains, most)`: the log wealth above."""
-    return log_wealth
-
-
-@pytest.fixture
-def reloaded(tmp_path: Path) -> Callable[[CalibrationArtifact], CalibrationArtifact]:
-    """The artifact that serving sees: saved and loaded."""
-
-    def through_a_file(artifact: CalibrationArtifact) -> CalibrationArtifact:
-        path = tmp_path / "artifact.json"
-        artifact.save(path)
-        return CalibrationArtifact.load(path)
-
-    return through_a_file

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
-import pytest
 
 from langchain_cfc import Candidate, PromptRecord
 
 TOPICS = ("capital", "river")
 
 
-def random_prompts(
+def make_prompts(
     seed: int, size: int, *, n: int = 4, right: float = 0.8, clusters: Sequence[str | None] | None = None
 ) -> list[PromptRecord]:
     """Prompts p0, p1, ... of two topics; a candidate is correct with probability `right`, at any score."""
@@ -33,19 +32,7 @@ def random_prompts(
     ]
 
 
-def changed_score(record: PromptRecord, score: float) -> PromptRecord:
+def with_score(record: PromptRecord, score: float) -> PromptRecord:
     """The same prompt with another score of every candidate."""
     candidates = tuple(one.model_copy(update={"score": score}) for one in record.candidates)
     return record.model_copy(update={"candidates": candidates})
-
-
-@pytest.fixture(scope="session")
-def prompts() -> Callable[..., list[PromptRecord]]:
-    """`prompts(seed, size, *, n, right, clusters)`, see above."""
-    return random_prompts
-
-
-@pytest.fixture(scope="session")
-def rescored() -> Callable[[PromptRecord, float], PromptRecord]:
-    """`rescored(record, score)`, see above."""
-    return changed_score
