@@ -1,0 +1,160 @@
+"""Every private name of LangChain and LangGraph that the package relies on, as their releases have it.
+
+`CHECKED` names the oldest and the newest releases with which these tests passed; `.ci/run` runs them with the
+oldest ones, and with the newest that the registry has.
+"""
+
+from __future__ import annotations
+
+import re
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, TypedDict
+from uuid import uuid4
+
+import pytest
+from langchain.chat_models import init_chat_model
+from langchain_core.language_models import GenericFakeChatModel
+from langchain_core.messages import AIMessage
+from langchain_core.messages.content import create_image_block
+from langchain_core.runnables import RunnableConfig
+from langchain_core.tracers.langchain import LangChainTracer
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import START, StateGraph
+from packaging.version import Version
+
+from langchain_cfc.execution import langgraph_compat
+from langchain_cfc.execution.langgraph_compat import (
+    NOSTREAM,
+    DelegatingChatModel,
+    convert_model_input,
+    copy_with_deferred_settings,
+    detached_from_graph,
+    get_deferred_settings,
+    get_tracing_params,
+    is_generated_block_id,
+    make_message_id,
+)
+
+ROOT = Path(__file__).parents[2]
+CHECKED = {
+    "langchain-core": ("1.2.5", "1.7.2"),
+    "langchain": ("1.2.4", "1.4.7"),
+    "langgraph": ("1.0.10", "1.2.22"),
+}
+
+
+class State(TypedDict, total=False):
+    """State of the graph: the question, and what its only node answers."""
+
+    question: str
+    answer: str
+
+
+def seen_by_node(stream_mode: Any = "messages") -> RunnableConfig:
+    """Return the config that LangGraph hands to a node of a graph that streams and checkpoints."""
+    seen: list[RunnableConfig] = []
+
+    def node(state: State, config: RunnableConfig) -> State:
+        seen.append(config)
+        return {"answer": state["question"]}
+
+    graph = StateGraph(State).add_node("node", node).add_edge(START, "node").compile(InMemorySaver())
+    thread: RunnableConfig = {"configurable": {"thread_id": "1", "own": "setting"}}
+    assert list(graph.stream({"question": "?"}, thread, stream_mode=stream_mode)) is not None
+    return seen[0]
+
+
+def handlers_of(config: RunnableConfig) -> list[Any]:
+    callbacks: Any = config["callbacks"]
+    return [one for one in callbacks.handlers if not isinstance(one, LangChainTracer)]
+
+
+def test_the_oldest_releases_are_those_that_ci_installs() -> None:
+    pinned = dict(
+        line.split("==")
+        for line in (ROOT / ".ci" / "oldest.txt").read_text(encoding="utf-8").split()
+        if "==" in line
+    )
+    for name, (oldest, newest) in CHECKED.items():
+        assert pinned[name] == oldest
+        assert Version(oldest) <= Version(version(name))
+        assert Version(oldest) < Version(newest)
+    dependencies = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    assert re.findall(r'"langchain-core>=([\d.]+),<2"', dependencies) == [CHECKED["langchain-core"][0]]
+
+
+def test_a_graph_hands_down_its_stream_and_its_checkpointer() -> None:
+    config = seen_by_node()
+    assert "checkpoint_ns" in config["configurable"]
+    assert any(name.startswith("__pregel_") for name in config["configurable"])
+    streams = [one for one in handlers_of(config) if type(one).__module__.startswith("langgraph.")]
+    assert len(streams) == 1
+
+
+def test_detached_runs_keep_the_runtime_and_settings_of_their_own() -> None:
+    config = seen_by_node()
+    detached = detached_from_graph(config)
+    # LangGraph's store and context, which code inside may ask for, and what the caller configured.
+    assert set(detached["configurable"]) == {"__pregel_runtime", "thread_id", "own"}
+    assert not handlers_of(detached)
+    assert handlers_of(config), "the config of the node itself stays as it is"
+
+
+@pytest.mark.parametrize("tags", [[NOSTREAM], []])
+def test_the_tag_keeps_models_out_of_streams(tags: list[str]) -> None:
+    model = GenericFakeChatModel(messages=iter([AIMessage("yes indeed")]))
+
+    def node(state: State, config: RunnableConfig) -> State:
+        return {"answer": model.invoke(state["question"], {**config, "tags": tags}).text}
+
+    graph = StateGraph(State).add_node("node", node).add_edge(START, "node").compile()
+    streamed = list(graph.stream({"question": "?"}, stream_mode="messages"))
+    assert bool(streamed) is not bool(tags)
+
+
+def test_a_model_that_is_made_at_each_call_keeps_its_settings_where_they_are_read() -> None:
+    model = init_chat_model("openai:gpt-4o", configurable_fields=["temperature"], seed=3)
+    assert get_deferred_settings(model) == {"model": "openai:gpt-4o", "seed": 3}
+    copy = copy_with_deferred_settings(model, {"model": "openai:gpt-4o-mini"})
+    assert get_deferred_settings(copy) == {"model": "openai:gpt-4o-mini"}
+    assert get_deferred_settings(model) == {"model": "openai:gpt-4o", "seed": 3}
+    assert type(copy) is type(model)
+    assert get_deferred_settings(GenericFakeChatModel(messages=iter([]))) is None
+
+
+def test_a_model_that_delegates_is_the_other_one_to_tracers() -> None:
+    model = GenericFakeChatModel(messages=iter([AIMessage("yes")]))
+    outer = DelegatingChatModel(model=model)
+    assert get_tracing_params(outer) == get_tracing_params(model)
+    assert outer._llm_type == model._llm_type
+    assert outer._identifying_params == model._identifying_params
+    assert outer.invoke("?").text == "yes"
+    assert convert_model_input(outer, "?").to_string() == "?"
+
+
+def test_messages_have_ids_of_their_run() -> None:
+    run_id = uuid4()
+    model = GenericFakeChatModel(messages=iter([AIMessage("yes")]))
+    assert model.invoke("?", {"run_id": run_id}).id == f"{make_message_id(run_id)}-0"
+
+
+def test_ids_of_blocks_that_langchain_makes_are_recognised() -> None:
+    assert is_generated_block_id(create_image_block(url="https://example.org/a.png")["id"])
+    assert not is_generated_block_id("img_1")
+
+
+PRIVATE = re.compile(
+    r"__pregel_|\blanggraph\.[a-z]|_default_config|checkpoint_ns|\._(get_ls_params|convert_input|llm_type)\b"
+)
+
+
+def uses_private_name(path: Path) -> bool:
+    code = re.sub(r"(?m)^\s*(from|import) langgraph.*$|#.*$", "", path.read_text(encoding="utf-8"))
+    return PRIVATE.search(code) is not None
+
+
+def test_all_private_names_are_in_one_module() -> None:
+    folders = [ROOT / "langchain_cfc", *ROOT.glob("integrations/*/src")]
+    using = [path for folder in folders for path in folder.rglob("*.py") if uses_private_name(path)]
+    assert using == [Path(langgraph_compat.__file__)]
