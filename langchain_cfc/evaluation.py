@@ -24,30 +24,33 @@ from langchain_cfc.artifact import CalibrationArtifact, tabulate_held_out
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.certificates import compute_outcomes
 from langchain_cfc.certificates.bounds import clopper_pearson, lower_bound, upper_bound
-from langchain_cfc.decision import Decisions, decide
+from langchain_cfc.certificates.coverage import Outcomes
 from langchain_cfc.errors import FingerprintWarning
-from langchain_cfc.features import GuaranteedWeight, name_records_in_errors
+from langchain_cfc.features import GuaranteedWeight
 from langchain_cfc.records import PromptRecord, Provenance, Records
 from langchain_cfc.thresholds import Level, compute_tau, conformal_rank
 
 
-class _Report(BaseModel):
-    """Base of the reports: frozen, without unknown fields."""
+class ReportData(BaseModel):
+    """Base of all reports: frozen, without infinities and unknown fields."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
-class GroupReport(_Report):
-    """The results under one guaranteed weighting of the test prompts.
+class GroupReport(ReportData):
+    """The results of a method in one group of test prompts, or under one weighting of them.
+
+    `evaluate` measures one split: intervals are two-sided Clopper-Pearson intervals, and those of all groups
+    hold together with confidence 95 % (Bonferroni), approximately, by effective size, for soft groups.
+    `compare` measures many: figures are means over splits, with intervals as in `experiments.Spread`.
 
     Attributes:
-        name: Name of the weighting.
+        name: Name of the group or weighting.
         words: The same for people.
         n: Sum of its weights: a number of prompts for a group.
         coverage: Weighted share of prompts whose returned set holds a correct answer.
         kept_promise: Weighted share covered or flagged as not certifiable: the guaranteed event.
-        kept_promise_ci: Two-sided Clopper-Pearson interval; those of all groups hold together with
-            confidence 95 % (Bonferroni). Approximate, by effective size, for soft groups.
+        kept_promise_ci: Its interval.
         not_certifiable_rate: Weighted share flagged.
         mean_set_size: Weighted mean number of candidates returned.
     """
@@ -62,23 +65,18 @@ class GroupReport(_Report):
     mean_set_size: float
 
 
-class MethodReport(_Report):
-    """The results of one threshold rule over all test prompts.
+class MethodFigures(ReportData):
+    """The figures of a method at one level over all test prompts, in one split or as means over many.
 
     Attributes:
-        coverage: Share of prompts whose returned set holds a correct answer.
-        coverage_ci: Its two-sided 95 % Clopper-Pearson interval.
+        coverage: Share of prompts whose returned set holds a correct answer (the paper's ECR).
+        coverage_ci: Its two-sided 95 % interval; of one split, Clopper and Pearson's.
         kept_promise: Share covered or flagged as not certifiable: the guaranteed event.
         kept_promise_ci: Its interval.
         not_certifiable_rate: Share flagged as not certifiable.
-        not_certifiable_ci: Its interval.
-        refused_rate: Share flagged only because the artifact keeps too few calibration prompts to know the
-            threshold; part of `not_certifiable_rate`.
         abstention_rate: Share of prompts without an answer, flagged ones included.
-        abstention_ci: Its interval.
-        mean_set_size: Mean number of candidates returned.
+        mean_set_size: Mean number of candidates returned (the paper's APSS).
         mean_distinct_answers: Mean number of distinct answers returned.
-        groups: The guaranteed weightings that hold test prompts, in the order of the feature map.
     """
 
     coverage: float
@@ -86,16 +84,49 @@ class MethodReport(_Report):
     kept_promise: float
     kept_promise_ci: tuple[float, float]
     not_certifiable_rate: float
-    not_certifiable_ci: tuple[float, float]
-    refused_rate: float = 0.0
     abstention_rate: float
-    abstention_ci: tuple[float, float]
     mean_set_size: float
     mean_distinct_answers: float
+
+
+class LevelReport(ReportData):
+    """What is measured at one error level, whatever the methods.
+
+    Attributes:
+        alpha: Error level.
+        target_coverage: 1 - alpha.
+        n_calibration: Number of calibration prompts; over several splits its mean, rounded.
+        n_test: Number of test prompts, likewise.
+        n_candidates: Number of candidates per prompt.
+        attainable_coverage: Share of test prompts with a correct candidate that can enter the set.
+    """
+
+    alpha: float
+    target_coverage: float
+    n_calibration: int
+    n_test: int
+    n_candidates: int
+    attainable_coverage: float
+
+
+class MethodReport(MethodFigures):
+    """The results of one threshold rule over all test prompts.
+
+    Attributes:
+        not_certifiable_ci: Interval of the share flagged.
+        refused_rate: Share flagged only because the artifact keeps too few calibration prompts to know the
+            threshold; part of `not_certifiable_rate`.
+        abstention_ci: Interval of the share without an answer.
+        groups: The guaranteed weightings that hold test prompts, in the order of the feature map.
+    """
+
+    not_certifiable_ci: tuple[float, float]
+    refused_rate: float = 0.0
+    abstention_ci: tuple[float, float]
     groups: list[GroupReport]
 
 
-class AnswersReport(_Report):
+class AnswersReport(ReportData):
     """The results of bot mode, where the artifact holds a certified policy.
 
     Attributes:
@@ -120,16 +151,10 @@ class AnswersReport(_Report):
     contradicted: bool
 
 
-class EvaluationReport(_Report):
+class EvaluationReport(LevelReport):
     """The results of an artifact on labelled prompts that it was not calibrated on.
 
     Attributes:
-        alpha: Error level.
-        target_coverage: 1 - alpha.
-        n_calibration: Number of calibration prompts.
-        n_test: Number of test prompts.
-        n_candidates: Number of candidates per prompt.
-        attainable_coverage: Share of test prompts with a correct candidate that can enter the set.
         test_prompts: Which prompts of the records were used, in words.
         artifact_digest: Digest of the artifact.
         guarantee: Kind of the artifact's guarantee: `conditional`, `marginal`, `certified` or `heuristic`.
@@ -142,12 +167,6 @@ class EvaluationReport(_Report):
             own rule flags them, unless it is the marginal one.
     """
 
-    alpha: float
-    target_coverage: float
-    n_calibration: int
-    n_test: int
-    n_candidates: int
-    attainable_coverage: float
     test_prompts: str
     artifact_digest: str
     guarantee: str
@@ -238,14 +257,12 @@ def evaluate(
     labelled, which = tabulate_held_out(artifact, records, "test")
     level = artifact.level(alpha)
     success = artifact.parsed_set_rule.success_scores(labelled, artifact.cap)
-    with name_records_in_errors(labelled.ids):
-        uniforms = artifact.uniforms(labelled)
-        decisions = decide(artifact, labelled.draws, level, uniforms=uniforms)
-    own = _report_method(artifact, labelled, decisions)
+    seen = compute_outcomes(artifact, labelled, level)
+    own = _report_method(artifact, seen)
     methods: dict[str, MethodReport] = {artifact.threshold_rule: own}
     if artifact.threshold_rule != "marginal":
         methods["marginal"] = _report_method(
-            artifact, labelled, decide(artifact, labelled.draws, level, uniforms=uniforms, marginal=True)
+            artifact, compute_outcomes(artifact, labelled, level, marginal=True)
         )
     return EvaluationReport(
         alpha=float(level),
@@ -260,12 +277,11 @@ def evaluate(
         contradicted=_find_contradicted(artifact, level, own, len(labelled)),
         methods=methods,
         answers=_report_answers(artifact, labelled),
-        n_unknown_category=int(artifact.feature_map.has_unknown_category(decisions.features).sum()),
+        n_unknown_category=int(artifact.feature_map.has_unknown_category(seen.decisions.features).sum()),
     )
 
 
 def _report_answers(artifact: CalibrationArtifact, labelled: LabelledBatch) -> AnswersReport | None:
-    """Report bot mode on the test prompts."""
     if artifact.policy is None:
         return None
     certificate = artifact.policy.certificate
@@ -285,26 +301,24 @@ def _report_answers(artifact: CalibrationArtifact, labelled: LabelledBatch) -> A
     )
 
 
-def _report_method(
-    artifact: CalibrationArtifact, labelled: LabelledBatch, decisions: Decisions
-) -> MethodReport:
-    covered: BoolArray = np.any(decisions.accepted & labelled.correct, axis=1)
+def _report_method(artifact: CalibrationArtifact, seen: Outcomes) -> MethodReport:
+    decisions = seen.decisions
     flagged = decisions.not_certifiable
     sizes = decisions.accepted.sum(axis=1).astype(np.float64)
     empty = sizes == 0.0
     return MethodReport(
-        coverage=float(covered.mean()),
-        coverage_ci=_interval(covered),
-        kept_promise=float((covered | flagged).mean()),
-        kept_promise_ci=_interval(covered | flagged),
+        coverage=float(seen.covered.mean()),
+        coverage_ci=_compute_interval(seen.covered),
+        kept_promise=float(seen.kept.mean()),
+        kept_promise_ci=_compute_interval(seen.kept),
         not_certifiable_rate=float(flagged.mean()),
-        not_certifiable_ci=_interval(flagged),
+        not_certifiable_ci=_compute_interval(flagged),
         refused_rate=float(decisions.refused.mean()),
         abstention_rate=float(empty.mean()),
-        abstention_ci=_interval(empty),
+        abstention_ci=_compute_interval(empty),
         mean_set_size=float(sizes.mean()),
         mean_distinct_answers=float(decisions.distinct_answers.mean()),
-        groups=_report_groups(artifact.feature_map.guaranteed_weights()[1:], decisions, covered, sizes),
+        groups=_report_groups(artifact.feature_map.guaranteed_weights()[1:], seen, sizes),
     )
 
 
@@ -337,32 +351,31 @@ def _find_contradicted(
 
 
 def _report_groups(
-    weights: Sequence[GuaranteedWeight], decisions: Decisions, covered: BoolArray, sizes: FloatArray
+    weights: Sequence[GuaranteedWeight], seen: Outcomes, sizes: FloatArray
 ) -> list[GroupReport]:
     """Report the weightings that hold test prompts; their intervals hold together (Bonferroni)."""
-    values = [np.maximum(weight.values(decisions.features), 0.0) for weight in weights]
+    values = [np.maximum(weight.values(seen.decisions.features), 0.0) for weight in weights]
     held = [(weight, of) for weight, of in zip(weights, values, strict=True) if of.any()]
-    flagged = decisions.not_certifiable
     groups = []
     for weight, of in held:
         total = float(of.sum())
         # Kish's effective sample size; for a group the number of prompts.
         effective = total**2 / float(of @ of)
-        kept = float(of @ (covered | flagged)) / total
+        kept = float(of @ seen.kept) / total
         groups.append(
             GroupReport(
                 name=weight.name,
                 words=weight.words,
                 n=total,
-                coverage=float(of @ covered) / total,
+                coverage=float(of @ seen.covered) / total,
                 kept_promise=kept,
                 kept_promise_ci=clopper_pearson(kept * effective, effective, 1.0 - 0.05 / len(held)),
-                not_certifiable_rate=float(of @ flagged) / total,
+                not_certifiable_rate=float(of @ seen.decisions.not_certifiable) / total,
                 mean_set_size=float(of @ sizes) / total,
             )
         )
     return groups
 
 
-def _interval(event: BoolArray) -> tuple[float, float]:
+def _compute_interval(event: BoolArray) -> tuple[float, float]:
     return clopper_pearson(float(event.sum()), float(len(event)))

@@ -79,11 +79,14 @@ def compute_outcomes(
     labelled: LabelledBatch,
     alpha: Level,
     policy: AnswerPolicy = AnswerPolicy(),  # noqa: B008 - frozen
+    *,
+    marginal: bool = False,
 ) -> Outcomes:
     """Decide on labelled prompts with the function that serves, and compare with the labels."""
     with name_records_in_errors(labelled.ids):
+        uniforms = artifact.uniforms(labelled)
         decisions = decide(
-            artifact, labelled.draws, alpha, policy=policy, uniforms=artifact.uniforms(labelled)
+            artifact, labelled.draws, alpha, policy=policy, uniforms=uniforms, marginal=marginal
         )
     covered = np.any(decisions.accepted & labelled.correct, axis=1)
     correct = np.take_along_axis(labelled.correct, decisions.best[:, np.newaxis], axis=1)[:, 0]

@@ -6,6 +6,7 @@ import math
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -42,6 +43,7 @@ from langchain_cfc.scoring import compute_auroc
 from langchain_cfc.set_rules import parse_set_rule
 from langchain_cfc.thresholds import Level, compute_tau, format_alpha
 
+Summarised = TypeVar("Summarised", MethodComparison, GroupComparison)
 METHODS = ("ours", "paper", "outside")
 FEATURES = "hat(mean_score, 5)"
 GROUPS = "bins(mean_score, 5)"
@@ -79,6 +81,19 @@ def compute_standard_error(values: FloatArray, overlap: float) -> float:
     if len(known) < 2:  # noqa: PLR2004 - a deviation takes two
         return 0.0
     return float(known.std(ddof=1)) * math.sqrt(1.0 / len(known) + overlap)
+
+
+def summarise_splits(shape: type[Summarised], figures: dict[str, Spread], **others: Any) -> Summarised:
+    """Return a report of the means over splits of all figures that it has fields for, and their intervals.
+
+    An interval is (0, 1) where a single split does not show how others differ.
+    """
+    fields = {
+        **{name: spread.mean for name, spread in figures.items()},
+        **{f"{name}_ci": spread.interval or (0.0, 1.0) for name, spread in figures.items()},
+    }
+    known = {name: value for name, value in fields.items() if name in shape.model_fields}
+    return shape.model_validate({"figures": figures, **known, **others})
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,29 +140,21 @@ class Summary:
 
     def _build_method(self, method: Method, run: int, alpha: str) -> MethodComparison:
         known = self._compute_spreads(
-            [{name: one.figures[name][run] for name in one.figures} for one in self.measured]
+            [{name: values[run] for name, values in one.figures.items()} for one in self.measured]
         )
         groups = self._build_groups(run)
         if groups:
             # One group for all splits: the smallest of several shares is below all of them by chance.
             worst = min(groups, key=lambda group: group.kept_promise)
             known["worst_group_kept_promise"] = worst.figures["kept_promise"]
-        known = {name: known[name] for name in FIGURES if name in known}
-        return MethodComparison(
+        return summarise_splits(
+            MethodComparison,
+            {name: known[name] for name in FIGURES if name in known},
             family=method.family,
             words=method.words,
             promise=method.promise,
             aims_at_coverage=method.aims_at_coverage,
-            coverage=known["coverage"].mean,
-            coverage_ci=_get_interval(known["coverage"]),
-            kept_promise=known["kept_promise"].mean,
-            kept_promise_ci=_get_interval(known["kept_promise"]),
-            not_certifiable_rate=known["not_certifiable_rate"].mean,
-            abstention_rate=known["abstention_rate"].mean,
-            mean_set_size=known["mean_set_size"].mean,
-            mean_distinct_answers=known["mean_distinct_answers"].mean,
             groups=groups,
-            figures=known,
             gaps=self._build_gaps(run, float(compute_tau(alpha))),
         )
 
@@ -156,22 +163,11 @@ class Summary:
         groups = []
         for number, (name, words) in enumerate(zip(self.groups.names, self.groups.words, strict=True)):
             known = self._compute_spreads(
-                [{key: one.groups[key][run, number] for key in one.groups} for one in self.measured]
+                [{key: values[run, number] for key, values in one.groups.items()} for one in self.measured]
             )
             if "coverage" in known:
-                groups.append(
-                    GroupComparison(
-                        name=name,
-                        words=words,
-                        n=float(np.mean([one.group_sizes[number] for one in self.measured])),
-                        coverage=known["coverage"].mean,
-                        kept_promise=known["kept_promise"].mean,
-                        kept_promise_ci=_get_interval(known["kept_promise"]),
-                        not_certifiable_rate=known["not_certifiable_rate"].mean,
-                        mean_set_size=known["mean_set_size"].mean,
-                        figures=known,
-                    )
-                )
+                size = float(np.mean([one.group_sizes[number] for one in self.measured]))
+                groups.append(summarise_splits(GroupComparison, known, name=name, words=words, n=size))
         return groups
 
     def _build_gaps(self, run: int, tau: float) -> dict[str, Gap]:
@@ -202,11 +198,6 @@ class Summary:
             for name in figures[0]
         }
         return {name: one for name, one in found.items() if one is not None}
-
-
-def _get_interval(found: Spread) -> tuple[float, float]:
-    """Return the interval; all shares where a single split does not show how others differ."""
-    return found.interval or (0.0, 1.0)
 
 
 def _name_property(groups: Groups) -> str:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
-
-from langchain_cfc.evaluation import GroupReport
+from langchain_cfc.evaluation import GroupReport, LevelReport, MethodFigures, ReportData
 
 Family = Literal["ours", "paper", "outside"]
 # One of each kind: more than eight lines or bars side by side cannot be distinguished.
@@ -20,12 +18,6 @@ LEADING = (
     "CFC-FULL",
     "sampling",
 )
-
-
-class ReportData(BaseModel):
-    """Base of all reports on experiments: frozen, without infinities and unknown fields."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class Spread(ReportData):
@@ -51,11 +43,8 @@ class Spread(ReportData):
     splits: int
 
 
-class GroupComparison(GroupReport, allow_inf_nan=False):
-    """Results of one method in one group of test prompts, as means over splits.
-
-    `n` is the mean number of the group's test prompts; `kept_promise_ci` is (0, 1) where a single split
-    defines the kept promise, see `Spread`.
+class GroupComparison(GroupReport):
+    """Results of one method in one group of test prompts, as means over splits; `n` is one as well.
 
     Attributes:
         figures: `coverage`, `kept_promise`, `not_certifiable_rate`, `mean_set_size` and, for methods with
@@ -73,8 +62,8 @@ class Gap(ReportData):
     shortfall: Spread
 
 
-class MethodComparison(ReportData):
-    """Results of one method at one level.
+class MethodComparison(MethodFigures):
+    """Results of one method at one level, as means over splits; see `Spread` for the intervals.
 
     Attributes:
         family: `ours`, `paper` (in the paper's own conventions) or `outside`.
@@ -82,14 +71,6 @@ class MethodComparison(ReportData):
         promise: What it promises, in words.
         aims_at_coverage: Whether kept promises are what it aims at; claim-level back-off aims at sets without
             a wrong candidate.
-        coverage: Mean share of test prompts whose returned set holds a correct answer (the paper's ECR).
-        coverage_ci: Its interval; see `Spread`.
-        kept_promise: Mean share covered or flagged as not certifiable: the guaranteed event.
-        kept_promise_ci: Its interval.
-        not_certifiable_rate: Mean share flagged.
-        abstention_rate: Mean share without an answer, flagged ones included.
-        mean_set_size: Mean number of candidates returned (the paper's APSS).
-        mean_distinct_answers: Mean number of distinct answers returned.
         groups: The groups, from easy to hard where they are bins of difficulty.
         figures: Every figure by name with its spread; `metrics.FIGURES` says what each is.
         gaps: By property of prompts, such as `mean_score` or `group(topic)`.
@@ -99,38 +80,14 @@ class MethodComparison(ReportData):
     words: str
     promise: str
     aims_at_coverage: bool
-    coverage: float
-    coverage_ci: tuple[float, float]
-    kept_promise: float
-    kept_promise_ci: tuple[float, float]
-    not_certifiable_rate: float
-    abstention_rate: float
-    mean_set_size: float
-    mean_distinct_answers: float
     groups: list[GroupComparison]
     figures: dict[str, Spread]
     gaps: dict[str, Gap]
 
 
-class LevelComparison(ReportData):
-    """Results of all methods at one level.
+class LevelComparison(LevelReport):
+    """Results of all methods at one level, by name of the method."""
 
-    Attributes:
-        alpha: Error level.
-        target_coverage: 1 - alpha.
-        n_calibration: Mean number of calibration prompts, rounded.
-        n_test: Mean number of test prompts, rounded.
-        n_candidates: Number of candidates per prompt.
-        attainable_coverage: Mean share of test prompts with a correct candidate.
-        methods: By name.
-    """
-
-    alpha: float
-    target_coverage: float
-    n_calibration: int
-    n_test: int
-    n_candidates: int
-    attainable_coverage: float
     methods: dict[str, MethodComparison]
 
     def list_leading(self) -> list[str]:

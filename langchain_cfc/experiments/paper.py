@@ -91,8 +91,9 @@ from pydantic import Field, ValidationInfo, computed_field, field_validator
 from langchain_cfc._internal.arrays import FloatArray
 from langchain_cfc.candidates import CandidateBatch, LabelledBatch
 from langchain_cfc.errors import InputError
+from langchain_cfc.evaluation import ReportData
 from langchain_cfc.experiments.compare import Summary
-from langchain_cfc.experiments.comparison_report import LevelComparison, ReportData
+from langchain_cfc.experiments.comparison_report import LevelComparison
 from langchain_cfc.experiments.methods import Method, Pool, Split, list_paper_methods
 from langchain_cfc.experiments.metrics import Groups, make_groups
 from langchain_cfc.experiments.splits import (

@@ -20,7 +20,7 @@ from langchain_cfc.calibration.checks import smallest_size
 from langchain_cfc.candidates import LabelledBatch, check_unweighted
 from langchain_cfc.certificates.bounds import clopper_pearson
 from langchain_cfc.errors import InputError
-from langchain_cfc.experiments.comparison_report import ReportData
+from langchain_cfc.evaluation import ReportData
 from langchain_cfc.features import FeatureMap
 from langchain_cfc.splits import split_plan
 from langchain_cfc.thresholds import Level, compute_tau, conformal_rank, format_alpha

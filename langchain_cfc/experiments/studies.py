@@ -19,8 +19,9 @@ from typing import Literal, TypeAlias
 
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.errors import InputError
+from langchain_cfc.evaluation import ReportData
 from langchain_cfc.experiments.compare import compare
-from langchain_cfc.experiments.comparison_report import ComparisonReport, LevelComparison, ReportData
+from langchain_cfc.experiments.comparison_report import ComparisonReport, LevelComparison
 from langchain_cfc.experiments.methods import get_methods
 from langchain_cfc.experiments.paper import PublishedCell, published_cells
 from langchain_cfc.experiments.splits import Progress, hide_progress

@@ -42,8 +42,8 @@ from langchain_cfc.calibration import CalibrationConfig
 from langchain_cfc.calibration.checks import check_answers, is_attainable, smallest_alpha
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.errors import CalibrationError, InputError, UnattainableTargetError
+from langchain_cfc.evaluation import ReportData
 from langchain_cfc.experiments.compare import compute_standard_error
-from langchain_cfc.experiments.comparison_report import ReportData
 from langchain_cfc.experiments.methods import CAP
 from langchain_cfc.experiments.splits import Progress, hide_progress, measure_splits
 from langchain_cfc.experiments.trials import (
