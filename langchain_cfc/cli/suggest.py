@@ -21,7 +21,7 @@ from langchain_cfc.cli._format import (
     report_errors,
 )
 from langchain_cfc.cli._options import DATASET, FirstCandidates, Jobs, TestFraction, split_option
-from langchain_cfc.experiments import JudgedOption, Option, Suggestion
+from langchain_cfc.experiments import Suggestion
 
 # Rows of the table; the JSON holds all options.
 _MOST_SHOWN = 10
@@ -110,11 +110,9 @@ def _print_suggestion(console: Console, found: Suggestion) -> None:
     more = len(found.options) - _MOST_SHOWN
     if more > 0:
         console.print(f"[dim]and {more} more; --json shows all[/]")
-    console.print(f"\n[bold]{escape(_format_option(found.options[0]))}[/]: {escape(found.reason)}")
+    console.print(f"\n[bold]{escape(found.options[0].words)}[/]: {escape(found.reason)}")
     if found.runner_up is not None:
-        console.print(
-            f"\nRunner-up {escape(_format_option(found.options[1]))}: {escape(found.runner_up.lost)}"
-        )
+        console.print(f"\nRunner-up {escape(found.options[1].words)}: {escape(found.runner_up.lost)}")
     console.print()
     for note in found.notes:
         console.print(f"- {escape(note)}")
@@ -136,7 +134,7 @@ def _make_options_table(found: Suggestion) -> Table:
         style = "bold" if place == 1 else ""
         table.add_row(
             str(place),
-            f"{escape(_format_option(one))} [not bold][dim]({format_group(one.group)})[/][/]",
+            f"{escape(one.words)} [not bold][dim]({format_group(one.group)})[/][/]",
             f"{100 * one.gap:.1f}",
             f"{one.size:.2f}",
             f"{100 * one.kept_promise:.0f}",
@@ -144,7 +142,3 @@ def _make_options_table(found: Suggestion) -> Table:
             style=style,
         )
     return table
-
-
-def _format_option(one: JudgedOption) -> str:
-    return Option(one.features, one.set_rule, tuple(one.combine) if one.combine else None).words

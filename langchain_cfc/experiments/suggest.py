@@ -30,8 +30,9 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -44,27 +45,26 @@ from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.errors import CalibrationError, InputError, UnattainableTargetError
 from langchain_cfc.evaluation import ReportData
 from langchain_cfc.experiments.compare import compute_standard_error
-from langchain_cfc.experiments.methods import CAP
+from langchain_cfc.experiments.methods import CAP, Pool
 from langchain_cfc.experiments.splits import Progress, hide_progress, measure_splits
 from langchain_cfc.experiments.trials import (
     DEFAULT_SET_RULES,
     FEWEST_IN_GROUP,
     FIT,
     TEST,
-    JudgedGroups,
     Option,
-    SelectionPrompts,
     TrialResult,
     Trials,
     find_redundant_verifiers,
     get_first_line,
     list_default_maps,
+    make_judged_groups,
     tabulate_verifiers,
 )
 from langchain_cfc.features import FeatureMap, name_records_in_errors
 from langchain_cfc.records import PromptRecord, Provenance, Records
 from langchain_cfc.set_rules import parse_set_rule
-from langchain_cfc.splits import split_plan
+from langchain_cfc.splits import digest_ids, split_plan
 from langchain_cfc.thresholds import Level, compute_tau, format_alpha
 
 OVERLAP = TEST / (1.0 - TEST)
@@ -74,21 +74,7 @@ MOST_WITHHELD = 0.5
 BEST_FEW = 3
 
 
-class _NamedOption(ReportData):
-    """An option as reports show it.
-
-    Attributes:
-        features: The feature map.
-        set_rule: The set rule.
-        combine: Verifiers whose raw outputs made the score; None for the recorded score.
-    """
-
-    features: str
-    set_rule: str
-    combine: list[str] | None
-
-
-class JudgedOption(_NamedOption):
+class JudgedOption(Option):
     """Results of an option over the inner splits.
 
     Attributes:
@@ -112,8 +98,13 @@ class JudgedOption(_NamedOption):
     not_certifiable_rate: float
     abstention_rate: float
 
+    @property
+    def fitted_numbers(self) -> int:
+        """How complex the option is: features, and verifiers to be combined."""
+        return self.columns + len(self.combine or ())
 
-class RunnerUp(_NamedOption):
+
+class RunnerUp(Option):
     """The option that the rule would have chosen without the winner.
 
     Attributes:
@@ -209,10 +200,8 @@ class Suggestion(ReportData):
 class OptionResult:
     """An option with its results on the selection prompts."""
 
-    option: Option
     shown: JudgedOption
     sizes: FloatArray  # (J,) the option's size in each split
-    withheld: float  # mean share flagged of the prompts that have a correct candidate
 
     @classmethod
     def from_trials(
@@ -224,26 +213,18 @@ class OptionResult:
             warnings.simplefilter("ignore", RuntimeWarning)  # a group that no split tests
             means = np.nanmean(kept, axis=0)
         worst = int(np.nanargmin(means))
-        shown = JudgedOption(
-            features=option.features,
-            set_rule=option.set_rule,
-            combine=None if option.combine is None else list(option.combine),
-            columns=max(one.columns for one in tried),
-            gap=max(0.0, tau - float(means[worst])),
-            gap_error=compute_standard_error(kept[:, worst], OVERLAP),
-            group=words[worst],
-            size=float(np.mean([one.size for one in tried])),
-            kept_promise=float(np.mean([one.kept_promise for one in tried])),
-            not_certifiable_rate=float(np.mean([one.flagged for one in tried])),
-            abstention_rate=float(np.mean([one.abstained for one in tried])),
+        figures = {name: np.array([one.figures[name] for one in tried]) for name in tried[0].figures}
+        shown = JudgedOption.model_validate(
+            {
+                **dict(option),
+                **{name: float(values.mean()) for name, values in figures.items()},
+                "columns": max(one.columns for one in tried),
+                "gap": max(0.0, tau - float(means[worst])),
+                "gap_error": compute_standard_error(kept[:, worst], OVERLAP),
+                "group": words[worst],
+            }
         )
-        sizes = np.array([one.size for one in tried])
-        return cls(option, shown, sizes, float(np.mean([one.withheld for one in tried])))
-
-    @property
-    def fitted_numbers(self) -> int:
-        """How complex the option is: features, and verifiers to be combined."""
-        return self.shown.columns + len(self.option.combine or ())
+        return cls(shown, figures["size"])
 
 
 @dataclass(frozen=True, eq=False)
@@ -254,7 +235,7 @@ class Choice:
     least: OptionResult  # the option of smallest gap
     near: list[OptionResult]  # those within the tolerance of it
     smallest: OptionResult  # of those, the one of smallest size
-    alike: list[OptionResult]  # those whose size cannot be told from it
+    alike: list[OptionResult]  # those whose size is statistically indistinguishable from it
 
     @classmethod
     def choose(cls, options: Sequence[OptionResult], tolerance: float) -> Choice:
@@ -271,7 +252,7 @@ class Choice:
         # Errors of differences do not grow with size: an option no larger than one of these is one, too.
         largest = max(one.shown.size for one in alike)
         alike = [one for one in near if one.shown.size <= largest]
-        best = min(alike, key=lambda one: (one.fitted_numbers, one.shown.size))
+        best = min(alike, key=lambda one: (one.shown.fitted_numbers, one.shown.size))
         return cls(best, least, near, smallest, alike)
 
 
@@ -284,9 +265,8 @@ def rank_options(options: Sequence[OptionResult], tolerance: float) -> list[Opti
     """Order all options: what the rule chooses, what it would choose without that, and so on."""
     left, order = list(options), []
     while left:
-        best = Choice.choose(left, tolerance).best
-        order.append(best)
-        left = [one for one in left if one is not best]
+        order.append(Choice.choose(left, tolerance).best)
+        left.remove(order[-1])
     return order
 
 
@@ -294,9 +274,9 @@ def explain_choice(choice: Choice, options: int, tolerance: float, tau: float) -
     """Explain in two or three sentences why the winner won."""
     best, smallest = choice.best.shown, choice.smallest.shown
     gap = (
-        f"Its worst group ({best.group}) falls short of {100 * tau:g} % by {to_points(best.gap)} points; "
-        f"the smallest gap of {options} options is {to_points(choice.least.shown.gap)}, and a standard error "
-        f"{to_points(tolerance)}."
+        f"Its worst group ({best.group}) falls short of {100 * tau:g} % by {_to_points(best.gap)} points; "
+        f"the smallest gap of {options} options is {_to_points(choice.least.shown.gap)}, and a standard "
+        f"error {_to_points(tolerance)}."
     )
     if len(choice.near) == 1:
         return f"{gap} No other is within that of it."
@@ -307,11 +287,12 @@ def explain_choice(choice: Choice, options: int, tolerance: float, tau: float) -
     if len(choice.alike) == 1:
         return f"{gap} {size}: this one."
     others = len(choice.alike) - 1
+    alike = f"{pluralize(others, 'other')} {'is' if others == 1 else 'are'} statistically indistinguishable"
     if choice.best is choice.smallest:
-        return f"{gap} {size}: this one. {others} more, no simpler, cannot be told from it by their sizes."
+        return f"{gap} {size}: this one is selected; {alike} in set size and no simpler."
     return (
-        f"{gap} {size}. {others} more cannot be told from it by their sizes, and this, with {best.size:.2f}, "
-        f"is the simplest of them: {pluralize(best.columns, 'feature')}."
+        f"{gap} {size}. {alike} in set size, and the one selected, with {best.size:.2f}, is the simplest of "
+        f"them: {pluralize(best.columns, 'feature')}."
     )
 
 
@@ -320,28 +301,27 @@ def explain_loss(choice: Choice, other: OptionResult, tolerance: float) -> str:
     best, its = choice.best.shown, other.shown
     if other not in choice.near:
         return (
-            f"Its gap of {to_points(its.gap)} points ({its.group}) is more than a standard error of "
-            f"{to_points(tolerance)} above the smallest, {to_points(choice.least.shown.gap)}."
+            f"Its gap of {_to_points(its.gap)} points ({its.group}) is more than a standard error of "
+            f"{_to_points(tolerance)} above the smallest, {_to_points(choice.least.shown.gap)}."
         )
     if other not in choice.alike:
         return (
-            f"Its gap of {to_points(its.gap)} points is within a standard error of the smallest as well, but "
-            f"it shows {its.size:.2f} answers a prompt where {choice.smallest.shown.size:.2f} do."
+            f"Its gap of {_to_points(its.gap)} points is within a standard error of the smallest as well, "
+            f"but it shows {its.size:.2f} answers a prompt where {choice.smallest.shown.size:.2f} do."
         )
-    if other.fitted_numbers > choice.best.fitted_numbers:
+    if its.fitted_numbers > best.fitted_numbers:
         return (
-            f"By its gap of {to_points(its.gap)} points and its {its.size:.2f} answers a prompt it cannot "
-            f"be told from the winner, but it fits {other.fitted_numbers} numbers where "
-            f"{choice.best.fitted_numbers} do."
+            f"Its gap of {_to_points(its.gap)} points and its {its.size:.2f} answers a prompt are "
+            f"statistically indistinguishable from the winner's, but it fits {its.fitted_numbers} numbers "
+            f"where {best.fitted_numbers} do."
         )
     return (
-        f"As simple, with a gap of {to_points(its.gap)} points, it shows {its.size:.2f} answers a prompt "
+        f"As simple, with a gap of {_to_points(its.gap)} points, it shows {its.size:.2f} answers a prompt "
         f"where {best.size:.2f} do."
     )
 
 
-def to_points(share: float) -> str:
-    """Write a share in points of a hundred."""
+def _to_points(share: float) -> str:
     return f"{100 * share:.1f}"
 
 
@@ -349,7 +329,7 @@ def to_points(share: float) -> str:
 class OptionJudge:
     """Tries options on the selection prompts."""
 
-    trials: Trials  # options are put in when they are tried
+    trials: Trials
     splits: int
     jobs: int
     progress: Progress
@@ -399,13 +379,9 @@ class OptionJudge:
 
     def select_maps(self, maps: Sequence[str]) -> list[str]:
         """Return the feature maps that can be fitted on the selection prompts."""
-        problems = {text: self._find_problem(text) for text in maps}
-        for text, problem in problems.items():
-            if problem is not None:
-                self._reject(text, problem)
-        return [text for text, problem in problems.items() if problem is None]
+        return [text for text in maps if self._can_fit(text)]
 
-    def _find_problem(self, feature_text: str) -> str | None:
+    def _can_fit(self, feature_text: str) -> bool:
         pool = self.trials.pool
         try:
             needed = FeatureMap.parse(feature_text).needs_answers
@@ -413,29 +389,29 @@ class OptionJudge:
             with name_records_in_errors(pool.labelled.ids):
                 pool.compute_features(feature_text, np.arange(len(pool.labelled)))
         except InputError as error:
-            return get_first_line(error)
-        return None
+            self._reject(feature_text, get_first_line(error))
+            return False
+        return True
 
     def try_options(self, options: Sequence[Option]) -> list[OptionResult]:
         """Try options on every inner split; return those that can be used."""
-        trials = replace(self.trials, options=tuple(options))
-        seen = measure_splits(trials.measure_split, self.splits, self.jobs, self.progress) if options else []
-        tau = float(compute_tau(trials.alpha))
+        trials, tau = self.trials, float(compute_tau(self.trials.alpha))
+        measure = partial(trials.measure_split, options)
+        seen = measure_splits(measure, self.splits, self.jobs, self.progress) if options else []
         judged = []
-        for place, option in enumerate(options):
-            found = [trial[place] for trial in seen]
+        for option, found in zip(options, zip(*seen, strict=True), strict=True):
+            tried = [one for one in found if isinstance(one, TrialResult)]
             failed = next((one for one in found if isinstance(one, str)), None)
             if failed is not None:
                 self._reject(option.words, failed)
                 continue
-            tried = [one for one in found if isinstance(one, TrialResult)]
             one = OptionResult.from_trials(option, tried, trials.groups.words, tau)
-            if one.withheld > MOST_WITHHELD:
-                share = format_percent(one.withheld)
+            withheld = float(np.mean([trial.withheld for trial in tried]))
+            if withheld > MOST_WITHHELD:
                 self._reject(
                     option.words,
-                    f"flags {share} of the prompts that have a correct candidate: too few prompts for "
-                    f"{pluralize(one.shown.columns, 'feature')} at this level",
+                    f"flags {format_percent(withheld)} of the prompts that have a correct candidate: too few "
+                    f"prompts for {pluralize(one.shown.columns, 'feature')} at this level",
                 )
             else:
                 judged.append(one)
@@ -522,104 +498,94 @@ def suggest(
     rules = tuple(dict.fromkeys(parse_set_rule(one).text for one in set_rules or DEFAULT_SET_RULES))
     if provenance is None and isinstance(records, Records):
         provenance = records.provenance
-    table, left_out = tabulate_verifiers(records, verifiers, n=n, provenance=provenance)
-    prompts = SelectionPrompts.from_table(table, plan)
-    same = find_redundant_verifiers(prompts.pool.labelled)
+    table, notes = tabulate_verifiers(records, verifiers, n=n, provenance=provenance)
+    rows = plan.rows(table)
+    part = table.take(rows["fit"])
+    if not len(part):
+        msg = (
+            "there are no prompts to select on, for the fit split is empty: raise fit_fraction, or bring "
+            "more records (a cluster is never split, so many clusters are needed)"
+        )
+        raise CalibrationError(msg)
+    # Of the other parts only ids and clusters are read.
+    pool = Pool(part.take(plan.one_per_cluster(part)))
+    calibration = len(plan.one_per_cluster(table.take(rows["calibration"])))
+    same = find_redundant_verifiers(pool.labelled)
     # Each verifier alone, and all together; the recorded score is tried anyway.
-    combined: list[tuple[str, ...]] = [(name,) for name in table.raw if name not in same]
-    combined += [tuple(table.raw)] if len(table.raw) > 1 else []
-    left_out += [
+    combined = [[name] for name in table.raw if name not in same]
+    combined += [list(table.raw)] if len(table.raw) > 1 else []
+    groups, few = make_judged_groups(pool, judge)
+    trials = Trials(pool, groups, level, plan.seed, FIT if combined else 0.0)
+    option_judge = OptionJudge(trials, splits, jobs, progress, provenance)
+    within_reach = option_judge.select_set_rules(rules)
+    usable = option_judge.select_maps(list_default_maps(pool.draws) if maps is None else maps)
+    judged = option_judge.try_options(
+        [Option(features=text, set_rule=rule) for text in usable for rule in within_reach]
+    )
+    if combined and judged:
+        best = [one.shown for one in rank_options(judged, compute_tolerance(judged))[:BEST_FEW]]
+        judged += option_judge.try_options(
+            [
+                Option(features=one.features, set_rule=one.set_rule, combine=names)
+                for one in best
+                for names in combined
+            ]
+        )
+    if not judged:
+        raise option_judge.make_error()
+    notes += [
         f"The verifier {name!r} was not tried alone: it orders candidates as the recorded score does."
         for name in same
     ]
-    option_judge = OptionJudge(
-        Trials(
-            prompts.pool,
-            JudgedGroups.from_pool(prompts.pool, judge),
-            (),
-            level,
-            plan.seed,
-            FIT if combined else 0.0,
+    notes += [
+        (
+            "The gap of what was chosen is flattered, for it was chosen by it. The promise is not: no prompt "
+            "selected on calibrates."
         ),
-        splits,
-        jobs,
-        progress,
-        provenance,
-    )
-    within_reach = option_judge.select_set_rules(rules)
-    usable = option_judge.select_maps(list_default_maps(prompts.pool.draws) if maps is None else maps)
-    judged = option_judge.try_options([Option(text, rule) for text in usable for rule in within_reach])
-    if combined and judged:
-        few = [one.option for one in rank_options(judged, compute_tolerance(judged))[:BEST_FEW]]
-        judged += option_judge.try_options([replace(one, combine=names) for one in few for names in combined])
-    if not judged:
-        raise option_judge.make_error()
-    return _make_suggestion(
-        option_judge, judged, prompts, n, [*left_out, *_list_notes(option_judge, prompts)]
-    )
-
-
-def _make_suggestion(
-    option_judge: OptionJudge,
-    judged: list[OptionResult],
-    prompts: SelectionPrompts,
-    n: int | None,
-    notes: list[str],
-) -> Suggestion:
-    trials, plan = option_judge.trials, prompts.plan
-    tolerance, tau = compute_tolerance(judged), float(compute_tau(trials.alpha))
-    order = rank_options(judged, tolerance)
-    choice = Choice.choose(judged, tolerance)
-    best = choice.best.shown
-    runner_up = None
-    if len(order) > 1:
-        second = order[1].shown
-        runner_up = RunnerUp(
-            features=second.features,
-            set_rule=second.set_rule,
-            combine=second.combine,
-            lost=explain_loss(choice, order[1], tolerance),
+        (
+            f"About {option_judge.calibration_size} prompts calibrate in each inner split, and {calibration} "
+            "will later: features that are many flag more here than they will."
+        ),
+    ]
+    if few:
+        notes.append(
+            f"Groups with fewer than {FEWEST_IN_GROUP} selection prompts were not judged by: {few}. A larger "
+            "fit_fraction, or more records, would show them."
         )
-    found = Suggestion(
-        alpha=trials.alpha,
-        target_coverage=tau,
-        features=best.features,
-        set_rule=best.set_rule,
-        combine=best.combine,
-        reason=explain_choice(choice, len(judged), tolerance, tau),
-        runner_up=runner_up,
-        options=[one.shown for one in order],
+    clustered = len(part) - len(pool.labelled)
+    if clustered:
+        notes.append(f"{clustered} selection prompts were left out: of each cluster one takes part.")
+    return Suggestion(
+        alpha=level,
+        **_choose(judged, float(compute_tau(level))),
         unusable=option_judge.unusable,
         notes=notes,
-        prompts=len(prompts.pool.labelled),
-        digest=prompts.digest,
-        groups=len(trials.groups.words),
-        tolerance=tolerance,
-        splits=option_judge.splits,
+        prompts=len(pool.labelled),
+        digest=digest_ids(part.ids),
+        groups=len(groups.words),
+        splits=splits,
         n=n,
         seed=plan.seed,
         fit_fraction=plan.fit,
         test_fraction=plan.test,
         certification_fraction=plan.certification,
         command="",
-    )
-    return found.for_records(["RECORDS"])
+    ).for_records(["RECORDS"])
 
 
-def _list_notes(option_judge: OptionJudge, prompts: SelectionPrompts) -> Iterable[str]:
-    yield (
-        "The gap of what was chosen is flattered, for it was chosen by it. The promise is not: no prompt "
-        "selected on calibrates."
-    )
-    yield (
-        f"About {option_judge.calibration_size} prompts calibrate in each inner split, and "
-        f"{prompts.calibration} will later: features that are many flag more here than they will."
-    )
-    few = option_judge.trials.groups.left_out
-    if few:
-        yield (
-            f"Groups with fewer than {FEWEST_IN_GROUP} selection prompts were not judged by: {few}. A larger "
-            "fit_fraction, or more records, would show them."
-        )
-    if prompts.clustered:
-        yield f"{prompts.clustered} selection prompts were left out: of each cluster one takes part."
+def _choose(judged: list[OptionResult], tau: float) -> dict[str, Any]:
+    """Return the fields of a `Suggestion` that the rule decides."""
+    tolerance = compute_tolerance(judged)
+    choice, order = Choice.choose(judged, tolerance), rank_options(judged, tolerance)
+    best, *others = (Option(**one.shown.model_dump(include=set(Option.model_fields))) for one in order)
+    runner_up = None
+    if others:
+        runner_up = RunnerUp(**dict(others[0]), lost=explain_loss(choice, order[1], tolerance))
+    return {
+        **dict(best),
+        "target_coverage": tau,
+        "reason": explain_choice(choice, len(judged), tolerance, tau),
+        "runner_up": runner_up,
+        "options": [one.shown for one in order],
+        "tolerance": tolerance,
+    }

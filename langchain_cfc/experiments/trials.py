@@ -11,11 +11,18 @@ import numpy as np
 from langchain_cfc._internal.arrays import FloatArray, IntArray
 from langchain_cfc.candidates import CandidateBatch, LabelledBatch
 from langchain_cfc.errors import CalibrationError, InputError, ThresholdError
+from langchain_cfc.evaluation import ReportData
 from langchain_cfc.experiments.methods import OURS, Pool, Split, ThresholdMethod
-from langchain_cfc.experiments.metrics import Outcomes, list_category_terms, make_groups, make_property_groups
+from langchain_cfc.experiments.metrics import (
+    Groups,
+    Outcomes,
+    list_category_terms,
+    make_groups,
+    make_property_groups,
+)
 from langchain_cfc.features import name_records_in_errors
 from langchain_cfc.records import PromptRecord, Provenance, Records, tabulate, tabulate_raw
-from langchain_cfc.splits import Part, SplitPlan, digest_ids, split_plan
+from langchain_cfc.splits import Part, split_plan
 
 # Few, and unlike each other: the more options there are, the luckier the luckiest one is.
 DEFAULT_MAPS = {
@@ -46,8 +53,7 @@ FIT = 0.25
 FEWEST_IN_GROUP = 20
 
 
-@dataclass(frozen=True)
-class Option:
+class Option(ReportData):
     """One combination of feature map, set rule and verifiers to calibrate with.
 
     Attributes:
@@ -58,7 +64,7 @@ class Option:
 
     features: str
     set_rule: str
-    combine: tuple[str, ...] | None = None
+    combine: list[str] | None = None
 
     @property
     def words(self) -> str:
@@ -94,30 +100,23 @@ def _is_monotone(scores: FloatArray, outputs: FloatArray) -> bool:
     return any(bool((ordered[1:] >= ordered[:-1]).all()) for ordered in rising)
 
 
-@dataclass(frozen=True, eq=False)
-class JudgedGroups:
-    """The groups that gaps are looked for in, the same for every option."""
+def make_judged_groups(pool: Pool, judge: Sequence[str] | None) -> tuple[Groups, int]:
+    """Return the groups that gaps are looked for in, and how many have too few prompts to be judged by.
 
-    words: tuple[str, ...]  # P groups in words, all prompts first
-    member: FloatArray  # (M, P) 1.0 where a selection prompt is in a group
-    left_out: int  # number of groups with too few prompts to be judged
-
-    @classmethod
-    def from_pool(cls, pool: Pool, judge: Sequence[str] | None) -> JudgedGroups:
-        """Group selection prompts along every known property, or by the feature texts in `judge`."""
-        draws = pool.draws
-        with name_records_in_errors(pool.labelled.ids):
-            along = (
-                make_property_groups(draws)
-                if judge is None
-                else [make_groups(text, draws, draws) for text in judge]
-            )
-        words = ["all prompts", *(words for groups in along for words in groups.words)]
-        member = np.column_stack([np.ones(len(draws)), *(groups.member for groups in along)])
-        enough = member.sum(axis=0) >= FEWEST_IN_GROUP
-        enough[0] = True
-        kept = tuple(one for one, there in zip(words, enough.tolist(), strict=True) if there)
-        return cls(kept, member[:, enough], int((~enough).sum()))
+    All prompts come first, then groups along every known property, or by the feature texts in `judge`.
+    """
+    draws = pool.draws
+    with name_records_in_errors(pool.labelled.ids):
+        if judge is None:
+            along = make_property_groups(draws)
+        else:
+            along = tuple(make_groups(text, draws, draws) for text in judge)
+    words = ("all prompts", *(words for groups in along for words in groups.words))
+    member = np.column_stack([np.ones(len(draws)), *(groups.member for groups in along)])
+    enough = member.sum(axis=0) >= FEWEST_IN_GROUP
+    enough[0] = True
+    judged = tuple(one for one, there in zip(words, enough.tolist(), strict=True) if there)
+    return Groups("", judged, judged, member[:, enough]), int((~enough).sum())
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,16 +125,13 @@ class TrialResult:
 
     kept: FloatArray  # (P,) kept promise of each group; NaN for a group without test prompts
     columns: int  # number of features
-    size: float  # mean number of distinct answers shown; n for a flagged prompt
-    kept_promise: float  # share covered or flagged
-    flagged: float  # share flagged
-    abstained: float  # share without an answer
     withheld: float  # share flagged of the prompts that have a correct candidate; 0 where none has
+    figures: dict[str, float]  # those of `JudgedOption` that are means over splits
 
 
 @dataclass(frozen=True, eq=False)
 class Trials:
-    """Options, and the prompts to try them on.
+    """The prompts that options are tried on, and how.
 
     Feature maps are fitted on all selection prompts, as `calibrate` will: of those tested on they see scores,
     answers and metadata, but no label. A combination of verifiers learns from labels, and has a part of each
@@ -143,13 +139,12 @@ class Trials:
     """
 
     pool: Pool  # M selection prompts, one of each cluster
-    groups: JudgedGroups
-    options: tuple[Option, ...]
+    groups: Groups  # P groups of them
     alpha: str
     seed: str
     fit: float  # share of the prompts not tested on that fits combinations
 
-    def measure_split(self, number: int) -> tuple[TrialResult | str, ...]:
+    def measure_split(self, options: Sequence[Option], number: int) -> list[TrialResult | str]:
         """Return the results of every option on inner split `number`, or why the option cannot be used."""
         rows = split_plan(f"{self.seed}/{number}", fit=self.fit, test=TEST).rows(self.pool.labelled)
         asked: tuple[Part, ...] = ("calibration", "test", *(("fit",) if self.fit else ()))
@@ -159,84 +154,52 @@ class Trials:
                 "fit_fraction, or bring more records"
             )
             raise CalibrationError(msg)
-        splits: dict[tuple[str, ...] | None, Split] = {}
-        return tuple(self._try_option(option, rows, splits) for option in self.options)
+        splits: dict[tuple[str, ...], Split] = {}
+        return [self._try_option(option, rows, splits) for option in options]
 
     def _try_option(
-        self, option: Option, rows: dict[Part, IntArray], splits: dict[tuple[str, ...] | None, Split]
+        self, option: Option, rows: dict[Part, IntArray], splits: dict[tuple[str, ...], Split]
     ) -> TrialResult | str:
-        combine = option.combine
+        combine = tuple(option.combine or ())
+        method = ThresholdMethod(
+            option.words,
+            "",
+            "",
+            "ours",
+            rule="conditional",
+            convention=OURS,
+            set_rule=option.set_rule,
+            features=option.features,
+        )
         try:
             if combine not in splits:
-                pool = self.pool if combine is None else self.pool.combine(combine, rows["fit"])
+                pool = self.pool.combine(combine, rows["fit"]) if combine else self.pool
                 everything = np.arange(len(pool.labelled))  # feature maps are fitted on all of them
                 splits[combine] = Split(pool, everything, rows["calibration"], rows["test"], "1", "all")
             split = splits[combine]
-            method = ThresholdMethod(
-                option.words,
-                "",
-                "",
-                "ours",
-                rule="conditional",
-                convention=OURS,
-                set_rule=option.set_rule,
-                features=option.features,
-            )
             made = method.make(split, self.alpha)
         except (InputError, CalibrationError, ThresholdError) as error:
             return get_first_line(error)
         seen = Outcomes.from_outputs([made], split.test_correct)
         kept, flagged = seen.kept[0], seen.flagged[0]
-        inside = self.groups.member[split.test]
-        with np.errstate(invalid="ignore", divide="ignore"):
-            by_group = (kept @ inside) / inside.sum(axis=0)
         attainable = split.pool.attainable[split.test]
         return TrialResult(
-            kept=np.asarray(by_group, dtype=np.float64),
+            kept=self.groups.take(split.test).compute_means(kept),
             columns=split.compute_features(option.features, "fit").shape[1],
-            size=float(np.where(flagged, split.pool.draws.n, seen.distinct[0]).mean()),
-            kept_promise=float(kept.mean()),
-            flagged=float(flagged.mean()),
-            abstained=float((seen.sizes[0] == 0).mean()),
             withheld=float((flagged & attainable).sum() / max(int(attainable.sum()), 1)),
+            figures={
+                # A flagged prompt counts as all its candidates.
+                "size": float(np.where(flagged, split.pool.draws.n, seen.distinct[0]).mean()),
+                "kept_promise": float(kept.mean()),
+                "not_certifiable_rate": float(flagged.mean()),
+                "abstention_rate": float((seen.sizes[0] == 0).mean()),
+            },
         )
 
 
 def get_first_line(error: Exception) -> str:
     """Return the message of an error, without the places that it points at."""
     return str(error).partition("\n")[0]
-
-
-@dataclass(frozen=True, eq=False)
-class SelectionPrompts:
-    """The prompts of the fit split, on which options are chosen."""
-
-    plan: SplitPlan  # the split that `calibrate` will make
-    pool: Pool  # M prompts of its fit part, one of each cluster
-    digest: str  # of all ids of the fit part
-    # number of prompts of the fit part that are left out because others of their cluster take part
-    clustered: int
-    calibration: int  # number of prompts that will calibrate, one of each cluster
-
-    @classmethod
-    def from_table(cls, table: LabelledBatch, plan: SplitPlan) -> SelectionPrompts:
-        """Take the fit part of a split; of the other parts only ids and clusters are read."""
-        rows = plan.rows(table)
-        part = table.take(rows["fit"])
-        if not len(part):
-            msg = (
-                "there are no prompts to select on, for the fit split is empty: raise fit_fraction, or bring "
-                "more records (a cluster is never split, so many clusters are needed)"
-            )
-            raise CalibrationError(msg)
-        alone = part.take(plan.one_per_cluster(part))
-        return cls(
-            plan,
-            Pool(alone),
-            digest_ids(part.ids),
-            len(part) - len(alone),
-            len(plan.one_per_cluster(table.take(rows["calibration"]))),
-        )
 
 
 def tabulate_verifiers(
@@ -265,48 +228,39 @@ def tabulate_verifiers(
         records = list(records)
     if verifiers is not None:
         names = tuple(verifiers)
-        unwritable = [name for name in names if not _is_listable(name)]
-        if unwritable:
-            msg = (
-                f"the verifier {unwritable[0]!r} cannot be named to `calibrate --combine`, which takes names "
-                "between commas: rename it in the records"
-            )
-            raise InputError(msg)
     elif isinstance(records, LabelledBatch):
         names = tuple(records.raw)
     else:
         names, notes = _find_verifiers(records)
+    # `calibrate --combine` reads names between commas, and strips them.
+    unlistable = [name for name in names if "," in name or name != name.strip() or not name]
+    if verifiers is not None and unlistable:
+        msg = (
+            f"the verifier {unlistable[0]!r} cannot be named to `calibrate --combine`, which takes names "
+            "between commas: rename it in the records"
+        )
+        raise InputError(msg)
     notes += [
         f"The verifier {name!r} was left out: a list of names between commas cannot hold it."
-        for name in names
-        if not _is_listable(name)
+        for name in unlistable
     ]
-    names = tuple(filter(_is_listable, names))
-    if not names:
-        table = tabulate(records, n=n, provenance=provenance)
-    else:
+    names = tuple(name for name in names if name not in unlistable)
+    if names:
         table, _ = tabulate_raw(records, names, n=n, provenance=provenance)
+    else:
+        table = tabulate(records, n=n, provenance=provenance)
     return replace(table, raw={name: table.raw[name] for name in names}), notes
-
-
-def _is_listable(name: str) -> bool:
-    """Return whether `calibrate --combine` reads the name as it is."""
-    return "," not in name and name == name.strip() and bool(name)
 
 
 def _find_verifiers(records: Iterable[PromptRecord]) -> tuple[tuple[str, ...], list[str]]:
     """Return the verifiers whose raw output every candidate has, and a note on each of the others."""
-    found: Counter[str] = Counter()
-    candidates = 0
-    for record in records:
-        for candidate in record.candidates:
-            found.update((candidate.scores or {}).keys())
-            candidates += 1
-    everywhere = tuple(name for name, count in found.items() if count == candidates)
+    each = [candidate.scores or {} for record in records for candidate in record.candidates]
+    found = Counter(name for outputs in each for name in outputs)
+    everywhere = tuple(name for name, count in found.items() if count == len(each))
     notes = [
-        f"The verifier {name!r} was left out: {count} of {candidates} candidates have its output, and a "
+        f"The verifier {name!r} was left out: {count} of {len(each)} candidates have its output, and a "
         "calibration needs all."
         for name, count in found.items()
-        if count < candidates
+        if count < len(each)
     ]
     return everywhere, notes

@@ -22,7 +22,7 @@ from langchain_cfc.experiments import Option, Suggestion, suggest
 from langchain_cfc.experiments.methods import Pool
 from langchain_cfc.experiments.splits import hide_progress
 from langchain_cfc.experiments.suggest import OptionJudge, compute_tolerance, rank_options
-from langchain_cfc.experiments.trials import FIT, JudgedGroups, Trials
+from langchain_cfc.experiments.trials import FIT, Trials, make_judged_groups
 from langchain_cfc.records import with_scores
 from langchain_cfc.splits import split_plan
 from tests.guarantees import laws
@@ -137,12 +137,15 @@ def judged_prompts(rng: np.random.Generator, size: int) -> LabelledBatch:
 def chosen_on(table: LabelledBatch) -> tuple[str, ...]:
     """The verifier that the rule chooses on some prompts."""
     pool = Pool(table)
-    trials = Trials(pool, JudgedGroups.from_pool(pool, []), (), ALPHA, "0", FIT)
+    groups, _ = make_judged_groups(pool, [])
+    trials = Trials(pool, groups, ALPHA, "0", FIT)
     option_judge = OptionJudge(trials, 4, 1, hide_progress, None)
-    judged = option_judge.try_options([Option("1", "all", (name,)) for name in JUDGES])
-    names = rank_options(judged, compute_tolerance(judged))[0].option.combine
+    judged = option_judge.try_options(
+        [Option(features="1", set_rule="all", combine=[name]) for name in JUDGES]
+    )
+    names = rank_options(judged, compute_tolerance(judged))[0].shown.combine
     assert names is not None
-    return names
+    return tuple(names)
 
 
 def kept_with(table: LabelledBatch, names: tuple[str, ...], fresh: LabelledBatch) -> float:
