@@ -29,14 +29,7 @@ from langchain_cfc.experiments.comparison_report import (
 )
 from langchain_cfc.experiments.methods import Method, Pool, get_methods
 from langchain_cfc.experiments.metrics import FIGURES, Groups
-from langchain_cfc.experiments.splits import (
-    Comparison,
-    Progress,
-    Protocol,
-    SplitResult,
-    hide_progress,
-    measure_splits,
-)
+from langchain_cfc.experiments.splits import Comparison, Progress, Protocol, SplitResult, measure_splits
 from langchain_cfc.features import FeatureMap
 from langchain_cfc.records import PromptRecord, Provenance, Records, tabulate, tabulate_raw
 from langchain_cfc.scoring import compute_auroc
@@ -221,7 +214,7 @@ def compare(
     test_fraction: float = 0.5,
     fit_fraction: float = 0.2,
     jobs: int = 1,
-    progress: Progress = hide_progress,
+    progress: Progress | None = None,
     provenance: Provenance | None = None,
 ) -> ComparisonReport:
     """Compare methods on labelled records over many random splits.

@@ -1,14 +1,11 @@
 """The paper's tables as data, and its synthetic experiment compared with them, seed by seed.
 
-*The experiment.*
-
-One seed draws 20,000 prompts with 150 candidates. The last 10,000 are the test prompts; the first 2,000,
-5,000 or 10,000 calibrate, and the first 50, 100 or 150 candidates take part, so that all cells of a seed
-share their randomness. The paper's did, too: its ablation cell at N = 10,000 and M = 50 repeats the main
-table to the last digit.
+*The experiment.* One seed draws 20,000 prompts with 150 candidates. The last 10,000 are the test prompts; the
+first 2,000, 5,000 or 10,000 calibrate, and the first 50, 100 or 150 candidates take part, so that all cells
+of a seed share their randomness. The paper's did, too: its ablation cell at N = 10,000 and M = 50 repeats the
+main table to the last digit.
 
 *The generator.* `SyntheticWorld` gives tables that agree with those of the paper's synthetic experiment.
-
 The paper says that difficulty T lies in [0, 1], that correctness becomes rarer with it, and that scores come
 "from a known difficulty-dependent distribution". It does not print the distributions. These were fitted:
 
@@ -29,12 +26,10 @@ them up to that map.
 
 Source: the paper's Section "Synthetic Data" and the appendix of the same name.
 
-*The tables*, digit for digit as printed.
-
-`published.json` holds every cell of its tables: those of the appendix, and the excerpts in the main text,
-which repeat them. Numbers are decimal text because their last digit says how far they were rounded. What the
-tables leave open is None: the paper states no spread in two ablations, and no number of calibration prompts
-for the recorded datasets.
+*The tables*, digit for digit as printed. `published.json` holds every cell of its tables: those of the
+appendix, and the excerpts in the main text, which repeat them. Numbers are decimal text because their last
+digit says how far they were rounded. What the tables leave open is None: the paper states no spread in two
+ablations, and no number of calibration prompts for the recorded datasets.
 
 Carried over with two changes of form. The methods of the main text that are called CFC-P and CFC-P-F go by
 the names of the appendix, CFC-PAC and CFC-PAC-FULL; and the shares of the synthetic ablation, printed as
@@ -43,11 +38,10 @@ the names of the appendix, CFC-PAC and CFC-PAC-FULL; and the shares of the synth
 The paper contradicts itself in one cell: the spread of Learnt CP's GSC on TriviaQA at alpha = 0.2 is 1.6 in
 the full table and 1.5 in the excerpt.
 
-*Published against reproduced*, cell by cell.
-
-What is published is a mean over five seeds: the paper does not give their number, but TopK's mean set size of
-10.80 +- 0.98 at alpha = 0.15 is that of three seeds with K = 10 and two with K = 12, with divisor 5. So even
-an exact reproduction differs from it, by the chance of five seeds. Two questions are asked of each cell.
+*Published against reproduced*, cell by cell. What is published is a mean over five seeds: the paper does not
+give their number, but TopK's mean set size of 10.80 +- 0.98 at alpha = 0.15 is that of three seeds with K =
+10 and two with K = 12, with divisor 5. So even an exact reproduction differs from it, by the chance of five
+seeds. Two questions are asked of each cell.
 
 **How surprising is the difference?** z is the difference over its standard deviation if both are means of the
 same law. That has three parts:
@@ -81,7 +75,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
-from functools import cache
+from functools import cache, partial
 from importlib.resources import files
 from typing import Annotated, Literal, TypeAlias
 
@@ -96,25 +90,11 @@ from langchain_cfc.experiments.compare import Summary
 from langchain_cfc.experiments.comparison_report import LevelComparison
 from langchain_cfc.experiments.methods import Method, Pool, Split, list_paper_methods
 from langchain_cfc.experiments.metrics import Groups, make_groups
-from langchain_cfc.experiments.splits import (
-    Progress,
-    SplitResult,
-    hide_progress,
-    measure_methods,
-    measure_splits,
-)
+from langchain_cfc.experiments.splits import Progress, SplitResult, measure_methods, measure_splits
 from langchain_cfc.thresholds import format_alpha
 
-DIFFICULTY = "difficulty"  # the key of T in the metadata
-
-# Gauss-Legendre nodes for means over T: the integrands are smooth, and 64 leave errors far below 1e-12 for a
-# few hundred candidates.
-_NODES = 64
-
 Dataset: TypeAlias = Literal["synthetic", "triviaqa", "gsm8k", "flickr8k"]
-Kind: TypeAlias = Literal["main", "ablation", "excerpt"]
 PublishedMethod: TypeAlias = Literal["TopK", "ICP", "Learnt CP", "CFC", "CFC-FULL", "CFC-PAC", "CFC-PAC-FULL"]
-Metric: TypeAlias = Literal["ECR", "GSC", "APSS"]
 _Number: TypeAlias = Annotated[str, Field(pattern=r"^[0-9]+\.[0-9]+$")]
 Table: TypeAlias = Literal["main", "ablation"]
 
@@ -137,7 +117,8 @@ MAIN = (SIZES[-1], BUDGETS[0])
 # Rows of the main table that the four numbers of the world were fitted to.
 FITTED = ("TopK", "ICP")
 
-_METRICS = {
+# The figure behind each column of the tables, and what one is in the unit of the column.
+METRICS = {
     "ECR": ("coverage", 100.0),
     "GSC": ("worst_group_coverage", 100.0),
     "APSS": ("mean_set_size", 1.0),
@@ -200,9 +181,9 @@ class SyntheticWorld:
         # Powers take most of the time, and five candidates in six are wrong.
         rows, slots = np.nonzero(correct)
         scores[rows, slots] **= (1.0 / self.exponent(difficulty))[rows]
-        metadata = tuple({DIFFICULTY: one} for one in difficulty.tolist())
+        metadata = tuple({"difficulty": one} for one in difficulty.tolist())
         ids = tuple(map(str, range(prompts)))
-        draws = CandidateBatch(scores, None, None, metadata, {f"meta({DIFFICULTY})": difficulty})
+        draws = CandidateBatch(scores, None, None, metadata, {"meta(difficulty)": difficulty})
         return LabelledBatch(draws, correct, ids, (None,) * prompts, n)
 
     def chance(self, difficulty: FloatArray) -> FloatArray:
@@ -212,53 +193,6 @@ class SyntheticWorld:
     def exponent(self, difficulty: FloatArray) -> FloatArray:
         """k(T): the exponent of the distribution function of correct scores; T in [0, 1], any shape."""
         return self.shape + self.growth * difficulty
-
-    def coverage_given(self, threshold: FloatArray, difficulty: FloatArray, n: int) -> FloatArray:
-        """The distribution function of the success score given T: 1 - (1 - p(T) v^k(T))^n.
-
-        One of n candidates is both correct and scored at most v with chance p v^k, independently.
-
-        Args:
-            threshold: v, of a shape that broadcasts with `difficulty`. Thresholds above 1 accept everything
-                and those below 0 nothing.
-            difficulty: T in [0, 1].
-            n: Number of candidates n >= 1.
-
-        Returns:
-            The chance that a correct candidate is accepted at v; at 1, that there is one at all.
-        """
-        accepted = np.clip(threshold, 0.0, 1.0) ** self.exponent(difficulty)
-        return 1.0 - (1.0 - self.chance(difficulty) * accepted) ** n
-
-    def coverage(self, threshold: FloatArray, n: int) -> FloatArray:
-        """The same over all difficulties: what one threshold for all prompts covers.
-
-        Args:
-            threshold: v, any shape.
-            n: Number of candidates n >= 1.
-
-        Returns:
-            The integral of `coverage_given` over T, of the shape of `threshold`.
-        """
-        nodes, weights = np.polynomial.legendre.leggauss(_NODES)
-        given = self.coverage_given(np.asarray(threshold)[..., None], (nodes + 1.0) / 2.0, n)
-        return np.asarray(given @ (weights / 2.0))
-
-    def attainable(self, n: int) -> float:
-        """Attainable coverage: the share of prompts with a correct candidate among n.
-
-        No set rule covers more. It is the integral of 1 - (1 - p(T))^n, a polynomial in T.
-
-        Args:
-            n: Number of candidates n >= 1.
-
-        Returns:
-            A number in [0, 1].
-
-        >>> round(SyntheticWorld().attainable(50), 4)
-        0.9878
-        """
-        return float(self.coverage(np.array(1.0), n))
 
 
 class PublishedCell(ReportData, strict=True):
@@ -283,14 +217,14 @@ class PublishedCell(ReportData, strict=True):
 
     method: PublishedMethod
     alpha: str
-    metric: Metric
+    metric: Literal["ECR", "GSC", "APSS"]
     mean: _Number
     sd: _Number | None
     n_calibration: int | None = None
     n_candidates: int | None = None
     features: str | None = None
     table: str
-    kind: Kind
+    kind: Literal["main", "ablation", "excerpt"]
     label: str
     dataset: Dataset
 
@@ -378,21 +312,16 @@ def _get_exponent(number: str) -> int:
 class Cell(ReportData):
     """One number of the paper together with its reproduction.
 
+    Fields that `PublishedCell` has as well mean what they mean there.
+
     Attributes:
         table: `main`, the full sweep over alpha, or `ablation`.
-        method: The method, by the names of the paper's appendix.
-        alpha: Error level as canonical decimal text.
-        metric: `ECR` and `GSC`, in percent, or `APSS`.
         published: As printed.
         published_sd: Spread over seeds as printed.
         reproduced: Mean over the reproduced seeds.
         reproduced_sd: Spread over them, with divisor R as in the paper.
         z: (published - reproduced) / sqrt(reproduced_sd^2 (1 / 5 + 1 / seeds) + unit^2 / 12), see the module.
         in_band: Whether |published - reproduced| <= published_sd + unit / 2.
-        dataset: What the prompts are.
-        n_calibration: Number of calibration prompts; None where the paper does not say.
-        n_candidates: Number of candidates per prompt.
-        features: What the paper's thresholds are made of, in words.
         seeds: Number R of reproduced seeds.
         unit: One unit of the last digit printed.
     """
@@ -416,13 +345,7 @@ class Cell(ReportData):
 
 
 def compare_cell(published: PublishedCell, figures: FloatArray | Sequence[float]) -> Cell:
-    """Compare a cell with a printed spread with the same figure of R >= 2 seeds, in percent or as printed.
-
-    >>> from langchain_cfc.experiments.paper import published_cells
-    >>> cell = compare_cell(published_cells("synthetic")[0], [90.3, 90.9, 90.6])
-    >>> round(cell.z, 6), cell.in_band
-    (0.0, True)
-    """
+    """Compare a cell with a printed spread with the same figure of R >= 2 seeds, in percent or as printed."""
     if published.kind == "excerpt" or published.spread is None:
         msg = (
             f"{published.table} has no cell to compare with: expected a full sweep or an ablation, which "
@@ -437,21 +360,16 @@ def compare_cell(published: PublishedCell, figures: FloatArray | Sequence[float]
     scale = math.sqrt(sd**2 * (1 / PUBLISHED_SEEDS + 1 / len(values)) + unit**2 / 12)
     # In decimals, so that both ends of a band are in it: 90.75 - 90.6 is more than 0.15 in floats.
     radius = Decimal(published.sd or 0) + Decimal(str(unit)) / 2
+    same = {"method", "alpha", "metric", "dataset", "n_calibration", "n_candidates", "features"}
     return Cell(
+        **published.model_dump(include=same),
         table=published.kind,
-        method=published.method,
-        alpha=published.alpha,
-        metric=published.metric,
         published=published.value,
         published_sd=published.spread,
         reproduced=mean,
         reproduced_sd=sd,
         z=(published.value - mean) / scale,
         in_band=abs(Decimal(published.mean) - Decimal(str(mean))) <= radius,
-        dataset=published.dataset,
-        n_calibration=published.n_calibration,
-        n_candidates=published.n_candidates,
-        features=published.features,
         seeds=len(values),
         unit=unit,
     )
@@ -476,15 +394,11 @@ class Agreement(ReportData):
     """Counts that say how well a table of the synthetic experiment was reproduced.
 
     Attributes:
-        table: Which one.
         cells: Number of cells compared.
         in_band: Number of them in the published band.
         beyond: Number of them with |z| above 2.6.
         far_beyond: Number of them with |z| above 3.3.
-        seeds: Number of reproduced seeds.
         target: What was to be reached.
-        passes: Whether it was, by all cells of the table; None where the seeds are too few to tell.
-        words: The same in a sentence.
     """
 
     table: Table
@@ -498,7 +412,7 @@ class Agreement(ReportData):
     @computed_field  # type: ignore[prop-decorator] # mypy knows no decorated properties
     @property
     def passes(self) -> bool | None:
-        """Whether the target is reached; by fewer cells than the table has it never is."""
+        """Whether all cells of the table reach the target; None where the seeds are too few to tell."""
         if self.seeds < FEWEST_SEEDS:
             return None
         target = self.target
@@ -514,14 +428,16 @@ class Agreement(ReportData):
     def words(self) -> str:
         """What was counted, and what was to be reached."""
         target = self.target
-        verdict = "Reached." if self.passes else "Not reached."
-        if self.passes is None:
-            verdict = f"No verdict: fewer than {FEWEST_SEEDS} seeds."
+        few = f"No verdict: fewer than {FEWEST_SEEDS} seeds."
+        verdict = {True: "Reached.", False: "Not reached.", None: few}[self.passes]
+        beyond, far = (
+            "" if most is None else f" (at most {most} may be)" for most in (target.beyond, target.far_beyond)
+        )
         return (
             f"{self.table}: {self.in_band} of {self.cells} cells lie in the published band (at least "
             f"{target.in_band} of {target.cells} are to); {self.beyond} are further than {BEYOND} standard "
-            f"errors of a five-seed mean from the published value{_format_limit(target.beyond)}, "
-            f"{self.far_beyond} further than {FAR_BEYOND}{_format_limit(target.far_beyond)}. {verdict}"
+            f"errors of a five-seed mean from the published value{beyond}, {self.far_beyond} further than "
+            f"{FAR_BEYOND}{far}. {verdict}"
         )
 
 
@@ -546,15 +462,10 @@ def count_agreement(cells: Sequence[Cell]) -> Agreement:
     )
 
 
-def _format_limit(number: int | None) -> str:
-    return "" if number is None else f" (at most {number} may be)"
-
-
 class SyntheticReport(ReportData):
     """Results of the synthetic experiment, compared with the paper cell by cell.
 
     Attributes:
-        seeds: Number of seeds.
         cells: Every cell of the two tables, published and reproduced.
         agreement: How well each table was reproduced.
         fitted: Number of cells that the world was fitted to, and of these in the published band.
@@ -572,24 +483,20 @@ class SyntheticReport(ReportData):
     sweep: list[LevelComparison]
 
 
-@dataclass(frozen=True)
-class SyntheticExperiment:
-    """The experiment in a world; `seed` and its own number seed each repetition."""
-
-    world: SyntheticWorld = SyntheticWorld()
-    seed: int = 0
-
-    def measure_seed(self, number: int) -> dict[tuple[int, int], SplitResult]:
-        """Return the figures of one seed, by numbers of calibration prompts and of candidates."""
-        rng = np.random.default_rng([self.seed, number])
-        drawn = self.world.draw(SIZES[-1] + TESTED, BUDGETS[-1], rng)
-        found = {}
-        for budget in BUDGETS:
-            pool = Pool(drawn if budget == BUDGETS[-1] else _take_slots(drawn, budget), measure=False)
-            for size in SIZES:
-                split = _make_split(pool, size)
-                found[size, budget] = measure_methods(split, *_list_runs((size, budget)), _make_groups(split))
-        return found
+def measure_seed(world: SyntheticWorld, seed: int, number: int) -> dict[tuple[int, int], SplitResult]:
+    """Return the figures of repetition `number`, by numbers of calibration prompts and of candidates."""
+    rng = np.random.default_rng([seed, number])
+    drawn = world.draw(SIZES[-1] + TESTED, BUDGETS[-1], rng)
+    found = {}
+    for budget in BUDGETS:
+        # The first candidates only, with what was measured on all.
+        fewer = drawn.keep_first_candidates(budget)
+        draws = replace(fewer.draws, precomputed=drawn.draws.precomputed)
+        pool = Pool(replace(fewer, draws=draws), measure=False)
+        for size in SIZES:
+            split, groups = _make_split(pool, size)
+            found[size, budget] = measure_methods(split, *_list_runs((size, budget)), groups)
+    return found
 
 
 def reproduce_synthetic(
@@ -598,7 +505,7 @@ def reproduce_synthetic(
     seed: int = 0,
     world: SyntheticWorld | None = None,
     jobs: int = 1,
-    progress: Progress = hide_progress,
+    progress: Progress | None = None,
 ) -> SyntheticReport:
     """Run the synthetic experiment and compare its figures with the paper's.
 
@@ -622,26 +529,27 @@ def reproduce_synthetic(
     if seed < 0:
         msg = f"seed must be a whole number, at least 0; got {seed}"
         raise InputError(msg)
-    experiment = SyntheticExperiment(world or SyntheticWorld(), seed)
-    measured = measure_splits(experiment.measure_seed, seeds, jobs, progress)
+    world = world or SyntheticWorld()
+    measured = measure_splits(partial(measure_seed, world, seed), seeds, jobs, progress)
     published = (*published_cells("synthetic"), *published_cells("synthetic_ablation"))
     cells = [_compare_published(cell, measured) for cell in published]
-    split = _make_split(
-        Pool(experiment.world.draw(SIZES[-1] + TESTED, 1, np.random.default_rng(seed)), measure=False)
-    )
+    in_band: dict[bool, list[bool]] = {True: [], False: []}
+    for cell in cells:
+        in_band[cell.table == "main" and cell.method in FITTED].append(cell.in_band)
+    fitted, predicted = ((len(several), sum(several)) for several in in_band.values())
+    drawn = world.draw(SIZES[-1] + TESTED, 1, np.random.default_rng(seed))
+    _, groups = _make_split(Pool(drawn, measure=False), SIZES[-1])
     main = [one[MAIN] for one in measured]
-    fitted = [cell for cell in cells if cell.table == "main" and cell.method in FITTED]
-    predicted = [cell for cell in cells if cell not in fitted]
     return SyntheticReport(
         seeds=seeds,
         cells=cells,
         agreement=[
             count_agreement([cell for cell in cells if cell.table == table]) for table in ("main", "ablation")
         ],
-        fitted=_count_in_band(fitted),
-        predicted=_count_in_band(predicted),
-        account=_write_account(_count_in_band(fitted), _count_in_band(predicted), seeds),
-        sweep=Summary(main, list_methods(), ALPHAS, _make_groups(split), (), BUDGETS[0], 0.0).build_levels(),
+        fitted=fitted,
+        predicted=predicted,
+        account=_write_account(fitted, predicted, seeds),
+        sweep=Summary(main, list_methods(), ALPHAS, groups, (), BUDGETS[0], 0.0).build_levels(),
     )
 
 
@@ -656,33 +564,20 @@ def _list_runs(key: tuple[int, int]) -> tuple[tuple[Method, ...], tuple[str, ...
     return (list_methods(), ALPHAS) if key == MAIN else (list_methods()[-2:], (ABLATED_ALPHA,))
 
 
-def _take_slots(drawn: LabelledBatch, budget: int) -> LabelledBatch:
-    """Return the prompts with their first candidates only, and with what was measured on all."""
-    fewer = drawn.keep_first_candidates(budget)
-    return replace(fewer, draws=replace(fewer.draws, precomputed=drawn.draws.precomputed))
-
-
-def _make_split(pool: Pool, size: int = SIZES[-1]) -> Split:
+def _make_split(pool: Pool, size: int) -> tuple[Split, Groups]:
+    """Return a split, and ten bins of difficulty, of equal frequency among its test prompts."""
     calibration, test = np.arange(size), np.arange(SIZES[-1], SIZES[-1] + TESTED)
-    return Split(pool, np.empty(0, dtype=np.int64), calibration, test, FEATURES, "all")
-
-
-def _make_groups(split: Split) -> Groups:
-    """Return ten bins of difficulty, of equal frequency among the test prompts."""
-    return make_groups(FEATURES, split.test_candidates, split.pool.draws)
+    split = Split(pool, np.empty(0, dtype=np.int64), calibration, test, FEATURES, "all")
+    return split, make_groups(FEATURES, split.test_candidates, pool.draws)
 
 
 def _compare_published(cell: PublishedCell, measured: Sequence[dict[tuple[int, int], SplitResult]]) -> Cell:
     key = (cell.n_calibration or SIZES[-1], cell.n_candidates or BUDGETS[0])
     several, levels = _list_runs(key)
     run = [one.name for one in several].index(cell.method) * len(levels) + levels.index(cell.alpha)
-    name, unit = _METRICS[cell.metric]
+    name, unit = METRICS[cell.metric]
     values: FloatArray = np.array([one[key].figures[name][run] for one in measured])
     return compare_cell(cell, unit * values)
-
-
-def _count_in_band(cells: Sequence[Cell]) -> tuple[int, int]:
-    return len(cells), sum(cell.in_band for cell in cells)
 
 
 def _write_account(fitted: tuple[int, int], predicted: tuple[int, int], seeds: int) -> list[str]:

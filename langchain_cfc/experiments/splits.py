@@ -203,27 +203,22 @@ class Comparison:
         )
 
 
-def hide_progress(items: Iterable[Any], total: int) -> Iterable[Any]:
-    """Pass the splits through without showing progress."""
-    del total
-    return items
-
-
 def measure_splits(
     measured: Callable[[int], Found],
     splits: int,
     jobs: int = 1,
-    progress: Progress = hide_progress,
+    progress: Progress | None = None,
 ) -> list[Found]:
     """Return the figures of every split in order, whatever the number of processes; 1 is this one."""
     if jobs < 1:
         msg = f"jobs must be a whole number of processes, at least 1; got {jobs!r}"
         raise InputError(msg)
+    show = progress or (lambda found, _: found)
     if jobs == 1 or splits == 1:
-        return list(progress(map(measured, range(splits)), splits))
+        return list(show(map(measured, range(splits)), splits))
     with _limit_threads(), ProcessPoolExecutor(jobs, get_context("spawn"), _store_task, (measured,)) as pool:
         try:
-            return list(progress(pool.map(_run_task, range(splits)), splits))
+            return list(show(pool.map(_run_task, range(splits)), splits))
         except BrokenProcessPool as error:
             msg = "a process was ended from outside, perhaps for lack of memory: use fewer jobs"
             raise CalibrationError(msg) from error

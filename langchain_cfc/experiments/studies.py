@@ -23,8 +23,8 @@ from langchain_cfc.evaluation import ReportData
 from langchain_cfc.experiments.compare import compare
 from langchain_cfc.experiments.comparison_report import ComparisonReport, LevelComparison
 from langchain_cfc.experiments.methods import get_methods
-from langchain_cfc.experiments.paper import PublishedCell, published_cells
-from langchain_cfc.experiments.splits import Progress, hide_progress
+from langchain_cfc.experiments.paper import METRICS, PublishedCell, published_cells
+from langchain_cfc.experiments.splits import Progress
 from langchain_cfc.records import PromptRecord, Provenance, Records, tabulate
 from langchain_cfc.thresholds import Level, compute_tau
 
@@ -143,7 +143,7 @@ def reproduce_study(
     splits: int = 100,
     seed: str | int = 0,
     jobs: int = 1,
-    progress: Progress = hide_progress,
+    progress: Progress | None = None,
 ) -> StudyReport:
     """Run one of the paper's experiments on recorded candidates.
 
@@ -276,9 +276,8 @@ def _find_patterns(published: Sequence[PublishedCell], sweep: Sequence[LevelComp
         (
             {
                 name: {
-                    "ECR": 100.0 * level.methods[name].coverage,
-                    "GSC": 100.0 * level.methods[name].figures["worst_group_coverage"].mean,
-                    "APSS": level.methods[name].mean_set_size,
+                    metric: unit * level.methods[name].figures[figure].mean
+                    for metric, (figure, unit) in METRICS.items()
                 }
                 for name in names
             },

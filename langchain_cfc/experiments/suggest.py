@@ -46,7 +46,7 @@ from langchain_cfc.errors import CalibrationError, InputError, UnattainableTarge
 from langchain_cfc.evaluation import ReportData
 from langchain_cfc.experiments.compare import compute_standard_error
 from langchain_cfc.experiments.methods import CAP, Pool
-from langchain_cfc.experiments.splits import Progress, hide_progress, measure_splits
+from langchain_cfc.experiments.splits import Progress, measure_splits
 from langchain_cfc.experiments.trials import (
     DEFAULT_SET_RULES,
     FEWEST_IN_GROUP,
@@ -332,7 +332,7 @@ class OptionJudge:
     trials: Trials
     splits: int
     jobs: int
-    progress: Progress
+    progress: Progress | None
     provenance: Provenance | None
     unusable: list[Unusable] = field(default_factory=list)  # what has been set aside so far
 
@@ -442,7 +442,7 @@ def suggest(
     certification_fraction: float = 0.0,
     splits: int = 50,
     jobs: int = 1,
-    progress: Progress = hide_progress,
+    progress: Progress | None = None,
     provenance: Provenance | None = None,
 ) -> Suggestion:
     """Choose feature map, set rule and verifiers to calibrate with.

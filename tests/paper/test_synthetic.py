@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -24,7 +24,29 @@ from langchain_cfc.errors import InputError
 from langchain_cfc.experiments.paper import SyntheticWorld
 
 FALSE_ALARM = 1e-9
-WORLD = SyntheticWorld()
+NODES, WEIGHTS = np.polynomial.legendre.leggauss(64)
+
+
+@dataclass(frozen=True)
+class ClosedForms(SyntheticWorld):
+    """The world with the distribution function of its success scores."""
+
+    def coverage_given(self, threshold: FloatArray, difficulty: FloatArray, n: int) -> FloatArray:
+        """1 - (1 - p(T) v^k(T))^n: one of n candidates is correct and at most v with chance p v^k."""
+        accepted = np.clip(threshold, 0.0, 1.0) ** self.exponent(difficulty)
+        return 1.0 - (1.0 - self.chance(difficulty) * accepted) ** n
+
+    def coverage(self, threshold: FloatArray, n: int) -> FloatArray:
+        """Its mean over all difficulties, by Gauss-Legendre nodes."""
+        given = self.coverage_given(np.asarray(threshold)[..., None], (NODES + 1.0) / 2.0, n)
+        return np.asarray(given @ (WEIGHTS / 2.0))
+
+    def attainable(self, n: int) -> float:
+        """The share of prompts with a correct candidate among n."""
+        return float(self.coverage(np.array(1.0), n))
+
+
+WORLD = ClosedForms()
 PROMPTS, N = 20_000, 50
 # One number changed in each, by what a fit could well get wrong.
 OTHER_RATES = [replace(WORLD, rate=0.038), replace(WORLD, slope=0.26)]
@@ -125,7 +147,7 @@ def test_the_success_score_given_difficulty(hard: float) -> None:
     assert far_from(found, lambda v: WORLD.coverage_given(v, elsewhere, N))
 
 
-def over_all(world: SyntheticWorld) -> Callable[[FloatArray], FloatArray]:
+def over_all(world: ClosedForms) -> Callable[[FloatArray], FloatArray]:
     return lambda threshold: world.coverage(threshold, N)
 
 
@@ -155,6 +177,10 @@ def test_coverage_is_the_integral(threshold: float) -> None:
         lambda t: float(WORLD.coverage_given(at, np.array(t), N)), 0, 1, epsabs=1e-13, epsrel=1e-13
     )
     assert float(WORLD.coverage(at, N)) == pytest.approx(found, abs=1e-12 + error)
+
+
+def test_a_number_of_the_default_world() -> None:
+    assert WORLD.attainable(50) == pytest.approx(0.9878, abs=5e-5)
 
 
 def test_coverage_at_the_ends_and_beyond() -> None:

@@ -17,7 +17,7 @@ from scipy.optimize import linprog
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.errors import InputError
 from langchain_cfc.experiments import SyntheticReport, SyntheticWorld, reproduce_synthetic
-from langchain_cfc.experiments.paper import ALPHAS, GRID, MAIN, SyntheticExperiment, list_methods
+from langchain_cfc.experiments.paper import ALPHAS, GRID, MAIN, list_methods, measure_seed
 from langchain_cfc.experiments.splits import SplitResult
 from tests.cli.running import run
 
@@ -33,7 +33,7 @@ def report() -> SyntheticReport:
 
 @pytest.fixture(scope="module")
 def one_seed() -> dict[tuple[int, int], SplitResult]:
-    return SyntheticExperiment().measure_seed(0)
+    return measure_seed(SyntheticWorld(), 0, 0)
 
 
 def drawn(seed: int = 0) -> LabelledBatch:

@@ -20,7 +20,6 @@ from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.decision import decide
 from langchain_cfc.experiments import Option, Suggestion, suggest
 from langchain_cfc.experiments.methods import Pool
-from langchain_cfc.experiments.splits import hide_progress
 from langchain_cfc.experiments.suggest import OptionJudge, compute_tolerance, rank_options
 from langchain_cfc.experiments.trials import FIT, Trials, make_judged_groups
 from langchain_cfc.records import with_scores
@@ -139,7 +138,7 @@ def chosen_on(table: LabelledBatch) -> tuple[str, ...]:
     pool = Pool(table)
     groups, _ = make_judged_groups(pool, [])
     trials = Trials(pool, groups, ALPHA, "0", FIT)
-    option_judge = OptionJudge(trials, 4, 1, hide_progress, None)
+    option_judge = OptionJudge(trials, 4, 1, None, None)
     judged = option_judge.try_options(
         [Option(features="1", set_rule="all", combine=[name]) for name in JUDGES]
     )
