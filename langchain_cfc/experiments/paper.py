@@ -531,25 +531,23 @@ def reproduce_synthetic(
         raise InputError(msg)
     world = world or SyntheticWorld()
     measured = measure_splits(partial(measure_seed, world, seed), seeds, jobs, progress)
-    published = (*published_cells("synthetic"), *published_cells("synthetic_ablation"))
-    cells = [_compare_published(cell, measured) for cell in published]
+    tables = (published_cells("synthetic"), published_cells("synthetic_ablation"))
+    cells = [_compare_published(cell, measured) for table in tables for cell in table]
     in_band: dict[bool, list[bool]] = {True: [], False: []}
     for cell in cells:
         in_band[cell.table == "main" and cell.method in FITTED].append(cell.in_band)
     fitted, predicted = ((len(several), sum(several)) for several in in_band.values())
     drawn = world.draw(SIZES[-1] + TESTED, 1, np.random.default_rng(seed))
     _, groups = _make_split(Pool(drawn, measure=False), SIZES[-1])
-    main = [one[MAIN] for one in measured]
+    summary = Summary([one[MAIN] for one in measured], list_methods(), ALPHAS, groups, (), BUDGETS[0], 0.0)
     return SyntheticReport(
         seeds=seeds,
         cells=cells,
-        agreement=[
-            count_agreement([cell for cell in cells if cell.table == table]) for table in ("main", "ablation")
-        ],
+        agreement=[count_agreement([cell for cell in cells if cell.table == table]) for table in TARGETS],
         fitted=fitted,
         predicted=predicted,
         account=_write_account(fitted, predicted, seeds),
-        sweep=Summary(main, list_methods(), ALPHAS, groups, (), BUDGETS[0], 0.0).build_levels(),
+        sweep=summary.build_levels(),
     )
 
 
@@ -576,8 +574,7 @@ def _compare_published(cell: PublishedCell, measured: Sequence[dict[tuple[int, i
     several, levels = _list_runs(key)
     run = [one.name for one in several].index(cell.method) * len(levels) + levels.index(cell.alpha)
     name, unit = METRICS[cell.metric]
-    values: FloatArray = np.array([one[key].figures[name][run] for one in measured])
-    return compare_cell(cell, unit * values)
+    return compare_cell(cell, unit * np.array([one[key].figures[name][run] for one in measured]))
 
 
 def _write_account(fitted: tuple[int, int], predicted: tuple[int, int], seeds: int) -> list[str]:

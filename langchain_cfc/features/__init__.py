@@ -1,7 +1,7 @@
 """Features: what the threshold of a prompt may depend on, and the reweightings that the guarantee covers.
 
 `statistics` computes numbers from the candidates of a prompt, `terms` turns them into columns and lists what
-these guarantee, `parser` reads the text in which a user names them, and `map` combines them.
+these guarantee as `weights`, `parser` reads the text in which a user names them, and `map` combines them.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from langchain_cfc.features.map import FeatureMap, name_records_in_errors
 from langchain_cfc.features.parser import parse_statistic
 from langchain_cfc.features.statistics import Statistic, precompute_statistics
-from langchain_cfc.features.terms import GuaranteedWeight, shorten_words
+from langchain_cfc.features.weights import GuaranteedWeight, shorten_words
 
 __all__ = [
     "FeatureMap",

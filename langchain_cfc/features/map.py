@@ -14,7 +14,8 @@ from langchain_cfc._internal.arrays import BoolArray, FloatArray
 from langchain_cfc.candidates import CandidateBatch
 from langchain_cfc.errors import FeatureError, NotFittedError
 from langchain_cfc.features.parser import parse_terms
-from langchain_cfc.features.terms import Constant, Group, GuaranteedWeight, Term
+from langchain_cfc.features.terms import Constant, Group, Term
+from langchain_cfc.features.weights import GuaranteedWeight
 
 
 @dataclass(frozen=True, repr=False)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from itertools import pairwise
 from math import ceil, comb
-from typing import TYPE_CHECKING, ClassVar, Generic, Literal, NoReturn, TypeAlias, TypeGuard, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Generic, NoReturn, TypeAlias, TypeGuard, TypeVar
 
 import numpy as np
 
@@ -26,6 +25,7 @@ from langchain_cfc.features.statistics import (
     format_number,
     get_metadata,
 )
+from langchain_cfc.features.weights import GuaranteedWeight, WeightKind
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -33,98 +33,18 @@ if TYPE_CHECKING:
 
 _LARGEST_ROUNDING = Fraction(1, 10**9)
 _LARGEST_COEFFICIENT = 10**100
-_DECIMAL = re.compile(r"\d+\.\d+(?:e[-+]?\d+)?")
-_SOFT = re.compile(r"prompts weighted.* how near their (.*) is to (.*?)(?: \(.*)?", re.DOTALL)
-
-WeightKind: TypeAlias = Literal["constant", "indicator", "hat", "bernstein"]
-
-
-@dataclass(frozen=True)
-class GuaranteedWeight:
-    """A function f(X) = features(X) @ coefficients that is non-negative for every possible prompt.
-
-    Coverage is guaranteed under every such f (the paper's function class F): for an indicator this is
-    coverage within a group, for the other kinds coverage with nearby prompts weighted more. A map spans many
-    more non-negative functions, and the guarantee covers those as well; these are the ones with a name. Hat
-    functions and Bernstein polynomials are non-negative everywhere because the map clips their statistic to
-    the fitted range; in floating point, a Bernstein polynomial may fall below zero by 1e-9.
-
-    Attributes:
-        name: A short name, such as `1`, `bins(max_score, 5)[0]` or `bernstein(mean_score, 2)[1]`.
-        kind: What kind of function it is.
-        words: The prompts it weights, in plain English, such as `prompts whose topic is 'capital'`.
-        coefficients: (d,) coefficients of the columns of its feature map.
-        of_constant: Coefficient of the constant.
-        constant: (d,) coefficients of the constant in the same columns, if `of_constant` is not 0.
-    """
-
-    name: str
-    kind: WeightKind
-    words: str
-    coefficients: tuple[float, ...]
-    of_constant: float = 0.0
-    constant: tuple[float, ...] = ()
-
-    def values(self, features: FloatArray) -> FloatArray:
-        """Compute the weight of each prompt.
-
-        Args:
-            features: (N, d) features, from the same map.
-
-        Returns:
-            (N,) weights, non-negative up to the round-off of Bernstein polynomials.
-
-        Raises:
-            FeatureError: If the features have another number of columns.
-        """
-        if features.shape != (len(features), len(self.coefficients)):
-            msg = f"{self.name} takes (N, {len(self.coefficients)}) features, got shape {features.shape}"
-            raise FeatureError(msg)
-        values = np.asarray(features @ np.array(self.coefficients), dtype=np.float64)
-        if self.of_constant:
-            # The constant may be the sum of a group's columns, which are all zero for an unknown category.
-            missing = ~features[:, np.array(self.constant) != 0.0].any(axis=1)
-            values[missing] += self.of_constant
-        return values
-
-
-def shorten_words(words: str, digits: int | None = 4) -> str:
-    """Shorten the words of a weighting for a table.
-
-    Args:
-        words: The words of the weighting.
-        digits: Significant digits to which decimal numbers are rounded; None keeps them.
-
-    Returns:
-        The words without "prompts whose" and the details of soft weightings.
-
-    >>> shorten_words("prompts whose mean score is below 0.123456")
-    'mean score is below 0.1235'
-    """
-    if digits is not None:
-        words = _DECIMAL.sub(lambda found: f"{float(found[0]):.{digits}g}", words)
-    soft = _SOFT.fullmatch(words)
-    if soft:
-        return f"{soft[1]} near {soft[2]} (soft)"
-    return words.removeprefix("prompts ").removeprefix("whose ")
-
 
 Learned = TypeVar("Learned")
 
 
 @dataclass(frozen=True)
 class Term(ABC, Generic[Learned]):
-    """A few columns of a feature map, and the non-negative functions that they span.
+    """A few columns of a feature map, and the non-negative functions that they span."""
 
-    Attributes:
-        learned: What `fit` learned (cut-offs, knots, categories), in a meaningful order; empty before that.
-        learns: The name of the learned values in data; empty for a term that learns nothing.
-        sums_to_one: Whether the columns sum to one for every prompt.
-    """
-
+    # What `fit` learned (cut-offs, knots, categories), in a meaningful order; empty before that.
     learned: tuple[Learned, ...] = field(default=(), kw_only=True)
-    learns: ClassVar[str]
-    sums_to_one: ClassVar[bool]
+    learns: ClassVar[str]  # name of the learned values in data; empty for a term that learns nothing
+    sums_to_one: ClassVar[bool]  # whether the columns sum to one for every prompt
 
     @property
     @abstractmethod
@@ -132,9 +52,9 @@ class Term(ABC, Generic[Learned]):
         """The canonical feature text."""
 
     @property
-    @abstractmethod
     def statistics(self) -> tuple[Statistic, ...]:
-        """The statistics that the columns are computed from."""
+        """The statistics that the columns are computed from; none by default."""
+        return ()
 
     @property
     @abstractmethod
@@ -146,13 +66,13 @@ class Term(ABC, Generic[Learned]):
     def weights(self) -> tuple[GuaranteedWeight, ...]:
         """Non-negative functions in the span; coefficients of the constant, then of the term's columns."""
 
-    @abstractmethod
-    def learn(self, draws: CandidateBatch) -> tuple[Learned, ...]:
-        """Learn the values of a fitted term from the fit split."""
+    def learn(self, draws: CandidateBatch) -> tuple[Learned, ...]:  # noqa: ARG002 - nothing by default
+        """Learn the values of a fitted term from the fit split; nothing by default."""
+        return ()
 
-    @abstractmethod
-    def check_learned(self, values: Sequence[object]) -> tuple[Learned, ...]:
+    def check_learned(self, values: Sequence[object]) -> tuple[Learned, ...]:  # noqa: ARG002 - as above
         """Check learned values read from data; a FeatureError if `learn` cannot have returned them."""
+        return ()
 
     @abstractmethod
     def transform(self, draws: CandidateBatch) -> FloatArray:
@@ -240,7 +160,7 @@ class _CountTerm(_StatisticTerm):
 
     function: ClassVar[str]
     sums_to_one: ClassVar[bool] = True
-    count: int
+    count: int  # of bins or knots requested, at least 2
 
     @property
     def text(self) -> str:
@@ -264,17 +184,8 @@ class Constant(Term[float]):
     learns: ClassVar[str] = ""
     sums_to_one: ClassVar[bool] = True
     text: ClassVar[str] = "1"
-    statistics: ClassVar[tuple[Statistic, ...]] = ()
     names: ClassVar[tuple[str, ...]] = ("1",)
     weights: ClassVar[tuple[GuaranteedWeight, ...]] = ()
-
-    def learn(self, draws: CandidateBatch) -> tuple[float, ...]:  # noqa: ARG002 - one signature for all terms
-        """Return nothing."""
-        return ()
-
-    def check_learned(self, values: Sequence[object]) -> tuple[float, ...]:  # noqa: ARG002 - as for `learn`
-        """Return nothing."""
-        return ()
 
     def transform(self, draws: CandidateBatch) -> FloatArray:
         """Compute (N, 1) ones."""
@@ -288,17 +199,12 @@ class Polynomial(_StatisticTerm):
     With the constant, which the map adds, `mean_score^2` is the paper's [1, T, T^2]. Powers span no
     indicator: their non-negative functions are smooth bumps such as the Bernstein polynomials on [lo, hi].
     Without the clipping even these would turn negative beyond the fitted range, and the guarantee would not
-    cover them.
-
-    Attributes:
-        statistic: T.
-        degree: k, from 1 to 10.
-        learned: lo and hi.
+    cover them. Learned are lo and hi.
     """
 
     learns: ClassVar[str] = "range"
     sums_to_one: ClassVar[bool] = False
-    degree: int
+    degree: int  # k, from 1 to 10
 
     @property
     def text(self) -> str:
@@ -394,11 +300,6 @@ class Bins(_CountTerm):
 
     The cut-offs are values of the fit split, so that each bin holds prompts of it. If the statistic takes few
     values, cut-offs coincide and are merged: there are then fewer bins than requested.
-
-    Attributes:
-        statistic: The statistic that is cut.
-        count: The number of bins requested, at least 2.
-        learned: The cut-offs c_1 < c_2 < ....
     """
 
     learns: ClassVar[str] = "cuts"
@@ -454,11 +355,6 @@ class Hat(_CountTerm):
     The statistic is clipped to the range of the knots, so that columns are non-negative and sum to one for
     every prompt. Unlike powers they are local: the guarantee holds near each knot, and the threshold moves
     continuously in between.
-
-    Attributes:
-        statistic: The statistic.
-        count: The number of knots requested, at least 2.
-        learned: The knots, increasing.
     """
 
     learns: ClassVar[str] = "knots"
@@ -527,17 +423,12 @@ class Hard(Term[float]):
     Only the cut-offs c_j are stored, and no rank is ever divided or rounded. Tied prompts share the largest
     rank among them; they are hard together or easy together, so that ties at a cut-off make the hard group
     larger.
-
-    Attributes:
-        parts: The statistics s_j.
-        fraction: q as decimal text, between 0 and 1.
-        learned: The cut-offs c_j.
     """
 
     learns: ClassVar[str] = "cuts"
     sums_to_one: ClassVar[bool] = True
-    parts: tuple[Statistic, ...]
-    fraction: str
+    parts: tuple[Statistic, ...]  # the statistics s_j
+    fraction: str  # q as decimal text, between 0 and 1
 
     @property
     def text(self) -> str:
@@ -606,15 +497,12 @@ class Group(Term[Category]):
     So the map in use keeps the guarantee whenever the symmetric one does. Prompts held out for evaluation or
     certificates name no categories: what is measured on them must not depend on them.
 
-    Attributes:
-        key: The metadata key.
-        learned: The categories (`1`, `True` and `"1"` differ): booleans, numbers, texts, each ascending.
+    Learned are the categories (`1`, `True` and `"1"` differ): booleans, numbers, texts, each ascending.
     """
 
     learns: ClassVar[str] = "categories"
     sums_to_one: ClassVar[bool] = True
-    statistics: ClassVar[tuple[Statistic, ...]] = ()
-    key: str
+    key: str  # the metadata key
 
     @property
     def text(self) -> str:

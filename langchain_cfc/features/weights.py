@@ -1,0 +1,87 @@
+"""Weightings of prompts that a feature map guarantees coverage under, with their names and words."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import numpy as np
+
+from langchain_cfc._internal.arrays import FloatArray
+from langchain_cfc.errors import FeatureError
+
+_DECIMAL = re.compile(r"\d+\.\d+(?:e[-+]?\d+)?")
+_SOFT = re.compile(r"prompts weighted.* how near their (.*) is to (.*?)(?: \(.*)?", re.DOTALL)
+
+WeightKind: TypeAlias = Literal["constant", "indicator", "hat", "bernstein"]
+
+
+@dataclass(frozen=True)
+class GuaranteedWeight:
+    """A function f(X) = features(X) @ coefficients that is non-negative for every possible prompt.
+
+    Coverage is guaranteed under every such f (the paper's function class F): for an indicator this is
+    coverage within a group, for the other kinds coverage with nearby prompts weighted more. A map spans many
+    more non-negative functions, and the guarantee covers those as well; these are the ones with a name. Hat
+    functions and Bernstein polynomials are non-negative everywhere because the map clips their statistic to
+    the fitted range; in floating point, a Bernstein polynomial may fall below zero by 1e-9.
+
+    Attributes:
+        name: A short name, such as `1`, `bins(max_score, 5)[0]` or `bernstein(mean_score, 2)[1]`.
+        kind: What kind of function it is.
+        words: The prompts it weights, in plain English, such as `prompts whose topic is 'capital'`.
+        coefficients: (d,) coefficients of the columns of its feature map.
+        of_constant: Coefficient of the constant.
+        constant: (d,) coefficients of the constant in the same columns, if `of_constant` is not 0.
+    """
+
+    name: str
+    kind: WeightKind
+    words: str
+    coefficients: tuple[float, ...]
+    of_constant: float = 0.0
+    constant: tuple[float, ...] = ()
+
+    def values(self, features: FloatArray) -> FloatArray:
+        """Compute the weight of each prompt.
+
+        Args:
+            features: (N, d) features, from the same map.
+
+        Returns:
+            (N,) weights, non-negative up to the round-off of Bernstein polynomials.
+
+        Raises:
+            FeatureError: If the features have another number of columns.
+        """
+        if features.shape != (len(features), len(self.coefficients)):
+            msg = f"{self.name} takes (N, {len(self.coefficients)}) features, got shape {features.shape}"
+            raise FeatureError(msg)
+        values = np.asarray(features @ np.array(self.coefficients), dtype=np.float64)
+        if self.of_constant:
+            # The constant may be the sum of a group's columns, which are all zero for an unknown category.
+            missing = ~features[:, np.array(self.constant) != 0.0].any(axis=1)
+            values[missing] += self.of_constant
+        return values
+
+
+def shorten_words(words: str, digits: int | None = 4) -> str:
+    """Shorten the words of a weighting for a table.
+
+    Args:
+        words: The words of the weighting.
+        digits: Significant digits to which decimal numbers are rounded; None keeps them.
+
+    Returns:
+        The words without "prompts whose" and the details of soft weightings.
+
+    >>> shorten_words("prompts whose mean score is below 0.123456")
+    'mean score is below 0.1235'
+    """
+    if digits is not None:
+        words = _DECIMAL.sub(lambda found: f"{float(found[0]):.{digits}g}", words)
+    soft = _SOFT.fullmatch(words)
+    if soft:
+        return f"{soft[1]} near {soft[2]} (soft)"
+    return words.removeprefix("prompts ").removeprefix("whose ")
