@@ -285,11 +285,11 @@ def explain_choice(choice: Choice, options: int, tolerance: float, tau: float) -
         "answers a prompt, a flagged prompt counting as all its candidates"
     )
     if len(choice.alike) == 1:
-        return f"{gap} {size}: this one."
+        return f"{gap} {size}: selected."
     others = len(choice.alike) - 1
     alike = f"{pluralize(others, 'other')} {'is' if others == 1 else 'are'} statistically indistinguishable"
     if choice.best is choice.smallest:
-        return f"{gap} {size}: this one is selected; {alike} in set size and no simpler."
+        return f"{gap} {size}: selected; {alike} in set size and no simpler."
     return (
         f"{gap} {size}. {alike} in set size, and the one selected, with {best.size:.2f}, is the simplest of "
         f"them: {pluralize(best.columns, 'feature')}."
