@@ -168,7 +168,7 @@ def _completed(nav: Any, known: Mapping[str, str | None]) -> Any:
 
 def _command_line() -> str:
     """What the application says of itself by topic, commands of installed integrations included."""
-    from langchain_cfc.cli.app import app
+    from langchain_cfc.cli.commands import app
 
     group: Any = typer.main.get_command(app)
     root = typer.Context(group, info_name="langchain-cfc", **group.context_settings)

@@ -22,7 +22,7 @@ import pytest
 import typer.main
 from markdown import Markdown
 
-from langchain_cfc.cli.app import app
+from langchain_cfc.cli.commands import app
 from tests.test_public import PROMISED
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -28,7 +28,7 @@ def main() -> None:
     except MissingExtraError as error:
         sys.stderr.write(f"error: {error}\n")
         sys.exit(2)
-    from langchain_cfc.cli.app import app
+    from langchain_cfc.cli.commands import app
 
     for stream in (sys.stdout, sys.stderr):
         # Characters of answers that the terminal's encoding lacks are escaped instead of being an error.

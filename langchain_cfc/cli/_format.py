@@ -6,11 +6,9 @@ import json
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn, Protocol, TypeVar
 
 import typer
 from rich.console import Console, ConsoleOptions, RenderableType
@@ -28,14 +26,12 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from langchain_cfc._internal.text import escape_controls, escape_controls_in_json
-from langchain_cfc.artifact import CalibrationArtifact, looks_like_artifact
-from langchain_cfc.candidates import LabelledBatch
-from langchain_cfc.errors import CFCError, CFCWarning, InputError, UnattainableTargetError
+from langchain_cfc._internal.text import escape_controls, escape_controls_in_json, format_percent
+from langchain_cfc.artifact import CalibrationArtifact
+from langchain_cfc.errors import CFCError, CFCWarning, UnattainableTargetError
 from langchain_cfc.evaluation import AnswersReport, EvaluationReport, GroupReport
 from langchain_cfc.features import shorten_words
 from langchain_cfc.guarantee import Guarantee, count_weightings, format_share
-from langchain_cfc.records import Provenance, Records, read_records
 from langchain_cfc.scoring import Combination
 
 Item = TypeVar("Item")
@@ -44,6 +40,15 @@ EXIT_NO = 1
 EXIT_BAD_INPUT = 2
 EXIT_INTERRUPTED = 130  # as shells report them; 1 would read as "no"
 EXIT_BROKEN_PIPE = 141
+
+
+class _Model(Protocol):
+    """A report or result that knows its JSON."""
+
+    def model_dump(self, *, mode: str) -> dict[str, Any]: ...
+
+
+Printed = TypeVar("Printed", bound=_Model)
 
 
 class _SafeConsole(Console):
@@ -124,6 +129,28 @@ def print_note(console: Console, note: str) -> None:
     console.print(f"[yellow]note:[/] {escape(note)}", soft_wrap=True)
 
 
+def print_notes(console: Console, notes: Iterable[str]) -> None:
+    """Print notes on a result, each of which takes as many lines as it needs."""
+    for note in notes:
+        console.print(f"[yellow]note:[/] {escape(note)}")
+
+
+def print_result(found: Printed, print_text: Callable[[Console, Printed], None], *, as_json: bool) -> None:
+    """Print a result to standard output, as JSON or by a function that takes the console."""
+    if as_json:
+        emit_json(found.model_dump(mode="json"))
+    else:
+        print_text(get_console(), found)
+
+
+def print_list(console: Console, sentences: Iterable[str], title: str = "") -> None:
+    """Print sentences without markup as a list, below a title if there is one."""
+    if title:
+        console.print(f"\n[bold]{title}[/]")
+    for sentence in sentences:
+        console.print(f"- {escape(sentence)}")
+
+
 def print_lines(console: Console, lines: Iterable[str]) -> None:
     """Print texts without markup, each as one line at any width."""
     for line in lines:
@@ -136,19 +163,9 @@ def fail(error: Exception | str, code: int) -> NoReturn:
     raise typer.Exit(code)
 
 
-def check_output(path: Path) -> None:
-    """Refuse to overwrite a file that is not an artifact, such as the records; and `-`."""
-    if str(path) == "-":
-        msg = "artifacts are written to files: give --out a path"
-        raise InputError(msg)
-    if path.is_file() and not looks_like_artifact(path):
-        msg = f"{path} exists and is not an artifact; it will not be overwritten: give --out another path"
-        raise InputError(msg)
-
-
 def track_progress(items: Iterable[Item], what: str, total: int | None = None) -> Iterator[Item]:
     """Show a progress bar while items are iterated over."""
-    with _make_progress(BarColumn(bar_width=24)) as progress:
+    with make_progress(BarColumn(bar_width=24)) as progress:
         yield from progress.track(items, total=total, description=what)
 
 
@@ -157,7 +174,7 @@ def make_tracker(what: str) -> Callable[[Iterable[Any], int], Iterator[Any]]:
     return lambda items, total: track_progress(items, what, total)
 
 
-def _make_progress(*columns: ProgressColumn) -> Progress:
+def make_progress(*columns: ProgressColumn) -> Progress:
     """Make a progress display on standard error; it shows nothing if that is no terminal."""
     console = get_error_console()
     return Progress(
@@ -172,22 +189,19 @@ def _make_progress(*columns: ProgressColumn) -> Progress:
     )
 
 
-def make_table(*headings: str, title: str | None = None, width: int | None = None, **numbers: Any) -> Table:
-    """Make a table without rules: text in the first column, right-justified numbers in the others.
+def make_table(
+    *headings: str, texts: int = 1, title: str | None = None, width: int | None = None, **numbers: Any
+) -> Table:
+    """Make a table without rules: `texts` columns of text, and then columns of right-justified numbers.
 
-    The first column is cut off at `width` characters. `numbers` are settings of the other columns.
+    Columns of text are cut off at `width` characters. `numbers` are settings of the other columns.
     """
     table = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
-    for heading in headings[:1]:
+    for heading in headings[:texts]:
         table.add_column(heading, no_wrap=width is not None, max_width=width)
-    for heading in headings[1:]:
+    for heading in headings[texts:]:
         table.add_column(heading, justify="right", **numbers)
     return table
-
-
-def format_percent(share: float) -> str:
-    """Format a share as a whole percentage."""
-    return f"{100 * share:.0f} %"
 
 
 def format_interval(bounds: tuple[float, float]) -> str:
@@ -248,7 +262,6 @@ def _make_group_table(report: EvaluationReport) -> Table:
 
 
 def _format_kept(group: GroupReport, target: float) -> str:
-    """Format share and interval, red where the interval lies below the target."""
     share = f"{100 * group.kept_promise:.0f}"
     if group.kept_promise_ci[1] < target:
         share = f"[bold red]{share}[/]"
@@ -261,15 +274,20 @@ def format_answers(answers: AnswersReport) -> str:
     verdict = "[bold red]too many for chance[/]" if answers.contradicted else "nothing contradicts that"
     return (
         f"Bot mode (alpha = {answers.alpha:g}): {format_percent(answers.answered_rate)} answered, "
-        f"{answers.wrong} of {answers.answered} wrongly ({100 * answers.wrong_rate:.1f} %, 95 % CI "
-        f"{format_interval(answers.wrong_rate_ci)}); certified are at most "
-        f"{100 * answers.max_wrong_rate:g} %: {verdict}."
+        f"{answers.wrong} of {answers.answered} wrongly ({format_percent(answers.wrong_rate, '.1f')}, 95 % "
+        f"CI {format_interval(answers.wrong_rate_ci)}); certified are at most "
+        f"{format_share(answers.max_wrong_rate)}: {verdict}."
     )
 
 
 def format_group(words: str) -> str:
     """Format the group of a weighting, short and on one line."""
     return escape(shorten_words(words).replace("\n", " "))
+
+
+def is_contradicted(report: EvaluationReport) -> bool:
+    """Return whether what is seen contradicts the promise about sets, or the one about answers."""
+    return bool(report.contradicted) or (report.answers is not None and report.answers.contradicted)
 
 
 def format_verdict(report: EvaluationReport) -> str:
@@ -310,11 +328,6 @@ def list_facts(artifact: CalibrationArtifact) -> Iterator[str]:
     yield f"digest        {artifact.digest}"
 
 
-def get_verifier_names(artifact: CalibrationArtifact) -> Sequence[str]:
-    """Return the verifiers whose raw outputs the artifact combines; none if it takes one score as it is."""
-    return () if artifact.combination is None else artifact.combination.names
-
-
 def _list_coefficients(combination: Combination) -> str:
     named = zip(combination.names, combination.coefficients, strict=True)
     return ", ".join(f"{name} {coefficient:+.3g}" for name, coefficient in named)
@@ -344,15 +357,14 @@ def make_curve_table(artifact: CalibrationArtifact) -> Table:
     certificate = policy.certificate
     sure = format_share(1.0 - float(certificate.delta))
     title = f"What answering more would cost (all bounds together with confidence {sure})"
-    table = make_table(title=title)
-    for heading in ("answered", "wrong at most", "wrong seen", "alpha", "distinct", "agreeing"):
-        table.add_column(heading, justify="right")
+    headings = ("answered", "wrong at most", "wrong seen", "alpha", "distinct", "agreeing")
+    table = make_table(*headings, texts=0, title=title)
     for point in policy.curve:
         own = (point.alpha, point.policy) == (certificate.alpha, certificate.policy)
         most = point.policy.max_answers
         table.add_row(
             format_percent(point.answered / certificate.prompts),
-            f"{100 * point.wrong_rate_at_most:.1f} %",
+            format_percent(point.wrong_rate_at_most, ".1f"),
             f"{point.wrong} of {point.answered}",
             point.alpha,
             "any" if most is None else f"<= {most}",
@@ -443,7 +455,7 @@ def _format_scope(artifact: CalibrationArtifact, promise: Guarantee) -> str:
 
 def _list_confidence(artifact: CalibrationArtifact, promise: Guarantee) -> Iterator[tuple[str, str]]:
     if promise.failure_probability is not None:
-        sure = f"{100 * (1.0 - promise.failure_probability):.12g} %"
+        sure = format_share(1.0 - promise.failure_probability)
         others = count_weightings([one for one in promise.weightings if one.name in promise.confident])
         also = f" and over each of {others}" if others else ""
         yield "Confidence", f"{sure} that this very artifact keeps it over all prompts{also}."
@@ -473,46 +485,3 @@ def _format_assumptions(artifact: CalibrationArtifact) -> str:
         else f"generator {named[0]}, verifier {named[1]}, extractor {named[2]}, which serving compares"
     )
     return f"{alike}; right labels; a level chosen before drawing; {bound} (all: --details)."
-
-
-_SQLITE = b"SQLite format 3\0"
-
-
-@dataclass(frozen=True)
-class Dataset:
-    """The records of files or the table of a store, and where they come from, if it is known."""
-
-    records: Records | LabelledBatch
-    provenance: Provenance | None
-
-
-@contextmanager
-def open_records(paths: Sequence[str], outputs: Sequence[str] = ()) -> Iterator[Dataset]:
-    """Open records files, or one store, with the raw outputs of the verifiers in `outputs`."""
-    if any(map(_is_store, paths)):
-        yield _read_store(paths, outputs)
-        return
-    with _make_progress() as progress:
-        task = progress.add_task("reading records", total=None)
-        records = replace(read_records(*paths), on_read=lambda more: progress.advance(task, more))
-        yield Dataset(records, records.provenance)
-
-
-def _read_store(paths: Sequence[str], outputs: Sequence[str]) -> Dataset:
-    if len(paths) > 1:
-        msg = "a store is read by itself: give one store, or files only"
-        raise InputError(msg)
-    # Imported late: it needs an extra of its own.
-    from langchain_cfc.collect.store import Store
-
-    with Store(paths[0]) as store:
-        return Dataset(store.table(outputs), store.provenance())
-
-
-def _is_store(path: str) -> bool:
-    if "://" in path:
-        return True
-    if not Path(path).is_file():
-        return False
-    with Path(path).open("rb") as file:
-        return file.read(len(_SQLITE)) == _SQLITE

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -13,10 +13,11 @@ from rich.markup import escape
 from rich.table import Table
 
 from langchain_cfc.artifact import CalibrationArtifact
-from langchain_cfc.cli._format import emit_json, get_console, make_table, report_errors, track_progress
-from langchain_cfc.cli._options import ReportAsJson
+from langchain_cfc.cli._format import make_table, print_list, print_result, report_errors, track_progress
+from langchain_cfc.cli._inputs import ReportAsJson
 from langchain_cfc.collect.review import ReviewReport, create_review_report
 from langchain_cfc.errors import InputError
+from langchain_cfc.guarantee import format_bound, format_share
 from langchain_cfc.records import Records, read_records
 
 
@@ -48,10 +49,7 @@ def agreement(
                 raise InputError(msg)
             levels, n = _read_promise(CalibrationArtifact.load(artifact_path), source)
         report = create_review_report(track_progress(source, "reading records"), sheet, coverage=levels, n=n)
-    if as_json:
-        emit_json(report.model_dump(mode="json"))
-    else:
-        _print_report(get_console(), report, sheet.name)
+    print_result(report, partial(_print_report, sheet=sheet.name), as_json=as_json)
 
 
 def _read_promise(artifact: CalibrationArtifact, source: Records) -> tuple[list[float], int]:
@@ -72,7 +70,7 @@ def _read_promise(artifact: CalibrationArtifact, source: Records) -> tuple[list[
     return [promise.target_coverage for promise in promises], artifact.n
 
 
-def _print_report(console: Console, report: ReviewReport, sheet: str) -> None:
+def _print_report(console: Console, report: ReviewReport, *, sheet: str) -> None:
     judged = report.rows - report.unfilled
     console.print(
         f"{escape(sheet)}: {judged} of {report.rows} rows filled in, from {report.prompts} independent "
@@ -82,21 +80,15 @@ def _print_report(console: Console, report: ReviewReport, sheet: str) -> None:
     if report.kappa is not None:
         low, high = report.kappa.low, report.kappa.high
         console.print(
-            f"Cohen's kappa [bold]{report.kappa.value:.2f}[/], {_format_level(report)} interval {low:.2f} to "
-            f"{high:.2f} (0 is chance, 1 agreement)\n"
+            f"Cohen's kappa [bold]{report.kappa.value:.2f}[/], {format_share(report.confidence)} interval "
+            f"{low:.2f} to {high:.2f} (0 is chance, 1 agreement)\n"
         )
     console.print(_make_promises_table(report), "")
     for sentence in _list_assumptions(report):
         console.print(sentence)
     notes = [*report.notes, *_list_empty_promises(report)]
     if notes:
-        console.print("\n[bold]Beware[/]")
-    for sentence in notes:
-        console.print(f"- {escape(sentence)}")
-
-
-def _format_level(report: ReviewReport) -> str:
-    return f"{100 * report.confidence:g} %"
+        print_list(console, notes, "Beware")
 
 
 def _make_confusion_table(report: ReviewReport) -> Table:
@@ -107,7 +99,7 @@ def _make_confusion_table(report: ReviewReport) -> Table:
 
 
 def _make_rates_table(report: ReviewReport) -> Table:
-    table = make_table("mistakes of the labels, %", "share", f"{_format_level(report)} interval")
+    table = make_table("mistakes of the labels, %", "share", f"{format_share(report.confidence)} interval")
     rates = {
         "wrong ones labelled correct (e0)": report.error_on_wrong,
         "correct ones labelled wrong (e1)": report.error_on_correct,
@@ -120,10 +112,8 @@ def _make_rates_table(report: ReviewReport) -> Table:
 
 
 def _make_promises_table(report: ReviewReport) -> Table:
-    table = make_table("promised of labels, %")
-    table.add_column("mistakes")
-    table.add_column("true at least, %", justify="right")
-    table.add_column("with no mistake seen, %", justify="right")
+    headings = ("promised of labels, %", "mistakes", "true at least, %", "with no mistake seen, %")
+    table = make_table(*headings, texts=2)
     for promise in report.promises:
         coverage = f"{100 * promise.coverage:g}"
         for kind, worth, limit in (
@@ -135,12 +125,11 @@ def _make_promises_table(report: ReviewReport) -> Table:
 
 
 def _format_bound(share: float) -> str:
-    """Format a lower bound in percent, rounded down."""
-    return f"{math.floor(1000 * share) / 10:.1f}" if share > 0.0 else "nothing"
+    return format_bound(share).removesuffix(" %") if share > 0.0 else "nothing"
 
 
 def _list_assumptions(report: ReviewReport) -> Iterator[str]:
-    sure = f"{100 * (1 + report.confidence) / 2:g} %"
+    sure = format_share((1 + report.confidence) / 2)
     yield (
         "[bold]True at least[/]: so many sets hold a correct candidate, or their prompts are flagged. People "
         "are taken to be right, and the rows for a random sample. Each bound holds with "
@@ -167,7 +156,7 @@ def _list_assumptions(report: ReviewReport) -> Iterator[str]:
 def _list_empty_promises(report: ReviewReport) -> Iterator[str]:
     """List promises of which nothing is left, and whether only the size of the sheet is the reason."""
     for promise in report.promises:
-        promised = f"of the {100 * promise.coverage:g} % that are promised"
+        promised = f"of the {format_share(promise.coverage)} that are promised"
         if max(promise.independent_limit, promise.at_worst_limit) <= 0.0:
             yield f"The sheet is too small to say anything {promised}: have more candidates reviewed."
         elif max(promise.independent, promise.at_worst) <= 0.0:

@@ -11,15 +11,8 @@ from rich.markup import escape
 
 from langchain_cfc._internal.plugins import FACTORY, load_object
 from langchain_cfc.artifact import CalibrationArtifact
-from langchain_cfc.cli._format import (
-    EXIT_NO,
-    emit_json,
-    get_console,
-    get_error_console,
-    get_verifier_names,
-    report_errors,
-)
-from langchain_cfc.cli._options import ArtifactPath, HeldAlpha
+from langchain_cfc.cli._format import EXIT_NO, get_error_console, print_result, report_errors
+from langchain_cfc.cli._inputs import ArtifactPath, HeldAlpha, get_verifier_names
 from langchain_cfc.demo.replay import make_replay_parts
 from langchain_cfc.errors import InputError
 from langchain_cfc.records import read_records
@@ -81,15 +74,11 @@ def ask(
         chain = CFCRunnable(artifact=artifact, bot=bot, show_rejected=show_rejected, **parts)
         with get_error_console().status("drawing and scoring candidates"):
             result = chain.invoke(prompt, alpha=alpha)
-    if as_json:
-        emit_json(result.model_dump(mode="json"))
-    else:
-        _print_result(get_console(), result)
+    print_result(result, _print_answers, as_json=as_json)
     raise typer.Exit(EXIT_NO if result.abstained else 0)
 
 
-def _print_result(console: Console, result: CFCResult) -> None:
-    """Print answers, candidates and explanation."""
+def _print_answers(console: Console, result: CFCResult) -> None:
     if result.abstained:
         console.print(f"[bold yellow]abstained[/] ({result.reason})")
     for number, text in enumerate(result.answers):

@@ -12,19 +12,26 @@ from rich.markup import escape
 from rich.table import Table
 
 from langchain_cfc import calibration
+from langchain_cfc._internal.text import format_percent
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.cli._format import (
-    check_output,
     emit_json,
     format_group,
     get_console,
     make_curve_table,
     make_promise_table,
     make_table,
-    open_records,
     report_errors,
 )
-from langchain_cfc.cli._options import DATASET, FirstCandidates, OutArtifact, TestFraction, split_option
+from langchain_cfc.cli._inputs import (
+    DATASET,
+    FirstCandidates,
+    OutArtifact,
+    TestFraction,
+    check_output,
+    open_records,
+    split_option,
+)
 from langchain_cfc.guarantee.stability import PaperStability
 from langchain_cfc.thresholds import WINDOW
 
@@ -231,7 +238,7 @@ def make_groups_table(artifact: CalibrationArtifact) -> Table:
         table.add_row(
             format_group(one.words),
             f"{one.size:.0f}",
-            f"{100 * one.attainable:.0f} %",
+            format_percent(one.attainable),
             smallest if one.allows(artifact.alphas[0]) else f"[bold red]{smallest}[/]",
         )
     return table

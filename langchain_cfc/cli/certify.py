@@ -10,16 +10,14 @@ from rich.markup import escape
 
 from langchain_cfc import certificates
 from langchain_cfc.artifact import CalibrationArtifact
-from langchain_cfc.cli._format import (
-    EXIT_NO,
+from langchain_cfc.cli._format import EXIT_NO, emit_json, get_console, report_errors
+from langchain_cfc.cli._inputs import (
+    ArtifactPath,
+    HeldOutPaths,
     check_output,
-    emit_json,
-    get_console,
     get_verifier_names,
     open_records,
-    report_errors,
 )
-from langchain_cfc.cli._options import ArtifactPath, HeldOutPaths
 from langchain_cfc.cli.inspect import make_certificate_table
 
 

@@ -1,4 +1,4 @@
-"""The commands by name and by topic, each loaded only when it is called.
+"""The command-line application: commands by name and by topic, each loaded only when it is called.
 
 Lists of commands, in `--help` and in shells that complete words, are made from the summaries below: the
 modules of the commands import NumPy and LangChain, which takes more than a second. Commands of other
@@ -10,10 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
+
+from langchain_cfc._version import __version__
 
 # An entry point of this group is a function as typer takes it, or a `typer.Typer`, named like its command.
 _ENTRY_POINTS = "langchain_cfc.commands"
@@ -129,3 +131,33 @@ def _make_substitute(found: EntryPoint, error: Exception) -> Callable[[], None]:
 
     fail.__doc__ = f"Cannot be loaded ({type(error).__name__}); see {by}."
     return fail
+
+
+app = make_app(
+    name="langchain-cfc",
+    cls=CommandGroup,
+    no_args_is_help=True,
+    add_completion=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and end."),
+    ] = False,
+) -> None:
+    """Conformal answer sets for LangChain: answer with a guarantee, or abstain.
+
+    Every command takes --json for machine-readable output. Exit codes: 0 done, 1 the answer is no (a check
+    failed, the target is out of reach, the question was abstained on), 2 wrong usage or bad input.
+    """
+    del version

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,15 +15,14 @@ from rich.table import Table
 
 from langchain_cfc import experiments
 from langchain_cfc.cli._format import (
-    emit_json,
     format_group,
-    get_console,
     make_table,
     make_tracker,
-    open_records,
+    print_notes,
+    print_result,
     report_errors,
 )
-from langchain_cfc.cli._options import FigureFolder, Jobs, RecordPaths, ReportAsJson, SplitsSeed
+from langchain_cfc.cli._inputs import FigureFolder, Jobs, RecordPaths, ReportAsJson, SplitsSeed, open_records
 from langchain_cfc.errors import InputError
 from langchain_cfc.experiments import ComparisonReport, LevelComparison, MethodComparison
 from langchain_cfc.experiments.compare import FEATURES, GROUPS, METHODS
@@ -95,7 +95,6 @@ def _format_figure(method: MethodComparison, figure: str) -> str:
 
 
 def _make_gaps_table(level: LevelComparison, names: Sequence[str], most: int = 8) -> Table:
-    """Make a table of the properties of prompts with the widest gaps of the first method."""
     table = make_table("points below target", width=20)
     for name in names:
         table.add_column(f"{escape(name)}, and where", no_wrap=True, max_width=28)
@@ -107,17 +106,33 @@ def _make_gaps_table(level: LevelComparison, names: Sequence[str], most: int = 8
     return table
 
 
-def make_figure_folder(folder: Path) -> None:
-    """Make the folder for figures, before anything takes time."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        msg = f"{folder} cannot be a folder ({error.strerror}): give --figures another"
-        raise InputError(msg) from error
+def prepare_outputs(page: Path | None, folder: Path | None) -> None:
+    """Check the path of a page, and make the folder for figures, before anything takes time."""
+    if page is not None:
+        check_report(page)
+    if folder is not None:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            msg = f"{folder} cannot be a folder ({error.strerror}): give --figures another"
+            raise InputError(msg) from error
 
 
-def write_figures(report: ComparisonReport, folder: Path) -> None:
-    """Write every figure of a comparison as PNG and SVG into a folder."""
+def write_outputs(
+    report: ComparisonReport,
+    records: Sequence[str],
+    page: Path | None,
+    folder: Path | None,
+    title: str | None = None,
+) -> None:
+    """Write the page of a comparison, and its figures into a folder, where either is asked for."""
+    if page is not None:
+        write_report(page, comparison=report, sources=Sources(records=tuple(records)), title=title)
+    if folder is not None:
+        save_figures(_draw_figures(report), folder)
+
+
+def _draw_figures(report: ComparisonReport) -> dict[str, Any]:
     from langchain_cfc.report import plots
 
     methods = report.list_leading()
@@ -135,7 +150,7 @@ def write_figures(report: ComparisonReport, folder: Path) -> None:
         drawn["threshold_by_difficulty"] = plots.plot_threshold_by_difficulty(report, methods=by_threshold)
     for figure in ("kept_promise", "coverage", "worst_group_coverage", "worst_group_kept_promise", *_SIZES):
         drawn[f"{figure}_by_alpha"] = plots.plot_by_alpha(report.sweep, methods=methods, figure=figure)
-    save_figures(drawn, folder)
+    return drawn
 
 
 def save_figures(drawn: dict[str, Any], folder: Path) -> None:
@@ -196,10 +211,7 @@ def compare(
         if unknown:
             msg = f"unknown figure {unknown[0]!r}; known are {', '.join(experiments.FIGURES)}"
             raise InputError(msg)
-        if report is not None:
-            check_report(report)
-        if figures is not None:
-            make_figure_folder(figures)
+        prepare_outputs(report, figures)
         with open_records(records, combine or ()) as dataset:
             found = experiments.compare(
                 dataset.records,
@@ -218,20 +230,15 @@ def compare(
                 progress=make_tracker("splits"),
                 provenance=dataset.provenance,
             )
-        if report is not None:
-            write_report(report, comparison=found, sources=Sources(records=tuple(records)))
-        if figures is not None:
-            write_figures(found, figures)
-    if as_json:
-        emit_json(found.model_dump(mode="json"))
-        return
-    _print_comparison(get_console(), found, figure or _DEFAULT_FIGURES)
-    if report is not None:
-        get_console().print(f"\nThe whole comparison: {escape(str(report))}", soft_wrap=True)
+        write_outputs(found, records, report, figures)
+    shown = partial(_print_comparison, figures=figure or _DEFAULT_FIGURES, page=report)
+    print_result(found, shown, as_json=as_json)
 
 
-def _print_comparison(console: Console, found: ComparisonReport, figures: Sequence[str]) -> None:
-    """Print a comparison, with these figures against alpha."""
+def _print_comparison(
+    console: Console, found: ComparisonReport, *, figures: Sequence[str], page: Path | None
+) -> None:
+    """Print a comparison, with these figures against alpha, and where its page is."""
     data = found.data
     auroc = "" if data.auroc is None else f", AUROC of scores {data.auroc:.2f}"
     console.print(
@@ -247,5 +254,6 @@ def _print_comparison(console: Console, found: ComparisonReport, figures: Sequen
     shown = [name for name in ("conditional", "marginal") if name in found.methods]
     if shown and found.methods[shown[0]].gaps:
         console.print(_make_gaps_table(found, shown), "")
-    for note in found.notes:
-        console.print(f"[yellow]note:[/] {escape(note)}")
+    print_notes(console, found.notes)
+    if page is not None:
+        console.print(f"\nThe whole comparison: {escape(str(page))}", soft_wrap=True)

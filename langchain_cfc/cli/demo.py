@@ -14,7 +14,6 @@ from rich.padding import Padding
 
 from langchain_cfc.cli._format import (
     EXIT_NO,
-    check_output,
     emit_json,
     format_verdict,
     get_console,
@@ -22,8 +21,9 @@ from langchain_cfc.cli._format import (
     make_tracker,
     report_errors,
 )
-from langchain_cfc.cli._options import OutArtifact, ReportAsJson
+from langchain_cfc.cli._inputs import OutArtifact, ReportAsJson, check_output
 from langchain_cfc.demo import DemoResult, run_demo
+from langchain_cfc.guarantee import format_share
 from langchain_cfc.records import PromptRecord
 from langchain_cfc.runnable import CFCResult
 
@@ -71,10 +71,9 @@ def print_report(console: Console, seen: DemoResult) -> None:
         "through CFCRunnable.\n"
     )
     console.print(
-        f"[bold]Promised:[/] with probability at least {100 * report.target_coverage:g} %, the answer set "
-        "holds "
-        "a correct answer or the prompt is flagged as not certifiable; over all prompts, and over each group "
-        "below as well.\n"
+        f"[bold]Promised:[/] with probability at least {format_share(report.target_coverage)}, the answer "
+        "set holds a correct answer or the prompt is flagged as not certifiable; over all prompts, and over "
+        "each group below as well.\n"
     )
     console.print(
         "[bold]What happened[/] on the held-out prompts, beside the usual single threshold for all "
@@ -117,7 +116,6 @@ def _find_command() -> str:
 
 
 def _print_prompt(console: Console, record: PromptRecord, result: CFCResult) -> None:
-    """Print a prompt, its candidates by distinct answer, the decision and the reason."""
     console.print(f"\n[bold]{escape(str(record.input))}[/]")
     correct = {candidate.answer_key for candidate in record.candidates if candidate.correct}
     by_answer: dict[str, list[float]] = {}

@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import typer
+from rich.console import Console
 from rich.markup import escape
 
 from langchain_cfc import evaluation
+from langchain_cfc._internal.text import format_percent
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.cli._format import (
     EXIT_NO,
-    emit_json,
     format_answers,
     format_verdict,
-    get_console,
-    get_verifier_names,
+    is_contradicted,
     make_report_tables,
-    open_records,
+    print_result,
     report_errors,
 )
-from langchain_cfc.cli._options import ArtifactPath, HeldAlpha, HeldOutPaths, ReportAsJson
+from langchain_cfc.cli._inputs import (
+    ArtifactPath,
+    HeldAlpha,
+    HeldOutPaths,
+    ReportAsJson,
+    get_verifier_names,
+    open_records,
+)
+from langchain_cfc.evaluation import EvaluationReport
 
 
 def evaluate(
@@ -40,18 +48,17 @@ def evaluate(
             report = evaluation.evaluate(
                 artifact, dataset.records, alpha=alpha, provenance=dataset.provenance
             )
-    if as_json:
-        emit_json(report.model_dump(mode="json"))
-    else:
-        console = get_console()
-        console.print(
-            f"{report.n_test} test prompts ({escape(report.test_prompts)}), {report.n_candidates} candidates "
-            f"each; attainable coverage {100 * report.attainable_coverage:.1f} %\n"
-        )
-        for table in make_report_tables(report):
-            console.print(table, "")
-        console.print(format_verdict(report))
-        if report.answers is not None:
-            console.print(format_answers(report.answers))
-    broken = report.contradicted or (report.answers is not None and report.answers.contradicted)
-    raise typer.Exit(EXIT_NO if broken else 0)
+    print_result(report, _print_evaluation, as_json=as_json)
+    raise typer.Exit(EXIT_NO if is_contradicted(report) else 0)
+
+
+def _print_evaluation(console: Console, report: EvaluationReport) -> None:
+    console.print(
+        f"{report.n_test} test prompts ({escape(report.test_prompts)}), {report.n_candidates} candidates "
+        f"each; attainable coverage {format_percent(report.attainable_coverage, '.1f')}\n"
+    )
+    for table in make_report_tables(report):
+        console.print(table, "")
+    console.print(format_verdict(report))
+    if report.answers is not None:
+        console.print(format_answers(report.answers))

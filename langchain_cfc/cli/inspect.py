@@ -26,10 +26,11 @@ from langchain_cfc.cli._format import (
     make_promise_table,
     make_table,
     print_lines,
+    print_list,
     report_errors,
     track_progress,
 )
-from langchain_cfc.cli._options import ArtifactPath
+from langchain_cfc.cli._inputs import ArtifactPath
 from langchain_cfc.cli.calibrate import describe_artifact, make_groups_table
 from langchain_cfc.guarantee import CoverageCertificate, format_bound
 
@@ -115,13 +116,13 @@ def _print_details(console: Console, artifact: CalibrationArtifact) -> None:
         console.print(f"\n[bold]The promise at alpha = {alpha}[/]\n{escape(promise.sentence)}")
         if promise.estimated_slack:
             slack = [f"{name}: {100 * share:+.2f} points" for name, share in promise.estimated_slack.items()]
-            _print_list(console, "The ridge is estimated to take off coverage", slack)
+            print_list(console, slack, "The ridge is estimated to take off coverage")
         if promise.certificate is not None:
             console.print("", make_certificate_table(promise.certificate))
     promise = artifact.guarantee(artifact.alphas[0])
     if promise.kind != "heuristic":
-        _print_list(console, "It rests on", promise.assumptions)
-        _print_list(console, "It does not say", promise.not_promised)
+        print_list(console, promise.assumptions, "It rests on")
+        print_list(console, promise.not_promised, "It does not say")
     console.print("", make_groups_table(artifact))
     if artifact.policy is not None:
         console.print("", make_curve_table(artifact))
@@ -144,9 +145,3 @@ def make_certificate_table(certificate: CoverageCertificate) -> Table:
             format_bound(share.coverage_at_least),
         )
     return table
-
-
-def _print_list(console: Console, title: str, sentences: Sequence[str]) -> None:
-    console.print(f"\n[bold]{title}[/]")
-    for sentence in sentences:
-        console.print(f"- {escape(sentence)}")

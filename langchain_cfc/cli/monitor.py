@@ -13,18 +13,18 @@ from rich.markup import escape
 from rich.table import Table
 
 from langchain_cfc._internal.plugins import is_plugin_source
+from langchain_cfc._internal.text import format_percent
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.cli._format import (
     EXIT_NO,
-    check_output,
     emit_json,
     format_group,
-    format_percent,
     get_console,
     make_table,
     print_note,
     report_errors,
 )
+from langchain_cfc.cli._inputs import check_output
 from langchain_cfc.cli.commands import make_app
 from langchain_cfc.errors import InputError
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -14,21 +15,21 @@ from rich.table import Table
 
 from langchain_cfc.cli._format import (
     EXIT_NO,
-    emit_json,
-    get_console,
     make_table,
     make_tracker,
-    open_records,
+    print_list,
+    print_notes,
+    print_result,
     report_errors,
 )
-from langchain_cfc.cli._options import FigureFolder, Jobs, RecordPaths, ReportAsJson, SplitsSeed
+from langchain_cfc.cli._inputs import FigureFolder, Jobs, RecordPaths, ReportAsJson, SplitsSeed, open_records
 from langchain_cfc.cli.commands import make_app
 from langchain_cfc.cli.compare import (
-    make_figure_folder,
     make_methods_table,
     make_sweep_table,
+    prepare_outputs,
     save_figures,
-    write_figures,
+    write_outputs,
 )
 from langchain_cfc.errors import InputError
 from langchain_cfc.experiments import (
@@ -40,7 +41,6 @@ from langchain_cfc.experiments import (
     reproduce_synthetic,
 )
 from langchain_cfc.experiments.paper import ALPHAS
-from langchain_cfc.report import Sources, check_report, write_report
 from langchain_cfc.thresholds import format_alpha
 
 app = make_app(no_args_is_help=True, help="Reproduce the experiments of the CFC paper.")
@@ -71,8 +71,7 @@ def synthetic(
     the published band, at most 3 of the 120 beyond 2.6 standard errors and none beyond 3.3.
     """
     with report_errors():
-        if figures is not None:
-            make_figure_folder(figures)
+        prepare_outputs(None, figures)
         shown = [format_alpha(one) for one in alpha or ("0.1", "0.2")]
         unknown = [one for one in shown if one not in ALPHAS]
         if unknown:
@@ -83,10 +82,7 @@ def synthetic(
         )
         if figures is not None:
             _write_synthetic_figures(found, figures)
-    if as_json:
-        emit_json(found.model_dump(mode="json"))
-    else:
-        _print_synthetic(get_console(), found, shown)
+    print_result(found, partial(_print_synthetic, alphas=shown), as_json=as_json)
     raise typer.Exit(EXIT_NO if any(one.passes is False for one in found.agreement) else 0)
 
 
@@ -103,7 +99,7 @@ def _write_synthetic_figures(found: SyntheticReport, folder: Path) -> None:
     save_figures(drawn, folder)
 
 
-def _print_synthetic(console: Console, found: SyntheticReport, alphas: list[str]) -> None:
+def _print_synthetic(console: Console, found: SyntheticReport, *, alphas: list[str]) -> None:
     main = [cell for cell in found.cells if cell.table == "main"]
     console.print(f"[dim]Here, {found.seeds} seeds, and in brackets the paper.[/]\n")
     for alpha in alphas:
@@ -115,15 +111,11 @@ def _print_synthetic(console: Console, found: SyntheticReport, alphas: list[str]
         style = {True: "green", False: "bold red", None: "yellow"}[one.passes]
         console.print(f"[{style}]{escape(one.words)}[/]")
     console.print(f"{_list_furthest(found.cells)}\n")
-    for sentence in found.account:
-        console.print(f"- {escape(sentence)}")
+    print_list(console, found.account)
 
 
 def _make_main_table(cells: list[Cell], alpha: str) -> Table:
-    table = make_table()
-    table.add_column(f"alpha = {alpha}", no_wrap=True)
-    for metric in _METRICS:
-        table.add_column(metric, justify="right", no_wrap=True)
+    table = make_table(f"alpha = {alpha}", *_METRICS, no_wrap=True)
     for method in dict.fromkeys(cell.method for cell in cells):
         of_method = {cell.metric: cell for cell in cells if cell.method == method}
         table.add_row(method, *(_format_cell(of_method[metric]) for metric in _METRICS))
@@ -131,12 +123,8 @@ def _make_main_table(cells: list[Cell], alpha: str) -> Table:
 
 
 def _make_ablation_table(cells: list[Cell]) -> Table:
-    table = make_table()
-    for heading in ("alpha = 0.2: N, M", "method"):
-        table.add_column(heading, no_wrap=True)
     metrics = list(dict.fromkeys(cell.metric for cell in cells))
-    for metric in metrics:
-        table.add_column(metric, justify="right", no_wrap=True)
+    table = make_table("alpha = 0.2: N, M", "method", *metrics, texts=2, no_wrap=True)
     rows: dict[tuple[str, str], dict[str, Cell]] = {}
     for cell in cells:
         setting = f"{cell.n_calibration}, {cell.n_candidates}"
@@ -154,14 +142,12 @@ def _format_cell(cell: Cell) -> str:
 
 
 def _list_furthest(cells: list[Cell], most: int = 5) -> str:
-    """List the cells of largest z in one line."""
     furthest = sorted(cells, key=lambda cell: -abs(cell.z))[:most]
     listed = (f"{cell.method} {cell.metric} at alpha = {cell.alpha}: {cell.z:+.2f}" for cell in furthest)
     return f"Furthest from the paper, z: {'; '.join(listed)}."
 
 
 def _make_study_command(name: StudyName, title: str) -> Callable[..., None]:
-    """Make the command of an experiment on recorded candidates."""
 
     def command(
         records: RecordPaths,
@@ -181,10 +167,7 @@ def _make_study_command(name: StudyName, title: str) -> Callable[..., None]:
         as_json: ReportAsJson = False,
     ) -> None:
         with report_errors():
-            if report is not None:
-                check_report(report)
-            if figures is not None:
-                make_figure_folder(figures)
+            prepare_outputs(report, figures)
             with open_records(records) as dataset:
                 found = reproduce_study(
                     name,
@@ -196,19 +179,9 @@ def _make_study_command(name: StudyName, title: str) -> Callable[..., None]:
                     jobs=jobs or os.cpu_count() or 1,
                     progress=make_tracker("splits"),
                 )
-            if report is not None:
-                write_report(
-                    report,
-                    comparison=found.comparison,
-                    sources=Sources(records=tuple(records)),
-                    title=f"The paper's {title} experiment",
-                )
-            if figures is not None:
-                write_figures(found.comparison, figures)
-        if as_json:
-            emit_json(found.model_dump(mode="json"))
-        else:
-            _print_study(get_console(), found)
+            heading = f"The paper's {title} experiment"
+            write_outputs(found.comparison, records, report, figures, heading)
+        print_result(found, _print_study, as_json=as_json)
 
     command.__doc__ = f"""Repeat the paper's {title} experiment on any records.
 
@@ -236,8 +209,7 @@ def _print_study(console: Console, found: StudyReport) -> None:
             f"[bold]{escape(one.words)}, {one.n_candidates} candidates[/] [dim]({escape(one.features)})[/]"
         )
         console.print(make_methods_table(one.level), "")
-    for note in found.notes:
-        console.print(f"[yellow]note:[/] {escape(note)}")
+    print_notes(console, found.notes)
 
 
 app.command("triviaqa")(_make_study_command("triviaqa", "TriviaQA"))

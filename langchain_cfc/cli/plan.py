@@ -10,18 +10,19 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from langchain_cfc._internal.text import format_percent
 from langchain_cfc.cli._format import (
     EXIT_NO,
-    emit_json,
     format_interval,
-    get_console,
     make_table,
-    open_records,
+    print_list,
+    print_result,
     report_errors,
 )
-from langchain_cfc.cli._options import DATASET
+from langchain_cfc.cli._inputs import DATASET, open_records
 from langchain_cfc.errors import InputError
 from langchain_cfc.experiments import Plan, plan_from_assumptions, plan_from_pilot
+from langchain_cfc.guarantee import format_share
 from langchain_cfc.records import tabulate
 
 
@@ -98,10 +99,7 @@ def plan(
         else:
             msg = "give a pilot file, or state --n and --attainable"
             raise InputError(msg)
-    if as_json:
-        emit_json(found.model_dump(mode="json"))
-    else:
-        _print_plan(get_console(), found)
+    print_result(found, _print_plan, as_json=as_json)
     raise typer.Exit(EXIT_NO if found.labelled_prompts is None else 0)
 
 
@@ -125,16 +123,14 @@ def _print_plan(console: Console, found: Plan) -> None:
         console.print(
             f"Label [bold]{found.labelled_prompts}[/] prompts with n = {found.n} candidates each{cost}, for "
             f"alpha = {found.alpha:g}: coverage then stays above "
-            f"{100 * (found.target_coverage - found.slack):g} % "
-            f"in {100 * (1 - found.delta):g} % of calibrations.\n"
+            f"{format_share(found.target_coverage - found.slack)} in {format_share(1 - found.delta)} of "
+            "calibrations.\n"
         )
     console.print(_make_group_table(found))
     if found.by_n:
         console.print("", _make_n_table(found))
     if found.advice:
-        console.print("\n[bold]Advice[/]")
-    for sentence in found.advice:
-        console.print(f"- {escape(sentence)}")
+        print_list(console, found.advice, "Advice")
 
 
 def _make_group_table(found: Plan) -> Table:
@@ -146,7 +142,7 @@ def _make_group_table(found: Plan) -> Table:
         table.add_row(
             # A category without the term around it: `group(topic)=sums` is `sums`.
             escape(re.sub(r"^group\(.*?\)=", "", group.name)),
-            f"{100 * group.attainable:.1f} %",
+            format_percent(group.attainable, ".1f"),
             "" if group.attainable_ci is None else format_interval(group.attainable_ci),
             "" if group.smallest_alpha_certain is None else f"{group.smallest_alpha_certain:.3f}",
             "-" if group.prompts_needed is None else str(group.prompts_needed),

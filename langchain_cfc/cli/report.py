@@ -14,16 +14,21 @@ from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.cli._format import (
     EXIT_NO,
-    Dataset,
     emit_json,
     format_verdict,
     get_console,
-    get_verifier_names,
+    is_contradicted,
     make_tracker,
-    open_records,
     report_errors,
 )
-from langchain_cfc.cli._options import ArtifactPath, HeldAlpha, HeldOutPaths
+from langchain_cfc.cli._inputs import (
+    ArtifactPath,
+    Dataset,
+    HeldAlpha,
+    HeldOutPaths,
+    get_verifier_names,
+    open_records,
+)
 from langchain_cfc.errors import CFCError, InputError
 from langchain_cfc.experiments import ComparisonReport
 from langchain_cfc.records import Records, tabulate
@@ -100,8 +105,7 @@ def report(
         console = get_console()
         console.print(format_verdict(seen))
         console.print(f"report written to [bold]{escape(str(out_path))}[/]", soft_wrap=True)
-    broken = seen.contradicted or (seen.answers is not None and seen.answers.contradicted)
-    raise typer.Exit(EXIT_NO if broken else 0)
+    raise typer.Exit(EXIT_NO if is_contradicted(seen) else 0)
 
 
 def _get_texts(dataset: Dataset) -> Records:
@@ -113,5 +117,4 @@ def _get_texts(dataset: Dataset) -> Records:
 
 
 def _list_verifiers(records: Records | LabelledBatch) -> tuple[str, ...]:
-    """List the verifiers whose raw outputs the first record holds."""
     return () if isinstance(records, LabelledBatch) else tuple(next(iter(records)).candidates[0].scores or ())

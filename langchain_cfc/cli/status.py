@@ -10,15 +10,15 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from langchain_cfc._internal.text import format_percent
 from langchain_cfc.cli._format import (
     emit_json,
-    format_percent,
     get_console,
     print_lines,
     report_errors,
     track_progress,
 )
-from langchain_cfc.cli._options import STORE
+from langchain_cfc.cli._inputs import STORE
 from langchain_cfc.collect.collecting import format_cost, format_mean_scores
 from langchain_cfc.collect.status import CollectionStatus
 from langchain_cfc.records import read_records, write_records

@@ -12,16 +12,16 @@ from rich.table import Table
 
 from langchain_cfc import experiments
 from langchain_cfc.cli._format import (
-    emit_json,
     format_group,
-    get_console,
     make_table,
     make_tracker,
-    open_records,
+    print_list,
+    print_result,
     report_errors,
 )
-from langchain_cfc.cli._options import DATASET, FirstCandidates, Jobs, TestFraction, split_option
+from langchain_cfc.cli._inputs import DATASET, FirstCandidates, Jobs, TestFraction, open_records, split_option
 from langchain_cfc.experiments import Suggestion
+from langchain_cfc.guarantee import format_share
 
 # Rows of the table; the JSON holds all options.
 _MOST_SHOWN = 10
@@ -93,17 +93,14 @@ def suggest(
             provenance=dataset.provenance,
         ).for_records(records)
     found = found.model_copy(update={"notes": [*left_out, *found.notes]})
-    if as_json:
-        emit_json(found.model_dump(mode="json"))
-    else:
-        _print_suggestion(get_console(), found)
+    print_result(found, _print_suggestion, as_json=as_json)
 
 
 def _print_suggestion(console: Console, found: Suggestion) -> None:
     console.print(
         f"{len(found.options)} options tried on {found.prompts} prompts that will not calibrate, in "
-        f"{found.splits} inner splits; target {100 * found.target_coverage:g} % in each of {found.groups} "
-        "groups\n"
+        f"{found.splits} inner splits; target {format_share(found.target_coverage)} in each of "
+        f"{found.groups} groups\n"
     )
     console.print(_make_options_table(found))
     console.print("[dim]gap, kept and flag in %; price: answers shown, a flagged prompt as all[/]")
@@ -114,10 +111,8 @@ def _print_suggestion(console: Console, found: Suggestion) -> None:
     if found.runner_up is not None:
         console.print(f"\nRunner-up {escape(found.options[1].words)}: {escape(found.runner_up.lost)}")
     console.print()
-    for note in found.notes:
-        console.print(f"- {escape(note)}")
-    for one in found.unusable:
-        console.print(f"- Not usable: {escape(one.what)}. {escape(one.reason)}")
+    print_list(console, found.notes)
+    print_list(console, (f"Not usable: {one.what}. {one.reason}" for one in found.unusable))
     console.print("\nNext:")
     # One line at any width, so that it can be copied.
     console.print(escape(found.command), soft_wrap=True, style="bold")

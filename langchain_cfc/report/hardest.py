@@ -32,67 +32,39 @@ Outcome = Literal["flagged", "missed"]
 
 @dataclass(frozen=True)
 class HardAnswer:
-    """The candidates of a prompt that give one answer and have one label.
-
-    Attributes:
-        answer: The answer; None where texts are not shown.
-        text: What the best of them says, where that is more than the answer; None where texts are not shown.
-        times: How many candidates they are.
-        accepted: Whether the answer is in the set.
-        correct: Whether they are correct.
-        score: The lowest score among them, in [0, 1].
-        level: Their lowest entry level; None where none of them can enter the set.
-    """
+    """The candidates of a prompt that give one answer and have one label; texts are None if not shown."""
 
     answer: str | None
-    text: str | None
-    times: int
-    accepted: bool
+    text: str | None  # what the best of them says, where that is more than the answer
+    times: int  # how many candidates they are
+    accepted: bool  # whether the answer is in the set
     correct: bool
-    score: float
-    level: float | None
+    score: float  # the lowest among them, in [0, 1]
+    level: float | None  # their lowest entry level; None where none of them can enter the set
 
 
 @dataclass(frozen=True)
 class HardPrompt:
-    """A test prompt that was flagged or missed.
-
-    Attributes:
-        id: Its id.
-        outcome: `flagged` as not certifiable, or `missed`: not flagged, and no correct answer in the set.
-        why: The same in a sentence, with numbers.
-        threshold: Its threshold; None where none can be certified.
-        mean_score: Mean score of its candidates.
-        prompt: The prompt; None where texts are not shown.
-        answers: Its answers, best first.
-        left_out: How many more answers it has.
-    """
+    """A test prompt that was flagged or missed."""
 
     id: str
-    outcome: Outcome
-    why: str
-    threshold: float | None
-    mean_score: float
-    prompt: str | None
-    answers: tuple[HardAnswer, ...]
-    left_out: int
+    outcome: Outcome  # `missed`: not flagged, and no correct answer in the set
+    why: str  # the same in a sentence, with numbers
+    threshold: float | None  # None where none can be certified
+    mean_score: float  # of its candidates
+    prompt: str | None  # None where texts are not shown
+    answers: tuple[HardAnswer, ...]  # best first
+    left_out: int  # how many more answers it has
 
 
 @dataclass(frozen=True)
 class HardestPrompts:
-    """The hardest prompts of a test set, with counts of flagged and missed ones.
+    """The hardest prompts of a test set, with counts of flagged and missed ones."""
 
-    Attributes:
-        flagged: How many test prompts were flagged.
-        missed: How many were missed.
-        with_text: Whether texts are shown.
-        prompts: The hardest of them, missed and flagged ones by turns.
-    """
-
-    flagged: int
+    flagged: int  # how many test prompts were flagged
     missed: int
-    with_text: bool
-    prompts: tuple[HardPrompt, ...]
+    with_text: bool  # whether texts are shown
+    prompts: tuple[HardPrompt, ...]  # the hardest of them, missed and flagged ones by turns
 
 
 def find_hardest_prompts(

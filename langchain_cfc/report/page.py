@@ -333,7 +333,6 @@ def _describe_results(artifact: CalibrationArtifact, evaluation: EvaluationRepor
 
 
 def _describe_bot_mode(artifact: CalibrationArtifact, evaluation: EvaluationReport) -> Iterator[_Section]:
-    """Describe bot mode, where there is one."""
     policy, answers = artifact.policy, evaluation.answers
     if policy is None or answers is None:
         return

@@ -486,7 +486,6 @@ def _compute_shares(policies: Sequence[TradeOff], prompts: int) -> tuple[list[fl
 
 
 def _finish_risk(ax: Axes, handles: Sequence[Any], names: Sequence[str]) -> Axes:
-    """Finish an axis of wrong answers against prompts answered."""
     ax.set_xlabel("prompts answered")
     ax.set_ylabel("of these, wrong best answer")
     for axis in (ax.xaxis, ax.yaxis):

@@ -15,7 +15,7 @@ from pathlib import PurePath
 from typing import Any
 
 from langchain_cfc._internal.text import join_names, pluralize
-from langchain_cfc.artifact import HELD_OUT_PART, CalibrationArtifact
+from langchain_cfc.artifact import HELD_OUT_PART, AttainableGroup, CalibrationArtifact
 from langchain_cfc.calibration import CalibrationConfig
 from langchain_cfc.certificates.bounds import clopper_pearson
 from langchain_cfc.evaluation import EvaluationReport
@@ -74,16 +74,6 @@ class Recommendation:
 
 
 @dataclass(frozen=True)
-class OutOfReach:
-    """A group whose attainable coverage is too low for the level."""
-
-    name: str  # name of the weighting
-    words: str  # the same for people, short
-    attainable: float  # attainable coverage among the group's calibration prompts
-    smallest_alpha: float  # smallest error level within reach
-
-
-@dataclass(frozen=True)
 class Situation:
     """What the rules look at: an artifact at one level, and its results on held-out prompts."""
 
@@ -103,7 +93,7 @@ class Situation:
     flagged_ci: tuple[float, float]
     attainable: float  # share of test prompts with a correct candidate
     attainable_ci: tuple[float, float]
-    out_of_reach: tuple[OutOfReach, ...]
+    out_of_reach: tuple[AttainableGroup, ...]  # groups that attain too little for the level
     set_size: float  # mean number of candidates returned, over prompts with an answer
     distinct: float  # mean number of distinct answers, over the same prompts
     unique: bool  # whether the set rule returns every answer once
@@ -142,11 +132,7 @@ class Situation:
             flagged_ci=own.not_certifiable_ci,
             attainable=evaluation.attainable_coverage,
             attainable_ci=clopper_pearson(round(evaluation.attainable_coverage * size), size),
-            out_of_reach=tuple(
-                OutOfReach(group.name, words[group.name], group.attainable, group.smallest_alpha)
-                for group in facts.groups
-                if not group.allows(alpha)
-            ),
+            out_of_reach=tuple(group for group in facts.groups if not group.allows(alpha)),
             set_size=own.mean_set_size / returned if returned > 0.0 else 0.0,
             distinct=own.mean_distinct_answers / returned if returned > 0.0 else 0.0,
             unique=artifact.set_rule.startswith("unique"),
@@ -248,7 +234,8 @@ def check_groups(seen: Situation) -> Iterator[Recommendation]:
         return
     worst = sorted(seen.out_of_reach, key=lambda group: group.attainable)
     named = join_names(
-        [f"{group.words} ({to_percent(group.attainable)} attainable)" for group in worst], GROUPS_NAMED
+        [f"{shorten_words(group.words)} ({to_percent(group.attainable)} attainable)" for group in worst],
+        GROUPS_NAMED,
     )
     larger = math.ceil(100 * max(group.smallest_alpha for group in worst)) / 100
     ways = "More candidates or a better model would help"

@@ -57,32 +57,25 @@ class Tile:
 
 def describe_promise(artifact: CalibrationArtifact, guarantee: Guarantee) -> Promise:
     """Return the promise of an artifact at one level."""
-    certificate = guarantee.certificate
-    if guarantee.kind == "heuristic":
-        claim, scope, full = guarantee.sentence, [], ""
+    certificate, promised = guarantee.certificate, guarantee.kind != "heuristic"
+    if not promised:
+        claim, scope = guarantee.sentence, []
     elif guarantee.kind == "certified" and certificate is not None:
-        claim, scope, full = _state_certificate(certificate), [FLAGGED], guarantee.sentence
+        claim, scope = _state_certificate(certificate), [FLAGGED]
     else:
-        claim, scope, full = (
-            _state_promise(guarantee),
-            list(_describe_scope(artifact, guarantee)),
-            guarantee.sentence,
+        claim = (
+            f"With probability at least {format_share(guarantee.target_coverage)}, the answer set holds a "
+            "correct answer or the prompt is flagged."
         )
+        scope = list(_describe_scope(artifact, guarantee))
     return Promise(
         heading="The promise",
         claim=claim,
         scope=(*scope, *guarantee.heuristics),
         not_promised=guarantee.not_promised,
-        assumptions=() if guarantee.kind == "heuristic" else guarantee.assumptions,
-        full=full,
+        assumptions=guarantee.assumptions if promised else (),
+        full=guarantee.sentence if promised else "",
         tables=() if certificate is None else (tabulate_certificate(certificate),),
-    )
-
-
-def _state_promise(guarantee: Guarantee) -> str:
-    return (
-        f"With probability at least {format_share(guarantee.target_coverage)}, the answer set holds a "
-        "correct answer or the prompt is flagged."
     )
 
 

@@ -14,6 +14,7 @@ from langchain_cfc.evaluation import EvaluationReport, GroupReport
 from langchain_cfc.experiments.comparison_report import (
     ComparisonReport,
     Gap,
+    GroupComparison,
     LevelComparison,
     MethodComparison,
     Spread,
@@ -148,8 +149,11 @@ def tabulate_groups(artifact: CalibrationArtifact, report: EvaluationReport) -> 
     )
 
 
-def _make_promise_cell(group: GroupReport, target: float, *, broken: bool = False) -> Cell:
-    low = group.kept_promise_ci[1] < target
+def _make_promise_cell(
+    group: GroupReport | GroupComparison, target: float, *, broken: bool = False, aimed: bool = True
+) -> Cell:
+    """Make a cell of how often the promise was kept, marked where the interval misses a target aimed at."""
+    low = aimed and group.kept_promise_ci[1] < target
     detail = format_interval(group.kept_promise_ci)
     if broken:
         detail += ", too rarely for chance"
@@ -340,11 +344,8 @@ def tabulate_compared_groups(comparison: LevelComparison) -> Iterator[Table]:
 
     def cell(method: str, group: str) -> Cell:
         seen = by_name[method].get(group)
-        if seen is None:
-            return _UNDEFINED
-        low = methods[method].aims_at_coverage and seen.kept_promise_ci[1] < comparison.target_coverage
-        interval = format_interval(seen.kept_promise_ci)
-        return Cell(to_percent(seen.kept_promise), interval + ", below target" * low, "bad" if low else "")
+        aimed = methods[method].aims_at_coverage
+        return _make_promise_cell(seen, comparison.target_coverage, aimed=aimed) if seen else _UNDEFINED
 
     rows = (
         Row(

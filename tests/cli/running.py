@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from typer.testing import CliRunner
 
-from langchain_cfc.cli.app import app
+from langchain_cfc.cli.commands import app
 
 
 class Ran(NamedTuple):

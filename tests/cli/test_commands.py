@@ -103,7 +103,7 @@ def test_none_of_the_package_s_own_commands_can_be_replaced(tmp_path: Path) -> N
 
 def test_nothing_is_loaded_that_is_not_wanted(plugged: Path) -> None:
     program = (
-        "import sys; from langchain_cfc.cli.app import app\n"
+        "import sys; from langchain_cfc.cli.commands import app\n"
         "try: app(['plan', '--help'])\n"
         "except SystemExit: pass\n"
         "assert 'plugged_greeting' not in sys.modules"

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 import typer
 
-from langchain_cfc.cli.app import app
-from langchain_cfc.cli.commands import BUILT_IN
+from langchain_cfc.cli.commands import BUILT_IN, app
 
 from .running import run
 

@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 
 from langchain_cfc import CalibrationArtifact, evaluate
 from langchain_cfc.cli import report as command
-from langchain_cfc.cli._format import Dataset
+from langchain_cfc.cli._inputs import Dataset
 from langchain_cfc.demo import load_recording
 from langchain_cfc.records import Provenance, tabulate, write_records
 from tests.report.making import Case, case, written

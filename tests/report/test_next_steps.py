@@ -10,13 +10,13 @@ import pytest
 import typer
 from typer.main import get_command
 
+from langchain_cfc.artifact import AttainableGroup
 from langchain_cfc.calibration import CalibrationConfig
-from langchain_cfc.cli.app import app
+from langchain_cfc.cli.commands import app
 from langchain_cfc.report import Situation, Sources, recommend
 from langchain_cfc.report.recommendations import (
     MANY_FLAGGED,
     RULES,
-    OutOfReach,
     check_binding,
     check_bot_mode,
     check_certificate,
@@ -60,7 +60,9 @@ FINE = Situation(
     held_out_part=True,
     sources=Sources("kept/artifact.json", ("my records.jsonl",)),
 )
-HARD = OutOfReach("group(topic)=sums", "topic is 'sums'", 0.7, 0.312)
+HARD = AttainableGroup(
+    name="group(topic)=sums", words="topic is 'sums'", size=50.0, attainable=0.7, smallest_alpha=0.312
+)
 
 # Rule, what it speaks up at, what it says, and the nearest situation in which it is silent.
 SPEAKS: list[tuple[Any, dict[str, Any], str, dict[str, Any]]] = [
@@ -136,7 +138,12 @@ def test_another_verifier_is_no_cure_where_too_little_is_attainable() -> None:
 
 
 def test_groups_are_named_worst_first_and_the_rest_counted() -> None:
-    many = tuple(OutOfReach(f"g{k}", f"topic {k}", 0.8 - k / 100, 0.3) for k in range(6))
+    many = tuple(
+        AttainableGroup(
+            name=f"g{k}", words=f"topic {k}", size=50.0, attainable=0.8 - k / 100, smallest_alpha=0.3
+        )
+        for k in range(6)
+    )
     (step,) = check_groups(replace(FINE, out_of_reach=many))
     assert "topic 5 (75\xa0% attainable), topic 4" in step.why
     assert "and 2 more" in step.why
@@ -146,7 +153,9 @@ def test_groups_are_named_worst_first_and_the_rest_counted() -> None:
     (grouped,) = check_groups(replace(FINE, out_of_reach=(HARD,)))
     assert "--group topic" in grouped.command
     assert "alpha = 0.32, for all" in grouped.why, "rounded up, for below it nothing is attained"
-    (hopeless,) = check_groups(replace(FINE, out_of_reach=(replace(HARD, smallest_alpha=0.999),)))
+    (hopeless,) = check_groups(
+        replace(FINE, out_of_reach=(HARD.model_copy(update={"smallest_alpha": 0.999}),))
+    )
     assert "for all" not in hopeless.why
 
 

@@ -1,0 +1,98 @@
+"""What several commands take alike: arguments and options, and the files and records that they name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from langchain_cfc.artifact import CalibrationArtifact, looks_like_artifact
+from langchain_cfc.candidates import LabelledBatch
+from langchain_cfc.cli._format import make_progress
+from langchain_cfc.errors import InputError
+from langchain_cfc.records import Provenance, Records, read_records
+
+DATASET = "Labelled records: .jsonl, .jsonl.gz or .parquet; or the store of a collection"
+STORE = "SQLite file, or URL of a PostgreSQL database."
+
+ArtifactPath = Annotated[Path, typer.Argument(metavar="ARTIFACT", help="Calibration artifact.")]
+RecordPaths = Annotated[list[str], typer.Argument(help=DATASET)]
+HeldOutPaths = Annotated[list[str], typer.Argument(help=f"{DATASET}; not calibrated on.")]
+OutArtifact = Annotated[Path, typer.Option("--out", "-o", help="Where to write the artifact.")]
+ReportAsJson = Annotated[bool, typer.Option("--json", help="Print the report as JSON.")]
+# One of the levels that an artifact holds.
+HeldAlpha = Annotated[str | None, typer.Option(help="Error level, where the artifact holds several.")]
+FirstCandidates = Annotated[
+    int | None,
+    typer.Option(
+        help="Use the first n candidates; only for verifiers that score each by itself. Default all."
+    ),
+]
+Jobs = Annotated[int | None, typer.Option(min=1, help="Processes; default one per core.")]
+FigureFolder = Annotated[Path | None, typer.Option(help="Write the figures into a folder.")]
+SplitsSeed = Annotated[str, typer.Option(help="Another seed gives other splits.")]
+
+split_option = partial(typer.Option, rich_help_panel="Splits")
+TestFraction = Annotated[float, split_option(help="Share of prompts held out for `evaluate`.")]
+
+_SQLITE = b"SQLite format 3\0"
+
+
+def check_output(path: Path) -> None:
+    """Refuse to overwrite a file that is not an artifact, such as the records; and `-`."""
+    if str(path) == "-":
+        msg = "artifacts are written to files: give --out a path"
+        raise InputError(msg)
+    if path.is_file() and not looks_like_artifact(path):
+        msg = f"{path} exists and is not an artifact; it will not be overwritten: give --out another path"
+        raise InputError(msg)
+
+
+def get_verifier_names(artifact: CalibrationArtifact) -> Sequence[str]:
+    """Return the verifiers whose raw outputs the artifact combines; none if it takes one score as it is."""
+    return () if artifact.combination is None else artifact.combination.names
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """The records of files or the table of a store, and where they come from, if it is known."""
+
+    records: Records | LabelledBatch
+    provenance: Provenance | None
+
+
+@contextmanager
+def open_records(paths: Sequence[str], outputs: Sequence[str] = ()) -> Iterator[Dataset]:
+    """Open records files, or one store, with the raw outputs of the verifiers in `outputs`."""
+    if any(map(_is_store, paths)):
+        yield _read_store(paths, outputs)
+        return
+    with make_progress() as progress:
+        task = progress.add_task("reading records", total=None)
+        records = replace(read_records(*paths), on_read=lambda more: progress.advance(task, more))
+        yield Dataset(records, records.provenance)
+
+
+def _read_store(paths: Sequence[str], outputs: Sequence[str]) -> Dataset:
+    if len(paths) > 1:
+        msg = "a store is read by itself: give one store, or files only"
+        raise InputError(msg)
+    # Imported late: it needs an extra of its own.
+    from langchain_cfc.collect.store import Store
+
+    with Store(paths[0]) as store:
+        return Dataset(store.table(outputs), store.provenance())
+
+
+def _is_store(path: str) -> bool:
+    if "://" in path:
+        return True
+    if not Path(path).is_file():
+        return False
+    with Path(path).open("rb") as file:
+        return file.read(len(_SQLITE)) == _SQLITE
