@@ -54,8 +54,8 @@ def lower_bound(successes: int, size: int, delta: float) -> float:
     >>> round(lower_bound(95, 100, 0.05), 4)
     0.8977
     """
-    size, delta = _check_size(size), _check_delta(delta)
-    successes = _check_count("successes", successes, size)
+    size, delta = _check_whole("size", size), _check_delta(delta)
+    successes = _check_whole("successes", successes, size)
     if successes == 0:  # The incomplete beta function is defined for positive arguments only.
         return 0.0
     tail = require("scipy.special", "calibrate", "a certificate").betainc
@@ -75,8 +75,8 @@ def upper_bound(successes: int, size: int, delta: float) -> float:
     >>> round(upper_bound(0, 59, 0.05), 4), round(upper_bound(5, 100, 0.05), 4)
     (0.0495, 0.1023)
     """
-    size, delta = _check_size(size), _check_delta(delta)
-    successes = _check_count("successes", successes, size)
+    size, delta = _check_whole("size", size), _check_delta(delta)
+    successes = _check_whole("successes", successes, size)
     return _bisect_bound(1.0, 0.0, lambda bound: binomial_p_value(successes, size, bound) <= delta)
 
 
@@ -123,8 +123,8 @@ def binomial_p_value(count: int, size: int, rate: float | Fraction) -> float:
     >>> round(binomial_p_value(1, 100, 0.05), 4)
     0.0371
     """
-    size = _check_size(size)
-    count = _check_count("count", count, size)
+    size = _check_whole("size", size)
+    count = _check_whole("count", count, size)
     rate = _to_fraction("rate", rate)
     if count == size:
         return 1.0
@@ -196,15 +196,11 @@ def _bisect_bound(holding: float, failing: float, holds: Callable[[float], bool]
     return holding
 
 
-def _check_count(name: str, value: int, size: int) -> int:
+def _check_whole(name: str, value: int, largest: int | None = None) -> int:
+    """Return a number of trials, or of those that end in some way; raise an `InputError` if it is none."""
+    expected = "a whole number, at least 0" if largest is None else f"a whole number in 0 ... {largest}"
     whole = isinstance(value, Integral) and not isinstance(value, bool)
-    _check(whole and 0 <= value <= size, name, f"a whole number in 0 ... {size}", value)
-    return int(value)
-
-
-def _check_size(value: int) -> int:
-    whole = isinstance(value, Integral) and not isinstance(value, bool)
-    _check(whole and value >= 0, "size", "a whole number, at least 0", value)
+    _check(whole and value >= 0 and (largest is None or value <= largest), name, expected, value)
     return int(value)
 
 

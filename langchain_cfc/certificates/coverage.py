@@ -22,17 +22,11 @@ from langchain_cfc.thresholds import Level, format_delta
 
 @dataclass(frozen=True)
 class PromptGroup:
-    """The held-out prompts that represent one weighting.
+    """The held-out prompts that represent one weighting."""
 
-    Attributes:
-        name: Name of the weighting; `1` is all prompts.
-        words: The same for people.
-        members: (m,) which of the held-out prompts represent it.
-    """
-
-    name: str
+    name: str  # of the weighting; `1` is all prompts
     words: str
-    members: BoolArray
+    members: BoolArray  # (m,) which of the held-out prompts represent it
 
 
 def sample_groups(
@@ -55,23 +49,20 @@ def sample_groups(
 
 @dataclass(frozen=True)
 class Outcomes:
-    """The decisions of an artifact on labelled prompts, and whether they were right.
-
-    Attributes:
-        decisions: The decisions on m prompts.
-        covered: (m,) whether the set held a correct answer.
-        kept: (m,) whether the promise was kept: covered, or flagged as not certifiable.
-        wrong: (m,) whether the best answer is incorrect; False for an empty set.
-    """
+    """The decisions of an artifact on m labelled prompts, and whether they were right."""
 
     decisions: Decisions
-    covered: BoolArray
-    kept: BoolArray
-    wrong: BoolArray
+    covered: BoolArray  # (m,) whether the set held a correct answer
+    kept: BoolArray  # (m,) whether the promise was kept: covered, or flagged as not certifiable
+    wrong: BoolArray  # (m,) whether the best answer is incorrect; False for an empty set
 
     def answered_under(self, policy: AnswerPolicy) -> BoolArray:
         """Return (m,) which prompts another policy would answer."""
         return replace(self.decisions, policy=policy).answered
+
+    def count_answers(self, answered: BoolArray) -> tuple[int, int]:
+        """Count answered prompts, and those of them with a wrong best answer."""
+        return int(answered.sum()), int((self.wrong & answered).sum())
 
 
 def compute_outcomes(

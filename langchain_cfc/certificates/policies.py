@@ -25,7 +25,6 @@ from dataclasses import dataclass
 from fractions import Fraction
 from math import ceil
 
-from langchain_cfc._internal.arrays import BoolArray
 from langchain_cfc.artifact import CalibrationArtifact, CertifiedPolicy, TradeOff
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.certificates.bounds import binomial_p_value, required_size, upper_bound
@@ -45,21 +44,13 @@ MOST_ANSWERS = (1, 2, 3, 5)
 
 @dataclass(frozen=True)
 class _Policy:
-    """A policy of the family, with its results on the calibration prompts.
+    """A policy of the family, with its results on the calibration prompts."""
 
-    Attributes:
-        alpha: Level of the sets.
-        policy: Which of them are answered.
-        tuned: Number of calibration prompts.
-        answered: How many of them are answered.
-        wrong: How many of these with a wrong best answer.
-    """
-
-    alpha: str
-    policy: AnswerPolicy
-    tuned: int
-    answered: int
-    wrong: int
+    alpha: str  # level of the sets
+    policy: AnswerPolicy  # which of them are answered
+    tuned: int  # number of calibration prompts
+    answered: int  # how many of them are answered
+    wrong: int  # how many of these with a wrong best answer
 
 
 def certify_policy(
@@ -115,7 +106,7 @@ def certify_policy(
     )
     curve = []
     for one, outcomes in tested:
-        answered, wrong = _count_answers(everyone, outcomes)
+        answered, wrong = outcomes.count_answers(outcomes.decisions.answered)
         bound = upper_bound(wrong, answered, whole / len(tested))
         curve.append(
             TradeOff(
@@ -137,15 +128,13 @@ def certify_policy(
 
 
 def _list_policies(artifact: CalibrationArtifact, alpha: str, tuning: LabelledBatch) -> Iterator[_Policy]:
-    """Yield the policies that answer from the sets of one level."""
     n = artifact.n
     agreements = sorted({1, *(-(-n * quarter // 4) for quarter in (1, 2, 3, 4))})
     seen = compute_outcomes(artifact, tuning, alpha)
     for most in (*(one for one in MOST_ANSWERS if one < n), None):
         for agreement in agreements:
             policy = AnswerPolicy(max_answers=most, min_agreement=agreement)
-            answered = seen.answered_under(policy)
-            yield _Policy(alpha, policy, len(tuning), int(answered.sum()), int((seen.wrong & answered).sum()))
+            yield _Policy(alpha, policy, len(tuning), *seen.count_answers(seen.answered_under(policy)))
 
 
 def _order_tests(family: Sequence[_Policy], rate: Fraction, size: int) -> list[_Policy]:
@@ -164,22 +153,15 @@ def _order_tests(family: Sequence[_Policy], rate: Fraction, size: int) -> list[_
 
 
 def _count_passed(group: PromptGroup, tested: Sequence[Outcomes], rate: Fraction, delta: float) -> int:
-    """Count the policies that pass in turn for the prompts of a group."""
     for count, seen in enumerate(tested):
-        answered, wrong = _count_answers(group, seen)
+        answered, wrong = seen.count_answers(seen.decisions.answered & group.members)
         if binomial_p_value(wrong, answered, rate) > delta:
             return count
     return len(tested)
 
 
-def _count_answers(group: PromptGroup, seen: Outcomes) -> tuple[int, int]:
-    """Count the answered prompts of a group, and those with a wrong best answer."""
-    answered: BoolArray = seen.decisions.answered & group.members
-    return int(answered.sum()), int((seen.wrong & answered).sum())
-
-
 def _certify_group(group: PromptGroup, seen: Outcomes, *, certified: bool) -> CertifiedAnswers:
-    answered, wrong = _count_answers(group, seen)
+    answered, wrong = seen.count_answers(seen.decisions.answered & group.members)
     return CertifiedAnswers(
         name=group.name,
         words=group.words,
@@ -201,7 +183,7 @@ def _unattainable(one: _Policy, seen: Outcomes, rate: Fraction, delta: float) ->
     calibration prompts together: where no certification prompt is answered, and where more answers are wrong.
     """
     size = len(seen.kept)
-    answered, wrong = int(seen.decisions.answered.sum()), int((seen.wrong & seen.decisions.answered).sum())
+    answered, wrong = seen.count_answers(seen.decisions.answered)
     words = f"sets{' ' * bool(one.policy.words)}{one.policy.words} at alpha = {one.alpha}"
     msg = (
         f"{_failure(rate)}. The policy that looked safest, {words}, answers {answered} of {size} "
