@@ -39,19 +39,12 @@ TEST_FRACTION = 0.3
 
 @dataclass(frozen=True)
 class DemoResult:
-    """The artifact of a demo, its evaluation, and what was served.
-
-    Attributes:
-        artifact: The calibrated artifact.
-        report: The evaluation on the held-out prompts.
-        served: The held-out prompts with what `CFCRunnable` returned for each.
-        notes: Warnings of calibration.
-    """
+    """The artifact of a demo, its evaluation, and what was served."""
 
     artifact: CalibrationArtifact
-    report: EvaluationReport
-    served: tuple[tuple[PromptRecord, CFCResult], ...]
-    notes: tuple[str, ...]
+    report: EvaluationReport  # on the held-out prompts
+    served: tuple[tuple[PromptRecord, CFCResult], ...]  # these prompts with what `CFCRunnable` returned
+    notes: tuple[str, ...]  # warnings of calibration
 
 
 def load_recording() -> Records:

@@ -212,7 +212,6 @@ def make_replay_parts(source: Records, outputs: Sequence[str] = ()) -> dict[str,
 
 
 def _get_stated(provenance: Provenance | None, part: str) -> dict[str, Any]:
-    """Return the fingerprint of a part in a header; empty where there is none."""
     return dict(getattr(provenance, part, None) or {})
 
 

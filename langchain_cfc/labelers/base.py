@@ -8,9 +8,10 @@ candidates, and returns n booleans.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Literal, TypeAlias, TypedDict
+from typing import Any, Literal, TypeAlias
 
 from langchain_core.runnables import Runnable, RunnableConfig
+from typing_extensions import NotRequired, TypedDict
 
 from langchain_cfc.errors import LabelerError
 from langchain_cfc.execution import Call, FlowRunnable, Steps, add_tags, map_distinct
@@ -18,13 +19,7 @@ from langchain_cfc.sampling import DrawnCandidate, make_silent_call
 from langchain_cfc.verifiers.base import list_values, to_python_scalar
 
 
-class _RequiredInput(TypedDict):
-    prompt: Any
-    reference: Any
-    candidates: list[DrawnCandidate]
-
-
-class LabelerInput(_RequiredInput, total=False):
+class LabelerInput(TypedDict):
     """What a labeler that is a Runnable is invoked with.
 
     `prompt` is the input of the record, `reference` the JSON value that its labels are made with (None where
@@ -32,7 +27,10 @@ class LabelerInput(_RequiredInput, total=False):
     only labels that were written down by it need it.
     """
 
-    id: str
+    prompt: Any
+    reference: Any
+    candidates: list[DrawnCandidate]
+    id: NotRequired[str]
 
 
 Labels: TypeAlias = Sequence[bool]

@@ -29,30 +29,20 @@ TEXT_MARK = "'"
 
 @dataclass(frozen=True)
 class SheetRow:
-    """A label of one candidate: the line that it is from, and None for a label that is still missing.
+    """A label of one candidate, and the line that it is from."""
 
-    Lines are counted from 1; a CSV row of several lines has the number of its last one.
-    """
-
-    line: int
-    correct: bool | None
+    line: int  # counted from 1; a CSV row of several lines has the number of its last one
+    correct: bool | None  # None for a label that is still missing
 
 
 @dataclass(frozen=True)
 class Sheet:
-    """The labels that people gave in one file.
+    """The labels that people gave in one file."""
 
-    Attributes:
-        source: Name of the file.
-        by: Whether candidates are found by the `id` of their record or by its `prompt`.
-        rows: By id or prompt, and text.
-        digest: SHA-256 of the file.
-    """
-
-    source: str
-    by: By
-    rows: Mapping[tuple[str, str], SheetRow]
-    digest: str
+    source: str  # name of the file
+    by: By  # whether candidates are found by the `id` of their record or by its `prompt`
+    rows: Mapping[tuple[str, str], SheetRow]  # by id or prompt, and text
+    digest: str  # SHA-256 of the file
 
 
 def read_sheet(path: str | Path, *, partly: bool = False) -> Sheet:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import re
 import string
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from langchain_core.runnables import Runnable, RunnableConfig
@@ -85,21 +85,21 @@ class MultipleChoice(TextMatcher):
         }
         super().__init__("multiple-choice", settings, {"answer": answer, "options": function})
 
-    def read_reference(self, reference: Any) -> Callable[[str], bool]:
-        """Compare with the letter that the reference names, given the options of all prompts."""
-        return self._read_reference(reference, self._options)
+    def read_reference(
+        self, reference: Any, options: Mapping[str, str] | None = None
+    ) -> Callable[[str], bool]:
+        """Compare with the letter that the reference names, given options or those of all prompts."""
+        known = self._options if options is None else options
+        letters = "".join(known.values()) or self._letters
+        right = _find_right_letter(reference, letters, known)
+        return lambda answer: find_choice(answer, letters, known) == right
 
     def make_test(self, given: LabelerInput, config: RunnableConfig) -> Steps[Callable[[str], bool]]:
         """Make the options of the prompt first, where a function makes them."""
         if self._make_options is None:
             return (yield from super().make_test(given, config))
         options = yield from self._make_options.invoke_one(given["prompt"], config)
-        return self._read_reference(given["reference"], _map_options(options, LabelerError))
-
-    def _read_reference(self, reference: Any, options: Mapping[str, str]) -> Callable[[str], bool]:
-        letters = "".join(options.values()) or self._letters
-        right = _find_right_letter(reference, letters, options)
-        return lambda answer: find_choice(answer, letters, options) == right
+        return self.read_reference(given["reference"], _map_options(options, LabelerError))
 
 
 def find_choice(text: str, letters: str, options: Mapping[str, str]) -> str | None:
@@ -111,40 +111,37 @@ def find_choice(text: str, letters: str, options: Mapping[str, str]) -> str | No
     'B'
     """
     for find in (_find_bare, _find_stated, _find_leading, _find_bracketed):
-        named = {letter for letter in find(text, options) if letter in letters}
+        named = {letter for letter in find(text, options) if letter and letter in letters}
         if named:
             return named.pop() if len(named) == 1 else None
     return None
 
 
-def _find_bare(text: str, options: Mapping[str, str]) -> set[str]:
-    matched = _BARE.fullmatch(text)
-    option = options.get(normalise_answer(text))
-    return ({matched[1].upper()} if matched else set()) | ({option} if option else set())
+def _find_bare(text: str, options: Mapping[str, str]) -> Iterator[str | None]:
+    if matched := _BARE.fullmatch(text):
+        yield matched[1].upper()
+    yield options.get(normalise_answer(text))
 
 
-def _find_stated(text: str, options: Mapping[str, str]) -> set[str]:
+def _find_stated(text: str, options: Mapping[str, str]) -> Iterator[str | None]:
+    yield from (letter.upper() for letter in _STATED_LETTER.findall(text))
     # What follows a statement ends with the line, or where the next one begins.
     rests = (rest for line in text.splitlines() for rest in _STATING.split(line)[1:])
-    said = (options.get(normalise_answer(rest)) for rest in rests)
-    return {letter.upper() for letter in _STATED_LETTER.findall(text)} | {one for one in said if one}
+    yield from (options.get(normalise_answer(rest)) for rest in rests)
 
 
-def _find_leading(text: str, options: Mapping[str, str]) -> set[str]:
-    matched = _LEADING.fullmatch(text)
-    if matched is None:
-        return set()
-    option = options.get(normalise_answer(matched[2] or ""))
-    return {matched[1].upper()} | ({option} if option else set())
+def _find_leading(text: str, options: Mapping[str, str]) -> Iterator[str | None]:
+    if matched := _LEADING.fullmatch(text):
+        yield matched[1].upper()
+        yield options.get(normalise_answer(matched[2] or ""))
 
 
-def _find_bracketed(text: str, options: Mapping[str, str]) -> set[str]:
+def _find_bracketed(text: str, options: Mapping[str, str]) -> Iterator[str | None]:
     del options
-    return {letter.upper() for letter in _BRACKETED.findall(text)}
+    yield from (letter.upper() for letter in _BRACKETED.findall(text))
 
 
 def _map_options(options: Any, failure: type[CFCError]) -> dict[str, str]:
-    """Map the normalised text of each option to its letter."""
     texts = list(options) if isinstance(options, (list, tuple)) else []
     if not 1 <= len(texts) <= len(_LETTERS) or not all(isinstance(text, str) for text in texts):
         msg = f"the options are {options!r:.80}; expected a list of 1 to {len(_LETTERS)} texts"
@@ -157,7 +154,6 @@ def _map_options(options: Any, failure: type[CFCError]) -> dict[str, str]:
 
 
 def _find_right_letter(reference: Any, letters: str, options: Mapping[str, str]) -> str:
-    """Return the letter that the reference names."""
     named: set[str] = set()
     if isinstance(reference, str):
         letter, option = reference.strip().upper(), options.get(normalise_answer(reference))
