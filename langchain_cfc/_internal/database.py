@@ -1,20 +1,45 @@
-"""The database of a store: opening, setting up and locking it, with errors that say what to do."""
+"""Stores in databases: opening, creating, checking and locking them, with errors that say what to do."""
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from filelock import FileLock, Timeout
-from sqlalchemy import Connection, Engine, MetaData, create_engine, event, inspect, text
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Connection,
+    Engine,
+    Insert,
+    Integer,
+    MetaData,
+    Table,
+    Text,
+    create_engine,
+    event,
+    inspect,
+    select,
+    text,
+)
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 
 from langchain_cfc.errors import StoreError
 
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+# Type of a primary key that counts rows.
+ROW_NUMBER = BigInteger().with_variant(Integer, "sqlite")
+# Seconds to wait for another process that creates the tables, and between two attempts.
+_PATIENCE, _INTERVAL = 30.0, 0.05
 # The package's key among the advisory locks of a PostgreSQL database.
 _LOCK = 0x1A7C_CFC0
 # SQLite's message for a folder that does not exist or is not writable.
@@ -24,16 +49,37 @@ _MOUNTS = Path("/proc/self/mountinfo")
 _MOUNT_ESCAPES = {"\\040": " ", "\\011": "\t", "\\012": "\n", "\\134": "\\"}
 
 
-class Database:
-    """The database of a store: an SQLite file by its path, or a database by its URL."""
+def define_facts(name: str, metadata: MetaData) -> Table:
+    """Define a table of facts about a store, as JSON by name: `format`, `version` and others."""
+    return Table(
+        name, metadata, Column("name", Text, primary_key=True), Column("value", Text, nullable=False)
+    )
 
-    def __init__(self, where: str | os.PathLike[str]) -> None:
+
+class DatabaseStore:
+    """Base of stores: tables in an SQLite file, given by its path, or in a database, given by its URL.
+
+    A subclass defines the tables by that of their facts, and says what errors call a store that is not there,
+    is another database, or has tables of another version.
+    """
+
+    _facts: ClassVar[Table]
+    _format: ClassVar[str]
+    _version: ClassVar[int]
+    _not_found: ClassVar[str]
+    _not_this: ClassVar[str]
+    _advice: ClassVar[str]
+
+    def __init__(self, where: str | os.PathLike[str], *, create: bool = False) -> None:
         self._url = _parse_url(where)
-        embedded = self._url.get_backend_name() == "sqlite"
-        self.name = str(self._url.database) if embedded else self._url.render_as_string(hide_password=True)
+        self.is_sqlite = self._url.get_backend_name() == "sqlite"
+        self.path = Path(str(self._url.database))
+        self.name = (
+            str(self._url.database) if self.is_sqlite else self._url.render_as_string(hide_password=True)
+        )
         try:
             # Named parameters, so that rows can be passed to the driver as they are.
-            style = {"paramstyle": "named"} if embedded else {}
+            style = {"paramstyle": "named"} if self.is_sqlite else {}
             self.engine: Engine = create_engine(self._url, **style)
         except ModuleNotFoundError as error:
             msg = f"{self.name} needs the driver {error.name}: pip install 'langchain-cfc[postgres]'"
@@ -44,40 +90,101 @@ class Database:
         if self.is_sqlite:
             _check_one_name(self.path)
             event.listen(self.engine, "connect", _configure)
+            if not create and not self.path.is_file():
+                msg = f"{self._not_found} {self.name}"
+                raise StoreError(msg)
+        try:
+            self._open(create=create)
+        except BaseException:
+            self.close()
+            raise
 
-    @property
-    def is_sqlite(self) -> bool:
-        """Whether the database is an SQLite file."""
-        return self._url.get_backend_name() == "sqlite"
+    def __enter__(self) -> Self:
+        return self
 
-    @property
-    def rejects_nul(self) -> bool:
-        """Whether texts cannot contain the character U+0000, as in PostgreSQL."""
-        return not self.is_sqlite
+    def __exit__(self, *exception: object) -> None:
+        self.close()
 
-    @property
-    def path(self) -> Path:
-        """The path of the SQLite file."""
-        return Path(str(self._url.database))
+    def close(self) -> None:
+        """Close the connections; everything written is on disk already."""
+        self.engine.dispose()
 
-    def list_tables(self) -> set[str]:
-        """Return the names of the tables."""
+    def _open(self, *, create: bool) -> None:
+        """Create the tables if need be, and check that they are those of this kind of store."""
+        if create and self._read_format() is None:
+            self._create()
+        if self._read_format() != self._format:
+            msg = f"{self.name} {self._not_this}"
+            raise StoreError(msg)
+        version = self._read_fact("version")
+        if version != self._version and not self._upgrade(version):
+            msg = (
+                f"{self.name} is a store of version {version}, and this release reads version "
+                f"{self._version}: {self._advice}"
+            )
+            raise StoreError(msg)
+
+    def _create(self) -> None:
+        """Create the tables unless there are any; processes that start together take turns."""
+        with self.lock(_PATIENCE):
+            others = self._list_tables() - set(self._facts.metadata.tables)
+            if self._read_format() is not None or (others and self.is_sqlite):
+                return
+            if self.is_sqlite:
+                with self._explain_errors("write"), self.engine.connect() as connection:
+                    # A permanent setting of the file, so only once the file is known to be a store.
+                    connection.exec_driver_sql("PRAGMA journal_mode = WAL")
+            with self.begin_write() as connection:
+                self._facts.metadata.create_all(connection)
+            with self.begin_write() as connection:
+                # Remove what an interrupted creation has left.
+                connection.execute(self._facts.delete())
+                self.write_facts(connection, self._list_first_facts())
+
+    def _list_first_facts(self) -> dict[str, str]:
+        """Return the facts of a new store as JSON."""
+        return {"version": json.dumps(self._version), "format": json.dumps(self._format)}
+
+    def _upgrade(self, version: Any) -> bool:
+        """Upgrade a store of another version, and return whether that is possible."""
+        del version
+        return False
+
+    def _list_tables(self) -> set[str]:
         with self.begin_read() as connection:
             return set(inspect(connection).get_table_names())
 
-    def create_tables(self, tables: MetaData) -> None:
-        """Create the tables that do not exist yet."""
-        if self.is_sqlite:
-            with self.explain_errors("write"), self.engine.connect() as connection:
-                # A permanent setting of the file, so only once the file is known to be a store.
-                connection.exec_driver_sql("PRAGMA journal_mode = WAL")
-        with self.begin_write() as connection:
-            tables.create_all(connection)
+    def _read_format(self) -> Any:
+        """Return the format; None before the tables are complete."""
+        return self._read_fact("format") if self._facts.name in self._list_tables() else None
+
+    def _read_fact(self, name: str) -> Any:
+        query = select(self._facts.c.value).where(self._facts.c.name == name)
+        with self.begin_read() as connection:
+            value = connection.execute(query).scalar()
+        return None if value is None else json.loads(value)
+
+    def write_facts(self, connection: Connection, facts: Mapping[str, str]) -> None:
+        """Write facts as JSON by name in the transaction of a connection, in place of earlier ones."""
+        rows = [{"name": name, "value": value} for name, value in facts.items()]
+        connection.execute(self._facts.delete().where(self._facts.c.name.in_(facts)))
+        connection.execute(self._facts.insert(), rows)
+
+    def insert_new(self, table: Table) -> Insert:
+        """Return a statement that inserts rows and skips those that exist already."""
+        dialect: Any = sqlite if self.is_sqlite else postgresql
+        statement: Insert = dialect.insert(table).on_conflict_do_nothing()
+        return statement
+
+    @property
+    def without_nul(self) -> bool:
+        """Whether texts cannot contain the character U+0000, as in PostgreSQL."""
+        return not self.is_sqlite
 
     @contextmanager
     def begin_read(self) -> Iterator[Connection]:
         """Open a connection for reading."""
-        with self.explain_errors("read"), self.engine.connect() as connection:
+        with self._explain_errors("read"), self.engine.connect() as connection:
             yield connection
 
     @contextmanager
@@ -93,7 +200,7 @@ class Database:
 
     def check_pages(self, *, thoroughly: bool = False) -> None:
         """Check an SQLite file, `thoroughly` including indexes; PostgreSQL's server has its own checksums."""
-        if not self.is_sqlite:
+        if not self.is_sqlite or not self.path.is_file():
             return
         with self.begin_read() as connection:
             pragma = "integrity_check" if thoroughly else "quick_check"
@@ -105,17 +212,17 @@ class Database:
     @contextmanager
     def begin_write(self) -> Iterator[Connection]:
         """Open a transaction that is durably committed at the end, or rolled back after an error."""
-        with self.explain_errors("write"), self.engine.begin() as connection:
+        with self._explain_errors("write"), self.engine.begin() as connection:
             yield connection
 
     @contextmanager
-    def begin_uncommitted(self) -> Iterator[Connection]:
+    def transaction(self) -> Iterator[Connection]:
         """Open a transaction that is rolled back at the end unless it was committed."""
-        with self.explain_errors("write"), self.engine.connect() as connection:
+        with self._explain_errors("write"), self.engine.connect() as connection:
             yield connection
 
     @contextmanager
-    def explain_errors(self, what: str) -> Iterator[None]:
+    def _explain_errors(self, what: str) -> Iterator[None]:
         """Convert the database's errors to a StoreError that says where it failed and what was kept."""
         try:
             yield
@@ -130,17 +237,17 @@ class Database:
             raise StoreError(msg) from error
 
     @contextmanager
-    def hold_lock(self) -> Iterator[None]:
-        """Lock the store for this run; a StoreError if another run holds the lock."""
+    def lock(self, patience: float = 0.0) -> Iterator[None]:
+        """Keep other runs from using the store; a StoreError if another one does for so many seconds."""
         if not self.is_sqlite:
-            with self._advisory_lock():
+            with self._advisory_lock(patience):
                 yield
             return
         _check_one_name(self.path)
         # The same lock for all symbolic links to the file.
-        lock = FileLock(f"{self.path.resolve()}.lock", timeout=0)
+        lock = FileLock(f"{self.path.resolve()}.lock")
         try:
-            lock.acquire()
+            lock.acquire(timeout=patience, poll_interval=_INTERVAL)
         except Timeout as error:
             raise self._busy() from error
         except OSError as error:
@@ -152,13 +259,19 @@ class Database:
             lock.release()
 
     @contextmanager
-    def _advisory_lock(self) -> Iterator[None]:
-        with self.explain_errors("lock"), self.engine.connect() as connection:
-            # The server detects a dead client by keepalives, and releases its lock.
+    def _advisory_lock(self, patience: float) -> Iterator[None]:
+        end = time.monotonic() + patience
+        with self._explain_errors("lock"), self.engine.connect() as connection:
+            # The server detects a dead client by keepalives, and releases its lock. The pool gets no
+            # connection with these settings back.
+            connection.detach()
             for setting in ("idle = 30", "interval = 10", "count = 3"):
                 connection.execute(text(f"SET tcp_keepalives_{setting}"))
-            if not connection.execute(text("SELECT pg_try_advisory_lock(:key)"), {"key": _LOCK}).scalar_one():
-                raise self._busy()
+            acquire = text("SELECT pg_try_advisory_lock(:key)")
+            while not connection.execute(acquire, {"key": _LOCK}).scalar_one():
+                if time.monotonic() >= end:
+                    raise self._busy()
+                time.sleep(_INTERVAL)
             # The session holds the lock, so the transaction need not stay open.
             connection.commit()
             try:
@@ -170,10 +283,6 @@ class Database:
 
     def _busy(self) -> StoreError:
         return StoreError(f"another run is at work on {self.name}: let it end, or stop it, before the next")
-
-    def close(self) -> None:
-        """Close all connections."""
-        self.engine.dispose()
 
 
 def _parse_url(where: str | os.PathLike[str]) -> URL:

@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import json
-import os
-import time
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from sqlalchemy import (
-    BigInteger,
     Boolean,
     Column,
     Connection,
     Double,
     ForeignKey,
     Index,
-    Insert,
-    Integer,
     MetaData,
     SmallInteger,
     Table,
@@ -32,22 +27,14 @@ from sqlalchemy import (
     select,
     update,
 )
-from sqlalchemy.dialects import postgresql, sqlite
 
 from langchain_cfc._internal.arrays import FloatArray
-from langchain_cfc._internal.database import Database
+from langchain_cfc._internal.database import ROW_NUMBER, DatabaseStore, define_facts
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.errors import CFCWarning, InputError, StoreError
 from langchain_cfc.monitor.observed import ANSWERED, FLAGGED, Label, ObservedResult
 from langchain_cfc.monitor.sequential_tests import BLOCK, CoverageTest, DriftTest, LabelSamplingTest
 
-if TYPE_CHECKING:
-    from typing_extensions import Self
-
-
-_FORMAT = "langchain-cfc/monitor"
-# Version of the tables below.
-_VERSION = 2
 # Results that one transaction shows to the tests.
 _PAGE = 1000
 # Points of a curve; beyond that, half of them are dropped.
@@ -57,24 +44,16 @@ _JSON = (*_LISTS, "metadata", "outputs")
 # Missing results that an error names.
 _MOST_LISTED = 5
 _DAY = 86_400.0
-# Seconds to wait for another process that makes the tables, and between two looks.
-_PATIENCE, _INTERVAL = 30.0, 0.05
 
 _metadata = MetaData()
-_NUMBER = BigInteger().with_variant(Integer, "sqlite")
 
-# `format` and `version`, and the state of the tests of each artifact, as JSON.
-_facts = Table(
-    "monitor_facts",
-    _metadata,
-    Column("name", Text, primary_key=True),
-    Column("value", Text, nullable=False),
-)
+# The state of the tests of each artifact, by its digest, among other facts.
+_facts = define_facts("monitor_facts", _metadata)
 
 _results = Table(
     "monitor_results",
     _metadata,
-    Column("number", _NUMBER, primary_key=True),
+    Column("number", ROW_NUMBER, primary_key=True),
     Column("id", Text, nullable=False, unique=True),
     Column("at", Double, nullable=False),
     Column("artifact", Text, nullable=False),
@@ -107,7 +86,7 @@ Index(
 _labels = Table(
     "monitor_labels",
     _metadata,
-    Column("number", _NUMBER, primary_key=True),
+    Column("number", ROW_NUMBER, primary_key=True),
     Column("result", Text, ForeignKey("monitor_results.id", ondelete="CASCADE"), nullable=False, unique=True),
     Column("at", Double, nullable=False),
     Column("correct", Text, nullable=False),
@@ -122,7 +101,7 @@ Index(
 _failures = Table(
     "monitor_failures",
     _metadata,
-    Column("number", _NUMBER, primary_key=True),
+    Column("number", ROW_NUMBER, primary_key=True),
     Column("at", Double, nullable=False),
     Column("artifact", Text, nullable=False),
     Column("error", Text, nullable=False),  # name of its type; its message may quote a prompt
@@ -258,36 +237,24 @@ class Evidence:
         )
 
 
-class MonitorStore:
+class MonitorStore(DatabaseStore):
     """The tables of a monitor, in an SQLite file or at the URL of a PostgreSQL database.
 
     Every method raises a StoreError if the database cannot be used.
     """
 
-    def __init__(self, where: str | os.PathLike[str], *, create: bool = False) -> None:
-        self._database = Database(where)
-        self.name = self._database.name
-        try:
-            self._open(create=create)
-        except BaseException:
-            self.close()
-            raise
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Close all connections."""
-        self._database.close()
+    _facts = _facts
+    _format = "langchain-cfc/monitor"
+    _version = 2
+    _not_found = "there is no monitor at"
+    _not_this = "is not the store of a monitor"
+    _advice = "use a new store, or the release that made it"
 
     def add(self, results: Sequence[ObservedResult], failures: Sequence[Failure] = ()) -> None:
         """Write results and failures in one transaction; results whose id is stored already are skipped."""
-        with self._database.begin_write() as connection:
+        with self.begin_write() as connection:
             if results:
-                connection.execute(self._insert_new(_results), [_make_row(one) for one in results])
+                connection.execute(self.insert_new(_results), [_make_row(one) for one in results])
             if failures:
                 connection.execute(insert(_failures), [asdict(one) for one in failures])
 
@@ -301,7 +268,7 @@ class MonitorStore:
             given.setdefault(one.id, one)
         if not given:
             return 0
-        with self._database.begin_write() as connection:
+        with self.begin_write() as connection:
             known = {one.id: one for one in _read_results(connection, list(given))}
             missing = [name for name in given if name not in known]
             if missing:
@@ -326,7 +293,7 @@ class MonitorStore:
                 }
                 for one in given.values()
             ]
-            connection.execute(self._insert_new(_labels), rows)
+            connection.execute(self.insert_new(_labels), rows)
             return int(connection.execute(count).scalar_one()) - before
 
     def update_evidence(
@@ -338,7 +305,7 @@ class MonitorStore:
         older than `label_days` are taken to have all labels that they will get.
         """
         while True:
-            with self._database.begin_write() as connection:
+            with self.begin_write() as connection:
                 self._take_turn(connection)
                 seen = _read_evidence(connection, artifact, now)
                 results = _read_unseen_results(connection, artifact.digest)
@@ -361,7 +328,7 @@ class MonitorStore:
                     seen = replace(seen, sampled=seen.sampled.update(chosen, block[-1][0]))
                 _mark_seen(connection, _results, [number for number, _ in results])
                 _mark_seen(connection, _labels, [number for number, *_ in labels])
-                _write_evidence(connection, artifact.digest, seen.to_data())
+                self.write_facts(connection, {artifact.digest: json.dumps(seen.to_data())})
 
     def read_results(self, digest: str, since: float) -> tuple[list[ObservedResult], dict[str, Label]]:
         """Return the results of an artifact since a time, in their order, and their labels."""
@@ -372,7 +339,7 @@ class MonitorStore:
             .where(wanted)
             .order_by(_results.c.number)
         )
-        with self._database.begin_read() as connection:
+        with self.begin_read() as connection:
             rows = connection.execute(query).all()
         labels = {row.id: _read_label(row) for row in rows if row.correct is not None}
         return [_read_result(row) for row in rows], labels
@@ -385,7 +352,7 @@ class MonitorStore:
             .where(_results.c.artifact == digest, _results.c.at >= since, _labels.c.number.is_(None))
             .order_by(_results.c.number)
         )
-        with self._database.begin_read() as connection:
+        with self.begin_read() as connection:
             return list(connection.execute(query).scalars())
 
     def count_results(self, digest: str) -> ResultCounts:
@@ -396,7 +363,7 @@ class MonitorStore:
         latest = select(*wanted).where(ours).order_by(_results.c.number.desc()).limit(_PAGE)
         labelled = select(func.count()).join_from(_labels, _results, _labels.c.result == _results.c.id)
         failed = select(func.count()).where(_failures.c.artifact == digest)
-        with self._database.begin_read() as connection:
+        with self.begin_read() as connection:
             counts = {int(outcome): int(count) for outcome, count in connection.execute(outcomes)}
             rows = connection.execute(latest).all()
             since = min((row.at for row in rows), default=0.0)
@@ -419,71 +386,18 @@ class MonitorStore:
 
     def reset_after_fork(self) -> None:
         """Drop connections that the parent process holds as well."""
-        self._database.engine.dispose(close=False)
+        self.engine.dispose(close=False)
 
     def delete_before(self, before: float) -> None:
         """Delete results before a time that the tests have seen, with their labels; the evidence stays."""
         old = (_results.c.at < before) & _results.c.seen
         waiting = select(_labels.c.result).where(~_labels.c.seen)
-        with self._database.begin_write() as connection:
+        with self.begin_write() as connection:
             connection.execute(delete(_failures).where(_failures.c.at < before))
             connection.execute(delete(_results).where(old, _results.c.id.not_in(waiting)))
 
-    def _open(self, *, create: bool) -> None:
-        if self._database.is_sqlite and not create and not self._database.path.is_file():
-            msg = f"there is no monitor at {self.name}"
-            raise StoreError(msg)
-        if create:
-            self._create()
-        known = self._read_facts()
-        if known.get("format") != _FORMAT:
-            msg = f"{self.name} is not the store of a monitor"
-            raise StoreError(msg)
-        if known.get("version") != _VERSION:
-            msg = (
-                f"{self.name} was made by another release (its tables are of version "
-                f"{known.get('version')}, this one reads {_VERSION}): use a new store, or "
-                "the release that made it"
-            )
-            raise StoreError(msg)
-
-    def _create(self) -> None:
-        """Create the tables if there are none; processes that start together take turns."""
-        end = time.monotonic() + _PATIENCE
-        while not self._read_facts():
-            try:
-                with self._database.hold_lock():
-                    self._create_tables()
-            except StoreError:  # noqa: PERF203 - another process creates them
-                if time.monotonic() > end:
-                    raise
-                time.sleep(_INTERVAL)
-            else:
-                return
-
-    def _create_tables(self) -> None:
-        others = self._database.list_tables() - set(_metadata.tables)
-        if self._read_facts() or (others and self._database.is_sqlite):
-            return
-        self._database.create_tables(_metadata)
-        written = {"version": _VERSION, "turn": 0, "format": _FORMAT}
-        rows = [{"name": name, "value": json.dumps(value)} for name, value in written.items()]
-        with self._database.begin_write() as connection:
-            connection.execute(insert(_facts), rows)
-
-    def _read_facts(self) -> dict[str, Any]:
-        """Return format and version; nothing before the tables are complete."""
-        if _facts.name not in self._database.list_tables():
-            return {}
-        query = select(_facts).where(_facts.c.name.in_(["format", "version"]))
-        with self._database.begin_read() as connection:
-            return {name: json.loads(value) for name, value in connection.execute(query)}
-
-    def _insert_new(self, table: Any) -> Insert:
-        """Return a statement that inserts rows and skips those that exist already."""
-        dialect: Any = sqlite if self._database.is_sqlite else postgresql
-        made: Insert = dialect.insert(table).on_conflict_do_nothing()
-        return made
+    def _list_first_facts(self) -> dict[str, str]:
+        return {**super()._list_first_facts(), "turn": "0"}
 
     def _take_turn(self, connection: Connection) -> None:
         """Wait for other processes that update evidence; writing this row locks it until the end."""
@@ -593,8 +507,3 @@ def _read_evidence(connection: Connection, artifact: CalibrationArtifact, now: f
     except (ValueError, KeyError, TypeError, IndexError) as error:
         msg = f"the evidence about {artifact.digest[:15]} is damaged ({error!r}): use a new store"
         raise StoreError(msg) from error
-
-
-def _write_evidence(connection: Connection, digest: str, data: Mapping[str, Any]) -> None:
-    connection.execute(delete(_facts).where(_facts.c.name == digest))
-    connection.execute(insert(_facts), {"name": digest, "value": json.dumps(data)})

@@ -31,7 +31,7 @@ from sqlalchemy import (
     update,
 )
 
-from langchain_cfc._internal.database import Database
+from langchain_cfc._internal.database import DatabaseStore
 from langchain_cfc.collect.costs import Stage, Usage
 from langchain_cfc.collect.executor import Labels
 from langchain_cfc.collect.store import schema
@@ -379,12 +379,12 @@ def _update_seal(connection: Connection, writes: Sequence[Write]) -> None:
 
 
 def add_prompts(
-    database: Database, items: Iterable[tuple[Example, PromptRecord | None]], models: Sequence[str] = ()
+    store: DatabaseStore, items: Iterable[tuple[Example, PromptRecord | None]], models: Sequence[str] = ()
 ) -> int:
     """Add all prompts that are not stored yet, or none of them if one cannot be used.
 
     Args:
-        database: Database of the store.
+        store: The store.
         items: Examples, each with its record if it is finished already.
         models: Names of the models that drew the candidates of the records.
 
@@ -396,7 +396,7 @@ def add_prompts(
     """
     new, stream = 0, iter(items)
     columns = schema.prompts.c
-    with database.begin_write() as connection:
+    with store.begin_write() as connection:
         last = connection.execute(select(func.max(columns.position))).scalar()
         position = 0 if last is None else last + 1
         while page := list(islice(stream, PAGE)):
@@ -406,10 +406,10 @@ def add_prompts(
             for example, record in page:
                 row = _prompt_row(position, example)
                 if known.setdefault(example.id, row) is not row:
-                    _check_same(database.name, row, known[example.id])
+                    _check_same(store.name, row, known[example.id])
                     continue
                 if record is not None:
-                    writes += _record_writes(position, record, models, without_nul=database.rejects_nul)
+                    writes += _record_writes(position, record, models, without_nul=store.without_nul)
                 writes.append([(_ADD_PROMPTS, [row])])
                 position, new = position + 1, new + 1
             execute_writes(connection, combine_writes(writes))

@@ -44,7 +44,7 @@ from sqlalchemy import (
     update,
 )
 
-from langchain_cfc._internal.database import Database
+from langchain_cfc._internal.database import ROW_NUMBER, DatabaseStore, define_facts
 from langchain_cfc.collect.costs import Stage
 from langchain_cfc.errors import CFCError, StoreError
 
@@ -54,13 +54,8 @@ VERSION = 2
 
 metadata = MetaData()
 
-# What the store is and how its records are made: `format`, `version`, `configuration` and others, as JSON.
-facts = Table(
-    "facts",
-    metadata,
-    Column("name", Text, primary_key=True),
-    Column("value", Text, nullable=False),
-)
+# What the store is and how its records are made, in `configuration`.
+facts = define_facts("facts", metadata)
 
 # One row per prompt, in the order of the dataset.
 prompts = Table(
@@ -119,7 +114,7 @@ labels = Table(
 announced = Table(
     "announced",
     metadata,
-    Column("number", BigInteger().with_variant(Integer, "sqlite"), primary_key=True),
+    Column("number", ROW_NUMBER, primary_key=True),
     Column("prompt", Integer, ForeignKey("prompts.position"), nullable=False),
     Column("stage", SmallInteger, nullable=False),  # the stage that the requests are made for
     Column("requests", Integer, nullable=False),  # negative if fewer were made than announced
@@ -129,7 +124,7 @@ announced = Table(
 calls = Table(
     "calls",
     metadata,
-    Column("number", BigInteger().with_variant(Integer, "sqlite"), primary_key=True),
+    Column("number", ROW_NUMBER, primary_key=True),
     Column("prompt", Integer, ForeignKey("prompts.position"), nullable=False),
     Column("stage", SmallInteger, nullable=False),  # the stage that the calls were made for
     Column("model", Text, nullable=False),
@@ -384,16 +379,16 @@ _UPGRADE_DRAW = (
 )
 
 
-def upgrade_store(database: Database) -> None:
+def upgrade_store(store: DatabaseStore) -> None:
     """Upgrade a store of version 1; raises `StoreError` if another run uses it, or it cannot be written.
 
     Version 1 could not detect damage, so the digests describe what the store holds now.
     """
-    with database.hold_lock(), database.begin_write() as connection:
-        if database.is_sqlite:
+    with store.lock(), store.begin_write() as connection:
+        if store.is_sqlite:
             # The driver would begin the transaction only after the tables are changed.
             connection.exec_driver_sql("BEGIN IMMEDIATE")
-        binary = "BLOB" if database.is_sqlite else "BYTEA"
+        binary = "BLOB" if store.is_sqlite else "BYTEA"
         added = [("prompts", name, "TEXT") for name in _DIGESTS]
         added += [("draws", "packed", binary), ("draws", "checksum", "TEXT")]
         added += [("calls", "answered", "INTEGER NOT NULL DEFAULT 0")]

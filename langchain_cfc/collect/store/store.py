@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
-from sqlalchemy import BigInteger, Connection, Integer, Select, func, insert, select, update
+from sqlalchemy import BigInteger, Connection, Integer, Select, func, select, update
 
-from langchain_cfc._internal.database import Database
+from langchain_cfc._internal.database import DatabaseStore
 from langchain_cfc._version import __version__
 from langchain_cfc.candidates import JsonMetadata, LabelledBatch, find_json_prompt_kinds
 from langchain_cfc.collect.costs import ModelCalls, Stage, Usage
@@ -35,23 +34,13 @@ from langchain_cfc.errors import StoreError
 from langchain_cfc.records import Example, PromptRecord, Provenance
 from langchain_cfc.sampling import DrawnCandidate
 
-if TYPE_CHECKING:
-    from typing_extensions import Self
-
-
 # Known from responses only; it may change while the model's name stays the same.
 _MODEL_VERSION = "model_version"
 # The part of a configuration that becomes the provenance of records.
 _PROVENANCE = ("n", "generator", "verifier", "labeler", "answer")
 # Prompts whose candidates become arrays at a time.
 _TABLE_PAGE = 2000
-_facts, _prompts, _draws, _scores, _labels = (
-    schema.facts,
-    schema.prompts,
-    schema.draws,
-    schema.scores,
-    schema.labels,
-)
+_prompts, _draws, _scores, _labels = schema.prompts, schema.draws, schema.scores, schema.labels
 _calls, _announced = schema.calls, schema.announced
 
 
@@ -126,7 +115,7 @@ class RequestHistory:
     calls: Mapping[Stage, Sequence[ModelCalls]]
 
 
-class Store:
+class Store(DatabaseStore):
     """The prompts of a collection with everything that is made for them.
 
     Args:
@@ -138,85 +127,41 @@ class Store:
             unknown version.
     """
 
-    def __init__(self, where: str | os.PathLike[str], *, create: bool = False) -> None:
-        self._database = Database(where)
-        self.name = self._database.name
-        if self.embedded and not create and not self._database.path.is_file():
-            msg = f"there is no store at {self.name}"
-            raise StoreError(msg)
-        try:
-            with schema.report_damage(self.name):
-                if self.embedded and self._database.path.is_file():
-                    self._database.check_pages()
-                if create:
-                    self._create()
-                self._check_version()
-                self._verify()
-        except BaseException:
-            self.close()
-            raise
+    _facts = schema.facts
+    _format = schema.FORMAT
+    _version = schema.VERSION
+    _not_found = "there is no store at"
+    _not_this = "is no store of a collection"
+    _advice = "export its records with the release that made it, and import them here"
 
-    def __enter__(self) -> Self:
-        return self
+    def _open(self, *, create: bool) -> None:
+        with schema.report_damage(self.name):
+            self.check_pages()
+            super()._open(create=create)
+            self._verify()
 
-    def __exit__(self, *exception: object) -> None:
-        self.close()
+    def _list_first_facts(self) -> dict[str, str]:
+        """Return the facts of a new store, with their seal."""
+        facts = super()._list_first_facts() | {
+            "created_at": schema.to_json(datetime.now(tz=timezone.utc).isoformat(timespec="seconds")),
+            "library_version": schema.to_json(__version__),
+        }
+        return {**facts, schema.SEAL: schema.Seal().with_facts(facts).to_json()}
 
-    def close(self) -> None:
-        """Close the connections; everything written is on disk already."""
-        self._database.close()
-
-    def _create(self) -> None:
-        """Create the tables unless there are any; `_check_version` then looks at those that exist."""
-        known = self._database.list_tables()
-        if known - set(schema.metadata.tables) and self.embedded:
-            return
-        if _facts.name in known and self._read_fact("format") is not None:
-            return
-        self._database.create_tables(schema.metadata)
-        if self._read_fact("format") is None:
-            facts = {
-                "version": schema.VERSION,
-                "created_at": datetime.now(tz=timezone.utc).isoformat(timespec="seconds"),
-                "library_version": __version__,
-                "format": schema.FORMAT,
-            }
-            written = {name: schema.to_json(value) for name, value in facts.items()}
-            with self._database.begin_write() as connection:
-                # Remove what an interrupted creation has left.
-                connection.execute(_facts.delete())
-                _write_facts(
-                    connection, {**written, schema.SEAL: schema.Seal().with_facts(written).to_json()}
-                )
-
-    def _check_version(self) -> None:
-        if _facts.name not in self._database.list_tables() or self._read_fact("format") != schema.FORMAT:
-            msg = f"{self.name} is no store of a collection"
-            raise StoreError(msg)
-        version = self._read_fact("version")
+    def _upgrade(self, version: Any) -> bool:
         if version == schema.OLD_VERSION:
-            schema.upgrade_store(self._database)
-        elif version != schema.VERSION:
-            msg = (
-                f"{self.name} is a store of version {version}, and this release reads version "
-                f"{schema.VERSION}: export its records with the release that made it, and import them here"
-            )
-            raise StoreError(msg)
-
-    def _read_fact(self, name: str) -> Any:
-        with self._database.begin_read() as connection:
-            value = connection.execute(select(_facts.c.value).where(_facts.c.name == name)).scalar()
-        return None if value is None else json.loads(value)
+            schema.upgrade_store(self)
+        return bool(version == schema.OLD_VERSION)
 
     def _verify(self) -> tuple[schema.Seal, list[int]]:
         """Return the seal and the positions of finished prompts, after a comparison with the content."""
-        with self._database.begin_read() as connection:
+        with self.begin_read() as connection:
             return schema.verify_seal(self.name, connection)
 
     @contextmanager
     def _open_reader(self) -> Iterator[Connection]:
         """Open a connection whose values are reported as damage if they cannot be read."""
-        with schema.report_damage(self.name), self._database.begin_read() as connection:
+        with schema.report_damage(self.name), self.begin_read() as connection:
             yield connection
 
     def check(self) -> None:
@@ -226,27 +171,11 @@ class Store:
             StoreError: If something is damaged.
         """
         with schema.report_damage(self.name):
-            self._database.check_pages(thoroughly=True)
+            self.check_pages(thoroughly=True)
             for _ in self.records():
                 pass
             for _ in self._read_work():
                 pass
-
-    @contextmanager
-    def lock(self) -> Iterator[None]:
-        """Keep other runs from using the store; raises `StoreError` if another run uses it."""
-        with self._database.hold_lock():
-            yield
-
-    @property
-    def embedded(self) -> bool:
-        """Whether the store is a file rather than on a server."""
-        return self._database.is_sqlite
-
-    @property
-    def without_nul(self) -> bool:
-        """Whether its texts cannot hold the character U+0000."""
-        return self._database.rejects_nul
 
     # Configuration
 
@@ -263,8 +192,8 @@ class Store:
         Raises `StoreError` if the store holds records that were made with another configuration.
         """
         settled = schema.to_json({**self.configuration, **self.check_configuration(configuration)})
-        with self._database.begin_write() as connection:
-            _write_facts(connection, {"configuration": settled})
+        with self.begin_write() as connection:
+            self.write_facts(connection, {"configuration": settled})
             schema.replace_seal(
                 connection, schema.read_seal(connection).with_facts(schema.read_facts(connection))
             )
@@ -322,7 +251,7 @@ class Store:
 
         Raises `StoreError` if another prompt is stored under the same id.
         """
-        return add_prompts(self._database, ((example, None) for example in examples))
+        return add_prompts(self, ((example, None) for example in examples))
 
     def add_records(self, records: Iterable[PromptRecord], provenance: Provenance | None) -> int:
         """Add finished records that were made elsewhere.
@@ -352,7 +281,7 @@ class Store:
             }
         self.set_configuration(configuration)
         models = version if isinstance(version, list) else [version] if version is not None else []
-        return add_prompts(self._database, ((record, record) for record in (first, *stream)), models)
+        return add_prompts(self, ((record, record) for record in (first, *stream)), models)
 
     # Work
 
@@ -393,29 +322,23 @@ class Store:
     def _read_prompts(self, *conditions: Any) -> Sequence[Any]:
         """Return the rows of the first page of prompts that satisfy the conditions."""
         query = select(_prompts).where(*conditions).order_by(_prompts.c.position).limit(PAGE)
-        with self._database.begin_read() as connection:
+        with self.begin_read() as connection:
             return connection.execute(query).all()
 
     def _read_groups(self, query: Select[Any]) -> dict[int, list[Any]]:
         """Return the rows of a query that is ordered by prompt, grouped by the position of the prompt."""
-        with self._database.begin_read() as connection:
+        with self.begin_read() as connection:
             rows = connection.execute(query).all()
         return {prompt: list(group) for prompt, group in groupby(rows, key=lambda row: row.prompt)}
 
     def write(self, writes: Iterable[Write]) -> None:
         """Write rows in one transaction, durable on return; if that fails, nothing is written."""
-        with self._database.begin_write() as connection:
+        with self.begin_write() as connection:
             execute_writes(connection, writes)
-
-    @contextmanager
-    def transaction(self) -> Iterator[Connection]:
-        """Open a transaction that is rolled back at the end unless it was committed."""
-        with self._database.begin_uncommitted() as connection:
-            yield connection
 
     def retry_failed(self) -> int:
         """Mark failed prompts as unfinished, and return how many there are."""
-        with self._database.begin_write() as connection:
+        with self.begin_write() as connection:
             query = update(_prompts).where(_prompts.c.error.is_not(None)).values(error=None)
             return int(connection.execute(query).rowcount)
 
@@ -457,7 +380,7 @@ class Store:
         """
         with schema.report_damage(self.name):
             n = self.provenance().n
-            with self._database.begin_snapshot() as connection:
+            with self.begin_snapshot() as connection:
                 _, finished = schema.verify_seal(self.name, connection)
                 pages = (
                     finished[start : start + _TABLE_PAGE] for start in range(0, len(finished), _TABLE_PAGE)
@@ -523,11 +446,6 @@ class Store:
         """Return the usage of the requests of all runs so far, by stage."""
         with self._open_reader() as connection:
             return _read_history(connection)
-
-
-def _write_facts(connection: Connection, facts: Mapping[str, str]) -> None:
-    connection.execute(_facts.delete().where(_facts.c.name.in_(facts)))
-    connection.execute(insert(_facts), [{"name": name, "value": value} for name, value in facts.items()])
 
 
 def _differences(key: str, known: Any, given: Any) -> Iterator[str]:
@@ -712,7 +630,7 @@ class Writer:
 
     async def _write_batch(self, writes: list[Write]) -> None:
         loop = asyncio.get_running_loop()
-        if not self._store.embedded:
+        if not self._store.is_sqlite:
             # Each statement waits for the server.
             await loop.run_in_executor(self._thread, self._store.write, writes)
             return
