@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -19,6 +19,7 @@ from sqlalchemy import (
     Insert,
     Integer,
     MetaData,
+    Select,
     Table,
     Text,
     create_engine,
@@ -159,10 +160,8 @@ class DatabaseStore:
         return self._read_fact("format") if self._facts.name in self._list_tables() else None
 
     def _read_fact(self, name: str) -> Any:
-        query = select(self._facts.c.value).where(self._facts.c.name == name)
-        with self.begin_read() as connection:
-            value = connection.execute(query).scalar()
-        return None if value is None else json.loads(value)
+        rows = self.read_rows(select(self._facts.c.value).where(self._facts.c.name == name))
+        return json.loads(rows[0].value) if rows else None
 
     def write_facts(self, connection: Connection, facts: Mapping[str, str]) -> None:
         """Write facts as JSON by name in the transaction of a connection, in place of earlier ones."""
@@ -186,6 +185,11 @@ class DatabaseStore:
         """Open a connection for reading."""
         with self._explain_errors("read"), self.engine.connect() as connection:
             yield connection
+
+    def read_rows(self, query: Select[Any]) -> Sequence[Any]:
+        """Return all rows of a query."""
+        with self.begin_read() as connection:
+            return connection.execute(query).all()
 
     @contextmanager
     def begin_snapshot(self) -> Iterator[Connection]:

@@ -32,7 +32,7 @@ from langchain_cfc.collect.executor import (
     RetryPolicy,
     TokenRateLimiter,
 )
-from langchain_cfc.collect.run import Run, RunObserver
+from langchain_cfc.collect.run import Run
 from langchain_cfc.collect.status import CollectionStatus
 from langchain_cfc.collect.store import Store
 from langchain_cfc.errors import CollectionWarning, InputError
@@ -245,7 +245,8 @@ async def acollect_with(
             requests_per_prompt=1 if configuration.get("sampling") == "single_request" else n,
             prompts_at_once=options.call_policy.prompts_at_once,
             budget=options.budget,
-            observer=RunObserver(on_progress, options.on_notice),
+            on_progress=on_progress,
+            on_notice=options.on_notice,
         )
         if options.on_start is not None:
             options.on_start(run)

@@ -14,12 +14,11 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from typing import Any
 
-from langchain_cfc.collect.costs import Budget, ModelCalls, Stage, TokensUsed, Usage
+from langchain_cfc.collect.costs import Budget, Stage, TokensUsed, Usage
 from langchain_cfc.collect.executor import Executor, Outcome
 from langchain_cfc.collect.status import CollectionStatus, EarlyWarnings
 from langchain_cfc.collect.store import PAGE, Store, Work, Writer, rows
@@ -29,13 +28,7 @@ from langchain_cfc.sampling import DrawnCandidate
 
 
 class StoreJournal:
-    """The journal of one stage of one prompt, kept in the store.
-
-    Attributes:
-        drawn: Stored candidates by slot.
-        context: Digest of the prepared input that they were drawn for; None if there are none.
-        lost: Number of requests that failed although they may have been answered.
-    """
+    """The journal of one stage of one prompt, kept in the store."""
 
     def __init__(self, writer: Writer, work: Work, stage: Stage, requests: int, *, without_nul: bool) -> None:
         self._writer = writer
@@ -46,7 +39,7 @@ class StoreJournal:
         self._earlier = self._written = Usage()
         self.drawn: dict[int, DrawnCandidate] = dict(work.partial)
         self.context = work.context
-        self.lost = 0
+        self.lost = 0  # requests that failed although they may have been answered
         self._announce(requests)
 
     def resume(self, context: str) -> Mapping[int, DrawnCandidate]:
@@ -125,13 +118,11 @@ class _BudgetTracker:
         history = store.request_history()
         self.usage = store.usage()
         self._lost = {stage: history.unanswered.get(stage, 0) for stage in _STAGES}
-        self._requests = {stage: history.requests.get(stage, 0) for stage in _STAGES}
         self._finished = {stage: stage in history.finished for stage in _STAGES}
-        self._largest_prompt = {stage: self._count(history.prompts.get(stage, ())) for stage in _STAGES}
-        self._largest_request = {stage: self._count(history.calls.get(stage, ())) for stage in _STAGES}
-
-    def _count(self, calls: Iterable[ModelCalls]) -> TokensUsed:
-        return self._budget.count(Usage(tuple(calls)))
+        prompts = {stage: history.prompts.get(stage, Usage()) for stage in _STAGES}
+        self._requests = {stage: largest.answered for stage, largest in prompts.items()}
+        self._largest_prompt = {stage: budget.count(largest) for stage, largest in prompts.items()}
+        self._largest_request = {stage: budget.count(history.calls.get(stage, Usage())) for stage in _STAGES}
 
     def expected_requests(self, stage: Stage) -> int:
         """Return the largest number of requests that a stage has made; 1 if it was never finished."""
@@ -175,19 +166,6 @@ class _BudgetTracker:
 MAX_CONSECUTIVE_FAILURES = 25
 
 
-@dataclass(frozen=True)
-class RunObserver:
-    """Callbacks that report the progress of a run.
-
-    Attributes:
-        on_progress: Called with the status whenever a prompt is finished or has failed.
-        on_notice: Called with warnings about the quality of the collection.
-    """
-
-    on_progress: Callable[[CollectionStatus], None]
-    on_notice: Callable[[str], None]
-
-
 class Run:
     """Processes all unfinished prompts of a store.
 
@@ -198,7 +176,8 @@ class Run:
         requests_per_prompt: Number of requests that draw them.
         prompts_at_once: Maximum number of prompts in progress.
         budget: Limits for all prompts together.
-        observer: Callbacks.
+        on_progress: Called with the status whenever a prompt is finished or has failed.
+        on_notice: Called with warnings about the quality of the collection.
     """
 
     def __init__(
@@ -210,14 +189,16 @@ class Run:
         requests_per_prompt: int,
         prompts_at_once: int,
         budget: Budget,
-        observer: RunObserver,
+        on_progress: Callable[[CollectionStatus], None],
+        on_notice: Callable[[str], None],
     ) -> None:
         self._store = store
         self._executor = executor
         self._prompts_at_once = prompts_at_once
         self._requests_per_prompt = requests_per_prompt
         self._budget = _BudgetTracker(budget, store)
-        self._observer = observer
+        self._on_progress = on_progress
+        self._on_notice = on_notice
         self._warnings = EarlyWarnings(n)
         self._writer = Writer(store)
         self._consecutive_failures = 0
@@ -331,7 +312,7 @@ class Run:
         self._consecutive_failures = 0
         self.status.add_prompt(scores, outcome.result.correct)
         self._notify(self._warnings.check_labels(self.status, scores, outcome.result.correct))
-        self._observer.on_progress(self.status)
+        self._on_progress(self.status)
 
     def _open_journal(self, work: Work, stage: Stage, requests: int | None = None) -> StoreJournal:
         expected = self._budget.expected_requests(stage) if requests is None else requests
@@ -364,7 +345,7 @@ class Run:
             return True
         self.status.failed += 1
         self._consecutive_failures += 1
-        self._observer.on_progress(self.status)
+        self._on_progress(self.status)
         if self._consecutive_failures == MAX_CONSECUTIVE_FAILURES:
             msg = (
                 f"stopped because {self._consecutive_failures} prompts in a row failed, the last one with "
@@ -375,4 +356,4 @@ class Run:
 
     def _notify(self, notices: Iterable[str]) -> None:
         for notice in notices:
-            self._observer.on_notice(notice)
+            self._on_notice(notice)

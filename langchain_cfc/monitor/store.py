@@ -339,8 +339,7 @@ class MonitorStore(DatabaseStore):
             .where(wanted)
             .order_by(_results.c.number)
         )
-        with self.begin_read() as connection:
-            rows = connection.execute(query).all()
+        rows = self.read_rows(query)
         labels = {row.id: _read_label(row) for row in rows if row.correct is not None}
         return [_read_result(row) for row in rows], labels
 
@@ -352,8 +351,7 @@ class MonitorStore(DatabaseStore):
             .where(_results.c.artifact == digest, _results.c.at >= since, _labels.c.number.is_(None))
             .order_by(_results.c.number)
         )
-        with self.begin_read() as connection:
-            return list(connection.execute(query).scalars())
+        return [row.id for row in self.read_rows(query)]
 
     def count_results(self, digest: str) -> ResultCounts:
         """Count what there is of an artifact."""

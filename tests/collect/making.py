@@ -11,7 +11,7 @@ from typing import Any
 
 from langchain_cfc.collect.costs import Budget, ModelCalls, Usage
 from langchain_cfc.collect.executor import Journal, Labels, Outcome
-from langchain_cfc.collect.run import Run, RunObserver
+from langchain_cfc.collect.run import Run
 from langchain_cfc.collect.status import CollectionStatus
 from langchain_cfc.collect.store import Store
 from langchain_cfc.errors import CFCError
@@ -167,7 +167,8 @@ def run(
                 requests_per_prompt=1,
                 prompts_at_once=at_once,
                 budget=budget or Budget(),
-                observer=RunObserver(progress, notices.append),
+                on_progress=progress,
+                on_notice=notices.append,
             )
             begun(going)
             complete = await going.run()

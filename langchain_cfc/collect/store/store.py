@@ -6,10 +6,10 @@ import asyncio
 import json
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from itertools import groupby
+from math import ceil
 from typing import Any
 
 import numpy as np
@@ -68,23 +68,14 @@ SELECT_CANDIDATES = (
 
 @dataclass(frozen=True)
 class Work:
-    """A prompt that is not finished, with what is known of it.
-
-    Attributes:
-        position: Its position in the store.
-        example: The prompt as the dataset has it.
-        draws: Its candidates; None if they are not complete.
-        scores: Their scores; None if they are not scored.
-        partial: The candidates that are stored, by slot, if they are not complete.
-        context: Digest of the prepared input that these were drawn for.
-    """
+    """A prompt that is not finished, with what is known of it."""
 
     position: int
     example: Example
-    draws: Sequence[DrawnCandidate] | None
+    draws: Sequence[DrawnCandidate] | None  # None if they are not complete
     scores: Sequence[float] | None
-    partial: Mapping[int, DrawnCandidate] = field(default_factory=dict)
-    context: str | None = None
+    partial: Mapping[int, DrawnCandidate]  # those that are stored, by slot, if they are not complete
+    context: str | None  # digest of the prepared input that these were drawn for
 
 
 @dataclass(frozen=True)
@@ -98,21 +89,12 @@ class Failure:
 
 @dataclass(frozen=True)
 class RequestHistory:
-    """Usage of the requests of all runs so far, by stage.
+    """Usage of the requests of all runs so far, by stage."""
 
-    Attributes:
-        unanswered: Number of announced requests without an answer.
-        requests: Largest number of requests for one prompt.
-        finished: Stages that a prompt has finished.
-        prompts: Largest usage of each model for one prompt.
-        calls: Largest usage of each model for one request, averaged over requests that were counted together.
-    """
-
-    unanswered: Mapping[Stage, int]
-    requests: Mapping[Stage, int]
-    finished: frozenset[Stage]
-    prompts: Mapping[Stage, Sequence[ModelCalls]]
-    calls: Mapping[Stage, Sequence[ModelCalls]]
+    unanswered: Mapping[Stage, int]  # announced requests without an answer
+    finished: frozenset[Stage]  # stages that a prompt has finished
+    prompts: Mapping[Stage, Usage]  # largest usage of each model for one prompt
+    calls: Mapping[Stage, Usage]  # the same for one request, if need be a mean over several
 
 
 class Store(DatabaseStore):
@@ -157,12 +139,6 @@ class Store(DatabaseStore):
         """Return the seal and the positions of finished prompts, after a comparison with the content."""
         with self.begin_read() as connection:
             return schema.verify_seal(self.name, connection)
-
-    @contextmanager
-    def _open_reader(self) -> Iterator[Connection]:
-        """Open a connection whose values are reported as damage if they cannot be read."""
-        with schema.report_damage(self.name), self.begin_read() as connection:
-            yield connection
 
     def check(self) -> None:
         """Check everything in the store: SQLite's pages and indexes, and each prompt against its digests.
@@ -236,13 +212,8 @@ class Store(DatabaseStore):
         if models:
             version = models[0] if len(models) == 1 else models
             generator = {**(generator or {}), _MODEL_VERSION: version}
-        return Provenance(
-            n=known["n"],
-            generator=generator,
-            verifier=known.get("verifier"),
-            labeler=known.get("labeler"),
-            answer=known.get("answer"),
-        )
+        fields: dict[str, Any] = {name: known.get(name) for name in _PROVENANCE}
+        return Provenance(**{**fields, "generator": generator})
 
     # Input
 
@@ -273,12 +244,8 @@ class Store(DatabaseStore):
             msg = "there are no records to add"
             raise StoreError(msg)
         header = provenance or Provenance(n=len(first.candidates))
-        configuration = {name: getattr(header, name) for name in _PROVENANCE}
-        version = (header.generator or {}).get(_MODEL_VERSION)
-        if configuration["generator"] is not None:
-            configuration["generator"] = {
-                name: value for name, value in configuration["generator"].items() if name != _MODEL_VERSION
-            }
+        configuration = header.model_dump(include=set(_PROVENANCE))
+        version = (configuration["generator"] or {}).pop(_MODEL_VERSION, None)
         self.set_configuration(configuration)
         models = version if isinstance(version, list) else [version] if version is not None else []
         return add_prompts(self, ((record, record) for record in (first, *stream)), models)
@@ -321,15 +288,12 @@ class Store(DatabaseStore):
 
     def _read_prompts(self, *conditions: Any) -> Sequence[Any]:
         """Return the rows of the first page of prompts that satisfy the conditions."""
-        query = select(_prompts).where(*conditions).order_by(_prompts.c.position).limit(PAGE)
-        with self.begin_read() as connection:
-            return connection.execute(query).all()
+        return self.read_rows(select(_prompts).where(*conditions).order_by(_prompts.c.position).limit(PAGE))
 
     def _read_groups(self, query: Select[Any]) -> dict[int, list[Any]]:
         """Return the rows of a query that is ordered by prompt, grouped by the position of the prompt."""
-        with self.begin_read() as connection:
-            rows = connection.execute(query).all()
-        return {prompt: list(group) for prompt, group in groupby(rows, key=lambda row: row.prompt)}
+        groups = groupby(self.read_rows(query), key=lambda row: row.prompt)
+        return {prompt: list(group) for prompt, group in groups}
 
     def write(self, writes: Iterable[Write]) -> None:
         """Write rows in one transaction, durable on return; if that fails, nothing is written."""
@@ -393,17 +357,12 @@ class Store(DatabaseStore):
 
     def failures(self) -> list[Failure]:
         """Return the failed prompts in order."""
-        query = (
-            select(_prompts.c.id, _prompts.c.stage, _prompts.c.error)
-            .where(_prompts.c.error.is_not(None))
-            .order_by(_prompts.c.position)
-        )
-        with self._open_reader() as connection:
-            failures = []
-            for row in connection.execute(query):
-                reason = json.loads(row.error)
-                failures.append(Failure(row.id, Stage(row.stage + 1), f"{reason['kind']}: {reason['said']}"))
-            return failures
+        query = select(_prompts).where(_prompts.c.error.is_not(None)).order_by(_prompts.c.position)
+        with schema.report_damage(self.name):
+            return [
+                Failure(row.id, Stage(row.stage + 1), "{kind}: {said}".format(**json.loads(row.error)))
+                for row in self.read_rows(query)
+            ]
 
     def models(self) -> list[str]:
         """Return the names of the models that drew candidates, sorted."""
@@ -413,8 +372,8 @@ class Store(DatabaseStore):
     def stages(self) -> dict[Stage, int]:
         """Return the number of prompts at each stage, failed prompts included."""
         query = select(_prompts.c.stage, func.count()).group_by(_prompts.c.stage)
-        with self._open_reader() as connection:
-            counts = {int(stage): int(count) for stage, count in connection.execute(query)}
+        with schema.report_damage(self.name):
+            counts = {int(stage): int(count) for stage, count in self.read_rows(query)}
             return {stage: counts.get(stage, 0) for stage in Stage}
 
     def usage(self) -> Usage:
@@ -426,8 +385,8 @@ class Store(DatabaseStore):
             func.sum(_calls.c.input_tokens).cast(BigInteger),
             func.sum(_calls.c.output_tokens).cast(BigInteger),
         ).group_by(_calls.c.model)
-        with self._open_reader() as connection:
-            rows = connection.execute(query).all()
+        with schema.report_damage(self.name):
+            rows = self.read_rows(query)
             return Usage(tuple(ModelCalls(model, bool(drew), *tokens) for model, drew, *tokens in rows))
 
     def label_counts(self) -> tuple[int, dict[bool, tuple[int, float]]]:
@@ -438,13 +397,13 @@ class Store(DatabaseStore):
             .join_from(_labels, _scores, _same_candidate(_labels, _scores))
             .group_by(_labels.c.correct)
         )
-        with self._open_reader() as connection:
-            by_label = {bool(label): (count, total) for label, count, total in connection.execute(sums)}
-            return connection.execute(covered).scalar_one(), by_label
+        with schema.report_damage(self.name):
+            by_label = {bool(label): (count, total) for label, count, total in self.read_rows(sums)}
+            return self.read_rows(covered)[0][0], by_label
 
     def request_history(self) -> RequestHistory:
         """Return the usage of the requests of all runs so far, by stage."""
-        with self._open_reader() as connection:
+        with schema.report_damage(self.name), self.begin_read() as connection:
             return _read_history(connection)
 
 
@@ -514,63 +473,41 @@ def _raw_outputs(
 
 
 def _read_history(connection: Connection) -> RequestHistory:
+    tokens, answered = (_calls.c.input_tokens, _calls.c.output_tokens), _calls.c.answered
     of_prompt = (
         select(
             _calls.c.stage,
-            _calls.c.prompt,
             _calls.c.model,
-            func.sum(_calls.c.input_tokens).label("input_tokens"),
-            func.sum(_calls.c.output_tokens).label("output_tokens"),
-            func.sum(_calls.c.answered).label("answered"),
+            *(func.sum(one).label(one.name) for one in (*tokens, answered)),
+            *(func.max(1.0 * one / func.nullif(answered, 0)).label(f"mean_{one.name}") for one in tokens),
         )
         .group_by(_calls.c.stage, _calls.c.prompt, _calls.c.model)
         .subquery()
     )
-    by_prompt = select(
-        of_prompt.c.stage,
-        of_prompt.c.model,
-        func.max(of_prompt.c.input_tokens),
-        func.max(of_prompt.c.output_tokens),
-        func.max(of_prompt.c.answered),
-    ).group_by(of_prompt.c.stage, of_prompt.c.model)
-    by_call = (
-        select(
-            _calls.c.stage,
-            _calls.c.model,
-            func.max(1.0 * _calls.c.input_tokens / _calls.c.answered),
-            func.max(1.0 * _calls.c.output_tokens / _calls.c.answered),
-        )
-        .where(_calls.c.answered > 0)
-        .group_by(_calls.c.stage, _calls.c.model)
-    )
-    answered = select(_calls.c.stage, _calls.c.prompt, (-_calls.c.answered).label("requests"))
+    of, counts = (of_prompt.c.stage, of_prompt.c.model), list(of_prompt.c)[2:]
+    prompts: dict[Stage, Usage] = {}
+    calls: dict[Stage, Usage] = {}
+    for stage, model, *largest in connection.execute(select(*of, *map(func.max, counts)).group_by(*of)):
+        # The means are null if no request was answered.
+        tokens_in, tokens_out, requests, *means = (ceil(one or 0) for one in largest)
+        one = Usage((ModelCalls(model, False, tokens_in, tokens_out),), requests)
+        prompts[Stage(stage)] = prompts.get(Stage(stage), Usage()) + one
+        calls[Stage(stage)] = calls.get(Stage(stage), Usage()) + Usage((ModelCalls(model, False, *means),))
+    answers = select(_calls.c.stage, _calls.c.prompt, (-_calls.c.answered).label("requests"))
     both = (
-        select(_announced.c.stage, _announced.c.prompt, _announced.c.requests).union_all(answered).subquery()
+        select(_announced.c.stage, _announced.c.prompt, _announced.c.requests).union_all(answers).subquery()
     )
     # Requests of one prompt beyond those announced must not hide unanswered ones of another.
-    open_requests = (
+    unanswered = (
         select(both.c.stage, func.sum(both.c.requests).label("requests"))
         .group_by(both.c.stage, both.c.prompt)
         .having(func.sum(both.c.requests) > 0)
         .subquery()
     )
-    unanswered = select(open_requests.c.stage, func.sum(open_requests.c.requests)).group_by(
-        open_requests.c.stage
-    )
+    by_stage = select(unanswered.c.stage, func.sum(unanswered.c.requests)).group_by(unanswered.c.stage)
     last = connection.execute(select(func.max(_prompts.c.stage))).scalar() or 0
-    requests: dict[Stage, int] = {}
-    prompts: dict[Stage, list[ModelCalls]] = {}
-    calls: dict[Stage, list[ModelCalls]] = {}
-    for stage, model, *counts in connection.execute(by_prompt):
-        tokens_in, tokens_out, count = map(int, counts)
-        requests[Stage(stage)] = requests.get(Stage(stage), 0) + count
-        prompts.setdefault(Stage(stage), []).append(ModelCalls(model, False, tokens_in, tokens_out))
-    for stage, model, *means in connection.execute(by_call):
-        tokens_in, tokens_out = (-int(-one // 1) for one in means)
-        calls.setdefault(Stage(stage), []).append(ModelCalls(model, False, tokens_in, tokens_out))
     return RequestHistory(
-        {Stage(stage): int(count) for stage, count in connection.execute(unanswered)},
-        requests,
+        {Stage(stage): int(count) for stage, count in connection.execute(by_stage)},
         frozenset(stage for stage in Stage if Stage.OPEN < stage <= last),
         prompts,
         calls,
