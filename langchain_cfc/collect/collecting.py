@@ -90,12 +90,10 @@ class CallPolicy:
         limiters: list[BaseRateLimiter] = []
         rate = self.requests_per_second
         if rate is not None:
-            check_every = min(0.1, 0.5 / rate)
+            often, burst = min(0.1, 0.5 / rate), max(1.0, rate)
             limiters.append(
                 InMemoryRateLimiter(
-                    requests_per_second=rate,
-                    check_every_n_seconds=check_every,
-                    max_bucket_size=max(1.0, rate),
+                    requests_per_second=rate, check_every_n_seconds=often, max_bucket_size=burst
                 )
             )
         if self.tokens_per_second is not None:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -23,6 +23,9 @@ from langchain_cfc.collect.sources import BadRowPolicy, Columns, Examples, Rows,
 from langchain_cfc.errors import InputError
 from langchain_cfc.labelers import Reads
 from langchain_cfc.sampling import SamplingName, resolve_generator
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -37,6 +40,13 @@ _Count = Annotated[int, Field(ge=1)]
 
 class _Table(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+    def _check_either(self, one: str, other: str) -> Self:
+        missing = [name for name in (one, other) if getattr(self, name) is None]
+        if len(missing) != 1:
+            msg = f"found {'neither' if missing else 'both'} of {one} and {other}; expected one"
+            raise ValueError(msg)
+        return self
 
 
 def _to_path(path: str | Path) -> str | Path:
@@ -131,10 +141,7 @@ class GeneratorTable(_Table):
 
     @model_validator(mode="after")
     def _check_one(self) -> GeneratorTable:
-        if (self.model is None) == (self.factory is None):
-            msg = f"found {'neither' if self.model is None else 'both'} of model and factory; expected one"
-            raise ValueError(msg)
-        return self
+        return self._check_either("model", "factory")
 
     def create(self) -> Any:
         """Create the generator; raises `InputError` if that fails."""
@@ -186,11 +193,7 @@ class CollectionConfig(_Table):
 
     @model_validator(mode="after")
     def _check_verifier(self) -> CollectionConfig:
-        if (self.verifier is None) == (self.verifiers is None):
-            found = "neither" if self.verifier is None else "both"
-            msg = f"found {found} of verifier and verifiers; expected one"
-            raise ValueError(msg)
-        return self
+        return self._check_either("verifier", "verifiers")
 
     def create_components(self) -> Components:
         """Create what draws, scores and labels.
@@ -202,22 +205,20 @@ class CollectionConfig(_Table):
             InputError: If a component cannot be created.
             MissingExtraError: If a model is named and LangChain's `langchain` is not installed.
         """
-        one, several = self.verifier, self.verifiers or {}
+        one, several, answer = self.verifier, self.verifiers or {}, self.answer
         return Components(
             generator=self.generator.create(),
-            verifier={name: table.create() for name, table in several.items()}
-            if one is None
-            else one.create(),
+            verifier=one.create() if one else {name: table.create() for name, table in several.items()},
             labeler=self.labeler.create(),
             n=self.n,
-            answer=None if self.answer is None else self.answer.create(),
-            metadata=None if self.metadata is None else self.metadata.create(),
+            answer=answer.create() if answer else None,
+            metadata=self.metadata.create() if self.metadata else None,
             sampling=self.generator.sampling,
             reads=self.labeler.reads,
             generator_id=self.generator.id,
-            verifier_id=None if one is None else one.id,
+            verifier_id=one.id if one else None,
             labeler_id=self.labeler.id,
-            answer_id=None if self.answer is None else self.answer.id,
+            answer_id=answer.id if answer else None,
         )
 
     def create_call_policy(self) -> CallPolicy:
@@ -239,14 +240,13 @@ class CollectionConfig(_Table):
             "metadata": self.metadata,
         }
         columns = self.source.columns.model_dump(mode="json", exclude_defaults=True)
-        settings = {
+        # Files move and grow; the name of a source with a scheme tells its version.
+        source = {"source": self.source.rows.name} if is_plugin_source(self.source.path) else {}
+        return {
             "made_by": {name: _describe(table) for name, table in tables.items() if table is not None},
             "columns": columns,
+            **source,
         }
-        # Files move and grow; the name of a source with a scheme tells its version.
-        return (
-            {**settings, "source": self.source.rows.name} if is_plugin_source(self.source.path) else settings
-        )
 
 
 def _describe(table: GeneratorTable | ComponentTable) -> dict[str, Any]:

@@ -25,20 +25,12 @@ class Stage(IntEnum):
 
 @dataclass(frozen=True)
 class ModelCalls:
-    """Requests that one model answered for a prompt.
+    """Requests that one model answered for a prompt."""
 
-    Attributes:
-        model: Name that the model reports; empty if it reports none.
-        drew: Whether candidates are among the answers.
-        input_tokens: Tokens of the requests; 0 if the model does not report them.
-        output_tokens: Tokens of the answers; 0 if the model does not report them.
-        answered: Number of answered requests.
-    """
-
-    model: str
-    drew: bool
-    input_tokens: int
-    output_tokens: int
+    model: str  # name that the model reports; empty if it reports none
+    drew: bool  # whether candidates are among the answers
+    input_tokens: int  # tokens of the requests; 0 if the model does not report them
+    output_tokens: int  # tokens of the answers; 0 if the model does not report them
     answered: int = 0
 
     def add(self, other: ModelCalls, sign: Literal[1, -1] = 1) -> ModelCalls:
@@ -132,15 +124,10 @@ class Price(BaseModel):
 
 @dataclass(frozen=True)
 class TokensUsed:
-    """Usage as a budget counts it.
+    """Usage as a budget counts it."""
 
-    Attributes:
-        tokens: Number of tokens in requests and answers together.
-        cost: Cost of these tokens; 0 without prices.
-    """
-
-    tokens: int = 0
-    cost: float = 0.0
+    tokens: int = 0  # number of tokens in requests and answers together
+    cost: float = 0.0  # cost of these tokens; 0 without prices
 
     def __add__(self, other: TokensUsed) -> TokensUsed:
         return TokensUsed(self.tokens + other.tokens, self.cost + other.cost)

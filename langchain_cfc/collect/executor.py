@@ -51,17 +51,11 @@ from langchain_cfc.verifiers.base import CandidateScorer
 
 @dataclass(frozen=True)
 class Labels:
-    """Labels of n candidates, with what is said of their prompt.
-
-    Attributes:
-        correct: n labels.
-        answers: n extracted answers; None without an extractor.
-        metadata: Output of the metadata function.
-    """
+    """Labels of n candidates, with what is said of their prompt."""
 
     correct: Sequence[bool]
-    answers: Sequence[str] | None = None
-    metadata: Mapping[str, Scalar] | None = None
+    answers: Sequence[str] | None = None  # n extracted answers; None without an extractor
+    metadata: Mapping[str, Scalar] | None = None  # output of the metadata function
 
 
 @dataclass(frozen=True)

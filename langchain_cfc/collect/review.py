@@ -203,15 +203,9 @@ class _Model(BaseModel):
 
 
 class IntervalEstimate(_Model):
-    """An estimated number with its confidence interval.
+    """An estimated number with its confidence interval."""
 
-    Attributes:
-        value: The observed number; None if nothing was observed that could show it.
-        low: Lower end of its interval.
-        high: Upper end.
-    """
-
-    value: float | None
+    value: float | None  # the observed number; None if nothing was observed that could show it
     low: float
     high: float
 

@@ -107,23 +107,15 @@ ASSUMED_OUTPUT = 250
 
 @dataclass(frozen=True)
 class Estimate:
-    """What is left to do, and what it will take.
+    """What is left to do, and what it will take."""
 
-    Attributes:
-        prompts: Number of prompts that are neither finished nor failed.
-        draws: Number of requests for their candidates, if each succeeds at once.
-        input_tokens: Tokens of the requests.
-        output_tokens: Tokens of the answers.
-        cost: Cost of both; None if it is not known.
-        measured_on: Number of finished prompts that the estimate is based on, verifier and labeler included;
-            0 for a rough guess of the draws alone.
-    """
-
-    prompts: int
-    draws: int
-    input_tokens: int
-    output_tokens: int
-    cost: float | None
+    prompts: int  # number of prompts that are neither finished nor failed
+    draws: int  # number of requests for their candidates, if each succeeds at once
+    input_tokens: int  # tokens of the requests
+    output_tokens: int  # tokens of the answers
+    cost: float | None  # cost of both; None if it is not known
+    # Number of finished prompts that the estimate is based on, verifier and labeler included; 0 for a
+    # rough guess of the draws alone
     measured_on: int
 
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
-import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from langchain_cfc.errors import CFCError
-from langchain_cfc.monitor.monitor import CFCMonitor
+from langchain_cfc.monitor.monitor import CFCMonitor, call_after_fork
 from langchain_cfc.monitor.status import MonitorStatus
 
 
@@ -52,10 +50,8 @@ class MetricsReader:
         self._at: float | None = None
         self._known: list[Metric] = []
         self._reset_lock()
-        if hasattr(os, "register_at_fork"):
-            # A child that was forked while the lock was held would wait for it forever.
-            reset_ref = weakref.WeakMethod(self._reset_lock)
-            os.register_at_fork(after_in_child=lambda: (reset := reset_ref()) and reset())
+        # A child that was forked while the lock was held would wait for it forever.
+        call_after_fork(self._reset_lock)
 
     def _reset_lock(self) -> None:
         self._lock = threading.Lock()

@@ -11,7 +11,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,7 +23,7 @@ from pydantic import TypeAdapter, ValidationError
 from langchain_cfc._internal.plugins import is_plugin_source, load_plugin
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.errors import AbstentionError, CFCError, InputError
-from langchain_cfc.monitor.observed import Label, ObservedResult
+from langchain_cfc.monitor.observed import DAY, Label, ObservedResult
 from langchain_cfc.monitor.status import EvidenceCurve, Limits, MonitorStatus, make_curves, make_status
 from langchain_cfc.monitor.store import Evidence, Failure, MonitorStore
 from langchain_cfc.monitor.traffic import Traffic, check_time
@@ -40,7 +40,6 @@ _MAX_WAITING = 100_000
 _MAX_RUNS = 100_000
 # Seconds before a batch that could not be written is tried again.
 _RETRY_AFTER = 1.0
-_DAY = 86_400.0
 _LABEL = TypeAdapter(Label)
 
 
@@ -119,7 +118,7 @@ class CFCMonitor(BaseCallbackHandler):
         self._metadata = frozenset([*artifact.metadata_keys, *metadata])
         self.limits = limits
         self._label_days = label_days
-        self._keep = None if keep_days is None else keep_days * _DAY
+        self._keep = None if keep_days is None else keep_days * DAY
         self._store = MonitorStore(store, create=create)
         self._writer = _Writer(self._store, every, batch)
         self._runs: dict[UUID, float] = {}
@@ -336,9 +335,7 @@ class _Writer:
         self._reset()
         close_ref = weakref.WeakMethod(self.close)
         atexit.register(lambda: (close := close_ref()) and close())
-        if hasattr(os, "register_at_fork"):
-            reset_ref = weakref.WeakMethod(self._reset_after_fork)
-            os.register_at_fork(after_in_child=lambda: (reset := reset_ref()) and reset())
+        call_after_fork(self._reset_after_fork)
 
     def put(self, one: ObservedResult | Failure) -> None:
         """Queue a result or failure without waiting."""
@@ -403,6 +400,13 @@ class _Writer:
         )
         for _ in batch:
             self._waiting.popleft()
+
+
+def call_after_fork(method: Callable[[], None]) -> None:
+    """Call a method in children that are forked, as long as its object exists."""
+    if hasattr(os, "register_at_fork"):
+        method_ref = weakref.WeakMethod(method)
+        os.register_at_fork(after_in_child=lambda: (known := method_ref()) and known())
 
 
 def parse_labels(rows: Iterable[Mapping[str, Any]]) -> list[Label]:

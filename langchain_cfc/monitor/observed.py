@@ -20,6 +20,7 @@ from langchain_cfc.guarantee import Binding
 from langchain_cfc.runnable import CFCResult
 
 FLAGGED, EMPTY, ANSWERED = 0, 1, 2
+DAY = 86_400.0  # seconds
 
 
 class Data(BaseModel):
@@ -30,47 +31,28 @@ class Data(BaseModel):
 
 @dataclass(frozen=True)
 class ObservedResult:
-    """What a monitor stores of one result: numbers only.
+    """What a monitor stores of one result: numbers only."""
 
-    Attributes:
-        id: Its name, usually the id of its run.
-        at: When it came, in seconds since 1970.
-        artifact: Digest of the artifact that decided.
-        alpha: Error level.
-        outcome: `FLAGGED`, `EMPTY` or `ANSWERED`: what the artifact decided, before a policy withheld sets.
-        withheld: Whether a policy withheld the set.
-        bot: Whether it was answered by the artifact's certified policy.
-        threshold: The threshold; `inf` where none can be certified.
-        scores: (n,) scores of the candidates.
-        accepted: (n,) which of them are in the set.
-        features: (d,) the prompt's features.
-        codes: (n,) slot of the first candidate with the same answer.
-        lengths: (n,) number of characters of each answer, 0 for a blank one.
-        metadata: The stored entries of the prompt's metadata.
-        outputs: (n,) raw outputs of each verifier by name, where the artifact combines several.
-        models: Names that the models gave themselves in their responses.
-        binding: Whether the parts that served are known to be those calibrated; see `Guarantee`.
-        seconds: How long it took; None if that was not measured.
-    """
-
-    id: str
-    at: float
+    id: str  # its name, usually the id of its run
+    at: float  # when it came, in seconds since 1970
     artifact: str
     alpha: str
-    outcome: int
-    withheld: bool
-    bot: bool
-    threshold: float
-    scores: tuple[float, ...]
-    accepted: tuple[bool, ...]
-    features: tuple[float, ...]
-    codes: tuple[int, ...]
-    lengths: tuple[int, ...]
-    metadata: Mapping[str, Scalar]
+    outcome: int  # `FLAGGED`, `EMPTY` or `ANSWERED`: what the artifact decided, before a policy withheld sets
+    withheld: bool  # whether a policy withheld the set
+    bot: bool  # whether it was answered by the artifact's certified policy
+    threshold: float  # the threshold; `inf` where none can be certified
+    scores: tuple[float, ...]  # (n,) scores of the candidates
+    accepted: tuple[bool, ...]  # (n,) which of them are in the set
+    features: tuple[float, ...]  # (d,) the prompt's features
+    codes: tuple[int, ...]  # (n,) slot of the first candidate with the same answer
+    lengths: tuple[int, ...]  # (n,) number of characters of each answer, 0 for a blank one
+    metadata: Mapping[str, Scalar]  # the stored entries of the prompt's metadata
+    # (n,) raw outputs of each verifier by name, where the artifact combines several
     outputs: Mapping[str, Sequence[float]]
-    models: tuple[str, ...] = ()
+    models: tuple[str, ...] = ()  # names that the models gave themselves in their responses
+    # Whether the parts that served are known to be those calibrated; see `Guarantee`
     binding: Binding = "unbound"
-    seconds: float | None = None
+    seconds: float | None = None  # how long it took; None if that was not measured
 
     @classmethod
     def from_result(

@@ -14,7 +14,7 @@ from langchain_cfc.calibration import CalibrationConfig, calibrate
 from langchain_cfc.certificates import certify
 from langchain_cfc.errors import InputError
 from langchain_cfc.monitor.monitor import CFCMonitor
-from langchain_cfc.monitor.sequential_tests import BLOCK, DriftTest, LabelSamplingTest, Layout
+from langchain_cfc.monitor.sequential_tests import BLOCK, DriftTest, LabelSamplingTest
 from langchain_cfc.monitor.shadow import ShadowComparison
 from langchain_cfc.monitor.status import name_quantity
 from langchain_cfc.monitor.traffic import Traffic, format_time
@@ -27,9 +27,9 @@ def _list_sampling_differences(everything: Traffic, chosen: Traffic, level: floa
 
     If chance chooses them, anything is listed with probability at most level.
     """
-    tests = Layout.from_artifact(everything.artifact).tests
-    used, results = {one.id for one in chosen.results}, everything.results if tests else ()
     sampled = LabelSamplingTest.start(everything.artifact, 0.0)
+    tests = sampled.layout.tests
+    used, results = {one.id for one in chosen.results}, everything.results if tests else ()
     for start in range(0, len(results), BLOCK):
         block = [(one, one.id in used) for one in results[start : start + BLOCK]]
         sampled = sampled.update(block, start)

@@ -12,16 +12,19 @@ rates hold, and `LabelSamplingTest` whether labelled results look like the other
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from langchain_cfc._internal.arrays import BoolArray, FloatArray, IntArray
 from langchain_cfc.artifact import CalibrationArtifact, ReferenceHistogram, compute_monitored_values
 from langchain_cfc.monitor.observed import Label, ObservedResult
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 # Share of the wealth that is spread evenly after each outcome.
 _FIXED_SHARE = 1e-3
@@ -37,33 +40,52 @@ BLOCK = 200
 
 
 @dataclass(frozen=True)
-class EProcess:
-    """The wealth of several tests, each spread over its experts. Logarithms are natural.
+class _WealthPath:
+    """Wealth over time with its extremes, for each test of an array. Logarithms are natural."""
 
-    Attributes:
-        shares: (..., k) share of each expert; they add up to 1.
-        log: (...) logarithm of the wealth, 0 in the beginning.
-        lowest: (...) its smallest value so far.
-        lowest_at: (...) time of that.
-        peak: (...) its largest value so far. Evidence is not taken back.
-        since: (...) time of the lowest value before the peak, where what the peak shows seems to begin.
-        outcomes: (...) number of outcomes that were bet on.
-    """
+    log: FloatArray  # (...) logarithm of the wealth, 0 in the beginning
+    lowest: FloatArray  # (...) its smallest value so far
+    lowest_at: FloatArray  # (...) time of that
+    peak: FloatArray  # (...) its largest value so far; evidence is not taken back
+    since: FloatArray  # (...) time of the lowest value before the peak, where its cause seems to begin
 
-    shares: FloatArray
-    log: FloatArray
-    lowest: FloatArray
-    lowest_at: FloatArray
-    peak: FloatArray
-    since: FloatArray
-    outcomes: FloatArray
+    @staticmethod
+    def _start_path(shape: Sequence[int], now: float) -> dict[str, FloatArray]:
+        log, begun = np.zeros(tuple(shape)), np.full(tuple(shape), now)
+        return {"log": log, "lowest": log, "lowest_at": begun, "peak": log, "since": begun}
+
+    def _update_path(self, log: FloatArray, now: float) -> dict[str, FloatArray]:
+        lowest_at = np.where(log < self.lowest, now, self.lowest_at)
+        return {
+            "log": log,
+            "lowest": np.minimum(self.lowest, log),
+            "lowest_at": lowest_at,
+            "peak": np.maximum(self.peak, log),
+            "since": np.where(log > self.peak, lowest_at, self.since),
+        }
+
+    def to_data(self) -> dict[str, Any]:
+        """Return all numbers as lists, exact to the bit."""
+        return {one.name: getattr(self, one.name).tolist() for one in fields(self)}
+
+    @classmethod
+    def from_data(cls, data: Mapping[str, Any]) -> Self:
+        """Restore what `to_data` returned."""
+        return cls(**{one.name: np.array(data[one.name], dtype=np.float64) for one in fields(cls)})
+
+
+@dataclass(frozen=True)
+class EProcess(_WealthPath):
+    """The wealth of several tests, each spread over its k experts."""
+
+    shares: FloatArray  # (..., k) share of each expert; they add up to 1
+    outcomes: FloatArray  # (...) number of outcomes that were bet on
 
     @classmethod
     def start(cls, tests: Sequence[int], experts: int, now: float = 0.0) -> EProcess:
         """Stake 1 on each test of an array of this shape, spread evenly over its experts."""
-        shape = tuple(tests)
-        log, begun = np.zeros(shape), np.full(shape, now)
-        return cls(np.full((*shape, experts), 1.0 / experts), log, log, begun, log, begun, log)
+        shares = np.full((*tests, experts), 1.0 / experts)
+        return cls(shares=shares, outcomes=np.zeros(tuple(tests)), **cls._start_path(tests, now))
 
     def update(self, payoffs: FloatArray, now: float, seen: BoolArray | None = None) -> EProcess:
         """Return the wealth after one outcome.
@@ -80,46 +102,23 @@ class EProcess:
             shares = np.where(seen[..., np.newaxis], shares, self.shares)
             log = np.where(seen, log, self.log)
             outcomes = np.where(seen, outcomes, self.outcomes)
-        return EProcess(shares=shares, outcomes=outcomes, **_update_path(self, log, now))
-
-    def to_data(self) -> dict[str, Any]:
-        """Return all numbers as lists, exact to the bit."""
-        return _to_lists(self)
-
-    @classmethod
-    def from_data(cls, data: Mapping[str, Any]) -> EProcess:
-        """Restore what `to_data` returned."""
-        return cls(**_from_lists(cls, data))
+        return EProcess(shares=shares, outcomes=outcomes, **self._update_path(log, now))
 
 
 @dataclass(frozen=True)
-class MixtureEProcess:
+class MixtureEProcess(_WealthPath):
     """The mean of the wealth of several tests over time: one test of all their hypotheses together.
 
     A mean of e-values is an e-value under any dependence between them, and essentially the only symmetric way
     to merge them (Vovk and Wang 2021, "E-values: Calibration, combination and applications"). It is at least
     max / m, so that an alarm at a mean of 1 / level never comes later than one by Bonferroni, where one of m
-    tests reaches m / level, and comes earlier where several tests move. Logarithms are natural.
-
-    Attributes:
-        log: Logarithm of the mean, 0 in the beginning.
-        lowest: Its smallest value so far.
-        lowest_at: Time of that.
-        peak: Its largest value so far. Evidence is not taken back.
-        since: Time of the lowest value before the peak, where what the peak shows seems to begin.
+    tests reaches m / level, and comes earlier where several tests move.
     """
-
-    log: FloatArray
-    lowest: FloatArray
-    lowest_at: FloatArray
-    peak: FloatArray
-    since: FloatArray
 
     @classmethod
     def start(cls, shape: Sequence[int] = (), now: float = 0.0) -> MixtureEProcess:
         """Begin with a mean of 1 for each stream of an array of this shape."""
-        log, begun = np.zeros(tuple(shape)), np.full(tuple(shape), now)
-        return cls(log, log, begun, log, begun)
+        return cls(**cls._start_path(shape, now))
 
     def update(self, wealth: EProcess, now: float) -> MixtureEProcess:
         """Return the mean of the wealth of (..., m) tests after an outcome; unchanged where m is 0."""
@@ -127,35 +126,7 @@ class MixtureEProcess:
         if tests == 0:
             return self
         log = np.logaddexp.reduce(wealth.log, axis=-1) - np.log(tests)
-        return MixtureEProcess(**_update_path(self, log, now))
-
-    def to_data(self) -> dict[str, Any]:
-        """Return all numbers as lists, exact to the bit."""
-        return _to_lists(self)
-
-    @classmethod
-    def from_data(cls, data: Mapping[str, Any]) -> MixtureEProcess:
-        """Restore what `to_data` returned."""
-        return cls(**_from_lists(cls, data))
-
-
-def _update_path(before: EProcess | MixtureEProcess, log: FloatArray, now: float) -> dict[str, FloatArray]:
-    lowest_at = np.where(log < before.lowest, now, before.lowest_at)
-    return {
-        "log": log,
-        "lowest": np.minimum(before.lowest, log),
-        "lowest_at": lowest_at,
-        "peak": np.maximum(before.peak, log),
-        "since": np.where(log > before.peak, lowest_at, before.since),
-    }
-
-
-def _to_lists(process: EProcess | MixtureEProcess) -> dict[str, Any]:
-    return {one.name: getattr(process, one.name).tolist() for one in fields(process)}
-
-
-def _from_lists(kind: type[EProcess | MixtureEProcess], data: Mapping[str, Any]) -> dict[str, FloatArray]:
-    return {one.name: np.array(data[one.name], dtype=np.float64) for one in fields(kind)}
+        return MixtureEProcess(**self._update_path(log, now))
 
 
 def compute_rank_payoffs(ranks: FloatArray) -> FloatArray:
@@ -218,32 +189,29 @@ def add_to_counts(counts: IntArray, bins: IntArray, seen: BoolArray | None = Non
 
 @dataclass(frozen=True)
 class Layout:
-    """Where each of m tests finds its quantity, its group and its level; the same for all results.
-
-    Attributes:
-        artifact: The artifact.
-        tests: A quantity, and the name of the weighting in which it is watched.
-        coefficients: (g, d) the weightings in the columns of the features.
-        quantity: (m,) place of each test's quantity in the artifact's reference.
-        group: (m,) place of its weighting among the g.
-    """
+    """Where each of m tests finds its quantity, its group and its level; the same for all results."""
 
     artifact: CalibrationArtifact
-    tests: list[tuple[ReferenceHistogram, str]]
-    coefficients: FloatArray
-    quantity: Any
-    group: Any
+    tests: list[tuple[ReferenceHistogram, str]]  # a quantity, and the weighting in which it is watched
+    counts: IntArray  # (m, b) how often calibration prompts met each bin of each quantity
+    coefficients: FloatArray  # (g, d) the weightings in the columns of the features
+    quantity: IntArray  # (m,) place of each test's quantity in the artifact's reference
+    group: IntArray  # (m,) place of its weighting among the g
 
     @classmethod
     def from_artifact(cls, artifact: CalibrationArtifact) -> Layout:
         """Lay out the tests of an artifact."""
-        tests = list(_list_tests(artifact))
+        tests = [(watched, group) for watched in artifact.reference for group in watched.counts]
+        rows = [watched.counts[group] for watched, group in tests]
+        width = max(map(len, rows), default=1)
+        counts = np.array([[*row, *[0] * (width - len(row))] for row in rows], dtype=np.int64)
         weights = artifact.feature_map.guaranteed_weights()
         groups = tuple(one.name for one in weights)
         place = {id(watched): number for number, watched in enumerate(artifact.reference)}
         return cls(
             artifact=artifact,
             tests=tests,
+            counts=counts.reshape(-1, width),
             coefficients=np.array([one.coefficients for one in weights]),
             quantity=np.array([place[id(watched)] for watched, _ in tests], dtype=np.int64),
             group=np.array([groups.index(name) for _, name in tests], dtype=np.int64),
@@ -272,10 +240,22 @@ class Layout:
         )
 
 
-def _list_tests(artifact: CalibrationArtifact) -> Iterator[tuple[ReferenceHistogram, str]]:
-    for watched in artifact.reference:
-        for group in watched.counts:
-            yield watched, group
+@dataclass(frozen=True)
+class _SequentialTest:
+    """Tests of one kind, and their evidence."""
+
+    artifact: CalibrationArtifact
+    wealth: EProcess  # of each of the m tests
+    mixture: MixtureEProcess  # mean of the wealth of all m tests, which is what alarms
+
+    def bet(self, payoffs: FloatArray, now: float, seen: BoolArray) -> Self:
+        """Return the tests after bets on one more outcome of those that have `seen` one."""
+        wealth = self.wealth.update(payoffs, now, seen)
+        return replace(self, wealth=wealth, mixture=self.mixture.update(wealth, now))
+
+    def to_data(self) -> dict[str, Any]:
+        """Return what has been seen as plain data, without the artifact."""
+        return {"capital": self.wealth.to_data(), "mean": self.mixture.to_data()}
 
 
 def _read_wealth(data: Mapping[str, Any]) -> tuple[EProcess, MixtureEProcess]:
@@ -283,7 +263,7 @@ def _read_wealth(data: Mapping[str, Any]) -> tuple[EProcess, MixtureEProcess]:
 
 
 @dataclass(frozen=True)
-class DriftTest:
+class DriftTest(_SequentialTest):
     """Tests of whether results are exchangeable with calibration prompts, one for each quantity and group.
 
     Each ranks what comes among calibration prompts and what came before, and bets on the ranks. Under no
@@ -296,27 +276,17 @@ class DriftTest:
     others before them. They almost cannot: the ranks of several tests together say a little about where the
     calibration sample departs from the population, the less the larger it is. What that does is measured, not
     proven: see `tests/monitor/test_false_alarms.py`, where such streams alarm more rarely than the level.
-
-    Attributes:
-        artifact: The artifact.
-        counts: (m, b) how often each bin of each quantity was met, calibration prompts included.
-        wealth: Of the m tests.
-        mixture: Mean of the wealth of all m tests, which is what alarms.
     """
 
-    artifact: CalibrationArtifact
-    counts: Any
-    wealth: EProcess
-    mixture: MixtureEProcess
+    layout: Layout
+    counts: IntArray  # (m, b) how often each bin of each quantity was met, calibration prompts included
 
     @classmethod
     def start(cls, artifact: CalibrationArtifact, now: float) -> DriftTest:
         """Begin before any result."""
-        rows = [watched.counts[group] for watched, group in _list_tests(artifact)]
-        width = max(map(len, rows), default=1)
-        counts = np.array([[*row, *[0] * (width - len(row))] for row in rows], dtype=np.int64)
-        wealth = EProcess.start([len(rows)], RANK_EXPERTS, now)
-        return cls(artifact, counts.reshape(-1, width), wealth, MixtureEProcess.start(now=now))
+        layout = Layout.from_artifact(artifact)
+        wealth = EProcess.start([len(layout.tests)], RANK_EXPERTS, now)
+        return cls(artifact, wealth, MixtureEProcess.start(now=now), layout, layout.counts)
 
     def without_calibration(self) -> DriftTest:
         """Return the same tests among results alone: have they changed since the first of them?"""
@@ -325,65 +295,43 @@ class DriftTest:
     def count_results(self, place: int) -> list[int]:
         """Return how many results fell into each bin of a test, calibration prompts not included."""
         watched, group = self.tests[place]
-        expected = watched.counts[group]
-        return [int(all_) - own for all_, own in zip(self.counts[place], expected, strict=False)]
+        counts: list[int] = (self.counts - self.layout.counts)[place].tolist()
+        return counts[: len(watched.counts[group])]
 
     @property
     def tests(self) -> list[tuple[ReferenceHistogram, str]]:
         """The m tests: a quantity, and the name of the weighting in which it is watched."""
-        return self._layout.tests
-
-    @cached_property
-    def _layout(self) -> Layout:
-        return Layout.from_artifact(self.artifact)
+        return self.layout.tests
 
     def update(self, one: ObservedResult) -> DriftTest:
         """Return the tests after one more result."""
-        layout = self._layout
-        if not layout.tests:
+        if not self.tests:
             return self
-        bins, seen = layout.assign_bins(one)
+        bins, seen = self.layout.assign_bins(one)
         uniforms = one.draw_uniforms("rank", len(bins))
         payoffs = compute_rank_payoffs(compute_ranks(self.counts, bins, uniforms))
-        wealth = self.wealth.update(payoffs, one.at, seen)
-        mixture = self.mixture.update(wealth, one.at)
-        after = DriftTest(self.artifact, add_to_counts(self.counts, bins, seen), wealth, mixture)
-        after.__dict__["_layout"] = layout
-        return after
+        return replace(self.bet(payoffs, one.at, seen), counts=add_to_counts(self.counts, bins, seen))
 
     def to_data(self) -> dict[str, Any]:
         """Return what has been seen as plain data, without the artifact."""
-        return {
-            "counts": self.counts.tolist(),
-            "capital": self.wealth.to_data(),
-            "mean": self.mixture.to_data(),
-        }
+        return {"counts": self.counts.tolist(), **super().to_data()}
 
     @classmethod
     def from_data(cls, artifact: CalibrationArtifact, data: Mapping[str, Any]) -> DriftTest:
         """Restore what `to_data` returned."""
-        return cls(artifact, np.array(data["counts"], dtype=np.int64), *_read_wealth(data))
+        counts = np.array(data["counts"], dtype=np.int64)
+        return cls(artifact, *_read_wealth(data), Layout.from_artifact(artifact), counts)
 
 
 @dataclass(frozen=True)
 class CertifiedRate:
-    """A certified rate that is watched.
+    """A certified rate that is watched."""
 
-    Attributes:
-        what: `kept`: sets hold a correct answer or are flagged; `right`: answers are not wrong.
-        group: Name of the weighting; `1` is all prompts.
-        words: The same for people.
-        alpha: Level of the sets.
-        rate: What is certified: at least so often, in (0, 1).
-        delta: Probability that the certificate is wrong, as decimal text.
-    """
-
-    what: Literal["kept", "right"]
-    group: str
-    words: str
-    alpha: str
-    rate: float
-    delta: str
+    what: Literal["kept", "right"]  # sets hold a correct answer or are flagged; answers are not wrong
+    group: str  # name of the weighting; `1` is all prompts
+    words: str  # the same for people
+    alpha: str  # level of the sets
+    rate: float  # what is certified: at least so often, in (0, 1)
 
 
 def list_certified_rates(artifact: CalibrationArtifact) -> list[CertifiedRate]:
@@ -392,9 +340,7 @@ def list_certified_rates(artifact: CalibrationArtifact) -> list[CertifiedRate]:
     policy, confidence = artifact.policy, artifact.confidence
     for certificate in [*artifact.certificates, *(policy.coverage if policy is not None else [])]:
         found += [
-            CertifiedRate(
-                "kept", one.name, one.words, certificate.alpha, one.kept_at_least, certificate.delta
-            )
+            CertifiedRate("kept", one.name, one.words, certificate.alpha, one.kept_at_least)
             for one in certificate.shares
             if 0.0 < one.kept_at_least < 1.0
         ]
@@ -402,13 +348,13 @@ def list_certified_rates(artifact: CalibrationArtifact) -> list[CertifiedRate]:
         wrong = policy.certificate
         rate = 1.0 - float(wrong.max_wrong_rate)
         found += [
-            CertifiedRate("right", one.name, one.words, wrong.alpha, rate, wrong.delta)
+            CertifiedRate("right", one.name, one.words, wrong.alpha, rate)
             for one in wrong.groups
             if one.certified or one is wrong.groups[0]
         ]
     if confidence is not None:
         found += [
-            CertifiedRate("kept", one.name, one.words, alpha, target, confidence.delta)
+            CertifiedRate("kept", one.name, one.words, alpha, target)
             for alpha in artifact.alphas
             for target in [artifact.guarantee(alpha).target_coverage]
             for one in artifact.feature_map.guaranteed_weights()
@@ -419,7 +365,7 @@ def list_certified_rates(artifact: CalibrationArtifact) -> list[CertifiedRate]:
 
 
 @dataclass(frozen=True)
-class CoverageTest:
+class CoverageTest(_SequentialTest):
     """Tests of the certified rates, one for each.
 
     Where a certificate is right, a bet that its rate is lower, at odds that are fair for the certified one,
@@ -429,18 +375,9 @@ class CoverageTest:
     probability at most its delta: in all, a false alarm has probability at most level + delta. This assumes
     that whether a result is labelled, and when, does not depend on whether it was correct, given what its
     probability to be labelled was chosen by.
-
-    Attributes:
-        artifact: The artifact.
-        wealth: Of the m tests.
-        mixture: Mean of the wealth of all m tests, which is what alarms.
-        kept: (m,) number of outcomes that kept what is certified.
     """
 
-    artifact: CalibrationArtifact
-    wealth: EProcess
-    mixture: MixtureEProcess
-    kept: FloatArray
+    kept: FloatArray  # (m,) number of outcomes that kept what is certified
 
     @classmethod
     def start(cls, artifact: CalibrationArtifact, now: float) -> CoverageTest:
@@ -479,18 +416,12 @@ class CoverageTest:
         )
         kept: BoolArray = np.array([bool(outcomes[it.what]) for it in self.rates])
         certified = np.array([it.rate for it in self.rates])
-        wealth = self.wealth.update(compute_rate_payoffs(kept, certified), now, seen)
-        return CoverageTest(
-            self.artifact, wealth, self.mixture.update(wealth, now), self.kept + (kept & seen)
-        )
+        after = self.bet(compute_rate_payoffs(kept, certified), now, seen)
+        return replace(after, kept=self.kept + (kept & seen))
 
     def to_data(self) -> dict[str, Any]:
         """Return what has been seen as plain data, without the artifact."""
-        return {
-            "kept": self.kept.tolist(),
-            "capital": self.wealth.to_data(),
-            "mean": self.mixture.to_data(),
-        }
+        return {"kept": self.kept.tolist(), **super().to_data()}
 
     @classmethod
     def from_data(cls, artifact: CalibrationArtifact, data: Mapping[str, Any]) -> CoverageTest:
@@ -499,53 +430,43 @@ class CoverageTest:
 
 
 @dataclass(frozen=True)
-class LabelSamplingTest:
+class LabelSamplingTest(_SequentialTest):
     """Tests of whether labelled results look like the others, one for each quantity and group.
 
     Results are taken in blocks, each once, when all labels that it will get have come. If a label does not
     depend on what a result looks like, the labelled ones of a block are drawn from it without replacement,
     and their ranks among the others and those before them are independent and uniform.
-
-    Attributes:
-        artifact: The artifact.
-        wealth: Of the m tests, those of `DriftTest`.
-        mixture: Mean of the wealth of all m tests, which is what alarms.
-        last: Number of the last result of the last block.
     """
 
-    artifact: CalibrationArtifact
-    wealth: EProcess
-    mixture: MixtureEProcess
-    last: int
+    layout: Layout  # its tests are those of `DriftTest`
+    last: int  # number of the last result of the last block
 
     @classmethod
     def start(cls, artifact: CalibrationArtifact, now: float) -> LabelSamplingTest:
         """Begin before any block."""
-        wealth = EProcess.start([len(Layout.from_artifact(artifact).tests)], RANK_EXPERTS, now)
-        return cls(artifact, wealth, MixtureEProcess.start(now=now), 0)
+        layout = Layout.from_artifact(artifact)
+        wealth = EProcess.start([len(layout.tests)], RANK_EXPERTS, now)
+        return cls(artifact, wealth, MixtureEProcess.start(now=now), layout, 0)
 
     def update(self, block: Sequence[tuple[ObservedResult, bool]], last: int) -> LabelSamplingTest:
         """Return the tests after a block of results and whether each is labelled; `last` is its number."""
-        layout = Layout.from_artifact(self.artifact)
-        placed = [(one, labelled, *layout.assign_bins(one)) for one, labelled in block]
-        counts = np.zeros_like(DriftTest.start(self.artifact, 0.0).counts)
+        placed = [(one, labelled, *self.layout.assign_bins(one)) for one, labelled in block]
+        counts = np.zeros_like(self.layout.counts)
         for _, labelled, bins, seen in placed:
             counts = counts if labelled else add_to_counts(counts, bins, seen)
-        wealth, mixture = self.wealth, self.mixture
+        after = replace(self, last=last)
         for one, labelled, bins, seen in placed:
             if labelled:
                 uniforms = one.draw_uniforms("labelled", len(bins))
-                payoffs = compute_rank_payoffs(compute_ranks(counts, bins, uniforms))
-                wealth = wealth.update(payoffs, one.at, seen)
-                mixture = mixture.update(wealth, one.at)
+                after = after.bet(compute_rank_payoffs(compute_ranks(counts, bins, uniforms)), one.at, seen)
                 counts = add_to_counts(counts, bins, seen)
-        return replace(self, wealth=wealth, mixture=mixture, last=last)
+        return after
 
     def to_data(self) -> dict[str, Any]:
         """Return what has been seen as plain data, without the artifact."""
-        return {"last": self.last, "capital": self.wealth.to_data(), "mean": self.mixture.to_data()}
+        return {"last": self.last, **super().to_data()}
 
     @classmethod
     def from_data(cls, artifact: CalibrationArtifact, data: Mapping[str, Any]) -> LabelSamplingTest:
         """Restore what `to_data` returned."""
-        return cls(artifact, *_read_wealth(data), int(data["last"]))
+        return cls(artifact, *_read_wealth(data), Layout.from_artifact(artifact), int(data["last"]))

@@ -12,13 +12,12 @@ import numpy as np
 
 from langchain_cfc.artifact import CalibrationArtifact, ReferenceHistogram
 from langchain_cfc.features import shorten_words
-from langchain_cfc.monitor.observed import ANSWERED, EMPTY, FLAGGED, Data
+from langchain_cfc.monitor.observed import ANSWERED, DAY, EMPTY, FLAGGED, Data
 from langchain_cfc.monitor.sequential_tests import CoverageTest, DriftTest, LabelSamplingTest
 from langchain_cfc.monitor.store import Evidence, ResultCounts
 
 SequentialTests: TypeAlias = DriftTest | CoverageTest | LabelSamplingTest
 
-_DAY = 86_400.0
 _LARGEST_LOG = 700.0  # whose exponential is a finite number
 _OUTCOMES = {ANSWERED: "answered", EMPTY: "left with an empty set", FLAGGED: "flagged as not certifiable"}
 _RATES = {"kept": "the rate of kept promises", "right": "the rate of right answers"}
@@ -68,7 +67,7 @@ class Test(Data):
     @property
     def progress(self) -> float:
         """How far it is on the way from a stake of 1 to an alarm, by orders of magnitude: in [0, 1]."""
-        return min(1.0, math.log(max(self.evidence, 1.0)) / math.log(self.needed))
+        return _measure_progress(self.evidence, self.needed)
 
     def sentence(self) -> str:
         """Return the finding in one line."""
@@ -115,7 +114,7 @@ class CombinedTest(Data):
     @property
     def progress(self) -> float:
         """How far it is on the way to an alarm, by orders of magnitude: in [0, 1]."""
-        return min(1.0, math.log(max(self.evidence, 1.0)) / math.log(self.needed))
+        return _measure_progress(self.evidence, self.needed)
 
     def sentence(self) -> str:
         """Return the evidence in one line."""
@@ -123,6 +122,10 @@ class CombinedTest(Data):
         tests = f"{self.tests} test{'' if self.tests == 1 else 's'} together"
         evidence = f"evidence {format_evidence(self.evidence)}, alarm at {format_evidence(self.needed)}"
         return f"{_KINDS[self.kind]}: {tests} show {evidence}{led}"
+
+
+def _measure_progress(evidence: float, needed: float) -> float:
+    return min(1.0, math.log(max(evidence, 1.0)) / math.log(needed))
 
 
 def format_evidence(evidence: float) -> str:
@@ -288,7 +291,7 @@ def make_status(
         seen = float(kept.kept[place] / found["outcomes"]) if found["outcomes"] else None
         about = {"what": _RATES[one.what], "group": one.words, "alpha": one.alpha}
         tests.append(Test(kind=one.what, seen=seen, certified=one.rate, **about, **found))
-    age = max(0.0, (now - datetime.fromisoformat(artifact.created_at).timestamp()) / _DAY)
+    age = max(0.0, (now - datetime.fromisoformat(artifact.created_at).timestamp()) / DAY)
     models = _list_other_models(artifact, counts.models)
     return MonitorStatus(
         artifact=artifact.digest,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from sqlalchemy import (
     SmallInteger,
     Table,
     Text,
+    TypeDecorator,
     delete,
     false,
     func,
@@ -32,7 +33,7 @@ from langchain_cfc._internal.arrays import FloatArray
 from langchain_cfc._internal.database import ROW_NUMBER, DatabaseStore, define_facts
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.errors import CFCWarning, InputError, StoreError
-from langchain_cfc.monitor.observed import ANSWERED, FLAGGED, Label, ObservedResult
+from langchain_cfc.monitor.observed import ANSWERED, DAY, FLAGGED, Label, ObservedResult
 from langchain_cfc.monitor.sequential_tests import BLOCK, CoverageTest, DriftTest, LabelSamplingTest
 
 # Results that one transaction shows to the tests.
@@ -40,12 +41,26 @@ _PAGE = 1000
 # Points of a curve; beyond that, half of them are dropped.
 MAX_POINTS = 400
 _LISTS = ("scores", "accepted", "features", "codes", "lengths", "models")
-_JSON = (*_LISTS, "metadata", "outputs")
 # Missing results that an error names.
 _MOST_LISTED = 5
-_DAY = 86_400.0
 
 _metadata = MetaData()
+
+
+class _Json(TypeDecorator[Any]):
+    """Plain data as JSON text; null where a join finds no row."""
+
+    impl = Text
+    cache_ok = True
+
+    def process_bind_param(self, value: Any, dialect: Any) -> str:
+        del dialect
+        return json.dumps(value)
+
+    def process_result_value(self, value: Any, dialect: Any) -> Any:
+        del dialect
+        return None if value is None else json.loads(value)
+
 
 # The state of the tests of each artifact, by its digest, among other facts.
 _facts = define_facts("monitor_facts", _metadata)
@@ -62,14 +77,14 @@ _results = Table(
     Column("withheld", Boolean, nullable=False),
     Column("bot", Boolean, nullable=False),
     Column("threshold", Double, nullable=False),
-    Column("scores", Text, nullable=False),  # JSON, like all lists and objects
-    Column("accepted", Text, nullable=False),
-    Column("features", Text, nullable=False),
-    Column("codes", Text, nullable=False),
-    Column("lengths", Text, nullable=False),
-    Column("metadata", Text, nullable=False),
-    Column("outputs", Text, nullable=False),
-    Column("models", Text, nullable=False),
+    Column("scores", _Json, nullable=False),
+    Column("accepted", _Json, nullable=False),
+    Column("features", _Json, nullable=False),
+    Column("codes", _Json, nullable=False),
+    Column("lengths", _Json, nullable=False),
+    Column("metadata", _Json, nullable=False),
+    Column("outputs", _Json, nullable=False),
+    Column("models", _Json, nullable=False),
     Column("binding", Text, nullable=False),
     Column("seconds", Double),
     # Whether the tests have seen it. They take results in the order in which they find them: one that another
@@ -89,7 +104,7 @@ _labels = Table(
     Column("number", ROW_NUMBER, primary_key=True),
     Column("result", Text, ForeignKey("monitor_results.id", ondelete="CASCADE"), nullable=False, unique=True),
     Column("at", Double, nullable=False),
-    Column("correct", Text, nullable=False),
+    Column("correct", _Json, nullable=False),
     Column("probability", Double, nullable=False),
     Column("seen", Boolean, nullable=False, server_default=false()),
 )
@@ -110,16 +125,11 @@ _failures = Table(
 
 @dataclass(frozen=True)
 class Curve:
-    """Logarithms of the wealth of m tests, after every so many outcomes.
+    """Logarithms of the wealth of m tests, after every so many outcomes."""
 
-    Attributes:
-        step: Number of outcomes from one point to the next; doubled whenever there are too many points.
-        outcomes: Number of outcomes so far.
-        points: Number of outcomes, time, and the m logarithms to three decimals.
-    """
-
-    step: int = 1
-    outcomes: int = 0
+    step: int = 1  # number of outcomes from one point to the next; doubled whenever there are too many points
+    outcomes: int = 0  # number of outcomes so far
+    # Number of outcomes, time, and the m logarithms to three decimals
     points: tuple[tuple[int, float, list[float]], ...] = ()
 
     def update(self, log: FloatArray, now: float) -> Curve:
@@ -154,28 +164,18 @@ class Failure:
 
 @dataclass(frozen=True)
 class ResultCounts:
-    """Counts and figures of what a store holds of an artifact.
-
-    Attributes:
-        results: Number of results.
-        answered: Number of those with an answer set that is not empty.
-        flagged: Number of those that are not certifiable.
-        labels: Number of labels.
-        failures: Number of prompts that could not be served.
-        failing: Share of the latest prompts that could not be served; None without any.
-        models: Names that the models of the latest results gave themselves.
-        unverified: Share of the latest results whose parts could not be verified; None without any.
-        seconds: Median and 99th percentile of how long the latest results took; None if not measured.
-    """
+    """Counts and figures of what a store holds of an artifact."""
 
     results: int
-    answered: int
-    flagged: int
+    answered: int  # number of those with an answer set that is not empty
+    flagged: int  # number of those that are not certifiable
     labels: int
-    failures: int
-    failing: float | None
-    models: tuple[str, ...]
+    failures: int  # number of prompts that could not be served
+    failing: float | None  # share of the latest prompts that could not be served; None without any
+    models: tuple[str, ...]  # names that the models of the latest results gave themselves
+    # Share of the latest results whose parts could not be verified; None without any
     unverified: float | None
+    # Median and 99th percentile of how long the latest results took; None if not measured
     seconds: tuple[float, float] | None
 
     def share(self, count: int) -> float | None:
@@ -185,21 +185,13 @@ class ResultCounts:
 
 @dataclass(frozen=True)
 class Evidence:
-    """The state of the tests of an artifact.
+    """The state of the tests of an artifact."""
 
-    Attributes:
-        drift: Do prompts look as they did?
-        kept: Do certified rates hold?
-        sampled: Do labelled results look like the others?
-        drifted: Wealth of the first over time.
-        broken: Wealth of the second over time.
-    """
-
-    drift: DriftTest
-    kept: CoverageTest
-    sampled: LabelSamplingTest
-    drifted: Curve
-    broken: Curve
+    drift: DriftTest  # do prompts look as they did?
+    kept: CoverageTest  # do certified rates hold?
+    sampled: LabelSamplingTest  # do labelled results look like the others?
+    drifted: Curve  # wealth of the first over time
+    broken: Curve  # wealth of the second over time
 
     @classmethod
     def start(cls, artifact: CalibrationArtifact, now: float) -> Evidence:
@@ -254,9 +246,9 @@ class MonitorStore(DatabaseStore):
         """Write results and failures in one transaction; results whose id is stored already are skipped."""
         with self.begin_write() as connection:
             if results:
-                connection.execute(self.insert_new(_results), [_make_row(one) for one in results])
+                connection.execute(self.insert_new(_results), list(map(vars, results)))
             if failures:
-                connection.execute(insert(_failures), [asdict(one) for one in failures])
+                connection.execute(insert(_failures), list(map(vars, failures)))
 
     def label(self, labels: Iterable[Label], now: float, *, leave_out_unfit: bool = False) -> int:
         """Write labels, all or none, and return how many were new; a result keeps its first label.
@@ -288,7 +280,7 @@ class MonitorStore(DatabaseStore):
                 {
                     "result": one.id,
                     "at": now,
-                    "correct": json.dumps(one.correct),
+                    "correct": one.correct,
                     "probability": one.probability,
                 }
                 for one in given.values()
@@ -311,9 +303,7 @@ class MonitorStore(DatabaseStore):
                 results = _read_unseen_results(connection, artifact.digest)
                 labels = [] if results else _read_unseen_labels(connection, artifact.digest)
                 block = (
-                    []
-                    if results or labels
-                    else _read_block(connection, seen.sampled, now - label_days * _DAY)
+                    [] if results or labels else _read_block(connection, seen.sampled, now - label_days * DAY)
                 )
                 if not results and not labels and not block:
                     return seen
@@ -340,7 +330,7 @@ class MonitorStore(DatabaseStore):
             .order_by(_results.c.number)
         )
         rows = self.read_rows(query)
-        labels = {row.id: _read_label(row) for row in rows if row.correct is not None}
+        labels = {row.id: _read_label(row) for row in rows if row.probability is not None}
         return [_read_result(row) for row in rows], labels
 
     def list_unlabelled(self, digest: str, since: float) -> list[str]:
@@ -369,7 +359,7 @@ class MonitorStore(DatabaseStore):
             labels = int(connection.execute(labelled.where(ours)).scalar_one())
             failures = int(connection.execute(failed).scalar_one())
         took = [row.seconds for row in rows if row.seconds is not None]
-        models = dict.fromkeys(model for row in rows for model in json.loads(row.models))
+        models = dict.fromkeys(model for row in rows for model in row.models)
         return ResultCounts(
             results=sum(counts.values()),
             answered=counts.get(ANSWERED, 0),
@@ -406,20 +396,13 @@ def _divide(count: int, of: int) -> float | None:
     return count / of if of else None
 
 
-def _make_row(one: ObservedResult) -> dict[str, Any]:
-    # Fields as they are: `asdict` would copy every list.
-    row = dict(one.__dict__)
-    return row | {name: json.dumps(row[name]) for name in _JSON}
-
-
 def _read_result(row: Any) -> ObservedResult:
     fields = {name: getattr(row, name) for name in ObservedResult.__dataclass_fields__}
-    read = {name: json.loads(fields[name]) for name in _JSON}
-    return ObservedResult(**fields | read | {name: tuple(read[name]) for name in _LISTS})
+    return ObservedResult(**fields | {name: tuple(fields[name]) for name in _LISTS})
 
 
 def _read_label(row: Any) -> Label:
-    return Label(row.id, json.loads(row.correct), row.probability)
+    return Label(row.id, row.correct, row.probability)
 
 
 def _select_fitting(
@@ -487,7 +470,7 @@ def _read_block(
     if len(rows) < BLOCK:
         return []
     return [
-        (row.number, _read_result(row), None if row.correct is None else _read_label(row)) for row in rows
+        (row.number, _read_result(row), None if row.probability is None else _read_label(row)) for row in rows
     ]
 
 

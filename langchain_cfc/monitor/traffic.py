@@ -21,17 +21,11 @@ _LATEST = 253_370_764_800.0
 
 @dataclass(frozen=True)
 class Traffic:
-    """Results that one artifact served, and their labels.
-
-    Attributes:
-        artifact: The artifact.
-        results: N results.
-        labels: The labels by the id of the result.
-    """
+    """Results that one artifact served, and their labels."""
 
     artifact: CalibrationArtifact
     results: tuple[ObservedResult, ...]
-    labels: Mapping[str, Label]
+    labels: Mapping[str, Label]  # the labels by the id of the result
 
     def __len__(self) -> int:
         """The number of results N."""

@@ -37,19 +37,12 @@ Prompt: TypeAlias = str | tuple[tuple[str, str], ...] | BasePromptTemplate[Any]
 
 @dataclass(frozen=True)
 class Template:
-    """A prompt template with its variables.
-
-    Attributes:
-        prompt: The template.
-        required: Variables that every row must have.
-        optional: Variables that a row may have.
-        texts: Variables that are inserted into text as they are; LangChain would write a list the way Python
-            does.
-    """
+    """A prompt template with its variables."""
 
     prompt: BasePromptTemplate[Any]
-    required: tuple[str, ...]
-    optional: tuple[str, ...]
+    required: tuple[str, ...]  # variables that every row must have
+    optional: tuple[str, ...]  # variables that a row may have
+    # Variables that are inserted into text as they are, where LangChain would write lists as Python does
     texts: frozenset[str]
 
     def render(self, values: Mapping[str, Any]) -> str | list[dict[str, Any]]:

@@ -56,17 +56,11 @@ IN_MEMORY = "rows"
 
 @dataclass(frozen=True)
 class BadRow:
-    """A row that cannot be used.
+    """A row that cannot be used."""
 
-    Attributes:
-        number: Its number in the source, counted from 1.
-        field: The part of the `Example` concerned, such as `reference[2]`; empty if it is the whole row.
-        problem: What was found and what was expected.
-    """
-
-    number: int
-    field: str
-    problem: str
+    number: int  # its number in the source, counted from 1
+    field: str  # the part of the `Example` concerned, such as `reference[2]`; empty if it is the whole row
+    problem: str  # what was found and what was expected
 
     def __str__(self) -> str:
         return (

@@ -50,8 +50,6 @@ PAGE = 500
 _COMPRESSION = 6
 # PostgreSQL's text cannot hold this character.
 _NUL = "\0"
-# Made once: `json.dumps` makes an encoder for every call.
-_MESSAGE_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 
 _ADD_PROMPTS = insert(schema.prompts)
 _ADD_DRAWS = insert(schema.draws)
@@ -84,6 +82,8 @@ _ORDER = (
     _SET_ERROR,
     _ADD_CALLS,
 )
+# Columns of a prompt that hold JSON of the dataset.
+_JSON = ("input", "reference", "metadata")
 # Key under which a connection caches the models of the seal.
 _KNOWN_MODELS = "cfc_models"
 
@@ -95,9 +95,7 @@ def _prompt_row(position: int, example: Example) -> Row:
     row = {
         "position": position,
         "id": example.id,
-        "input": schema.to_json(example.input),
-        "reference": schema.to_json(example.reference),
-        "metadata": schema.to_json(example.metadata),
+        **{name: schema.to_json(getattr(example, name)) for name in _JSON},
         "cluster": example.cluster,
         "stage": int(Stage.OPEN),
         "described": None,
@@ -118,7 +116,7 @@ def _draw_row(position: int, slot: int, draw: DrawnCandidate, *, without_nul: bo
         if draw.message is not None:
             # Defaults are left out: a new message has them anyway.
             fields = draw.message.model_dump(exclude_defaults=True)
-            message = _MESSAGE_ENCODER.encode({"type": draw.message.type, "data": fields})
+            message = schema.ENCODER.encode({"type": draw.message.type, "data": fields})
         _check_text(draw.text, data, message, without_nul=without_nul)
     packed = None if message is None else zlib.compress(message.encode(), _COMPRESSION)
     return {
@@ -151,19 +149,8 @@ def _check_text(*texts: str | None, without_nul: bool) -> None:
             raise ValueError(msg)
 
 
-def _call_rows(position: int, stage: Stage, usage: Usage) -> list[Row]:
-    return [
-        {
-            "prompt": position,
-            "stage": int(stage),
-            "model": one.model,
-            "drew": one.drew,
-            "input_tokens": one.input_tokens,
-            "output_tokens": one.output_tokens,
-            "answered": one.answered,
-        }
-        for one in usage.calls
-    ]
+def _add_calls(position: int, stage: Stage, usage: Usage) -> Write:
+    return _ADD_CALLS, [{"prompt": position, "stage": int(stage), **vars(one)} for one in usage.calls]
 
 
 # Rows to values
@@ -171,13 +158,8 @@ def _call_rows(position: int, stage: Stage, usage: Usage) -> list[Row]:
 
 def read_example(row: Any) -> Example:
     """Return the example of a prompt's row, without the output of the metadata function."""
-    return Example(
-        id=row.id,
-        input=json.loads(row.input),
-        reference=json.loads(row.reference),
-        metadata=json.loads(row.metadata),
-        cluster=row.cluster,
-    )
+    fields = {name: json.loads(getattr(row, name)) for name in _JSON}
+    return Example(id=row.id, cluster=row.cluster, **fields)
 
 
 def read_draw(row: Any) -> DrawnCandidate:
@@ -190,13 +172,13 @@ def read_draw(row: Any) -> DrawnCandidate:
 
 def read_record(prompt: Any, candidates: Sequence[Any]) -> PromptRecord:
     """Return the record of a prompt's row and the joined rows of its candidates."""
-    described: Mapping[str, Any] = {} if prompt.described is None else json.loads(prompt.described)
+    fields = {name: json.loads(getattr(prompt, name)) for name in _JSON}
+    if prompt.described is not None:
+        fields["metadata"] |= json.loads(prompt.described)
     return PromptRecord(
         id=prompt.id,
-        input=json.loads(prompt.input),
-        reference=json.loads(prompt.reference),
-        metadata={**json.loads(prompt.metadata), **described},
         cluster=prompt.cluster,
+        **fields,
         candidates=tuple(
             Candidate(
                 text=row.text if row.data is None else None,
@@ -245,7 +227,7 @@ def insert_draws(
     return [
         (_ADD_DRAWS, missing),
         (_SET_DRAWN, [{"at": position, "new_stage": int(Stage.DRAWN), "new_value": digest}]),
-        (_ADD_CALLS, _call_rows(position, Stage.DRAWN, usage)),
+        _add_calls(position, Stage.DRAWN, usage),
     ]
 
 
@@ -255,7 +237,7 @@ def insert_draw(
     """Prepare the writes of one candidate; arguments and errors as in `insert_draws`."""
     return [
         (_ADD_DRAWS, [_draw_row(position, slot, draw, without_nul=without_nul)]),
-        (_ADD_CALLS, _call_rows(position, Stage.DRAWN, usage)),
+        _add_calls(position, Stage.DRAWN, usage),
     ]
 
 
@@ -291,7 +273,7 @@ def insert_scores(position: int, scores: VerifierScores, usage: Usage) -> list[W
     return [
         (_ADD_SCORES, rows),
         (_SET_SCORED, [{"at": position, "new_stage": int(Stage.SCORED), "new_value": digest}]),
-        (_ADD_CALLS, _call_rows(position, Stage.SCORED, usage)),
+        _add_calls(position, Stage.SCORED, usage),
     ]
 
 
@@ -316,7 +298,7 @@ def insert_labels(position: int, labels: Labels, usage: Usage, *, without_nul: b
     return [
         (_ADD_LABELS, rows),
         (_SET_LABELLED, [done]),
-        (_ADD_CALLS, _call_rows(position, Stage.LABELLED, usage)),
+        _add_calls(position, Stage.LABELLED, usage),
     ]
 
 
@@ -327,7 +309,7 @@ def set_error(position: int, stage: Stage, error: CFCError, usage: Usage) -> lis
     reason = schema.to_json({"kind": type(error).__name__, "said": text})
     return [
         (_SET_ERROR, [{"at": position, "new_value": reason}]),
-        (_ADD_CALLS, _call_rows(position, stage, usage)),
+        _add_calls(position, stage, usage),
     ]
 
 

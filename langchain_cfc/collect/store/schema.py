@@ -137,8 +137,8 @@ calls = Table(
 
 _BYTES = 8
 _MODULUS = 1 << (8 * _BYTES)
-# Encoders are made once: `json.dumps` makes one for every call.
-_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
+# Made once: `json.dumps` makes an encoder for every call.
+ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 _CANONICAL = json.JSONEncoder(sort_keys=True, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
@@ -149,7 +149,7 @@ def to_json(value: Any) -> str:
 
 def _digest(*values: Any) -> str:
     """Return the digest of plain data; lists and tuples are the same."""
-    return blake2b(_ENCODER.encode(values).encode(), digest_size=_BYTES).hexdigest()
+    return blake2b(ENCODER.encode(values).encode(), digest_size=_BYTES).hexdigest()
 
 
 def digest_prompt(row: Mapping[str, Any]) -> str:
@@ -203,21 +203,13 @@ _SELECT_ALL = union_all(
 
 @dataclass(frozen=True)
 class Seal:
-    """Summary of what a store holds; its fields are the stored JSON.
-
-    Attributes:
-        prompts: Number of prompts.
-        finished: Number of finished prompts.
-        total: Sum of the digests of their labels.
-        models: Names of the models that drew candidates, sorted.
-        facts: Digest of all other facts.
-    """
+    """Summary of what a store holds; its fields are the stored JSON."""
 
     prompts: int = 0
     finished: int = 0
-    total: int = 0
-    models: tuple[str, ...] = ()
-    facts: str = ""
+    total: int = 0  # sum of the digests of their labels
+    models: tuple[str, ...] = ()  # names of the models that drew candidates, sorted
+    facts: str = ""  # digest of all other facts
 
     @classmethod
     def parse(cls, text: str) -> Seal:
