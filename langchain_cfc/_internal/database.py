@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from filelock import FileLock, Timeout
 from sqlalchemy import (
@@ -31,12 +31,11 @@ from sqlalchemy import (
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
+from typing_extensions import Self
 
 from langchain_cfc.errors import StoreError
 
-if TYPE_CHECKING:
-    from typing_extensions import Self
-
+StoreT = TypeVar("StoreT", bound="DatabaseStore")
 # Type of a primary key that counts rows.
 ROW_NUMBER = BigInteger().with_variant(Integer, "sqlite")
 # Seconds to wait for another process that creates the tables, and between two attempts.

@@ -7,7 +7,7 @@ import signal
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -33,39 +33,30 @@ from langchain_cfc.collect.collecting import (
 )
 from langchain_cfc.collect.config import CollectionConfig
 from langchain_cfc.collect.executor import LocalExecutor
-from langchain_cfc.collect.review import write_review
+from langchain_cfc.collect.review import check_sheet, write_review
 from langchain_cfc.collect.run import Run
 from langchain_cfc.collect.sources import Examples
 from langchain_cfc.collect.status import ASSUMED_OUTPUT, CollectionStatus, Estimate, estimate_remaining
 from langchain_cfc.collect.store import Store
-from langchain_cfc.errors import CFCWarning, InputError, StoreError
+from langchain_cfc.errors import CFCWarning, StoreError
 from langchain_cfc.records import Example, PromptRecord, write_records
 
 # Bad rows that a note lists.
 _MOST_LISTED = 5
 
 
-@dataclass(frozen=True)
-class Sheet:
-    """A sheet of so many candidates for people to label, and the file it is written to."""
-
-    rows: int
-    path: Path
-
-    def __post_init__(self) -> None:
-        """Refuse before the collection is paid for what `write_review` would refuse after it."""
-        if self.rows < 1 or self.path.exists() or self.path.suffix != ".csv":
-            msg = (
-                f"a sheet of {self.rows} candidates cannot be written to {self.path}: it takes at least one, "
-                "and a .csv file that does not exist yet, because people's work is never overwritten"
-            )
-            raise InputError(msg)
-
-
 def run(
-    config: CollectionConfig, records: Path | None, sheet: Sheet | None, *, retry_failed: bool, as_json: bool
+    config: CollectionConfig,
+    records: Path | None,
+    sheet: tuple[Path, int] | None,
+    *,
+    retry_failed: bool,
+    as_json: bool,
 ) -> bool:
     """Collect, write finished records and the sheet, print the outcome; return whether all is finished."""
+    if sheet is not None:
+        # Before the collection is paid for.
+        check_sheet(*sheet)
     with _exit_on_interrupt():
         ended = _collect(config, retry_failed=retry_failed)
     written: dict[str, Any] = {"store": config.store}
@@ -76,8 +67,9 @@ def run(
                 write_records(records, store.records(), store.provenance())
                 written["records"] = str(records)
             if sheet is not None:
-                write_review(store.records(), sheet.rows, sheet.path)
-                written["review"] = str(sheet.path)
+                path, rows = sheet
+                write_review(store.records(), rows, path)
+                written["review"] = str(path)
             if not ended.status.covered:
                 with closing(store.records()) as records_of:
                     sample = next(records_of)

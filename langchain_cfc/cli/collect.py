@@ -160,6 +160,6 @@ def collect(
         if dry_run:
             _collection.show_estimate(read, as_json=as_json)
             return
-        sheet = None if sample_for_review is None else _collection.Sheet(sample_for_review, review)
+        sheet = None if sample_for_review is None else (review, sample_for_review)
         finished = _collection.run(read, out_path, sheet, retry_failed=retry_failed, as_json=as_json)
     raise typer.Exit(0 if finished else EXIT_NO)

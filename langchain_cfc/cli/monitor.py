@@ -238,7 +238,8 @@ def recalibrate(
         for one in found.compared:
             console.print(_make_comparison_table(one, artifact.name, "the new one"), "")
         for level, kept in found.certified.items():
-            console.print(f"alpha = {level}: certified to be kept at least {100 * kept:.1f} % of the time")
+            share = format_percent(kept, ".1f")
+            console.print(f"alpha = {level}: certified to be kept at least {share} of the time")
         for objection in found.objections:
             console.print(f"[bold red]no[/]  {escape(objection)}", soft_wrap=True)
         if found.certifies:
@@ -336,7 +337,6 @@ def _open_monitor(
 
 
 def _print_status(console: Console, found: MonitorStatus) -> None:
-    """Print the state of a monitor."""
     console.print(escape(f"artifact   {found.artifact[:15]}, {found.age_days:.1f} days old"))
     shares = ""
     if found.answered is not None and found.flagged is not None:

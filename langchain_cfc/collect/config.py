@@ -55,19 +55,13 @@ def _to_path(path: str | Path) -> str | Path:
 
 
 class SourceTable(_Table):
-    """Where the prompts of a collection come from.
+    """Where the prompts of a collection come from."""
 
-    Attributes:
-        path: File of the dataset: .jsonl, .json, .csv or .parquet; or `SCHEME:REST`, see `open_rows`.
-        columns: What its columns mean, see `Columns`. In the file they stand next to the path.
-        bad_rows: What to do about rows that cannot be used.
-        limit: Maximum number of prompts, the first ones that can be used; None for all.
-    """
-
+    # File of the dataset: .jsonl, .json, .csv or .parquet; or `SCHEME:REST`, see `open_rows`
     path: Annotated[str | Path, AfterValidator(_to_path)]
-    columns: Columns
-    bad_rows: BadRowPolicy = "refuse"
-    limit: _Count | None = None
+    columns: Columns  # what its columns mean, see `Columns`. In the file they stand next to the path
+    bad_rows: BadRowPolicy = "refuse"  # what to do about rows that cannot be used
+    limit: _Count | None = None  # maximum number of prompts, the first ones that can be used; None for all
 
     @model_validator(mode="before")
     @classmethod
@@ -88,21 +82,14 @@ class SourceTable(_Table):
 
 
 class ComponentTable(_Table):
-    """A component, by the import path of its factory.
+    """A component, by the import path of its factory."""
 
-    Attributes:
-        factory: `MODULE:NAME` of a function or class that makes the component, or of the component itself.
-        arguments: Arguments of the factory.
-        model: Name of a chat model, such as `openai:gpt-4o`, passed to the factory as `model`.
-        model_arguments: Arguments of the model.
-        id: Name of the component in the records, if it cannot name itself.
-    """
-
-    factory: str
+    factory: str  # `MODULE:NAME` of a function or class that makes the component, or of the component itself
     arguments: dict[str, Any] = {}
+    # Name of a chat model, such as `openai:gpt-4o`, passed to the factory as `model`
     model: str | None = None
-    model_arguments: dict[str, Any] = {}
-    id: str | None = None
+    model_arguments: dict[str, Any] = {}  # arguments of the model
+    id: str | None = None  # name of the component in the records, if it cannot name itself
 
     def create(self) -> Any:
         """Create the component; raises `InputError` if that fails."""
@@ -113,31 +100,20 @@ class ComponentTable(_Table):
 
 
 class LabelerTable(ComponentTable):
-    """The labeler of a collection, by import path or name.
+    """The labeler of a collection, by import path or name."""
 
-    Attributes:
-        reads: What it is shown if there is an answer extractor, see `Components`.
-    """
-
-    reads: Reads = "answer"
+    reads: Reads = "answer"  # what it is shown if there is an answer extractor, see `Components`
 
 
 class GeneratorTable(_Table):
-    """What draws candidates: a chat model by its name, or what a factory makes.
+    """What draws candidates: a chat model by its name, or what a factory makes."""
 
-    Attributes:
-        model: Name such as `openai:gpt-4o-mini`, for LangChain's `init_chat_model`.
-        factory: `MODULE:NAME` instead, for your own chains and models.
-        arguments: Arguments of the model or factory, such as `temperature`.
-        sampling: How candidates are drawn: by n separate `requests`, or by a `single_request`.
-        id: Name of the generator in the records, if it cannot name itself.
-    """
-
-    model: str | None = None
-    factory: str | None = None
-    arguments: dict[str, Any] = {}
+    model: str | None = None  # name such as `openai:gpt-4o-mini`, for LangChain's `init_chat_model`
+    factory: str | None = None  # `MODULE:NAME` instead, for your own chains and models
+    arguments: dict[str, Any] = {}  # arguments of the model or factory, such as `temperature`
+    # How candidates are drawn: by n separate `requests`, or by a `single_request`
     sampling: SamplingName = "requests"
-    id: str | None = None
+    id: str | None = None  # name of the generator in the records, if it cannot name itself
 
     @model_validator(mode="after")
     def _check_one(self) -> GeneratorTable:
@@ -337,7 +313,6 @@ def _merge(given: Mapping[str, Any], update: Mapping[str, Any]) -> dict[str, Any
 
 
 def _explain(error: ValidationError, source: str) -> str:
-    """Format all errors, one per line."""
     lines = []
     for detail in error.errors(include_url=False):
         where = ".".join(str(step) for step in detail["loc"] if step != "columns")

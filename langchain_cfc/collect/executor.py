@@ -556,14 +556,11 @@ class _JournalStore:
         self._recorder = recorder
 
     def load(self, prepared: Any) -> Mapping[int, DrawnCandidate]:
-        """Return the candidates that were drawn for the same prepared input."""
         # An object that LangChain cannot serialize is written with its address, and never matches.
         return self._journal.resume(blake2b(dumps(prepared).encode(), digest_size=8).hexdigest())
 
     def save(self, slot: int, draw: DrawnCandidate) -> None:
-        """Store a candidate."""
         self._journal.save_draw(slot, draw, Usage.from_recorder(self._recorder))
 
     def discard(self) -> None:
-        """Delete all candidates, because the sampler refused them."""
         self._journal.discard_draws()

@@ -99,16 +99,7 @@ def write_review(
             correct and wrong in its record.
         RecordError: If the records are not one dataset.
     """
-    target = Path(path)
-    if not isinstance(k, int) or k < 1:  # type: ignore[redundant-expr]  # floats come too
-        msg = f"the number of candidates to review is {k!r}; expected a whole number of at least 1"
-        raise InputError(msg)
-    if target.suffix != ".csv":
-        msg = f"the sheet {target} would be CSV: give it a name that ends in .csv"
-        raise InputError(msg)
-    if target.exists():
-        msg = f"{target} exists and may hold people's work; it will not be overwritten: give another path"
-        raise InputError(msg)
+    target = check_sheet(path, k)
     sample = _sample_records(records, k, str(seed))
     if len(sample) < k:
         msg = (
@@ -125,6 +116,21 @@ def write_review(
     with atomic_writer(target) as file:
         # With a byte order mark, because some programs need it to recognize UTF-8.
         file.write(table.getvalue().encode("utf-8-sig"))
+
+
+def check_sheet(path: str | os.PathLike[str], k: int) -> Path:
+    """Return the path of a new sheet of k candidates; raises `InputError` if it cannot be written."""
+    target = Path(path)
+    if not isinstance(k, int) or k < 1:  # type: ignore[redundant-expr]  # floats come too
+        msg = f"the number of candidates to review is {k!r}; expected a whole number of at least 1"
+        raise InputError(msg)
+    if target.suffix != ".csv":
+        msg = f"the sheet {target} would be CSV: give it a name that ends in .csv"
+        raise InputError(msg)
+    if target.exists():
+        msg = f"{target} exists and may hold people's work; it will not be overwritten: give another path"
+        raise InputError(msg)
+    return target
 
 
 def format_candidate(candidate: Candidate) -> str:
@@ -211,21 +217,14 @@ class IntervalEstimate(_Model):
 
 
 class AdjustedCoverage(_Model):
-    """What remains of a guaranteed coverage, given the mistakes of the labels; 0 says nothing.
+    """What remains of a guaranteed coverage, given the mistakes of the labels; 0 says nothing."""
 
-    Attributes:
-        coverage: Guaranteed share of prompts whose set holds a candidate labelled correct.
-        independent: Lower bound of the share whose set holds a correct one, for independent mistakes.
-        independent_limit: The same had people found no mistake: what a sheet of this size can show at most.
-        at_worst: Lower bound of the share whose set holds a correct one, for mistakes of any kind.
-        at_worst_limit: The same had people found no mistake.
-    """
-
-    coverage: float
-    independent: float
+    coverage: float  # guaranteed share of prompts whose set holds a candidate labelled correct
+    independent: float  # lower bound of the share whose set holds a correct one, for independent mistakes
+    # The same had people found no mistake: what a sheet of this size can show at most
     independent_limit: float
-    at_worst: float
-    at_worst_limit: float
+    at_worst: float  # lower bound of the share whose set holds a correct one, for mistakes of any kind
+    at_worst_limit: float  # the same had people found no mistake
 
 
 class ReviewReport(_Model):

@@ -27,7 +27,7 @@ from langchain_cfc.errors import CFCError, CollectionError, StoreError
 from langchain_cfc.sampling import DrawnCandidate
 
 
-class StoreJournal:
+class _StoreJournal:
     """The journal of one stage of one prompt, kept in the store."""
 
     def __init__(self, writer: Writer, work: Work, stage: Stage, requests: int, *, without_nul: bool) -> None:
@@ -81,11 +81,9 @@ class StoreJournal:
         self._announce(1)
 
     async def flush(self) -> None:
-        """Wait until all notes are durable; raises `StoreError` if one could not be written."""
         await self._writer.flush()
 
     def unwritten_usage(self, usage: Usage) -> Usage:
-        """Return the part of a stage's usage that is not written yet."""
         return usage - self._written
 
     def total_usage(self, usage: Usage) -> Usage:
@@ -314,16 +312,16 @@ class Run:
         self._notify(self._warnings.check_labels(self.status, scores, outcome.result.correct))
         self._on_progress(self.status)
 
-    def _open_journal(self, work: Work, stage: Stage, requests: int | None = None) -> StoreJournal:
+    def _open_journal(self, work: Work, stage: Stage, requests: int | None = None) -> _StoreJournal:
         expected = self._budget.expected_requests(stage) if requests is None else requests
-        return StoreJournal(self._writer, work, stage, expected, without_nul=self._store.without_nul)
+        return _StoreJournal(self._writer, work, stage, expected, without_nul=self._store.without_nul)
 
     async def _save_stage(
         self,
         work: Work,
         stage: Stage,
         outcome: Outcome,
-        journal: StoreJournal,
+        journal: _StoreJournal,
         insert: Callable[[int, Any, Usage], list[Write]],
     ) -> bool:
         """Make the outcome of a stage durable, and return whether the stage succeeded."""

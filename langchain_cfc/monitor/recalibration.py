@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from langchain_cfc._internal.optional import require
+from langchain_cfc._internal.text import format_percent
 from langchain_cfc.artifact import CalibrationArtifact, ReferenceHistogram, select_held_out
 from langchain_cfc.calibration import CalibrationConfig, calibrate
 from langchain_cfc.certificates import certify
@@ -252,6 +253,7 @@ def _list_shortfalls(certified: Mapping[str, float], wanted: float) -> Iterator[
     for alpha, kept in certified.items():
         if kept < wanted:
             yield (
-                f"at alpha = {alpha} the promise is certified to be kept at least {100 * kept:.1f} % of the "
-                f"time, and {100 * wanted:g} % are wanted: bring more labels, or choose a smaller alpha"
+                f"at alpha = {alpha} the promise is certified to be kept at least "
+                f"{format_percent(kept, '.1f')} of the time, and {format_percent(wanted, 'g')} are wanted: "
+                "bring more labels, or choose a smaller alpha"
             )

@@ -10,6 +10,7 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
+from langchain_cfc._internal.text import format_percent, pluralize
 from langchain_cfc.artifact import CalibrationArtifact, ReferenceHistogram
 from langchain_cfc.features import shorten_words
 from langchain_cfc.monitor.observed import ANSWERED, DAY, EMPTY, FLAGGED, Data
@@ -84,8 +85,8 @@ class Test(Data):
             if not self.alarm:
                 return f"{what} shows no change {where}"
             return f"{what} has changed {where}" + (f"; {self.shift}" if self.shift else "")
-        certified = f"{100 * (self.certified or 0.0):.1f} %"
-        observed = "" if self.seen is None else f", observed {100 * self.seen:.1f} %"
+        certified = format_percent(self.certified or 0.0, ".1f")
+        observed = "" if self.seen is None else f", observed {format_percent(self.seen, '.1f')}"
         verdict = "is broken" if self.alarm else "stands"
         return f"{what}, certified at least {certified}{observed}, {verdict} {where}"
 
@@ -119,9 +120,9 @@ class CombinedTest(Data):
     def sentence(self) -> str:
         """Return the evidence in one line."""
         led = f", most of it from {self.leading}" if self.leading and self.evidence > 1.0 else ""
-        tests = f"{self.tests} test{'' if self.tests == 1 else 's'} together"
+        tests = pluralize(self.tests, "test")
         evidence = f"evidence {format_evidence(self.evidence)}, alarm at {format_evidence(self.needed)}"
-        return f"{_KINDS[self.kind]}: {tests} show {evidence}{led}"
+        return f"{_KINDS[self.kind]}: {tests} together show {evidence}{led}"
 
 
 def _measure_progress(evidence: float, needed: float) -> float:
@@ -158,8 +159,8 @@ class Limits:
         failing, seconds = counts.failing, counts.seconds
         if self.failing is not None and failing is not None and failing > self.failing:
             yield (
-                f"{100 * failing:.1f} % of the latest prompts could not be served; at most "
-                f"{100 * self.failing:g} % are allowed"
+                f"{format_percent(failing, '.1f')} of the latest prompts could not be served; at most "
+                f"{format_percent(self.failing, 'g')} are allowed"
             )
         if self.seconds is not None and seconds is not None and seconds[1] > self.seconds:
             yield (
@@ -237,18 +238,14 @@ class MonitorStatus(Data):
 
 def make_curves(evidence: Evidence, tests: Sequence[Test], most: int) -> list[EvidenceCurve]:
     """Make the curves of the first tests: at most so many of drift, and of certified rates."""
-    named = [
-        (("drift", name_quantity(watched), group, watched.alpha), place, evidence.drifted)
-        for place, (watched, group) in enumerate(evidence.drift.tests)
-    ]
-    named += [
-        ((one.what, _RATES[one.what], one.group, one.alpha), place, evidence.broken)
-        for place, one in enumerate(evidence.kept.rates)
-    ]
-    words = {one.name: one.words for one in evidence.drift.artifact.feature_map.guaranteed_weights()}
+    drift = evidence.drift
+    words = {one.name: one.words for one in drift.artifact.feature_map.guaranteed_weights()}
     known = {
-        (kind, what, words[group], alpha): (place, curve)
-        for (kind, what, group, alpha), place, curve in named
+        ("drift", name_quantity(watched), words[group], watched.alpha): (place, evidence.drifted)
+        for place, (watched, group) in enumerate(drift.tests)
+    } | {
+        (one.what, _RATES[one.what], one.words, one.alpha): (place, evidence.broken)
+        for place, one in enumerate(evidence.kept.rates)
     }
     curves = []
     for kinds in (("drift",), ("kept", "right")):
@@ -275,22 +272,7 @@ def make_status(
     now: float,
 ) -> MonitorStatus:
     """Make the status from the evidence of the tests and the counts of the store."""
-    words = {one.name: one.words for one in artifact.feature_map.guaranteed_weights()}
-    drift, kept = evidence.drift, evidence.kept
-    tests = []
-    about: dict[str, Any]
-    for place, (watched, group) in enumerate(drift.tests):
-        shift = _describe_shift(watched, watched.counts[group], drift.count_results(place))
-        about = {"what": name_quantity(watched), "group": words[group], "alpha": watched.alpha}
-        tests.append(Test(kind="drift", shift=shift, **about, **_summarize(drift, place, level)))
-    for place, (watched, group) in enumerate(drift.tests):
-        about = {"what": name_quantity(watched), "group": words[group], "alpha": watched.alpha}
-        tests.append(Test(kind="labelled", **about, **_summarize(evidence.sampled, place, level)))
-    for place, one in enumerate(kept.rates):
-        found = _summarize(kept, place, level)
-        seen = float(kept.kept[place] / found["outcomes"]) if found["outcomes"] else None
-        about = {"what": _RATES[one.what], "group": one.words, "alpha": one.alpha}
-        tests.append(Test(kind=one.what, seen=seen, certified=one.rate, **about, **found))
+    tests = list(_list_tests(evidence, level))
     age = max(0.0, (now - datetime.fromisoformat(artifact.created_at).timestamp()) / DAY)
     models = _list_other_models(artifact, counts.models)
     return MonitorStatus(
@@ -310,6 +292,30 @@ def make_status(
         breaches=tuple(limits.list_breaches(age, counts, models)),
         notes=tuple(_list_notes(artifact, evidence, counts)),
     )
+
+
+def _list_tests(evidence: Evidence, level: float) -> Iterator[Test]:
+    drift, kept = evidence.drift, evidence.kept
+    words = {one.name: one.words for one in drift.artifact.feature_map.guaranteed_weights()}
+    kinds: tuple[tuple[Literal["drift", "labelled"], SequentialTests], ...]
+    kinds = (("drift", drift), ("labelled", evidence.sampled))
+    for kind, tests in kinds:
+        for place, (watched, group) in enumerate(drift.tests):
+            yield Test(
+                kind=kind,
+                what=name_quantity(watched),
+                group=words[group],
+                alpha=watched.alpha,
+                shift=_describe_shift(watched, watched.counts[group], drift.count_results(place))
+                if kind == "drift"
+                else None,
+                **_summarize(tests, place, level),
+            )
+    for place, one in enumerate(kept.rates):
+        found = _summarize(kept, place, level)
+        seen = float(kept.kept[place] / found["outcomes"]) if found["outcomes"] else None
+        about: dict[str, Any] = {"what": _RATES[one.what], "group": one.words, "alpha": one.alpha}
+        yield Test(kind=one.what, seen=seen, certified=one.rate, **about, **found)
 
 
 def name_quantity(watched: ReferenceHistogram) -> str:
@@ -372,30 +378,28 @@ def _list_other_models(artifact: CalibrationArtifact, served: tuple[str, ...]) -
     return tuple(one for one in served if one not in known)
 
 
-def _list_notes(artifact: CalibrationArtifact, evidence: Evidence, counts: ResultCounts) -> list[str]:
-    notes = []
+def _list_notes(artifact: CalibrationArtifact, evidence: Evidence, counts: ResultCounts) -> Iterator[str]:
     if counts.unverified:
-        notes.append(
-            f"{100 * counts.unverified:.0f} % of the latest results come from a generator, verifier or "
+        yield (
+            f"{format_percent(counts.unverified)} of the latest results come from a generator, verifier or "
             "extractor that does not say what it is: nothing shows whether it is the one that was calibrated"
         )
     if not artifact.reference:
-        notes.append(
+        yield (
             "drift cannot be told: the artifact holds no counts of its own prompts, since an earlier release "
             "made it, or for a shift; calibrate again"
         )
     if artifact.reference and not any(one.alpha is not None for one in artifact.reference):
-        notes.append(
+        yield (
             "thresholds and decisions are not watched, only what they are made of: the artifact held out no "
             "prompts to count them on (test_fraction)"
         )
     if not evidence.kept.rates:
-        notes.append(
+        yield (
             "labels can show nothing: no rate is certified or promised with confidence. Certify the artifact "
             "on held-out prompts (langchain-cfc certify); what is promised on average over calibration sets "
             "cannot be held against one of them"
         )
-    return notes
 
 
 def _describe_shift(
@@ -420,4 +424,4 @@ def _describe_shift(
 
 
 def _format_shares(observed: float, words: str, expected: float) -> str:
-    return f"{100 * observed:.0f} % of results {words}, expected {100 * expected:.0f} %"
+    return f"{format_percent(observed)} of results {words}, expected {format_percent(expected)}"

@@ -31,6 +31,7 @@ from sqlalchemy import (
 
 from langchain_cfc._internal.arrays import FloatArray
 from langchain_cfc._internal.database import ROW_NUMBER, DatabaseStore, define_facts
+from langchain_cfc._internal.text import join_names
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.errors import CFCWarning, InputError, StoreError
 from langchain_cfc.monitor.observed import ANSWERED, DAY, FLAGGED, Label, ObservedResult
@@ -264,11 +265,10 @@ class MonitorStore(DatabaseStore):
             known = {one.id: one for one in _read_results(connection, list(given))}
             missing = [name for name in given if name not in known]
             if missing:
-                listed = ", ".join(map(repr, missing[:_MOST_LISTED]))
-                more = f" and {len(missing) - _MOST_LISTED} more" if len(missing) > _MOST_LISTED else ""
+                listed = join_names(list(map(repr, missing)), _MOST_LISTED)
                 msg = (
-                    f"{self.name} holds no result {listed}{more}: a label "
-                    "names the run that gave the result; those that came last may not be written yet (flush)"
+                    f"{self.name} holds no result {listed}: a label names the run that gave the result; "
+                    "those that came last may not be written yet (flush)"
                 )
                 raise InputError(msg)
             given = dict(_select_fitting(given, known, leave_out_unfit=leave_out_unfit))
@@ -277,12 +277,7 @@ class MonitorStore(DatabaseStore):
             count = select(func.count()).select_from(_labels)
             before = int(connection.execute(count).scalar_one())
             rows = [
-                {
-                    "result": one.id,
-                    "at": now,
-                    "correct": one.correct,
-                    "probability": one.probability,
-                }
+                {"result": one.id, "at": now, "correct": one.correct, "probability": one.probability}
                 for one in given.values()
             ]
             connection.execute(self.insert_new(_labels), rows)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 import os
 from collections.abc import Iterable, Iterator, Mapping
@@ -26,10 +25,11 @@ from pydantic import (
     model_validator,
 )
 
+from langchain_cfc._internal.text import join_names
 from langchain_cfc.collect.sources.files import IN_MEMORY, BadRow, Row, Rows, open_rows, to_plain
 from langchain_cfc.errors import InputError, RecordError
 from langchain_cfc.records._json import check_json, parse_json, short_repr
-from langchain_cfc.records.schema import Example, validate_fields
+from langchain_cfc.records.schema import Example, canonical_json, validate_fields
 
 # Template text, messages as pairs of role and template text, or a LangChain prompt.
 Prompt: TypeAlias = str | tuple[tuple[str, str], ...] | BasePromptTemplate[Any]
@@ -337,9 +337,7 @@ def _explain_absence(row: Mapping[str, Any], name: str) -> str:
     names = list(map(str, row))
     near = get_close_matches(name, names, n=1)
     hint = f", did you mean {near[0]!r}?" if near else ";"
-    more = len(names) - _MOST_LISTED
-    listed = ", ".join(names[:_MOST_LISTED]) + (f" and {more} more" if more > 0 else "")
-    return f"no column {name!r}{hint} there are {listed}"
+    return f"no column {name!r}{hint} there are {join_names(names, _MOST_LISTED)}"
 
 
 def _follow_path(value: Any, path: str) -> Any:
@@ -373,8 +371,7 @@ def _to_name(value: Any) -> Any:
 
 def _digest(example: Example) -> str:
     content = [example.input, example.reference]
-    text = json.dumps(content, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()[:_ID_DIGITS]
+    return hashlib.sha256(canonical_json(content).encode()).hexdigest()[:_ID_DIGITS]
 
 
 BadRowPolicy: TypeAlias = Literal["refuse", "set_aside"]
