@@ -31,7 +31,6 @@ from sqlalchemy import (
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
-from typing_extensions import Self
 
 from langchain_cfc.errors import StoreError
 
@@ -99,7 +98,7 @@ class DatabaseStore:
             self.close()
             raise
 
-    def __enter__(self) -> Self:
+    def __enter__(self: StoreT) -> StoreT:  # noqa: PYI019 - `Self` is not in `typing` before 3.11
         return self
 
     def __exit__(self, *exception: object) -> None:

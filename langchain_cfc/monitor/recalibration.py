@@ -16,7 +16,7 @@ from langchain_cfc.certificates import certify
 from langchain_cfc.errors import InputError
 from langchain_cfc.monitor.monitor import CFCMonitor
 from langchain_cfc.monitor.sequential_tests import BLOCK, DriftTest, LabelSamplingTest
-from langchain_cfc.monitor.shadow import ShadowComparison
+from langchain_cfc.monitor.shadow import ShadowComparison, compare_levels
 from langchain_cfc.monitor.status import name_quantity
 from langchain_cfc.monitor.traffic import Traffic, format_time
 from langchain_cfc.records import Provenance
@@ -175,13 +175,11 @@ def recalibrate(
         usual = next((one.delta for one in old.certificates), "0.05")
         new = certify(new, table, delta=delta or usual, provenance=provenance)
     unseen = traffic.select_ids(select_held_out(new, table)[0].ids)
-    both = [alpha for alpha in new.alphas if alpha in old.alphas]
-    compared = [ShadowComparison.compute(unseen, new, alpha) for alpha in both]
     certified = {alpha: _get_certified_rate(new, alpha) for alpha in new.alphas}
     return Recalibration(
         artifact=new,
         results=len(traffic),
-        compared=tuple(one for one in compared if one is not None),
+        compared=compare_levels(unseen, new),
         certified=certified,
         objections=(
             *_list_shortfalls(certified, wanted),

@@ -127,6 +127,13 @@ class ShadowComparison(Data):
         )
 
 
+def compare_levels(traffic: Traffic, other: CalibrationArtifact) -> tuple[ShadowComparison, ...]:
+    """Compare at every level that both artifacts hold and results have; see `ShadowComparison.compute`."""
+    both = [alpha for alpha in other.alphas if alpha in traffic.artifact.alphas]
+    compared = [ShadowComparison.compute(traffic, other, alpha) for alpha in both]
+    return tuple(one for one in compared if one is not None)
+
+
 def shadow(
     monitor: CFCMonitor, other: CalibrationArtifact, *, since: float | None = None
 ) -> tuple[ShadowComparison, ...]:
@@ -162,16 +169,15 @@ def shadow(
     sampled = traffic.select_labelled(leave_out_incomplete=True).select_sampled(monitor.least_probability)
     judged = {one.id for one in sampled.results}
     traffic = replace(traffic, labels={name: one for name, one in traffic.labels.items() if name in judged})
-    both = [alpha for alpha in other.alphas if alpha in monitor.artifact.alphas]
-    compared = [ShadowComparison.compute(traffic, other, alpha) for alpha in both]
-    if not any(compared):
+    compared = compare_levels(traffic, other)
+    if not compared:
         msg = (
             f"{monitor.name} holds no result since {format_time(since)} at a level that both artifacts hold "
             f"(served are {', '.join(monitor.artifact.alphas)}, the other one holds "
             f"{', '.join(other.alphas)})"
         )
         raise InputError(msg)
-    return tuple(one for one in compared if one is not None)
+    return compared
 
 
 def _check_parts(served: Provenance | None, other: Provenance | None) -> None:

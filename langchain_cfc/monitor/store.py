@@ -92,12 +92,6 @@ _results = Table(
     # process was still writing when a later one was seen comes after that.
     Column("seen", Boolean, nullable=False, server_default=false()),
 )
-Index(
-    "monitor_results_unseen",
-    _results.c.number,
-    sqlite_where=~_results.c.seen,
-    postgresql_where=~_results.c.seen,
-)
 
 _labels = Table(
     "monitor_labels",
@@ -109,9 +103,9 @@ _labels = Table(
     Column("probability", Double, nullable=False),
     Column("seen", Boolean, nullable=False, server_default=false()),
 )
-Index(
-    "monitor_labels_unseen", _labels.c.number, sqlite_where=~_labels.c.seen, postgresql_where=~_labels.c.seen
-)
+for _table in (_results, _labels):
+    _unseen = ~_table.c.seen
+    Index(f"{_table.name}_unseen", _table.c.number, sqlite_where=_unseen, postgresql_where=_unseen)
 
 # Prompts that could not be served.
 _failures = Table(
