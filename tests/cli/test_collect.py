@@ -224,7 +224,7 @@ def test_a_sheet_for_people_is_written_once(collect: Collect, folder: Path) -> N
     assert len(sheet.read_text(encoding="utf-8-sig").splitlines()) >= 4
     ran = collect("--sample-for-review", "3", "--review", sheet)
     assert ran.code == 2
-    assert "never overwritten" in ran.err
+    assert "will not be overwritten" in ran.err
 
 
 def test_status_says_what_the_store_holds(collect: Collect, folder: Path) -> None:

@@ -25,7 +25,6 @@ from pydantic import (
     model_validator,
 )
 
-from langchain_cfc._internal.text import join_names
 from langchain_cfc.collect.sources.files import IN_MEMORY, BadRow, Row, Rows, open_rows, to_plain
 from langchain_cfc.errors import InputError, RecordError
 from langchain_cfc.records._json import check_json, parse_json, short_repr
@@ -337,7 +336,8 @@ def _explain_absence(row: Mapping[str, Any], name: str) -> str:
     names = list(map(str, row))
     near = get_close_matches(name, names, n=1)
     hint = f", did you mean {near[0]!r}?" if near else ";"
-    return f"no column {name!r}{hint} there are {join_names(names, _MOST_LISTED)}"
+    more = f" and {len(names) - _MOST_LISTED} more" if len(names) > _MOST_LISTED else ""
+    return f"no column {name!r}{hint} there are {', '.join(names[:_MOST_LISTED])}{more}"
 
 
 def _follow_path(value: Any, path: str) -> Any:
