@@ -29,7 +29,14 @@ from langchain_cfc.experiments.comparison_report import (
 )
 from langchain_cfc.experiments.methods import Method, Pool, get_methods
 from langchain_cfc.experiments.metrics import FIGURES, Groups
-from langchain_cfc.experiments.splits import Comparison, Progress, Protocol, SplitResult, measure_splits
+from langchain_cfc.experiments.splits import (
+    Comparison,
+    Progress,
+    Protocol,
+    SplitResult,
+    check_count,
+    measure_splits,
+)
 from langchain_cfc.features import FeatureMap
 from langchain_cfc.records import PromptRecord, Provenance, Records, tabulate, tabulate_raw
 from langchain_cfc.scoring import compute_auroc
@@ -255,10 +262,9 @@ def compare(
     """
     if provenance is None and isinstance(records, Records):
         provenance = records.provenance
-    splits = _check_count(splits, "splits", "splits")
-    jobs = _check_count(jobs, "jobs", "processes")
+    splits = check_count(splits, "splits", "splits")
     test, fit = _check_share(test_fraction, "test_fraction"), _check_share(fit_fraction, "fit_fraction")
-    n = None if n is None else _check_count(n, "n", "candidates")
+    n = None if n is None else check_count(n, "n", "candidates")
     if combine is None:
         table = tabulate(records, n=n, provenance=provenance)
     else:
@@ -385,13 +391,6 @@ def _parse_levels(alpha: Level | Sequence[Level]) -> tuple[str, ...]:
         msg = "alpha: at least one error level is needed"
         raise InputError(msg)
     return texts
-
-
-def _check_count(number: object, name: str, what: str) -> int:
-    if isinstance(number, bool) or not isinstance(number, (int, np.integer)) or number < 1:
-        msg = f"{name} must be a whole number of {what}, at least 1; got {number!r}"
-        raise InputError(msg)
-    return int(number)
 
 
 def _check_share(number: object, name: str) -> float:

@@ -19,7 +19,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, ClassVar, Literal, TypeAlias, TypeVar
 
 import numpy as np
@@ -53,18 +53,29 @@ CAP = 2.0
 DELTA = "0.05"
 
 
-class Pool:
+class Cache:
+    """Levels, features, thresholds and rules that are made once, by what they were made from."""
+
+    cache: dict[tuple[object, ...], Any]
+
+    def get_or_make(self, key: tuple[object, ...], make: Callable[[], T]) -> T:
+        """Return what was made for a key; the first caller makes it."""
+        if key not in self.cache:
+            self.cache[key] = make()
+        found: T = self.cache[key]
+        return found
+
+
+class Pool(Cache):
     """Labelled prompts, one of each cluster, with what does not depend on how they are split.
 
     With `measure` every statistic is computed once, for feature maps to look up.
     """
 
     def __init__(self, labelled: LabelledBatch, *, measure: bool = True) -> None:
-        self.labelled = (
-            replace(labelled, draws=precompute_statistics(labelled.draws)) if measure else labelled
-        )
-        self._levels: dict[str, FloatArray] = {}
-        self._success: dict[tuple[str, float], FloatArray] = {}
+        draws = precompute_statistics(labelled.draws) if measure else labelled.draws
+        self.labelled = replace(labelled, draws=draws)
+        self.cache = {}
 
     @property
     def draws(self) -> CandidateBatch:
@@ -83,16 +94,12 @@ class Pool:
 
     def compute_levels(self, set_rule: str) -> FloatArray:
         """Return (N, n) entry levels under a set rule."""
-        if set_rule not in self._levels:
-            self._levels[set_rule] = parse_set_rule(set_rule).levels(self.draws)
-        return self._levels[set_rule]
+        return self.get_or_make((set_rule,), lambda: parse_set_rule(set_rule).levels(self.draws))
 
     def compute_success_scores(self, set_rule: str, cap: float) -> FloatArray:
         """Return (N,) success scores under a set rule, `cap` without a correct candidate."""
-        key = set_rule, cap
-        if key not in self._success:
-            self._success[key] = parse_set_rule(set_rule).success_scores(self.labelled, cap)
-        return self._success[key]
+        rule = parse_set_rule(set_rule)
+        return self.get_or_make((set_rule, cap), lambda: rule.success_scores(self.labelled, cap))
 
     def combine(self, names: Sequence[str], fitted_on: IntArray) -> Pool:
         """Return the same prompts, scored by a combination of verifiers that is fitted on some rows."""
@@ -113,7 +120,7 @@ class Pool:
 
 
 @dataclass(frozen=True, eq=False)
-class Split:
+class Split(Cache):
     """One division of a pool, and what methods that are run on it share."""
 
     pool: Pool
@@ -122,7 +129,6 @@ class Split:
     test: IntArray
     features_text: str  # feature map of methods that name none
     set_rule: str  # set rule of methods that name none
-    # levels, features, thresholds and rules that methods share, by what they were made from
     cache: dict[tuple[object, ...], Any] = field(default_factory=dict)
 
     @cached_property
@@ -148,13 +154,6 @@ class Split:
     def get_rows(self, name: Rows) -> IntArray:
         """Return the rows of a part."""
         found: IntArray = getattr(self, name)
-        return found
-
-    def get_or_make(self, key: tuple[object, ...], make: Callable[[], T]) -> T:
-        """Return what was made for a key; the first caller makes it."""
-        if key not in self.cache:
-            self.cache[key] = make()
-        found: T = self.cache[key]
         return found
 
     def compute_test_levels(self, set_rule: str) -> FloatArray:
@@ -352,13 +351,10 @@ class Sampling(Method):
         return MethodOutput(AnswerSets(draws, found.accepted, found.flagged), None, found.draws)
 
     def _learn_rule(self, split: Split) -> SamplingRule:
-        pool = split.pool
         # It orders configurations on every other row and tests them on the rest: no order may be in the rows.
-        rows = np.random.default_rng(0).permutation(split.development)
-        codes = pool.draws.answer_codes
-        return SamplingRule.learn(
-            pool.draws.scores[rows], pool.correct[rows], None if codes is None else codes[rows], delta=DELTA
-        )
+        learnt_on = split.pool.labelled.take(np.random.default_rng(0).permutation(split.development))
+        draws = learnt_on.draws
+        return SamplingRule.learn(draws.scores, learnt_on.correct, draws.answer_codes, delta=DELTA)
 
 
 @dataclass(frozen=True)
@@ -369,14 +365,11 @@ class BackOff(Method):
 
     def make(self, split: Split, alpha: str) -> MethodOutput:
         """See `Method.make`."""
-        rule = split.get_or_make(("back-off",), lambda: self._learn_rule(split))
-        draws = split.test_candidates
-        sets = AnswerSets(draws, rule.make_sets(draws.scores, alpha), np.zeros(len(draws), dtype=np.bool_))
+        pool, rows, draws = split.pool, split.development, split.test_candidates
+        learn = partial(BackOffRule.learn, pool.draws.scores[rows], pool.correct[rows])
+        accepted = split.get_or_make(("back-off",), learn).make_sets(draws.scores, alpha)
+        sets = AnswerSets(draws, accepted, np.zeros(len(draws), dtype=np.bool_))
         return MethodOutput(sets, None, split.all_drawn)
-
-    def _learn_rule(self, split: Split) -> BackOffRule:
-        rows = split.development
-        return BackOffRule.learn(split.pool.draws.scores[rows], split.pool.correct[rows])
 
 
 _NO_THEOREM = "nothing: no theorem covers it"

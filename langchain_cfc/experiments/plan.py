@@ -209,11 +209,6 @@ def find_pilot_size(attainable: float) -> int:
     return 1 + bisect_left(range(1, _LARGEST_PILOT + 1), True, key=narrow)
 
 
-def advise(plan: Plan) -> list[str]:
-    """Say where the target is out of reach, what drives the prompts needed, and what a pilot would tell."""
-    return [*_describe_obstacles(plan), *_describe_largest_group(plan), *_describe_larger_pilot(plan)]
-
-
 def _describe_obstacles(plan: Plan) -> Iterator[str]:
     for group in plan.groups:
         whole = group is plan.groups[0]
@@ -333,12 +328,6 @@ class _Known:
     attainable: Fraction  # its attainable coverage
     pilot_size: int | None = None  # number of pilot prompts behind that; None for an assumption
     smallest_n: int | None = None  # fewest candidates that exceed the target; None if unknown
-
-    def bounds(self, confidence: float) -> tuple[float, float]:
-        """Return two-sided bounds on the attainable coverage; an assumption is its own bounds."""
-        if self.pilot_size is None:
-            return float(self.attainable), float(self.attainable)
-        return clopper_pearson(float(self.attainable * self.pilot_size), self.pilot_size, confidence)
 
 
 def plan_from_pilot(
@@ -502,18 +491,23 @@ def _make_plan(terms: _Terms, known: Sequence[_Known], by_n: list[AttainableAt])
         expected_cost=None if total is None else total * each,
         advice=[],
     )
-    return plan.model_copy(update={"advice": advise(plan)})
+    # Where the target is out of reach, what drives the prompts needed, and what a pilot would tell.
+    advice = [*_describe_obstacles(plan), *_describe_largest_group(plan), *_describe_larger_pilot(plan)]
+    return plan.model_copy(update={"advice": advice})
 
 
 def _plan_group(terms: _Terms, known: _Known, settled: int) -> GroupPlan:
-    measured = known.pilot_size is not None
-    # The ends of a 90 % interval are the one-sided 95 % bounds.
-    low, high = known.bounds(0.90)
-    target = float(terms.tau)
+    attainable, target = float(known.attainable), float(terms.tau)
+    low = high = attainable
+    interval = None
+    if known.pilot_size is not None:
+        reached = float(known.attainable * known.pilot_size)
+        # The ends of a 90 % interval are the one-sided 95 % bounds.
+        low, high = clopper_pearson(reached, known.pilot_size, 0.90)
+        interval = clopper_pearson(reached, known.pilot_size)
     verdict: Verdict = "attainable" if low > target else "out of reach"
-    if measured and low <= target <= high:
+    if interval is not None and low <= target <= high:
         verdict = "uncertain"
-    attainable = float(known.attainable)
     minimum = smallest_size(terms.alpha, attainable)
     size = chance = prompts = None
     if minimum is not None:
@@ -529,9 +523,9 @@ def _plan_group(terms: _Terms, known: _Known, settled: int) -> GroupPlan:
         share=float(known.share),
         pilot_size=known.pilot_size,
         attainable=attainable,
-        attainable_ci=known.bounds(0.95) if measured else None,
+        attainable_ci=interval,
         smallest_alpha_expected=float(1 - known.attainable),
-        smallest_alpha_certain=1.0 - low if measured else None,
+        smallest_alpha_certain=None if interval is None else 1.0 - low,
         verdict=verdict,
         smallest_n=known.smallest_n,
         minimum_calibration=minimum,

@@ -203,6 +203,14 @@ class Comparison:
         )
 
 
+def check_count(number: object, name: str, what: str) -> int:
+    """Return a whole number of at least 1; an InputError that names it for anything else."""
+    if isinstance(number, bool) or not isinstance(number, (int, np.integer)) or number < 1:
+        msg = f"{name} must be a whole number of {what}, at least 1; got {number!r}"
+        raise InputError(msg)
+    return int(number)
+
+
 def measure_splits(
     measured: Callable[[int], Found],
     splits: int,
@@ -210,9 +218,7 @@ def measure_splits(
     progress: Progress | None = None,
 ) -> list[Found]:
     """Return the figures of every split in order, whatever the number of processes; 1 is this one."""
-    if jobs < 1:
-        msg = f"jobs must be a whole number of processes, at least 1; got {jobs!r}"
-        raise InputError(msg)
+    jobs = check_count(jobs, "jobs", "processes")
     show = progress or (lambda found, _: found)
     if jobs == 1 or splits == 1:
         return list(show(map(measured, range(splits)), splits))

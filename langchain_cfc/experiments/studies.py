@@ -47,7 +47,6 @@ class Setting:
 class Study:
     """One of the paper's experiments on recorded candidates."""
 
-    name: StudyName
     setting: Setting  # of the full table
     groups: str  # the groups of GSC
     alphas: tuple[str, ...]  # the levels of the full table
@@ -59,7 +58,6 @@ _HARD = "hard(entropy, max_score, 0.925)"
 _FIFTHS = "bins(mean_score, 5)"
 STUDIES: dict[StudyName, Study] = {
     "triviaqa": Study(
-        "triviaqa",
         Setting("two groups by entropy and maximum loss", _HARD, None),
         _HARD,
         ("0.2", "0.25", "0.3", "0.35", "0.4", "0.45"),
@@ -70,7 +68,6 @@ STUDIES: dict[StudyName, Study] = {
         "0.3",
     ),
     "gsm8k": Study(
-        "gsm8k",
         Setting(_MEAN_LOSS, "mean_score^2", 5),
         _FIFTHS,
         ("0.05", "0.1", "0.15", "0.2", "0.25", "0.3"),
@@ -78,7 +75,6 @@ STUDIES: dict[StudyName, Study] = {
         "0.1",
     ),
     "flickr8k": Study(
-        "flickr8k",
         Setting(_MEAN_LOSS, "mean_score^2", 2),
         _FIFTHS,
         ("0.01", "0.02", "0.03"),
@@ -198,24 +194,18 @@ def reproduce_study(
         study.ablated_alpha if papers_own else next(one for one in levels if float(one) == full.alpha)
     )
     chosen = next(level for level in full.sweep if level.alpha == float(ablated_at))
-    ablations = [_make_ablation(study.setting, chosen)]
-    ablations += [_make_ablation(one, run_comparison(one, [ablated_at])) for one in study.ablated]
+    ablated = [(study.setting, chosen)]
+    ablated += [(one, run_comparison(one, [ablated_at]).sweep[0]) for one in study.ablated]
     return StudyReport(
         study=name,
         comparison=full,
         published=list(published_cells(name)),
         patterns=_find_patterns(published_cells(name), full.sweep),
-        ablations=ablations,
+        ablations=[
+            Ablation(words=one.words, features=one.features, n_candidates=level.n_candidates, level=level)
+            for one, level in ablated
+        ],
         notes=list(_list_notes(study, recorded, full)),
-    )
-
-
-def _make_ablation(setting: Setting, level: LevelComparison) -> Ablation:
-    return Ablation(
-        words=setting.words,
-        features=setting.features,
-        n_candidates=level.n_candidates,
-        level=LevelComparison(**{key: getattr(level, key) for key in LevelComparison.model_fields}),
     )
 
 
