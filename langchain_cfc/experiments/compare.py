@@ -83,6 +83,19 @@ def compute_standard_error(values: FloatArray, overlap: float) -> float:
     return float(known.std(ddof=1)) * math.sqrt(1.0 / len(known) + overlap)
 
 
+def find_worst_group(kept: FloatArray) -> tuple[int, float]:
+    """Return which of G groups keeps the promise most rarely on average over J splits, and how often it does.
+
+    `kept` is (J, G), NaN where a split tests no prompt of a group. The worst group of each split would be
+    noise.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # a group that no split tests
+        means = np.nanmean(kept, axis=0)
+    worst = int(np.where(np.isnan(means), np.inf, means).argmin())
+    return worst, float(means[worst])
+
+
 def summarise_splits(shape: type[Summarised], figures: dict[str, Spread], **others: Any) -> Summarised:
     """Return a report of the means over splits of all figures that it has fields for, and their intervals.
 
@@ -171,19 +184,14 @@ class Summary:
         return groups
 
     def _build_gaps(self, run: int, tau: float) -> dict[str, Gap]:
-        """Return by property the group that is worst on average: the worst of each split is noise."""
+        """Return by property the group that is worst on average."""
         kept = np.array([one.properties[run] for one in self.measured])
         gaps: dict[str, Gap] = {}
         start = 0
         for groups in self.properties:
             block = kept[:, start : start + len(groups.names)]
             start += len(groups.names)
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", RuntimeWarning)  # a group that no split tests
-                means = np.nanmean(block, axis=0)
-            if np.isnan(means).all():
-                continue
-            worst = int(np.nanargmin(means))
+            worst, _ = find_worst_group(block)
             shortfall = compute_spread(tau - block[:, worst], self.overlap)
             if shortfall is not None:
                 gaps[_name_property(groups)] = Gap(group=groups.words[worst], shortfall=shortfall)

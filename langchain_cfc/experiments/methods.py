@@ -272,11 +272,8 @@ class ThresholdMethod(Method):
 
     def _compute_thresholds(self, split: Split, alpha: str, calibrated_on: str, features: str) -> Thresholds:
         """Return thresholds of the test prompts, shared by methods that differ only in the set served."""
-        level = alpha
-        if self.stability is not None:
-            level = self.stability.effective_alpha(
-                alpha, len(split.get_rows(self.convention.calibration_part))
-            )
+        size = len(split.get_rows(self.convention.calibration_part))
+        level = alpha if self.stability is None else self.stability.effective_alpha(alpha, size)
         key = ("thresholds", self.rule, self.convention.name, calibrated_on, features, level)
         return split.get_or_make(key, lambda: self._fit_thresholds(split, level, calibrated_on, features))
 

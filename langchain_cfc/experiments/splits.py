@@ -126,20 +126,25 @@ class Comparison:
 
     def check(self, provenance: Provenance | None = None) -> None:
         """Refuse what would fail in every split, before any split is measured."""
-        labelled = self.pool.labelled
-        asks = FeatureMap.parse(self.protocol.groups).needs_answers
-        for method in self.protocol.methods:
-            features, set_rule = self._get_inputs(method)
-            asks = asks or FeatureMap.parse(features).needs_answers or set_rule.startswith("unique")
-            asks = asks or method.distinguishes_answers
+        labelled, methods = self.pool.labelled, self.protocol.methods
+        maps = [self.protocol.groups, *(features for features, _ in self._inputs)]
+        asks = (
+            any(FeatureMap.parse(one).needs_answers for one in maps)
+            or any(set_rule.startswith("unique") for _, set_rule in self._inputs)
+            or any(method.distinguishes_answers for method in methods)
+        )
         check_answers(labelled, provenance, needed=asks and labelled.draws.answer_codes is not None)
         _ = self.groups
-        for features, set_rule in {self._get_inputs(method) for method in self.protocol.methods}:
+        for features, set_rule in self._inputs:
             self.pool.compute_features(features, np.arange(len(labelled)))
             self.pool.compute_success_scores(set_rule, CAP)
 
-    def _get_inputs(self, method: Method) -> tuple[str, str]:
-        return method.get_inputs(self.protocol.features, self.protocol.set_rule)
+    @cached_property
+    def _inputs(self) -> list[tuple[str, str]]:
+        """The feature maps and set rules of the methods, each pair once."""
+        protocol = self.protocol
+        several = (one.get_inputs(protocol.features, protocol.set_rule) for one in protocol.methods)
+        return list(dict.fromkeys(several))
 
     @cached_property
     def groups(self) -> Groups:
@@ -150,8 +155,8 @@ class Comparison:
     @cached_property
     def _needed(self) -> tuple[Part, ...]:
         """The parts that no split may leave empty."""
-        maps = {self._get_inputs(method)[0] for method in self.protocol.methods}
-        fitted = self.protocol.combine is not None or any(FeatureMap.parse(one).needs_fit for one in maps)
+        maps = [FeatureMap.parse(features) for features, _ in self._inputs]
+        fitted = self.protocol.combine is not None or any(one.needs_fit for one in maps)
         return ("fit", "calibration", "test") if fitted else ("calibration", "test")
 
     @cached_property

@@ -28,7 +28,6 @@ the gaps of all options, and the rule compares them with each other.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -44,7 +43,7 @@ from langchain_cfc.calibration.checks import check_answers, is_attainable, small
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.errors import CalibrationError, InputError, UnattainableTargetError
 from langchain_cfc.evaluation import ReportData
-from langchain_cfc.experiments.compare import compute_standard_error
+from langchain_cfc.experiments.compare import compute_standard_error, find_worst_group
 from langchain_cfc.experiments.methods import CAP, Pool
 from langchain_cfc.experiments.splits import Progress, measure_splits
 from langchain_cfc.experiments.trials import (
@@ -209,17 +208,14 @@ class OptionResult:
     ) -> OptionResult:
         """Sum up the results of J splits."""
         kept = np.array([one.kept for one in tried])
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", RuntimeWarning)  # a group that no split tests
-            means = np.nanmean(kept, axis=0)
-        worst = int(np.nanargmin(means))
+        worst, share = find_worst_group(kept)
         figures = {name: np.array([one.figures[name] for one in tried]) for name in tried[0].figures}
         shown = JudgedOption.model_validate(
             {
                 **dict(option),
                 **{name: float(values.mean()) for name, values in figures.items()},
                 "columns": max(one.columns for one in tried),
-                "gap": max(0.0, tau - float(means[worst])),
+                "gap": max(0.0, tau - share),
                 "gap_error": compute_standard_error(kept[:, worst], OVERLAP),
                 "group": words[worst],
             }
