@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
-import copy
 import math
-import pickle
-import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-from langchain_core.caches import InMemoryCache
 from langchain_core.language_models import FakeListChatModel
-from langchain_core.messages import AIMessage, HumanMessage
+from langchain_core.messages import AIMessage
 from langchain_core.runnables import Runnable, RunnableLambda
 from langchain_openai import ChatOpenAI
 from pydantic import Field
 
 from langchain_cfc.errors import InputError, VerifierError
-from langchain_cfc.execution import CallLimits, ConcurrencyLimiter, apply_limits
 from langchain_cfc.fingerprints import compare_fingerprints
 from langchain_cfc.verifiers.model_judge import Mode, ModelJudge
 from tests.calls import Invoke
 from tests.serving.openai_bodies import Answer
-from tests.serving.openai_server import Fault
-from tests.verifiers.judges import InMemory, Meeting, Weighing, given, judging, replied, token
+from tests.verifiers.judges import InMemory, Weighing, given, judging, replied, token
 
 WEIGHED = {
     "Peru": Answer("Yes", math.log(0.6), first={"Yes": math.log(0.6), "No": math.log(0.2), "It": -3.0}),
@@ -191,20 +185,6 @@ def test_reasoning_without_a_verdict_is_refused(tokens: list[dict[str, Any]]) ->
         score_of(replied(*tokens), reasoning=True)
 
 
-def test_a_reply_without_a_verdict_names_what_was_seen(invoke: Invoke) -> None:
-    answers = {"Peru": WEIGHED["Peru"], "Oslo": Answer("I", -0.5, first={"I": -0.5, "Well": -1.5})}
-    with judging(answers) as (_, make), pytest.raises(VerifierError) as caught:
-        invoke(ModelJudge(make()), given("Peru", "Oslo"))
-    for part in ("candidate 1", "replied 'I'", "expected Yes or No", "'I', 'Well'", "another mode"):
-        assert part in str(caught.value)
-
-
-def test_missing_log_probabilities_are_refused(invoke: Invoke) -> None:
-    expected = "no token log-probabilities with 'Yes'.*mode='structured'"
-    with judging(WEIGHED, logprobs=False) as (_, make), pytest.raises(VerifierError, match=expected):
-        invoke(ModelJudge(make()), given("Peru"))
-
-
 # Stated probabilities
 
 
@@ -304,61 +284,6 @@ def test_reasons_are_asked_for_before_the_probability(mode: Mode) -> None:
 
 # As a verifier among others
 
-IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}
-
-
-@pytest.mark.parametrize(
-    ("mode", "answers"), [("logprobs", WEIGHED), ("structured", STATED), ("line", WRITTEN)]
-)
-def test_images_reach_the_judge(invoke: Invoke, mode: Mode, answers: dict[str, Answer]) -> None:
-    prompt = [HumanMessage([{"type": "text", "text": "Where does it live?"}, IMAGE])]
-    with judging(answers) as (script, make):
-        invoke(ModelJudge(make(), mode=mode), given("Peru", prompt=prompt))
-    [body] = script.requests
-    human, request = body["messages"]
-    assert human["content"] == [{"type": "text", "text": "Where does it live?"}, IMAGE]
-    assert "<answer>\nPeru\n</answer>" in request["content"]
-
-
-def test_calls_keep_to_the_bounds(invoke: Invoke) -> None:
-    texts = ["a", "b", "c", "d"]
-    replies = dict.fromkeys(texts, replied(token("Yes", -0.1, YES_NO)))
-    pairs = Meeting(2)
-    with apply_limits(CallLimits(ConcurrencyLimiter(2))):
-        invoke(ModelJudge(Weighing(replies=replies, meeting=pairs)), given(*texts))
-    assert pairs.most == 2
-    # Without bounds all are there at once, or this would time out.
-    everyone = Meeting(4)
-    invoke(ModelJudge(Weighing(replies=replies, meeting=everyone)), given(*texts))
-    assert everyone.most == 4
-
-
-def test_requests_keep_to_the_bounds(invoke: Invoke) -> None:
-    texts = ["a", "b", "c", "d", "e", "f"]
-    answers = dict.fromkeys(texts, STATED["Peru"])
-    with judging(answers, faults=[Fault("slow", seconds=0.1)]) as (script, make):
-        judge = ModelJudge(make(), mode="structured")
-        with apply_limits(CallLimits(ConcurrencyLimiter(2))):
-            began = time.monotonic()
-            invoke(judge, given(*texts))
-            took = time.monotonic() - began
-    assert len(script.requests) == 6
-    # Two at a time, each at least 0.1 s: three rounds at the least. A slow machine only adds to that.
-    assert took >= 0.3
-
-
-@pytest.mark.parametrize(
-    ("mode", "answers"), [("logprobs", WEIGHED), ("structured", STATED), ("line", WRITTEN)]
-)
-def test_a_cache_stays(invoke: Invoke, mode: Mode, answers: dict[str, Answer]) -> None:
-    with judging(answers) as (script, make):
-        judge = ModelJudge(make(cache=InMemoryCache()), mode=mode)
-        first, second = (invoke(judge, given("Peru", "Norway")) for _ in range(2))
-        assert len(script.requests) == 2
-        invoke(ModelJudge(make(), mode=mode), given("Peru", "Norway"))
-        assert len(script.requests) == 4
-    assert first == second
-
 
 def test_its_fingerprint_tells_judges_apart() -> None:
     with judging(WEIGHED) as (_, make):
@@ -386,12 +311,3 @@ def test_it_says_what_it_is() -> None:
     with judging(WEIGHED) as (_, make):
         assert repr(ModelJudge(make())) == "ModelJudge(judge, mode='logprobs', reasoning=False)"
     assert repr(ModelJudge(InMemory(replies={}))) == "ModelJudge(InMemory, mode='line', reasoning=False)"
-
-
-@pytest.mark.parametrize("copied", [copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))])  # noqa: S301 - our own
-@pytest.mark.parametrize("mode", ["logprobs", "line"])
-def test_copies_judge_alike(copied: Any, mode: Mode) -> None:
-    reply = replied(token("Yes", -0.1, YES_NO), text="Percent: 85" if mode == "line" else None)
-    judge = ModelJudge(Weighing(replies={"Peru": reply}), mode=mode)
-    assert copied(judge).invoke(given("Peru")) == judge.invoke(given("Peru"))
-    assert copied(judge).fingerprint == judge.fingerprint

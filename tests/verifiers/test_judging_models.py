@@ -1,0 +1,175 @@
+"""What `PTrue` and every mode of `ModelJudge` do alike with the model that judges."""
+
+from __future__ import annotations
+
+import copy
+import math
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import pytest
+from langchain_core.caches import InMemoryCache
+from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
+from langchain_core.prompts import ChatPromptTemplate
+
+from langchain_cfc.errors import VerifierError
+from langchain_cfc.execution import CallLimits, ConcurrencyLimiter, apply_limits
+from langchain_cfc.verifiers.model_judge import ModelJudge
+from langchain_cfc.verifiers.p_true import PTrue
+from tests.calls import Invoke, copies_of
+from tests.serving.openai_bodies import Answer
+from tests.serving.openai_server import Fault
+from tests.verifiers.judges import Meeting, Weighing, given, judging, replied, token
+
+LETTERS = {"A": math.log(0.6), "B": math.log(0.2)}
+WORDS = {"Yes": math.log(0.6), "No": math.log(0.2)}
+IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}
+
+
+class Case(NamedTuple):
+    """A verifier, what the server answers to it, what a model in memory does, and the score of both."""
+
+    make: Callable[..., Any]
+    answer: Answer
+    reply: AIMessage
+    score: float
+
+
+CASES = {
+    "p-true": Case(
+        PTrue, Answer("A", math.log(0.6), first=LETTERS), replied(token("A", math.log(0.6), LETTERS)), 0.25
+    ),
+    "logprobs": Case(
+        partial(ModelJudge, mode="logprobs"),
+        Answer("Yes", math.log(0.6), first=WORDS),
+        replied(token("Yes", math.log(0.6), WORDS)),
+        0.25,
+    ),
+    "structured": Case(
+        partial(ModelJudge, mode="structured"), Answer('{"percent": 85}', -1.0), AIMessage(""), 0.15
+    ),
+    "line": Case(
+        partial(ModelJudge, mode="line"), Answer("Percent: 85", -1.0), AIMessage("Percent: 85"), 0.15
+    ),
+}
+# A model in memory has no structured output.
+IN_MEMORY = [name for name in CASES if name != "structured"]
+
+
+@pytest.fixture
+def case(request: pytest.FixtureRequest) -> Case:
+    """The case that a test is parametrized with."""
+    return CASES[request.param]
+
+
+each_case = pytest.mark.parametrize("case", CASES, indirect=True)
+each_case_in_memory = pytest.mark.parametrize("case", IN_MEMORY, indirect=True)
+
+
+@each_case
+def test_messages_and_their_images_reach_the_judge(case: Case, invoke: Invoke) -> None:
+    prompt = [
+        SystemMessage("You know animals."),
+        HumanMessage([{"type": "text", "text": "Where does it live?"}, IMAGE]),
+    ]
+    template = ChatPromptTemplate.from_messages(prompt)
+    with judging({"Peru": case.answer}) as (script, make):
+        for one in (prompt, template.invoke({})):
+            invoke(case.make(make()), given("Peru", prompt=one))
+    first, second = (body["messages"] for body in script.requests)
+    assert first == second
+    system, human, request = first
+    assert (system["role"], system["content"]) == ("system", "You know animals.")
+    assert human["content"] == [{"type": "text", "text": "Where does it live?"}, IMAGE]
+    assert "<answer>\nPeru\n</answer>" in request["content"]
+    assert "conversation above" in request["content"]
+
+
+@each_case_in_memory
+def test_calls_keep_to_the_bounds(case: Case, invoke: Invoke) -> None:
+    texts = ["a", "b", "c", "d"]
+    replies = dict.fromkeys(texts, case.reply)
+    pairs = Meeting(2)
+    with apply_limits(CallLimits(ConcurrencyLimiter(2))):
+        invoke(case.make(Weighing(replies=replies, meeting=pairs)), given(*texts))
+    assert pairs.most == 2
+    # Without bounds all are there at once, or this would time out.
+    everyone = Meeting(4)
+    invoke(case.make(Weighing(replies=replies, meeting=everyone)), given(*texts))
+    assert everyone.most == 4
+
+
+@pytest.mark.parametrize("case", ["p-true", "structured"], indirect=True)
+def test_requests_keep_to_the_bounds(case: Case, invoke: Invoke) -> None:
+    texts = ["a", "b", "c", "d", "e", "f"]
+    with judging(dict.fromkeys(texts, case.answer), faults=[Fault("slow", seconds=0.1)]) as (script, make):
+        verifier = case.make(make())
+        with apply_limits(CallLimits(ConcurrencyLimiter(2))):
+            began = time.monotonic()
+            invoke(verifier, given(*texts))
+            took = time.monotonic() - began
+    assert len(script.requests) == 6
+    # Two at a time, each at least 0.1 s: three rounds at the least. A slow machine only adds to that.
+    assert took >= 0.3
+
+
+@each_case
+def test_a_cache_stays(case: Case, invoke: Invoke) -> None:
+    with judging({"Peru": case.answer, "Norway": case.answer}) as (script, make):
+        judge = case.make(make(cache=InMemoryCache()))
+        first, second = (invoke(judge, given("Peru", "Norway")) for _ in range(2))
+        assert len(script.requests) == 2
+        invoke(case.make(make()), given("Peru", "Norway"))
+        assert len(script.requests) == 4
+    assert first == second
+
+
+@each_case
+def test_a_failing_model_is_a_failing_verifier(case: Case) -> None:
+    expected = r"the judging model failed with \w+: Error code: 500"
+    faults = [Fault("status 500")]
+    with judging({}, faults=faults) as (_, make), pytest.raises(VerifierError, match=expected):
+        case.make(make()).invoke(given("Peru"))
+
+
+@pytest.mark.parametrize(
+    ("case", "expected"),
+    [
+        ("p-true", r"candidate 0.*no token log-probabilities with 'A'.*mode="),
+        ("logprobs", "no token log-probabilities with 'Yes'.*mode='structured'"),
+    ],
+    indirect=["case"],
+)
+def test_missing_log_probabilities_are_refused(case: Case, expected: str, invoke: Invoke) -> None:
+    answers = {"Peru": case.answer}
+    with judging(answers, logprobs=False) as (_, make), pytest.raises(VerifierError, match=expected):
+        invoke(case.make(make()), given("Peru"))
+
+
+@pytest.mark.parametrize(
+    ("case", "parts"),
+    [
+        ("p-true", ("'I', 'Well'", "a or b or false or true", "wording")),
+        ("logprobs", ("replied 'I'", "expected Yes or No", "'I', 'Well'", "another mode")),
+    ],
+    indirect=["case"],
+)
+def test_a_reply_without_the_choice_names_what_was_seen(
+    case: Case, parts: tuple[str, ...], invoke: Invoke
+) -> None:
+    answers = {"Peru": case.answer, "Oslo": Answer("I", -0.5, first={"I": -0.5, "Well": -1.5})}
+    with judging(answers) as (_, make), pytest.raises(VerifierError) as caught:
+        invoke(case.make(make()), given("Peru", "Oslo"))
+    for part in ("candidate 1", *parts):
+        assert part in str(caught.value)
+
+
+@each_case_in_memory
+def test_copies_judge_alike(case: Case) -> None:
+    verifier = case.make(Weighing(replies={"Peru": case.reply}), question=str)
+    for copied in (copy.copy(verifier), *copies_of(verifier)):
+        found = copied.invoke(given("Peru"))
+        assert found == verifier.invoke(given("Peru")) == pytest.approx([case.score])
+        assert copied.fingerprint == verifier.fingerprint
