@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -82,11 +83,16 @@ def with_prompt_kind(artifact: CalibrationArtifact, kind: PromptKind) -> Calibra
     return artifact.model_copy(update={"calibration": facts})
 
 
-def make_chain(artifact: CalibrationArtifact, **fields: Any) -> CFCRunnable:
-    """A chain of scripted parts; any of them may be given instead."""
-    return CFCRunnable(
-        **{"generator": ScriptedModel(texts=TEXTS), "verifier": verify, "artifact": artifact, **fields}
-    )
+@cache
+def plain_artifact() -> CalibrationArtifact:
+    """The artifact that tests serve with unless they say otherwise."""
+    return make_artifact()
+
+
+def make_chain(artifact: CalibrationArtifact | None = None, **fields: Any) -> CFCRunnable:
+    """A chain of scripted parts under the plain artifact; anything else may be given instead."""
+    parts = {"generator": ScriptedModel(texts=TEXTS), "verifier": verify}
+    return CFCRunnable(**{**parts, "artifact": artifact or plain_artifact(), **fields})
 
 
 def reload_artifact(artifact: CalibrationArtifact) -> CalibrationArtifact:

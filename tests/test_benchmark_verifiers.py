@@ -74,8 +74,7 @@ class Oracle(Mapping[str, Sequence[Answer]]):
         return len(self._labels)
 
 
-def test_a_judge_that_knows_is_told_from_its_control(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+def test_a_judge_that_knows_is_told_from_its_control(tmp_path: Path) -> None:
     script = Script(Oracle(choose_prompts(load_recording(), PROMPTS, 0)))
     with serving(script) as url:
         found, page = run(
@@ -114,10 +113,7 @@ class Evaluator(Oracle):
         return [Answer(json.dumps({"score": self._labels[question, text]}))]
 
 
-def test_an_evaluator_of_openevals_is_asked_once_for_each_text(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+def test_an_evaluator_of_openevals_is_asked_once_for_each_text(tmp_path: Path) -> None:
     script = Script(Evaluator(choose_prompts(load_recording(), PROMPTS, 0)), logprobs=False)
     with serving(script) as url:
         found, page = run(tmp_path, "--base-url", url, "--only", "from_evaluator, openevals")
@@ -129,10 +125,7 @@ def test_an_evaluator_of_openevals_is_asked_once_for_each_text(
     assert "- from_evaluator, openevals: `create_llm_as_judge` with" in page
 
 
-def test_embeddings_of_candidate_and_question_are_compared(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+def test_embeddings_of_candidate_and_question_are_compared(tmp_path: Path) -> None:
     records = choose_prompts(load_recording(), PROMPTS, 0)
     script = Script({})
     with serving(script) as url:
@@ -164,8 +157,7 @@ def _cosine(one: str, other: str) -> float:
     return float(np.dot(left, right))
 
 
-def test_a_reward_model_is_asked_where_there_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+def test_a_reward_model_is_asked_where_there_is_one(tmp_path: Path) -> None:
     rewards = {
         str(record.input): {str(one.text): 0.9 if one.correct else 0.1 for one in record.candidates}
         for record in choose_prompts(load_recording(), PROMPTS, 0)
@@ -188,10 +180,7 @@ def test_a_stopped_run_goes_on_where_it_was(tmp_path: Path) -> None:
         run(tmp_path, "--resume", "--seed", "1")
 
 
-def test_a_judge_that_fails_is_shown_and_is_no_success(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+def test_a_judge_that_fails_is_shown_and_is_no_success(tmp_path: Path) -> None:
     records = choose_prompts(load_recording(), 2, 0)
     path = tmp_path / "two.jsonl"
     write_records(path, records)

@@ -9,13 +9,12 @@ from collections.abc import Callable
 from dataclasses import fields
 from decimal import Decimal
 from enum import Enum
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from langchain_cfc import CalibrationArtifact, FeatureMap, PromptRecord, calibrate
+from langchain_cfc import FeatureMap, PromptRecord, calibrate
 from langchain_cfc.calibration import CalibrationConfig
 from langchain_cfc.calibration.config import POLICY_ALPHAS, STEPS
 from langchain_cfc.candidates import CandidateBatch
@@ -26,6 +25,7 @@ from langchain_cfc.guarantee.stability import PaperStability
 from langchain_cfc.records import tabulate
 from langchain_cfc.thresholds import ConditionalThreshold, GroupedThreshold, MarginalThreshold
 from tests.calibration.prompts import make_prompts
+from tests.factories import reload_artifact
 
 STABLE = PaperStability.from_constant()
 
@@ -219,13 +219,12 @@ def test_a_share_out_of_range_is_refused(fraction: float) -> None:
         calibrate(make_prompts(0, 60), alpha="0.3", features="1", certification_fraction=fraction)
 
 
-def test_the_papers_slack_makes_levels_stricter_and_stays_a_heuristic(tmp_path: Path) -> None:
+def test_the_papers_slack_makes_levels_stricter_and_stays_a_heuristic() -> None:
     records = make_prompts(0, 400)
     stability = PaperStability.from_constant(0.5)
     artifact = calibrate(records, alpha=["0.2", "0.4"], features="group(topic)", stability=stability)
     size = artifact.calibration.size
-    artifact.save(tmp_path / "artifact.json")
-    loaded = CalibrationArtifact.load(tmp_path / "artifact.json")
+    loaded = reload_artifact(artifact)
     assert loaded == artifact
     draws = tabulate(make_prompts(1, 50)).draws
     for level in loaded.levels:
@@ -246,13 +245,12 @@ def test_the_papers_slack_makes_levels_stricter_and_stays_a_heuristic(tmp_path: 
         assert plain.guarantee().heuristics == ()
 
 
-def test_where_the_slack_leaves_nothing_every_prompt_is_flagged(tmp_path: Path) -> None:
+def test_where_the_slack_leaves_nothing_every_prompt_is_flagged() -> None:
     stability = PaperStability.from_constant(10.0)
     artifact = calibrate(
         make_prompts(0, 100), alpha=["0.2", "0.9"], features="group(topic)", stability=stability
     )
-    artifact.save(tmp_path / "artifact.json")
-    loaded = CalibrationArtifact.load(tmp_path / "artifact.json")
+    loaded = reload_artifact(artifact)
     assert (loaded, loaded.digest) == (artifact, artifact.digest)
     assert [one.effective_alpha == "0" for one in loaded.levels] == [True, False]
     draws = tabulate(make_prompts(1, 50)).draws
@@ -269,9 +267,7 @@ def test_where_the_slack_leaves_nothing_every_prompt_is_flagged(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("penalised", "kind", "names"), [("slopes", "marginal", ["1"]), ("all", "heuristic", [])]
 )
-def test_a_ridge_promises_less_and_says_what_it_costs(
-    penalised: Any, kind: str, names: list[str], tmp_path: Path
-) -> None:
+def test_a_ridge_promises_less_and_says_what_it_costs(penalised: Any, kind: str, names: list[str]) -> None:
     artifact = calibrate(
         make_prompts(0, 400), alpha="0.3", features="hat(mean_score, 3)", ridge=0.1, penalised=penalised
     )
@@ -284,8 +280,7 @@ def test_a_ridge_promises_less_and_says_what_it_costs(
     assert (promise.estimated_slack["1"] == pytest.approx(0.0, abs=1e-12)) == (penalised == "slopes")
     assert any(abs(value) > 1e-3 for value in promise.estimated_slack.values())
     assert artifact.calibration.split.fit == 0.2  # its units are fitted on a split of their own
-    artifact.save(tmp_path / "artifact.json")
-    loaded = CalibrationArtifact.load(tmp_path / "artifact.json")
+    loaded = reload_artifact(artifact)
     assert loaded.guarantee() == promise
     assert calibrate(make_prompts(0, 400), alpha="0.3", features="hat(mean_score, 3)").guarantee().kind == (
         "conditional"
@@ -365,12 +360,11 @@ def test_and_when_deciding(ratio: Any) -> None:
     )
 
 
-def test_a_shift_is_served_by_the_weighted_order_statistic(tmp_path: Path) -> None:
+def test_a_shift_is_served_by_the_weighted_order_statistic() -> None:
     # With the constant alone the threshold is the smallest score at which the weights of those at or below
     # reach tau of all weights, the prompt's own included.
     records = weighted(make_prompts(0, 120, right=1.0), lambda row: 1.0 + (row % 5))
-    calibrate(records, alpha="0.3", features="1", shift="meta(ratio)").save(tmp_path / "artifact.json")
-    artifact = CalibrationArtifact.load(tmp_path / "artifact.json")
+    artifact = reload_artifact(calibrate(records, alpha="0.3", features="1", shift="meta(ratio)"))
     success = np.array([min(one.score for one in record.candidates) for record in records])
     weights = np.array([float(one.metadata["ratio"]) for one in records])
     order = np.argsort(success)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -14,6 +13,7 @@ from langchain_cfc.artifact import ReferenceHistogram
 from langchain_cfc.features import parse_statistic
 from langchain_cfc.records import tabulate
 from tests.calibration.prompts import make_prompts, with_score
+from tests.factories import reload_artifact
 
 Prompts: TypeAlias = Callable[..., list[PromptRecord]]
 FEATURES = "bins(mean_score, 3) + hat(max_score, 3)"
@@ -106,10 +106,9 @@ def test_where_prompts_are_meant_to_differ_nothing_is_watched() -> None:
     assert artifact.reference == []
 
 
-def test_it_is_saved_and_read_again_and_part_of_what_is_certified(tmp_path: Path) -> None:
+def test_it_is_saved_and_read_again_and_part_of_what_is_certified() -> None:
     artifact = calibrate(make_prompts(1, 300), **OPTIONS)
-    artifact.save(tmp_path / "artifact.json")
-    loaded = CalibrationArtifact.load(tmp_path / "artifact.json")
+    loaded = reload_artifact(artifact)
     assert loaded.reference == artifact.reference
     assert artifact.model_copy(update={"reference": []}).frozen_digest != artifact.frozen_digest
 

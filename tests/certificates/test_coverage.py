@@ -25,6 +25,7 @@ from langchain_cfc.errors import (
 )
 from langchain_cfc.guarantee import CoverageCertificate
 from langchain_cfc.records import Provenance, read_records, tabulate, write_records
+from tests.factories import reload_artifact
 
 from .parts import TOPICS, part_of, prompts, replayed
 
@@ -344,7 +345,7 @@ def test_the_same_level_is_certified_once() -> None:
     assert [one.alpha for one in certify(artifact, FRESH).certificates] == ["0.1", "0.2", "0.3"]
 
 
-def test_a_certificate_speaks_of_the_artifact_as_it_was_without(tmp_path: Path) -> None:
+def test_a_certificate_speaks_of_the_artifact_as_it_was_without() -> None:
     artifact = made(alpha=["0.2", "0.3"])
     certified = certify(artifact, FRESH, alpha="0.2")
     assert certified.certificates[0].artifact_digest == artifact.digest == artifact.frozen_digest
@@ -355,8 +356,7 @@ def test_a_certificate_speaks_of_the_artifact_as_it_was_without(tmp_path: Path) 
     # Another artifact, be it by a bit, has another digest.
     other = certify(artifact.model_copy(update={"set_rule": "rank"}), FRESH, alpha="0.2")
     assert other.certificates[0].artifact_digest != artifact.digest
-    twice.save(tmp_path / "artifact.json")
-    loaded = CalibrationArtifact.load(tmp_path / "artifact.json")
+    loaded = reload_artifact(twice)
     assert (loaded, loaded.digest, loaded.frozen_digest) == (twice, twice.digest, artifact.digest)
 
 

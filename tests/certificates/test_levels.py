@@ -7,7 +7,6 @@ import re
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from fractions import Fraction
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,6 +22,7 @@ from langchain_cfc.certificates.coverage import compute_records_digest
 from langchain_cfc.decision import decide
 from langchain_cfc.errors import AttainabilityWarning, CalibrationError, InputError, UnattainableTargetError
 from langchain_cfc.records import tabulate
+from tests.factories import reload_artifact
 
 from .parts import part_of, prompts
 
@@ -94,12 +94,11 @@ def test_confidence_is_stated_with_what_it_rests_on() -> None:
     assert fixed("0.2").confidence is None
 
 
-def test_several_levels_are_served_at_least_what_was_tested(tmp_path: Path) -> None:
+def test_several_levels_are_served_at_least_what_was_tested() -> None:
     alphas = ["0.1", "0.2", "0.3"]
     artifact = calibrate(KNOWN, alpha=alphas, features=FEATURES, confident=True)
     tests = part_of(artifact, KNOWN, "certification")
-    artifact.save(tmp_path / "artifact.json")
-    loaded = CalibrationArtifact.load(tmp_path / "artifact.json")
+    loaded = reload_artifact(artifact)
     assert artifact.alphas == tuple(alphas)
     for level in loaded.levels:
         alone = calibrate(KNOWN, alpha=level.alpha, features=FEATURES, confident=True)
@@ -118,10 +117,9 @@ def test_several_levels_are_served_at_least_what_was_tested(tmp_path: Path) -> N
     assert (found[1] >= found[2]).all()
 
 
-def test_the_effective_level_is_stored_and_honoured(tmp_path: Path) -> None:
+def test_the_effective_level_is_stored_and_honoured() -> None:
     artifact = calibrate(KNOWN, alpha="0.3", features=FEATURES, confident=True)
-    artifact.save(tmp_path / "artifact.json")
-    loaded = CalibrationArtifact.load(tmp_path / "artifact.json")
+    loaded = reload_artifact(artifact)
     assert (loaded, loaded.digest) == (artifact, artifact.digest)
     (level,) = loaded.levels
     assert level.effective_alpha is not None

@@ -25,6 +25,7 @@ from langchain_cfc.errors import AttainabilityWarning, CalibrationError, InputEr
 from langchain_cfc.guarantee import AnswerPolicy, WrongRateCertificate
 from langchain_cfc.records import tabulate
 from langchain_cfc.runnable import CFCRunnable
+from tests.factories import reload_artifact
 
 from .parts import TOPICS, part_of, prompts, replayed
 
@@ -445,7 +446,7 @@ def test_too_few_certification_prompts_are_an_error_with_a_cure() -> None:
     assert calibrate(KNOWN, **options).policy
 
 
-def test_bot_mode_through_calibrate(tmp_path: Path) -> None:
+def test_bot_mode_through_calibrate() -> None:
     artifact = calibrate(KNOWN, features="group(topic)", max_wrong_rate=0.10, delta="0.10")
     certificate = certificate_of(artifact)
     tests = part_of(artifact, KNOWN, "certification")
@@ -455,8 +456,7 @@ def test_bot_mode_through_calibrate(tmp_path: Path) -> None:
     # Nobody named a level, so that the policy's is left; where some were named, all of them are.
     assert artifact.alphas == (certificate.alpha,)
     assert calibrate(KNOWN, alpha=ALPHAS, features="group(topic)", max_wrong_rate="0.1").alphas == (*ALPHAS,)
-    artifact.save(tmp_path / "artifact.json")
-    loaded = CalibrationArtifact.load(tmp_path / "artifact.json")
+    loaded = reload_artifact(artifact)
     assert (loaded, loaded.digest) == (artifact, artifact.digest)
     groups = calibrate(
         KNOWN, features="group(topic)", max_wrong_rate="0.2", delta="0.1", wrong_rate_groups=True

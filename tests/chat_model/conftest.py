@@ -7,16 +7,16 @@ from collections.abc import Iterator
 import pytest
 
 from langchain_cfc import CalibrationArtifact
-from tests.factories import make_artifact, with_prompt_kind
 from tests.serving.openai_server import serving
 
+from .facades import messages_artifact
 from .responder import Responder
 
 
 @pytest.fixture(scope="session")
 def artifact() -> CalibrationArtifact:
     """For n = 4, calibrated on messages; the threshold is 0.75 for every prompt."""
-    return with_prompt_kind(make_artifact(), "messages")
+    return messages_artifact()
 
 
 @pytest.fixture

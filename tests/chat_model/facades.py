@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 from uuid import UUID
 
@@ -15,15 +16,21 @@ from langchain_openai import ChatOpenAI
 
 from langchain_cfc import CalibrationArtifact, CFCChatModel
 from tests.calls import invoke_async, invoke_sync
-from tests.factories import make_chain
+from tests.factories import make_artifact, make_chain, with_prompt_kind
 
 # All lie above the threshold.
 HOPELESS = ("a|0.9", "b|0.9", "c|0.8", "d|1.0")
 
 
-def make_facade(artifact: CalibrationArtifact, **fields: Any) -> CFCChatModel:
+@cache
+def messages_artifact() -> CalibrationArtifact:
+    """For n = 4, calibrated on messages; the threshold is 0.75 for every prompt."""
+    return with_prompt_kind(make_artifact(), "messages")
+
+
+def make_facade(artifact: CalibrationArtifact | None = None, **fields: Any) -> CFCChatModel:
     """A facade over a chain of scripted parts; any of them may be given instead."""
-    return CFCChatModel(chain=make_chain(artifact, **fields))
+    return CFCChatModel(chain=make_chain(artifact or messages_artifact(), **fields))
 
 
 def make_client(url: str, **settings: Any) -> ChatOpenAI:

@@ -206,26 +206,26 @@ def test_whoever_answers_instead_has_the_same_tools(
     assert invoke(CFCChatModel(chain=person).bind_tools([look_up]), "Lima").text == "ask Ada"
 
 
-def test_arguments_that_could_reach_no_model_are_refused_when_bound(artifact: CalibrationArtifact) -> None:
+def test_arguments_that_could_reach_no_model_are_refused_when_bound() -> None:
     drawn: list[Any] = []
 
     def draw(prompt: Any) -> str:
         drawn.append(prompt)
         return "lima|0.1"
 
-    facade = make_facade(artifact, generator=draw)
+    facade = make_facade(generator=draw)
     with pytest.raises(InputError, match="no chat model in this RunnableLambda that tools could reach"):
         facade.bind_tools([look_up])
     with pytest.raises(InputError, match="stop"):
         facade.invoke("x", stop=["y"])
     late: Any = ScriptedModel().configurable_fields(texts=ConfigurableField(id="texts"))
     with pytest.raises(InputError, match="no chat model in this RunnableConfigurableFields"):
-        make_facade(artifact, generator=late).bind_tools([look_up])
+        make_facade(generator=late).bind_tools([look_up])
     assert drawn == []
 
 
-def test_a_model_that_calls_no_tools_says_so_when_they_are_bound(artifact: CalibrationArtifact) -> None:
-    facade = make_facade(artifact, generator=FakeListChatModel(responses=["lima|0.1"]))
+def test_a_model_that_calls_no_tools_says_so_when_they_are_bound() -> None:
+    facade = make_facade(generator=FakeListChatModel(responses=["lima|0.1"]))
     with pytest.raises(NotImplementedError):
         facade.bind_tools([look_up])
     with pytest.raises(NotImplementedError):
@@ -302,7 +302,7 @@ def test_a_copy_with_another_chain_serves_that_one(
     assert [request["model"] for request in responder.requests] == ["first"] * N + ["second"] * N
 
 
-def test_arguments_that_are_no_plain_data_are_passed_on(artifact: CalibrationArtifact) -> None:
+def test_arguments_that_are_no_plain_data_are_passed_on() -> None:
     seen: list[Any] = []
 
     class Asked(ScriptedModel):
@@ -310,7 +310,7 @@ def test_arguments_that_are_no_plain_data_are_passed_on(artifact: CalibrationArt
             seen.append(kwargs)
             return super()._generate(messages, stop, run_manager)
 
-    facade = make_facade(artifact, generator=Asked(texts=["a|0.1"] * N))
+    facade = make_facade(generator=Asked(texts=["a|0.1"] * N))
     assert facade.invoke("x", response_format=Town).text == "a|0.1"
     assert seen == [{"response_format": Town}] * N
 

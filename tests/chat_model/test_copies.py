@@ -33,9 +33,9 @@ COPIES: dict[str, Callable[[Any], Any]] = {
 
 
 @pytest.mark.parametrize("way", COPIES)
-def test_copies_say_the_same(artifact: CalibrationArtifact, way: str, invoke: Invoke) -> None:
+def test_copies_say_the_same(way: str, invoke: Invoke) -> None:
     generator = FakeListChatModel(responses=["lima|0.1"])
-    facade = make_facade(artifact, generator=generator, verifier=verify)
+    facade = make_facade(generator=generator, verifier=verify)
     # Once with arguments first, so that there is something kept to copy.
     expected = [invoke(facade, "where?", stop=["x"]).text, invoke(facade, "where?").text]
     copied = COPIES[way](facade)
@@ -48,41 +48,39 @@ def test_copies_say_the_same(artifact: CalibrationArtifact, way: str, invoke: In
     )
 
 
-def test_a_changed_copy_says_something_else(artifact: CalibrationArtifact) -> None:
-    facade = make_facade(artifact, generator=ScriptedModel(texts=HOPELESS))
+def test_a_changed_copy_says_something_else() -> None:
+    facade = make_facade(generator=ScriptedModel(texts=HOPELESS))
     assert facade.model_copy(update={"abstain_message": "No idea."}).invoke("x").text == "No idea."
     assert facade.invoke("x").text == "I do not know."
 
 
-def test_retries_ask_again(artifact: CalibrationArtifact, invoke: Invoke) -> None:
+def test_retries_ask_again(invoke: Invoke) -> None:
     model = ScriptedModel(texts=TEXTS, failing=frozenset(range(N)), failures=1)
-    facade = make_facade(artifact, generator=model)
+    facade = make_facade(generator=model)
     with pytest.raises(DrawError):
         invoke(facade, "x")
     model = ScriptedModel(texts=TEXTS, failing=frozenset(range(N)), failures=1)
-    retried = make_facade(artifact, generator=model).with_retry(
+    retried = make_facade(generator=model).with_retry(
         retry_if_exception_type=(DrawError,), wait_exponential_jitter=False
     )
     assert invoke(retried, "x").text == "lima|0.1"
     assert len(model.drawn) == 2 * N
 
 
-def test_a_fallback_speaks_where_the_facade_fails(artifact: CalibrationArtifact, invoke: Invoke) -> None:
-    broken = make_facade(artifact, generator=ScriptedModel(failing=frozenset(range(N))))
-    spare = make_facade(artifact)
+def test_a_fallback_speaks_where_the_facade_fails(invoke: Invoke) -> None:
+    broken = make_facade(generator=ScriptedModel(failing=frozenset(range(N))))
+    spare = make_facade()
     message = invoke(broken.with_fallbacks([spare]), "x")
     assert message.text == "lima|0.1"
     assert message.response_metadata["cfc"]["reason"] == "answered"
 
 
-def test_fields_and_alternatives_are_configured_per_call(
-    artifact: CalibrationArtifact, invoke: Invoke
-) -> None:
-    facade = make_facade(artifact, generator=ScriptedModel(texts=HOPELESS))
+def test_fields_and_alternatives_are_configured_per_call(invoke: Invoke) -> None:
+    facade = make_facade(generator=ScriptedModel(texts=HOPELESS))
     fields = facade.configurable_fields(abstain_message=ConfigurableField(id="sorry"))
     assert invoke(fields, "x").text == "I do not know."
     assert invoke(fields, "x", {"configurable": {"sorry": "No idea."}}).text == "No idea."
-    either = facade.configurable_alternatives(ConfigurableField(id="who"), other=make_facade(artifact))
+    either = facade.configurable_alternatives(ConfigurableField(id="who"), other=make_facade())
     assert invoke(either, "x", {"configurable": {"who": "other"}}).text == "lima|0.1"
 
 
@@ -105,8 +103,8 @@ def test_written_down_it_holds_no_secret_and_no_prompt(artifact: CalibrationArti
     assert artifact.digest in dumps(facade)
 
 
-def test_it_goes_where_chat_models_go(artifact: CalibrationArtifact) -> None:
-    facade: CFCChatModel = make_facade(artifact)
+def test_it_goes_where_chat_models_go() -> None:
+    facade: CFCChatModel = make_facade()
     chain = ChatPromptTemplate.from_template("Capital of {land}?") | facade
     assert chain.invoke({"land": "Peru"}).text == "lima|0.1"
     assert chain.get_graph().to_json()

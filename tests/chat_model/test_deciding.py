@@ -67,8 +67,8 @@ def test_an_abstention_is_said_in_the_users_words(artifact: CalibrationArtifact,
     assert said(message)["reason"] == "no_candidate_accepted"
 
 
-def test_errors_are_raised_as_ever(artifact: CalibrationArtifact, invoke: Invoke) -> None:
-    facade = make_facade(artifact, verifier=lambda _, candidates: [float("nan")] * len(candidates))
+def test_errors_are_raised_as_ever(invoke: Invoke) -> None:
+    facade = make_facade(verifier=lambda _, candidates: [float("nan")] * len(candidates))
     with pytest.raises(VerifierError, match="nan"):
         invoke(facade, "where?")
 
@@ -87,9 +87,7 @@ def test_what_a_fallback_says_claims_no_guarantee(
 
 
 @every_way
-def test_tokens_are_counted_once(
-    artifact: CalibrationArtifact, url: str, responder: Responder, ask: Invoke
-) -> None:
+def test_tokens_are_counted_once(url: str, responder: Responder, ask: Invoke) -> None:
     judge = make_client(url, model="judge")
 
     def judged(given: Any) -> list[float]:
@@ -98,7 +96,7 @@ def test_tokens_are_counted_once(
     async def ajudged(given: Any) -> list[float]:
         return [0.1 for one in given["candidates"] if (await judge.ainvoke(one.text)).text]
 
-    facade = make_facade(artifact, generator=make_client(url), verifier=RunnableLambda(judged, ajudged))
+    facade = make_facade(generator=make_client(url), verifier=RunnableLambda(judged, ajudged))
     with get_usage_metadata_callback() as counted:
         message = ask(facade, "where?")
     assert len(responder.requests) == 2 * N
@@ -142,12 +140,10 @@ def test_a_message_that_keeps_the_usage_of_its_fallback_is_counted_twice(
 
 
 @every_way
-def test_every_run_of_a_prompt_lies_below_that_of_the_facade(
-    artifact: CalibrationArtifact, ask: Invoke
-) -> None:
+def test_every_run_of_a_prompt_lies_below_that_of_the_facade(ask: Invoke) -> None:
     watcher = RunWatcher()
     config = {"callbacks": [watcher], "tags": ["mine"], "metadata": {"user": "u1"}}
-    message = ask(make_facade(artifact), "where?", config)
+    message = ask(make_facade(), "where?", config)
     (top,) = [run for run, parent in watcher.parents.items() if parent is None]
     assert message.id == f"lc_run--{top}"
     assert sorted(watcher.kinds.values()) == ["chain", *["model"] * (1 + N)]
@@ -210,9 +206,9 @@ def _global_cache() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("_global_cache")
-def test_no_decision_is_taken_from_a_cache_unless_asked_for(artifact: CalibrationArtifact) -> None:
+def test_no_decision_is_taken_from_a_cache_unless_asked_for() -> None:
     model = ScriptedModel(texts=TEXTS)
-    facade = make_facade(artifact, generator=model)
+    facade = make_facade(generator=model)
     assert facade.invoke("where?").text == facade.invoke("where?").text
     assert len(model.drawn) == 2 * N
     cached = CFCChatModel(chain=facade.chain, cache=True)
@@ -228,8 +224,8 @@ def test_settings_of_a_model_are_refused_rather_than_ignored(artifact: Calibrati
         CFCChatModel(chain="gpt-4o-mini")  # type: ignore[arg-type]
 
 
-def test_batches_keep_the_order_of_their_prompts(artifact: CalibrationArtifact) -> None:
-    facade = make_facade(artifact, generator=ScriptedModel())
+def test_batches_keep_the_order_of_their_prompts() -> None:
+    facade = make_facade(generator=ScriptedModel())
     prompts: list[Any] = [f"question {number}" for number in range(10)]
     expected = [facade.invoke(prompt).text for prompt in prompts]
     assert len(set(expected)) > 1
@@ -275,8 +271,8 @@ def test_tracers_are_told_names_and_no_prices(artifact: CalibrationArtifact, url
     assert unseen._identifying_params == {}
 
 
-def test_outside_of_any_run_it_serves_as_well(artifact: CalibrationArtifact) -> None:
-    facade = make_facade(artifact)
+def test_outside_of_any_run_it_serves_as_well() -> None:
+    facade = make_facade()
     messages: list[BaseMessage] = [HumanMessage("where?")]
     assert facade._generate(messages).generations[0].text == "lima|0.1"
     (chunk,) = facade._stream(messages)

@@ -86,9 +86,9 @@ every_stream = pytest.mark.parametrize(
 
 
 @every_stream
-def test_the_decision_is_all_that_a_stream_shows(artifact: CalibrationArtifact, shown: Shown) -> None:
-    assert shown(make_facade(artifact, generator=eager())) == ["lima|0.1"]
-    assert shown(make_facade(artifact, generator=eager(HOPELESS))) == ["I do not know."]
+def test_the_decision_is_all_that_a_stream_shows(shown: Shown) -> None:
+    assert shown(make_facade(generator=eager())) == ["lima|0.1"]
+    assert shown(make_facade(generator=eager(HOPELESS))) == ["I do not know."]
 
 
 @every_stream
@@ -114,9 +114,9 @@ def test_what_a_fallback_says_is_shown_whole(artifact: CalibrationArtifact, show
 
 
 @pytest.mark.parametrize("ask", [invoke_streaming, invoke_streaming_async])
-def test_a_stream_is_one_chunk_that_says_it_is_the_last(artifact: CalibrationArtifact, ask: Any) -> None:
+def test_a_stream_is_one_chunk_that_says_it_is_the_last(ask: Any) -> None:
     watcher = RunWatcher()
-    chunk = ask(make_facade(artifact, generator=eager()), "where?", {"callbacks": [watcher]})
+    chunk = ask(make_facade(generator=eager()), "where?", {"callbacks": [watcher]})
     assert isinstance(chunk, AIMessageChunk)
     assert chunk.chunk_position == "last"
     assert chunk.text == "lima|0.1"
@@ -136,27 +136,25 @@ class Demanding(RunWatcher, _StreamingCallbackHandler[Any]):
         return output
 
 
-def test_a_call_that_a_handler_makes_stream_keeps_its_draws_below_it(
-    artifact: CalibrationArtifact, invoke: Invoke
-) -> None:
+def test_a_call_that_a_handler_makes_stream_keeps_its_draws_below_it(invoke: Invoke) -> None:
     watcher = Demanding()
-    invoke(make_facade(artifact, generator=eager()), "where?", {"callbacks": [watcher]})
+    invoke(make_facade(generator=eager()), "where?", {"callbacks": [watcher]})
     assert list(watcher.kinds.values()).count("model") == 1 + N
     (top,) = [run for run, parent in watcher.parents.items() if parent is None]
     assert watcher.tokens == [(top, "lima|0.1")]
 
 
-def test_a_call_may_ask_for_its_token(artifact: CalibrationArtifact, invoke: Invoke) -> None:
+def test_a_call_may_ask_for_its_token(invoke: Invoke) -> None:
     watcher = RunWatcher()
     # The generator is a function, which no argument could reach.
-    facade = make_facade(artifact, generator=lambda _: "lima|0.1")
+    facade = make_facade(generator=lambda _: "lima|0.1")
     assert invoke(facade, "where?", {"callbacks": [watcher]}, stream=True).text == "lima|0.1"
     assert [token for _, token in watcher.tokens] == ["lima|0.1"]
 
 
-def test_nobody_is_told_tokens_of_a_plain_call(artifact: CalibrationArtifact) -> None:
+def test_nobody_is_told_tokens_of_a_plain_call() -> None:
     watcher = RunWatcher()
-    make_facade(artifact, generator=eager()).invoke("where?", {"callbacks": [watcher]})
+    make_facade(generator=eager()).invoke("where?", {"callbacks": [watcher]})
     assert watcher.tokens == []
 
 
@@ -169,9 +167,9 @@ def test_streaming_can_be_disabled_as_usual(artifact: CalibrationArtifact) -> No
 
 
 @pytest.mark.filterwarnings("ignore::langchain_core._api.beta_decorator.LangChainBetaWarning")
-def test_events_of_the_third_kind_hold_the_decision_alone(artifact: CalibrationArtifact) -> None:
+def test_events_of_the_third_kind_hold_the_decision_alone() -> None:
     watcher = RunWatcher()
-    facade = make_facade(artifact, generator=eager())
+    facade = make_facade(generator=eager())
     stream = facade.stream_events("where?", {"callbacks": [watcher]}, version="v3")
     events = list(stream)
     assert "quito" not in repr(events)

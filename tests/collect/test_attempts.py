@@ -40,8 +40,7 @@ def raised(fault: Fault | None, **settings: Any) -> Exception:
     """What a client makes of a fault."""
     script = Script({"where?": [Answer("there")]}, faults=[] if fault is None else [fault])
     client: dict[str, Any] = {"model": "recorded", "api_key": "none", "max_retries": 0, **settings}
-    with serving(script) as url, pytest.MonkeyPatch.context() as patch:
-        patch.setenv("NO_PROXY", "127.0.0.1")
+    with serving(script) as url:
         model = ChatOpenAI(**{"base_url": url, **client})
         with pytest.raises(Exception) as error:  # noqa: PT011 - whatever the client raises
             model.invoke("where?")
@@ -261,8 +260,7 @@ def test_no_call_comes_sooner_than_the_server_asked(waits: list[float]) -> None:
     assert waits == [5.0]
 
 
-def test_a_real_servers_wish_is_heard(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+def test_a_real_servers_wish_is_heard() -> None:
     script = Script({"where?": [Answer("there")]}, faults=[Fault("status 429", on={0}, seconds=1.0)])
     begun = time.monotonic()
     with serving(script) as url:

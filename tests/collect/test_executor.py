@@ -74,8 +74,7 @@ def script() -> Script:
 
 
 @pytest.fixture
-def url(script: Script, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+def url(script: Script) -> Iterator[str]:
     with serving(script) as address:
         yield address
 

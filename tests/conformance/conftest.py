@@ -20,8 +20,3 @@ def artifacts() -> Artifacts:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", AttainabilityWarning)  # the hopeless one is meant to be
         return Artifacts()
-
-
-@pytest.fixture(autouse=True)
-def _no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")

@@ -11,6 +11,7 @@ import pytest
 
 from langchain_cfc.sampling import SamplingName
 from tests.fakes import N
+from tests.scripts import load_module
 
 from .behaviours import Behaviours
 from .providers import Live
@@ -21,12 +22,7 @@ PROGRAM = Path(__file__).parents[2] / "examples" / "local_model" / "local_model.
 
 def local_model() -> ModuleType:
     """The example that fetches and serves a model; it is a program, and in no package."""
-    spec = importlib.util.spec_from_file_location("local_model", PROGRAM)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_module(PROGRAM)
 
 
 def installed() -> bool:

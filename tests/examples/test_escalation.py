@@ -8,7 +8,6 @@ import math
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,6 +25,8 @@ from tests.serving.openai_server import Script, serving
 if TYPE_CHECKING:
     from cascade import FirstTier, Split
 
+pytestmark = pytest.mark.usefixtures("modules_of_example")
+
 EXAMPLE = Path(__file__).parents[2] / "examples" / "escalation"
 README = (EXAMPLE / "README.md").read_text(encoding="utf-8")
 
@@ -35,14 +36,6 @@ README = (EXAMPLE / "README.md").read_text(encoding="utf-8")
 # 1 - BET (kept - tau), positive for BET < 1 / (1 - tau), is a supermartingale, and reaches 1e6 with
 # probability at most 1e-6 (Ville).
 SPLITS, BET, ALARM = 80, 3.5, math.log(1e6)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _beside_it() -> Iterator[None]:
-    """Its modules import each other by plain name, as scripts do."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(EXAMPLE))
-        yield
 
 
 @pytest.fixture(scope="module")

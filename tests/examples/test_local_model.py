@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from langchain_cfc import CalibrationArtifact, CFCRunnable, read_records
+from tests.scripts import load_module
 from tests.serving.openai_bodies import Answer
 from tests.serving.openai_server import Script, serving
 
@@ -141,12 +142,7 @@ def test_another_server_is_collected_calibrated_and_asked_in_texts(
 
 
 def test_the_questions_are_distinct_and_their_own_answers_count() -> None:
-    spec = importlib.util.spec_from_file_location("local_model_questions", EXAMPLE / "questions.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
+    module = load_module(EXAMPLE / "questions.py", "local_model_questions")
     asked = module.questions()
     assert (
         len({question.id for question in asked}) == len({question.text for question in asked}) == len(asked)

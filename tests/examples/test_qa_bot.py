@@ -22,6 +22,8 @@ from typing import Any, Literal, TypeAlias
 
 import pytest
 
+from tests.scripts import load_module
+
 pytest.importorskip("playwright.sync_api", reason="the page is looked at with playwright")
 pytest.importorskip("streamlit", reason="the page is made with streamlit")
 
@@ -637,13 +639,7 @@ def _changed(folder: Path, name: str) -> Any:
     assert line in (EXAMPLE / "README.md").read_text(encoding="utf-8")
     path = folder / f"qa_bot_model_{name}.py"
     path.write_text(text.replace(line, line.replace("= recorded", f"= {name}")), encoding="utf-8")
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
+    return load_module(path)
 
 
 def test_one_line_makes_it_a_paid_model(

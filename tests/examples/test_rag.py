@@ -8,7 +8,6 @@ import math
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,17 +26,11 @@ from tests.serving.openai_server import Script, serving
 
 pytest.importorskip("bm25s")
 
+pytestmark = pytest.mark.usefixtures("modules_of_example")
+
 EXAMPLE = Path(__file__).parents[2] / "examples" / "rag"
 MODEL = Path("~/.cache/langchain-cfc/smollm2-135m-instruct-q4_1.gguf").expanduser()
 README = (EXAMPLE / "README.md").read_text(encoding="utf-8")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _beside_it() -> Iterator[None]:
-    """Its modules import each other by plain name, as scripts do."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(EXAMPLE))
-        yield
 
 
 @pytest.fixture(scope="module")

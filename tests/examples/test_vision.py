@@ -23,19 +23,13 @@ from langchain_cfc.fingerprints import compute_fingerprint
 if TYPE_CHECKING:
     from vision_stand_in import StandIn
 
+pytestmark = pytest.mark.usefixtures("modules_of_example")
+
 EXAMPLE = Path(__file__).parents[2] / "examples" / "vision"
 README = (EXAMPLE / "README.md").read_text(encoding="utf-8")
 CONFIG = EXAMPLE / "collect.toml"
 SIZE = "How many pixels wide and high is this image? Answer like 640x480."
 COLOUR = "Which is the strongest colour on average: red, green or blue? Answer with one word."
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _beside_it() -> Iterator[None]:
-    """Its modules import each other by plain name, as scripts do."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(EXAMPLE))
-        yield
 
 
 @pytest.fixture

@@ -72,49 +72,43 @@ def gauged(gauge: ConcurrencyCounter) -> Runnable[Any, str]:
 @every_way
 @pytest.mark.parametrize(("own", "config"), [(1, None), (None, ONE), (1, ONE)])
 def test_one_inside_the_generator_of_another(
-    artifact: CalibrationArtifact, serve: Serve, own: int | None, config: RunnableConfig | None
+    serve: Serve, own: int | None, config: RunnableConfig | None
 ) -> None:
-    inner = make_chain(artifact, max_concurrency=own) | RunnableLambda(text_of)
-    served(lambda: serve(make_chain(artifact, generator=inner, max_concurrency=own), config))
+    inner = make_chain(max_concurrency=own) | RunnableLambda(text_of)
+    served(lambda: serve(make_chain(generator=inner, max_concurrency=own), config))
 
 
 @every_way
-def test_one_as_the_fallback_of_another(artifact: CalibrationArtifact, serve: Serve) -> None:
-    abstains = make_chain(
-        artifact, generator=ScriptedModel(texts=["lima|0.9"] * N), verifier=verify, max_concurrency=1
-    )
-    served(lambda: serve(abstains.or_else(make_chain(artifact, max_concurrency=1)), ONE))
+def test_one_as_the_fallback_of_another(serve: Serve) -> None:
+    abstains = make_chain(generator=ScriptedModel(texts=["lima|0.9"] * N), verifier=verify, max_concurrency=1)
+    served(lambda: serve(abstains.or_else(make_chain(max_concurrency=1)), ONE))
 
 
 @every_way
-def test_one_inside_a_generator_and_its_fallback(artifact: CalibrationArtifact, serve: Serve) -> None:
-    inner = make_chain(artifact, max_concurrency=1)
+def test_one_inside_a_generator_and_its_fallback(serve: Serve) -> None:
+    inner = make_chain(max_concurrency=1)
     generator = inner | RunnableLambda(text_of)
-    outer = make_chain(artifact, generator=generator, max_concurrency=1)
+    outer = make_chain(generator=generator, max_concurrency=1)
     served(lambda: serve(outer.or_else(inner), ONE))
 
 
 @every_way
 @pytest.mark.parametrize(("own", "config"), [(1, None), (None, ONE)])
-def test_one_that_asks_itself(
-    artifact: CalibrationArtifact, serve: Serve, own: int | None, config: RunnableConfig | None
-) -> None:
+def test_one_that_asks_itself(serve: Serve, own: int | None, config: RunnableConfig | None) -> None:
     """Part of a question is a question: its calls are made in the place that is held already."""
     chains: list[CFCRunnable] = []
 
     def generate(prompt: str) -> str:
         return "lima|0.3" if prompt.startswith("part") else text_of(chains[0].invoke(f"part of {prompt}"))
 
-    chains.append(make_chain(artifact, generator=RunnableLambda(generate), max_concurrency=own))
+    chains.append(make_chain(generator=RunnableLambda(generate), max_concurrency=own))
     served(lambda: serve(chains[0], config))
 
 
 @every_way
 @pytest.mark.parametrize("part", ["generator", "verifier", "metadata"])
-def test_a_batch_of_one_inside_a_part_of_another(
-    artifact: CalibrationArtifact, serve: Serve, part: str
-) -> None:
-    inner = make_chain(artifact, generator=gauged(ConcurrencyCounter()), max_concurrency=1)
+def test_a_batch_of_one_inside_a_part_of_another(serve: Serve, part: str) -> None:
+    inner = make_chain(generator=gauged(ConcurrencyCounter()), max_concurrency=1)
 
     def generate(_: Any) -> str:
         return text_of(inner.batch(["a", "b"])[0])
@@ -127,12 +121,12 @@ def test_a_batch_of_one_inside_a_part_of_another(
         inner.batch(["a", "b"])
         return {}
 
-    parts = {"generator": RunnableLambda(generate), "verifier": judge, "metadata": describe}
-    served(lambda: serve(make_chain(artifact, max_concurrency=1, **{part: parts[part]}), ONE))
+    parts: dict[str, Any] = {"generator": RunnableLambda(generate), "verifier": judge, "metadata": describe}
+    served(lambda: serve(make_chain(max_concurrency=1, **{part: parts[part]}), ONE))
 
 
 @every_way
-def test_a_verifier_inside_parts_that_hold_a_place(artifact: CalibrationArtifact, serve: Serve) -> None:
+def test_a_verifier_inside_parts_that_hold_a_place(serve: Serve) -> None:
     judge = pointwise(lambda _, text: score_of(text))
 
     def generate(prompt: Any) -> str:
@@ -143,24 +137,22 @@ def test_a_verifier_inside_parts_that_hold_a_place(artifact: CalibrationArtifact
         return judge.invoke({"prompt": prompt, "candidates": candidates})
 
     for own, config in ((1, None), (None, ONE)):
-        chain = make_chain(artifact, generator=RunnableLambda(generate), verifier=opaque, max_concurrency=own)
+        chain = make_chain(generator=RunnableLambda(generate), verifier=opaque, max_concurrency=own)
         served(lambda: serve(chain, config))  # noqa: B023 - called at once
 
 
 @every_way
 @pytest.mark.parametrize("most", [1, 2])
-def test_a_limit_holds_for_everything_that_a_prompt_sets_off(
-    artifact: CalibrationArtifact, serve: Serve, most: int
-) -> None:
+def test_a_limit_holds_for_everything_that_a_prompt_sets_off(serve: Serve, most: int) -> None:
     gauge = ConcurrencyCounter()
-    inner = make_chain(artifact, generator=gauged(gauge)) | RunnableLambda(text_of)
-    outer = make_chain(artifact, generator=inner)
+    inner = make_chain(generator=gauged(gauge)) | RunnableLambda(text_of)
+    outer = make_chain(generator=inner)
     # One limit for what `batch` serves, one for each prompt that is served alone.
     served(lambda: serve(outer, {"max_concurrency": most}))
     assert gauge.most <= most
 
 
-def test_without_a_limit_they_all_run_at_once(artifact: CalibrationArtifact) -> None:
+def test_without_a_limit_they_all_run_at_once() -> None:
     """The control of the test above: n times n calls meet."""
     gauge, meeting = ConcurrencyCounter(), threading.Barrier(N * N)
 
@@ -169,8 +161,8 @@ def test_without_a_limit_they_all_run_at_once(artifact: CalibrationArtifact) -> 
             meeting.wait(PATIENCE)
         return text
 
-    inner = make_chain(artifact, generator=ScriptedModel(texts=TEXTS) | RunnableLambda(_text) | meet)
-    served(lambda: invoked(make_chain(artifact, generator=inner | RunnableLambda(text_of))))
+    inner = make_chain(generator=ScriptedModel(texts=TEXTS) | RunnableLambda(_text) | meet)
+    served(lambda: invoked(make_chain(generator=inner | RunnableLambda(text_of))))
     assert gauge.most == N * N
 
 
@@ -179,7 +171,7 @@ def _text(message: Any) -> str:
 
 
 @every_way
-def test_no_part_is_shown_the_limit_of_a_batch(artifact: CalibrationArtifact, serve: Serve) -> None:
+def test_no_part_is_shown_the_limit_of_a_batch(serve: Serve) -> None:
     seen: list[Any] = []
 
     def look(value: Any, config: RunnableConfig) -> Any:
@@ -196,8 +188,6 @@ def test_no_part_is_shown_the_limit_of_a_batch(artifact: CalibrationArtifact, se
         return [score_of(one.text) for one in given["candidates"]]
 
     chain = make_chain(
-        artifact,
-        # Bound settings are merged with whatever surrounds them.
         generator=RunnableLambda(look) | RunnableLambda(generate).with_config(tags=["bound"]),
         verifier=RunnableLambda(judge).with_config(tags=["bound"]),
         answer=RunnableLambda(look).with_config(tags=["bound"]),
@@ -209,7 +199,7 @@ def test_no_part_is_shown_the_limit_of_a_batch(artifact: CalibrationArtifact, se
     assert [one for one in seen if one != {"mine": 1}] == []
 
 
-def test_the_deadline_of_the_outer_one_holds_inside(artifact: CalibrationArtifact) -> None:
+def test_the_deadline_of_the_outer_one_holds_inside() -> None:
     """The inner one has no timeout: yet in the thread that was given up, no further call of it starts."""
     released, over = threading.Event(), threading.Event()
     gauge = ConcurrencyCounter()
@@ -219,7 +209,7 @@ def test_the_deadline_of_the_outer_one_holds_inside(artifact: CalibrationArtifac
             released.wait(PATIENCE)
         return "lima|0.3"
 
-    inner = make_chain(artifact, generator=RunnableLambda(generate), max_concurrency=1)
+    inner = make_chain(generator=RunnableLambda(generate), max_concurrency=1)
 
     def generate_by_inner(prompt: Any) -> str:
         try:
@@ -227,7 +217,7 @@ def test_the_deadline_of_the_outer_one_holds_inside(artifact: CalibrationArtifac
         finally:
             over.set()
 
-    outer = make_chain(artifact, generator=RunnableLambda(generate_by_inner), max_concurrency=1, timeout=0.5)
+    outer = make_chain(generator=RunnableLambda(generate_by_inner), max_concurrency=1, timeout=0.5)
     with pytest.raises(ServingTimeoutError, match=r"not decided within 0\.5 seconds"):
         outer.invoke("x")
     wait_until(lambda: gauge.passed == 1 or over.is_set())
@@ -236,9 +226,9 @@ def test_the_deadline_of_the_outer_one_holds_inside(artifact: CalibrationArtifac
     assert gauge.passed <= 1
 
 
-def test_without_a_timeout_they_all_start(artifact: CalibrationArtifact) -> None:
+def test_without_a_timeout_they_all_start() -> None:
     """The control of the test above."""
     gauge = ConcurrencyCounter()
-    inner = make_chain(artifact, generator=gauged(gauge), max_concurrency=1) | RunnableLambda(text_of)
-    served(lambda: invoked(make_chain(artifact, generator=inner, max_concurrency=1)))
+    inner = make_chain(generator=gauged(gauge), max_concurrency=1) | RunnableLambda(text_of)
+    served(lambda: invoked(make_chain(generator=inner, max_concurrency=1)))
     assert gauge.passed == N * N

@@ -213,8 +213,7 @@ def model() -> Iterator[ChatOpenAI]:
         ]
         for text in ("lima", "quito")
     }
-    with serving(Script(answers, logprobs=False)) as url, pytest.MonkeyPatch.context() as patch:
-        patch.setenv("NO_PROXY", "127.0.0.1")
+    with serving(Script(answers, logprobs=False)) as url:
         yield ChatOpenAI(
             model="judge-1", base_url=url, api_key=SecretStr("none"), max_retries=0, disable_streaming=True
         )

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import copy
-import pickle
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -30,7 +28,7 @@ from langchain_cfc.labelers import (
     PatternMatch,
 )
 from langchain_cfc.labelers.base import check_labels, make_labeler_call
-from tests.calls import Invoke, invoke_async, invoke_sync
+from tests.calls import Invoke, copies_of, invoke_async, invoke_sync
 from tests.factories import labeler_input
 
 
@@ -70,7 +68,7 @@ def test_each_says_which_candidates_are_correct_in_their_order(one: BaseLabeler,
 
 
 def test_each_can_be_copied_and_pickled(one: BaseLabeler, invoke: Invoke) -> None:
-    for again in (copy.deepcopy(one), pickle.loads(pickle.dumps(one))):  # noqa: S301 - its own
+    for again in copies_of(one):
         assert invoke(again, labeler_input(reference_for(one), "7", "8")) == [True, False]
         assert again.fingerprint == one.fingerprint
 

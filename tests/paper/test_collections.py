@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import shutil
 import sys
@@ -22,6 +21,7 @@ from langchain_cfc.errors import LabelerError
 from langchain_cfc.labelers.base import LabelerInput
 from langchain_cfc.sampling import DrawnCandidate
 from tests.cli.running import run
+from tests.scripts import load_module
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "paper"
 LLAMA, QWEN = "meta-llama/Meta-Llama-3-8B-Instruct", "Qwen/Qwen2-VL-7B-Instruct"
@@ -138,12 +138,7 @@ def test_labels_of_gsm8k_and_triviaqa(folder: Path) -> None:
 
 @pytest.fixture
 def own_parts() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("paper_parts_of_the_example", EXAMPLE / "paper_parts.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_module(EXAMPLE / "paper_parts.py", "paper_parts_of_the_example")
 
 
 def test_the_judge_of_captions_is_asked_once_per_caption_and_believed(own_parts: ModuleType) -> None:

@@ -6,13 +6,13 @@ import pytest
 
 from langchain_cfc import CalibrationArtifact, calibrate
 from langchain_cfc.errors import AttainabilityWarning
-from tests.factories import fit_topics, make_artifact, make_hopeless_records, make_records
+from tests.factories import fit_topics, make_artifact, make_hopeless_records, make_records, plain_artifact
 
 
 @pytest.fixture(scope="session")
 def artifact() -> CalibrationArtifact:
     """Without features: the threshold is 0.75 for every prompt, and sets may be empty."""
-    return make_artifact()
+    return plain_artifact()
 
 
 @pytest.fixture(scope="session")

@@ -113,7 +113,7 @@ def test_what_code_may_ask_for_is_left(artifact: CalibrationArtifact) -> None:
     assert not any("__pregel_checkpointer" in one or "checkpoint_ns" in one for one in asked)
 
 
-def test_a_chain_by_itself_is_run_as_ever(artifact: CalibrationArtifact) -> None:
-    chain = make_chain(artifact, generator=ScriptedModel(texts=[ACCEPTED, REJECTED, REJECTED, REJECTED]))
+def test_a_chain_by_itself_is_run_as_ever() -> None:
+    chain = make_chain(generator=ScriptedModel(texts=[ACCEPTED, REJECTED, REJECTED, REJECTED]))
     assert isinstance(chain, CFCRunnable)
     assert chain.invoke("x", {"configurable": {"user": "ada"}}).best == ACCEPTED

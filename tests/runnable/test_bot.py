@@ -341,25 +341,25 @@ def test_too_many_answers_are_told_before_too_little_agreement(artifact: Calibra
     assert chain.model_copy(update={"max_answers": 3}).invoke("x").reason == "too_little_agreement"
 
 
-def test_what_agreement_costs_is_said(artifact: CalibrationArtifact) -> None:
-    plain = make_chain(artifact).guarantee
-    stated = make_chain(artifact, min_agreement=2).guarantee
+def test_what_agreement_costs_is_said() -> None:
+    plain = make_chain().guarantee
+    stated = make_chain(min_agreement=2).guarantee
     (added,) = set(stated.not_promised) - set(plain.not_promised)
     assert "Only sets whose best answer 2 candidates agree on are answered" in added
     assert stated.wrong_answers is None
-    assert make_chain(artifact, min_agreement=1).guarantee == plain
+    assert make_chain(min_agreement=1).guarantee == plain
 
 
 @pytest.mark.parametrize("wrong", [0, -1, 1.5])
-def test_agreement_is_a_whole_number(artifact: CalibrationArtifact, wrong: Any) -> None:
+def test_agreement_is_a_whole_number(wrong: Any) -> None:
     with pytest.raises(ValueError, match="min_agreement"):
-        make_chain(artifact, min_agreement=wrong)
+        make_chain(min_agreement=wrong)
 
 
-def test_more_agreement_than_there_are_candidates_is_refused(artifact: CalibrationArtifact) -> None:
-    assert make_chain(artifact, min_agreement=N).invoke("x").abstained
+def test_more_agreement_than_there_are_candidates_is_refused() -> None:
+    assert make_chain(min_agreement=N).invoke("x").abstained
     with pytest.raises(InputError, match="min_agreement"):
-        make_chain(artifact, min_agreement=N + 1)
+        make_chain(min_agreement=N + 1)
 
 
 def ratio_of(prompt: Any) -> dict[str, Any]:

@@ -21,32 +21,32 @@ def best_of(result: CFCResult) -> str:
     return result.best if result.best is not None else "I do not know"
 
 
-def test_a_prompt_template_before_it(artifact: CalibrationArtifact) -> None:
+def test_a_prompt_template_before_it() -> None:
     model = ScriptedModel(texts=TEXTS)
     template: Runnable[Any, Any] = ChatPromptTemplate.from_template("Capital of {land}?")
-    chain = template | make_chain(artifact, generator=model, answer=answer_of)
+    chain = template | make_chain(generator=model, answer=answer_of)
     assert chain.invoke({"land": "Peru"}).answers == ("lima",)
     assert asyncio.run(chain.ainvoke({"land": "Peru"})).answers == ("lima",)
     assert model.drawn == ["Capital of Peru?"] * (2 * N)
 
 
-def test_a_function_after_it(artifact: CalibrationArtifact) -> None:
-    chain = make_chain(artifact, answer=answer_of) | RunnableLambda(best_of)
+def test_a_function_after_it() -> None:
+    chain = make_chain(answer=answer_of) | RunnableLambda(best_of)
     assert chain.invoke("x") == "lima"
     assert chain.batch(["x", "y"]) == ["lima", "lima"]
     assert asyncio.run(chain.ainvoke("x")) == "lima"
     assert list(chain.stream("x")) == ["lima"]
 
 
-def test_as_a_tool_of_an_agent_it_returns_its_result(artifact: CalibrationArtifact) -> None:
-    chain: Runnable[Any, Any] = RunnableLambda(lambda given: given["question"]) | make_chain(artifact)
+def test_as_a_tool_of_an_agent_it_returns_its_result() -> None:
+    chain: Runnable[Any, Any] = RunnableLambda(lambda given: given["question"]) | make_chain()
     with pytest.warns(match="beta"):
         tool = chain.as_tool(name="ask", description="Answers or abstains.", arg_types={"question": str})
     assert tool.invoke({"question": "x"}) == chain.invoke({"question": "x"})
 
 
-def test_events_end_with_the_result(artifact: CalibrationArtifact) -> None:
-    chain = make_chain(artifact)
+def test_events_end_with_the_result() -> None:
+    chain = make_chain()
 
     async def events() -> list[Any]:
         return [event async for event in chain.astream_events("x", version="v2")]
@@ -57,7 +57,7 @@ def test_events_end_with_the_result(artifact: CalibrationArtifact) -> None:
     assert own[-1]["data"]["output"] == chain.invoke("x")
 
 
-def test_retries_of_the_chain_draw_n_candidates_anew(artifact: CalibrationArtifact) -> None:
+def test_retries_of_the_chain_draw_n_candidates_anew() -> None:
     attempts: list[Any] = []
 
     def judge(prompt: Any, candidates: list[DrawnCandidate]) -> list[float]:
@@ -68,16 +68,14 @@ def test_retries_of_the_chain_draw_n_candidates_anew(artifact: CalibrationArtifa
         return verify(prompt, candidates)
 
     model = ScriptedModel(texts=TEXTS)
-    chain = make_chain(artifact, generator=model, verifier=judge)
+    chain = make_chain(generator=model, verifier=judge)
     retried = chain.with_retry(retry_if_exception_type=(VerifierError,), wait_exponential_jitter=False)
     assert retried.invoke("x").best == "lima|0.1"
     assert (len(attempts), len(model.drawn)) == (2, 2 * N)
 
 
-def test_a_fallback_chain_answers_with_its_own_guarantee(
-    artifact: CalibrationArtifact, two_levels: CalibrationArtifact
-) -> None:
-    broken = make_chain(artifact, generator=ScriptedModel(failing=frozenset({0})))
+def test_a_fallback_chain_answers_with_its_own_guarantee(two_levels: CalibrationArtifact) -> None:
+    broken = make_chain(generator=ScriptedModel(failing=frozenset({0})))
     spare = make_chain(two_levels, alpha="0.5")
     chain = broken.with_fallbacks([spare])
     for result in (chain.invoke("x"), asyncio.run(chain.ainvoke("x"))):
@@ -87,22 +85,22 @@ def test_a_fallback_chain_answers_with_its_own_guarantee(
         broken.with_fallbacks([broken]).invoke("x")
 
 
-def test_results_of_a_batch_keep_the_order_of_its_prompts(artifact: CalibrationArtifact) -> None:
-    chain = make_chain(artifact, generator=ScriptedModel(), show_rejected=True)
+def test_results_of_a_batch_keep_the_order_of_its_prompts() -> None:
+    chain = make_chain(generator=ScriptedModel(), show_rejected=True)
     prompts = [f"question {number}" for number in range(20)]
     expected = [chain.invoke(prompt) for prompt in prompts]
     assert chain.batch(prompts) == expected
     assert dict(chain.batch_as_completed(prompts)) == dict(enumerate(expected))
 
 
-def test_a_failing_prompt_does_not_cost_the_others(artifact: CalibrationArtifact) -> None:
+def test_a_failing_prompt_does_not_cost_the_others() -> None:
     def draw(prompt: str) -> str:
         if prompt == "bad":
             msg = "no"
             raise RuntimeError(msg)
         return "lima|0.3"
 
-    chain = make_chain(artifact, generator=draw)
+    chain = make_chain(generator=draw)
     for found in (
         chain.batch(["good", "bad"], return_exceptions=True),
         asyncio.run(chain.abatch(["good", "bad"], return_exceptions=True)),
@@ -116,8 +114,8 @@ def test_a_failing_prompt_does_not_cost_the_others(artifact: CalibrationArtifact
         asyncio.run(chain.abatch(["good", "bad"]))
 
 
-def test_its_output_schema_is_the_results(artifact: CalibrationArtifact) -> None:
-    chain = make_chain(artifact)
+def test_its_output_schema_is_the_results() -> None:
+    chain = make_chain()
     assert chain.OutputType is CFCResult
     assert chain.get_output_schema() is CFCResult
     schema = chain.get_output_jsonschema()
@@ -150,15 +148,13 @@ def test_a_tool_made_of_it_takes_a_text_or_the_fields_of_its_template(
         assert tool.invoke(argument) == tool.invoke(call).content == "lima"
 
 
-def test_an_abstention_is_false_and_an_answer_true(artifact: CalibrationArtifact) -> None:
-    assert make_chain(artifact).invoke("x")
-    assert not make_chain(artifact, generator=ScriptedModel(texts=("a|0.9",) * N)).invoke("x")
+def test_an_abstention_is_false_and_an_answer_true() -> None:
+    assert make_chain().invoke("x")
+    assert not make_chain(generator=ScriptedModel(texts=("a|0.9",) * N)).invoke("x")
 
 
-def test_two_chains_of_one_model_do_not_disturb_each_other(
-    artifact: CalibrationArtifact, two_levels: CalibrationArtifact
-) -> None:
+def test_two_chains_of_one_model_do_not_disturb_each_other(two_levels: CalibrationArtifact) -> None:
     model = ScriptedModel(texts=("a|0.6",) * N)
-    loose, strict = make_chain(two_levels, generator=model, alpha=0.5), make_chain(artifact, generator=model)
+    loose, strict = make_chain(two_levels, generator=model, alpha=0.5), make_chain(generator=model)
     assert [chain.invoke("x").reason for chain in (loose, strict)] == ["no_candidate_accepted", "answered"]
     assert (model.cache, model.disable_streaming) == (None, False)

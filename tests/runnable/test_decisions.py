@@ -32,8 +32,8 @@ from tests.fakes import (
 PROMPTS = [f"question {number} easy" for number in range(12)]
 
 
-def test_the_set_holds_what_lies_below_the_threshold(artifact: CalibrationArtifact, invoke: Invoke) -> None:
-    result = invoke(make_chain(artifact), "where?")
+def test_the_set_holds_what_lies_below_the_threshold(invoke: Invoke) -> None:
+    result = invoke(make_chain(), "where?")
     assert result.threshold == pytest.approx(0.75)
     assert [one.accepted for one in result.candidates] == [True, False, True, False]
     assert [one.score for one in result.candidates] == [0.3, 0.9, 0.1, 0.8]
@@ -44,26 +44,24 @@ def test_the_set_holds_what_lies_below_the_threshold(artifact: CalibrationArtifa
     assert (result.abstained, result.reason) == (False, "answered")
 
 
-def test_answers_come_best_first_and_once_each(artifact: CalibrationArtifact, invoke: Invoke) -> None:
+def test_answers_come_best_first_and_once_each(invoke: Invoke) -> None:
     texts = ("lima|0.3", "quito|0.2", "lima|0.1", "quito|0.7")
-    by_text = invoke(make_chain(artifact, generator=ScriptedModel(texts=texts)), "where?")
+    by_text = invoke(make_chain(generator=ScriptedModel(texts=texts)), "where?")
     assert by_text.answers == ("lima|0.1", "quito|0.2", "lima|0.3", "quito|0.7")
-    extracted = invoke(make_chain(artifact, generator=ScriptedModel(texts=texts), answer=answer_of), "where?")
+    extracted = invoke(make_chain(generator=ScriptedModel(texts=texts), answer=answer_of), "where?")
     assert extracted.answers == ("lima", "quito")
     assert extracted.best == "lima"
 
 
-def test_equal_scores_keep_their_draw_order(artifact: CalibrationArtifact) -> None:
+def test_equal_scores_keep_their_draw_order() -> None:
     texts = ("c|0.2", "a|0.2", "b|0.1", "d|0.2")
-    result = make_chain(artifact, generator=ScriptedModel(texts=texts), answer=answer_of).invoke("x")
+    result = make_chain(generator=ScriptedModel(texts=texts), answer=answer_of).invoke("x")
     assert result.answers == ("b", "c", "a", "d")
 
 
-def test_no_candidate_below_the_threshold_is_an_abstention(
-    artifact: CalibrationArtifact, invoke: Invoke
-) -> None:
+def test_no_candidate_below_the_threshold_is_an_abstention(invoke: Invoke) -> None:
     model = ScriptedModel(texts=("a|0.8", "b|0.76", "c|1", "d|0.9"))
-    result = invoke(make_chain(artifact, generator=model), "x")
+    result = invoke(make_chain(generator=model), "x")
     assert (result.abstained, result.reason) == (True, "no_candidate_accepted")
     assert (result.answers, result.best) == ((), None)
     assert result.threshold == pytest.approx(0.75)
@@ -88,8 +86,8 @@ def test_features_are_named_and_those_of_the_prompt(by_topics: CalibrationArtifa
 
 
 @pytest.mark.parametrize("verifier", [verify, averify, RunnableLambda(lambda d: verify(**d))])
-def test_every_way_of_calling_decides_alike(artifact: CalibrationArtifact, verifier: Any) -> None:
-    chain = make_chain(artifact, generator=ScriptedModel(), verifier=verifier, answer=answer_of)
+def test_every_way_of_calling_decides_alike(verifier: Any) -> None:
+    chain = make_chain(generator=ScriptedModel(), verifier=verifier, answer=answer_of)
 
     async def all_async() -> list[list[CFCResult]]:
         one_by_one = [await chain.ainvoke(prompt) for prompt in PROMPTS]
@@ -152,22 +150,20 @@ def test_under_best_prefix_nothing_after_the_best_enters() -> None:
     assert result.answers == ("b|0.1", "a|0.3")
 
 
-def test_an_empty_text_is_drawn_and_scored_and_enters_no_set(
-    artifact: CalibrationArtifact, invoke: Invoke
-) -> None:
+def test_an_empty_text_is_drawn_and_scored_and_enters_no_set(invoke: Invoke) -> None:
     def judge(_: Any, candidates: Sequence[DrawnCandidate]) -> list[float]:
         return [0.1 if one.text == "" else 0.9 for one in candidates]
 
     model = ScriptedModel(texts=("a", "", "b", "c"))
-    result = invoke(make_chain(artifact, generator=model, verifier=judge), "x")
+    result = invoke(make_chain(generator=model, verifier=judge), "x")
     assert len(result.candidates) == N
     assert (result.answers, result.best, result.reason) == ((), None, "no_candidate_accepted")
     empty = result.candidates[1]
     assert (empty.score, empty.level, empty.accepted, empty.length) == (0.1, None, False, 0)
 
 
-def test_an_extractor_may_find_no_answer(artifact: CalibrationArtifact, invoke: Invoke) -> None:
-    result = invoke(make_chain(artifact, answer=lambda _: ""), "x")
+def test_an_extractor_may_find_no_answer(invoke: Invoke) -> None:
+    result = invoke(make_chain(answer=lambda _: ""), "x")
     assert (result.answers, result.best, result.reason) == ((), None, "only_blank_answers")
     assert not any(one.accepted for one in result.candidates)
 
@@ -183,10 +179,8 @@ def test_an_extractor_may_find_no_answer(artifact: CalibrationArtifact, invoke: 
         lambda _: "lima|0.3",
     ],
 )
-def test_whatever_draws_messages_or_texts_generates(
-    artifact: CalibrationArtifact, generator: Any, invoke: Invoke
-) -> None:
-    result = invoke(make_chain(artifact, generator=generator, answer=answer_of), "where?")
+def test_whatever_draws_messages_or_texts_generates(generator: Any, invoke: Invoke) -> None:
+    result = invoke(make_chain(generator=generator, answer=answer_of), "where?")
     assert result.answers == ("lima",)
     assert result.candidates[0].text == "lima|0.3"
 
@@ -201,29 +195,28 @@ def test_a_prompt_template_and_a_model_generate_together(
     assert model.drawn == ["Capital of Peru?"] * N
 
 
-def test_structured_output_is_read_as_canonical_json(artifact: CalibrationArtifact, invoke: Invoke) -> None:
+def test_structured_output_is_read_as_canonical_json(invoke: Invoke) -> None:
     chain = make_chain(
-        artifact,
         generator=lambda _: {"town": "Lima", "population": 10},
         verifier=lambda _, candidates: [0.1] * len(candidates),
     )
     assert invoke(chain, "x").answers == ('{"population":10,"town":"Lima"}',)
 
 
-def test_usage_is_none_where_the_model_does_not_say(artifact: CalibrationArtifact) -> None:
-    assert make_chain(artifact).invoke("x").usage is None
+def test_usage_is_none_where_the_model_does_not_say() -> None:
+    assert make_chain().invoke("x").usage is None
 
 
-def test_a_rejected_text_is_nowhere_in_the_result(artifact: CalibrationArtifact, invoke: Invoke) -> None:
-    result = invoke(make_chain(artifact, answer=answer_of), "where?")
+def test_a_rejected_text_is_nowhere_in_the_result(invoke: Invoke) -> None:
+    result = invoke(make_chain(answer=answer_of), "where?")
     for text in (result.model_dump_json(), repr(result), result.explain()):
         assert "quito" not in text
         assert "bogota" not in text
     assert "lima|0.3" in result.model_dump_json()
 
 
-def test_rejected_texts_are_shown_on_demand(artifact: CalibrationArtifact, invoke: Invoke) -> None:
-    result = invoke(make_chain(artifact, answer=answer_of, show_rejected=True), "where?")
+def test_rejected_texts_are_shown_on_demand(invoke: Invoke) -> None:
+    result = invoke(make_chain(answer=answer_of, show_rejected=True), "where?")
     assert [one.text for one in result.candidates] == list(TEXTS)
     assert [one.answer for one in result.candidates] == ["lima", "quito", "lima", "bogota"]
     assert result.answers == ("lima",)

@@ -35,37 +35,33 @@ async def atopic_of(prompt: Any) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("runnable", [False, True])
-def test_an_extractor_that_raises_fails_the_prompt(
-    artifact: CalibrationArtifact, runnable: bool, invoke: Invoke
-) -> None:
+def test_an_extractor_that_raises_fails_the_prompt(runnable: bool, invoke: Invoke) -> None:
     def extract(text: str) -> str:
         msg = f"no answer in {text}"
         raise LookupError(msg)
 
-    chain = make_chain(artifact, answer=RunnableLambda(extract) if runnable else extract)
+    chain = make_chain(answer=RunnableLambda(extract) if runnable else extract)
     with pytest.raises(DescriptionError, match="answer extractor failed with LookupError: no answer") as e:
         invoke(chain, "x")
     assert isinstance(e.value.__cause__, LookupError)
 
 
 @pytest.mark.parametrize("answer", [None, 3, b"lima", ["lima"], {"answer": "lima"}])
-def test_an_answer_that_is_no_text_is_refused(
-    artifact: CalibrationArtifact, answer: Any, invoke: Invoke
-) -> None:
+def test_an_answer_that_is_no_text_is_refused(answer: Any, invoke: Invoke) -> None:
     expected = f"returned a {type(answer).__name__} for candidate 0; expected text"
     with pytest.raises(DescriptionError, match=expected):
-        invoke(make_chain(artifact, answer=lambda _: answer), "x")
+        invoke(make_chain(answer=lambda _: answer), "x")
 
 
-def test_an_async_extractor_works_under_ainvoke_alone(artifact: CalibrationArtifact) -> None:
-    chain = make_chain(artifact, answer=aanswer_of)
+def test_an_async_extractor_works_under_ainvoke_alone() -> None:
+    chain = make_chain(answer=aanswer_of)
     assert asyncio.run(chain.ainvoke("x")).answers == ("lima",)
     with pytest.raises(DescriptionError, match="the answer extractor is async: use ainvoke"):
         chain.invoke("x")
 
 
-def test_an_extractor_may_be_a_runnable(artifact: CalibrationArtifact, invoke: Invoke) -> None:
-    assert invoke(make_chain(artifact, answer=RunnableLambda(answer_of)), "x").answers == ("lima",)
+def test_an_extractor_may_be_a_runnable(invoke: Invoke) -> None:
+    assert invoke(make_chain(answer=RunnableLambda(answer_of)), "x").answers == ("lima",)
 
 
 def test_a_chain_without_the_metadata_that_its_features_read_is_refused(
@@ -162,16 +158,14 @@ def test_the_threshold_follows_the_metadata(by_year: CalibrationArtifact, invoke
     assert early.features != late.features
 
 
-def test_the_extractor_is_asked_once_for_every_candidate(
-    artifact: CalibrationArtifact, invoke: Invoke
-) -> None:
+def test_the_extractor_is_asked_once_for_every_candidate(invoke: Invoke) -> None:
     asked: list[str] = []
 
     def extract(text: str) -> str:
         asked.append(text)
         return "same"
 
-    result = invoke(make_chain(artifact, answer=extract), "x")
+    result = invoke(make_chain(answer=extract), "x")
     assert len(asked) == N
     assert result.answers == ("same",)
 

@@ -15,7 +15,6 @@ from langchain_core.runnables import (
 from langchain_core.tracers._streaming import _StreamingCallbackHandler
 from pydantic import Field
 
-from langchain_cfc import CalibrationArtifact
 from langchain_cfc.errors import DrawError, SamplingWarning
 from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc.sampling.sampler import TOP_UPS
@@ -91,13 +90,11 @@ class TokenListener(RunRecorder, _StreamingCallbackHandler[Any]):
 
 
 @pytest.mark.parametrize("slot", [0, 2, N - 1])
-def test_a_draw_that_keeps_failing_fails_the_prompt(
-    artifact: CalibrationArtifact, invoke: Invoke, slot: int
-) -> None:
+def test_a_draw_that_keeps_failing_fails_the_prompt(invoke: Invoke, slot: int) -> None:
     model = ScriptedModel(texts=TEXTS, failing=frozenset({slot}))
     expected = f"1 of {N} candidates could not be drawn, first candidate {slot}"
     with pytest.raises(DrawError, match=expected) as failure:
-        invoke(make_chain(artifact, generator=model), "x")
+        invoke(make_chain(generator=model), "x")
     assert isinstance(failure.value.__cause__, RuntimeError)
     assert str(failure.value.__cause__) == f"no answer in slot {slot}"
     assert "with_retry" in str(failure.value)
@@ -105,30 +102,25 @@ def test_a_draw_that_keeps_failing_fails_the_prompt(
 
 
 @pytest.mark.parametrize("failures", [1, TOP_UPS])
-def test_candidates_that_failed_are_made_up_for_in_their_slots(
-    artifact: CalibrationArtifact, invoke: Invoke, failures: int
-) -> None:
+def test_candidates_that_failed_are_made_up_for_in_their_slots(invoke: Invoke, failures: int) -> None:
     model = ScriptedModel(texts=TEXTS, failing=frozenset({0, 2}), failures=failures)
-    chain = make_chain(artifact, generator=model, show_rejected=True)
+    chain = make_chain(generator=model, show_rejected=True)
     assert [one.text for one in invoke(chain, "x").candidates] == list(TEXTS)
     assert len(model.drawn) == N + 2 * failures  # what the others returned was kept
 
 
-def test_all_draws_failing_names_the_first(artifact: CalibrationArtifact, invoke: Invoke) -> None:
+def test_all_draws_failing_names_the_first(invoke: Invoke) -> None:
     generator = ScriptedModel(failing=frozenset(range(N)))
     expected = f"{N} of {N} candidates could not be drawn, first candidate 0"
     with pytest.raises(DrawError, match=expected) as failure:
-        invoke(make_chain(artifact, generator=generator), "x")
+        invoke(make_chain(generator=generator), "x")
     assert str(failure.value.__cause__) == "no answer in slot 0"
     assert len(generator.drawn) == N  # not chance, and not paid for again
 
 
-def test_neither_verifier_nor_extractor_sees_fewer_than_n(
-    artifact: CalibrationArtifact, invoke: Invoke
-) -> None:
+def test_neither_verifier_nor_extractor_sees_fewer_than_n(invoke: Invoke) -> None:
     seen: list[Any] = []
     chain = make_chain(
-        artifact,
         generator=ScriptedModel(texts=TEXTS, failing=frozenset({1})),
         verifier=lambda _, candidates: seen.append(candidates),
         answer=seen.append,
@@ -139,25 +131,19 @@ def test_neither_verifier_nor_extractor_sees_fewer_than_n(
 
 
 @pytest.mark.parametrize("output", [object(), {"a": float("nan")}, [AIMessage("x")], {1: 0, "a": 0}])
-def test_what_cannot_be_read_as_text_is_no_candidate(
-    artifact: CalibrationArtifact, output: Any, invoke: Invoke
-) -> None:
+def test_what_cannot_be_read_as_text_is_no_candidate(output: Any, invoke: Invoke) -> None:
     with pytest.raises(DrawError, match=r"candidate 0 is a \w+, which cannot be read as text"):
-        invoke(make_chain(artifact, generator=lambda _: output), "x")
+        invoke(make_chain(generator=lambda _: output), "x")
 
 
-def test_candidates_are_ordered_by_slot_when_the_last_request_is_answered_first(
-    artifact: CalibrationArtifact, invoke: Invoke
-) -> None:
+def test_candidates_are_ordered_by_slot_when_the_last_request_is_answered_first(invoke: Invoke) -> None:
     model = LastFirstModel()
-    result = invoke(make_chain(artifact, generator=model, show_rejected=True), "x")
+    result = invoke(make_chain(generator=model, show_rejected=True), "x")
     assert model.completed == [3, 2, 1, 0]
     assert [one.text for one in result.candidates] == list(TEXTS)
 
 
-def test_a_model_inside_a_function_streams_only_under_the_tag(
-    artifact: CalibrationArtifact, invoke: Invoke
-) -> None:
+def test_a_model_inside_a_function_streams_only_under_the_tag(invoke: Invoke) -> None:
     # No copy can be made of what a function has closed over; the tag still reaches it.
     model = StreamingModel(texts=TEXTS)
     listener = TokenListener()
@@ -167,14 +153,14 @@ def test_a_model_inside_a_function_streams_only_under_the_tag(
 
     generator = RunnableLambda(draw)
     with pytest.warns(SamplingWarning, match="out of reach.*StreamingModel in draw") as said:
-        chain = make_chain(artifact, generator=generator)
+        chain = make_chain(generator=generator)
     assert len(said) == 1
     invoke(chain, "where?", config={"callbacks": [listener]})
     assert listener.tokens
     assert listener.forwarded == []
 
 
-def test_a_judge_model_does_not_stream(artifact: CalibrationArtifact, invoke: Invoke) -> None:
+def test_a_judge_model_does_not_stream(invoke: Invoke) -> None:
     # A judge may repeat the candidate that it is about to reject.
     listener = TokenListener()
     judge = (
@@ -182,15 +168,13 @@ def test_a_judge_model_does_not_stream(artifact: CalibrationArtifact, invoke: In
         | StreamingModel(texts=TEXTS)
         | RunnableLambda(lambda message: score_of(str(message.text)))
     )
-    chain = make_chain(artifact, verifier=pointwise(judge))
+    chain = make_chain(verifier=pointwise(judge))
     invoke(chain, "where?", config={"callbacks": [listener]})
     assert [kind for kind, _, _ in listener.runs].count("model") == 2 * N
     assert listener.tokens == []
 
 
-def test_a_model_called_in_a_verifying_function_streams_only_under_the_tag(
-    artifact: CalibrationArtifact, invoke: Invoke
-) -> None:
+def test_a_model_called_in_a_verifying_function_streams_only_under_the_tag(invoke: Invoke) -> None:
     model = StreamingModel(texts=TEXTS)
     listener = TokenListener()
 
@@ -198,7 +182,7 @@ def test_a_model_called_in_a_verifying_function_streams_only_under_the_tag(
         # As users write it: without passing on any config.
         return [score_of(str(model.invoke(one.text).text)) for one in candidates]
 
-    result = invoke(make_chain(artifact, verifier=judge), "where?", config={"callbacks": [listener]})
+    result = invoke(make_chain(verifier=judge), "where?", config={"callbacks": [listener]})
     assert len(result.candidates) == N
     assert listener.tokens
     assert listener.forwarded == []
@@ -206,9 +190,7 @@ def test_a_model_called_in_a_verifying_function_streams_only_under_the_tag(
     assert [sorted(one) for one in tags] == [["cfc:verifier", "nostream"]] * N
 
 
-def test_a_model_awaited_in_a_verifying_function_streams_only_under_the_tag(
-    artifact: CalibrationArtifact,
-) -> None:
+def test_a_model_awaited_in_a_verifying_function_streams_only_under_the_tag() -> None:
     model = StreamingModel(texts=TEXTS)
     listener = TokenListener()
 
@@ -216,15 +198,14 @@ def test_a_model_awaited_in_a_verifying_function_streams_only_under_the_tag(
         said = await asyncio.gather(*(model.ainvoke(one.text) for one in candidates))
         return [score_of(str(one.text)) for one in said]
 
-    asyncio.run(make_chain(artifact, verifier=judge).ainvoke("where?", {"callbacks": [listener]}))
+    asyncio.run(make_chain(verifier=judge).ainvoke("where?", {"callbacks": [listener]}))
     assert listener.tokens
     assert listener.forwarded == []
 
 
-def test_child_runs_have_names_and_tags(artifact: CalibrationArtifact, invoke: Invoke) -> None:
+def test_child_runs_have_names_and_tags(invoke: Invoke) -> None:
     runs = RunRecorder()
     chain = make_chain(
-        artifact,
         verifier=RunnableLambda(lambda _: [0.1] * N, name="judge"),
         answer=RunnableLambda(answer_of, name="extract"),
     )

@@ -109,8 +109,8 @@ def test_several_levels_and_none_chosen_is_refused_before_anything_is_drawn(
     assert (model.drawn, asked) == ([], [])
 
 
-def test_the_only_level_need_not_be_chosen(artifact: CalibrationArtifact) -> None:
-    chain = make_chain(artifact)
+def test_the_only_level_need_not_be_chosen() -> None:
+    chain = make_chain()
     assert chain.invoke("x") == chain.invoke("x", alpha="0.25")
 
 
@@ -122,10 +122,10 @@ def test_the_call_overrules_the_field(two_levels: CalibrationArtifact) -> None:
     assert chain.invoke("x").guarantee.alpha == "0.25"
 
 
-def test_no_other_argument_is_swallowed(artifact: CalibrationArtifact, invoke: Invoke) -> None:
+def test_no_other_argument_is_swallowed(invoke: Invoke) -> None:
     model = ScriptedModel(texts=TEXTS)
     with pytest.raises(TypeError, match="temperature"):
-        invoke(make_chain(artifact, generator=model), "x", temperature=0.2)
+        invoke(make_chain(generator=model), "x", temperature=0.2)
     assert model.drawn == []
 
 

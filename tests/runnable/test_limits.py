@@ -144,19 +144,19 @@ def test_escalation_shares_the_limit_of_the_batch(artifact: CalibrationArtifact,
     assert gauge.most == 2
 
 
-def test_a_fallback_does_not_see_the_limit(artifact: CalibrationArtifact) -> None:
+def test_a_fallback_does_not_see_the_limit() -> None:
     seen: list[Any] = []
 
     def ask(_: Any, config: RunnableConfig) -> str:
         seen.append(config.get("configurable"))
         return "somebody knows"
 
-    unsure = make_chain(artifact, max_answers=1, generator=Gauge().draw).or_else(RunnableLambda(ask))
+    unsure = make_chain(max_answers=1, generator=Gauge().draw).or_else(RunnableLambda(ask))
     unsure.batch(PROMPTS, {"max_concurrency": 2, "configurable": {"mine": 1}})
     assert seen == [{"mine": 1}] * len(PROMPTS)
 
 
-def test_the_limit_is_nobody_elses_business(artifact: CalibrationArtifact) -> None:
+def test_the_limit_is_nobody_elses_business() -> None:
     # Models that are configured per call take every configurable key for a setting.
     seen: list[dict[str, Any]] = []
 
@@ -164,36 +164,36 @@ def test_the_limit_is_nobody_elses_business(artifact: CalibrationArtifact) -> No
         seen.append(dict(config.get("configurable") or {}))
         return "lima|0.3"
 
-    chain = make_chain(artifact, generator=draw)
+    chain = make_chain(generator=draw)
     chain.batch(PROMPTS, {"max_concurrency": 2, "configurable": {"mine": 1}})
     assert [set(one) for one in seen] == [{"mine"}] * (N * len(PROMPTS))
 
 
-def test_the_number_of_candidates_cannot_be_configured(artifact: CalibrationArtifact) -> None:
+def test_the_number_of_candidates_cannot_be_configured() -> None:
     with pytest.raises(ValueError, match="Configuration key n not found"):
-        make_chain(artifact).configurable_fields(n=ConfigurableField(id="n"))
+        make_chain().configurable_fields(n=ConfigurableField(id="n"))
 
 
 @pytest.mark.parametrize("wrong", [{"timeout": 0}, {"timeout": float("inf")}, {"max_concurrency": 0}])
-def test_limits_that_cannot_be_kept_are_refused(artifact: CalibrationArtifact, wrong: dict[str, Any]) -> None:
+def test_limits_that_cannot_be_kept_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(wrong))):
-        make_chain(artifact, **wrong)
+        make_chain(**wrong)
 
 
-def test_a_prompt_that_takes_too_long_is_an_error(artifact: CalibrationArtifact) -> None:
+def test_a_prompt_that_takes_too_long_is_an_error() -> None:
     go_on = threading.Event()
 
     def draw(_: Any) -> str:
         assert go_on.wait(PATIENCE)
         return "lima|0.3"
 
-    chain = make_chain(artifact, generator=draw, timeout=0.05)
+    chain = make_chain(generator=draw, timeout=0.05)
     with pytest.raises(ServingTimeoutError, match=r"not decided within 0\.05 seconds"):
         chain.invoke("x")
     go_on.set()
 
 
-def test_a_late_prompt_starts_no_further_call(artifact: CalibrationArtifact) -> None:
+def test_a_late_prompt_starts_no_further_call() -> None:
     over, verified = threading.Event(), threading.Event()
 
     def draw(_: Any) -> str:
@@ -204,7 +204,7 @@ def test_a_late_prompt_starts_no_further_call(artifact: CalibrationArtifact) -> 
         verified.set()
         return [0.3] * len(candidates)
 
-    chain = make_chain(artifact, generator=draw, verifier=verify, timeout=0.05)
+    chain = make_chain(generator=draw, verifier=verify, timeout=0.05)
     before = set(threading.enumerate())
     with pytest.raises(ServingTimeoutError):
         chain.invoke("x")
@@ -216,7 +216,7 @@ def test_a_late_prompt_starts_no_further_call(artifact: CalibrationArtifact) -> 
     assert not verified.is_set()
 
 
-def test_a_late_prompt_is_cancelled(artifact: CalibrationArtifact) -> None:
+def test_a_late_prompt_is_cancelled() -> None:
     cancelled: list[str] = []
 
     async def draw(_: Any) -> str:
@@ -229,7 +229,7 @@ def test_a_late_prompt_is_cancelled(artifact: CalibrationArtifact) -> None:
 
     async def served() -> None:
         with pytest.raises(ServingTimeoutError, match=r"not decided within 0\.05 seconds"):
-            await make_chain(artifact, generator=draw, timeout=0.05, max_concurrency=2).ainvoke("x")
+            await make_chain(generator=draw, timeout=0.05, max_concurrency=2).ainvoke("x")
         assert asyncio.all_tasks() == {asyncio.current_task()}
 
     asyncio.run(served())
@@ -237,26 +237,24 @@ def test_a_late_prompt_is_cancelled(artifact: CalibrationArtifact) -> None:
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
-def test_a_prompt_in_time_is_served(artifact: CalibrationArtifact, asynchronous: bool) -> None:
-    chain = make_chain(artifact, timeout=PATIENCE)
+def test_a_prompt_in_time_is_served(asynchronous: bool) -> None:
+    chain = make_chain(timeout=PATIENCE)
     result = asyncio.run(chain.ainvoke("x")) if asynchronous else chain.invoke("x")
-    assert result == make_chain(artifact).invoke("x")
+    assert result == make_chain().invoke("x")
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
-def test_other_errors_stay_what_they_are_under_a_timeout(
-    artifact: CalibrationArtifact, asynchronous: bool
-) -> None:
+def test_other_errors_stay_what_they_are_under_a_timeout(asynchronous: bool) -> None:
     def draw(_: Any) -> str:
         raise TimeoutError
 
-    chain = make_chain(artifact, generator=draw, timeout=PATIENCE)
+    chain = make_chain(generator=draw, timeout=PATIENCE)
     with pytest.raises(DrawError, match="4 of 4 candidates could not be drawn"):
         asyncio.run(chain.ainvoke("x")) if asynchronous else chain.invoke("x")
 
 
-def test_one_chain_inside_another_does_not_stand_still(artifact: CalibrationArtifact) -> None:
-    inner = make_chain(artifact, max_concurrency=1).as_answer(text=True)
-    outer = make_chain(artifact, generator=inner, max_concurrency=1)
+def test_one_chain_inside_another_does_not_stand_still() -> None:
+    inner = make_chain(max_concurrency=1).as_answer(text=True)
+    outer = make_chain(generator=inner, max_concurrency=1)
     assert outer.invoke("x").answers == ("lima|0.1",)
     assert asyncio.run(outer.ainvoke("x")).answers == ("lima|0.1",)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-import pickle
 from typing import Any
 
 import pytest
@@ -18,7 +17,7 @@ from pydantic import SecretStr
 from langchain_cfc import CalibrationArtifact, CFCChatModel, CFCResult
 from langchain_cfc.errors import AbstentionError, CFCError, InputError, ServingError
 from langchain_cfc.runnable import Answer, OrElse
-from tests.calls import Invoke
+from tests.calls import Invoke, copies_of
 from tests.factories import make_chain
 from tests.fakes import TEXTS, N, RunRecorder, ScriptedModel, answer_of
 
@@ -40,28 +39,28 @@ def test_an_answer_is_a_message_with_its_decision(artifact: CalibrationArtifact,
     assert "quito" not in message.model_dump_json()
 
 
-def test_an_abstention_is_said_in_the_users_words(artifact: CalibrationArtifact, invoke: Invoke) -> None:
-    chain = make_chain(artifact, generator=ScriptedModel(texts=HOPELESS))
+def test_an_abstention_is_said_in_the_users_words(invoke: Invoke) -> None:
+    chain = make_chain(generator=ScriptedModel(texts=HOPELESS))
     message = invoke(chain.as_answer(abstain_message="No idea."), "x")
     assert message.text == "No idea."
     assert message.response_metadata["cfc"]["reason"] == "no_candidate_accepted"
     assert invoke(chain.as_answer(text=True), "x") == "I do not know."
 
 
-def test_an_answer_bears_the_usage_of_all_draws(artifact: CalibrationArtifact) -> None:
+def test_an_answer_bears_the_usage_of_all_draws() -> None:
     model = ScriptedModel(texts=TEXTS, usage={"input_tokens": 2, "output_tokens": 1, "total_tokens": 3})
-    message = make_chain(artifact, generator=model).as_answer().invoke("x")
+    message = make_chain(generator=model).as_answer().invoke("x")
     assert isinstance(message, AIMessage)
     assert message.usage_metadata is not None
     assert message.usage_metadata == message.response_metadata["cfc"]["usage"]
     assert message.usage_metadata["total_tokens"] == 3 * N
-    silent = make_chain(artifact).as_answer().invoke("x")
+    silent = make_chain().as_answer().invoke("x")
     assert isinstance(silent, AIMessage)
     assert silent.usage_metadata is None
 
 
-def test_a_message_holds_its_decision_in_a_few_hundred_bytes(artifact: CalibrationArtifact) -> None:
-    chain = make_chain(artifact)
+def test_a_message_holds_its_decision_in_a_few_hundred_bytes() -> None:
+    chain = make_chain()
     message = chain.as_answer().invoke("x")
     assert isinstance(message, AIMessage)
     assert len(json.dumps(message.response_metadata)) < 500
@@ -69,10 +68,8 @@ def test_a_message_holds_its_decision_in_a_few_hundred_bytes(artifact: Calibrati
     assert len(chain.guarantee_of(message).model_dump_json()) > 1500
 
 
-def test_the_guarantee_of_another_chains_message_is_not_made_up(
-    artifact: CalibrationArtifact, two_levels: CalibrationArtifact
-) -> None:
-    chain = make_chain(artifact)
+def test_the_guarantee_of_another_chains_message_is_not_made_up(two_levels: CalibrationArtifact) -> None:
+    chain = make_chain()
     message = make_chain(two_levels, alpha="0.5").as_answer().invoke("x")
     assert isinstance(message, AIMessage)
     with pytest.raises(InputError, match=f"answered under alpha = 0.5 of the artifact {two_levels.digest}"):
@@ -82,12 +79,12 @@ def test_the_guarantee_of_another_chains_message_is_not_made_up(
             chain.guarantee_of(other)
 
 
-def test_a_fallback_is_asked_only_on_abstention(artifact: CalibrationArtifact, invoke: Invoke) -> None:
+def test_a_fallback_is_asked_only_on_abstention(invoke: Invoke) -> None:
     asked: list[Any] = []
-    answers = make_chain(artifact).or_else(asked.append)
+    answers = make_chain().or_else(asked.append)
     assert invoke(answers, "x").best == "lima|0.1"
     assert asked == []
-    abstains = make_chain(artifact, generator=ScriptedModel(texts=HOPELESS))
+    abstains = make_chain(generator=ScriptedModel(texts=HOPELESS))
     escalated = abstains.or_else(lambda prompt: f"a person was asked: {prompt}")
     assert invoke(escalated, "where?") == "a person was asked: where?"
 
@@ -107,18 +104,16 @@ def test_a_stronger_chain_answers_under_its_own_artifact(
 @pytest.mark.parametrize(
     "said", ["a person's words", AIMessage("a person's words"), HumanMessage("a person's words")]
 )
-def test_what_a_fallback_says_claims_no_guarantee(
-    artifact: CalibrationArtifact, said: Any, invoke: Invoke
-) -> None:
-    chain = make_chain(artifact, generator=ScriptedModel(texts=HOPELESS)).or_else(lambda _: said)
+def test_what_a_fallback_says_claims_no_guarantee(said: Any, invoke: Invoke) -> None:
+    chain = make_chain(generator=ScriptedModel(texts=HOPELESS)).or_else(lambda _: said)
     message = invoke(chain.as_answer(), "x")
     assert isinstance(message, AIMessage)
     assert message.text == "a person's words"
     assert message.response_metadata["cfc"] == {"guarantee": None}
 
 
-def test_a_fallback_that_returns_nothing_is_no_answer(artifact: CalibrationArtifact, invoke: Invoke) -> None:
-    abstains = make_chain(artifact, generator=ScriptedModel(texts=HOPELESS))
+def test_a_fallback_that_returns_nothing_is_no_answer(invoke: Invoke) -> None:
+    abstains = make_chain(generator=ScriptedModel(texts=HOPELESS))
     notified: list[Any] = []
     for chain in (abstains.or_else(notified.append), abstains.or_else(notified.append).as_answer()):
         with pytest.raises(ServingError, match=r"fallback .* of or_else returned None, which is no answer"):
@@ -128,11 +123,9 @@ def test_a_fallback_that_returns_nothing_is_no_answer(artifact: CalibrationArtif
         Answer().to_message(None)
 
 
-def test_an_abstention_that_is_raised_triggers_fallbacks(
-    artifact: CalibrationArtifact, invoke: Invoke
-) -> None:
+def test_an_abstention_that_is_raised_triggers_fallbacks(invoke: Invoke) -> None:
     model = ScriptedModel(texts=HOPELESS)
-    raising = make_chain(artifact, generator=model, on_abstain="raise")
+    raising = make_chain(generator=model, on_abstain="raise")
     with pytest.raises(AbstentionError, match="abstained with the reason 'no_candidate_accepted'") as raised:
         invoke(raising, "where?")
     assert raised.value.result == invoke(raising.model_copy(update={"on_abstain": "return"}), "where?")
@@ -140,20 +133,20 @@ def test_an_abstention_that_is_raised_triggers_fallbacks(
     caught = raising.with_fallbacks([someone], exceptions_to_handle=(AbstentionError,))
     assert invoke(caught, "where?") == "asked: where?"
     # A result that is returned triggers none: that is what `or_else` is for, which takes both alike.
-    returning = make_chain(artifact, generator=model)
+    returning = make_chain(generator=model)
     assert not invoke(returning.with_fallbacks([someone]), "where?")
     for chain in (returning, raising):
         assert invoke(chain.or_else(someone), "where?") == "asked: where?"
-    answered = make_chain(artifact, on_abstain="raise").with_fallbacks([someone])
+    answered = make_chain(on_abstain="raise").with_fallbacks([someone])
     assert invoke(answered, "where?").best == "lima|0.1"
     # So does a chat model around it.
     facade = CFCChatModel(chain=raising).with_fallbacks([FakeListChatModel(responses=["Ada"])])
     assert invoke(facade, "where?").text == "Ada"
 
 
-def test_nothing_is_drawn_again_because_it_was_abstained(artifact: CalibrationArtifact) -> None:
+def test_nothing_is_drawn_again_because_it_was_abstained() -> None:
     model = ScriptedModel(texts=HOPELESS)
-    raising = make_chain(artifact, generator=model, on_abstain="raise")
+    raising = make_chain(generator=model, on_abstain="raise")
     for types in ((Exception,), (CFCError, OSError), (AbstentionError,)):
         with pytest.raises(InputError, match="this would draw again after an abstention"):
             raising.with_retry(retry_if_exception_type=types)
@@ -162,7 +155,7 @@ def test_nothing_is_drawn_again_because_it_was_abstained(artifact: CalibrationAr
     with pytest.raises(AbstentionError):
         raising.with_retry(retry_if_exception_type=(ServingError,)).invoke("x")
     assert len(model.drawn) == N
-    make_chain(artifact).with_retry().invoke("x")
+    make_chain().with_retry().invoke("x")
 
 
 def test_the_level_of_a_call_is_the_first_ones(two_levels: CalibrationArtifact) -> None:
@@ -172,9 +165,9 @@ def test_the_level_of_a_call_is_the_first_ones(two_levels: CalibrationArtifact) 
     assert chain.invoke("x", alpha=0.5) == "escalated"
 
 
-def test_runs_hang_under_their_names(artifact: CalibrationArtifact) -> None:
+def test_runs_hang_under_their_names() -> None:
     runs = RunRecorder()
-    chain = make_chain(artifact, generator=ScriptedModel(texts=HOPELESS)).or_else(
+    chain = make_chain(generator=ScriptedModel(texts=HOPELESS)).or_else(
         RunnableLambda(lambda _: "x", name="person")
     )
     chain.invoke("x", {"callbacks": [runs]})
@@ -182,10 +175,10 @@ def test_runs_hang_under_their_names(artifact: CalibrationArtifact) -> None:
     assert names == ["OrElse", "CFCRunnable", "person"]
 
 
-def test_sets_of_too_many_answers_are_withheld(artifact: CalibrationArtifact) -> None:
+def test_sets_of_too_many_answers_are_withheld() -> None:
     texts = ("a|0.1", "b|0.2", "c|0.3", "d|0.9")
     model = ScriptedModel(texts=texts)
-    result = make_chain(artifact, generator=model, max_answers=2).invoke("x")
+    result = make_chain(generator=model, max_answers=2).invoke("x")
     assert (result.abstained, result.reason, result.answers, result.best) == (
         True,
         "too_many_answers",
@@ -195,30 +188,30 @@ def test_sets_of_too_many_answers_are_withheld(artifact: CalibrationArtifact) ->
     # The full set is there for whoever shows it.
     assert [one.text for one in result.candidates if one.accepted] == list(texts[:3])
     assert "more distinct answers than may be returned" in result.explain()
-    allowed = make_chain(artifact, generator=model, max_answers=3).invoke("x")
+    allowed = make_chain(generator=model, max_answers=3).invoke("x")
     assert (allowed.reason, len(allowed.answers)) == ("answered", 3)
 
 
-def test_equal_answers_are_not_too_many(artifact: CalibrationArtifact) -> None:
-    chain = make_chain(artifact, answer=answer_of, max_answers=1)
+def test_equal_answers_are_not_too_many() -> None:
+    chain = make_chain(answer=answer_of, max_answers=1)
     assert chain.invoke("x").answers == ("lima",)
 
 
-def test_the_guarantee_says_what_withholding_costs(artifact: CalibrationArtifact) -> None:
-    stated = make_chain(artifact, max_answers=2).invoke("x").guarantee.not_promised
-    silent = make_chain(artifact).invoke("x").guarantee.not_promised
+def test_the_guarantee_says_what_withholding_costs() -> None:
+    stated = make_chain(max_answers=2).invoke("x").guarantee.not_promised
+    silent = make_chain().invoke("x").guarantee.not_promised
     assert [line for line in stated if line not in silent] == [line for line in stated if "withheld" in line]
     assert len(stated) == len(silent) + 1
 
 
 @pytest.mark.parametrize("wrong", [0, -1, 1.5])
-def test_the_most_answers_are_a_whole_number(artifact: CalibrationArtifact, wrong: Any) -> None:
+def test_the_most_answers_are_a_whole_number(wrong: Any) -> None:
     with pytest.raises(ValueError, match="max_answers"):
-        make_chain(artifact, max_answers=wrong)
+        make_chain(max_answers=wrong)
 
 
-def test_graphs_are_readable(artifact: CalibrationArtifact) -> None:
-    chain = make_chain(artifact)
+def test_graphs_are_readable() -> None:
+    chain = make_chain()
     names = [node.name for node in chain.get_graph().nodes.values()]
     assert names == ["CFCRunnableInput", "ScriptedModel", "verify", "CFCRunnable", "CFCResult"]
     assert "4" in chain.get_graph().draw_mermaid()
@@ -227,23 +220,23 @@ def test_graphs_are_readable(artifact: CalibrationArtifact) -> None:
     assert "abstained" in graph.draw_mermaid()
 
 
-def test_copies_and_pickles_answer_alike(artifact: CalibrationArtifact) -> None:
-    chain = make_chain(artifact, generator=FakeListChatModel(responses=["lima|0.1"])).or_else(answer_of)
-    for one in (copy.copy(chain), copy.deepcopy(chain), pickle.loads(pickle.dumps(chain))):  # noqa: S301 - its own
+def test_copies_and_pickles_answer_alike() -> None:
+    chain = make_chain(generator=FakeListChatModel(responses=["lima|0.1"])).or_else(answer_of)
+    for one in (copy.copy(chain), *copies_of(chain)):
         assert isinstance(one, OrElse)
         assert isinstance(one.invoke("x"), CFCResult)
         assert one.invoke("x") == chain.invoke("x")
 
 
-def test_what_is_written_of_a_chain_holds_no_numbers_of_its_artifact(artifact: CalibrationArtifact) -> None:
+def test_what_is_written_of_a_chain_holds_no_numbers_of_its_artifact() -> None:
     # LangChain writes what it cannot load again as its repr: short, and without prompts.
-    chain = make_chain(artifact, generator=FakeListChatModel(responses=["lima|0.1"]))
+    chain = make_chain(generator=FakeListChatModel(responses=["lima|0.1"]))
     assert len(dumps(chain)) < 1000
 
 
-def test_what_is_written_of_a_chain_holds_no_key(artifact: CalibrationArtifact) -> None:
+def test_what_is_written_of_a_chain_holds_no_key() -> None:
     model = ChatOpenAI(model="gpt-4o-mini", api_key=SecretStr("sk-very-secret"))
-    chain = make_chain(artifact, generator=model)
+    chain = make_chain(generator=model)
     for written in (
         dumps(chain),
         repr(chain),

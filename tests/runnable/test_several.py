@@ -126,6 +126,6 @@ def test_verifiers_that_the_artifact_does_not_combine_are_refused(
         chain(combined, verifier=verifier)
 
 
-def test_several_verifiers_need_an_artifact_that_combines_them(artifact: CalibrationArtifact) -> None:
+def test_several_verifiers_need_an_artifact_that_combines_them() -> None:
     with pytest.raises(FingerprintError, match=r"takes one, but verifier= holds several verifiers \(a, b\)"):
-        make_chain(artifact, verifier={"a": hint, "b": noise})
+        make_chain(verifier={"a": hint, "b": noise})

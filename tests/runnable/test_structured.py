@@ -60,10 +60,8 @@ def by_town(_: Any, candidates: list[DrawnCandidate]) -> list[float]:
     return [0.1 if "Lima" in one.text else 0.9 for one in candidates]
 
 
-def test_tool_calls_are_candidates_and_equal_ones_are_one_answer(
-    artifact: CalibrationArtifact, invoke: Invoke
-) -> None:
-    chain = make_chain(artifact, generator=MessageModel(messages=CALLS), verifier=by_town)
+def test_tool_calls_are_candidates_and_equal_ones_are_one_answer(invoke: Invoke) -> None:
+    chain = make_chain(generator=MessageModel(messages=CALLS), verifier=by_town)
     result = invoke(chain, "x")
     expected = {"content": "", "tool_calls": [{"name": "look_up", "args": {"town": "Lima"}}]}
     assert [json.loads(answer) for answer in result.answers] == [expected]
@@ -71,8 +69,8 @@ def test_tool_calls_are_candidates_and_equal_ones_are_one_answer(
     assert CFCResult.model_validate_json(result.model_dump_json()) == result
 
 
-def test_a_call_is_told_apart_as_its_record_is(artifact: CalibrationArtifact) -> None:
-    result = make_chain(artifact, generator=MessageModel(messages=CALLS), verifier=by_town).invoke("x")
+def test_a_call_is_told_apart_as_its_record_is() -> None:
+    result = make_chain(generator=MessageModel(messages=CALLS), verifier=by_town).invoke("x")
     record = Candidate(message=result.candidates[0].data, score=0.1, correct=True)
     assert record.answer_key == result.best
 
@@ -92,8 +90,8 @@ def test_a_chosen_equality_makes_different_calls_one_answer(invoke: Invoke) -> N
     assert invoke(chain, "x").answers == ("look_up", "none")
 
 
-def test_the_best_call_can_be_made(artifact: CalibrationArtifact, invoke: Invoke) -> None:
-    chain = make_chain(artifact, generator=MessageModel(messages=CALLS), verifier=by_town)
+def test_the_best_call_can_be_made(invoke: Invoke) -> None:
+    chain = make_chain(generator=MessageModel(messages=CALLS), verifier=by_town)
     message = invoke(chain, "x").to_message("no")
     (made,) = message.tool_calls
     assert (made["name"], made["args"]) == ("look_up", {"town": "Lima"})
@@ -101,10 +99,10 @@ def test_the_best_call_can_be_made(artifact: CalibrationArtifact, invoke: Invoke
     assert made["id"] != invoke(chain, "x").to_message("no").tool_calls[0]["id"]
 
 
-def test_a_best_call_that_cannot_be_read_is_said_as_it_was_accepted(artifact: CalibrationArtifact) -> None:
+def test_a_best_call_that_cannot_be_read_is_said_as_it_was_accepted() -> None:
     unread = invalid_tool_call(name="look_up", args="{Lima", id="call-0", error=None)
     unreadable = AIMessage("", invalid_tool_calls=[unread])
-    chain = make_chain(artifact, generator=MessageModel(messages=[unreadable, *CALLS[1:]]), verifier=by_town)
+    chain = make_chain(generator=MessageModel(messages=[unreadable, *CALLS[1:]]), verifier=by_town)
     message = chain.invoke("x").to_message("no")
     assert message.tool_calls == []
     (made,) = message.invalid_tool_calls
@@ -118,8 +116,8 @@ class Town(BaseModel):
     people: int
 
 
-def test_structured_output_is_a_candidate(artifact: CalibrationArtifact, invoke: Invoke) -> None:
-    chain = make_chain(artifact, generator=lambda _: Town(name="Lima", people=10), verifier=by_town)
+def test_structured_output_is_a_candidate(invoke: Invoke) -> None:
+    chain = make_chain(generator=lambda _: Town(name="Lima", people=10), verifier=by_town)
     result = invoke(chain, "x")
     assert result.candidates[0].data == {"name": "Lima", "people": 10}
     assert result.best is not None
@@ -178,9 +176,9 @@ def test_the_model_calibrated_is_not_told_of(calibrated: str | None, invoke: Inv
     assert invoke(served_by("gpt-1", calibrated), "x").models == ("gpt-1",)
 
 
-def test_a_parser_does_not_hide_who_answered(artifact: CalibrationArtifact, invoke: Invoke) -> None:
+def test_a_parser_does_not_hide_who_answered(invoke: Invoke) -> None:
     generator = answering_as("gpt-1") | RunnableLambda(lambda message: str(message.text))
-    assert invoke(make_chain(artifact, generator=generator), "x").models == ("gpt-1",)
+    assert invoke(make_chain(generator=generator), "x").models == ("gpt-1",)
 
 
 class Events(BaseCallbackHandler):
@@ -194,9 +192,9 @@ class Events(BaseCallbackHandler):
         self.seen.append((name, data))
 
 
-def test_progress_is_told_and_tells_no_text(artifact: CalibrationArtifact, invoke: Invoke) -> None:
+def test_progress_is_told_and_tells_no_text(invoke: Invoke) -> None:
     events = Events()
-    invoke(make_chain(artifact), "x", config={"callbacks": [events]})
+    invoke(make_chain(), "x", config={"callbacks": [events]})
     names = [name for name, _ in events.seen]
     assert names == ["cfc:drawn"] * N + ["cfc:scored", "cfc:decided"]
     assert sorted(data["slot"] for name, data in events.seen if name == "cfc:drawn") == list(range(N))
@@ -205,9 +203,9 @@ def test_progress_is_told_and_tells_no_text(artifact: CalibrationArtifact, invok
     assert "quito" not in repr(events.seen)
 
 
-def test_progress_is_an_event_of_the_stream(artifact: CalibrationArtifact) -> None:
+def test_progress_is_an_event_of_the_stream() -> None:
     async def events() -> list[Any]:
-        return [event async for event in make_chain(artifact).astream_events("x", version="v2")]
+        return [event async for event in make_chain().astream_events("x", version="v2")]
 
     custom = [event for event in asyncio.run(events()) if event["event"] == "on_custom_event"]
     assert [event["name"] for event in custom] == ["cfc:drawn"] * N + ["cfc:scored", "cfc:decided"]
@@ -223,10 +221,8 @@ class Agent(Runnable[Any, Any]):
         return self._model.invoke(input, config, **kwargs)
 
 
-def test_a_model_that_streams_all_the_same_is_told_of_once(
-    artifact: CalibrationArtifact, invoke: Invoke
-) -> None:
-    chain = make_chain(artifact, generator=Agent(StreamingModel(texts=TEXTS)))
+def test_a_model_that_streams_all_the_same_is_told_of_once(invoke: Invoke) -> None:
+    chain = make_chain(generator=Agent(StreamingModel(texts=TEXTS)))
     config = {"callbacks": [TokenListener()]}
     with pytest.warns(SamplingWarning, match="a model streamed while it drew") as told:
         assert [invoke(chain, "x", config=config).best for _ in range(2)] == ["lima|0.1"] * 2

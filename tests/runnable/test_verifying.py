@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from langchain_core.runnables import RunnableLambda
 
-from langchain_cfc import CalibrationArtifact
 from langchain_cfc.errors import VerifierError
 from langchain_cfc.sampling import DrawnCandidate
 from tests.calls import Invoke
@@ -65,19 +64,17 @@ def as_runnable(returned: Any) -> Any:
 
 @pytest.mark.parametrize("kind", [as_function, as_runnable])
 @pytest.mark.parametrize("name", NO_SCORES)
-def test_what_is_no_score_is_refused(
-    artifact: CalibrationArtifact, name: str, kind: Callable[[Any], Any], invoke: Invoke
-) -> None:
+def test_what_is_no_score_is_refused(name: str, kind: Callable[[Any], Any], invoke: Invoke) -> None:
     returned, found = NO_SCORES[name]
     with pytest.raises(VerifierError, match=found):
-        invoke(make_chain(artifact, verifier=kind(returned)), "x")
+        invoke(make_chain(verifier=kind(returned)), "x")
 
 
 @pytest.mark.parametrize("name", NO_SCORES)
-def test_what_is_no_score_is_refused_from_an_async_verifier(artifact: CalibrationArtifact, name: str) -> None:
+def test_what_is_no_score_is_refused_from_an_async_verifier(name: str) -> None:
     returned, found = NO_SCORES[name]
     with pytest.raises(VerifierError, match=found):
-        asyncio.run(make_chain(artifact, verifier=as_async(returned)).ainvoke("x"))
+        asyncio.run(make_chain(verifier=as_async(returned)).ainvoke("x"))
 
 
 @pytest.mark.parametrize(
@@ -90,72 +87,66 @@ def test_what_is_no_score_is_refused_from_an_async_verifier(artifact: Calibratio
         [[0.3], [0.9], [0.1], [0.8]],
     ],
 )
-def test_every_sequence_of_numbers_will_do(
-    artifact: CalibrationArtifact, scores: Any, invoke: Invoke
-) -> None:
+def test_every_sequence_of_numbers_will_do(scores: Any, invoke: Invoke) -> None:
     if isinstance(scores, list) and isinstance(scores[0], list):
         scores = np.array(scores)  # one column, as models predict
-    result = invoke(make_chain(artifact, verifier=as_function(scores)), "x")
+    result = invoke(make_chain(verifier=as_function(scores)), "x")
     assert [one.score for one in result.candidates] == [0.3, 0.9, 0.1, 0.8]
 
 
-def test_the_ends_of_the_interval_are_scores(artifact: CalibrationArtifact, invoke: Invoke) -> None:
-    result = invoke(make_chain(artifact, verifier=as_function([0, 1, 0.0, 1.0])), "x")
+def test_the_ends_of_the_interval_are_scores(invoke: Invoke) -> None:
+    result = invoke(make_chain(verifier=as_function([0, 1, 0.0, 1.0])), "x")
     assert [one.accepted for one in result.candidates] == [True, False, True, False]
 
 
-def test_scores_may_be_yielded(artifact: CalibrationArtifact, invoke: Invoke) -> None:
+def test_scores_may_be_yielded(invoke: Invoke) -> None:
     def judge(prompt: Any, candidates: list[DrawnCandidate]) -> Iterator[float]:
         yield from verify(prompt, candidates)
 
-    result = invoke(make_chain(artifact, verifier=judge), "x")
+    result = invoke(make_chain(verifier=judge), "x")
     assert [one.score for one in result.candidates] == [0.3, 0.9, 0.1, 0.8]
 
 
-def test_a_failure_while_scores_are_yielded_is_the_verifiers(
-    artifact: CalibrationArtifact, invoke: Invoke
-) -> None:
+def test_a_failure_while_scores_are_yielded_is_the_verifiers(invoke: Invoke) -> None:
     def judge(_: Any, candidates: list[DrawnCandidate]) -> Iterator[float]:
         yield 1.0 / len(candidates)
         yield 1.0 / 0.0
 
     with pytest.raises(VerifierError, match="ZeroDivisionError") as failure:
-        invoke(make_chain(artifact, verifier=judge), "x")
+        invoke(make_chain(verifier=judge), "x")
     assert isinstance(failure.value.__cause__, ZeroDivisionError)
 
 
 @pytest.mark.parametrize("runnable", [False, True])
-def test_a_verifier_that_raises_fails_the_prompt(
-    artifact: CalibrationArtifact, runnable: bool, invoke: Invoke
-) -> None:
+def test_a_verifier_that_raises_fails_the_prompt(runnable: bool, invoke: Invoke) -> None:
     def judge(*_: Any) -> Any:
         msg = "the judge is out"
         raise LookupError(msg)
 
     verifier = RunnableLambda(judge) if runnable else judge
     with pytest.raises(VerifierError, match="the verifier failed with LookupError: the judge is out") as e:
-        invoke(make_chain(artifact, verifier=verifier), "x")
+        invoke(make_chain(verifier=verifier), "x")
     assert isinstance(e.value.__cause__, LookupError)
 
 
-def test_an_async_verifier_that_raises_fails_the_prompt(artifact: CalibrationArtifact) -> None:
+def test_an_async_verifier_that_raises_fails_the_prompt() -> None:
     async def judge(_: Any, __: list[DrawnCandidate]) -> list[float]:
         msg = "the judge is out"
         raise LookupError(msg)
 
     with pytest.raises(VerifierError, match="the verifier failed with LookupError: the judge is out") as e:
-        asyncio.run(make_chain(artifact, verifier=judge).ainvoke("x"))
+        asyncio.run(make_chain(verifier=judge).ainvoke("x"))
     assert isinstance(e.value.__cause__, LookupError)
 
 
-def test_a_verifiers_own_typed_error_passes_as_it_is(artifact: CalibrationArtifact, invoke: Invoke) -> None:
+def test_a_verifiers_own_typed_error_passes_as_it_is(invoke: Invoke) -> None:
     own = VerifierError("candidate 2 is in a language that I do not read")
 
     def judge(_: Any, __: list[DrawnCandidate]) -> list[float]:
         raise own
 
     with pytest.raises(VerifierError) as failure:
-        invoke(make_chain(artifact, verifier=judge), "x")
+        invoke(make_chain(verifier=judge), "x")
     assert failure.value is own
     assert failure.value.__cause__ is None
 
@@ -173,44 +164,36 @@ async def averify_mapping(given: dict[str, Any]) -> list[float]:
         (RunnableLambda(averify_mapping), "ainvoke"),
     ],
 )
-def test_an_async_verifier_is_awaited_and_refused_under_invoke(
-    artifact: CalibrationArtifact, verifier: Any, message: str
-) -> None:
-    chain = make_chain(artifact, verifier=verifier)
+def test_an_async_verifier_is_awaited_and_refused_under_invoke(verifier: Any, message: str) -> None:
+    chain = make_chain(verifier=verifier)
     with pytest.raises(VerifierError, match=message):
         chain.invoke("x")
     assert asyncio.run(chain.ainvoke("x")).best == "lima|0.1"
 
 
-def test_the_verifier_sees_the_prompt_and_all_candidates_in_draw_order(
-    artifact: CalibrationArtifact, invoke: Invoke
-) -> None:
+def test_the_verifier_sees_the_prompt_and_all_candidates_in_draw_order(invoke: Invoke) -> None:
     seen: list[tuple[Any, list[str], bool]] = []
 
     def judge(prompt: Any, candidates: list[DrawnCandidate]) -> list[float]:
         seen.append((prompt, [one.text for one in candidates], all(one.message for one in candidates)))
         return verify(prompt, candidates)
 
-    invoke(make_chain(artifact, verifier=judge), "where?")
+    invoke(make_chain(verifier=judge), "where?")
     assert seen == [("where?", list(TEXTS), True)]
 
 
-def test_a_runnable_verifier_gets_the_same_as_a_mapping(
-    artifact: CalibrationArtifact, invoke: Invoke
-) -> None:
+def test_a_runnable_verifier_gets_the_same_as_a_mapping(invoke: Invoke) -> None:
     seen: list[Any] = []
 
     def judge(given: dict[str, Any]) -> list[float]:
         seen.append((sorted(given), given["prompt"], len(given["candidates"])))
         return verify(given["prompt"], given["candidates"])
 
-    invoke(make_chain(artifact, verifier=RunnableLambda(judge)), "where?")
+    invoke(make_chain(verifier=RunnableLambda(judge)), "where?")
     assert seen == [(["candidates", "prompt"], "where?", N)]
 
 
 @pytest.mark.parametrize("verifier", [None, 0.5, "gpt", [verify]])
-def test_what_cannot_be_called_is_refused_before_anything_is_drawn(
-    artifact: CalibrationArtifact, verifier: Any
-) -> None:
+def test_what_cannot_be_called_is_refused_before_anything_is_drawn(verifier: Any) -> None:
     with pytest.raises(VerifierError, match=f"got a {type(verifier).__name__} as verifier"):
-        make_chain(artifact, verifier=verifier)
+        make_chain(verifier=verifier)

@@ -38,7 +38,6 @@ def script() -> Script:
 @pytest.fixture
 def base_url(script: Script, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The address of the server, which is also where a client without one of its own turns to."""
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     with serving(script) as url:
         monkeypatch.setenv("OPENAI_BASE_URL", url)
         monkeypatch.setenv("OPENAI_API_KEY", "none")

@@ -209,12 +209,8 @@ HELD: dict[str, Callable[[NumberedModel], Any]] = {
 
 
 @pytest.mark.parametrize("held", HELD)
-def test_no_piece_of_a_candidate_is_in_the_events(
-    artifact: CalibrationArtifact, sampling: Any, held: str
-) -> None:
-    chain = make_chain(
-        artifact, generator=HELD[held](NumberedStreamingModel()), verifier=verify, sampling=sampling
-    )
+def test_no_piece_of_a_candidate_is_in_the_events(sampling: Any, held: str) -> None:
+    chain = make_chain(generator=HELD[held](NumberedStreamingModel()), verifier=verify, sampling=sampling)
     assert asyncio.run(streamed(chain)) == []
 
 
@@ -270,12 +266,8 @@ def best(result: CFCResult) -> str:
 
 @both_graphs
 @pytest.mark.parametrize("held", HELD)
-def test_a_graph_that_streams_messages_shows_no_candidate(
-    artifact: CalibrationArtifact, run: Run, sampling: Any, held: str
-) -> None:
-    chain = make_chain(
-        artifact, generator=HELD[held](NumberedStreamingModel()), verifier=verify, sampling=sampling
-    )
+def test_a_graph_that_streams_messages_shows_no_candidate(run: Run, sampling: Any, held: str) -> None:
+    chain = make_chain(generator=HELD[held](NumberedStreamingModel()), verifier=verify, sampling=sampling)
     graph = graph_of(chain, best)
     assert run(graph, "messages") == []
     # Nor is a rejected one in anything else that the graph gives away.
@@ -295,10 +287,10 @@ def test_a_graph_shows_what_a_model_on_its_own_says(run: Run) -> None:
 
 @both_graphs
 def test_a_graph_with_a_real_client_shows_no_candidate(
-    artifact: CalibrationArtifact, run: Run, chat_model: MakeModel, script: Script
+    run: Run, chat_model: MakeModel, script: Script
 ) -> None:
     loud = chat_model(streaming=True)
-    graph = graph_of(make_chain(artifact, generator=loud, verifier=verify), best)
+    graph = graph_of(make_chain(generator=loud, verifier=verify), best)
     assert run(graph, "messages") == []
     assert len(script.requests) == N
     assert not any(request.get("stream") for request in script.requests)

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-import pytest
 from langchain_core.callbacks import CallbackManagerForLLMRun
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage
@@ -63,8 +62,7 @@ def judging(
 ) -> Iterator[tuple[Script, Callable[..., ChatOpenAI]]]:
     """A server that judges, and a function that makes clients of it."""
     script = Script(Judgements(answers), **facts)
-    with serving(script) as url, pytest.MonkeyPatch.context() as patch:
-        patch.setenv("NO_PROXY", "127.0.0.1")
+    with serving(script) as url:
 
         def make(**settings: Any) -> ChatOpenAI:
             client = {

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import copy
 import math
-import pickle
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -25,7 +23,7 @@ from langchain_cfc.errors import InputError, VerifierError
 from langchain_cfc.execution import CallLimits, ConcurrencyLimiter, apply_limits
 from langchain_cfc.fingerprints import compute_fingerprint
 from langchain_cfc.verifiers.embedding_similarity import EmbeddingSimilarity
-from tests.calls import Invoke, invoke_async, invoke_sync
+from tests.calls import Invoke, copies_of, invoke_async, invoke_sync
 from tests.factories import verifier_input
 from tests.serving.openai_server import Script, serving
 
@@ -254,8 +252,7 @@ def test_only_embeddings_are_taken() -> None:
 
 
 @pytest.fixture
-def base_url(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+def base_url() -> Iterator[str]:
     with serving(Script({})) as url:
         yield url
 
@@ -297,5 +294,5 @@ def test_it_says_what_it_is() -> None:
 def test_copies_score_alike() -> None:
     verifier = EmbeddingSimilarity(DeterministicFakeEmbedding(size=8))
     asked = verifier_input("east", "north", "west")
-    for copied in (copy.deepcopy(verifier), pickle.loads(pickle.dumps(verifier))):  # noqa: S301 - our own bytes
+    for copied in copies_of(verifier):
         assert invoke_sync(copied, asked) == invoke_sync(verifier, asked)

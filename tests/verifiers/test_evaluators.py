@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import copy
 import json
 import math
-import pickle
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -30,7 +28,7 @@ from langchain_cfc.execution import CallLimits, ConcurrencyLimiter, apply_limits
 from langchain_cfc.fingerprints import compare_fingerprints, compute_fingerprint
 from langchain_cfc.verifiers import BaseVerifier
 from langchain_cfc.verifiers.evaluators import from_evaluator
-from tests.calls import Invoke, invoke_async, invoke_sync
+from tests.calls import Invoke, copies_of, invoke_async, invoke_sync
 from tests.factories import verifier_input
 from tests.serving.openai_bodies import Answer
 from tests.serving.openai_server import Fault, Script, serving
@@ -87,8 +85,7 @@ def script() -> Script:
 
 
 @pytest.fixture
-def judge(script: Script, monkeypatch: pytest.MonkeyPatch) -> Iterator[ChatOpenAI]:
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+def judge(script: Script) -> Iterator[ChatOpenAI]:
     with serving(script) as url:
         yield ChatOpenAI(
             model="recorded", base_url=url, api_key=SecretStr("none"), max_retries=0, disable_streaming=True
@@ -405,5 +402,5 @@ def test_it_says_what_it_is() -> None:
     "verifier", [from_evaluator(Held()), from_evaluator(exact_match, arguments=reference)]
 )
 def test_copies_score_alike(verifier: BaseVerifier) -> None:
-    for copied in (copy.deepcopy(verifier), pickle.loads(pickle.dumps(verifier))):  # noqa: S301 - our own bytes
+    for copied in copies_of(verifier):
         assert invoke_sync(copied, GIVEN) == invoke_sync(verifier, GIVEN)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import copy
-import pickle
 import threading
 from typing import Any
 
@@ -20,6 +18,7 @@ from langchain_cfc.fingerprints import compute_fingerprint
 from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc.verifiers import VerifierInput, pointwise
 from langchain_cfc.verifiers.base import check_scores
+from tests.calls import copies_of
 
 GIVEN = VerifierInput(
     prompt="where?", candidates=[DrawnCandidate("lima"), DrawnCandidate("quito"), DrawnCandidate("lima")]
@@ -170,5 +169,5 @@ def test_what_its_judge_says_of_itself_is_its_own_fingerprint() -> None:
 
 
 def test_it_can_be_copied_and_pickled() -> None:
-    for verifier in (copy.deepcopy(pointwise(judge)), pickle.loads(pickle.dumps(pointwise(judge)))):  # noqa: S301 - its own
+    for verifier in copies_of(pointwise(judge)):
         assert verifier.invoke(GIVEN) == EXPECTED

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import copy
 import math
-import pickle
 import socket
 import threading
 import traceback
@@ -25,7 +23,7 @@ from langchain_cfc.errors import InputError, VerifierError
 from langchain_cfc.execution import CallLimits, ConcurrencyLimiter, apply_limits
 from langchain_cfc.fingerprints import compare_fingerprints, compute_fingerprint
 from langchain_cfc.verifiers.reward_model import RewardModel, _logistic
-from tests.calls import Invoke, invoke_sync
+from tests.calls import Invoke, copies_of, invoke_sync
 from tests.factories import verifier_input
 from tests.serving.openai_server import Fault, Script, serving
 
@@ -42,8 +40,7 @@ def script() -> Script:
 
 
 @pytest.fixture
-def base_url(script: Script, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+def base_url(script: Script) -> Iterator[str]:
     with serving(script) as url:
         yield url
 
@@ -132,8 +129,7 @@ def test_a_silent_server_is_not_waited_for(invoke: Invoke, base_url: str, script
         invoke(RewardModel(base_url, "judge", timeout=0.1), verifier_input("sure?", "yes"))
 
 
-def test_a_server_that_is_not_there(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+def test_a_server_that_is_not_there(invoke: Invoke) -> None:
     with socket.socket() as taken:
         # Bound and not listening: nobody else gets the port meanwhile.
         taken.bind(("127.0.0.1", 0))
@@ -175,8 +171,7 @@ class Scripted:
 
 
 @pytest.fixture
-def scripted(monkeypatch: pytest.MonkeyPatch) -> Iterator[Scripted]:
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+def scripted() -> Iterator[Scripted]:
     told = Scripted()
     with ThreadingHTTPServer(("127.0.0.1", 0), told.handler()) as server:
         told.url = f"http://127.0.0.1:{server.server_port}"
@@ -305,5 +300,5 @@ def test_it_says_what_it_is() -> None:
 
 def test_copies_score_alike(base_url: str) -> None:
     verifier = RewardModel(base_url, "judge", api_key=SECRET, scale=3.0)
-    for copied in (copy.deepcopy(verifier), pickle.loads(pickle.dumps(verifier))):  # noqa: S301 - our own bytes
+    for copied in copies_of(verifier):
         assert invoke_sync(copied, CAPITAL) == invoke_sync(verifier, CAPITAL)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import copy
-import pickle
 import threading
 from itertools import permutations
 from typing import Any
@@ -24,7 +22,7 @@ from langchain_cfc.fingerprints import compare_fingerprints, compute_fingerprint
 from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc.verifiers import VerifierInput
 from langchain_cfc.verifiers.self_consistency import SelfConsistency, group_connected, normalise_answer
-from tests.calls import Invoke, invoke_async, invoke_sync
+from tests.calls import Invoke, copies_of, invoke_async, invoke_sync
 from tests.verifiers import recorded
 
 
@@ -295,7 +293,7 @@ def test_no_id_vouches_for_a_part_that_says_nothing() -> None:
 @pytest.mark.parametrize("verifier", [SelfConsistency(), SelfConsistency(last_word, equivalent=same_initial)])
 def test_copies_score_alike(verifier: SelfConsistency) -> None:
     asked = drawn("it is lima", "leon", "quito")
-    for copied in (copy.deepcopy(verifier), pickle.loads(pickle.dumps(verifier))):  # noqa: S301 - our own bytes
+    for copied in copies_of(verifier):
         assert invoke_sync(copied, asked) == invoke_sync(verifier, asked)
         assert copied.fingerprint == verifier.fingerprint
 

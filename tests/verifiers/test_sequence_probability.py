@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import copy
 import math
-import pickle
 from typing import Any
 
 import numpy as np
@@ -17,6 +15,7 @@ from langchain_cfc.execution import CallLimits, ConcurrencyLimiter, apply_limits
 from langchain_cfc.fingerprints import compute_fingerprint
 from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc.verifiers import SequenceProbability, VerifierInput
+from tests.calls import copies_of
 from tests.verifiers import recorded
 
 
@@ -117,7 +116,7 @@ def test_it_says_what_it_is() -> None:
 
 def test_copies_score_alike() -> None:
     verifier = SequenceProbability(per_token=True)
-    for copied in (copy.deepcopy(verifier), pickle.loads(pickle.dumps(verifier))):  # noqa: S301 - our own bytes
+    for copied in copies_of(verifier):
         assert copied.invoke(given(drawn(-1.0, -2.0))) == verifier.invoke(given(drawn(-1.0, -2.0)))
 
 
