@@ -10,6 +10,9 @@ from typing import Any, TypeAlias, TypeVar
 
 from langchain_core.runnables import Runnable
 
+from langchain_cfc.labelers import BaseLabeler
+from tests.factories import labeler_input
+
 T = TypeVar("T")
 Invoke: TypeAlias = Callable[..., Any]
 
@@ -27,3 +30,9 @@ def invoke_async(runnable: Runnable[Any, Any], *args: Any, **kwargs: Any) -> Any
 def copies_of(thing: T) -> tuple[T, T]:
     """Return a deep copy and a copy through pickle, in which parts may behave differently."""
     return copy.deepcopy(thing), pickle.loads(pickle.dumps(thing))  # noqa: S301 - our own bytes
+
+
+def is_correct(labeler: BaseLabeler, reference: Any, text: str) -> bool:
+    """Return how one candidate is labelled."""
+    [label] = labeler.invoke(labeler_input(reference, text))
+    return label

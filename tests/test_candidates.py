@@ -81,28 +81,28 @@ def test_two_slots_have_one_code_exactly_if_they_have_one_answer(answers: list[l
         assert all(own[slot] == row.index(row[slot]) for slot in range(4))
 
 
-def labelled() -> LabelledBatch:
+def make_labelled() -> LabelledBatch:
     draws = CandidateBatch.of(SCORES, ANSWERS, [{"topic": "x"}, {"topic": "y"}])
     correct = np.array([[True, False, True], [False, False, True]])
     return LabelledBatch(draws, correct, ("p", "q"), ("c", None))
 
 
 def test_some_of_the_prompts_are_taken_with_all_that_is_theirs() -> None:
-    taken = labelled().take(np.array([1, 0, 1]))
+    taken = make_labelled().take(np.array([1, 0, 1]))
     assert (taken.ids, taken.clusters) == (("q", "p", "q"), (None, "c", None))
-    np.testing.assert_array_equal(taken.correct, labelled().correct[[1, 0, 1]])
+    np.testing.assert_array_equal(taken.correct, make_labelled().correct[[1, 0, 1]])
     np.testing.assert_array_equal(taken.draws.scores, np.array(SCORES)[[1, 0, 1]])
     assert taken.draws.answer_codes is not None
     assert taken.draws.lengths is not None
     np.testing.assert_array_equal(taken.draws.answer_codes, [[0, 0, 2], [0, 1, 0], [0, 0, 2]])
     np.testing.assert_array_equal(taken.draws.lengths, [[0, 0, 1], [1, 2, 1], [0, 0, 1]])
     assert taken.draws.metadata == ({"topic": "y"}, {"topic": "x"}, {"topic": "y"})
-    assert len(labelled().take(np.array([], dtype=np.int64))) == 0
+    assert len(make_labelled().take(np.array([], dtype=np.int64))) == 0
     assert CandidateBatch.of(SCORES).take(np.array([0])).answer_codes is None
 
 
 def test_weights_go_with_their_prompts() -> None:
-    given: dict[str, Any] = {"scores": SCORES, "correct": labelled().correct, "answers": ANSWERS}
+    given: dict[str, Any] = {"scores": SCORES, "correct": make_labelled().correct, "answers": ANSWERS}
     weighted = LabelledBatch.of(["p", "q"], weights=[0.5, 1.0], **given)
     other = LabelledBatch.of(["r", "s"], **given)
     assert other.weights is None
@@ -131,7 +131,7 @@ def test_weights_go_with_their_prompts() -> None:
 
 @pytest.mark.parametrize("part", ["correct", "ids", "clusters"])
 def test_labels_that_do_not_fit_the_draws_are_refused(part: str) -> None:
-    whole = labelled()
+    whole = make_labelled()
     parts: dict[str, Any] = {"correct": whole.correct, "ids": whole.ids, "clusters": whole.clusters}
     parts[part] = parts[part][:1]
     with pytest.raises(InputError, match="as many entries as the candidates"):

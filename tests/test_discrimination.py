@@ -21,7 +21,7 @@ from langchain_cfc.scoring import Discrimination, compute_auroc
 FALSE_ALARM = 1e-6
 
 
-def found(scores: FloatArray, correct: BoolArray, confidence: float = 0.95) -> Discrimination:
+def compute_found(scores: FloatArray, correct: BoolArray, confidence: float = 0.95) -> Discrimination:
     result = compute_auroc(scores, correct, confidence)
     assert result is not None
     return result
@@ -61,7 +61,7 @@ def test_auroc_and_interval_are_those_of_the_formula_over_all_pairs(seed: int, d
     deviation = math.sqrt(s10 / m + s01 / w + 2 * s11 / (m * w))
     half = NormalDist().inv_cdf(0.95) * deviation / (auroc * (1 - auroc))
     ends = [1 / (1 + math.exp(-math.log(auroc / (1 - auroc)) - sign * half)) for sign in (-1, 1)]
-    result = found(scores, correct, 0.9)
+    result = compute_found(scores, correct, 0.9)
     assert result.auroc == auroc
     assert (result.low, result.high) == pytest.approx((ends[0], ends[1]), rel=1e-9)
     assert (result.n_correct, result.n_wrong, result.n_prompts, result.confidence) == (m, w, 60, 0.9)
@@ -69,9 +69,9 @@ def test_auroc_and_interval_are_those_of_the_formula_over_all_pairs(seed: int, d
 
 def test_only_the_order_of_scores_counts_and_the_kinds_mirror_each_other() -> None:
     scores, correct = some(0, 40, 5, 1)
-    result = found(scores, correct)
-    assert found(np.exp(3.0 * scores), correct) == result
-    for other in (found(-scores, correct), found(scores, ~correct)):
+    result = compute_found(scores, correct)
+    assert compute_found(np.exp(3.0 * scores), correct) == result
+    for other in (compute_found(-scores, correct), compute_found(scores, ~correct)):
         assert other.auroc == pytest.approx(1.0 - result.auroc, abs=1e-15)
         assert (other.low, other.high) == pytest.approx((1.0 - result.high, 1.0 - result.low), abs=1e-12)
 
@@ -80,7 +80,7 @@ def test_a_million_candidates_are_ranked_not_paired() -> None:
     # 2.5e11 pairs would take minutes; the AUROC of a known law comes out.
     rng = np.random.default_rng(0)
     correct = rng.random((100_000, 10)) < 0.5
-    result = found(rng.normal(size=correct.shape) - correct, correct)
+    result = compute_found(rng.normal(size=correct.shape) - correct, correct)
     truth = stats.norm.cdf(1 / math.sqrt(2))
     # Independent candidates: the variance is at most A (1 - A) / min(m, w) (Birnbaum and Klose 1957).
     bound = math.sqrt(truth * (1 - truth) / min(result.n_correct, result.n_wrong))
@@ -120,7 +120,7 @@ def test_the_interval_covers_as_often_as_it_says_and_one_that_forgets_the_prompt
     covered = forgetful = 0
     for _ in range(REPETITIONS):
         scores, correct = clustered(rng, 100)
-        result = found(scores, correct)
+        result = compute_found(scores, correct)
         covered += result.low <= truth <= result.high
         low, high = unclustered(scores, correct)
         forgetful += low <= truth <= high
@@ -135,8 +135,8 @@ def test_the_interval_of_shuffled_scores_holds_one_half() -> None:
     holds = as_they_were = 0
     for _ in range(300):
         scores, correct = clustered(rng, 300)
-        as_they_were += found(scores, correct).low <= 0.5
-        shuffled = found(rng.permutation(scores.ravel()).reshape(scores.shape), correct)
+        as_they_were += compute_found(scores, correct).low <= 0.5
+        shuffled = compute_found(rng.permutation(scores.ravel()).reshape(scores.shape), correct)
         holds += shuffled.low <= 0.5 <= shuffled.high
     fewest = stats.binom.ppf(FALSE_ALARM, 300, 0.93)
     assert holds >= fewest
@@ -160,39 +160,39 @@ def separated(size: int) -> tuple[FloatArray, BoolArray]:
 @pytest.mark.parametrize("size", [2, 20, 21, 1000])
 def test_perfect_separation_is_as_uncertain_as_its_number_of_prompts(size: int) -> None:
     scores, correct = separated(size)
-    result = found(scores, correct)
+    result = compute_found(scores, correct)
     # floor(N / 2) disjoint pairs of prompts, none of them out of order.
     assert (result.auroc, result.high) == (1.0, 1.0)
     assert result.low == pytest.approx(0.025 ** (1 / (size // 2)))
-    reversed_ = found(-scores, correct)
+    reversed_ = compute_found(-scores, correct)
     assert (reversed_.auroc, reversed_.low, reversed_.high) == (0.0, 0.0, 1.0 - result.low)
 
 
 def test_one_candidate_out_of_order_does_not_say_more_than_none() -> None:
     scores, correct = separated(200)
-    perfect = found(scores, correct)
+    perfect = compute_found(scores, correct)
     scores[0, 0] = 0.9
-    result = found(scores, correct)
+    result = compute_found(scores, correct)
     assert 0.99 < result.auroc < 1.0
     assert result.low <= perfect.low
 
 
 def test_one_prompt_alone_says_nothing() -> None:
-    result = found(np.array([[0.1, 0.2, 0.3, 0.15]]), np.array([[True, True, False, False]]))
+    result = compute_found(np.array([[0.1, 0.2, 0.3, 0.15]]), np.array([[True, True, False, False]]))
     assert (result.auroc, result.low, result.high) == (0.75, 0.0, 1.0)
 
 
 def test_one_prompt_that_holds_all_correct_candidates_says_next_to_nothing() -> None:
     correct = np.zeros((50, 4), dtype=np.bool_)
     correct[7] = True
-    result = found(np.random.default_rng(0).random((50, 4)) - 0.3 * correct, correct)
+    result = compute_found(np.random.default_rng(0).random((50, 4)) - 0.3 * correct, correct)
     assert result.low <= 0.025
     assert result.high >= 0.975
 
 
 def test_equal_scores_tell_nothing_but_others_may_come() -> None:
     _, correct = separated(100)
-    result = found(np.full(correct.shape, 0.5), correct)
+    result = compute_found(np.full(correct.shape, 0.5), correct)
     unseen = 1 - 0.025 ** (1 / 50)
     assert result.auroc == 0.5
     assert (result.low, result.high) == pytest.approx((0.5 - unseen / 2, 0.5 + unseen / 2))

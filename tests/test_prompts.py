@@ -31,7 +31,7 @@ IMAGE = {"type": "image", "url": "https://example.org/map.png"}
 CALL = {"name": "look_up", "args": {}, "id": "1", "type": "tool_call"}
 
 
-def recorded(*kinds: str) -> list[PromptRecord]:
+def make_recorded(*kinds: str) -> list[PromptRecord]:
     """Labelled prompts whose inputs are of these kinds in turn."""
     return [
         one.model_copy(update={"input": INPUTS[kinds[row % len(kinds)]]})
@@ -40,7 +40,7 @@ def recorded(*kinds: str) -> list[PromptRecord]:
 
 
 def calibrated_on(*kinds: str) -> CalibrationArtifact:
-    return calibrate(recorded(*kinds), alpha=0.25, features="1")
+    return calibrate(make_recorded(*kinds), alpha=0.25, features="1")
 
 
 @pytest.mark.parametrize(

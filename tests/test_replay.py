@@ -48,7 +48,7 @@ def record(number: int) -> PromptRecord:
 RECORDS = [record(number) for number in range(1, 40)]
 
 
-def replayed(**fields: Any) -> CFCRunnable:
+def make_replay_chain(**fields: Any) -> CFCRunnable:
     artifact = calibrate(RECORDS, alpha=0.25, features="1", set_rule="unique(all)", provenance=PROVENANCE)
     parts: dict[str, Any] = {
         "generator": ReplayChatModel.from_records(RECORDS, PROVENANCE),
@@ -88,7 +88,7 @@ def test_a_prompt_that_was_not_recorded_has_nothing_to_replay() -> None:
     with pytest.raises(DrawError, match=r"this prompt was not recorded.*question 99"):
         ReplayChatModel.from_records(RECORDS).invoke("question 99")
     with pytest.raises(DrawError, match=f"{N} of {N} candidates could not be drawn"):
-        replayed().invoke("question 99")
+        make_replay_chain().invoke("question 99")
 
 
 def test_recorded_prompts_near_one_that_was_not_recorded_are_named() -> None:
@@ -106,7 +106,7 @@ def test_recorded_prompts_near_one_that_was_not_recorded_are_named() -> None:
 
 
 def test_served_as_recorded() -> None:
-    chain = replayed(show_rejected=True)
+    chain = make_replay_chain(show_rejected=True)
     decisions = decide(chain.artifact, tabulate(RECORDS).draws)
     for row, one in enumerate(RECORDS):
         result = chain.invoke(one.input, {"max_concurrency": 1})
@@ -119,7 +119,7 @@ def test_served_as_recorded() -> None:
 
 
 def test_concurrent_draws_give_the_recorded_candidates_in_some_order() -> None:
-    chain = replayed(show_rejected=True)
+    chain = make_replay_chain(show_rejected=True)
     results = chain.batch([one.input for one in RECORDS], {"max_concurrency": 8})
     results += asyncio.run(chain.abatch([one.input for one in RECORDS]))
     for one, result in zip(RECORDS * 2, results, strict=True):
@@ -171,7 +171,7 @@ def illustrated(pixels: str) -> list[dict[str, Any]]:
     return [{"role": "user", "content": [{"type": "text", "text": "What is this?"}, image(pixels)]}]
 
 
-def called(query: str) -> list[Any]:
+def make_call(query: str) -> list[Any]:
     call: Any = {"name": "search", "args": {"query": query}, "id": "1", "type": "tool_call"}
     return [HumanMessage("x"), AIMessage("", tool_calls=[call]), ToolMessage("found", tool_call_id="1")]
 
@@ -238,7 +238,7 @@ def test_keys_are_equal_for_equal_prompts(one: Any, other: Any) -> None:
         ({"a": 1}, {"a": 2}),
         (illustrated("aaaa"), illustrated("bbbb")),
         (illustrated("aaaa"), "What is this?"),
-        (called("llama"), called("alpaca")),
+        (make_call("llama"), make_call("alpaca")),
         ([HumanMessage("x", name="a")] * 2, [HumanMessage("x", name="b")] * 2),
     ],
 )

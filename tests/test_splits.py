@@ -94,7 +94,7 @@ def test_another_seed_splits_independently() -> None:
     assert agree(both, len(names), 0.3 * 0.3)
 
 
-def test_a_share_of_zero_is_nobody() -> None:
+def test_a_share_of_zero_holds_no_prompt() -> None:
     names = [f"n{row}" for row in range(1000)]
     assert {split_plan(0, fit=0.0, test=0.0).part(name, None) for name in names} == {"calibration"}
     assert {split_plan(0, fit=0.5, test=0.0).part(name, None) for name in names} == {"fit", "calibration"}

@@ -17,7 +17,7 @@ from langchain_cfc.errors import AttainabilityWarning, InputError, ThresholdErro
 from langchain_cfc.guarantee.stability import PaperStability
 
 
-def recorded(size: int, decimals: int = 8) -> list[PromptRecord]:
+def make_recorded(size: int, decimals: int = 8) -> list[PromptRecord]:
     """Prompts with three candidates; hard ones have higher scores and fewer correct candidates."""
     rng = np.random.default_rng(size)
     records = []
@@ -36,7 +36,7 @@ def recorded(size: int, decimals: int = 8) -> list[PromptRecord]:
 @pytest.mark.parametrize(("features", "decimals"), [("hat(mean_score, 4)", 8), ("bins(max_score, 4)", 1)])
 def test_other_solvers_confirm_an_artifact_with_all_calibration_prompts(features: str, decimals: int) -> None:
     artifact = calibrate(
-        recorded(500, decimals), alpha=["0.2", "0.3"], features=features, allow_unattainable=True
+        make_recorded(500, decimals), alpha=["0.2", "0.3"], features=features, allow_unattainable=True
     )
     levels = verify(artifact, prompts=15)
     assert [level.alpha for level in levels] == ["0.2", "0.3"]
@@ -49,7 +49,7 @@ def test_other_solvers_confirm_an_artifact_with_all_calibration_prompts(features
 
 
 def test_and_one_with_a_window_of_them() -> None:
-    artifact = calibrate(recorded(900), alpha="0.3", features="mean_score", window=100)
+    artifact = calibrate(make_recorded(900), alpha="0.3", features="mean_score", window=100)
     [level] = verify(artifact, prompts=15)
     assert level.agrees
     assert not level.complete
@@ -60,7 +60,7 @@ def test_and_one_with_a_window_of_them() -> None:
 @pytest.mark.parametrize("penalised", ["slopes", "all"])
 def test_thresholds_with_a_ridge_are_confirmed_and_those_of_another_ridge_are_not(penalised: Any) -> None:
     artifact = calibrate(
-        recorded(300), alpha="0.3", features="hat(mean_score, 3)", ridge=0.1, penalised=penalised
+        make_recorded(300), alpha="0.3", features="hat(mean_score, 3)", ridge=0.1, penalised=penalised
     )
     [level] = verify(artifact, prompts=8)
     assert level.agrees
@@ -73,14 +73,14 @@ def test_thresholds_with_a_ridge_are_confirmed_and_those_of_another_ridge_are_no
 
 def test_a_level_that_flags_everyone_needs_no_solver() -> None:
     stability = PaperStability.from_constant(constant=100.0)
-    artifact = calibrate(recorded(100), alpha="0.3", features="mean_score", stability=stability)
+    artifact = calibrate(make_recorded(100), alpha="0.3", features="mean_score", stability=stability)
     assert verify(artifact) == []
 
 
 def test_infinite_thresholds_are_confirmed_as_such() -> None:
     with pytest.warns(AttainabilityWarning):
         artifact = calibrate(
-            recorded(60), alpha="0.1", features="bins(mean_score, 6)", allow_unattainable=True
+            make_recorded(60), alpha="0.1", features="bins(mean_score, 6)", allow_unattainable=True
         )
     [level] = verify(artifact)
     assert level.agrees
@@ -89,7 +89,7 @@ def test_infinite_thresholds_are_confirmed_as_such() -> None:
 
 def test_thresholds_of_other_calibration_data_are_contradicted() -> None:
     """The negative control: the artifact's rule was fitted on other scores than those it shows."""
-    artifact = calibrate(recorded(300), alpha="0.3", features="mean_score")
+    artifact = calibrate(make_recorded(300), alpha="0.3", features="mean_score")
     _ = artifact.rule()  # made from the true scores
     name = artifact.levels[0].rule["success_scores"]
     scores = artifact.arrays[name].unpack()
@@ -100,7 +100,7 @@ def test_thresholds_of_other_calibration_data_are_contradicted() -> None:
 
 
 def test_rules_that_need_no_solver_are_not_verified() -> None:
-    artifact = calibrate(recorded(100), alpha="0.4", features="1", threshold_rule="marginal")
+    artifact = calibrate(make_recorded(100), alpha="0.4", features="1", threshold_rule="marginal")
     with pytest.raises(InputError, match="only conditional thresholds"):
         verify(artifact)
 
@@ -114,12 +114,12 @@ def test_progress_sees_every_prompt() -> None:
             yield phi
 
     tracked: Callable[..., Iterator[FloatArray]] = counting
-    verify(calibrate(recorded(100), alpha="0.4", features="mean_score"), prompts=5, progress=tracked)
+    verify(calibrate(make_recorded(100), alpha="0.4", features="mean_score"), prompts=5, progress=tracked)
     assert seen == [2] * 6
 
 
 def test_one_level_of_an_artifact_by_itself() -> None:
-    artifact: CalibrationArtifact = calibrate(recorded(100), alpha=["0.4", "0.5"], features="1")
+    artifact: CalibrationArtifact = calibrate(make_recorded(100), alpha=["0.4", "0.5"], features="1")
     assert artifact.rule("0.5").alpha == "0.5"
     with pytest.raises(InputError, match="several levels"):
         artifact.rule()
@@ -132,4 +132,4 @@ def test_a_solver_that_gives_up_is_a_typed_error(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(cvxpy.Problem, "solve", gives_up)
     with pytest.raises(ThresholdError, match="gave up"):
-        verify(calibrate(recorded(100), alpha="0.4", features="mean_score"))
+        verify(calibrate(make_recorded(100), alpha="0.4", features="mean_score"))

@@ -30,7 +30,7 @@ from langchain_cfc.thresholds._locality import Neighbourhood
 from tests.calibration.prompts import make_prompts
 
 
-def undated(artifact: CalibrationArtifact) -> CalibrationArtifact:
+def without_date(artifact: CalibrationArtifact) -> CalibrationArtifact:
     return artifact.model_copy(update={"created_at": ""})
 
 
@@ -154,7 +154,7 @@ def test_n_uses_the_first_slots() -> None:
 def test_a_level_may_be_written_in_many_ways(alpha: Any) -> None:
     artifact = calibrate(make_prompts(0, 50), alpha=alpha, features="1")
     assert artifact.alphas == ("0.2",)
-    assert undated(artifact) == undated(calibrate(make_prompts(0, 50), alpha="0.2", features="1"))
+    assert without_date(artifact) == without_date(calibrate(make_prompts(0, 50), alpha="0.2", features="1"))
 
 
 def test_several_levels_are_held_in_ascending_order() -> None:
@@ -248,7 +248,7 @@ def test_records_bring_their_provenance_and_a_list_has_none(tmp_path: Path) -> N
 def test_an_iterator_does_as_well_as_a_list() -> None:
     records = make_prompts(0, 50)
     once = calibrate(iter(records), alpha="0.2", features="mean_score")
-    assert undated(once) == undated(calibrate(records, alpha="0.2", features="mean_score"))
+    assert without_date(once) == without_date(calibrate(records, alpha="0.2", features="mean_score"))
 
 
 def test_the_artifact_says_when_and_by_which_version_it_was_made() -> None:

@@ -40,7 +40,7 @@ def prompts_of(correct: BoolArray, clusters: Sequence[str | None] | None = None)
     return LabelledBatch(draws, correct, tuple(map(str, range(size))), tuple(clusters or [None] * size))
 
 
-def drawn(seed: int, size: int, n: int = 5) -> tuple[FloatArray, BoolArray]:
+def draw_outputs(seed: int, size: int, n: int = 5) -> tuple[FloatArray, BoolArray]:
     """Raw outputs of three verifiers, and labels that follow the logistic law with `TRUTH`."""
     rng = np.random.default_rng(seed)
     raw = rng.normal(size=(size, n, 3)) * [2.0, 0.5, 100.0] + [1.0, 0.5, 300.0]
@@ -75,7 +75,7 @@ def test_known_coefficients_are_recovered() -> None:
     bound = stats.chi2.ppf(1 - FALSE_ALARM, 40)
     distances, shuffled = 0.0, 0.0
     for seed in range(10):
-        raw, correct = drawn(seed, 4000)
+        raw, correct = draw_outputs(seed, 4000)
         distances += wald(fit_combination(NAMES, raw, prompts_of(correct)), raw)
         others = np.random.default_rng(seed).permutation(correct)
         shuffled += wald(fit_combination(NAMES, raw, prompts_of(others)), raw)
@@ -86,7 +86,7 @@ def test_known_coefficients_are_recovered() -> None:
 @pytest.mark.parametrize("clusters", [1, 3])
 def test_the_fit_is_the_optimum_that_another_solver_finds(clusters: int) -> None:
     """The objective of the module's first lines, written again for Clarabel's interior points."""
-    raw, correct = drawn(0, 90)
+    raw, correct = draw_outputs(0, 90)
     raw[:, :, 2] = raw[:, :, 0] + 0.01 * raw[:, :, 2]
     named = None if clusters == 1 else [f"c{row // clusters}" for row in range(90)]
     found = fit_combination(NAMES, raw, prompts_of(correct, named))
@@ -110,7 +110,7 @@ def test_the_fit_is_the_optimum_that_another_solver_finds(clusters: int) -> None
 
 
 def test_outputs_that_separate_right_from_wrong_leave_coefficients_finite() -> None:
-    raw, correct = drawn(1, 50)
+    raw, correct = draw_outputs(1, 50)
     correct = raw[..., 0] > 1.0
     found = fit_combination(NAMES, raw, prompts_of(correct))
     assert 3.0 < found.coefficients[0] < 100.0
@@ -119,7 +119,7 @@ def test_outputs_that_separate_right_from_wrong_leave_coefficients_finite() -> N
 
 
 def test_two_verifiers_that_say_the_same_share_their_weight() -> None:
-    raw, correct = drawn(2, 200)
+    raw, correct = draw_outputs(2, 200)
     raw[..., 1] = 10.0 * raw[..., 0]
     found = fit_combination(NAMES, raw, prompts_of(correct))
     assert found.coefficients[0] == pytest.approx(found.coefficients[1], abs=1e-6)
@@ -128,7 +128,7 @@ def test_two_verifiers_that_say_the_same_share_their_weight() -> None:
 
 
 def test_a_verifier_that_always_says_the_same_is_left_out_whatever_it_says_later() -> None:
-    raw, correct = drawn(3, 200)
+    raw, correct = draw_outputs(3, 200)
     raw[..., 2] = 0.1  # whose mean over 1,000 candidates is not 0.1 in floats
     found = fit_combination(NAMES, raw, prompts_of(correct))
     assert (found.centres[2], found.scales[2], found.coefficients[2]) == (0.1, 1.0, 0.0)
@@ -139,7 +139,7 @@ def test_a_verifier_that_always_says_the_same_is_left_out_whatever_it_says_later
 
 
 def test_units_do_not_matter() -> None:
-    raw, correct = drawn(4, 200)
+    raw, correct = draw_outputs(4, 200)
     found = fit_combination(NAMES, raw, prompts_of(correct))
     units = np.array([1e-9, -1e9, 1.0])
     other = fit_combination(NAMES, raw * units + [0.0, 1e9, 0.0], prompts_of(correct))
@@ -147,7 +147,7 @@ def test_units_do_not_matter() -> None:
 
 
 def test_a_cluster_weighs_as_much_as_a_prompt_that_stands_alone() -> None:
-    raw, correct = drawn(5, 100)
+    raw, correct = draw_outputs(5, 100)
     once = fit_combination(NAMES, raw, prompts_of(correct))
     # The first 20 prompts come ten times each.
     rows = np.concatenate([np.arange(100), np.tile(np.arange(20), 9)])
@@ -159,7 +159,7 @@ def test_a_cluster_weighs_as_much_as_a_prompt_that_stands_alone() -> None:
 
 
 def test_outputs_that_cannot_be_standardised_are_named() -> None:
-    raw, correct = drawn(6, 20)
+    raw, correct = draw_outputs(6, 20)
     raw[0, 0, 1], raw[0, 1, 1] = 1.7e308, -1.7e308
     with pytest.raises(InputError, match=r"'p_true' run from .* to .*, too far apart"):
         fit_combination(NAMES, raw, prompts_of(correct))
@@ -168,9 +168,9 @@ def test_outputs_that_cannot_be_standardised_are_named() -> None:
 # Calibration ----------------------------------------------------------------------------------------------
 
 
-def recorded(seed: int, size: int, *, prefix: str = "p", n: int = 4) -> list[PromptRecord]:
+def make_records(seed: int, size: int, *, prefix: str = "p", n: int = 4) -> list[PromptRecord]:
     """Prompts whose `score` tells nothing and whose verifiers do."""
-    raw, correct = drawn(seed, size, n)
+    raw, correct = draw_outputs(seed, size, n)
     scores = np.random.default_rng(seed + 1000).random((size, n))
     return [
         PromptRecord(
@@ -191,14 +191,14 @@ def recorded(seed: int, size: int, *, prefix: str = "p", n: int = 4) -> list[Pro
     ]
 
 
-def changed(record: PromptRecord, **changes: Any) -> PromptRecord:
+def change_candidates(record: PromptRecord, **changes: Any) -> PromptRecord:
     """The record with every candidate changed."""
     return record.model_copy(
         update={"candidates": tuple(one.model_copy(update=changes) for one in record.candidates)}
     )
 
 
-def rescored(records: Sequence[PromptRecord], combination: Combination) -> list[PromptRecord]:
+def rescore(records: Sequence[PromptRecord], combination: Combination) -> list[PromptRecord]:
     """The records as if somebody else had scored them with the combination."""
 
     def score(candidate: Candidate) -> float:
@@ -213,7 +213,7 @@ def rescored(records: Sequence[PromptRecord], combination: Combination) -> list[
     ]
 
 
-def undated(artifact: CalibrationArtifact) -> CalibrationArtifact:
+def without_date(artifact: CalibrationArtifact) -> CalibrationArtifact:
     return artifact.model_copy(update={"created_at": ""})
 
 
@@ -228,27 +228,29 @@ def of(artifact: CalibrationArtifact) -> Combination:
 
 
 def test_the_whole_calibration_is_that_of_the_combined_scores() -> None:
-    records = recorded(0, 300)
+    records = make_records(0, 300)
     artifact = combined_artifact(records, test_fraction=0.2)
     assert of(artifact).names == NAMES
     # Features, cut-offs, thresholds: as if the records had held these scores.
     plain = calibrate(
-        rescored(records, of(artifact)), alpha="0.2", features="hat(mean_score, 3)", test_fraction=0.2
+        rescore(records, of(artifact)), alpha="0.2", features="hat(mean_score, 3)", test_fraction=0.2
     )
-    assert undated(plain) == undated(artifact).model_copy(update={"combination": None})
+    assert without_date(plain) == without_date(artifact).model_copy(update={"combination": None})
     recorded_scores = calibrate(records, alpha="0.2", features="hat(mean_score, 3)", test_fraction=0.2)
     assert recorded_scores.features != artifact.features
 
 
 def test_the_fit_split_alone_decides_the_combination() -> None:
-    records = recorded(1, 200)
+    records = make_records(1, 200)
     artifact = combined_artifact(records)
     part = artifact.calibration.split.part
 
     def spoiled(which: str) -> Combination:
         """Every candidate of one part called correct, whatever the verifiers say."""
         return of(
-            combined_artifact([changed(r, correct=True) if part(r.id, None) == which else r for r in records])
+            combined_artifact(
+                [change_candidates(r, correct=True) if part(r.id, None) == which else r for r in records]
+            )
         )
 
     assert spoiled("calibration") == of(artifact)
@@ -256,19 +258,19 @@ def test_the_fit_split_alone_decides_the_combination() -> None:
         spoiled("fit")
     # One candidate is enough to be seen.
     one = next(index for index, r in enumerate(records) if part(r.id, None) == "fit")
-    turned = [changed(r, correct=False) if index == one else r for index, r in enumerate(records)]
+    turned = [change_candidates(r, correct=False) if index == one else r for index, r in enumerate(records)]
     assert of(combined_artifact(turned)) != of(artifact)
 
 
 def test_the_order_of_the_records_changes_no_bit() -> None:
-    records = recorded(2, 200)
+    records = make_records(2, 200)
     shuffled = random.Random(0).sample(records, len(records))  # noqa: S311 - an order, not a secret
     first, again = combined_artifact(records), combined_artifact(shuffled)
-    assert undated(again).digest == undated(first).digest
+    assert without_date(again).digest == without_date(first).digest
 
 
 def test_a_map_without_fit_still_gets_a_part_to_fit_the_combination_on() -> None:
-    records = recorded(3, 300)
+    records = make_records(3, 300)
     artifact = combined_artifact(records, features="1")
     # Five standard deviations about a fifth.
     assert abs(artifact.calibration.fit_size - 60) < 5 * (300 * 0.2 * 0.8) ** 0.5
@@ -276,7 +278,7 @@ def test_a_map_without_fit_still_gets_a_part_to_fit_the_combination_on() -> None
 
 
 def test_a_map_that_came_fitted_leaves_the_fit_split_to_the_combination() -> None:
-    records = recorded(4, 300)
+    records = make_records(4, 300)
     fitted = FeatureMap.parse("group(topic)").fit(tabulate(records[:50]).draws)
     artifact = combined_artifact(records, features=fitted, fit_fraction=0.3)
     assert artifact.calibration.map_came_fitted
@@ -286,13 +288,13 @@ def test_a_map_that_came_fitted_leaves_the_fit_split_to_the_combination() -> Non
 
 
 def test_fewer_candidates_are_the_first_slots() -> None:
-    records = recorded(5, 200)
+    records = make_records(5, 200)
     cut = [r.model_copy(update={"candidates": r.candidates[:2]}) for r in records]
     assert of(combined_artifact(records, n=2)) == of(combined_artifact(cut))
 
 
 def test_the_promise_says_that_the_score_is_a_combination() -> None:
-    records = recorded(6, 200)
+    records = make_records(6, 200)
     rests_on = combined_artifact(records).guarantee().assumptions
     assert any("combines judge, p_true, length as fitted on a split" in sentence for sentence in rests_on)
     plain = calibrate(records, alpha="0.2", features="1").guarantee().assumptions
@@ -302,7 +304,7 @@ def test_the_promise_says_that_the_score_is_a_combination() -> None:
 
 @pytest.mark.parametrize("label", [True, False])
 def test_a_fit_split_of_one_kind_is_refused(label: bool) -> None:
-    records = [changed(record, correct=label) for record in recorded(7, 60)]
+    records = [change_candidates(record, correct=label) for record in make_records(7, 60)]
     missing = "no wrong candidate" if label else "no correct candidate"
     with pytest.raises(CalibrationError, match=f"the fit split holds {missing}: raise fit_fraction"):
         combined_artifact(records, allow_unattainable=True)
@@ -310,17 +312,17 @@ def test_a_fit_split_of_one_kind_is_refused(label: bool) -> None:
 
 def test_a_combination_needs_a_fit_split() -> None:
     with pytest.raises(CalibrationError, match="the fit split holds no prompt"):
-        combined_artifact(recorded(7, 60), fit_fraction=0.0, features="1")
+        combined_artifact(make_records(7, 60), fit_fraction=0.0, features="1")
 
 
 @pytest.mark.parametrize("combine", [[], "judge", ["judge", "judge"], ["judge", ""]])
 def test_names_that_do_not_tell_verifiers_apart_are_refused(combine: Any) -> None:
     with pytest.raises(InputError, match="expected a list of distinct verifier names"):
-        combined_artifact(recorded(8, 60), combine=combine)
+        combined_artifact(make_records(8, 60), combine=combine)
 
 
 def test_a_missing_output_is_named_with_its_record_and_candidate() -> None:
-    records = recorded(9, 300)
+    records = make_records(9, 300)
     third = records[280].candidates[2].model_copy(update={"scores": {"judge": 1.0, "length": 3.0}})
     candidates = (*records[280].candidates[:2], third, records[280].candidates[3])
     records[280] = records[280].model_copy(update={"candidates": candidates})
@@ -333,13 +335,13 @@ def test_a_missing_output_is_named_with_its_record_and_candidate() -> None:
     )
     # A slot that is not used need not have it.
     combined_artifact(records, n=2)
-    bare = [changed(record, scores=None) for record in records]
+    bare = [change_candidates(record, scores=None) for record in records]
     with pytest.raises(RecordError, match=r"line 1: .* no raw output of 'judge'; it has none"):
         combined_artifact(bare)
 
 
 def test_a_loaded_artifact_scores_to_the_bit_like_the_one_saved(tmp_path: Path) -> None:
-    artifact, tests = combined_artifact(recorded(10, 200)), recorded(11, 300, prefix="new")
+    artifact, tests = combined_artifact(make_records(10, 200)), make_records(11, 300, prefix="new")
     artifact.save(tmp_path / "one.json")
     loaded = CalibrationArtifact.load(tmp_path / "one.json")
     assert loaded == artifact
@@ -354,19 +356,19 @@ def test_a_loaded_artifact_scores_to_the_bit_like_the_one_saved(tmp_path: Path) 
 
 
 def test_evaluation_scores_test_records_with_the_combination() -> None:
-    artifact, tests = combined_artifact(recorded(12, 400)), recorded(13, 300, prefix="new")
+    artifact, tests = combined_artifact(make_records(12, 400)), make_records(13, 300, prefix="new")
     report = evaluate(artifact, tests)
     plain = artifact.model_copy(update={"combination": None})
-    by_hand = evaluate(plain, rescored(tests, of(artifact)))
+    by_hand = evaluate(plain, rescore(tests, of(artifact)))
     assert report.methods == by_hand.methods
     # With the recorded scores, which tell nothing, the same thresholds do something else.
     assert report.methods != evaluate(plain, tests).methods
     with pytest.raises(RecordError, match="no raw output of 'judge'"):
-        evaluate(artifact, [changed(record, scores=None) for record in tests])
+        evaluate(artifact, [change_candidates(record, scores=None) for record in tests])
 
 
 def test_the_part_held_out_is_evaluated_on_combined_scores_too() -> None:
-    records = recorded(14, 400)
+    records = make_records(14, 400)
     artifact = combined_artifact(records, test_fraction=0.3)
     part = artifact.calibration.split.part
     held = [record for record in records if part(record.id, None) == "test"]

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.filterwarnings(
 )
 
 
-def flipped(records: list[PromptRecord]) -> list[PromptRecord]:
+def flip_scores(records: list[PromptRecord]) -> list[PromptRecord]:
     return [
         record.model_copy(
             update={
@@ -43,10 +43,10 @@ def warnings_of(records: list[PromptRecord], **options: Any) -> list[warnings.Wa
 def test_the_real_recording_warns_turned_round_and_only_then() -> None:
     records = list(load_recording())
     assert warnings_of(records) == []
-    [warned] = warnings_of(flipped(records))
+    [warned] = warnings_of(flip_scores(records))
     assert warned.filename == __file__  # whoever called `calibrate` is shown
     # All prompts calibrate here, so that the figures are those of the whole file.
-    labelled = tabulate(flipped(records))
+    labelled = tabulate(flip_scores(records))
     found = compute_auroc(labelled.draws.scores, labelled.correct, ORIENTATION_CONFIDENCE)
     assert found is not None
     assert found.high < 0.5
@@ -56,7 +56,7 @@ def test_the_real_recording_warns_turned_round_and_only_then() -> None:
 
 
 def test_a_warning_changes_nothing_in_the_artifact() -> None:
-    records = flipped(list(load_recording())[:300])
+    records = flip_scores(list(load_recording())[:300])
     with pytest.warns(OrientationWarning):
         loud = calibrate(records, alpha="0.2", features="mean_score", allow_unattainable=True)
     with warnings.catch_warnings():

@@ -20,7 +20,7 @@ FEATURES = "bins(mean_score, 3) + hat(max_score, 3)"
 OPTIONS: dict[str, Any] = {"alpha": ["0.2", "0.4"], "features": FEATURES, "test_fraction": 0.3}
 
 
-def named(artifact: CalibrationArtifact) -> dict[tuple[str, str | None], ReferenceHistogram]:
+def reference_by_name(artifact: CalibrationArtifact) -> dict[tuple[str, str | None], ReferenceHistogram]:
     return {(one.name, one.alpha): one for one in artifact.reference}
 
 
@@ -30,7 +30,7 @@ def test_prompts_that_calibrated_are_counted_by_bins_of_those_that_fitted() -> N
     records = make_prompts(1, 300)
     artifact = calibrate(records, **OPTIONS)
     part = artifact.calibration.split.part
-    watched = named(artifact)["mean_score", None]
+    watched = reference_by_name(artifact)["mean_score", None]
     labelled = tabulate([one for one in records if part(one.id, None) == "calibration"])
     mean_score = parse_statistic("mean_score").values
     means = mean_score(labelled.draws)
@@ -42,19 +42,19 @@ def test_prompts_that_calibrated_are_counted_by_bins_of_those_that_fitted() -> N
 
     def changing(which: str) -> ReferenceHistogram:
         changed = [with_score(one, 0.5) if part(one.id, None) == which else one for one in records]
-        return named(calibrate(changed, allow_unattainable=True, **OPTIONS))["mean_score", None]
+        return reference_by_name(calibrate(changed, allow_unattainable=True, **OPTIONS))["mean_score", None]
 
     assert changing("calibration").edges == watched.edges
     assert changing("calibration").counts != watched.counts
     # The negative control: prompts of the fit split do move the bins.
     one_fit = next(one for one in records if part(one.id, None) == "fit")
     moved = [with_score(one, 0.0) if one is one_fit else one for one in records]
-    assert named(calibrate(moved, **OPTIONS))["mean_score", None].edges != watched.edges
+    assert reference_by_name(calibrate(moved, **OPTIONS))["mean_score", None].edges != watched.edges
 
 
 def test_groups_are_counted_by_themselves_and_soft_weightings_by_a_share() -> None:
     artifact = calibrate(make_prompts(1, 400), **OPTIONS)
-    watched = named(artifact)["min_score", None]
+    watched = reference_by_name(artifact)["min_score", None]
     sizes = {one.name: one.size for one in artifact.calibration.groups}
     assert set(watched.counts) == {one.name for one in artifact.feature_map.guaranteed_weights()}
     for name, counts in watched.counts.items():
@@ -64,7 +64,7 @@ def test_groups_are_counted_by_themselves_and_soft_weightings_by_a_share() -> No
             # A sum of independent draws of mean `size` and variance at most that: within five deviations.
             assert abs(sum(counts) - sizes[name]) <= 5 * sizes[name] ** 0.5
     # Within a group, what is the same for all its members says nothing.
-    inside = named(artifact)["bins(mean_score, 3)[0]", None]
+    inside = reference_by_name(artifact)["bins(mean_score, 3)[0]", None]
     assert not any(name.startswith("bins") for name in inside.counts)
     assert "1" in inside.counts
 
@@ -73,26 +73,29 @@ def test_decisions_are_counted_on_prompts_that_had_no_part_in_them() -> None:
     records = make_prompts(1, 300)
     artifact = calibrate(records, **OPTIONS)
     for alpha in ("0.2", "0.4"):
-        decided = named(artifact)["decision", alpha]
+        decided = reference_by_name(artifact)["decision", alpha]
         assert sum(decided.counts["1"]) == artifact.calibration.held_out_size > 50
         assert decided.edges == [0.5, 1.5]
-        assert sum(named(artifact)["threshold", alpha].counts["1"]) == artifact.calibration.held_out_size
+        assert (
+            sum(reference_by_name(artifact)["threshold", alpha].counts["1"])
+            == artifact.calibration.held_out_size
+        )
     without = calibrate(records, **{**OPTIONS, "test_fraction": 0.0})
     assert {one.alpha for one in without.reference} == {None}
     kept = artifact.with_levels([artifact.levels[1]])
     assert {one.alpha for one in kept.reference} == {None, "0.4"}
 
 
-def test_one_prompt_of_each_cluster_is_counted_whoever_calibrates() -> None:
+def test_one_prompt_of_each_cluster_is_counted_however_calibration_treats_clusters() -> None:
     records = make_prompts(1, 200, clusters=[f"c{row // 4}" for row in range(200)])
     artifact = calibrate(records, alpha="0.3", features="1", within_clusters="all")
     assert artifact.calibration.size == 200
-    assert sum(named(artifact)["mean_score", None].counts["1"]) == 50
+    assert sum(reference_by_name(artifact)["mean_score", None].counts["1"]) == 50
 
 
 def test_without_a_fit_split_bins_are_of_equal_widths() -> None:
     artifact = calibrate(make_prompts(1, 60), alpha="0.3", features="1")
-    watched = named(artifact)["mean_score", None]
+    watched = reference_by_name(artifact)["mean_score", None]
     assert watched.edges == [bin_ / 16 for bin_ in range(1, 16)]
     assert sum(watched.counts["1"]) == 60
 

@@ -27,13 +27,13 @@ pytestmark = pytest.mark.filterwarnings(
 )
 
 
-def undated(artifact: CalibrationArtifact) -> CalibrationArtifact:
+def without_date(artifact: CalibrationArtifact) -> CalibrationArtifact:
     return artifact.model_copy(update={"created_at": ""})
 
 
-def unwatched(artifact: CalibrationArtifact) -> CalibrationArtifact:
+def without_levels(artifact: CalibrationArtifact) -> CalibrationArtifact:
     of_no_level = [one for one in artifact.reference if one.alpha is None]
-    return undated(artifact).model_copy(update={"reference": of_no_level})
+    return without_date(artifact).model_copy(update={"reference": of_no_level})
 
 
 def members(artifact: CalibrationArtifact, records: list[PromptRecord]) -> dict[str, list[PromptRecord]]:
@@ -101,8 +101,8 @@ def test_the_order_of_the_records_changes_no_bit(features: str, clustered: bool)
     shuffled = random.Random(0).sample(records, len(records))  # noqa: S311 - an order, not a secret
     for again in (records[::-1], shuffled, sorted(records, key=lambda record: record.candidates[0].score)):
         artifact = calibrate(again, alpha=["0.4", "0.2"], features=features, test_fraction=0.1)
-        assert undated(artifact) == undated(first)
-        assert undated(artifact).digest == undated(first).digest
+        assert without_date(artifact) == without_date(first)
+        assert without_date(artifact).digest == without_date(first).digest
         for level in first.alphas:
             one, other = decide(first, draws, level), decide(artifact, draws, level)
             assert other.thresholds.tobytes() == one.thresholds.tobytes()
@@ -177,8 +177,8 @@ def test_the_feature_map_is_fitted_on_the_fit_split_and_nothing_else() -> None:
     assert changing("calibration").features == first.features
     assert changing("calibration").arrays != first.arrays
     # What is held out plays no role but one: the decisions on it are counted, to be compared with later ones.
-    assert undated(changing("test")) != undated(first)
-    assert unwatched(changing("test")) == unwatched(first)
+    assert without_date(changing("test")) != without_date(first)
+    assert without_levels(changing("test")) == without_levels(first)
     # Control: prompts of the fit split do move the cut-offs.
     one_fit = next(r for r in records if part(r.id, None) == "fit")
     moved = [with_score(r, 0.999) if r is one_fit else r for r in records]
@@ -244,7 +244,7 @@ def test_a_category_that_only_held_out_prompts_have_is_unknown_and_flagged(part:
     artifact = calibrate(records, **asked)
     some = members(artifact, records)[part][:2]
     changed = calibrate(with_topic(records, some), **asked)
-    assert unwatched(changed) == unwatched(artifact)
+    assert without_levels(changed) == without_levels(artifact)
     draws = tabulate(with_topic(some, some)).draws
     together = decide(changed, draws)
     assert together.not_certifiable.all()

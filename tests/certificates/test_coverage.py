@@ -25,9 +25,10 @@ from langchain_cfc.errors import (
 )
 from langchain_cfc.guarantee import CoverageCertificate
 from langchain_cfc.records import Provenance, read_records, tabulate, write_records
+from tests.certificates.prompts import make_replay_chain
 from tests.factories import reload_artifact
 
-from .parts import TOPICS, part_of, prompts, replayed
+from .prompts import TOPICS, part_of, prompts
 
 KNOWN = prompts(0, 400)
 FRESH = prompts(1, 300)
@@ -39,7 +40,7 @@ pytestmark = pytest.mark.filterwarnings(
 )
 
 
-def made(features: str = "group(topic)", **options: Any) -> CalibrationArtifact:
+def calibrate_known(features: str = "group(topic)", **options: Any) -> CalibrationArtifact:
     return calibrate(KNOWN, **{"alpha": "0.2", "features": features, **options})
 
 
@@ -80,7 +81,7 @@ def counts(artifact: CalibrationArtifact, records: list[PromptRecord], alpha: st
 @pytest.mark.parametrize("delta", ["0.05", "0.3"])
 @pytest.mark.parametrize("alpha", ["0.1", "0.3"])
 def test_bounds_are_those_of_an_independent_computation(alpha: str, delta: str) -> None:
-    artifact = made(alpha=["0.1", "0.3"])
+    artifact = calibrate_known(alpha=["0.1", "0.3"])
     found = certificate_of(artifact, alpha=alpha, delta=delta)
     seen = counts(artifact, FRESH, alpha)
     everyone, *groups = found.shares
@@ -111,7 +112,7 @@ def test_bounds_are_those_of_an_independent_computation(alpha: str, delta: str) 
 
 
 def test_without_groups_all_of_delta_is_for_all_prompts() -> None:
-    found = certificate_of(made("1"), delta="0.3")
+    found = certificate_of(calibrate_known("1"), delta="0.3")
     (everyone,) = found.shares
     assert everyone.kept_at_least == pytest.approx(lower(everyone.kept, 300, 0.1), abs=1e-7)
     assert everyone.kept_at_least > lower(everyone.kept, 300, 0.05) + 1e-3
@@ -147,7 +148,7 @@ def soft() -> tuple[CalibrationArtifact, LabelledBatch]:
         [["a", "b", "c", "d"]] * size,
         metadata=[{"topic": TOPICS[row % 3]} for row in range(size)],
     )
-    return made("hat(mean_score, 5) + group(topic)"), labelled
+    return calibrate_known("hat(mean_score, 5) + group(topic)"), labelled
 
 
 def test_of_a_soft_weighting_as_many_prompts_speak_as_it_weighs() -> None:
@@ -232,10 +233,10 @@ def test_each_weighting_draws_lots_of_its_own() -> None:
 def test_the_digest_of_records_tells_labels_scores_and_answers_but_no_order() -> None:
     labelled = tabulate(FRESH)
     digest = compute_records_digest(labelled)
-    assert certificate_of(made()).records_digest == digest
+    assert certificate_of(calibrate_known()).records_digest == digest
     order = np.random.default_rng(0).permutation(len(labelled))
     assert compute_records_digest(labelled.take(order)) == digest
-    assert certificate_of(made(), [FRESH[row] for row in order]).records_digest == digest
+    assert certificate_of(calibrate_known(), [FRESH[row] for row in order]).records_digest == digest
     correct, scores = labelled.correct.copy(), labelled.draws.scores.copy()
     correct[7, 2] ^= True
     scores[7, 2] = np.nextafter(scores[7, 2], 2.0)
@@ -254,7 +255,7 @@ def test_the_digest_of_records_tells_labels_scores_and_answers_but_no_order() ->
 
 
 def test_only_the_part_held_out_for_certificates_is_used() -> None:
-    artifact = made(certification_fraction=0.3, test_fraction=0.2, fit_fraction=0.2)
+    artifact = calibrate_known(certification_fraction=0.3, test_fraction=0.2, fit_fraction=0.2)
     found = certificate_of(artifact, KNOWN)
     parts = {name: part_of(artifact, KNOWN, name) for name in ("fit", "calibration", "certification", "test")}
     assert len(set().union(*(part.ids for part in parts.values()))) == 400
@@ -268,20 +269,20 @@ def test_only_the_part_held_out_for_certificates_is_used() -> None:
 
 def test_one_prompt_of_a_cluster_counts() -> None:
     clusters = [f"c{row // 3}" for row in range(300)]
-    artifact = made()
+    artifact = calibrate_known()
     assert certificate_of(artifact, prompts(1, 300, clusters=clusters)).prompts == 100
     assert certificate_of(artifact, prompts(1, 300)).prompts == 300
 
 
 def test_calibration_records_can_certify_nothing() -> None:
     with pytest.raises(OverlapError, match=r"none were held out: certify on other .* certification_fraction"):
-        certify(made(), KNOWN)
+        certify(calibrate_known(), KNOWN)
     with pytest.raises(OverlapError):
-        certify(made(), [*FRESH, *KNOWN[:200]])
+        certify(calibrate_known(), [*FRESH, *KNOWN[:200]])
     # A part held out for evaluation is none for certificates.
     with pytest.raises(OverlapError):
-        certify(made(test_fraction=0.3), KNOWN)
-    assert certify(made(), FRESH).certificates
+        certify(calibrate_known(test_fraction=0.3), KNOWN)
+    assert certify(calibrate_known(), FRESH).certificates
 
 
 def test_prompts_that_chose_a_level_cannot_judge_it() -> None:
@@ -311,7 +312,7 @@ def test_nor_where_they_come_in_a_file_of_their_own(options: dict[str, Any]) -> 
 
 
 def test_prompts_from_where_it_was_calibrated_say_nothing_about_where_it_is_served() -> None:
-    artifact = made(shift="meta(ratio)", certification_fraction=0.3)
+    artifact = calibrate_known(shift="meta(ratio)", certification_fraction=0.3)
     with pytest.raises(OverlapError):
         certify(artifact, KNOWN)
     # Records from where it is served do.
@@ -320,7 +321,7 @@ def test_prompts_from_where_it_was_calibrated_say_nothing_about_where_it_is_serv
 
 def test_another_generator_is_refused(tmp_path: Path) -> None:
     ours = Provenance(n=4, generator={"id": "g"}, verifier={"id": "v"})
-    artifact = made(provenance=ours)
+    artifact = calibrate_known(provenance=ours)
     assert certify(artifact, FRESH, provenance=ours).certificates
     assert certify(artifact, FRESH).certificates  # records that do not say
     theirs = Provenance(n=4, generator={"id": "other"}, verifier={"id": "w"})
@@ -332,7 +333,7 @@ def test_another_generator_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_same_level_is_certified_once() -> None:
-    artifact = made(alpha=["0.1", "0.2", "0.3"])
+    artifact = calibrate_known(alpha=["0.1", "0.2", "0.3"])
     once = certify(artifact, FRESH, alpha="0.2")
     assert [one.alpha for one in once.certificates] == ["0.2"]
     with pytest.raises(InputError, match=r"alpha = 0\.2 has a certificate already"):
@@ -346,7 +347,7 @@ def test_the_same_level_is_certified_once() -> None:
 
 
 def test_a_certificate_speaks_of_the_artifact_as_it_was_without() -> None:
-    artifact = made(alpha=["0.2", "0.3"])
+    artifact = calibrate_known(alpha=["0.2", "0.3"])
     certified = certify(artifact, FRESH, alpha="0.2")
     assert certified.certificates[0].artifact_digest == artifact.digest == artifact.frozen_digest
     assert certified.frozen_digest == artifact.digest != certified.digest
@@ -361,9 +362,9 @@ def test_a_certificate_speaks_of_the_artifact_as_it_was_without() -> None:
 
 
 def test_a_certificate_travels_to_the_result(tmp_path: Path) -> None:
-    artifact = certify(made(alpha=["0.2", "0.3"]), FRESH, alpha="0.2")
+    artifact = certify(calibrate_known(alpha=["0.2", "0.3"]), FRESH, alpha="0.2")
     artifact.save(tmp_path / "artifact.json")
-    chain = replayed(CalibrationArtifact.load(tmp_path / "artifact.json"), FRESH)
+    chain = make_replay_chain(CalibrationArtifact.load(tmp_path / "artifact.json"), FRESH)
     one = RunnableConfig(max_concurrency=1)
     served = chain.invoke(FRESH[0].input, one, alpha="0.2").guarantee
     assert served.certificate == artifact.certificates[0]
@@ -375,14 +376,14 @@ def test_a_certificate_travels_to_the_result(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("at_least", "text"), [(0.89999, "89.9 %"), (0.9, "90.0 %"), (0.0, "0.0 %")])
 def test_a_bound_is_rounded_down_in_words(at_least: float, text: str) -> None:
-    found = certificate_of(made("1"))
+    found = certificate_of(calibrate_known("1"))
     (share,) = found.shares
     changed = found.model_copy(update={"shares": (share.model_copy(update={"kept_at_least": at_least}),)})
     assert f"flagged with probability at least {text}" in changed.sentence()
 
 
 def test_what_cannot_be_used_is_refused() -> None:
-    artifact = made()
+    artifact = calibrate_known()
     with pytest.raises(InputError, match=r"not calibrated at alpha = 0\.4"):
         certify(artifact, FRESH, alpha="0.4")
     deltas: tuple[Any, ...] = (0, 1, "much", float("nan"))
@@ -417,7 +418,7 @@ def test_more_candidates_than_calibrated_are_left_out() -> None:
     assert certificate_of(artifact, FRESH) == certificate_of(artifact, short)
 
 
-def test_a_weighting_nobody_speaks_for_is_certified_nothing() -> None:
+def test_a_weighting_without_prompts_is_certified_nothing() -> None:
     topics = ("art", "law", "sea", "sky")
     groups = FeatureMap.parse("group(topic)").fit(
         CandidateBatch.of([[0.5] * 4] * 4, metadata=[{"topic": topic} for topic in topics])
@@ -433,11 +434,11 @@ def test_a_weighting_nobody_speaks_for_is_certified_nothing() -> None:
 
 
 def test_randomised_thresholds_are_certified_with_the_same_numbers_each_time() -> None:
-    artifact = made(randomised=True)
+    artifact = calibrate_known(randomised=True)
     assert certificate_of(artifact) == certificate_of(artifact)
     uniforms = artifact.uniforms(tabulate(FRESH))
     assert uniforms is not None
     seen = compute_outcomes(artifact, tabulate(FRESH), "0.2")
-    plain = compute_outcomes(made(), tabulate(FRESH), "0.2")
+    plain = compute_outcomes(calibrate_known(), tabulate(FRESH), "0.2")
     assert (seen.decisions.thresholds != plain.decisions.thresholds).any()
     assert int(seen.kept.sum()) == certificate_of(artifact).shares[0].kept

@@ -24,7 +24,7 @@ from langchain_cfc.errors import AttainabilityWarning, CalibrationError, InputEr
 from langchain_cfc.records import tabulate
 from tests.factories import reload_artifact
 
-from .parts import part_of, prompts
+from .prompts import part_of, prompts
 
 KNOWN = prompts(0, 500)
 DRAWS = tabulate(prompts(1, 200)).draws
@@ -45,14 +45,14 @@ def steps_of(alpha: str) -> list[str]:
     return [f"{Decimal(alpha) * step / 20:f}".rstrip("0") for step in range(1, 21)]
 
 
-def fixed(alpha: str) -> CalibrationArtifact:
+def calibrate_at(alpha: str) -> CalibrationArtifact:
     """At a level that nobody tests, from the same calibration prompts."""
     return calibrate(
         KNOWN, alpha=alpha, features=FEATURES, certification_fraction=0.3, allow_unattainable=True
     )
 
 
-def missed(artifact: CalibrationArtifact, alpha: str, prompts_of_test: LabelledBatch) -> int:
+def count_missed(artifact: CalibrationArtifact, alpha: str, prompts_of_test: LabelledBatch) -> int:
     found = decide(artifact, prompts_of_test.draws, alpha)
     covered = (found.accepted & prompts_of_test.correct).any(axis=1)
     return int((~covered & ~found.not_certifiable).sum())
@@ -64,7 +64,7 @@ def test_the_step_served_is_the_last_before_the_first_that_fails(alpha: str, del
     tests = part_of(artifact, KNOWN, "certification")
     passed = []
     for step in steps_of(alpha):
-        count = missed(fixed(step), step, tests)
+        count = count_missed(calibrate_at(step), step, tests)
         if stats.binom.cdf(count, len(tests), float(alpha)) > float(delta):
             break
         passed.append(step)
@@ -73,9 +73,13 @@ def test_the_step_served_is_the_last_before_the_first_that_fails(alpha: str, del
     assert (level.alpha, level.effective_alpha) == (alpha, passed[-1])
     # What is served is what passed, to the bit.
     assert (
-        decide(artifact, DRAWS).thresholds.tobytes() == decide(fixed(passed[-1]), DRAWS).thresholds.tobytes()
+        decide(artifact, DRAWS).thresholds.tobytes()
+        == decide(calibrate_at(passed[-1]), DRAWS).thresholds.tobytes()
     )
-    assert decide(artifact, DRAWS).thresholds.tobytes() != decide(fixed(alpha), DRAWS).thresholds.tobytes()
+    assert (
+        decide(artifact, DRAWS).thresholds.tobytes()
+        != decide(calibrate_at(alpha), DRAWS).thresholds.tobytes()
+    )
 
 
 def test_confidence_is_stated_with_what_it_rests_on() -> None:
@@ -91,7 +95,7 @@ def test_confidence_is_stated_with_what_it_rests_on() -> None:
     assert promise.alpha == "0.2"
     assert promise.target_coverage == 0.8
     assert "With confidence 90 % it holds for this very artifact" in promise.sentence
-    assert fixed("0.2").confidence is None
+    assert calibrate_at("0.2").confidence is None
 
 
 def test_several_levels_are_served_at_least_what_was_tested() -> None:
@@ -106,10 +110,10 @@ def test_several_levels_are_served_at_least_what_was_tested() -> None:
         assert alone.levels[0] == level
         served, tested = (
             decide(loaded, DRAWS, level.alpha),
-            decide(fixed(level.effective_alpha or level.alpha), DRAWS),
+            decide(calibrate_at(level.effective_alpha or level.alpha), DRAWS),
         )
         assert (served.thresholds >= tested.thresholds).all()
-        count = missed(loaded, level.alpha, tests)
+        count = count_missed(loaded, level.alpha, tests)
         assert stats.binom.cdf(count, len(tests), float(level.alpha)) <= 0.05
     # Sets grow as alpha falls, as ever.
     found = [decide(loaded, DRAWS, alpha).thresholds for alpha in alphas]
@@ -125,16 +129,18 @@ def test_the_effective_level_is_stored_and_honoured() -> None:
     assert level.effective_alpha is not None
     assert loaded.rule().alpha == level.effective_alpha
     same = decide(loaded, DRAWS)
-    assert same.thresholds.tobytes() == decide(fixed(level.effective_alpha), DRAWS).thresholds.tobytes()
+    assert (
+        same.thresholds.tobytes() == decide(calibrate_at(level.effective_alpha), DRAWS).thresholds.tobytes()
+    )
     # The marginal rule beside it, to be compared with, stays that of the level asked for.
-    plain = decide(fixed("0.3"), DRAWS, marginal=True)
+    plain = decide(calibrate_at("0.3"), DRAWS, marginal=True)
     assert decide(loaded, DRAWS, marginal=True).thresholds.tobytes() == plain.thresholds.tobytes()
     # Without the effective level, the same numbers would be another rule's, and other thresholds.
     forgotten = loaded.model_copy(update={"levels": [level.model_copy(update={"effective_alpha": None})]})
     assert decide(forgotten, DRAWS).thresholds.tobytes() != same.thresholds.tobytes()
 
 
-def crafted(quantiles: Mapping[str, float]) -> CalibrationArtifact:
+def make_artifact_by_hand(quantiles: Mapping[str, float]) -> CalibrationArtifact:
     """An artifact with one threshold for all prompts, by level."""
     artifact = calibrate(KNOWN, alpha="0.5", features="1", threshold_rule="marginal")
     dimension = PackedArray.pack(np.ones(1))
@@ -163,7 +169,7 @@ def one_candidate(kept: int, lost: int) -> LabelledBatch:
 def test_a_later_step_that_would_pass_again_is_not_looked_at() -> None:
     # Of 100 prompts 40 are lost below 0.75, and at alpha = 0.3 that is too many.
     tests = one_candidate(60, 40)
-    artifact = crafted({"0.1": 0.8, "0.2": 0.5, "0.3": 0.9})
+    artifact = make_artifact_by_hand({"0.1": 0.8, "0.2": 0.5, "0.3": 0.9})
     served = levels_tested(artifact, tests, {"0.3": ["0.1", "0.2", "0.3"]}, "0.05")
     assert [(one.alpha, one.effective_alpha) for one in served.levels] == [("0.3", "0.1")]
     assert decide(served, tests.draws).thresholds.tolist() == [0.8] * 100
@@ -179,7 +185,7 @@ def test_each_step_is_tested_at_the_level_asked_for_and_by_itself() -> None:
     tests = one_candidate(88, 12)
     assert stats.binom.cdf(12, 100, 0.2) <= 0.05 < stats.binom.cdf(12, 100, 0.1)
     # At the larger level all are kept; were it to serve the smaller one in tests, that would pass as well.
-    artifact = crafted({"0.1": 0.5, "0.2": 0.9})
+    artifact = make_artifact_by_hand({"0.1": 0.5, "0.2": 0.9})
     served = levels_tested(artifact, tests, {"0.2": ["0.1"]}, "0.05")
     assert served.levels[0].effective_alpha == "0.1"
     with pytest.raises(UnattainableTargetError, match="failed on 12 of 100"):
@@ -187,7 +193,7 @@ def test_each_step_is_tested_at_the_level_asked_for_and_by_itself() -> None:
 
 
 def test_the_number_that_the_error_names_suffices_where_the_share_stays() -> None:
-    artifact = crafted({"0.1": 0.5})
+    artifact = make_artifact_by_hand({"0.1": 0.5})
     for kept, lost in ((19, 1), (57, 3), (9, 0), (48, 4)):
         with pytest.raises(UnattainableTargetError) as caught:
             levels_tested(artifact, one_candidate(kept, lost), {"0.1": ["0.1"]}, "0.05")
@@ -209,7 +215,7 @@ def test_the_number_that_the_error_names_suffices_where_the_share_stays() -> Non
 
 
 def test_where_no_number_would_do_it_says_so() -> None:
-    artifact = crafted({"0.1": 0.5})
+    artifact = make_artifact_by_hand({"0.1": 0.5})
     for kept, lost in ((18, 2), (10, 30)):
         with pytest.raises(UnattainableTargetError, match="no number of certification prompts would do"):
             levels_tested(artifact, one_candidate(kept, lost), {"0.1": ["0.1"]}, "0.05")

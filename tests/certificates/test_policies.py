@@ -25,9 +25,10 @@ from langchain_cfc.errors import AttainabilityWarning, CalibrationError, InputEr
 from langchain_cfc.guarantee import AnswerPolicy, WrongRateCertificate
 from langchain_cfc.records import tabulate
 from langchain_cfc.runnable import CFCRunnable
+from tests.certificates.prompts import make_replay_chain
 from tests.factories import reload_artifact
 
-from .parts import TOPICS, part_of, prompts, replayed
+from .prompts import TOPICS, part_of, prompts
 
 KNOWN = prompts(0, 900, decimals=1)
 ALPHAS = ["0.1", "0.15", "0.2", "0.3"]
@@ -64,7 +65,7 @@ def certificate_of(artifact: CalibrationArtifact) -> WrongRateCertificate:
     return artifact.certified_policy.certificate
 
 
-def plainly(
+def compute_plainly(
     artifact: CalibrationArtifact, labelled: LabelledBatch, alpha: str, policy: AnswerPolicy
 ) -> list[tuple[bool, bool]]:
     """Whether each prompt is answered, and wrongly, by loops over plain numbers."""
@@ -98,7 +99,7 @@ def in_order(
     artifact: CalibrationArtifact, tuning: LabelledBatch, curve: Sequence[TradeOff]
 ) -> list[TradeOff]:
     """The policies in the order of their tests: each answers more tuning prompts than those before."""
-    return sorted(curve, key=lambda one: tally(plainly(artifact, tuning, one.alpha, one.policy))[0])
+    return sorted(curve, key=lambda one: tally(compute_plainly(artifact, tuning, one.alpha, one.policy))[0])
 
 
 @pytest.mark.parametrize("rate", ["0.05", "0.1", "0.2"])
@@ -110,7 +111,7 @@ def test_counts_and_bounds_are_those_of_an_independent_computation(
     assert len({(one.alpha, one.policy) for one in curve}) == len(curve) > 2
     assert [one.answered for one in curve] == sorted(one.answered for one in curve)
     for one in curve:
-        answered, wrong = tally(plainly(frozen, tests, one.alpha, one.policy))
+        answered, wrong = tally(compute_plainly(frozen, tests, one.alpha, one.policy))
         assert (one.answered, one.wrong) == (answered, wrong)
         # All bounds of the curve hold together: delta is divided by their number.
         test = stats.binomtest(wrong, answered, alternative="less")
@@ -138,13 +139,13 @@ def test_the_recomputation_tells_other_rules_apart(frozen: CalibrationArtifact, 
     scores = np.where(found.accepted, tests.draws.scores, np.inf)
     last = 3 - scores[:, ::-1].argmin(axis=1)
     wrong_of_last = ~tests.correct[np.arange(len(tests)), last] & found.accepted.any(axis=1)
-    _, wrong = tally(plainly(frozen, tests, "0.15", AnswerPolicy()))
+    _, wrong = tally(compute_plainly(frozen, tests, "0.15", AnswerPolicy()))
     assert wrong_of_last.sum() != wrong
     codes = tests.draws.answer_codes
     assert codes is not None
     same = codes == np.take_along_axis(codes, found.best[:, np.newaxis], axis=1)
     within = ((same & found.accepted).sum(axis=1) >= 3) & found.accepted.any(axis=1)
-    assert within.sum() < tally(plainly(frozen, tests, "0.15", AnswerPolicy(min_agreement=3)))[0]
+    assert within.sum() < tally(compute_plainly(frozen, tests, "0.15", AnswerPolicy(min_agreement=3)))[0]
 
 
 @pytest.mark.parametrize(
@@ -160,7 +161,7 @@ def test_outcomes_are_what_plain_loops_find(
     frozen = frozen.model_copy(update={"never_empty": never_empty})
     seen = compute_outcomes(frozen, tests, alpha, policy)
     answered = seen.decisions.answered
-    plain = plainly(frozen, tests, alpha, policy)
+    plain = compute_plainly(frozen, tests, alpha, policy)
     assert list(zip(answered.tolist(), (answered & seen.wrong).tolist(), strict=True)) == plain
     assert sum(answered) > 0
     # An empty set is no wrong answer, whatever stands in the first slot.
@@ -193,7 +194,7 @@ def test_under_a_policy_a_prompt_alone_is_decided_upon_as_among_others(
     assert every.answered.sum() > together.answered.sum()
 
 
-def test_without_answers_nobody_can_agree(frozen: CalibrationArtifact) -> None:
+def test_without_answers_no_candidates_can_agree(frozen: CalibrationArtifact) -> None:
     draws = CandidateBatch.of([[0.1] * 4], metadata=[{"topic": "art"}])
     with pytest.raises(InputError, match="agreement needs the candidates' answers"):
         _ = decide(frozen, draws, "0.2", policy=AnswerPolicy(min_agreement=2)).answered
@@ -240,7 +241,7 @@ def test_tests_stop_at_the_first_that_fails(
     start = certify_policy(frozen, tuning, right, max_wrong_rate=str(rate), delta=str(delta))
     chain = in_order(frozen, tuning, curve_of(start))
     assert certificate_of(start).policies_tested == len(chain)
-    answered = [np.array(plainly(frozen, tests, one.alpha, one.policy))[:, 0] for one in chain]
+    answered = [np.array(compute_plainly(frozen, tests, one.alpha, one.policy))[:, 0] for one in chain]
     found = 0
     for place in range(1, len(chain) - 1):
         # Wrong is what this one answers and none before; everything else is right.
@@ -274,7 +275,7 @@ def test_groups_have_half_of_delta_and_sequences_of_their_own(
     everyone, *groups = certificate.groups
     assert [group.name for group in groups] == [f"group(topic)={topic}" for topic in TOPICS]
     assert [group.certified for group in groups] == [True, True, False]
-    plain = np.array(plainly(frozen, labelled, certificate.alpha, certificate.policy))
+    plain = np.array(compute_plainly(frozen, labelled, certificate.alpha, certificate.policy))
     chain = in_order(frozen, tuning, curve_of(artifact))
     topics = np.array([one["topic"] for one in labelled.draws.metadata])
     members = {f"group(topic)={topic}": topics == topic for topic in TOPICS}
@@ -286,7 +287,7 @@ def test_groups_have_half_of_delta_and_sequences_of_their_own(
         assert (group.answered, group.wrong) == tuple(plain[inside].sum(axis=0))
         p_values = []
         for one in chain:
-            counts = np.array(plainly(frozen, labelled, one.alpha, one.policy))[inside].sum(axis=0)
+            counts = np.array(compute_plainly(frozen, labelled, one.alpha, one.policy))[inside].sum(axis=0)
             p_values.append(stats.binom.cdf(counts[1], counts[0], 0.3) if counts[0] else 1.0)
         allowed = 0.05 if group is everyone else 0.05 / 3
         reached[group.name] = next((place for place, p in enumerate(p_values) if p > allowed), len(chain))
@@ -503,7 +504,7 @@ def test_a_level_that_is_served_by_itself_is_tested_by_itself(
     for one in curve_of(artifact):
         (level,) = (level for level in frozen.levels if level.alpha == one.alpha)
         alone = frozen.with_levels([level])
-        assert (one.answered, one.wrong) == tally(plainly(alone, tests, one.alpha, one.policy))
+        assert (one.answered, one.wrong) == tally(compute_plainly(alone, tests, one.alpha, one.policy))
     certificate = certificate_of(artifact)
     assert artifact.alphas == (certificate.alpha,)
     assert certificate.artifact_digest == artifact.frozen_digest != frozen.digest
@@ -516,7 +517,7 @@ def test_the_bot_answers_the_very_prompts_that_were_counted(tmp_path: Path) -> N
     certificate = certificate_of(artifact)
     split = artifact.calibration.split
     asked = [one for one in KNOWN if split.part(one.id, None) == "certification"]
-    chain = replayed(artifact, asked, bot=True)
+    chain = make_replay_chain(artifact, asked, bot=True)
     results = [chain.invoke(one.input, {"max_concurrency": 1}) for one in asked]
     seen = compute_outcomes(artifact, tabulate(asked), certificate.alpha, certificate.policy)
     assert [not one.abstained for one in results] == seen.decisions.answered.tolist()
@@ -526,7 +527,7 @@ def test_the_bot_answers_the_very_prompts_that_were_counted(tmp_path: Path) -> N
     everyone = certificate.groups[0]
     assert (sum(not one.abstained for one in results), sum(wrong)) == (everyone.answered, everyone.wrong)
     # Without bot mode more is answered.
-    every = replayed(artifact, asked, alpha=certificate.alpha)
+    every = make_replay_chain(artifact, asked, alpha=certificate.alpha)
     more = [every.invoke(one.input, {"max_concurrency": 1}) for one in asked]
     assert sum(not one.abstained for one in more) > everyone.answered
 

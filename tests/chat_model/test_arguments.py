@@ -191,9 +191,7 @@ def test_of_several_models_the_one_that_answers_gets_the_tools(
     assert offered == {"asks": False, "answers": True}
 
 
-def test_whoever_answers_instead_has_the_same_tools(
-    artifact: CalibrationArtifact, url: str, invoke: Invoke
-) -> None:
+def test_a_fallback_has_the_same_tools(artifact: CalibrationArtifact, url: str, invoke: Invoke) -> None:
     chain = make_chain(artifact, generator=make_client(url), verifier=reject_all).or_else(make_client(url))
     facade = CFCChatModel(chain=chain)
     message = invoke(facade.bind_tools([look_up]), "Lima")
@@ -281,7 +279,7 @@ def test_the_same_arguments_are_checked_once(artifact: CalibrationArtifact, url:
     assert facade._get_chain(None, {"stop": ["x"]}) is not made
 
 
-def test_a_list_of_tools_that_grows_is_read_anew(
+def test_a_list_of_tools_that_grows_is_read_again(
     artifact: CalibrationArtifact, url: str, responder: Responder
 ) -> None:
     tools = [{"type": "function", "function": {"name": "one", "parameters": {}}}]

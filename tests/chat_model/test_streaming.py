@@ -152,7 +152,7 @@ def test_a_call_may_ask_for_its_token(invoke: Invoke) -> None:
     assert [token for _, token in watcher.tokens] == ["lima|0.1"]
 
 
-def test_nobody_is_told_tokens_of_a_plain_call() -> None:
+def test_a_plain_call_reports_no_tokens() -> None:
     watcher = RunWatcher()
     make_facade(generator=eager()).invoke("where?", {"callbacks": [watcher]})
     assert watcher.tokens == []

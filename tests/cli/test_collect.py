@@ -101,7 +101,7 @@ def collect(folder: Path) -> Collect:
     return collecting
 
 
-def drawn(script: Script) -> int:
+def count_draws(script: Script) -> int:
     return len(script.requests) - sum(script.struck.values())
 
 
@@ -117,7 +117,7 @@ def test_records_are_what_was_recorded(
     records = {str(record.input): record for record in source}
     assert source.provenance is not None
     assert (source.provenance.generator or {})["model_version"] == MODEL
-    assert drawn(script) == 10 * COUNT
+    assert count_draws(script) == 10 * COUNT
     for fact in facts[:COUNT]:
         found = records[str(fact.input)]
         assert sorted(str(one.text) for one in found.candidates) == sorted(
@@ -130,11 +130,11 @@ def test_records_are_what_was_recorded(
 
 def test_a_second_run_asks_for_nothing(collect: Collect, script: Script) -> None:
     assert collect("--limit", "5").code == 0
-    assert drawn(script) == 50
+    assert count_draws(script) == 50
     assert collect().code == 0
-    assert drawn(script) == 10 * COUNT
+    assert count_draws(script) == 10 * COUNT
     ran = collect()
-    assert (ran.code, drawn(script)) == (0, 10 * COUNT)
+    assert (ran.code, count_draws(script)) == (0, 10 * COUNT)
     assert f"{COUNT} of {COUNT} finished" in ran.out
 
 
@@ -163,7 +163,7 @@ def test_a_budget_ends_a_run_which_then_goes_on(collect: Collect, folder: Path, 
     assert "not every prompt was begun: run the same command again" in ran.out
     assert run("status", folder / "facts.db", "--json").data["finished"] == 5
     assert collect().code == 0
-    assert drawn(script) == 10 * COUNT
+    assert count_draws(script) == 10 * COUNT
 
 
 def test_what_failed_is_told_and_tried_again(collect: Collect, folder: Path, script: Script) -> None:
@@ -182,7 +182,7 @@ def test_what_failed_is_told_and_tried_again(collect: Collect, folder: Path, scr
     assert len(script.requests) == 10 * COUNT
     ran = collect("--retry-failed")
     assert (ran.code, ran.err) == (0, "")
-    assert drawn(script) == 10 * COUNT
+    assert count_draws(script) == 10 * COUNT
 
 
 def test_another_configuration_is_refused(collect: Collect) -> None:
@@ -250,7 +250,7 @@ def test_a_file_that_is_no_store_and_one_that_is_not_there(tmp_path: Path) -> No
     assert not (tmp_path / "none.db").exists()
 
 
-def test_where_nothing_is_correct_an_answer_is_shown_beside_its_reference(
+def test_where_nothing_is_correct_an_answer_is_shown_with_its_reference(
     collect: Collect, folder: Path
 ) -> None:
     path = folder / "questions.csv"

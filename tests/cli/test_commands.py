@@ -71,7 +71,7 @@ def test_without_the_distribution_there_is_no_such_command() -> None:
 
 
 @pytest.mark.usefixtures("plugged")
-def test_help_lists_all_and_one_that_cannot_be_loaded_harms_nobody() -> None:
+def test_help_lists_all_even_where_one_cannot_be_loaded() -> None:
     listed = run("--help")
     assert listed.code == 0
     for words in ("greet", "Greet somebody.", "many", "Several in one.", "broken", "calibrate"):

@@ -27,12 +27,12 @@ OF_METHODS = {
 OF_GROUPS = OF_METHODS - {"abstention_rate", "mean_distinct_answers", "groups"} | {"name", "n"}
 
 
-def compared(*options: str | Path) -> Ran:
+def run_compare(*options: str | Path) -> Ran:
     return run("compare", RECORDING, "--splits", "3", "--jobs", "1", "--alpha", "0.3", *options)
 
 
 def test_everything_fits_a_terminal_and_names_every_method() -> None:
-    ran = compared("--alpha", "0.4")
+    ran = run_compare("--alpha", "0.4")
     assert ran.code == 0, ran.err
     assert max(map(len, ran.out.splitlines())) <= 80
     for needed in ("conditional", "marginal", "TopK", "CFC-PAC-FULL", "sampling", "back-off", "worst group"):
@@ -41,7 +41,7 @@ def test_everything_fits_a_terminal_and_names_every_method() -> None:
 
 
 def test_json_has_the_shape_that_evaluate_has_too(tmp_path: Path) -> None:
-    ran = compared("--json", "--method", "ours")
+    ran = run_compare("--json", "--method", "ours")
     assert SHARED | {"methods"} <= set(ran.data)
     for name in ("conditional", "marginal"):
         method = ran.data["methods"][name]
@@ -58,7 +58,9 @@ def test_json_has_the_shape_that_evaluate_has_too(tmp_path: Path) -> None:
 
 def test_figures_and_page_are_files(tmp_path: Path) -> None:
     page, folder = tmp_path / "page.html", tmp_path / "figures"
-    ran = compared("--report", page, "--figures", folder, "--method", "conditional", "--method", "marginal")
+    ran = run_compare(
+        "--report", page, "--figures", folder, "--method", "conditional", "--method", "marginal"
+    )
     assert ran.code == 0, ran.err
     assert str(page) in "".join(ran.out.split())
     assert page.read_text(encoding="utf-8").lower().startswith("<!doctype html>")
@@ -72,8 +74,8 @@ def test_figures_and_page_are_files(tmp_path: Path) -> None:
 def test_files_of_others_are_not_overwritten(tmp_path: Path) -> None:
     mine = tmp_path / "mine.html"
     mine.write_text("mine", encoding="utf-8")
-    assert compared("--report", mine).code == 2
-    assert compared("--figures", mine).code == 2
+    assert run_compare("--report", mine).code == 2
+    assert run_compare("--figures", mine).code == 2
     assert mine.read_text(encoding="utf-8") == "mine"
 
 
@@ -93,15 +95,18 @@ def test_files_of_others_are_not_overwritten(tmp_path: Path) -> None:
     ],
 )
 def test_wrong_usage_is_one_line_and_exit_code_2(options: tuple[str, ...], said: str) -> None:
-    ran = compared(*options)
+    ran = run_compare(*options)
     assert ran.code == 2
     assert ran.out == ""
     assert said in " ".join(ran.err.split())
 
 
 def test_splits_are_counted_and_drawn_by_seed() -> None:
-    first, again = compared("--json", "--method", "marginal"), compared("--json", "--method", "marginal")
-    other = compared("--json", "--method", "marginal", "--seed", "1")
+    first, again = (
+        run_compare("--json", "--method", "marginal"),
+        run_compare("--json", "--method", "marginal"),
+    )
+    other = run_compare("--json", "--method", "marginal", "--seed", "1")
     assert first.out == again.out
     assert json.loads(first.out)["methods"] != other.data["methods"]
     assert first.data["splits"] == 3

@@ -20,7 +20,7 @@ def record(
     return PromptRecord(id=name, input=f"What is {name}?", reference="x", cluster=cluster, candidates=given)
 
 
-def numbered(size: int, n: int = 3) -> list[PromptRecord]:
+def make_numbered_records(size: int, n: int = 3) -> list[PromptRecord]:
     """Prompts 0, 1, ... of n candidates; the first of each is labelled correct."""
     return [
         record(f"p{number}", *((f"answer {slot}", slot == 0) for slot in range(n))) for number in range(size)

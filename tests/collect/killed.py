@@ -41,12 +41,12 @@ def examples(size: int) -> list[Example]:
     ]
 
 
-def ignored(notice: str) -> None:
+def ignore_notice(notice: str) -> None:
     """Nobody need know."""
     del notice
 
 
-def commanded(url: str, path: str, size: int, max_tokens: int | None) -> None:
+def collect_by_command(url: str, path: str, size: int, max_tokens: int | None) -> None:
     """Collect, or go on with it, by the command line's code: its signals, its exit codes.
 
     Args:
@@ -83,7 +83,7 @@ def commanded(url: str, path: str, size: int, max_tokens: int | None) -> None:
     sys.exit(0 if finished else 1)
 
 
-def collected(url: str, path: str, size: int, finished: Any, breaking: Break | None) -> None:
+def collect_in_process(url: str, path: str, size: int, finished: Any, breaking: Break | None) -> None:
     """Collect, or go on with it.
 
     Args:
@@ -100,7 +100,9 @@ def collected(url: str, path: str, size: int, finished: Any, breaking: Break | N
     os.environ["NO_PROXY"] = "127.0.0.1"
     model = ChatOpenAI(model="recorded", base_url=url, api_key="none", max_retries=0, logprobs=True)  # type: ignore[arg-type]  # pydantic makes a secret of it
     parts = Components(model, SequenceProbability(), NormalisedMatch(), N)
-    options = CollectionOptions(call_policy=CallPolicy(CONCURRENCY), on_progress=tell, on_notice=ignored)
+    options = CollectionOptions(
+        call_policy=CallPolicy(CONCURRENCY), on_progress=tell, on_notice=ignore_notice
+    )
     # A second between two attempts, as for real servers, would be most of the test.
     hasty = mock.patch(
         "langchain_cfc.collect.collecting.RetryPolicy", partial(RetryPolicy, initial_wait=0.02)

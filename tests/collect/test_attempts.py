@@ -36,7 +36,7 @@ from tests.serving.openai_server import Fault, Script, serving
 FREE = CallLimits()
 
 
-def raised(fault: Fault | None, **settings: Any) -> Exception:
+def error_of_client(fault: Fault | None, **settings: Any) -> Exception:
     """What a client makes of a fault."""
     script = Script({"where?": [Answer("there")]}, faults=[] if fault is None else [fault])
     client: dict[str, Any] = {"model": "recorded", "api_key": "none", "max_retries": 0, **settings}
@@ -71,7 +71,7 @@ def raised(fault: Fault | None, **settings: Any) -> Exception:
     ],
 )
 def test_failures_of_a_real_client_are_told_apart(kind: str, passes: bool) -> None:
-    error = raised(Fault(kind))
+    error = error_of_client(Fault(kind))
     assert is_transient(error) == passes, repr(error)
     # What our own errors are made of counts.
     wrapped = VerifierError("the verifier failed")
@@ -80,8 +80,8 @@ def test_failures_of_a_real_client_are_told_apart(kind: str, passes: bool) -> No
 
 
 def test_a_server_that_is_slow_or_away_may_come_back() -> None:
-    assert is_transient(raised(Fault("slow", seconds=5.0), timeout=0.05))
-    assert is_transient(raised(None, base_url="http://127.0.0.1:9/v1"))
+    assert is_transient(error_of_client(Fault("slow", seconds=5.0), timeout=0.05))
+    assert is_transient(error_of_client(None, base_url="http://127.0.0.1:9/v1"))
 
 
 def test_what_is_no_failure_of_a_connection_is_not_repeated() -> None:
@@ -167,10 +167,10 @@ def test_a_date_is_as_far_as_it_is_away(written: Callable[[datetime], str]) -> N
     assert 90 < found <= 100
 
 
-def test_nobody_asks_for_anything_without_headers() -> None:
+def test_without_headers_no_wait_is_asked_for() -> None:
     assert read_retry_after(ValueError("x")) is None
     assert read_retry_after("an answer") is None
-    error = raised(Fault("status 429", seconds=3.0))
+    error = error_of_client(Fault("status 429", seconds=3.0))
     assert read_retry_after(error) == 3.0
 
 
@@ -310,7 +310,7 @@ def test_a_time_limit_of_the_users_own_is_an_outcome_as_well(timeout: float | No
 
 
 @pytest.mark.parametrize("after", [0.5, 3.0])
-def test_whoever_cancels_is_obeyed_and_the_place_is_free_again(after: float) -> None:
+def test_cancellation_passes_and_releases_the_permit(after: float) -> None:
     limit, calls = ConcurrencyLimiter(1), 0
 
     async def fail_slowly(item: Any) -> None:
@@ -335,7 +335,7 @@ def test_whoever_cancels_is_obeyed_and_the_place_is_free_again(after: float) -> 
     assert limit._free == 1
 
 
-def test_whoever_waits_to_call_again_holds_no_place() -> None:
+def test_no_permit_is_held_between_two_calls() -> None:
     limit = ConcurrencyLimiter(1)
     order: list[str] = []
 
@@ -374,7 +374,7 @@ RATE, LATENCY, STAGES, CALLS, LARGEST = 1000.0, 2.0, 6, 5, 900
 SILENT = 1
 
 
-async def spent(turns: TokenRateLimiter, seed: int, stages: int = 300) -> list[tuple[float, int]]:
+async def spend_tokens(turns: TokenRateLimiter, seed: int, stages: int = 300) -> list[tuple[float, int]]:
     """When calls began, and the tokens that each took, for stages several of which go on at once."""
     chance = random.Random(seed)  # noqa: S311 - a simulation
     found: list[tuple[float, int]] = []
@@ -427,7 +427,7 @@ def test_tokens_keep_their_rate_and_use_it(seed: int) -> None:
 
 
 async def spent_with(kind: Callable[[float], TokenRateLimiter], seed: int) -> list[tuple[float, int]]:
-    return await spent(kind(RATE), seed)
+    return await spend_tokens(kind(RATE), seed)
 
 
 def test_a_turn_is_not_waited_for_unless_asked() -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from langchain_cfc.collect.costs import ANY_MODEL, Budget, Price, TokensUsed, Usage
 from langchain_cfc.collect.store import Store
 from langchain_cfc.errors import CollectionError, InputError
-from tests.collect.making import FakeExecutor, paid, run
+from tests.collect.fakes import FakeExecutor, make_usage, run
 from tests.lengths import repetitions
 
 ONE = {ANY_MODEL: Price(input=1.0, output=1.0)}
@@ -21,8 +21,8 @@ ONE = {ANY_MODEL: Price(input=1.0, output=1.0)}
 def test_a_budget_without_limits_allows_everything() -> None:
     budget = Budget()
     assert not budget.is_limited
-    assert budget.allows(paid(10**12), None, 10**6)
-    assert budget.cost(paid(10)) is None
+    assert budget.allows(make_usage(10**12), None, 10**6)
+    assert budget.cost(make_usage(10)) is None
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_a_prompt_is_begun_only_if_it_would_fit(
 ) -> None:
     for budget, scale in ((Budget(max_tokens=100), 1), (Budget(max_cost=1e-4, prices=ONE), 1e-6)):
         known = None if dearest is None else TokensUsed(dearest, scale * dearest)
-        assert budget.allows(paid(spent), known, under_way) == allowed
+        assert budget.allows(make_usage(spent), known, under_way) == allowed
 
 
 def test_both_limits_are_kept_to_though_other_prompts_are_dearest() -> None:
@@ -66,9 +66,9 @@ def test_the_longest_beginning_of_a_models_name_gives_its_price() -> None:
     }
     budget = Budget(prices=prices)
     for model, factor in (("gpt-4o-mini-2024", 10), ("gpt-4o", 1), ("claude", 100), ("", 100)):
-        assert budget.cost(paid(2_000_000, model)) == pytest.approx(factor * 3.0)
+        assert budget.cost(make_usage(2_000_000, model)) == pytest.approx(factor * 3.0)
     with pytest.raises(CollectionError, match="'claude' answered, and there is no price"):
-        Budget(prices={"gpt": prices["gpt"]}).cost(paid(1, "claude"))
+        Budget(prices={"gpt": prices["gpt"]}).cost(make_usage(1, "claude"))
 
 
 def test_what_cannot_be_kept_to_is_refused_at_once() -> None:
@@ -119,7 +119,7 @@ def test_a_budget_is_exceeded_at_most_by_surprises(costs: list[int], limit: int,
     the same, but for the first, of which nothing is known.
     """
     with tempfile.TemporaryDirectory() as folder:
-        executor = FakeExecutor(costs=lambda name: paid(costs[int(name[1:])]))
+        executor = FakeExecutor(costs=lambda name: make_usage(costs[int(name[1:])]))
         ran = run(
             Path(folder) / "store.db", executor, len(costs), at_once=at_once, budget=Budget(max_tokens=limit)
         )
@@ -134,7 +134,7 @@ def test_a_budget_is_exceeded_at_most_by_surprises(costs: list[int], limit: int,
 
 
 def test_of_equal_prompts_as_many_are_begun_as_fit(tmp_path: Path) -> None:
-    executor = FakeExecutor(costs=lambda name: paid(10), seconds=0.001)  # noqa: ARG005 - of all prompts
+    executor = FakeExecutor(costs=lambda name: make_usage(10), seconds=0.001)  # noqa: ARG005 - of all prompts
     ran = run(tmp_path / "store.db", executor, 40, at_once=8, budget=Budget(max_tokens=205))
     assert not ran.complete
     assert executor.count("draw") == executor.count("label") == 20

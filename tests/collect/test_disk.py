@@ -16,7 +16,7 @@ from langchain_cfc._internal import database
 from langchain_cfc.collect.costs import Stage
 from langchain_cfc.collect.store import Store
 from langchain_cfc.errors import StoreError
-from tests.collect.making import FakeExecutor, N, run
+from tests.collect.fakes import FakeExecutor, N, run
 
 SIZE, AT_ONCE = 300, 4
 
@@ -128,7 +128,7 @@ def test_a_read_only_disk_is_said_and_what_is_there_stays(disk: Disk) -> None:
     assert set(executor.done.values()) == {1}
 
 
-def test_a_file_that_nobody_may_write_is_said(disk: Disk) -> None:
+def test_a_file_that_cannot_be_written_is_reported(disk: Disk) -> None:
     executor, path = FakeExecutor(), disk.folder / "store.db"
     run(path, executor, 20)
     # Root may write whatever permissions say, but for this.

@@ -40,7 +40,7 @@ from langchain_cfc.records import Example
 from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc.verifiers import SelfConsistency, SequenceProbability
 from langchain_cfc.verifiers.base import VerifierScores
-from tests.collect.making import MemoryJournal
+from tests.collect.fakes import MemoryJournal
 from tests.serving.openai_bodies import TOKENS_IN, TOKENS_OUT, Answer
 from tests.serving.openai_server import Fault, Script, serving
 
@@ -89,17 +89,17 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "store.db"
 
 
-def collected(path: Path, parts: Components, **options: Any) -> CollectionResult:
+def collect_records(path: Path, parts: Components, **options: Any) -> CollectionResult:
     # One call at a time, so that the server's answers come in the order of slots.
     given: dict[str, Any] = {
         "call_policy": CallPolicy(concurrency=1),
-        "on_notice": ignored,
+        "on_notice": ignore_notice,
         **options,
     }
     return collect(examples(), parts, path, CollectionOptions(**given))
 
 
-def ignored(notice: str) -> None:
+def ignore_notice(notice: str) -> None:
     del notice
 
 
@@ -112,7 +112,7 @@ def without_mark(text: str) -> str:
     return text.rstrip("!")
 
 
-def described(prompt: str) -> dict[str, Any]:
+def describe(prompt: str) -> dict[str, Any]:
     return {"number": int(prompt.rpartition(" ")[2])}
 
 
@@ -131,12 +131,12 @@ def test_offline_and_online_make_the_same_of_the_same_answers(
         "generator": model,
         "verifier": verifier,
         "answer": without_mark,
-        "metadata": described,
+        "metadata": describe,
         "sampling": sampling,
         "verifier_id": "both" if several else None,
         "answer_id": "without-mark",
     }
-    assert collected(path, Components(labeler=NormalisedMatch(), n=N, **made)).complete
+    assert collect_records(path, Components(labeler=NormalisedMatch(), n=N, **made)).complete
     found = records(path)
     with Store(path) as store, warnings.catch_warnings():
         warnings.simplefilter("ignore", AttainabilityWarning)
@@ -161,7 +161,7 @@ def test_offline_and_online_make_the_same_of_the_same_answers(
             )
             # Of several, the artifact makes one score.
             assert several or online.score == offline.score
-        assert record.metadata == {"hard": 0.5, **described(str(record.input))}
+        assert record.metadata == {"hard": 0.5, **describe(str(record.input))}
 
 
 # What labelers see
@@ -190,7 +190,7 @@ def flat(prompt: Any, candidates: Sequence[DrawnCandidate]) -> list[float]:
     return [0.5] * len(candidates)
 
 
-def labelled(labeler: Labelling, **parts: Any) -> Labels:
+def label_texts(labeler: Labelling, **parts: Any) -> Labels:
     executor = LocalExecutor(Components(lambda prompt: prompt, flat, labeler, N, **parts))
     draws = [DrawnCandidate(text) for text in letters("?")]
     found = asyncio.run(executor.label(examples(1)[0], draws, MemoryJournal())).result
@@ -204,19 +204,19 @@ def bare(text: str) -> str:
 
 def test_without_an_extractor_the_labeler_sees_every_candidate() -> None:
     labeler = Labelling("!")
-    assert labelled(labeler) == Labels([True, False, False, False], None, {})
+    assert label_texts(labeler) == Labels([True, False, False, False], None, {})
     assert labeler.shown == [["a!", "b", "a", "b?"]]
 
 
 def test_of_each_answer_the_labeler_sees_the_answer_and_its_label_is_that_of_all() -> None:
     labeler = Labelling("a")
-    assert labelled(labeler, answer=bare) == Labels([True, False, True, False], ["a", "b", "a", "b"], {})
+    assert label_texts(labeler, answer=bare) == Labels([True, False, True, False], ["a", "b", "a", "b"], {})
     assert labeler.shown == [["a", "b"]]
 
 
 def test_of_each_answer_the_labeler_sees_the_whole_text_of_the_first_if_it_reads_texts() -> None:
     labeler = Labelling("!")
-    found = labelled(labeler, answer=bare, reads="text")
+    found = label_texts(labeler, answer=bare, reads="text")
     assert found == Labels([True, False, True, False], ["a", "b", "a", "b"], {})
     assert labeler.shown == [["a!", "b"]]
 
@@ -229,7 +229,7 @@ def test_metadata_of_a_function_joins_that_of_the_dataset(path: Path) -> None:
         N,
         metadata=lambda prompt: {"words": len(prompt.split())},
     )
-    collected(path, parts)
+    collect_records(path, parts)
     assert {str(record.metadata) for record in records(path)} == {"{'hard': 0.5, 'words': 2}"}
 
 
@@ -242,7 +242,7 @@ def test_of_several_verifiers_the_first_scores_and_all_are_kept(path: Path) -> N
         return [-3.5 * slot for slot in range(len(candidates))]
 
     parts = Components(lambda prompt: prompt, {"flat": flat, "other": other}, NormalisedMatch(), N)
-    collected(path, parts)
+    collect_records(path, parts)
     for record in records(path):
         assert [one.score for one in record.candidates] == [0.5] * N
         assert [one.scores for one in record.candidates] == [
@@ -256,7 +256,7 @@ def test_an_output_of_the_first_that_is_no_score_is_a_failure(path: Path) -> Non
         return [1.5] * len(candidates)
 
     parts = Components(lambda prompt: prompt, {"beyond": beyond, "flat": flat}, NormalisedMatch(), N)
-    found = collected(path, parts)
+    found = collect_records(path, parts)
     assert found.status.failed == SIZE
     with Store(path) as store:
         assert {one.error.partition(":")[0] for one in store.failures()} == {"VerifierError"}
@@ -283,13 +283,13 @@ def test_a_verifier_that_fails_never_draws_again(path: Path, script: Script, mod
     verifier = Moody()
     parts = Components(model, verifier, NormalisedMatch(), N)
     notices: list[str] = []
-    found = collected(path, parts, on_notice=notices.append)
+    found = collect_records(path, parts, on_notice=notices.append)
     assert (found.status.failed, found.complete) == (SIZE, True)
     assert len(script.requests) == SIZE * N
     assert "12 of 12 prompts failed (100.0 %)" in notices[-1]
     verifier.fails = False
-    assert collected(path, parts).status.failed == SIZE
-    found = collected(path, parts, retry_failed=True)
+    assert collect_records(path, parts).status.failed == SIZE
+    found = collect_records(path, parts, retry_failed=True)
     assert (found.status.labelled, found.status.failed) == (SIZE, 0)
     assert len(script.requests) == SIZE * N
 
@@ -303,7 +303,7 @@ def test_calls_that_fail_are_made_again_and_nothing_else_is(
         Fault("status 500", on={9}),
     ]
     assert (
-        collected(path, Components(model, SequenceProbability(), NormalisedMatch(), N)).status.labelled
+        collect_records(path, Components(model, SequenceProbability(), NormalisedMatch(), N)).status.labelled
         == SIZE
     )
     assert len(script.requests) == SIZE * N + 3
@@ -318,7 +318,7 @@ def test_a_refused_key_is_asked_once_per_call_and_ends_the_run(
             [Example(id=f"p{number}", input="question 0") for number in range(60)],
             Components(model, flat, NormalisedMatch(), N),
             path,
-            CollectionOptions(call_policy=CallPolicy(concurrency=1), on_notice=ignored),
+            CollectionOptions(call_policy=CallPolicy(concurrency=1), on_notice=ignore_notice),
         )
     assert 25 * N <= len(script.requests) <= 34 * N
     with Store(path) as store:
@@ -329,7 +329,7 @@ def test_what_failed_draws_took_is_known(path: Path, script: Script, model: Chat
     # The last of four draws is refused for good.
     script.faults = [Fault("status 400", on={3, 4, 5})]
     parts = Components(model, SequenceProbability(), NormalisedMatch(), N)
-    options = CollectionOptions(call_policy=CallPolicy(concurrency=1), on_notice=ignored)
+    options = CollectionOptions(call_policy=CallPolicy(concurrency=1), on_notice=ignore_notice)
     found = collect(examples(1), parts, path, options)
     assert found.status.failed == 1
     assert found.status.usage.tokens == (N - 1) * (TOKENS_IN + TOKENS_OUT)
@@ -340,22 +340,22 @@ def test_what_failed_draws_took_is_known(path: Path, script: Script, model: Chat
 def test_a_budget_is_kept_over_http(path: Path, model: ChatOpenAI) -> None:
     each = N * (TOKENS_IN + TOKENS_OUT)
     parts = Components(model, SequenceProbability(), NormalisedMatch(), N)
-    found = collected(path, parts, budget=Budget(max_tokens=5 * each))
+    found = collect_records(path, parts, budget=Budget(max_tokens=5 * each))
     assert not found.complete
     assert (found.status.labelled, found.status.usage.tokens) == (5, 5 * each)
-    assert collected(path, parts).complete
+    assert collect_records(path, parts).complete
 
 
 def test_another_generator_is_refused_before_anything_is_paid(
     path: Path, script: Script, model: ChatOpenAI
 ) -> None:
-    collected(path, Components(model, SequenceProbability(), NormalisedMatch(), N))
+    collect_records(path, Components(model, SequenceProbability(), NormalisedMatch(), N))
     asked = len(script.requests)
     warmer = model.model_copy(update={"temperature": 1.3})
     with pytest.raises(StoreError, match=r"generator\.temperature"):
-        collected(path, Components(warmer, SequenceProbability(), NormalisedMatch(), N))
+        collect_records(path, Components(warmer, SequenceProbability(), NormalisedMatch(), N))
     with pytest.raises(StoreError, match=f"n was {N} and is now {N + 1}"):
-        collected(path, Components(model, SequenceProbability(), NormalisedMatch(), N + 1))
+        collect_records(path, Components(model, SequenceProbability(), NormalisedMatch(), N + 1))
     assert len(script.requests) == asked
 
 
@@ -401,7 +401,7 @@ def test_stages_settle_all_their_turns_whatever_came_of_them() -> None:
 
     async def worked() -> list[Outcome]:
         executor = LocalExecutor(
-            Components(RunnableLambda(told), refused, NormalisedMatch(), N),
+            Components(RunnableLambda(echo_async), refused, NormalisedMatch(), N),
             ConcurrencyLimiter(2),
             RetryPolicy(rate_limiters=(turns,)),
         )
@@ -418,7 +418,7 @@ def test_stages_settle_all_their_turns_whatever_came_of_them() -> None:
     assert turns._settled.calls == N + 1
 
 
-async def told(prompt: str) -> AIMessage:
+async def echo_async(prompt: str) -> AIMessage:
     return AIMessage(prompt)
 
 

@@ -33,7 +33,7 @@ class Judge(FakeListChatModel):
 SMALL, LARGE = Judge(name="small"), Judge(name="large")
 
 
-def told(verifier: object, labeler: object) -> str | None:
+def find_judge(verifier: object, labeler: object) -> str | None:
     return find_shared_judge(compute_fingerprint(verifier), compute_fingerprint(labeler))
 
 
@@ -46,7 +46,7 @@ def told(verifier: object, labeler: object) -> str | None:
     ],
 )
 def test_the_same_model_is_told_of(verifier: object, labeler: object) -> None:
-    assert str(told(verifier, labeler)).startswith("small both scores and labels")
+    assert str(find_judge(verifier, labeler)).startswith("small both scores and labels")
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_the_same_model_is_told_of(verifier: object, labeler: object) -> None:
     ],
 )
 def test_others_are_not(verifier: object, labeler: object) -> None:
-    assert told(verifier, labeler) is None
+    assert find_judge(verifier, labeler) is None
 
 
 @pytest.mark.parametrize("same", [True, False])

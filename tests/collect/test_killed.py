@@ -19,7 +19,7 @@ import pytest
 
 from langchain_cfc.collect.costs import Stage
 from langchain_cfc.collect.store import Store
-from tests.collect.killed import CONCURRENCY, Break, N, collected, commanded
+from tests.collect.killed import CONCURRENCY, Break, N, collect_by_command, collect_in_process
 from tests.concurrency import wait_until
 from tests.lengths import repetitions
 from tests.serving.openai_bodies import TOKENS_IN, TOKENS_OUT, Answer
@@ -70,7 +70,7 @@ def answers(size: int) -> dict[str, list[Answer]]:
     }
 
 
-def survived(path: Path, size: int, kills: int, breaking: Break | None = None) -> Survived:
+def collect_under_kills(path: Path, size: int, kills: int, breaking: Break | None = None) -> Survived:
     """Collect in processes that are killed, each one going on where the one before it was stopped.
 
     The moments are spread over the run: when so many prompts are finished as a random number says, and then
@@ -86,7 +86,9 @@ def survived(path: Path, size: int, kills: int, breaking: Break | None = None) -
     with serving(script, keep_alive=True, own_process=True) as url:
 
         def begun() -> Any:
-            process = context.Process(target=collected, args=(url, str(path), size, finished, breaking))
+            process = context.Process(
+                target=collect_in_process, args=(url, str(path), size, finished, breaking)
+            )
             process.start()
             return process
 
@@ -138,7 +140,7 @@ def check(found: Survived) -> None:
 
 @pytest.mark.long
 def test_kills_lose_nothing_and_cost_what_was_in_flight(tmp_path: Path) -> None:
-    found = survived(tmp_path / "store.db", size=250, kills=repetitions(50, share=0.3))
+    found = collect_under_kills(tmp_path / "store.db", size=250, kills=repetitions(50, share=0.3))
     check(found)
     struck = Counter({kind: count for kind, count in found.script.struck.items() if kind != "slow"})
     assert set(struck) == {"status 429", "status 500", "dropped"}
@@ -157,12 +159,12 @@ def test_kills_lose_nothing_and_cost_what_was_in_flight(tmp_path: Path) -> None:
 def test_stages_that_are_not_written_at_once_do_not_survive(tmp_path: Path) -> None:
     # What is half there cannot be written again.
     with pytest.raises(AssertionError, match="ended by itself with 1"):
-        check(survived(tmp_path / "store.db", size=120, kills=20, breaking="torn"))
+        check(collect_under_kills(tmp_path / "store.db", size=120, kills=20, breaking="torn"))
 
 
 @pytest.mark.long
 def test_stages_that_are_written_late_are_paid_for_again(tmp_path: Path) -> None:
-    found = survived(tmp_path / "store.db", size=150, kills=8, breaking="late")
+    found = collect_under_kills(tmp_path / "store.db", size=150, kills=8, breaking="late")
     check(found)
     assert found.answered > found.bound
 
@@ -191,7 +193,9 @@ class Command:
         """
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(["tests.collect.killed"])
-        process = context.Process(target=commanded, args=(url, str(self.path), self.size, self.max_tokens))
+        process = context.Process(
+            target=collect_by_command, args=(url, str(self.path), self.size, self.max_tokens)
+        )
         process.start()
         if number is not None:
             enough = self._drawn() + after

@@ -14,7 +14,7 @@ from langchain_cfc.collect.costs import Stage
 from langchain_cfc.collect.store import Store
 from langchain_cfc.errors import StoreError
 from langchain_cfc.monitor.store import MonitorStore
-from tests.collect.making import FakeExecutor, examples, run
+from tests.collect.fakes import FakeExecutor, examples, run
 
 
 @pytest.fixture

@@ -279,12 +279,12 @@ def test_a_server_that_does_not_answer_is_no_other_kind_of_thing() -> None:
 # Who may work on it
 
 
-def spawned(url: str, log: Path) -> subprocess.Popen[bytes]:
+def start_writer(url: str, log: Path) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "tests.collect.crashing", url, str(log)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT)
 
 
-def done(process: subprocess.Popen[bytes]) -> bool:
+def has_ended_well(process: subprocess.Popen[bytes]) -> bool:
     said, error = process.communicate(timeout=120)
     assert process.returncode == 0, error.decode()
     return said == b"done\n"
@@ -292,7 +292,7 @@ def done(process: subprocess.Popen[bytes]) -> bool:
 
 def test_a_second_run_is_refused_until_the_first_is_gone(url: str, tmp_path: Path) -> None:
     log = tmp_path / "log"
-    first = spawned(url, log)
+    first = start_writer(url, log)
     try:
         wait_until(lambda: len(calls(log)) > 0)
         with pytest.raises(StoreError, match="another run is at work"):
@@ -320,14 +320,14 @@ def test_two_runs_that_both_believe_to_be_alone_cannot_write_the_same_twice(
     server: Server, url: str, tmp_path: Path
 ) -> None:
     # As if an administrator had ended the one session that holds the lock.
-    first = spawned(url, tmp_path / "first")
+    first = start_writer(url, tmp_path / "first")
     try:
         wait_until(lambda: len(calls(tmp_path / "first")) > CONCURRENCY)
         # It waits until the other has begun, or it might have ended by then.
         first.send_signal(signal.SIGSTOP)
         held = "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND granted"
         assert server.run(held)
-        second = spawned(url, tmp_path / "second")
+        second = start_writer(url, tmp_path / "second")
         wait_until(lambda: len(calls(tmp_path / "second")) > 0)
         first.send_signal(signal.SIGCONT)
         ended = [process.communicate(timeout=120)[1].decode() for process in (first, second)]
@@ -341,7 +341,7 @@ def test_two_runs_that_both_believe_to_be_alone_cannot_write_the_same_twice(
 
 
 @pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="reads the timers of sockets from /proc")
-def test_the_server_looks_after_whoever_holds_the_lock(server: Server, url: str) -> None:
+def test_the_server_tracks_who_holds_the_lock(server: Server, url: str) -> None:
     # A machine that dies closes no connection; what frees its lock is that it no longer answers.
     with Store(server.over_tcp(url), create=True) as store:
         # The timer shows once what was sent has been received.
@@ -409,7 +409,7 @@ def test_a_run_that_is_killed_again_and_again_pays_for_nothing_twice(url: str, t
     chance = random.Random(5)  # noqa: S311 - moments, not secrets
     while True:
         before, safe = calls(log), drawn_in(url)
-        process = spawned(url, log)
+        process = start_writer(url, log)
         # At a random moment while it is at work, however long the machine takes to get there.
         further = sum(before.values()) + chance.randint(1, 80)
         wait_until(lambda: process.poll() is not None or sum(calls(log).values()) >= further)  # noqa: B023 - waited for here

@@ -27,7 +27,7 @@ from langchain_cfc.errors import InputError, RecordError
 from langchain_cfc.labelers import HumanLabels, LabelerInput
 from langchain_cfc.labelers.human import read_sheet
 from langchain_cfc.sampling import DrawnCandidate
-from tests.collect.filling import Row, fill, numbered, record, rows_of, save
+from tests.collect.filling import Row, fill, make_numbered_records, record, rows_of, save
 from tests.lengths import repetitions
 
 FALSE_ALARM = 1e-6
@@ -41,7 +41,7 @@ def sheet(folder: Path, records: list[PromptRecord], k: int, seed: str | int = "
 
 
 def test_a_sheet_holds_what_people_need_and_an_empty_column(tmp_path: Path) -> None:
-    header, *rows = sheet(tmp_path, numbered(20), 5)
+    header, *rows = sheet(tmp_path, make_numbered_records(20), 5)
     assert header == ["'id", "'input", "'reference", "'text", "correct"]
     assert len(rows) == 5
     for name, asked, reference, text, correct in rows:
@@ -128,7 +128,7 @@ def test_what_programs_do_to_separators_and_marks_is_undone(
 
 def leaks(write: Writer, folder: Path) -> bool:
     """Whether a sheet depends on labels or scores."""
-    records = numbered(40)
+    records = make_numbered_records(40)
     others = [
         one.model_copy(
             update={
@@ -164,7 +164,7 @@ def scores_beside(records: list[PromptRecord], k: int, path: Path) -> None:
     save(path, [[*row, str(scores.get(row[0][1:], "score"))] for row in rows_of(path)])
 
 
-def test_nobody_is_led(tmp_path: Path) -> None:
+def test_sheets_do_not_show_the_labels(tmp_path: Path) -> None:
     assert not leaks(write_review, tmp_path)
     # The negative controls: sheets that tell what the label is.
     assert leaks(labels_first, tmp_path)
@@ -172,7 +172,7 @@ def test_nobody_is_led(tmp_path: Path) -> None:
 
 
 def test_the_sample_is_that_of_the_seed_whatever_the_order(tmp_path: Path) -> None:
-    records = numbered(50)
+    records = make_numbered_records(50)
     first = sheet(tmp_path, records, 20)
     assert sheet(tmp_path, records[::-1], 20) == first
     assert sheet(tmp_path, records, 20, seed=0) == first
@@ -203,7 +203,7 @@ def uneven(samples: list[list[Row]], prompts: int, n: int) -> bool:
 
 
 def test_prompts_and_slots_are_chosen_evenly_and_each_prompt_once(tmp_path: Path) -> None:
-    records, repetitions = numbered(30), 400
+    records, repetitions = make_numbered_records(30), 400
     samples = [sheet(tmp_path, records, 10, seed) for seed in range(repetitions)]
     assert all(len({row[0] for row in one[1:]}) == 10 for one in samples)
     assert not uneven(samples, 30, 3)
@@ -250,15 +250,22 @@ def test_inputs_and_candidates_of_other_kinds_are_shown_as_text(tmp_path: Path) 
     records = [
         PromptRecord(id="a", input=messages, candidates=(Candidate(message=tool, score=0.5, correct=True),)),
         PromptRecord(
-            id="b", input={"q": "Wo?", "n": 1}, reference=["x", "y"], candidates=numbered(1)[0].candidates
+            id="b",
+            input={"q": "Wo?", "n": 1},
+            reference=["x", "y"],
+            candidates=make_numbered_records(1)[0].candidates,
         ),
-        PromptRecord(id="c", input=[{"no": "message"}], reference=4, candidates=numbered(1)[0].candidates),
+        PromptRecord(
+            id="c", input=[{"no": "message"}], reference=4, candidates=make_numbered_records(1)[0].candidates
+        ),
         PromptRecord(
             id="e",
             input=[{"role": "user", "content": ["What is this?", {"type": "image", "base64": "aaaa"}]}],
-            candidates=numbered(1)[0].candidates,
+            candidates=make_numbered_records(1)[0].candidates,
         ),
-        PromptRecord(id="d", input="x" * (LONGEST_CELL + 1), candidates=numbered(1)[0].candidates),
+        PromptRecord(
+            id="d", input="x" * (LONGEST_CELL + 1), candidates=make_numbered_records(1)[0].candidates
+        ),
     ]
     path = tmp_path / "sheet.csv"
     write_review([one.model_copy(update={"candidates": one.candidates[:1]}) for one in records], 5, path)
@@ -282,16 +289,16 @@ def test_an_existing_file_is_never_overwritten(tmp_path: Path) -> None:
     path = tmp_path / "sheet.csv"
     path.write_text("people's work")
     with pytest.raises(InputError, match="may hold people's work; it will not be overwritten"):
-        write_review(numbered(3), 1, path)
+        write_review(make_numbered_records(3), 1, path)
     assert path.read_text() == "people's work"
 
 
 BAD: list[tuple[list[PromptRecord], Any, str, str]] = [
-    (numbered(3), 0, "a.csv", "the number of candidates to review is 0"),
-    (numbered(3), 1.5, "a.csv", "the number of candidates to review is 1.5"),
-    (numbered(3), 4, "a.csv", "hold 3 independent prompts.*at most 3"),
-    (numbered(3), 1, "a.xlsx", r"a name that ends in .csv"),
-    (numbered(3), 1, "none/a.csv", "does not exist"),
+    (make_numbered_records(3), 0, "a.csv", "the number of candidates to review is 0"),
+    (make_numbered_records(3), 1.5, "a.csv", "the number of candidates to review is 1.5"),
+    (make_numbered_records(3), 4, "a.csv", "hold 3 independent prompts.*at most 3"),
+    (make_numbered_records(3), 1, "a.xlsx", r"a name that ends in .csv"),
+    (make_numbered_records(3), 1, "none/a.csv", "does not exist"),
     (
         [record("p", ("a", True), ("a", False))],
         1,
@@ -304,7 +311,7 @@ BAD: list[tuple[list[PromptRecord], Any, str, str]] = [
         "a.csv",
         "32001 characters, and a spreadsheet would",
     ),
-    ([*numbered(3), *numbered(1)], 1, "a.csv", "'p0' is the id of"),
+    ([*make_numbered_records(3), *make_numbered_records(1)], 1, "a.csv", "'p0' is the id of"),
     ([], 1, "a.csv", "no records"),
 ]
 

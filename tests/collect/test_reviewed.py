@@ -19,7 +19,7 @@ from langchain_cfc import Candidate, PromptRecord
 from langchain_cfc.certificates.bounds import clopper_pearson
 from langchain_cfc.collect.review import IntervalEstimate, ReviewReport, create_review_report, write_review
 from langchain_cfc.errors import InputError, RecordError
-from tests.collect.filling import fill, numbered, record, rows_of, save
+from tests.collect.filling import fill, make_numbered_records, record, rows_of, save
 
 FALSE_ALARM = 1e-6
 REPETITIONS, ROWS = 200, 80
@@ -43,7 +43,7 @@ class Drawn:
     truth: dict[tuple[str, str], bool]
 
 
-def drawn(correct: Bools, labels: Bools) -> Drawn:
+def make_drawn(correct: Bools, labels: Bools) -> Drawn:
     """Records of prompts whose candidates are correct, and labelled correct, as the (I, n) arrays say."""
     names = [f"p{number}" for number in range(len(correct))]
     records = [
@@ -61,10 +61,10 @@ def drawn(correct: Bools, labels: Bools) -> Drawn:
 def population(rng: np.random.Generator, size: int) -> Drawn:
     """Independent mistakes at rates of E0 and E1."""
     correct = (rng.random((size, N)) < CORRECT) & (rng.random((size, 1)) >= HOPELESS)
-    return drawn(correct, correct ^ (rng.random((size, N)) < np.where(correct, E1, E0)))
+    return make_drawn(correct, correct ^ (rng.random((size, N)) < np.where(correct, E1, E0)))
 
 
-def reviewed(
+def review_sheets(
     given: Drawn, k: int, path: Path, *, lying: bool = False, confidence: float = 0.95
 ) -> ReviewReport:
     """The way of a sheet, filled in by people who know the truth."""
@@ -107,7 +107,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[ReviewReport, R
     found = []
     for _ in range(REPETITIONS):
         given = population(rng, ROWS + 20)
-        found.append((reviewed(given, ROWS, path), reviewed(given, ROWS, path, lying=True)))
+        found.append((review_sheets(given, ROWS, path), review_sheets(given, ROWS, path, lying=True)))
     return found
 
 
@@ -161,7 +161,7 @@ def test_mistakes_that_come_together_break_one_bound_and_not_the_other(tmp_path:
     correct = (rng.random((size, N)) < CORRECT) & ~hopeless
     fooled = hopeless & (rng.random((size, 1)) < 0.5) & (np.arange(N) == rng.integers(N, size=(size, 1)))
     path = tmp_path / "sheet.csv"
-    given = drawn(correct, correct | fooled)
+    given = make_drawn(correct, correct | fooled)
     write_review(given.records, size, path)
     fill(path, lambda name, text: given.truth[name, text])
     labelled = TRUE_COVERAGE + HOPELESS / 2
@@ -217,7 +217,7 @@ def test_candidates_of_one_prompt_count_as_what_they_are_worth(tmp_path: Path) -
 def clustered_rates(rng: np.random.Generator, prompts: int) -> Drawn:
     """A third of the prompts with mistakes on all of their candidates, which are all wrong."""
     labels = np.repeat(rng.random((prompts, 1)) < 0.3, N, axis=1)
-    return drawn(np.zeros_like(labels), labels)
+    return make_drawn(np.zeros_like(labels), labels)
 
 
 def test_several_candidates_of_a_prompt_do_not_shorten_the_interval(tmp_path: Path) -> None:
@@ -239,7 +239,7 @@ def test_several_candidates_of_a_prompt_do_not_shorten_the_interval(tmp_path: Pa
 
 
 def test_rows_that_are_not_filled_in_are_counted_and_left_out(tmp_path: Path) -> None:
-    path, given = tmp_path / "a.csv", numbered(60)
+    path, given = tmp_path / "a.csv", make_numbered_records(60)
     write_review(given, 40, path)
     truth = {(one.id, each.text): each.correct for one in given for each in one.candidates}
     fill(path, lambda name, text: truth[name, text] if int(name[1:]) % 3 else None)
@@ -300,7 +300,7 @@ BAD = [
 def test_a_sheet_that_does_not_fit_the_records_is_refused(
     tmp_path: Path, rows: list[list[str]], says: str
 ) -> None:
-    given = [*numbered(3), record("x", ("a", True), ("a", False), ("b", True))]
+    given = [*make_numbered_records(3), record("x", ("a", True), ("a", False), ("b", True))]
     path = save(tmp_path / "a.csv", [["id", "text", "correct"], *rows])
     with pytest.raises((InputError, RecordError), match=says):
         create_review_report(given, path)
@@ -320,4 +320,4 @@ def test_a_sheet_that_does_not_fit_the_records_is_refused(
 def test_numbers_out_of_range_are_refused(tmp_path: Path, options: dict[str, Any], says: str) -> None:
     path = save(tmp_path / "a.csv", [["id", "text", "correct"], ["p0", "answer 0", "yes"]])
     with pytest.raises(InputError, match=says):
-        create_review_report(numbered(3), path, **options)
+        create_review_report(make_numbered_records(3), path, **options)

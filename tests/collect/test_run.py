@@ -17,7 +17,7 @@ from langchain_cfc.collect.run import MAX_CONSECUTIVE_FAILURES, Run
 from langchain_cfc.collect.status import CollectionStatus
 from langchain_cfc.collect.store import Store
 from langchain_cfc.errors import CollectionError, DrawError, LabelerError, StoreError, VerifierError
-from tests.collect.making import FakeExecutor, N, paid, run
+from tests.collect.fakes import FakeExecutor, N, make_usage, run
 
 
 @pytest.fixture
@@ -53,14 +53,14 @@ def test_what_the_standing_says_is_what_the_store_holds(path: Path) -> None:
     executor = FakeExecutor(
         scores=scores.__getitem__,
         correct=labels.__getitem__,
-        costs=lambda name: paid(int(name[1:])),
+        costs=lambda name: make_usage(int(name[1:])),
         fails=failing("score", [3, 17]) | failing("draw", [40]) | failing("label", [41]),
     )
     begun: list[Run] = []
     ran = run(path, executor, 60, begun=begun.append)
     done = [name for name in labels if name not in {"p3", "p17", "p40", "p41"}]
     flat = [(s, c) for name in done for s, c in zip(scores[name], labels[name], strict=True)]
-    for standing in (ran.status, stood(path)):
+    for standing in (ran.status, read_status(path)):
         assert (standing.total, standing.labelled, standing.failed) == (60, 56, 4)
         assert standing.coverage == pytest.approx(sum(any(labels[name]) for name in done) / 56)
         for found, label in zip(standing.mean_scores, (False, True), strict=True):
@@ -69,7 +69,7 @@ def test_what_the_standing_says_is_what_the_store_holds(path: Path) -> None:
         assert standing.usage.tokens == sum(range(60))
 
 
-def stood(path: Path) -> CollectionStatus:
+def read_status(path: Path) -> CollectionStatus:
     with Store(path) as store:
         return CollectionStatus.from_store(store)
 
@@ -161,7 +161,7 @@ def test_a_mistake_ends_the_run_and_loses_nothing_that_was_paid_for(path: Path) 
 # Stopping
 
 
-def test_whoever_stops_it_lets_it_finish_what_is_under_way(path: Path) -> None:
+def test_a_stopped_run_finishes_what_is_under_way(path: Path) -> None:
     executor = FakeExecutor(seconds=0.002)
     held: list[Run] = []
 
@@ -241,12 +241,12 @@ def test_a_store_that_cannot_be_written_stops_the_others_at_once(
 # What people should know while there is still time
 
 
-def told(path: Path, executor: FakeExecutor, size: int) -> list[str]:
+def collect_notices(path: Path, executor: FakeExecutor, size: int) -> list[str]:
     # One after the other, so that "the first twenty" are known.
     return run(path, executor, size, at_once=1).notices
 
 
-def scored(good: float, bad: float, right: Callable[[str, int], bool]) -> dict[str, Any]:
+def make_scores(good: float, bad: float, right: Callable[[str, int], bool]) -> dict[str, Any]:
     """Scores around one value for correct candidates, and another for wrong ones."""
     chance = random.Random(7)  # noqa: S311 - a simulation
     noise = {(f"p{number}", slot): chance.uniform(-0.2, 0.2) for number in range(200) for slot in range(N)}
@@ -263,38 +263,38 @@ def first(name: str, slot: int) -> bool:
     return slot == 0
 
 
-GOOD = scored(0.3, 0.7, first)
-TURNED = scored(0.7, 0.3, first)
-USELESS = scored(0.5, 0.5, first)
+GOOD = make_scores(0.3, 0.7, first)
+TURNED = make_scores(0.7, 0.3, first)
+USELESS = make_scores(0.5, 0.5, first)
 
 
 def test_a_collection_that_goes_well_says_nothing(path: Path) -> None:
-    assert told(path, FakeExecutor(**GOOD), 130) == []
+    assert collect_notices(path, FakeExecutor(**GOOD), 130) == []
 
 
 @pytest.mark.parametrize(("size", "notices"), [(19, 0), (20, 1), (130, 1)])
 def test_identical_candidates_show_after_twenty_prompts(path: Path, size: int, notices: int) -> None:
-    found = told(path, FakeExecutor(**GOOD, texts=lambda name: [name] * N), size)
+    found = collect_notices(path, FakeExecutor(**GOOD, texts=lambda name: [name] * N), size)
     assert len(found) == notices
     assert all("all 3 candidates were identical for each of the first 20 prompts" in one for one in found)
 
 
 def test_one_prompt_whose_candidates_differ_is_enough(path: Path) -> None:
     executor = FakeExecutor(**GOOD, texts=lambda name: [name, "other" if name == "p7" else name, name])
-    assert told(path, executor, 60) == []
+    assert collect_notices(path, executor, 60) == []
 
 
 @pytest.mark.parametrize(("size", "notices"), [(99, 0), (100, 1), (110, 1)])
 def test_that_nothing_is_correct_shows_after_a_hundred(path: Path, size: int, notices: int) -> None:
     executor = FakeExecutor(correct=lambda name: [False] * N)  # noqa: ARG005 - of all prompts
-    found = told(path, executor, size)
+    found = collect_notices(path, executor, size)
     assert len(found) == notices
     assert all("none of the first 100 prompts has a correct candidate" in one for one in found)
 
 
 def test_one_correct_candidate_is_enough(path: Path) -> None:
-    executor = FakeExecutor(**scored(0.3, 0.7, lambda name, slot: name == "p99" and slot == 0))
-    found = told(path, executor, 120)
+    executor = FakeExecutor(**make_scores(0.3, 0.7, lambda name, slot: name == "p99" and slot == 0))
+    found = collect_notices(path, executor, 120)
     assert not any("has a correct candidate" in one for one in found)
 
 
@@ -303,23 +303,23 @@ def test_one_correct_candidate_is_enough(path: Path) -> None:
     [(USELESS, "does not tell correct from wrong candidates"), (TURNED, "the scores point the wrong way")],
 )
 def test_a_verifier_shows_after_a_hundred_prompts(path: Path, told_of: dict[str, Any], said: str) -> None:
-    assert told(path, FakeExecutor(**told_of), 99) == []
-    (found,) = told(path.with_name("b.db"), FakeExecutor(**told_of), 110)
+    assert collect_notices(path, FakeExecutor(**told_of), 99) == []
+    (found,) = collect_notices(path.with_name("b.db"), FakeExecutor(**told_of), 110)
     assert said in found
 
 
 def test_another_model_that_draws_shows_at_once_and_one_that_judges_does_not(path: Path) -> None:
     models = {"p30": "model-2", "p31": "model-1", "p40": "model-2", "p50": "model-3"}
-    executor = FakeExecutor(**GOOD, costs=lambda name: paid(10, models.get(name, "model-1")))
-    found = told(path, executor, 60)
+    executor = FakeExecutor(**GOOD, costs=lambda name: make_usage(10, models.get(name, "model-1")))
+    found = collect_notices(path, executor, 60)
     assert [("model-2, after model-1" in one, "model-3, after" in one) for one in found] == [
         (True, False),
         (False, True),
     ]
-    judged = FakeExecutor(**GOOD, costs=lambda name: paid(10, name, drew=False))
-    assert told(path.with_name("b.db"), judged, 60) == []
+    judged = FakeExecutor(**GOOD, costs=lambda name: make_usage(10, name, drew=False))
+    assert collect_notices(path.with_name("b.db"), judged, 60) == []
 
 
 def test_requests_that_say_nothing_are_no_other_model(path: Path) -> None:
-    executor = FakeExecutor(**GOOD, costs=lambda name: Usage() if int(name[1:]) % 2 else paid(10))
-    assert told(path, executor, 40) == []
+    executor = FakeExecutor(**GOOD, costs=lambda name: Usage() if int(name[1:]) % 2 else make_usage(10))
+    assert collect_notices(path, executor, 40) == []

@@ -26,7 +26,7 @@ from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc.sampling.candidates import make_candidate
 from langchain_cfc.verifiers import SequenceProbability, VerifierInput
 from langchain_cfc.verifiers.base import VerifierScores
-from tests.collect.making import examples
+from tests.collect.fakes import examples
 from tests.concurrency import wait_until
 from tests.lengths import repetitions
 
@@ -55,12 +55,14 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "store.db"
 
 
-def drawn(store: Store, position: int, draws: Sequence[DrawnCandidate], paid: Usage | None = None) -> None:
+def write_draws(
+    store: Store, position: int, draws: Sequence[DrawnCandidate], paid: Usage | None = None
+) -> None:
     store.write(rows.insert_draws(position, draws, paid or Usage(), without_nul=False))
 
 
-def finished(store: Store, position: int, n: int = 3) -> None:
-    drawn(store, position, [DrawnCandidate(f"{position} {slot}") for slot in range(n)])
+def finish_prompt(store: Store, position: int, n: int = 3) -> None:
+    write_draws(store, position, [DrawnCandidate(f"{position} {slot}") for slot in range(n)])
     store.write(rows.insert_scores(position, VerifierScores([0.5] * n), Usage()))
     labels = Labels([slot == 0 for slot in range(n)])
     store.write(rows.insert_labels(position, labels, Usage(), without_nul=False))
@@ -161,7 +163,7 @@ def test_a_draw_comes_out_as_it_went_in(path: Path, output: Any) -> None:
     draw = make_candidate(0, output)
     with Store(path, create=True) as store:
         store.add(examples(1))
-        drawn(store, 0, [draw])
+        write_draws(store, 0, [draw])
     with Store(path) as store:
         (work,) = store.read_unfinished()
     assert work.draws == [draw]
@@ -184,7 +186,7 @@ def test_a_verifier_scores_what_was_stored_as_it_would_have_before(path: Path) -
     ]
     with Store(path, create=True) as store:
         store.add(examples(1))
-        drawn(store, 0, draws)
+        write_draws(store, 0, draws)
         (work,) = store.read_unfinished()
     assert work.draws is not None
     verifier = SequenceProbability()
@@ -239,7 +241,7 @@ def test_each_stage_is_there_as_soon_as_it_is_written_and_no_other(path: Path) -
 def test_a_transaction_is_written_whole_or_not_at_all(path: Path) -> None:
     with Store(path, create=True) as store:
         store.add(examples(3))
-        finished(store, 1)
+        finish_prompt(store, 1)
         with pytest.raises(StoreError, match="UNIQUE constraint failed"):
             # Prompt 0 is new, prompt 1 is there.
             store.write(
@@ -250,13 +252,13 @@ def test_a_transaction_is_written_whole_or_not_at_all(path: Path) -> None:
             )
         assert store.stages() == {Stage.OPEN: 2, Stage.DRAWN: 0, Stage.SCORED: 0, Stage.LABELLED: 1}
         with pytest.raises(StoreError, match="FOREIGN KEY constraint failed"):
-            drawn(store, 7, [DrawnCandidate("of no prompt")])
+            write_draws(store, 7, [DrawnCandidate("of no prompt")])
 
 
 def test_a_prompt_that_failed_keeps_what_it_has_and_is_tried_again_on_request(path: Path) -> None:
     with Store(path, create=True) as store:
         store.add(examples(3))
-        drawn(store, 0, [DrawnCandidate("a")])
+        write_draws(store, 0, [DrawnCandidate("a")])
         store.write(rows.set_error(0, Stage.SCORED, CollectionError("the judge is ill"), Usage()))
         store.write(rows.set_error(2, Stage.DRAWN, DrawError("half \ud83d"), Usage()))
         said = [(one.id, one.stage, one.error) for one in store.failures()]
@@ -276,8 +278,8 @@ def test_what_was_paid_adds_up(path: Path) -> None:
     one = Usage((ModelCalls("a", True, 3, 2), ModelCalls("judge", False, 5, 1)), 2, 0)
     with Store(path, create=True) as store:
         store.add(examples(2))
-        drawn(store, 0, [DrawnCandidate("x")], one)
-        drawn(store, 1, [DrawnCandidate("x")], one)
+        write_draws(store, 0, [DrawnCandidate("x")], one)
+        write_draws(store, 1, [DrawnCandidate("x")], one)
         store.write(rows.set_error(0, Stage.SCORED, CollectionError("x"), one))
         found = store.usage()
     assert {(calls.model, calls.input_tokens, calls.output_tokens) for calls in found.calls} == {
@@ -337,7 +339,7 @@ def test_finished_prompts_come_out_in_the_order_of_the_dataset(path: Path) -> No
     with Store(path, create=True) as store:
         store.add(examples(1100))
         for position in (1050, 3, 700, 0, 501):
-            finished(store, position)
+            finish_prompt(store, position)
         store.set_configuration(CONFIGURATION)
         assert [one.id for one in store.records()] == ["p0", "p3", "p501", "p700", "p1050"]
         assert store.label_counts() == (5, {False: (10, 5.0), True: (5, 2.5)})
@@ -395,7 +397,7 @@ def test_another_release_is_refused_and_its_store_left_alone(path: Path) -> None
 
 
 @pytest.mark.parametrize("create", [False, True])
-def test_a_file_of_somebody_elses_is_refused_and_left_alone(path: Path, create: bool) -> None:
+def test_a_file_of_another_program_is_refused_and_left_alone(path: Path, create: bool) -> None:
     with closing(sqlite3.connect(path)) as file:
         file.execute("CREATE TABLE bookmarks (url)")
         file.commit()
@@ -415,7 +417,7 @@ def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
         Store(tmp_path / "none" / "store.db", create=True)
 
 
-def test_a_store_that_was_killed_while_it_was_made_is_made_anew(path: Path) -> None:
+def test_a_store_that_was_killed_while_it_was_created_is_created_again(path: Path) -> None:
     Store(path, create=True).close()
     for left in ("UPDATE facts SET name = 'x' WHERE name = 'format'", "DROP TABLE facts"):
         with closing(sqlite3.connect(path)) as file:
@@ -508,7 +510,7 @@ def test_many_writes_at_once_share_transactions_and_are_all_there(path: Path) ->
         assert store.stages()[Stage.DRAWN] == size
 
 
-def test_whoever_wrote_together_with_what_cannot_be_written_is_told(path: Path) -> None:
+def test_a_failed_write_fails_all_that_share_its_transaction(path: Path) -> None:
     async def written() -> tuple[Any, Any]:
         with Store(path, create=True) as store:
             store.add(examples(3))
@@ -526,7 +528,7 @@ def test_whoever_wrote_together_with_what_cannot_be_written_is_told(path: Path) 
         assert [work.example.id for work in store.read_unfinished() if work.draws] == ["p1"]
 
 
-def test_what_nobody_waits_for_any_more_is_written_all_the_same(path: Path) -> None:
+def test_a_write_whose_caller_was_cancelled_is_still_written(path: Path) -> None:
     async def written() -> None:
         with Store(path, create=True) as store:
             store.add(examples(1))

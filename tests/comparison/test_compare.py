@@ -18,19 +18,10 @@ from langchain_cfc.experiments import ComparisonReport, compare
 from langchain_cfc.experiments.methods import OURS, ThresholdMethod
 from langchain_cfc.experiments.metrics import FIGURES
 from langchain_cfc.experiments.splits import Comparison
+from tests.comparison.worlds import count_progress, shuffle
 from tests.guarantees.promises import log_wealth
 
-from .making import (
-    differences,
-    facts,
-    numbers_in,
-    protocol,
-    raw_facts,
-    records_of,
-    shuffled,
-    watched,
-    world,
-)
+from .worlds import differences, facts, numbers_in, protocol, raw_facts, records_of, world
 
 FALSE_ALARM = 1e-6
 EVERY = ("ours", "paper", "outside")
@@ -53,7 +44,7 @@ def report() -> ComparisonReport:
 def test_one_split_is_what_evaluate_finds(features: str, set_rule: str, combine: list[str] | None) -> None:
     labelled = raw_facts() if combine else facts()
     found = compare(
-        shuffled(labelled, 1),
+        shuffle(labelled, 1),
         alpha="0.3",
         methods=["conditional", "marginal"],
         features=features,
@@ -113,7 +104,7 @@ def test_the_report_depends_on_records_and_seed_alone(tmp_path: Path) -> None:
     labelled = world(1, 240)
     settings: dict[str, Any] = {"alpha": ("0.2", "0.4"), "features": "group(topic) + mean_score", "splits": 3}
     first = compare(labelled, **settings)
-    for again in (labelled, shuffled(labelled, 2), shuffled(labelled, 3)):
+    for again in (labelled, shuffle(labelled, 2), shuffle(labelled, 3)):
         assert differences(first.model_dump(), compare(again, **settings).model_dump()) == []
     records = records_of(labelled)
     from_records = compare(records, **settings)
@@ -130,7 +121,7 @@ def test_order_matters_to_no_method_even_where_scores_tie() -> None:
     labelled = world(2, 200, 3, decimals=1)
     first, other = (
         compare(one, alpha="0.3", methods=EVERY, features="group(topic)", splits=4)
-        for one in (labelled, shuffled(labelled, 5))
+        for one in (labelled, shuffle(labelled, 5))
     )
     assert differences(first.model_dump(), other.model_dump()) == []
 
@@ -147,7 +138,7 @@ def test_of_a_cluster_one_takes_part_and_none_straddles() -> None:
     found = compare(labelled, alpha="0.3", methods=["marginal"], splits=2)
     assert found.data.prompts == different
     assert f"{240 - different} prompts were left out: of each cluster one takes part." in found.notes
-    assert compare(shuffled(labelled, 1), alpha="0.3", methods=["marginal"], splits=2) == found
+    assert compare(shuffle(labelled, 1), alpha="0.3", methods=["marginal"], splits=2) == found
     # Another seed chooses others; without clusters all take part, and nothing is said.
     again = Comparison.from_labelled(labelled, protocol(["marginal"], seed="1"))
     assert set(again.pool.labelled.ids) != set(comparison.pool.labelled.ids)
@@ -180,7 +171,7 @@ def test_fewer_candidates_are_the_first_slots() -> None:
 
 def test_progress_is_told_of_all_splits() -> None:
     seen: list[int] = []
-    compare(world(6), alpha="0.3", methods=["marginal"], splits=7, progress=watched(seen))
+    compare(world(6), alpha="0.3", methods=["marginal"], splits=7, progress=count_progress(seen))
     assert seen == [7] * 7
 
 
@@ -442,7 +433,7 @@ def test_an_answer_that_is_right_and_wrong_is_refused(settings: dict[str, Any]) 
 )
 def test_what_cannot_be_used_is_refused_in_one_sentence(changes: dict[str, Any], message: str) -> None:
     seen: list[int] = []
-    settings: dict[str, Any] = {"splits": 2, "progress": watched(seen)} | changes
+    settings: dict[str, Any] = {"splits": 2, "progress": count_progress(seen)} | changes
     with pytest.raises(InputError, match=message):
         compare(world(18), **settings)
     assert seen == []  # before anything was measured

@@ -13,7 +13,7 @@ from langchain_cfc.experiments.splits import Comparison
 from langchain_cfc.features import FeatureMap, precompute_statistics
 from langchain_cfc.features.statistics import STATISTICS
 
-from .making import protocol, world
+from .worlds import protocol, world
 
 
 def described(metadata: list[dict[str, Scalar]]) -> CandidateBatch:

@@ -17,8 +17,9 @@ from langchain_cfc.errors import CFCError, FeatureError
 from langchain_cfc.experiments.compare import compare
 from langchain_cfc.experiments.comparison_report import ComparisonReport
 from langchain_cfc.experiments.splits import _limit_threads, measure_splits
+from tests.comparison.worlds import count_progress
 
-from .making import failing, raw_facts, squared, threads, watched, world
+from .worlds import failing, raw_facts, squared, threads, world
 
 THREADS = "OPENBLAS_NUM_THREADS"
 
@@ -28,7 +29,7 @@ THREADS = "OPENBLAS_NUM_THREADS"
 )
 def test_results_come_in_order_whatever_the_number_of_processes(splits: int, jobs: int) -> None:
     seen: list[int] = []
-    assert measure_splits(squared, splits, jobs, watched(seen)) == [
+    assert measure_splits(squared, splits, jobs, count_progress(seen)) == [
         squared(number) for number in range(splits)
     ]
     assert seen == [splits] * splits
@@ -114,7 +115,7 @@ SCRIPT = """
 import os, sys
 sys.path.insert(0, {root!r})
 from langchain_cfc.experiments.splits import measure_splits
-from tests.comparison.making import slow
+from tests.comparison.worlds import slow
 
 def told(items, total):
     for place, item in enumerate(items):

@@ -28,8 +28,9 @@ from langchain_cfc.experiments.methods import (
 )
 from langchain_cfc.experiments.splits import Comparison
 from langchain_cfc.guarantee.stability import PaperStability
+from tests.comparison.worlds import shuffle
 
-from .making import facts, parts, protocol, shuffled, split_of, world
+from .worlds import facts, parts, protocol, split_of, world
 
 pytestmark = [
     # Small calibration sets with hopeless prompts are the point here.
@@ -40,7 +41,7 @@ pytestmark = [
 EVERY = [*OURS_SHOWN, *(one.name for one in (*list_paper_methods(), *list_outside_methods()))]
 
 
-def named(name: str) -> Method:
+def get_method(name: str) -> Method:
     (method,) = get_methods([name])
     return method
 
@@ -60,7 +61,7 @@ def served(
     confident = kind == "confident"
     rule = "marginal" if confident else kind
     artifact: CalibrationArtifact = calibrate(
-        shuffled(labelled, number),
+        shuffle(labelled, number),
         alpha=alpha,
         features=split.features_text,
         set_rule=set_rule or split.set_rule,
@@ -106,7 +107,7 @@ def test_ours_on_the_recording_are_calibrate_and_decide(features: str, set_rule:
     split, other = split_of(comparison, 0), split_of(comparison, 1)
     for name in ("conditional", "marginal", "learned", "confident", "conditional:rank"):
         for alpha in alphas:
-            made = named(name).make(split, alpha)
+            made = get_method(name).make(split, alpha)
             assert same(made, served(labelled, name, alpha, split, 0))
         # The controls: another split, and another level.
         assert not same(made, served(labelled, name, alpha, other, 1))
@@ -134,7 +135,7 @@ def test_ours_on_random_prompts_are_calibrate_and_decide() -> None:
         )
         split = split_of(comparison, number)
         for name in OURS_SHOWN:
-            made = named(name).make(split, alpha)
+            made = get_method(name).make(split, alpha)
             assert same(made, served(labelled, name, alpha, split, number))
             flagged += int(made.sets.not_certifiable.sum())
             answered += int(made.sets.accepted.any(axis=1).sum())
@@ -222,7 +223,7 @@ def test_the_papers_methods_by_hand(decimals: int) -> None:
             "CFC-PAC": (thresholds_by_bin(split, left) if left else np.ones(20), True),
         }
         for name, (thresholds, cut) in expected.items():
-            made = named(name).make(split, alpha)
+            made = get_method(name).make(split, alpha)
             assert made.thresholds is not None
             assert made.thresholds.tolist() == thresholds.tolist(), name
             assert made.sets.accepted.tolist() == sets_at(split, thresholds, cut=cut).tolist(), name
@@ -233,7 +234,7 @@ def test_the_papers_methods_by_hand(decimals: int) -> None:
                 cut and not np.array_equal(made.sets.accepted, sets_at(split, thresholds, cut=False))
             )
         # The control: our convention gives others.
-        mine = named("conditional").make(split, alpha)
+        mine = get_method("conditional").make(split, alpha)
         ours_differs += not np.array_equal(
             mine.sets.accepted, sets_at(split, expected["CFC-FULL"][0], cut=False)
         )
@@ -248,7 +249,7 @@ def test_learnt_is_the_quantile_of_all_development_prompts_cut_to_the_unit_inter
     for number in range(20):
         labelled = world(number, 33 + 10, 2, hopeless=(0.3, 0.4, 0.5))
         split = parts(labelled, range(10), range(10, 33), range(33, 43))
-        made = named("Learnt CP").make(split, "0.3")
+        made = get_method("Learnt CP").make(split, "0.3")
         success = [success_score(labelled.draws.scores[row], labelled.correct[row]) for row in range(33)]
         assert made.thresholds is not None
         assert np.allclose(made.thresholds, sorted(success)[math.ceil(33 * 0.7) - 1], rtol=0, atol=1e-12)
@@ -257,7 +258,7 @@ def test_learnt_is_the_quantile_of_all_development_prompts_cut_to_the_unit_inter
 
 def test_the_slack_is_the_square_root_of_log_ten_ninths_over_n() -> None:
     split = parts(world(1, 60), range(10), range(10, 40), range(40, 60))
-    strict = named("CFC-PAC")
+    strict = get_method("CFC-PAC")
     assert isinstance(strict, ThresholdMethod)
     assert strict.stability is not None
     assert strict.stability.slack(40) == pytest.approx(math.sqrt(math.log(1.0 / 0.9) / 40), rel=1e-12)
@@ -268,10 +269,10 @@ def test_the_slack_is_the_square_root_of_log_ten_ninths_over_n() -> None:
         ("CFC-PAC-FULL", "0.3", False),
         ("CFC-FULL", "0.3", False),
     ):
-        made = named(name).make(split, alpha)
+        made = get_method(name).make(split, alpha)
         assert bool(made.sets.accepted.all()) == all_accepted
     # With our convention nothing is left to promise, and all is flagged.
-    plain = named("conditional")
+    plain = get_method("conditional")
     assert isinstance(plain, ThresholdMethod)
     made = replace(plain, stability=PaperStability.from_constant()).make(split, "0.05")
     assert made.sets.not_certifiable.all()
@@ -283,9 +284,9 @@ def test_truncation_changes_sets_and_no_threshold() -> None:
     split = split_of(comparison, 0)
     for whole, short in (("CFC-FULL", "CFC"), ("CFC-PAC-FULL", "CFC-PAC")):
         for alpha in ("0.2", "0.4"):
-            full = named(whole).make(split, alpha)
+            full = get_method(whole).make(split, alpha)
             before = len(split.cache)
-            cut = named(short).make(split, alpha)
+            cut = get_method(short).make(split, alpha)
             assert len(split.cache) <= before + 1  # the levels of best_prefix, once
             assert cut.thresholds is full.thresholds
             assert (cut.sets.accepted <= full.sets.accepted).all()
@@ -294,7 +295,9 @@ def test_truncation_changes_sets_and_no_threshold() -> None:
             assert np.array_equal(cut.sets.best, full.sets.best)
             assert np.array_equal(cut.sets.accepted.any(axis=1), full.sets.accepted.any(axis=1))
     # Ours calibrates on what it serves, so that its thresholds differ.
-    plain, ours_cut = (named(name).make(split, "0.4") for name in ("conditional", "conditional:best_prefix"))
+    plain, ours_cut = (
+        get_method(name).make(split, "0.4") for name in ("conditional", "conditional:best_prefix")
+    )
     assert not np.array_equal(plain.thresholds, ours_cut.thresholds)  # type: ignore[arg-type]
 
 
@@ -354,7 +357,7 @@ def test_top_k_by_hand(reaching: bool) -> None:
     assert unreachable > 20
 
 
-def ranked(places: list[int], n: int) -> LabelledBatch:
+def make_ranked(places: list[int], n: int) -> LabelledBatch:
     """Prompts whose only correct candidate is the one of this rank; 0 for none."""
     size = len(places)
     return LabelledBatch.of(
@@ -366,7 +369,7 @@ def ranked(places: list[int], n: int) -> LabelledBatch:
 
 
 def size_of(places: list[int], alpha: str, *, reaching: bool, grid: tuple[int, ...] | None = None) -> int:
-    split = parts(ranked([*places, 1], 4), range(1), range(1, len(places)), [len(places)])
+    split = parts(make_ranked([*places, 1], 4), range(1), range(1, len(places)), [len(places)])
     made = TopK("top", "", "", "paper", reaching, grid).make(split, alpha)
     return int(made.sets.accepted.sum())
 
@@ -409,7 +412,7 @@ def test_labels_of_test_prompts_change_nothing(name: str) -> None:
     flipped = replace(labelled, correct=correct)
     for features in ("hat(mean_score, 4)", "group(topic)"):
         before, after = (
-            named(name).make(parts(one, *rows, features=features), "0.2") for one in (labelled, flipped)
+            get_method(name).make(parts(one, *rows, features=features), "0.2") for one in (labelled, flipped)
         )
         assert np.array_equal(before.sets.accepted, after.sets.accepted)
         assert np.array_equal(before.sets.not_certifiable, after.sets.not_certifiable)
@@ -417,7 +420,9 @@ def test_labels_of_test_prompts_change_nothing(name: str) -> None:
     # The control: labels of calibration prompts do.
     correct = labelled.correct.copy()
     correct[:160] = ~correct[:160]
-    changed = named(name).make(parts(replace(labelled, correct=correct), *rows, features=features), "0.2")
+    changed = get_method(name).make(
+        parts(replace(labelled, correct=correct), *rows, features=features), "0.2"
+    )
     moved = changed.sets.accepted != before.sets.accepted
     assert (moved | (changed.sets.not_certifiable != before.sets.not_certifiable)[:, np.newaxis]).any()
 
@@ -426,11 +431,13 @@ def test_labels_of_test_prompts_change_nothing(name: str) -> None:
 def test_a_test_prompt_is_answered_as_if_alone(name: str) -> None:
     labelled = world(9, 200, 4)
     features = "hat(mean_score, 4) + group(topic)"
-    together = named(name).make(
+    together = get_method(name).make(
         parts(labelled, range(40), range(40, 150), range(150, 200), features=features), "0.25"
     )
     for row in (150, 163, 199):
-        alone = named(name).make(parts(labelled, range(40), range(40, 150), [row], features=features), "0.25")
+        alone = get_method(name).make(
+            parts(labelled, range(40), range(40, 150), [row], features=features), "0.25"
+        )
         assert alone.sets.accepted[0].tolist() == together.sets.accepted[row - 150].tolist()
         assert alone.sets.not_certifiable[0] == together.sets.not_certifiable[row - 150]
 
@@ -444,7 +451,8 @@ def test_ours_never_fits_on_calibration_prompts_and_the_paper_does() -> None:
     rows = range(40), range(40, 150), range(150, 200)
     for name, looks in (("conditional", False), ("marginal", False), ("CFC-FULL", True), ("ICP", True)):
         before, after = (
-            named(name).make(parts(one, *rows, features="mean_score"), "0.25") for one in (labelled, flipped)
+            get_method(name).make(parts(one, *rows, features="mean_score"), "0.25")
+            for one in (labelled, flipped)
         )
         assert np.array_equal(before.thresholds, after.thresholds) != looks  # type: ignore[arg-type]
 
@@ -457,7 +465,7 @@ def test_back_off_is_its_rule_on_all_development_prompts() -> None:
     split = parts(labelled, range(40), range(40, 150), range(150, 200))
     rule = BackOffRule.learn(labelled.draws.scores[:150], labelled.correct[:150])
     for alpha in ("0.2", "0.5"):
-        made = named("back-off").make(split, alpha)
+        made = get_method("back-off").make(split, alpha)
         assert np.array_equal(made.sets.accepted, rule.make_sets(labelled.draws.scores[150:], alpha))
         assert not made.sets.not_certifiable.any()
         assert made.thresholds is None
@@ -477,7 +485,7 @@ def test_sampling_halves_its_prompts_without_regard_to_their_order() -> None:
     for order in orders_of(labelled):
         pool = labelled.take(order)
         split = parts(pool, range(60), range(60, 300), range(300, 400))
-        made = named("sampling").make(split, "0.25")
+        made = get_method("sampling").make(split, "0.25")
         rule = split.cache["sampling",]
         assert rule.tested == 150
         assert np.array_equal(
@@ -523,7 +531,7 @@ def test_families_and_names() -> None:
         (["conditional:"], "unknown set rule ''"),
         (["cfc"], "unknown method 'cfc'"),
         (["CFC:rank"], "unknown method 'CFC:rank'"),
-        ([replace(named("CFC"), words="other"), "CFC"], "two methods are called 'CFC'"),
+        ([replace(get_method("CFC"), words="other"), "CFC"], "two methods are called 'CFC'"),
     ],
 )
 def test_what_is_no_method_is_refused(names: list[str | Method], message: str) -> None:
@@ -544,5 +552,5 @@ def test_scores_alone_suffice_where_answers_play_no_role() -> None:
     scores_only = replace(full, draws=CandidateBatch(full.draws.scores, None, None, full.draws.metadata))
     for name in EVERY:
         split = parts(scores_only, range(40), range(40, 150), range(150, 200), features="hat(mean_score, 3)")
-        made = named(name).make(split, "0.25")
+        made = get_method(name).make(split, "0.25")
         assert made.sets.distinct_answers.tolist() == made.sets.accepted.sum(axis=1).tolist()

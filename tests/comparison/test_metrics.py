@@ -24,7 +24,7 @@ from langchain_cfc.experiments.metrics import (
 )
 from langchain_cfc.features import precompute_statistics
 
-from .making import mean_of, world
+from .worlds import mean_of, world
 
 FALSE_ALARM = 1e-6
 NAN = math.nan

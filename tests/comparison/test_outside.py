@@ -45,7 +45,7 @@ def candidates(rng: np.random.Generator, size: int, n: int, *, decimals: int = 1
 # Sampling until confident: the rule itself ----------------------------------------------------------------
 
 
-def fixed(accept: float, stop: float, n: int, *, by_answer: bool = True) -> SamplingRule:
+def make_fixed_rule(accept: float, stop: float, n: int, *, by_answer: bool = True) -> SamplingRule:
     """The rule with one configuration, which passes every test."""
     cuts = np.array(sorted({accept, stop, 1.0} - {-math.inf}))
     place = np.searchsorted(cuts, [accept, stop])
@@ -81,7 +81,7 @@ def fixed(accept: float, stop: float, n: int, *, by_answer: bool = True) -> Samp
 def test_drawing_by_hand(
     scores: list[float], codes: list[int], accept: float, stop: float, expected: tuple[list[int], int]
 ) -> None:
-    rule = fixed(accept, stop, len(scores))
+    rule = make_fixed_rule(accept, stop, len(scores))
     assert rule.get_configuration("0.5") == (accept, stop)
     found = rule.make_sets([scores], [codes], "0.5")
     assert (np.flatnonzero(found.accepted[0]).tolist(), found.draws[0]) == expected
@@ -89,11 +89,13 @@ def test_drawing_by_hand(
 
 
 def test_without_answers_nothing_is_a_repeat() -> None:
-    found = fixed(1.0, 0.2, 3, by_answer=False).make_sets([[0.5, 0.1, 0.4]], None, "0.5")
+    found = make_fixed_rule(1.0, 0.2, 3, by_answer=False).make_sets([[0.5, 0.1, 0.4]], None, "0.5")
     assert (found.accepted.tolist(), found.draws.tolist()) == ([[True, True, False]], [2])
 
 
-def drawn(scores: Sequence[float], codes: Sequence[int], accept: float, stop: float) -> tuple[list[int], int]:
+def draw_by_the_letter(
+    scores: Sequence[float], codes: Sequence[int], accept: float, stop: float
+) -> tuple[list[int], int]:
     """One prompt by the letter of the method: draw, reject, and stop, with no array in sight."""
     kept: list[int] = []
     for slot, (score, answer) in enumerate(zip(scores, codes, strict=True)):
@@ -108,7 +110,7 @@ def figures(prompts: Prompts, accept: float, stop: float) -> tuple[int, int]:
     """Number of prompts missed, and number of candidates in all sets."""
     scores, correct, codes = prompts
     sets = [
-        drawn(row, answers, accept, stop)[0]
+        draw_by_the_letter(row, answers, accept, stop)[0]
         for row, answers in zip(scores.tolist(), codes.tolist(), strict=True)
     ]
     missed = sum(not labels[kept].any() for kept, labels in zip(sets, correct, strict=True))
@@ -168,7 +170,7 @@ def test_learns_and_draws_what_plain_loops_do(by_answer: bool) -> None:
             assert not found.flagged.any()
             chosen.add(expected)
             for row in range(size):
-                kept, draws = drawn(scores[row].tolist(), codes[row].tolist(), *expected)
+                kept, draws = draw_by_the_letter(scores[row].tolist(), codes[row].tolist(), *expected)
                 assert np.flatnonzero(found.accepted[row]).tolist() == kept
                 assert found.draws[row] == draws
     assert len(chosen) > 20  # The cases are not all alike.

@@ -10,7 +10,7 @@ from langchain_cfc.features import FeatureMap
 from langchain_cfc.features.statistics import STATISTICS
 from langchain_cfc.set_rules import parse_set_rule
 
-from .making import parts, world
+from .worlds import parts, world
 
 RULES = ("all", "best_prefix", "rank", "unique(all)", "unique(rank)")
 MAPS = ("1", "mean_score^2", "hat(entropy, 4)", "bins(max_score, 3) + group(topic)", "hard(entropy, 0.8)")

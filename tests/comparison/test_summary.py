@@ -16,7 +16,7 @@ from langchain_cfc.experiments.methods import get_methods
 from langchain_cfc.experiments.metrics import FIGURES, Groups
 from langchain_cfc.experiments.splits import SplitResult
 
-from .making import numbers_in
+from .worlds import numbers_in
 
 NAN = math.nan
 FALSE_ALARM = 1e-6
@@ -87,7 +87,7 @@ def pool(rng: np.random.Generator, size: int = 100) -> LabelledBatch:
     )
 
 
-def refuted(hits: int) -> bool:
+def contradicts(hits: int) -> bool:
     """Whether so few hits contradict 90 %."""
     return bool(stats.binom.cdf(hits, POOLS, 0.9) < FALSE_ALARM)
 
@@ -137,11 +137,11 @@ def test_intervals_hold_the_truth_as_often_as_they_say(test_fraction: float) -> 
         name: hits(several, truth[name], lambda one: one.interval or (0.0, 1.0))
         for name, several in found.items()
     }
-    assert not {name: count for name, count in counts.items() if refuted(count)}
+    assert not {name: count for name, count in counts.items() if contradicts(count)}
     # The control. What a method is calibrated for is left out: in one pool, shares kept on test prompts make
     # up for those kept in calibration, so that splits differ more than pools do.
     for name in ("foretold", "seen", "mean_set_size", "selective_accuracy"):
-        assert refuted(hits(found[name], truth[name], naive)), name
+        assert contradicts(hits(found[name], truth[name], naive)), name
         assert hits(found[name], truth[name], naive) < 0.7 * POOLS
 
 
@@ -155,7 +155,7 @@ LEVELS = Groups(
 METHODS = get_methods(["marginal", "back-off"])
 
 
-def measured(seed: int) -> SplitResult:
+def measure_split(seed: int) -> SplitResult:
     """Two methods at two levels; the third group has no prompt in any split, the second in some only."""
     rng = np.random.default_rng(seed)
     groups = rng.random((4, 3))
@@ -187,7 +187,7 @@ def measured(seed: int) -> SplitResult:
     )
 
 
-SPLITS_MEASURED = [measured(seed) for seed in range(4)]
+SPLITS_MEASURED = [measure_split(seed) for seed in range(4)]
 
 
 def summary() -> Summary:
@@ -259,7 +259,7 @@ def test_a_property_without_any_prompt_is_left_out() -> None:
     assert all(method.gaps == {} for level in levels for method in level.methods.values())
 
 
-def test_attainable_coverage_foretold_and_seen() -> None:
+def test_attainable_coverage_predicted_and_observed() -> None:
     found = summary().build_attainable()
     # In the second group it is not known, nor in the third.
     assert [one.words for one in found] == ["all prompts", "a"]

@@ -37,12 +37,13 @@ from langchain_cfc.errors import (
     ServingTimeoutError,
     VerifierError,
 )
+from tests.conformance.surroundings import shown_events
 from tests.fakes import CountingRetriever, N
 from tests.serving.openai_server import FAULTS, ODDITIES, Fault
 
 from .ledger import Ledger
 from .subject import BOTH, STREAMS, WAYS, Subject
-from .surroundings import MODES, RUNS, conversation, events_of, graph_of, pipeline, streamed, tokens
+from .surroundings import MODES, RUNS, conversation, events_of, graph_of, pipeline, tokens
 
 # Long enough for the slowest machine; it only passes where something would otherwise hang.
 PATIENCE = 30.0
@@ -87,7 +88,7 @@ def unseen(answers: set[str], shown: Any) -> None:
     assert [answer for answer in answers if answer in text] == []
 
 
-def typed(
+def assert_typed_error(
     chain: Runnable[Any, Any], prompt: Any, expected: type[CFCError], *ways: Callable[..., Any]
 ) -> None:
     """Each way ends in an error of the package that says what it came from."""
@@ -130,7 +131,7 @@ class Behaviours:
     def test_where_every_request_fails_there_is_a_typed_error(self, subject: Subject) -> None:
         chain = subject.chain()
         subject.provider.fail()
-        typed(chain, subject.provider.prompt, DrawError, *WAYS.values())
+        assert_typed_error(chain, subject.provider.prompt, DrawError, *WAYS.values())
         # What fails always is no chance, and is not paid for again.
         assert subject.provider.requests == len(WAYS) * subject.requests_per_prompt
         subject.provider.reset()
@@ -142,9 +143,13 @@ class Behaviours:
             raise LookupError(msg)
 
         prompt = subject.provider.prompt
-        typed(subject.chain(verifier=RunnableLambda(broken)), prompt, VerifierError, *BOTH, *STREAMS)
-        typed(subject.chain(answer=RunnableLambda(broken)), prompt, DescriptionError, *BOTH, *STREAMS)
-        typed(subject.chain(metadata=broken), prompt, DescriptionError, *BOTH, *STREAMS)
+        assert_typed_error(
+            subject.chain(verifier=RunnableLambda(broken)), prompt, VerifierError, *BOTH, *STREAMS
+        )
+        assert_typed_error(
+            subject.chain(answer=RunnableLambda(broken)), prompt, DescriptionError, *BOTH, *STREAMS
+        )
+        assert_typed_error(subject.chain(metadata=broken), prompt, DescriptionError, *BOTH, *STREAMS)
         with pytest.raises(InputError, match="alpha"):
             subject.chain().invoke(prompt, alpha=0.3)
 
@@ -236,7 +241,7 @@ class Behaviours:
             ledger = Ledger()
             events = asyncio.run(events_of(chain, subject.provider.prompt, {"callbacks": [ledger]}))
             assert tokens(events) == []
-            unseen(hidden(subject, ledger), streamed(events))
+            unseen(hidden(subject, ledger), shown_events(events))
             (result,) = ledger.results
             whole(result)
 
@@ -277,7 +282,7 @@ class Behaviours:
         ledger = Ledger()
         events = asyncio.run(events_of(chain, subject.provider.prompt, {"callbacks": [ledger]}))
         assert tokens(events) == []
-        unseen(hidden(subject, ledger), streamed(events))
+        unseen(hidden(subject, ledger), shown_events(events))
 
     def test_a_pipeline_that_escalates_shows_the_last_answer_alone(self, subject: Subject) -> None:
         hopeless = subject.chain(artifact=subject.artifacts.hopeless)
@@ -373,7 +378,7 @@ class Behaviours:
             whole(way(chain, subject.provider.prompt, None))
             assert subject.provider.requests == 2 * subject.requests_per_prompt
         subject.provider.fail()
-        typed(chain, subject.provider.prompt, DrawError, *BOTH)
+        assert_typed_error(chain, subject.provider.prompt, DrawError, *BOTH)
 
     def test_a_fallback_answers_under_its_own_artifact(self, subject: Subject) -> None:
         spare = subject.chain(artifact=subject.artifacts.spare)
@@ -453,7 +458,7 @@ class Behaviours:
         assert isinstance(subject.chain().or_else(asked.append).invoke(prompt), CFCResult)
         assert asked == []
         subject.provider.fail()
-        typed(chain, prompt, DrawError, *BOTH)
+        assert_typed_error(chain, prompt, DrawError, *BOTH)
 
     def test_it_can_be_drawn(self, subject: Subject) -> None:
         chain = _started() | subject.chain()
@@ -514,13 +519,13 @@ class ScriptedBehaviours(Behaviours):
             if several or kind in {"no choices", *ODDITIES}:
                 whole(way(chain, provider.prompt, None))
             else:
-                typed(chain, provider.prompt, DrawError, way)
+                assert_typed_error(chain, provider.prompt, DrawError, way)
             provider.reset()
             provider.strike(Fault(kind))
             if kind in {"no content", "more choices", "one choice"}:
                 whole(way(chain, provider.prompt, None))
             else:
-                typed(chain, provider.prompt, DrawError, way)
+                assert_typed_error(chain, provider.prompt, DrawError, way)
 
     @pytest.mark.parametrize("kind", ["one choice", "more choices", "no content", "status 500", "dropped"])
     def test_usage_is_what_was_paid_for_whatever_went_wrong(self, subject: Subject, kind: str) -> None:
@@ -562,7 +567,7 @@ class HTTPBehaviours(ScriptedBehaviours):
             if subject.requests_per_prompt > 1:
                 whole(way(chain, provider.prompt, None))
             else:
-                typed(chain, provider.prompt, DrawError, way)
+                assert_typed_error(chain, provider.prompt, DrawError, way)
 
 
 def _tokens(usage: Any) -> tuple[int, int]:

@@ -55,11 +55,12 @@ from langchain_cfc import (
     calibrate,
 )
 from langchain_cfc.sampling import DrawnCandidate
+from tests.conformance.surroundings import shown_events
 from tests.serving.openai_bodies import Answer
 from tests.serving.openai_server import Fault, Script, serving
 
 from .providers import COMPLETIONS, MODEL
-from .surroundings import MODES, events_of, graph_of, streamed
+from .surroundings import MODES, events_of, graph_of
 
 N = 3
 SHARE = 0.02
@@ -361,7 +362,7 @@ class Soak:
             return await self._chains[which].ainvoke(prompt, config), None
         if way == "events":
             events = await events_of(self._chains[which], prompt, config)
-            return events[-1]["data"]["output"], streamed(events)
+            return events[-1]["data"]["output"], shown_events(events)
         graph = self._graphs[which]
         given = {"question": prompt}
         return _of_graph([one async for one in graph.astream(given, config, stream_mode=list(MODES))])

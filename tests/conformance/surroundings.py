@@ -32,10 +32,10 @@ def graph_of(runnable: Runnable[Any, Any], memory: InMemorySaver | None = None) 
     """A graph whose one node answers, and which remembers if there is something to do it with."""
 
     def answer(state: State, config: RunnableConfig) -> State:
-        return _told(runnable.invoke(state["question"], config))
+        return _as_state(runnable.invoke(state["question"], config))
 
     async def aanswer(state: State, config: RunnableConfig) -> State:
-        return _told(await runnable.ainvoke(state["question"], config))
+        return _as_state(await runnable.ainvoke(state["question"], config))
 
     return _of_one_node(answer, aanswer, memory)
 
@@ -62,7 +62,7 @@ def _of_one_node(
     return graph.compile(checkpointer=memory)
 
 
-def _told(said: Any) -> State:
+def _as_state(said: Any) -> State:
     """What a runnable returned, as plain data."""
     if isinstance(said, CFCResult):
         return {"answer": str(said.best), "result": said.model_dump(mode="json")}
@@ -108,6 +108,6 @@ def tokens(events: list[Any]) -> list[Any]:
     return [event for event in events if event["event"] in {"on_chat_model_stream", "on_llm_stream"}]
 
 
-def streamed(events: list[Any]) -> str:
+def shown_events(events: list[Any]) -> str:
     """Everything among events that is there to be shown, not for the record."""
     return repr([event for event in events if event["event"].endswith("_stream")])

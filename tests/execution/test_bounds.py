@@ -577,7 +577,7 @@ def test_a_tag_more_takes_in_nothing_else() -> None:
         var_child_runnable_config.reset(token)
 
 
-def test_children_are_told_whom_to_tell_where_somebody_listens() -> None:
+def test_children_get_callbacks_where_a_handler_listens() -> None:
     listener, config = (
         Listener(),
         RunnableConfig(tags=["mine"], run_name="one", run_id=uuid4(), recursion_limit=7),

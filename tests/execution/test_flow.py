@@ -44,14 +44,16 @@ class Heard(BaseCallbackHandler):
 IN_A_RUN = [("Doubling", False), ("inner", True)]
 
 
-def test_whoever_hears_of_chains_hears_of_the_flow(run: Run) -> None:
+def test_a_handler_of_chain_events_gets_those_of_the_flow(run: Run) -> None:
     heard = Heard()
     assert run(Doubling().steps(4, {"callbacks": [UsageRecorder(), heard]})) == 8
     assert heard.chains == IN_A_RUN
 
 
 @pytest.mark.parametrize("callbacks", [None, [], [UsageRecorder()]])
-def test_where_nobody_does_there_is_no_run(run: Run, callbacks: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_such_a_handler_there_is_no_run(
+    run: Run, callbacks: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in ("invoke", "ainvoke"):
         monkeypatch.setattr(Doubling, name, None)
     assert run(Doubling().steps(4, {"callbacks": callbacks})) == 8
@@ -61,7 +63,7 @@ _TRACER: ContextVar[BaseCallbackHandler | None] = ContextVar("tests_tracer", def
 register_configure_hook(_TRACER, inheritable=True)
 
 
-def test_whoever_listens_to_everything_hears_of_it_beside_a_witness(run: Run) -> None:
+def test_a_global_tracer_gets_them_next_to_a_usage_recorder(run: Run) -> None:
     heard = Heard()
     token = _TRACER.set(heard)
     try:

@@ -52,13 +52,13 @@ def text_of(result: CFCResult) -> str:
     return result.best
 
 
-def served(call: Callable[[], list[Any]]) -> None:
+def assert_served(call: Callable[[], list[Any]]) -> None:
     found = fail_if_stuck(call)
     assert found
     assert all(isinstance(result, CFCResult) and not result.abstained for result in found)
 
 
-def gauged(gauge: ConcurrencyCounter) -> Runnable[Any, str]:
+def make_counting_generator(gauge: ConcurrencyCounter) -> Runnable[Any, str]:
     """A generator that counts its calls at once."""
 
     def generate(_: Any, config: RunnableConfig) -> str:
@@ -75,13 +75,13 @@ def test_one_inside_the_generator_of_another(
     serve: Serve, own: int | None, config: RunnableConfig | None
 ) -> None:
     inner = make_chain(max_concurrency=own) | RunnableLambda(text_of)
-    served(lambda: serve(make_chain(generator=inner, max_concurrency=own), config))
+    assert_served(lambda: serve(make_chain(generator=inner, max_concurrency=own), config))
 
 
 @every_way
 def test_one_as_the_fallback_of_another(serve: Serve) -> None:
     abstains = make_chain(generator=ScriptedModel(texts=["lima|0.9"] * N), verifier=verify, max_concurrency=1)
-    served(lambda: serve(abstains.or_else(make_chain(max_concurrency=1)), ONE))
+    assert_served(lambda: serve(abstains.or_else(make_chain(max_concurrency=1)), ONE))
 
 
 @every_way
@@ -89,7 +89,7 @@ def test_one_inside_a_generator_and_its_fallback(serve: Serve) -> None:
     inner = make_chain(max_concurrency=1)
     generator = inner | RunnableLambda(text_of)
     outer = make_chain(generator=generator, max_concurrency=1)
-    served(lambda: serve(outer.or_else(inner), ONE))
+    assert_served(lambda: serve(outer.or_else(inner), ONE))
 
 
 @every_way
@@ -102,13 +102,13 @@ def test_one_that_asks_itself(serve: Serve, own: int | None, config: RunnableCon
         return "lima|0.3" if prompt.startswith("part") else text_of(chains[0].invoke(f"part of {prompt}"))
 
     chains.append(make_chain(generator=RunnableLambda(generate), max_concurrency=own))
-    served(lambda: serve(chains[0], config))
+    assert_served(lambda: serve(chains[0], config))
 
 
 @every_way
 @pytest.mark.parametrize("part", ["generator", "verifier", "metadata"])
 def test_a_batch_of_one_inside_a_part_of_another(serve: Serve, part: str) -> None:
-    inner = make_chain(generator=gauged(ConcurrencyCounter()), max_concurrency=1)
+    inner = make_chain(generator=make_counting_generator(ConcurrencyCounter()), max_concurrency=1)
 
     def generate(_: Any) -> str:
         return text_of(inner.batch(["a", "b"])[0])
@@ -122,7 +122,7 @@ def test_a_batch_of_one_inside_a_part_of_another(serve: Serve, part: str) -> Non
         return {}
 
     parts: dict[str, Any] = {"generator": RunnableLambda(generate), "verifier": judge, "metadata": describe}
-    served(lambda: serve(make_chain(max_concurrency=1, **{part: parts[part]}), ONE))
+    assert_served(lambda: serve(make_chain(max_concurrency=1, **{part: parts[part]}), ONE))
 
 
 @every_way
@@ -138,17 +138,17 @@ def test_a_verifier_inside_parts_that_hold_a_place(serve: Serve) -> None:
 
     for own, config in ((1, None), (None, ONE)):
         chain = make_chain(generator=RunnableLambda(generate), verifier=opaque, max_concurrency=own)
-        served(lambda: serve(chain, config))  # noqa: B023 - called at once
+        assert_served(lambda: serve(chain, config))  # noqa: B023 - called at once
 
 
 @every_way
 @pytest.mark.parametrize("most", [1, 2])
 def test_a_limit_holds_for_everything_that_a_prompt_sets_off(serve: Serve, most: int) -> None:
     gauge = ConcurrencyCounter()
-    inner = make_chain(generator=gauged(gauge)) | RunnableLambda(text_of)
+    inner = make_chain(generator=make_counting_generator(gauge)) | RunnableLambda(text_of)
     outer = make_chain(generator=inner)
     # One limit for what `batch` serves, one for each prompt that is served alone.
-    served(lambda: serve(outer, {"max_concurrency": most}))
+    assert_served(lambda: serve(outer, {"max_concurrency": most}))
     assert gauge.most <= most
 
 
@@ -162,7 +162,7 @@ def test_without_a_limit_they_all_run_at_once() -> None:
         return text
 
     inner = make_chain(generator=ScriptedModel(texts=TEXTS) | RunnableLambda(_text) | meet)
-    served(lambda: invoked(make_chain(generator=inner | RunnableLambda(text_of))))
+    assert_served(lambda: invoked(make_chain(generator=inner | RunnableLambda(text_of))))
     assert gauge.most == N * N
 
 
@@ -194,7 +194,7 @@ def test_no_part_is_shown_the_limit_of_a_batch(serve: Serve) -> None:
         metadata=RunnableLambda(lambda _, config: look({}, config)).with_config(tags=["bound"]),
     )
     config = RunnableConfig(max_concurrency=2, configurable={"mine": 1})
-    served(lambda: serve(chain, config))
+    assert_served(lambda: serve(chain, config))
     assert len(seen) > N
     assert [one for one in seen if one != {"mine": 1}] == []
 
@@ -229,6 +229,6 @@ def test_the_deadline_of_the_outer_one_holds_inside() -> None:
 def test_without_a_timeout_they_all_start() -> None:
     """The control of the test above."""
     gauge = ConcurrencyCounter()
-    inner = make_chain(generator=gauged(gauge), max_concurrency=1) | RunnableLambda(text_of)
-    served(lambda: invoked(make_chain(generator=inner, max_concurrency=1)))
+    inner = make_chain(generator=make_counting_generator(gauge), max_concurrency=1) | RunnableLambda(text_of)
+    assert_served(lambda: invoked(make_chain(generator=inner, max_concurrency=1)))
     assert gauge.passed == N * N

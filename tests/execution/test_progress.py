@@ -82,15 +82,15 @@ class Telling(Runnable[Any, bool]):
         return progress._has_listeners
 
 
-def told(handlers: list[BaseCallbackHandler]) -> bool:
+def tell_sync(handlers: list[BaseCallbackHandler]) -> bool:
     return Telling().invoke(0, {"callbacks": handlers})
 
 
-def atold(handlers: list[BaseCallbackHandler]) -> bool:
+def tell_async(handlers: list[BaseCallbackHandler]) -> bool:
     return asyncio.run(Telling().ainvoke(0, {"callbacks": handlers}))
 
 
-both_ways = pytest.mark.parametrize("tell", [told, atold])
+both_ways = pytest.mark.parametrize("tell", [tell_sync, tell_async])
 Tell = Callable[[list[BaseCallbackHandler]], bool]
 
 
@@ -104,7 +104,7 @@ def test_a_handler_is_told_everything_in_order_for_its_run(tell: Tell) -> None:
 
 def test_an_async_handler_is_told_as_well() -> None:
     handler = AsyncTold()
-    assert atold([handler])
+    assert tell_async([handler])
     assert handler.events == EVENTS
 
 
@@ -136,7 +136,7 @@ def test_what_a_handler_does_to_the_data_changes_nothing(tell: Tell) -> None:
     assert before == EVENTS
 
 
-def test_where_there_is_no_run_nobody_is_told() -> None:
+def test_without_a_run_no_event_is_sent() -> None:
     handler = Told()
 
     def alone(_: Any) -> None:

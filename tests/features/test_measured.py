@@ -73,7 +73,7 @@ def test_metadata_of_the_name_of_a_statistic_is_no_statistic() -> None:
     assert np.array_equal(Statistic("mean_score").values(described), Statistic("mean_score").values(draws))
 
 
-def test_nobody_can_change_what_all_look_up() -> None:
+def test_shared_statistics_are_read_only() -> None:
     known = precompute_statistics(make_draws(2, 10, 3))
     for name in STATISTICS:
         with pytest.raises(ValueError, match="read-only"):
@@ -92,7 +92,7 @@ def test_taking_rows_takes_what_was_measured(rows: list[int]) -> None:
             assert values.tolist() == Statistic(name).values(alone).tolist()
 
 
-def labelled(draws: CandidateBatch) -> LabelledBatch:
+def label_all_correct(draws: CandidateBatch) -> LabelledBatch:
     size = len(draws)
     names = tuple(f"p{row}" for row in range(size))
     return LabelledBatch(
@@ -103,16 +103,16 @@ def labelled(draws: CandidateBatch) -> LabelledBatch:
 def test_other_candidates_are_not_what_was_measured() -> None:
     known = precompute_statistics(make_draws(4, 10, 4))
     assert not CandidateBatch.concatenate([known, known]).precomputed
-    fewer = labelled(known).keep_first_candidates(2).draws
+    fewer = label_all_correct(known).keep_first_candidates(2).draws
     assert not fewer.precomputed
     assert np.array_equal(Statistic("max_score").values(fewer), known.scores[:, :2].max(axis=1))
-    taken = labelled(known).take(np.array([1, 2]))
+    taken = label_all_correct(known).take(np.array([1, 2]))
     assert np.array_equal(taken.draws.precomputed["entropy"], known.precomputed["entropy"][[1, 2]])
 
 
 def test_other_scores_are_not_what_was_measured() -> None:
     known = precompute_statistics(make_draws(5, 10, 4))
-    other = with_scores(labelled(known), known.scores / 2).draws
+    other = with_scores(label_all_correct(known), known.scores / 2).draws
     assert np.array_equal(Statistic("max_score").values(other), (known.scores / 2).max(axis=1))
     assert np.array_equal(Statistic("entropy").values(other), known.precomputed["entropy"])
 

@@ -160,10 +160,10 @@ def prompts(
         correct[np.arange(size), rng.integers(0, SLOTS, size)] = True
     u = rng.random((size, SLOTS))
     scores = np.where(correct, u ** (1.0 / _power(t))[:, None], u)
-    return labelled(rng, place, scores, correct, rng.integers(0, 3, (size, SLOTS)))
+    return label_prompts(rng, place, scores, correct, rng.integers(0, 3, (size, SLOTS)))
 
 
-def labelled(
+def label_prompts(
     rng: np.random.Generator, place: IntArray, scores: FloatArray, correct: BoolArray, wrong: IntArray
 ) -> LabelledBatch:
     """Prompts of difficulties `GRID[place]`; right candidates share one answer, wrong ones are told apart."""
@@ -181,7 +181,7 @@ def fresh_ids(rng: np.random.Generator, size: int) -> tuple[str, ...]:
 
 
 # One prompt of each difficulty, by which thresholds are asked for that depend on the difficulty alone.
-PROBES = labelled(
+PROBES = label_prompts(
     np.random.default_rng(0),
     np.arange(len(GRID)),
     np.full((len(GRID), SLOTS), 0.5),
@@ -274,7 +274,7 @@ class World:
             rows.append(number)
         self.chances = np.concatenate(chances)
         count = len(rows)
-        self.everything = labelled(
+        self.everything = label_prompts(
             np.random.default_rng(0),
             np.concatenate(places),
             np.tile(scores, (count, 1)),

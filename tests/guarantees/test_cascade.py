@@ -25,7 +25,7 @@ N, PROMPTS, ALPHA, TAU = 2, 8000, "0.4", 0.6
 pytestmark = pytest.mark.filterwarnings("ignore::langchain_cfc.errors.AttainabilityWarning")
 
 
-def drawn(rng: np.random.Generator, hard: BoolArray) -> LabelledBatch:
+def draw_prompts(rng: np.random.Generator, hard: BoolArray) -> LabelledBatch:
     """Fresh draws for prompts."""
     sure = ~hard | (rng.random(hard.size) < 0.5)
     scores = np.where(sure, 0.1, 0.9)[:, np.newaxis].repeat(N, axis=1)
@@ -34,27 +34,27 @@ def drawn(rng: np.random.Generator, hard: BoolArray) -> LabelledBatch:
     return LabelledBatch.of(fresh_ids(rng, hard.size), scores, correct, texts)
 
 
-def made(table: LabelledBatch) -> CalibrationArtifact:
+def calibrate_table(table: LabelledBatch) -> CalibrationArtifact:
     return calibrate(table, alpha=ALPHA, features="mean_score", allow_unattainable=True)
 
 
 def escalated(first: CalibrationArtifact, rng: np.random.Generator) -> BoolArray:
     """For the prompts on which the first abstains, whether each is hard."""
     hard = rng.random(PROMPTS) < 0.5
-    return hard[~decide(first, drawn(rng, hard).draws).answered]
+    return hard[~decide(first, draw_prompts(rng, hard).draws).answered]
 
 
 def kept_rarely(second: CalibrationArtifact, hard: BoolArray, rng: np.random.Generator) -> bool:
     """Whether the second keeps its promise on what it gets too rarely for chance: an exact binomial tail."""
-    table = drawn(rng, hard)
+    table = draw_prompts(rng, hard)
     kept = int(kept_by(decide(second, table.draws), table).sum())
     return bool(stats.binom.cdf(kept, hard.size, TAU) <= FALSE_ALARM)
 
 
 def test_calibrated_on_what_the_first_leaves_the_second_keeps_its_promise() -> None:
     rng = np.random.default_rng(0)
-    first = made(drawn(rng, rng.random(PROMPTS) < 0.5))
-    second = made(drawn(rng, escalated(first, rng)))
+    first = calibrate_table(draw_prompts(rng, rng.random(PROMPTS) < 0.5))
+    second = calibrate_table(draw_prompts(rng, escalated(first, rng)))
     asked = escalated(first, rng)
     assert asked.size > PROMPTS / 8
     assert not kept_rarely(second, asked, rng)
@@ -63,8 +63,8 @@ def test_calibrated_on_what_the_first_leaves_the_second_keeps_its_promise() -> N
 def test_calibrated_on_all_prompts_it_does_not() -> None:
     """The negative control: of 2,000 prompts 0.5 are kept, beyond the tail at 0.6 with all but certainty."""
     rng = np.random.default_rng(0)
-    first = made(drawn(rng, rng.random(PROMPTS) < 0.5))
-    same = made(drawn(rng, rng.random(PROMPTS) < 0.5))
+    first = calibrate_table(draw_prompts(rng, rng.random(PROMPTS) < 0.5))
+    same = calibrate_table(draw_prompts(rng, rng.random(PROMPTS) < 0.5))
     hard = rng.random(PROMPTS) < 0.5
     # By itself it does as it promises.
     assert not kept_rarely(same, hard, rng)

@@ -47,7 +47,7 @@ pytestmark = pytest.mark.filterwarnings(
 )
 
 
-def fitted(text: str, rng: np.random.Generator) -> FeatureMap:
+def fit_map(text: str, rng: np.random.Generator) -> FeatureMap:
     """A map fitted on prompts that are used for nothing else."""
     return FeatureMap.parse(text).fit(prompts(rng, 400).draws)
 
@@ -60,7 +60,7 @@ def worst(rounds: Sequence[dict[str, float]]) -> float:
 # A cache at serving -----------------------------------------------------------------------------------------
 
 
-def copied(table: LabelledBatch) -> LabelledBatch:
+def copy_first_candidate(table: LabelledBatch) -> LabelledBatch:
     """Every prompt's first candidate n times: what a cache returns."""
     first = np.zeros(table.correct.shape, dtype=np.int64)
     scores = np.take_along_axis(table.draws.scores, first, axis=1)
@@ -70,7 +70,7 @@ def copied(table: LabelledBatch) -> LabelledBatch:
 
 def test_one_candidate_n_times_breaks_the_promise() -> None:
     rng = np.random.default_rng(1)
-    features = fitted("hat(mean_score, 3)", rng)
+    features = fit_map("hat(mean_score, 3)", rng)
     own, from_cache = [], []
     for number in range(repetitions(200, share=0.4)):
         artifact = reload_artifact(
@@ -80,11 +80,14 @@ def test_one_candidate_n_times_breaks_the_promise() -> None:
         )
         test = prompts(rng, TESTED, hopeless=True)
         own.append(promise_gaps(artifact, test))
-        from_cache.append(promise_gaps(artifact, copied(test)))
+        from_cache.append(promise_gaps(artifact, copy_first_candidate(test)))
         if number < 3:
             assert same_as_served(decide(artifact, test.draws), serve(artifact, test))
             # Serving cannot see it in the candidates.
-            assert same_as_served(decide(artifact, copied(test).draws), serve(artifact, copied(test)))
+            assert same_as_served(
+                decide(artifact, copy_first_candidate(test).draws),
+                serve(artifact, copy_first_candidate(test)),
+            )
     assert worst(own) < ALARM
     assert log_wealth([one["1"] for one in from_cache], 1.0 - TAU) > ALARM
 
@@ -105,7 +108,7 @@ def test_so_a_model_that_caches_does_not_while_it_draws() -> None:
 
 def test_fewer_candidates_than_were_calibrated_break_the_promise() -> None:
     rng = np.random.default_rng(3)
-    features = fitted("hat(mean_score, 3)", rng)
+    features = fit_map("hat(mean_score, 3)", rng)
     own, fewer = [], []
     for _ in range(repetitions(200, share=0.4)):
         artifact = reload_artifact(
@@ -201,7 +204,7 @@ def test_a_level_chosen_after_seeing_the_answer_breaks_the_promise() -> None:
     # that end at a level, 1 - alpha should be covered: E 1{level chosen} (kept - tau) >= 0, which holds for
     # levels chosen by lot. A gain is at most alpha; at 0.05 the bets resolve 0.006.
     rng = np.random.default_rng(5)
-    features = fitted("hat(meta(difficulty), 3)", rng)
+    features = fit_map("hat(meta(difficulty), 3)", rng)
     by_lot: dict[str, list[float]] = {level: [] for level in LEVELS}
     afterwards: dict[str, list[float]] = {level: [] for level in LEVELS}
     for number in range(repetitions(320)):
@@ -230,7 +233,7 @@ def test_a_level_chosen_after_seeing_the_answer_breaks_the_promise() -> None:
 @pytest.mark.long
 def test_a_penalised_constant_breaks_the_promise_over_all_prompts() -> None:
     rng = np.random.default_rng(6)
-    features = fitted("mean_score^2", rng)
+    features = fit_map("mean_score^2", rng)
     found: dict[Any, list[float]] = {"slopes": [], "all": []}
     kinds: dict[Any, str] = {}
     for number in range(repetitions(300)):

@@ -51,7 +51,7 @@ pytestmark = pytest.mark.filterwarnings(
 SHIFTED = RATIO / RATIO.sum()
 
 
-def fitted(text: str, rng: np.random.Generator) -> FeatureMap:
+def fit_map(text: str, rng: np.random.Generator) -> FeatureMap:
     """A map fitted on prompts that are used for nothing else."""
     return FeatureMap.parse(text).fit(prompts(rng, 400).draws)
 
@@ -88,7 +88,7 @@ HALF = "0.5"
 )
 def test_randomised_coverage_is_exact_under_every_weighting(features: str, options: dict[str, Any]) -> None:
     rng = np.random.default_rng(1)
-    feature_map = fitted(features, rng)
+    feature_map = fit_map(features, rng)
     shares = SHIFTED if options else EQUAL
     found: dict[bool, list[dict[str, float]]] = {True: [], False: []}
     for _ in range(repetitions(400)):
@@ -113,7 +113,7 @@ def test_randomised_coverage_is_exact_under_every_weighting(features: str, optio
 def test_every_prompt_that_is_served_has_a_random_number_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(2)
     artifact = reload_artifact(
-        calibrate(prompts(rng, 24), alpha=ALPHA, features=fitted(SOFT, rng), randomised=True)
+        calibrate(prompts(rng, 24), alpha=ALPHA, features=fit_map(SOFT, rng), randomised=True)
     )
     test = prompts(rng, 60)
     drawn: list[int] = []
@@ -159,7 +159,7 @@ def largest(values: FloatArray, size: int) -> float:
 @pytest.mark.long
 def test_deterministic_coverage_lies_between_tau_and_its_stated_slack() -> None:
     rng = np.random.default_rng(3)
-    features = fitted(SOFT, rng)
+    features = fit_map(SOFT, rng)
     on_grid = {one.name: one.values(features.transform(PROBES)) for one in features.guaranteed_weights()}
     slack = {
         name: features.dimension / (SIZE + 1) * largest(values, SIZE + 1) for name, values in on_grid.items()
@@ -203,7 +203,7 @@ NEAR = 0.006
 @pytest.mark.long
 def test_a_ridge_keeps_coverage_exact_overall_and_costs_about_what_it_says() -> None:
     rng = np.random.default_rng(4)
-    features = fitted(SOFT, rng)
+    features = fit_map(SOFT, rng)
     weights = {one.name: one.values(features.transform(PROBES)) for one in features.guaranteed_weights()}
     gaps: dict[str, list[float]] = {name: [] for name in weights}
     stated: dict[str, list[float]] = {name: [] for name in weights}
@@ -251,7 +251,7 @@ def test_a_ridge_keeps_coverage_exact_overall_and_costs_about_what_it_says() -> 
 @pytest.mark.parametrize("features", ["1", pytest.param("hat(min_score, 3)", marks=pytest.mark.long)])
 def test_weighted_calibration_keeps_the_promise_where_it_is_served(features: str) -> None:
     rng = np.random.default_rng(5)
-    feature_map = fitted(features, rng)
+    feature_map = fit_map(features, rng)
     weighted, unweighted, unshifted = [], [], []
     for number in range(repetitions(300, share=0.6)):
         calibration = prompts(rng, 60)
@@ -277,7 +277,7 @@ def test_weighted_calibration_keeps_the_promise_where_it_is_served(features: str
 CHOSEN = 1.0 - 0.9 * GRID
 
 
-def chosen(rng: np.random.Generator, size: int) -> LabelledBatch:
+def choose_labelled(rng: np.random.Generator, size: int) -> LabelledBatch:
     """The labelled ones of so many prompts, with their weights."""
     asked = prompts(rng, size)
     chances = CHOSEN[[round(8 * float(one["difficulty"])) for one in asked.draws.metadata]]
@@ -289,10 +289,10 @@ def chosen(rng: np.random.Generator, size: int) -> LabelledBatch:
 @pytest.mark.parametrize("features", ["1", "hat(min_score, 3)"])
 def test_labels_chosen_unequally_keep_the_promise_by_their_weights(features: str) -> None:
     rng = np.random.default_rng(6)
-    feature_map = fitted(features, rng)
+    feature_map = fit_map(features, rng)
     weighted, marginal, unweighted = [], [], []
     for number in range(repetitions(300)):
-        calibration = chosen(rng, 300)
+        calibration = choose_labelled(rng, 300)
         options: dict[str, Any] = {"alpha": ALPHA, "features": feature_map, "allow_unattainable": True}
         own = reload_artifact(calibrate(calibration, **options))
         weighted.append(gains(own, rng))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from langchain_cfc.errors import InputError, LabelerError
 from langchain_cfc.labelers import NormalisedMatch, compute_normal_form
-from tests.labelers.asking import is_correct
+from tests.calls import is_correct
 
 
 def words_of(text: str) -> list[str]:

@@ -15,7 +15,7 @@ from tests.calls import Invoke
 from tests.factories import labeler_input
 
 
-def written(folder: Path, name: str, content: str | bytes) -> Path:
+def write_file(folder: Path, name: str, content: str | bytes) -> Path:
     path = folder / name
     path.write_bytes(content.encode() if isinstance(content, str) else content)
     return path
@@ -52,7 +52,7 @@ FILES = [
 
 @pytest.mark.parametrize(("name", "content"), FILES)
 def test_labels_by_id_and_text(tmp_path: Path, name: str, content: Any, invoke: Invoke) -> None:
-    labeler = HumanLabels(written(tmp_path, name, content))
+    labeler = HumanLabels(write_file(tmp_path, name, content))
     assert invoke(labeler, of_id("peru", 'Quito, "the high"\nor so', "Lima")) == [False, True]
     assert invoke(labeler, of_id("chile", "", "Lima", "")) == [False, False, False]
     assert "4 by id and text" in repr(labeler)
@@ -64,20 +64,20 @@ def test_labels_by_prompt_and_text(tmp_path: Path, invoke: Invoke) -> None:
         {"prompt": "Where?", "text": "Lima", "correct": True},
         {"prompt": messages, "text": "Lima", "correct": False},
     ]
-    labeler = HumanLabels(written(tmp_path, "a.jsonl", "\n".join(map(json.dumps, lines))))
+    labeler = HumanLabels(write_file(tmp_path, "a.jsonl", "\n".join(map(json.dumps, lines))))
     assert invoke(labeler, labeler_input(None, "Lima", prompt="Where?")) == [True]
     assert invoke(labeler, labeler_input(None, "Lima", prompt=[{"content": "Where?", "role": "user"}])) == [
         False
     ]
     prompt = json.dumps({"q": "Where?"}, separators=(",", ":")).replace('"', '""')
-    table = HumanLabels(written(tmp_path, "a.csv", f'prompt,text,correct\n"{prompt}",Lima,1\n'))
+    table = HumanLabels(write_file(tmp_path, "a.csv", f'prompt,text,correct\n"{prompt}",Lima,1\n'))
     assert invoke(table, labeler_input(None, "Lima", prompt={"q": "Where?"})) == [True]
     with pytest.raises(LabelerError, match="a set that is no JSON: label by id"):
         invoke(labeler, labeler_input(None, "Lima", prompt={1}))
 
 
 def test_a_missing_label_is_named(tmp_path: Path, invoke: Invoke) -> None:
-    labeler = HumanLabels(written(tmp_path, "a.jsonl", JSON_LINES))
+    labeler = HumanLabels(write_file(tmp_path, "a.jsonl", JSON_LINES))
     with pytest.raises(LabelerError, match=r"no label for id 'peru', text 'Lima ' in a.jsonl: add a line"):
         invoke(labeler, of_id("peru", "Lima", "Lima "))
     with pytest.raises(LabelerError, match="no label for id 'bolivia', text 'Lima'"):
@@ -88,10 +88,10 @@ def test_a_missing_label_is_named(tmp_path: Path, invoke: Invoke) -> None:
 
 def test_a_line_may_be_repeated_but_not_contradicted(tmp_path: Path) -> None:
     twice = JSON_LINES + json.dumps(LINES[0])
-    assert HumanLabels(written(tmp_path, "a.jsonl", twice)).invoke(of_id("peru", "Lima")) == [True]
+    assert HumanLabels(write_file(tmp_path, "a.jsonl", twice)).invoke(of_id("peru", "Lima")) == [True]
     other = JSON_LINES + json.dumps({**LINES[0], "correct": False})
     with pytest.raises(RecordError, match=r"b.jsonl, line 6: correct: found false, and the other label"):
-        HumanLabels(written(tmp_path, "b.jsonl", other))
+        HumanLabels(write_file(tmp_path, "b.jsonl", other))
 
 
 @pytest.mark.parametrize(
@@ -143,22 +143,22 @@ def test_what_cannot_be_used_is_refused_by_line_and_field(
     tmp_path: Path, name: str, content: str, *, line: int, field: str, problem: str
 ) -> None:
     with pytest.raises(RecordError) as caught:
-        HumanLabels(written(tmp_path, name, content))
+        HumanLabels(write_file(tmp_path, name, content))
     assert (caught.value.source, caught.value.line, caught.value.field) == (name, line, field)
     assert problem in caught.value.problem
 
 
 def test_files_of_other_kinds_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"neither .csv nor .jsonl"):
-        HumanLabels(written(tmp_path, "a.txt", CSV))
+        HumanLabels(write_file(tmp_path, "a.txt", CSV))
     with pytest.raises(InputError, match="cannot be read"):
         HumanLabels(tmp_path / "none.csv")
     with pytest.raises(InputError, match="cannot be read as text in UTF-8"):
-        HumanLabels(written(tmp_path, "a.csv", "id,text,correct\na,é,1\n".encode("latin-1")))
+        HumanLabels(write_file(tmp_path, "a.csv", "id,text,correct\na,é,1\n".encode("latin-1")))
 
 
 def test_the_fingerprint_is_that_of_the_content(tmp_path: Path) -> None:
-    first, again = (HumanLabels(written(tmp_path, name, CSV)) for name in ("a.csv", "b.csv"))
-    other = HumanLabels(written(tmp_path, "c.csv", CSV.replace("Yes", "No")))
+    first, again = (HumanLabels(write_file(tmp_path, name, CSV)) for name in ("a.csv", "b.csv"))
+    other = HumanLabels(write_file(tmp_path, "c.csv", CSV.replace("Yes", "No")))
     assert first.fingerprint == again.fingerprint != other.fingerprint
     assert first.fingerprint["id"] == "human-labels"

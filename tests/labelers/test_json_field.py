@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from langchain_cfc.errors import InputError, LabelerError
 from langchain_cfc.labelers import JsonField
 from langchain_cfc.sampling.candidates import make_candidate
-from tests.labelers.asking import is_correct
+from tests.calls import is_correct
 
 INVOICE = (
     '{"total": {"value": 12.50, "currency": "EUR"}, "lines": [{"sku": "a"}, {"sku": "b"}], "paid": true}'

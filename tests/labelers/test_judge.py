@@ -20,9 +20,8 @@ from pydantic import SecretStr
 from langchain_cfc.errors import InputError, LabelerError
 from langchain_cfc.labelers import JudgeLabels
 from langchain_cfc.sampling import DrawnCandidate
-from tests.calls import Invoke, invoke_async, invoke_sync
+from tests.calls import Invoke, invoke_async, invoke_sync, is_correct
 from tests.factories import labeler_input
-from tests.labelers.asking import is_correct
 from tests.serving.openai_bodies import Answer
 from tests.serving.openai_server import Script, serving
 

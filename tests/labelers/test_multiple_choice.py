@@ -10,9 +10,8 @@ from langchain_core.runnables import RunnableLambda
 from langchain_cfc.errors import InputError, LabelerError
 from langchain_cfc.labelers import MultipleChoice
 from langchain_cfc.labelers.multiple_choice import find_choice
-from tests.calls import Invoke, invoke_async
+from tests.calls import Invoke, invoke_async, is_correct
 from tests.factories import labeler_input
-from tests.labelers.asking import is_correct
 
 CITIES = ["Lima", "Quito", "La Paz", "St. John's"]
 OPTIONS = {"lima": "A", "quito": "B", "la paz": "C", "st. john's": "D"}

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from langchain_cfc.errors import InputError, LabelerError
 from langchain_cfc.labelers import NumericMatch, find_final_number
-from tests.labelers.asking import given, is_correct
+from tests.calls import is_correct
+from tests.factories import labeler_input
 
 
 @pytest.mark.parametrize(
@@ -206,7 +207,7 @@ def test_a_tolerance_is_a_finite_number(tolerance: Any) -> None:
 
 
 def test_any_alias_makes_a_candidate_correct() -> None:
-    assert NumericMatch().invoke(given(["75", 80.0], "75", "80", "77")) == [True, True, False]
+    assert NumericMatch().invoke(labeler_input(["75", 80.0], "75", "80", "77")) == [True, True, False]
 
 
 @pytest.mark.parametrize(

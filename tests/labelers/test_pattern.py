@@ -9,7 +9,8 @@ import pytest
 
 from langchain_cfc.errors import InputError, LabelerError
 from langchain_cfc.labelers import PatternMatch
-from tests.labelers.asking import given, is_correct
+from tests.calls import is_correct
+from tests.factories import labeler_input
 
 
 def test_the_whole_match_counts_without_a_group_of_that_name() -> None:
@@ -26,7 +27,11 @@ def test_the_group_counts_where_there_is_one() -> None:
     assert is_correct(labeler, "Lima", "Some reasons.\nANSWER: Lima \nmore")
     assert is_correct(labeler, ["Quito", " Lima "], "answer: Lima")
     # Exactly: neither case nor punctuation is forgiven.
-    assert labeler.invoke(given("Lima", "answer: lima", "answer: Lima.", "Lima")) == [False, False, False]
+    assert labeler.invoke(labeler_input("Lima", "answer: lima", "answer: Lima.", "Lima")) == [
+        False,
+        False,
+        False,
+    ]
 
 
 def test_a_group_that_took_no_part_is_no_answer() -> None:
@@ -43,7 +48,7 @@ def test_flags_of_a_compiled_pattern_are_kept_and_stated() -> None:
 
 def test_a_reference_may_be_the_pattern() -> None:
     labeler = PatternMatch()
-    assert labeler.invoke(given(r"(?i)(the )?u\.?s\.?a?\.?", "USA", "the U.S.", "US of A")) == [
+    assert labeler.invoke(labeler_input(r"(?i)(the )?u\.?s\.?a?\.?", "USA", "the U.S.", "US of A")) == [
         True,
         True,
         False,

@@ -19,7 +19,7 @@ def records() -> list[PromptRecord]:
     return list(load_recording())
 
 
-def labelled(labeler: BaseLabeler, record: PromptRecord, reference: object) -> list[bool]:
+def label_record(labeler: BaseLabeler, record: PromptRecord, reference: object) -> list[bool]:
     """Labels of what the recording's answer extractor made of each candidate."""
     candidates = [DrawnCandidate(candidate.answer_key) for candidate in record.candidates]
     return labeler.invoke({"prompt": record.input, "reference": reference, "candidates": candidates})
@@ -30,7 +30,7 @@ def test_normalised_match_gives_its_labels_up_to_accents_and_one_sign(records: l
         (candidate.answer_key, label)
         for record in records
         for candidate, label in zip(
-            record.candidates, labelled(NormalisedMatch(), record, record.reference), strict=True
+            record.candidates, label_record(NormalisedMatch(), record, record.reference), strict=True
         )
         if label != candidate.correct
     )
@@ -43,7 +43,7 @@ def test_numeric_match_gives_its_labels_where_answers_are_numbers(records: list[
     assert len(numbers) == 468
     for record in numbers:
         expected = [candidate.correct for candidate in record.candidates]
-        assert labelled(NumericMatch(), record, record.reference) == expected
+        assert label_record(NumericMatch(), record, record.reference) == expected
 
 
 def test_with_references_of_other_prompts_next_to_nothing_agrees(records: list[PromptRecord]) -> None:
@@ -53,7 +53,7 @@ def test_with_references_of_other_prompts_next_to_nothing_agrees(records: list[P
     made = [
         label
         for record, other in zip(numbers, others, strict=True)
-        for label in labelled(NumericMatch(), record, other.reference)
+        for label in label_record(NumericMatch(), record, other.reference)
     ]
     recorded = [candidate.correct for record in numbers for candidate in record.candidates]
     prompts = [record.id for record in numbers for _ in record.candidates]

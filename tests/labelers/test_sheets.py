@@ -10,7 +10,7 @@ from langchain_cfc.errors import RecordError
 from langchain_cfc.labelers import HumanLabels
 from langchain_cfc.labelers.human import format_value, read_sheet
 from tests.labelers.test_human import of_id
-from tests.labelers.test_human import written as saved
+from tests.labelers.test_human import write_file as saved
 
 PARTLY = [
     ("a.csv", "id,text,correct\na,x,yes\na,y,\na,z,  \n"),

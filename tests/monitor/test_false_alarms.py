@@ -42,12 +42,14 @@ def shares(rng: np.random.Generator) -> FloatArray:
     return found
 
 
-def drawn(of: FloatArray, luck: FloatArray) -> IntArray:
+def draw_bins(of: FloatArray, luck: FloatArray) -> IntArray:
     """(streams,) a bin for each stream."""
     return np.asarray((np.cumsum(of, axis=1) < luck[:, np.newaxis]).sum(axis=1).clip(0, BINS - 1))
 
 
-def watched(change: float, *, refresh: bool = True, results: int = RESULTS) -> tuple[FloatArray, BoolArray]:
+def watch_streams(
+    change: float, *, refresh: bool = True, results: int = RESULTS
+) -> tuple[FloatArray, BoolArray]:
     """Watch streams in which prompts move to higher bins from the middle on.
 
     Args:
@@ -69,7 +71,7 @@ def watched(change: float, *, refresh: bool = True, results: int = RESULTS) -> t
     naive = np.zeros(STREAMS, dtype=np.bool_)
     stream = np.zeros_like(counts)
     for time in range(results):
-        bins = drawn(before if time < results // 2 else after, rng.random(STREAMS))
+        bins = draw_bins(before if time < results // 2 else after, rng.random(STREAMS))
         capital = capital.update(
             compute_rank_payoffs(compute_ranks(counts, bins, rng.random(STREAMS))), float(time)
         )
@@ -93,8 +95,8 @@ def differ(calibration: IntArray, stream: IntArray) -> BoolArray:
     return np.asarray(np.abs(one - other) > 1.96 * np.sqrt(its + others), dtype=np.bool_)
 
 
-def test_without_drift_alarms_are_as_rare_as_stated_and_a_test_made_anew_each_time_is_not() -> None:
-    peaks, naive = watched(0.0)
+def test_without_drift_alarms_are_as_rare_as_stated_and_those_of_repeated_tests_are_not() -> None:
+    peaks, naive = watch_streams(0.0)
     assert (peaks >= np.log(1.0 / LEVEL)).sum() <= at_most(LEVEL)
     # The bound is no accident of a test that never alarms: smaller evidence is met, and about as often.
     assert (peaks >= np.log(2.0)).sum() > 0.1 * STREAMS
@@ -103,7 +105,7 @@ def test_without_drift_alarms_are_as_rare_as_stated_and_a_test_made_anew_each_ti
 
 def test_ranks_among_calibration_prompts_alone_are_not_uniform() -> None:
     """The negative control: what a calibration set has too few of would seem to be drift for ever."""
-    peaks, _ = watched(0.0, refresh=False)
+    peaks, _ = watch_streams(0.0, refresh=False)
     assert (peaks >= np.log(1.0 / LEVEL)).sum() > at_most(LEVEL)
 
 
@@ -122,7 +124,7 @@ def together(results: int = RESULTS) -> tuple[FloatArray, FloatArray]:
 
     def prompts() -> tuple[IntArray, BoolArray]:
         """(streams, 6) bins of one prompt of each stream, and which tests see it."""
-        one, fresh = drawn(of, rng.random(STREAMS)), drawn(of, rng.random(STREAMS))
+        one, fresh = draw_bins(of, rng.random(STREAMS)), draw_bins(of, rng.random(STREAMS))
         other = np.where(rng.random(STREAMS) < 0.5, one, fresh)
         group = np.where(one < BINS // 3, 0.9, 0.1) > rng.random(STREAMS)
         weighted = one / (BINS - 1) > rng.random(STREAMS)
@@ -208,7 +210,7 @@ def test_the_mean_finds_sooner_what_several_tests_show() -> None:
 @pytest.mark.parametrize(("change", "found"), [(0.3, 0.9), (0.6, 0.999)])
 def test_drift_is_found(change: float, found: float) -> None:
     # With 1e-6: half of the streams' results come after the change.
-    peaks, _ = watched(change, results=1000)
+    peaks, _ = watch_streams(change, results=1000)
     assert (peaks >= np.log(1.0 / LEVEL)).mean() > found
 
 
@@ -220,7 +222,7 @@ def test_labelled_results_of_a_block_have_uniform_ranks_if_they_are_any_of_them(
     capital = EProcess.start([STREAMS], RANK_EXPERTS)
     of = shares(rng)
     for _ in range(blocks):
-        bins = np.stack([drawn(of, rng.random(STREAMS)) for _ in range(size)], axis=1)
+        bins = np.stack([draw_bins(of, rng.random(STREAMS)) for _ in range(size)], axis=1)
         chance = np.full(bins.shape, 0.3) if choice == "any" else np.where(bins > BINS // 2, 0.5, 0.15)
         chosen = rng.random(bins.shape) < chance
         places = np.arange(BINS)

@@ -22,7 +22,7 @@ from langchain_cfc.demo import demo_chain, load_recording
 from langchain_cfc.demo.replay import RecordedMetadata, RecordedScores, ReplayChatModel, make_replay_parts
 from langchain_cfc.errors import DrawError, FingerprintWarning, InputError, StoreError
 from langchain_cfc.monitor import CFCMonitor, Label, Limits, parse_labels
-from tests.monitor.watching import run, swapped, truths
+from tests.monitor.watching import run, truths, write_swapped_records
 
 
 def test_under_no_drift_there_is_no_alarm_and_decisions_are_counted(
@@ -64,7 +64,7 @@ def test_a_weaker_model_behind_the_same_name_is_found_without_a_label(
     served: Sequence[PromptRecord],
     tmp_path: Path,
 ) -> None:
-    records = swapped(tmp_path)
+    records = write_swapped_records(tmp_path)
     weaker = CFCRunnable(
         artifact=artifact,
         generator=ReplayChatModel.from_records(records, records.provenance),

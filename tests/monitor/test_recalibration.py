@@ -62,10 +62,10 @@ def weaker(tmp_path_factory: pytest.TempPathFactory, old: CalibrationArtifact) -
 def asked() -> list[PromptRecord]:
     """What the weaker model was asked, in an order that is not theirs."""
     records = list(read_records(WEAKER))
-    return [served(records[place]) for place in np.random.default_rng(0).permutation(len(records))]
+    return [rename_as_served(records[place]) for place in np.random.default_rng(0).permutation(len(records))]
 
 
-def served(record: PromptRecord) -> PromptRecord:
+def rename_as_served(record: PromptRecord) -> PromptRecord:
     """Under another name than it was recorded as, for it is asked anew."""
     return record.model_copy(update={"id": f"served-{record.id}"})
 
@@ -83,7 +83,7 @@ def truths(record: PromptRecord) -> list[bool]:
     return [one.correct for one in record.candidates]
 
 
-def watched(
+def watch_results(
     artifact: CalibrationArtifact,
     store: Path | str,
     asked: Sequence[PromptRecord],
@@ -116,7 +116,7 @@ def where(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 def test_traffic_is_what_was_recorded(
     where: str, old: CalibrationArtifact, asked: Sequence[PromptRecord], results: Sequence[CFCResult]
 ) -> None:
-    with watched(old, where, asked[:200], results[:200]) as monitor:
+    with watch_results(old, where, asked[:200], results[:200]) as monitor:
         table = monitor.traffic().to_batch()
         assert monitor.list_unlabelled() == []
         found = recalibrate(monitor, min_kept=0.0, features="1", allow_unattainable=True)
@@ -139,7 +139,7 @@ def test_traffic_of_a_new_model_makes_an_artifact_that_keeps_its_promise_where_t
     old: CalibrationArtifact, asked: Sequence[PromptRecord], results: Sequence[CFCResult], tmp_path: Path
 ) -> None:
     many = 900
-    monitor = watched(old, tmp_path / "monitor.db", asked[:many], results[:many])
+    monitor = watch_results(old, tmp_path / "monitor.db", asked[:many], results[:many])
     found = recalibrate(monitor, min_kept=0.5, allow_unattainable=True)
     assert found.certifies
     assert found.results == many
@@ -217,7 +217,7 @@ def usual(old: CalibrationArtifact) -> tuple[list[PromptRecord], list[CFCResult]
     chain, split = demo_chain(old), old.calibration.split
     records = [one for one in load_recording() if split.part(one.id, one.cluster) == "test"]
     records = [records[place] for place in np.random.default_rng(1).permutation(len(records))]
-    return [served(one) for one in records], [chain.invoke(one.input) for one in records]
+    return [rename_as_served(one) for one in records], [chain.invoke(one.input) for one in records]
 
 
 def test_what_does_not_certify_is_not_written(
@@ -225,7 +225,7 @@ def test_what_does_not_certify_is_not_written(
 ) -> None:
     store, artifact, out = (tmp_path / name for name in ("monitor.db", "old.json", "new.json"))
     old.save(artifact)
-    watched(old, store, *usual).close()
+    watch_results(old, store, *usual).close()
     command = ("monitor", "recalibrate", artifact, store, "--out", out, "--json")
     refused = run(*command, "--min-kept", "0.9")
     assert refused.code == 1, refused.err
@@ -248,7 +248,7 @@ def test_the_commands_show_both_side_by_side(
     store, artifact, out = (tmp_path / name for name in ("monitor.db", "old.json", "new.json"))
     old.save(artifact)
     records, answers = usual
-    with watched(old, store, records[:400], answers[:400]) as monitor:
+    with watch_results(old, store, records[:400], answers[:400]) as monitor:
         made = run("monitor", "recalibrate", artifact, store, "--out", out, "--min-kept", "0.5")
         assert made.code == 0, made.err
         assert "it certifies" in made.out
@@ -287,7 +287,7 @@ def test_an_artifact_decides_in_its_shadow_what_it_served(
     other = calibrate(
         load_recording(), alpha=ALPHA, features="1", seed=1, provenance=load_recording().provenance
     )
-    with watched(old, tmp_path / "monitor.db", asked[:300], results[:300]) as monitor:
+    with watch_results(old, tmp_path / "monitor.db", asked[:300], results[:300]) as monitor:
         (itself,) = shadow(monitor, old, since=0.0)
         (theirs,) = shadow(monitor, other, since=0.0)
     assert itself.served == itself.other
@@ -346,7 +346,7 @@ def test_what_cannot_decide_on_these_draws_is_refused(
         "calibrated for another verifier": (FingerprintError, {}, {"provenance": elsewhere}),
         "at a level that both artifacts hold": (InputError, {"alpha": "0.35"}, {}),
     }
-    with watched(old, tmp_path / "monitor.db", asked[:20], results[:20]) as monitor:
+    with watch_results(old, tmp_path / "monitor.db", asked[:20], results[:20]) as monitor:
         for said, (kind, options, changes) in others.items():
             made = calibrate(load_recording(), **({"alpha": ALPHA, "features": FEATURES} | options))
             with pytest.raises(kind, match=said):
@@ -389,7 +389,7 @@ def test_results_of_a_model_that_took_anothers_place_are_not_mixed(
         return "new" if place >= 300 and not (straggler and place == 400) else "before"
 
     named = [one.model_copy(update={"models": (name(place),)}) for place, one in enumerate(results[:800])]
-    with watched(old, tmp_path / "monitor.db", asked[:800], named) as monitor:
+    with watch_results(old, tmp_path / "monitor.db", asked[:800], named) as monitor:
         mixed = recalibrate(monitor, min_kept=0.0, allow_unattainable=True)
         assert not mixed.certifies
         assert any("the model before drew 300 of the first 400" in one for one in mixed.objections)
@@ -411,7 +411,7 @@ def test_models_that_take_turns_are_calibrated_together(
         one.model_copy(update={"models": (name,)})
         for one, name in zip(results[:400], itertools.cycle(("a", "b")), strict=False)
     ]
-    with watched(old, tmp_path / "monitor.db", asked[:400], both) as monitor:
+    with watch_results(old, tmp_path / "monitor.db", asked[:400], both) as monitor:
         turns = recalibrate(monitor, min_kept=0.5, allow_unattainable=True)
     assert turns.certifies
     assert turns.artifact.provenance is not None
@@ -428,7 +428,9 @@ def test_a_change_that_no_name_tells_is_found_among_the_results(
 ) -> None:
     records, answers = usual
     swapped = [one.model_copy(update={"id": f"after-{one.id}"}) for one in asked[:300]]
-    with watched(old, tmp_path / "monitor.db", [*records, *swapped], [*answers, *results[:300]]) as monitor:
+    with watch_results(
+        old, tmp_path / "monitor.db", [*records, *swapped], [*answers, *results[:300]]
+    ) as monitor:
         mixed = recalibrate(monitor, min_kept=0.0, allow_unattainable=True)
         first = next(one.at for one in monitor.traffic().results if one.id == swapped[0].id)
         after = recalibrate(monitor, min_kept=0.0, since=first, allow_unattainable=True)
@@ -465,13 +467,13 @@ def test_labels_that_do_not_speak_of_all_results_are_no_reason_to_change(
     assert found.certifies == (how == "any")
 
 
-def test_what_nobody_can_vouch_for_is_not_handed_on(
+def test_results_without_a_known_source_are_not_handed_on(
     old: CalibrationArtifact, asked: Sequence[PromptRecord], results: Sequence[CFCResult], tmp_path: Path
 ) -> None:
     unsure = results[0].guarantee.model_copy(update={"binding": "unverified"})
     some = [results[0].model_copy(update={"guarantee": unsure}), *results[1:300]]
     with (
-        watched(old, tmp_path / "unsure.db", asked[:300], some) as monitor,
+        watch_results(old, tmp_path / "unsure.db", asked[:300], some) as monitor,
         pytest.raises(InputError, match="1 of 300 results come from a generator, verifier or extractor"),
     ):
         recalibrate(monitor, min_kept=0.0)
@@ -480,7 +482,7 @@ def test_what_nobody_can_vouch_for_is_not_handed_on(
     said = results[0].guarantee.model_copy(update={"artifact_digest": clustered.digest})
     theirs = [one.model_copy(update={"guarantee": said}) for one in results[:50]]
     with (
-        watched(clustered, tmp_path / "clusters.db", asked[:50], theirs) as monitor,
+        watch_results(clustered, tmp_path / "clusters.db", asked[:50], theirs) as monitor,
         pytest.raises(InputError, match="results do not say which belong together"),
     ):
         recalibrate(monitor, min_kept=0.0)
@@ -491,7 +493,7 @@ def test_what_nobody_can_vouch_for_is_not_handed_on(
     theirs = [one.model_copy(update={"guarantee": said}) for one in results[:300]]
     # Nothing looked at answers, so nobody has checked what told them apart.
     with (
-        watched(plain, tmp_path / "plain.db", asked[:300], theirs, metadata=["topic"]) as monitor,
+        watch_results(plain, tmp_path / "plain.db", asked[:300], theirs, metadata=["topic"]) as monitor,
         pytest.raises(InputError, match="look at distinct answers"),
     ):
         recalibrate(monitor, min_kept=0.0, features="distinct_answers")
@@ -580,7 +582,7 @@ def test_a_bot_that_cannot_be_certified_is_not_made(tmp_path: Path) -> None:
     chain = demo_chain(bot)
     records = list(load_recording())[:800]
     results = [chain.invoke(one.input) for one in records]
-    with watched(bot, tmp_path / "sound.db", records, results) as monitor:
+    with watch_results(bot, tmp_path / "sound.db", records, results) as monitor:
         sound = recalibrate(monitor)
     assert sound.certifies
     assert sound.artifact.policy is not None

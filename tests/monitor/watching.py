@@ -22,7 +22,7 @@ def run(*arguments: str | Path) -> Ran:
     return running.run("monitor", *arguments)
 
 
-def swapped(folder: Path) -> Records:
+def write_swapped_records(folder: Path) -> Records:
     """What a weaker model answered, under the name of the one that was calibrated."""
     write_records(folder / "swapped.jsonl", read_records(WEAKER), load_recording().provenance)
     return read_records(folder / "swapped.jsonl")

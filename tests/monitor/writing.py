@@ -13,7 +13,7 @@ from langchain_cfc.demo import demo_chain, load_recording
 from langchain_cfc.monitor import CFCMonitor
 
 
-def said(line: str) -> None:
+def say_line(line: str) -> None:
     """Tell whoever listens, at once."""
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
@@ -25,17 +25,17 @@ def main(store: str, artifact: str, name: str, *pace: str) -> None:
     held = CalibrationArtifact.load(artifact)
     result = demo_chain(held).invoke(next(iter(load_recording())).input)
     monitor = CFCMonitor(held, store)
-    said("ready")
+    say_line("ready")
     sys.stdin.readline()
     began = time.perf_counter()
     for number in range(int(results)):
         monitor.see(result, f"{name}-{number}")
-        said(f"{name}-{number}")
+        say_line(f"{name}-{number}")
         ahead = (number + 1) / rate - (time.perf_counter() - began)
         if ahead > 0.0:
             time.sleep(ahead)
     monitor.close()
-    said(f"done {time.perf_counter() - began}")
+    say_line(f"done {time.perf_counter() - began}")
 
 
 if __name__ == "__main__":

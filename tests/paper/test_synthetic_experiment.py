@@ -36,7 +36,7 @@ def one_seed() -> dict[tuple[int, int], SplitResult]:
     return measure_seed(SyntheticWorld(), 0, 0)
 
 
-def drawn(seed: int = 0) -> LabelledBatch:
+def draw_prompts(seed: int = 0) -> LabelledBatch:
     """The prompts of a seed, drawn as the experiment says."""
     return SyntheticWorld().draw(20_000, 150, np.random.default_rng([0, seed]))
 
@@ -45,7 +45,7 @@ class ByHand:
     """One seed with plain NumPy: no rule, no set rule, no feature map."""
 
     def __init__(self, calibrated: int, candidates: int) -> None:
-        world = drawn()
+        world = draw_prompts()
         self.t = np.array([entries["difficulty"] for entries in world.draws.metadata], dtype=np.float64)
         self.v = world.draws.scores[:, :candidates]
         self.right = world.correct[:, :candidates]

@@ -8,7 +8,7 @@ from langchain_cfc.errors import InputError
 from langchain_cfc.experiments.comparison_report import RiskCurve
 from langchain_cfc.report.drawing import assign_styles
 from langchain_cfc.report.plots import plot_certified_policies, plot_selective_risk
-from tests.plots.making import compared_method, comparison, level, level_of, policy, trade_off
+from tests.plots.inputs import compared_method, comparison, level, level_of, policy, trade_off
 from tests.plots.reading import containers, data, lines, named
 
 RISK = RiskCurve(answered=[0.1, 0.5, 1.0], wrong=[0.0, 0.1, 0.3])

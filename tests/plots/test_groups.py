@@ -16,7 +16,7 @@ from langchain_cfc.report.plots import (
     plot_selective_risk,
     plot_threshold_by_difficulty,
 )
-from tests.plots.making import bin_words, compared_method, comparison, evaluated, level, level_of
+from tests.plots.inputs import bin_words, compared_method, comparison, evaluated, level, level_of
 from tests.plots.reading import by_name, data, error_bars, lines, named
 
 WORDS = bin_words(3)

@@ -24,7 +24,7 @@ from langchain_cfc.report.plots import (
     plot_selective_risk,
     plot_threshold_by_difficulty,
 )
-from tests.plots.making import (
+from tests.plots.inputs import (
     ALPHAS,
     HISTOGRAM,
     TWELVE,
@@ -89,7 +89,7 @@ def texts_of(ax: Axes) -> list[Text]:
     return [text for text in (*labels, *legend.get_texts(), legend.get_title()) if text.get_text()]
 
 
-def drawn(ax: Axes) -> Any:
+def lay_out(ax: Axes) -> Any:
     """The renderer of a figure after its layout."""
     return canvas_of(figure_of(ax)).get_renderer()
 
@@ -138,7 +138,7 @@ def flat_height(text: Text, renderer: Any) -> float:
 @pytest.mark.parametrize("name", FIGURES)
 def test_labels_are_whole_and_apart(name: str) -> None:
     ax = FIGURES[name]()
-    renderer = drawn(ax)
+    renderer = lay_out(ax)
     legend = ax.get_legend()
     assert legend is not None
     assert clipped(ax, renderer) == []
@@ -164,12 +164,12 @@ def test_flat_labels_are_kept_where_they_fit() -> None:
 def test_labels_fit_the_axis_that_is_given(layout: Any) -> None:
     figure = Figure(figsize=(5.0, 4.0), layout=layout)
     ax = plot_group_miscoverage(level_of(["CFC", "ICP"], LONG), figure.subplots())
-    assert touching(ticks_of(ax.xaxis), drawn(ax)) == []
+    assert touching(ticks_of(ax.xaxis), lay_out(ax)) == []
 
 
 def test_slanted_labels_do_not_narrow_the_axis() -> None:
     flat, slanted = (plot_group_miscoverage(crowded(words)) for words in (BINS, LONG))
-    widths = [ax.get_window_extent(drawn(ax)).width for ax in (flat, slanted)]
+    widths = [ax.get_window_extent(lay_out(ax)).width for ax in (flat, slanted)]
     assert widths[1] > 0.95 * widths[0]
 
 
@@ -177,22 +177,22 @@ def test_the_key_takes_room_from_the_labels() -> None:
     figure = Figure(figsize=(4.5, 4.0), layout="constrained")
     report = level_of(["a method with a long name of its own"], ["biology", "history", "physics", "grammar"])
     ax = plot_group_miscoverage(report, figure.subplots())
-    assert touching(ticks_of(ax.xaxis), drawn(ax)) == []
+    assert touching(ticks_of(ax.xaxis), lay_out(ax)) == []
 
 
 def test_upright_labels_where_slanted_ones_would_touch() -> None:
     figure = Figure(figsize=(6.5, 5.0), layout="constrained")
     ax = plot_group_miscoverage(level_of(["CFC"], LONG * 2), figure.subplots())
     assert {text.get_rotation() for text in ax.get_xticklabels()} == {90.0}
-    assert touching(ticks_of(ax.xaxis), drawn(ax)) == []
+    assert touching(ticks_of(ax.xaxis), lay_out(ax)) == []
 
 
 def test_the_measures_see_what_is_clipped_and_what_touches() -> None:
     ax = plot_group_miscoverage(crowded(LONG))
     ax.set_xticks(range(10), LONG, rotation=0.0)
-    assert len(touching(ticks_of(ax.xaxis), drawn(ax))) == 9
+    assert len(touching(ticks_of(ax.xaxis), lay_out(ax))) == 9
     ax.set_xticks(range(10), LONG, rotation=2.0)
-    assert len(touching(ticks_of(ax.xaxis), drawn(ax))) == 9
+    assert len(touching(ticks_of(ax.xaxis), lay_out(ax))) == 9
     figure_of(ax).set_layout_engine("none")
     ax.set_position((0.0, 0.0, 1.0, 1.0))
-    assert len(clipped(ax, drawn(ax))) > 12
+    assert len(clipped(ax, lay_out(ax))) > 12

@@ -7,7 +7,7 @@ import pytest
 from langchain_cfc.errors import InputError
 from langchain_cfc.report.drawing import assign_styles
 from langchain_cfc.report.plots import plot_by_alpha, plot_group_miscoverage
-from tests.plots.making import compared_method, comparison, level, level_of
+from tests.plots.inputs import compared_method, comparison, level, level_of
 from tests.plots.reading import by_name, containers, data, error_bars, lines, named
 
 METHODS = ["conditional", "marginal"]

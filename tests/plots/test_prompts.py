@@ -11,7 +11,7 @@ from matplotlib.patches import StepPatch
 from langchain_cfc.errors import InputError
 from langchain_cfc.experiments.comparison_report import AttainableComparison, Histogram, Spread
 from langchain_cfc.report.plots import plot_attainable, plot_score_histogram
-from tests.plots.making import HISTOGRAM, attainable
+from tests.plots.inputs import HISTOGRAM, attainable
 from tests.plots.reading import containers, data, lines, named
 
 
@@ -42,7 +42,7 @@ def test_one_kind_of_candidates_is_enough_and_none_is_not() -> None:
         plot_score_histogram(Histogram(edges=[0.0, 1.0], correct=[0], wrong=[0]))
 
 
-def test_points_are_foretold_and_seen_with_their_intervals() -> None:
+def test_points_are_predicted_and_observed_with_their_intervals() -> None:
     groups = attainable(["all prompts", "mean score: 1 of 2", "mean score: 2 of 2"])
     ax = plot_attainable(groups)
     (diagonal,) = [line for line in lines(ax) if line.get_linestyle() == "--"]

@@ -9,12 +9,12 @@ import pytest
 
 from langchain_cfc.errors import MissingExtraError
 from langchain_cfc.report import drawing, plots
-from tests.plots.making import HISTOGRAM
+from tests.plots.inputs import HISTOGRAM
 
 DRAWN = """
 import sys
 from langchain_cfc.report import drawing, plots
-from tests.plots.making import HISTOGRAM
+from tests.plots.inputs import HISTOGRAM
 print("matplotlib" in sys.modules)
 ax = plots.plot_score_histogram(HISTOGRAM)
 drawing.to_svg(ax, title="scores")

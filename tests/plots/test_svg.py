@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from langchain_cfc.errors import InputError
 from langchain_cfc.report.drawing import to_svg
 from langchain_cfc.report.plots import plot_by_alpha, plot_group_miscoverage, plot_score_histogram
-from tests.plots.making import HISTOGRAM, bin_words, comparison, level_of
+from tests.plots.inputs import HISTOGRAM, bin_words, comparison, level_of
 from tests.plots.reading import as_matplotlib_writes, parsed
 
 SVG = "{http://www.w3.org/2000/svg}"

@@ -19,7 +19,7 @@ from langchain_cfc.records.batches import BATCH, RecordBatch
 from langchain_cfc.records.jsonl import decode_lines, parse_record
 from tests.lengths import repetitions
 from tests.records.same import outcome, parts, raw_outcome
-from tests.records.test_reading import HEADER, LINES, fields, line, written
+from tests.records.test_reading import HEADER, LINES, fields, line, write_lines
 from tests.records.test_writing import datasets
 
 # What fast parsers let pass, or read otherwise than Python's, beside the lines of the strict reader's tests.
@@ -131,13 +131,13 @@ def twice(path: Path, **options: Any) -> Any:
 def test_a_line_is_read_as_the_strict_reader_does(tmp_path: Path, nasty: object, place: int) -> None:
     lines: list[object] = [fields("fine"), *(fields(f"fine {row}") for row in range(2 * BATCH + 10))]
     lines.insert(place, nasty)
-    twice(written(tmp_path / "records.jsonl", *lines))
+    twice(write_lines(tmp_path / "records.jsonl", *lines))
 
 
 @pytest.mark.parametrize("nasty", NASTY, ids=range(len(NASTY)))
 def test_a_line_alone_is_read_as_the_strict_reader_does(tmp_path: Path, nasty: object) -> None:
-    twice(written(tmp_path / "records.jsonl", nasty, HEADER | {"n": 2}))
-    twice(written(tmp_path / "records.jsonl", HEADER | {"n": 2}, nasty))
+    twice(write_lines(tmp_path / "records.jsonl", nasty, HEADER | {"n": 2}))
+    twice(write_lines(tmp_path / "records.jsonl", HEADER | {"n": 2}, nasty))
 
 
 def test_the_trap_of_repeated_keys_is_there() -> None:
@@ -246,7 +246,7 @@ def test_no_model_is_made_of_plain_files(tmp_path: Path, monkeypatch: pytest.Mon
         {"text": "b", "score": 0, "correct": False},
     ]
     lines = [fields(f"q{row}") | ({"candidates": uneven} if row % 3 else {}) for row in range(500)]
-    path = written(tmp_path / "records.jsonl", HEADER, *lines)
+    path = write_lines(tmp_path / "records.jsonl", HEADER, *lines)
     expected = twice(path)
 
     def made(*_: object) -> None:
@@ -257,7 +257,9 @@ def test_no_model_is_made_of_plain_files(tmp_path: Path, monkeypatch: pytest.Mon
     # Negative control: a line in doubt does need the strict reader.
     with pytest.raises(pytest.fail.Exception, match="a model was made"):
         tabulate(
-            read_records(written(path, HEADER, *lines, fields("odd", input=json.loads("[" * 30 + "]" * 30))))
+            read_records(
+                write_lines(path, HEADER, *lines, fields("odd", input=json.loads("[" * 30 + "]" * 30)))
+            )
         )
 
 
@@ -273,16 +275,16 @@ def test_only_the_lines_around_a_doubtful_one_are_read_strictly(
         return parse_record(content, source, number)
 
     monkeypatch.setattr(jsonl, "parse_record", counted)
-    table = tabulate(read_records(written(tmp_path / "records.jsonl", *lines)))
+    table = tabulate(read_records(write_lines(tmp_path / "records.jsonl", *lines)))
     assert table.ids == tuple(one["id"] for one in lines)
     assert 301 in strict
     assert len(strict) <= 16
 
 
 def test_files_are_compared_with_each_other(tmp_path: Path) -> None:
-    one = written(tmp_path / "a.jsonl", *(fields(f"q{row}") for row in range(100)))
+    one = write_lines(tmp_path / "a.jsonl", *(fields(f"q{row}") for row in range(100)))
     for other in (fields("q7"), fields("new", n=3), fields("new"), HEADER, "{"):
-        two = written(tmp_path / "b.jsonl", fields("x"), other)
+        two = write_lines(tmp_path / "b.jsonl", fields("x"), other)
         records = read_records(one, two)
         assert outcome(records) == outcome(iter(records))
 
@@ -293,7 +295,7 @@ def test_a_bad_line_comes_before_the_damage_after_it(tmp_path: Path, cut: float,
     lines: list[object] = [fields(f"q{row} {row * 7919 % 1009}" * 5) for row in range(300)]
     if bad:
         lines[3] = fields("bad", input=5)
-    packed = gzip.compress(written(tmp_path / "plain", *lines).read_bytes())
+    packed = gzip.compress(write_lines(tmp_path / "plain", *lines).read_bytes())
     path = tmp_path / "cut.gz"
     path.write_bytes(packed[: int(cut * len(packed))])
     kind, message = twice(path)
@@ -302,7 +304,7 @@ def test_a_bad_line_comes_before_the_damage_after_it(tmp_path: Path, cut: float,
 
 
 def test_a_provenance_of_its_own_is_compared_too(tmp_path: Path) -> None:
-    path = written(tmp_path / "records.jsonl", *(fields(f"q{row}") for row in range(100)))
+    path = write_lines(tmp_path / "records.jsonl", *(fields(f"q{row}") for row in range(100)))
     twice(path, provenance=Provenance(n=2))
     kind, message = twice(path, provenance=Provenance(n=3))
     assert kind is RecordError

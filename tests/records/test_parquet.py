@@ -26,7 +26,7 @@ from langchain_cfc.records import parquet as parquet_rows
 from langchain_cfc.records import parquet as parquet_writing
 from tests.records.same import outcome, parts, raw_outcome
 from tests.records.test_reading import fields as json_fields
-from tests.records.test_reading import written
+from tests.records.test_reading import write_lines
 
 pa: Any = importlib.import_module("pyarrow")
 pq: Any = importlib.import_module("pyarrow.parquet")
@@ -113,7 +113,7 @@ def test_the_first_bytes_tell_parquet_not_the_name(tmp_path: Path) -> None:
     write_records(tmp_path / "a.parquet", [record("q1")])
     (tmp_path / "a.parquet").rename(tmp_path / "a.jsonl")
     assert len(list(read_records(tmp_path / "a.jsonl"))) == 1
-    assert len(list(read_records(written(tmp_path / "b.parquet", json_fields())))) == 1
+    assert len(list(read_records(write_lines(tmp_path / "b.parquet", json_fields())))) == 1
 
 
 GOOD: list[dict[str, Any]] = [

@@ -28,7 +28,7 @@ def line(**changes: Any) -> str:
     return json.dumps(whole)
 
 
-def written(path: Path, *lines: object) -> Path:
+def write_lines(path: Path, *lines: object) -> Path:
     path.write_text(
         "".join((one if isinstance(one, str) else json.dumps(one)) + "\n" for one in lines), "utf-8"
     )
@@ -47,35 +47,35 @@ def path(tmp_path: Path) -> Path:
 
 
 def test_records_are_read_in_order_as_often_as_wanted(path: Path) -> None:
-    records = read_records(written(path, HEADER, fields("q1"), fields("q2", metadata={"topic": "geo"})))
+    records = read_records(write_lines(path, HEADER, fields("q1"), fields("q2", metadata={"topic": "geo"})))
     assert [record.id for record in records] == ["q1", "q2"]
     assert [record.metadata for record in records] == [{}, {"topic": "geo"}]
     assert records.provenance == Provenance(n=2)
 
 
 def test_a_file_without_provenance_says_so(path: Path) -> None:
-    assert read_records(written(path, fields())).provenance is None
+    assert read_records(write_lines(path, fields())).provenance is None
 
 
 def test_paths_may_be_texts(path: Path) -> None:
-    assert read_records(str(written(path, fields()))).paths == (path,)
+    assert read_records(str(write_lines(path, fields()))).paths == (path,)
 
 
 def test_several_files_are_one_dataset(tmp_path: Path) -> None:
-    one = written(tmp_path / "a.jsonl", HEADER, fields("q1"))
-    two = written(tmp_path / "b.jsonl", HEADER, fields("q2"))
+    one = write_lines(tmp_path / "a.jsonl", HEADER, fields("q1"))
+    two = write_lines(tmp_path / "b.jsonl", HEADER, fields("q2"))
     assert [record.id for record in read_records(one, two)] == ["q1", "q2"]
 
 
 @pytest.mark.parametrize("name", ["records.jsonl.gz", "records.jsonl"])
 def test_gzip_is_told_by_its_first_bytes(tmp_path: Path, name: str) -> None:
-    plain = written(tmp_path / "plain", HEADER, fields()).read_bytes()
+    plain = write_lines(tmp_path / "plain", HEADER, fields()).read_bytes()
     (tmp_path / name).write_bytes(gzip.compress(plain))
     assert list(read_records(tmp_path / name)) == list(read_records(tmp_path / "plain"))
 
 
 def test_a_plain_file_may_be_called_gz(tmp_path: Path) -> None:
-    assert len(list(read_records(written(tmp_path / "records.gz", fields())))) == 1
+    assert len(list(read_records(write_lines(tmp_path / "records.gz", fields())))) == 1
 
 
 def test_byte_order_mark_blank_lines_and_windows_line_ends_are_tolerated(path: Path) -> None:
@@ -175,7 +175,7 @@ LINES = [
 
 @pytest.mark.parametrize(("bad", "field", "words"), LINES)
 def test_the_first_bad_line_is_named(path: Path, bad: object, field: str, words: list[str]) -> None:
-    error = first_problem(written(path, fields("fine"), "", bad, "{"))
+    error = first_problem(write_lines(path, fields("fine"), "", bad, "{"))
     assert (error.source, error.line, error.field) == (str(path), 3, field)
     for word in words:
         assert word in error.problem
@@ -183,7 +183,7 @@ def test_the_first_bad_line_is_named(path: Path, bad: object, field: str, words:
 
 
 def test_long_values_are_shortened(path: Path) -> None:
-    error = first_problem(written(path, fields(cluster=["x" * 10_000] * 1000)))
+    error = first_problem(write_lines(path, fields(cluster=["x" * 10_000] * 1000)))
     assert "found ['xxx" in error.problem
     assert len(error.problem) < 100
 
@@ -201,37 +201,37 @@ def test_a_byte_order_mark_further_down_is_no_json(path: Path) -> None:
 
 
 def test_records_differ_in_number_of_candidates(path: Path) -> None:
-    error = first_problem(written(path, fields("q1"), fields("q2", n=3)))
+    error = first_problem(write_lines(path, fields("q1"), fields("q2", n=3)))
     assert (error.line, error.field) == (2, "candidates")
     assert "found 3; expected 2" in error.problem
     assert f"{path}, line 1" in error.problem
 
 
 def test_the_provenance_sets_the_number_of_candidates(path: Path) -> None:
-    error = first_problem(written(path, HEADER, fields(n=3)))
+    error = first_problem(write_lines(path, HEADER, fields(n=3)))
     assert (error.line, error.field) == (2, "candidates")
     assert "found 3; expected 2" in error.problem
     assert "the provenance" in error.problem
 
 
 def test_ids_are_used_once(path: Path) -> None:
-    error = first_problem(written(path, fields("q1"), fields("q2"), fields("q1")))
+    error = first_problem(write_lines(path, fields("q1"), fields("q2"), fields("q1")))
     assert (error.line, error.field) == (3, "id")
     assert f"'q1' is the id of {path}, line 1" in error.problem
 
 
 def test_ids_and_numbers_are_compared_across_files(tmp_path: Path) -> None:
-    one = written(tmp_path / "a.jsonl", fields("q1"))
-    error = first_problem(one, written(tmp_path / "b.jsonl", fields("q2"), fields("q1")))
+    one = write_lines(tmp_path / "a.jsonl", fields("q1"))
+    error = first_problem(one, write_lines(tmp_path / "b.jsonl", fields("q2"), fields("q1")))
     assert (error.source, error.line, error.field) == (str(tmp_path / "b.jsonl"), 2, "id")
     assert f"{one}, line 1" in error.problem
-    error = first_problem(one, written(tmp_path / "c.jsonl", fields("q2", n=5)))
+    error = first_problem(one, write_lines(tmp_path / "c.jsonl", fields("q2", n=5)))
     assert (error.source, error.line, error.field) == (str(tmp_path / "c.jsonl"), 1, "candidates")
     assert f"{one}, line 1" in error.problem
 
 
 def test_a_file_given_twice_repeats_its_ids(path: Path) -> None:
-    written(path, fields())
+    write_lines(path, fields())
     assert (first_problem(path, path).line, first_problem(path, path).field) == (1, "id")
 
 
@@ -249,7 +249,7 @@ def test_a_file_given_twice_repeats_its_ids(path: Path) -> None:
     ],
 )
 def test_a_bad_provenance_is_named(path: Path, header: object, field: str, words: list[str]) -> None:
-    error = first_problem(written(path, header, fields()))
+    error = first_problem(write_lines(path, header, fields()))
     assert (error.line, error.field) == (1, field)
     for word in words:
         assert word in error.problem
@@ -259,7 +259,7 @@ def test_a_bad_provenance_is_named(path: Path, header: object, field: str, words
 
 @pytest.mark.parametrize("lines", [(HEADER, fields(), HEADER), (HEADER, HEADER), (fields(), HEADER)])
 def test_a_provenance_stands_first_and_once(path: Path, lines: tuple[object, ...]) -> None:
-    error = first_problem(written(path, *lines))
+    error = first_problem(write_lines(path, *lines))
     assert (error.line, error.field) == (len(lines), "format")
     assert "only be the first line" in error.problem
 
@@ -274,8 +274,8 @@ def test_a_provenance_stands_first_and_once(path: Path, lines: tuple[object, ...
     ],
 )
 def test_files_have_one_provenance(tmp_path: Path, one: object, two: object, field: str, words: str) -> None:
-    first = written(tmp_path / "a.jsonl", one, fields("q1"))
-    second = written(tmp_path / "b.jsonl", two, fields("q2"))
+    first = write_lines(tmp_path / "a.jsonl", one, fields("q1"))
+    second = write_lines(tmp_path / "b.jsonl", two, fields("q2"))
     error = first_problem(first, second)
     assert (error.source, error.field) == (str(second), field)
     assert "contradicting provenance" in error.problem
@@ -285,20 +285,20 @@ def test_files_have_one_provenance(tmp_path: Path, one: object, two: object, fie
 
 @pytest.mark.parametrize("lines", [(), ("", " "), (HEADER,), (HEADER, "")])
 def test_a_file_holds_at_least_one_record(path: Path, lines: tuple[object, ...]) -> None:
-    error = first_problem(written(path, *lines))
+    error = first_problem(write_lines(path, *lines))
     assert (error.line, error.problem.startswith("no records")) == (0, True)
 
 
 def test_each_of_several_files_holds_records(tmp_path: Path, path: Path) -> None:
-    written(path, fields())
-    empty = written(tmp_path / "empty.jsonl")
+    write_lines(path, fields())
+    empty = write_lines(tmp_path / "empty.jsonl")
     assert first_problem(path, empty).source == str(empty)
 
 
 def test_a_truncated_gzip_is_named_after_its_whole_lines(tmp_path: Path) -> None:
     # Ids that do not compress, so that whole lines come before the cut.
     lines = [fields(f"{number}-{os.urandom(500).hex()}") for number in range(100)]
-    packed = gzip.compress(written(tmp_path / "plain", *lines).read_bytes())
+    packed = gzip.compress(write_lines(tmp_path / "plain", *lines).read_bytes())
     path = tmp_path / "cut.jsonl.gz"
     path.write_bytes(packed[: len(packed) // 2])
     names: list[str] = []
@@ -310,7 +310,7 @@ def test_a_truncated_gzip_is_named_after_its_whole_lines(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("damage", ["checksum", "middle", "start"])
 def test_a_damaged_gzip_is_named(tmp_path: Path, damage: str) -> None:
-    packed = bytearray(gzip.compress(written(tmp_path / "plain", fields()).read_bytes()))
+    packed = bytearray(gzip.compress(write_lines(tmp_path / "plain", fields()).read_bytes()))
     position = {"checksum": len(packed) - 5, "middle": len(packed) // 2, "start": 2}[damage]
     packed[position] ^= 0xFF
     path = tmp_path / "damaged.jsonl.gz"
@@ -319,7 +319,7 @@ def test_a_damaged_gzip_is_named(tmp_path: Path, damage: str) -> None:
 
 
 def test_lines_are_bounded_whatever_they_hold(path: Path) -> None:
-    written(path, fields("q1"), fields("q2", input="x" * 30_000_000))
+    write_lines(path, fields("q1"), fields("q2", input="x" * 30_000_000))
     tracemalloc.start()
     try:
         error = first_problem(path, max_line_bytes=100_000)
@@ -331,7 +331,7 @@ def test_lines_are_bounded_whatever_they_hold(path: Path) -> None:
 
 
 def test_the_bound_counts_the_line_end(path: Path) -> None:
-    size = len(written(path, fields()).read_bytes())
+    size = len(write_lines(path, fields()).read_bytes())
     assert len(list(read_records(path, max_line_bytes=size))) == 1
     assert "max_line_bytes" in first_problem(path, max_line_bytes=size - 1).problem
 
@@ -344,7 +344,7 @@ def test_a_file_that_is_not_there_is_named_at_once(tmp_path: Path) -> None:
 
 
 def test_a_file_that_disappears_is_named(path: Path) -> None:
-    records = read_records(written(path, fields()))
+    records = read_records(write_lines(path, fields()))
     path.unlink()
     with pytest.raises(RecordError, match="cannot be opened: No such file"):
         list(records)
@@ -354,11 +354,11 @@ def test_arguments_are_checked(path: Path) -> None:
     with pytest.raises(InputError, match="at least one file"):
         read_records()
     with pytest.raises(InputError, match="max_line_bytes >= 1"):
-        read_records(written(path, fields()), max_line_bytes=0)
+        read_records(write_lines(path, fields()), max_line_bytes=0)
 
 
 def test_records_before_a_bad_line_are_passed_on(path: Path) -> None:
-    stream = iter(read_records(written(path, HEADER, fields("q1"), "{")))
+    stream = iter(read_records(write_lines(path, HEADER, fields("q1"), "{")))
     assert next(stream).id == "q1"
     with pytest.raises(RecordError, match="line 3"):
         next(stream)

@@ -118,7 +118,7 @@ def test_texts_are_not_held() -> None:
     assert peak < 10_000_000
 
 
-def scored(name: str, *outputs: dict[str, float] | None) -> PromptRecord:
+def make_scored_record(name: str, *outputs: dict[str, float] | None) -> PromptRecord:
     candidates = tuple(Candidate(text="?", score=0.5, correct=True, scores=one) for one in outputs)
     return PromptRecord(id=name, input="?", candidates=candidates)
 
@@ -128,8 +128,8 @@ JUDGE = Combination(names=("judge",), centres=(1.0,), scales=(2.0,), coefficient
 
 def test_raw_outputs_come_in_the_order_of_the_names() -> None:
     records = [
-        scored("q1", {"b": 2.0, "a": 1.0, "c": 9.0}, {"a": 3.0, "b": 4.0}),
-        scored("q2", {"a": 5, "b": 6}, {"a": 5, "b": 6}),
+        make_scored_record("q1", {"b": 2.0, "a": 1.0, "c": 9.0}, {"a": 3.0, "b": 4.0}),
+        make_scored_record("q2", {"a": 5, "b": 6}, {"a": 5, "b": 6}),
     ]
     labelled, raw = tabulate_raw(records, ["a", "b"])
     np.testing.assert_array_equal(raw, [[[1.0, 2.0], [3.0, 4.0]], [[5.0, 6.0], [5.0, 6.0]]])
@@ -140,7 +140,9 @@ def test_raw_outputs_come_in_the_order_of_the_names() -> None:
 def test_a_combination_makes_the_scores() -> None:
     # More than one batch.
     outputs = np.random.default_rng(0).normal(size=(600, 2))
-    records = [scored(f"q{row}", *({"judge": float(one)} for one in outputs[row])) for row in range(600)]
+    records = [
+        make_scored_record(f"q{row}", *({"judge": float(one)} for one in outputs[row])) for row in range(600)
+    ]
     table = tabulate(records, combination=JUDGE)
     expected = [[JUDGE.score([[one]])[0] for one in row] for row in outputs]
     np.testing.assert_array_equal(table.draws.scores, expected)
@@ -154,8 +156,8 @@ def test_a_combination_makes_the_scores() -> None:
 
 @pytest.mark.parametrize("position", [0, 255, 256, 300])
 def test_a_missing_raw_output_is_named_by_its_place(position: int) -> None:
-    records = [scored(f"q{row}", {"judge": 0.1}, {"judge": 0.2}) for row in range(400)]
-    records[position] = scored("bad one", {"judge": 0.1}, {"p_true": 0.2})
+    records = [make_scored_record(f"q{row}", {"judge": 0.1}, {"judge": 0.2}) for row in range(400)]
+    records[position] = make_scored_record("bad one", {"judge": 0.1}, {"p_true": 0.2})
     with pytest.raises(RecordError) as caught:
         tabulate(records, combination=JUDGE)
     error = caught.value
@@ -168,7 +170,7 @@ def test_a_missing_raw_output_is_named_by_its_place(position: int) -> None:
 
 def test_names_that_do_not_tell_verifiers_apart_are_refused() -> None:
     with pytest.raises(InputError, match="distinct verifier names"):
-        tabulate_raw([scored("q1", {"a": 1.0})], ["a", "a"])
+        tabulate_raw([make_scored_record("q1", {"a": 1.0})], ["a", "a"])
 
 
 def test_other_scores_leave_the_rest_as_it_is() -> None:

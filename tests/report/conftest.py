@@ -6,7 +6,7 @@ import pytest
 
 from langchain_cfc.demo import ALPHA, FEATURES, SET_RULE, TEST_FRACTION, load_recording
 from langchain_cfc.experiments import ComparisonReport, compare
-from tests.report.making import Case, case, hostile_records
+from tests.report.cases import Case, case, hostile_records
 
 HOSTILE_FEATURES = "mean_score + group(topic)"
 

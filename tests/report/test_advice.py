@@ -242,7 +242,7 @@ def test_records_that_were_not_split_do_not_calibrate_what_they_tested(records: 
     assert "calibration-records.jsonl stands for the records" in step.why
 
 
-def test_what_the_command_line_cannot_say_is_said_beside_it(records: Path) -> None:
+def test_what_the_command_line_cannot_express_is_noted_next_to_it(records: Path) -> None:
     fitted = FeatureMap.parse("mean_score").fit(tabulate(answered(50)).draws)
     slack = PaperStability.from_constant(0.5, delta="0.95")
     for options, words in (

@@ -14,7 +14,7 @@ from playwright.sync_api import Browser
 from langchain_cfc.experiments import ComparisonReport
 from langchain_cfc.report import write_report
 from tests.report import browser as look
-from tests.report.making import Case, widened
+from tests.report.cases import Case, widened
 
 KINDS = ["facts", "hostile", "bot", "comparison", "wide"]
 PHONE, DESKTOP = 360, 1280

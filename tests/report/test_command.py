@@ -16,7 +16,7 @@ from langchain_cfc.cli import report as command
 from langchain_cfc.cli._inputs import Dataset
 from langchain_cfc.demo import load_recording
 from langchain_cfc.records import Provenance, tabulate, write_records
-from tests.report.making import Case, case, written
+from tests.report.cases import Case, case, make_prompt
 
 
 def run(*arguments: str | Path) -> Result:
@@ -70,9 +70,9 @@ def test_texts_and_a_comparison_are_shown_if_asked_for(artifact: Path, records: 
 
 def test_a_broken_promise_ends_with_one(tmp_path: Path) -> None:
     path, out = tmp_path / "artifact.json", tmp_path / "page.html"
-    good = [written(f"g{k}", (0.01 * (k % 50), "yes", True), (0.9, "no", False)) for k in range(200)]
+    good = [make_prompt(f"g{k}", (0.01 * (k % 50), "yes", True), (0.9, "no", False)) for k in range(200)]
     case(good, alpha=0.2, features="1").artifact.save(path)
-    bad = [written(f"b{k}", (0.95, "yes", True), (0.9, "no", False)) for k in range(100)]
+    bad = [make_prompt(f"b{k}", (0.95, "yes", True), (0.9, "no", False)) for k in range(100)]
     write_records(tmp_path / "bad.jsonl", bad)
     ran = run(path, tmp_path / "bad.jsonl", "-o", out)
     assert ran.exit_code == 1

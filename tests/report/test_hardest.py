@@ -7,7 +7,7 @@ from langchain_cfc.errors import AttainabilityWarning, InputError
 from langchain_cfc.records import tabulate
 from langchain_cfc.report import find_hardest_prompts
 from langchain_cfc.report.hardest import ANSWER_LENGTH, MOST_ANSWERS, PROMPT_LENGTH
-from tests.report.making import Case, written
+from tests.report.cases import Case, make_prompt
 
 
 def calibration(set_rule: str = "all", n: int = 2) -> CalibrationArtifact:
@@ -16,10 +16,10 @@ def calibration(set_rule: str = "all", n: int = 2) -> CalibrationArtifact:
     Sets may be empty.
     """
     records = [
-        written(f"a{k}", (0.05 + 0.4 * k / 39, "yes", True), *[(0.9, "no", False)] * (n - 1))
+        make_prompt(f"a{k}", (0.05 + 0.4 * k / 39, "yes", True), *[(0.9, "no", False)] * (n - 1))
         for k in range(40)
     ]
-    records += [written(f"b{k}", *[(0.5, "no", False)] * n, topic="b") for k in range(20)]
+    records += [make_prompt(f"b{k}", *[(0.5, "no", False)] * n, topic="b") for k in range(20)]
     with pytest.warns(AttainabilityWarning, match=r"group\(topic\)=b"):
         return calibrate(
             records,
@@ -33,12 +33,12 @@ def calibration(set_rule: str = "all", n: int = 2) -> CalibrationArtifact:
 
 
 ARTIFACT = calibration()
-COVERED = written("covered", (0.1, "yes", True), (0.8, "no", False))
-EMPTY = written("empty", (0.7, "yes", True), (0.8, "no", False))
-WRONG = written("wrong", (0.1, "no", False), (0.8, "yes", True))
-HOPELESS = written("hopeless", (0.1, "no", False), (0.2, "no", False))
-FLAGGED = written("flagged", (0.3, "no", False), (0.4, "yes", True), topic="b")
-HARDER = written("harder", (0.8, "no", False), (0.9, "no", False), topic="b")
+COVERED = make_prompt("covered", (0.1, "yes", True), (0.8, "no", False))
+EMPTY = make_prompt("empty", (0.7, "yes", True), (0.8, "no", False))
+WRONG = make_prompt("wrong", (0.1, "no", False), (0.8, "yes", True))
+HOPELESS = make_prompt("hopeless", (0.1, "no", False), (0.2, "no", False))
+FLAGGED = make_prompt("flagged", (0.3, "no", False), (0.4, "yes", True), topic="b")
+HARDER = make_prompt("harder", (0.8, "no", False), (0.9, "no", False), topic="b")
 ALL = [COVERED, EMPTY, FLAGGED, WRONG, HARDER, HOPELESS]
 
 
@@ -98,7 +98,7 @@ def test_records_without_the_prompts_are_refused() -> None:
 
 def test_candidates_of_one_answer_and_one_label_share_a_row() -> None:
     artifact = calibration(n=4)
-    record = written(
+    record = make_prompt(
         "mixed", (0.9, "no", False), (0.1, "no", False), (0.8, "no", True), (0.7, "other", False)
     )
     (prompt,) = find_hardest_prompts(artifact, tabulate([record]), texts=[record]).prompts
@@ -114,7 +114,7 @@ def test_long_texts_and_many_answers_are_cut() -> None:
     n = MOST_ANSWERS + 3
     artifact = calibration(n=n)
     candidates = [(0.9, f"{slot} {'x' * 10_000}", False) for slot in range(n)]
-    record = written("long", *candidates, input="y" * 10_000)
+    record = make_prompt("long", *candidates, input="y" * 10_000)
     (prompt,) = find_hardest_prompts(artifact, tabulate([record]), texts=[record]).prompts
     assert (len(prompt.answers), prompt.left_out) == (MOST_ANSWERS, 3)
     assert prompt.prompt == "y" * PROMPT_LENGTH + "… (10,000 characters)"
@@ -138,7 +138,7 @@ def test_long_texts_and_many_answers_are_cut() -> None:
     ],
 )
 def test_prompts_of_every_form_can_be_read(given: object, shown: str) -> None:
-    record = written("x", (0.9, "no", False), (0.9, "no", False), input=given)
+    record = make_prompt("x", (0.9, "no", False), (0.9, "no", False), input=given)
     (prompt,) = find_hardest_prompts(ARTIFACT, tabulate([record]), texts=[record]).prompts
     assert prompt.prompt == shown
 
@@ -164,7 +164,7 @@ def test_an_answer_comes_with_what_was_said_where_that_is_more() -> None:
 
 def test_entry_levels_are_told_apart_from_scores() -> None:
     artifact = calibration(set_rule="best_prefix")
-    record = written("x", (0.1, "no", False), (0.2, "yes", True))
+    record = make_prompt("x", (0.1, "no", False), (0.2, "yes", True))
     (prompt,) = find_hardest_prompts(artifact, tabulate([record])).prompts
     assert [(one.score, one.level) for one in prompt.answers] == [(0.1, 0.1), (0.2, None)]
     assert prompt.why.endswith("1 of its 2 candidates is correct: the set rule lets none of them in.")

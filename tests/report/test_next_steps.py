@@ -32,7 +32,7 @@ from langchain_cfc.report.recommendations import (
     recommend_calibration,
     recommend_suggestion,
 )
-from tests.report.making import Case
+from tests.report.cases import Case
 
 # Nothing to do: bound, certified, kept, small sets, bot mode.
 FINE = Situation(
@@ -169,7 +169,7 @@ def test_the_records_verifiers_are_combined_if_they_hold_several() -> None:
     assert list(check_set_size(replace(FINE, distinct=4.0, combined=True))) == []
 
 
-def test_commands_make_the_same_artifact_again_beside_the_old_one() -> None:
+def test_commands_make_the_same_artifact_again_next_to_the_old_one() -> None:
     (step,) = check_repetition(replace(FINE, set_size=5.0, distinct=2.0))
     assert shlex.split(step.command) == [
         "langchain-cfc",

@@ -16,7 +16,7 @@ from langchain_cfc.experiments import ComparisonReport
 from langchain_cfc.guarantee import NOT_PROMISED, format_bound
 from langchain_cfc.records import tabulate
 from langchain_cfc.report import HardestPrompts, Sources, render_report
-from tests.report.making import HOSTILE, Case, case, hostile_records, widened
+from tests.report.cases import HOSTILE, Case, case, hostile_records, widened
 
 VOID = {"meta", "link", "br", "img", "input", "hr"}
 
@@ -57,7 +57,7 @@ class Reader(HTMLParser):
         return " ".join(" ".join(self.texts).replace("\N{NO-BREAK SPACE}", " ").split())
 
 
-def told(one: Case, **options: Any) -> Reader:
+def read_page(one: Case, **options: Any) -> Reader:
     return Reader(
         render_report(artifact=one.artifact, evaluation=one.evaluation, hardest=one.hardest, **options)
     )
@@ -65,7 +65,7 @@ def told(one: Case, **options: Any) -> Reader:
 
 @pytest.fixture(scope="module")
 def facts_page(facts: Case) -> Reader:
-    return told(facts)
+    return read_page(facts)
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +105,7 @@ def test_the_promise_comes_first_and_what_is_not_promised_with_it(facts: Case, f
     assert places == sorted(places)
 
 
-def test_every_share_has_its_interval_beside_it(facts: Case, facts_page: Reader) -> None:
+def test_every_share_has_its_interval(facts: Case, facts_page: Reader) -> None:
     own = facts.evaluation.methods["conditional"]
     low, high = own.kept_promise_ci
     interval = f"{100 * low:.1f} to {100 * high:.1f} %"
@@ -193,14 +193,14 @@ def test_without_permission_no_text_of_a_prompt_is_on_the_page(facts: Case) -> N
         features="mean_score",
         provenance=load_recording().provenance,
     )
-    read = told(hidden)
+    read = read_page(hidden)
     assert "Texts are left out, since they were not allowed." in read.text
     ids = [one.id for one in hidden.hardest.prompts]
     assert len(ids) == 10
     texts = [str(records[name].input) for name in ids]
     assert all(name in read.text for name in ids)
     assert not [text for text in texts if text in read.text]
-    allowed = told(facts)
+    allowed = read_page(facts)
     assert all(str(records[one.id].input) in allowed.text for one in facts.hardest.prompts)
 
 
@@ -221,7 +221,7 @@ def test_a_broken_promise_is_the_headline(facts: Case) -> None:
 
 def test_rules_without_a_promise_say_so() -> None:
     learned = case(list(load_recording()), alpha="0.2", features="mean_score", threshold_rule="learned")
-    read = told(learned)
+    read = read_page(learned)
     assert "No guarantee: the threshold aims at 80 % coverage" in read.text
     assert "Nothing was promised, so nothing was kept or broken" in read.text
     assert "With probability at least" not in read.text
@@ -235,7 +235,7 @@ def test_rules_without_a_promise_say_so() -> None:
 
 def test_one_threshold_for_all_is_not_compared_with_itself() -> None:
     marginal = case(list(load_recording()), alpha="0.2", features="1", threshold_rule="marginal")
-    read = told(marginal)
+    read = read_page(marginal)
     assert "on average over all; nothing is said about hard ones" in read.text
     assert "beside those that one threshold" not in read.text
     assert "Group by group" not in read.text
@@ -259,11 +259,11 @@ def test_a_certificate_is_shown_group_by_group(facts: Case) -> None:
     assert f"seen: {kept} of {certificate.prompts}" in read.text
     assert "with confidence 90 %" in read.text
     assert "Certify this very artifact" not in read.text
-    assert "Certified on" not in told(facts).text
+    assert "Certified on" not in read_page(facts).text
 
 
 def test_bot_mode_has_a_section_with_its_certificate(bot: Case, facts: Case) -> None:
-    read = told(bot)
+    read = read_page(bot)
     certificate = bot.artifact.certified_policy.certificate
     answers = bot.evaluation.answers
     assert answers is not None
@@ -276,7 +276,7 @@ def test_bot_mode_has_a_section_with_its_certificate(bot: Case, facts: Case) -> 
     least = format_bound(coverage.shares[0].kept_at_least)
     assert f"With probability at least {least}, the answer set holds a correct answer" in read.text
     assert f"; certified is at least {least}." in read.text
-    assert "Answering or abstaining" not in told(facts).text
+    assert "Answering or abstaining" not in read_page(facts).text
     broken = bot.evaluation.model_copy(update={"answers": answers.model_copy(update={"contradicted": True})})
     assert (
         "too many for chance: do not serve it"

@@ -6,7 +6,7 @@ import pytest
 
 from langchain_cfc.errors import InputError
 from langchain_cfc.report import check_report, write_report
-from tests.report.making import Case
+from tests.report.cases import Case
 
 
 def test_a_report_replaces_a_report_and_nothing_else(facts: Case, tmp_path: Path) -> None:

@@ -60,7 +60,7 @@ def around(generator: Runnable[Any, Any], artifact: CalibrationArtifact) -> tupl
     return graph_of(RunnableLambda(answer, aanswer, name="answer"), "answer", checkpointer=saver), saver
 
 
-def seen(graph: Any) -> str:
+def stream_graph(graph: Any) -> str:
     question = {"messages": [("human", "x")]}
     return repr(list(graph.stream(question, SETTINGS, stream_mode=MODES, subgraphs=True)))
 
@@ -75,7 +75,7 @@ def aseen(graph: Any) -> str:
 
 @pytest.mark.filterwarnings("ignore::langchain_cfc.errors.CFCWarning")
 @pytest.mark.parametrize("make", [graph_inside, namesake])
-@pytest.mark.parametrize("watch", [seen, aseen])
+@pytest.mark.parametrize("watch", [stream_graph, aseen])
 def test_what_is_rejected_is_seen_in_no_stream_and_no_checkpoint(
     artifact: CalibrationArtifact, make: Callable[[ScriptedModel], Any], watch: Callable[[Any], str]
 ) -> None:
@@ -96,7 +96,7 @@ def test_without_being_set_apart_it_is(
     monkeypatch.setattr("langchain_cfc.runnable.cfc.detached_from_graph", lambda config: config)
     texts = [ACCEPTED, REJECTED, REJECTED, REJECTED]
     graph, _ = around(make(ScriptedModel(texts=texts)), artifact)
-    assert REJECTED in seen(graph)
+    assert REJECTED in stream_graph(graph)
 
 
 def test_what_code_may_ask_for_is_left(artifact: CalibrationArtifact) -> None:

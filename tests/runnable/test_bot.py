@@ -229,7 +229,7 @@ def test_a_refused_level_draws_nothing(bot: CalibrationArtifact) -> None:
 
 
 @pytest.mark.parametrize("fields", [{"alpha": "0.25"}, {"max_answers": 1}, {"min_agreement": 1}], ids=str)
-def test_nothing_is_given_beside_the_policy(fields: dict[str, Any], bot: CalibrationArtifact) -> None:
+def test_no_other_setting_may_accompany_the_policy(fields: dict[str, Any], bot: CalibrationArtifact) -> None:
     with pytest.raises(InputError, match="leave alpha, max_answers and min_agreement out"):
         bot_of(bot, **fields)
 
@@ -276,9 +276,7 @@ def test_as_a_chat_model(bot: CalibrationArtifact, invoke: Any) -> None:
     assert "lima" not in withheld.text
 
 
-def test_whoever_is_asked_instead_is_asked_where_the_policy_abstains(
-    bot: CalibrationArtifact, invoke: Any
-) -> None:
+def test_the_fallback_is_asked_where_the_policy_abstains(bot: CalibrationArtifact, invoke: Any) -> None:
     asked: list[Any] = []
 
     def person(prompt: Any) -> str:
@@ -390,7 +388,7 @@ def test_where_a_shift_is_served_metadata_has_to_say_by_which_factor() -> None:
     assert "reweighted by meta(ratio)" in chain.guarantee.sentence
 
 
-def test_randomised_thresholds_are_drawn_anew_for_each_call() -> None:
+def test_randomised_thresholds_are_drawn_for_each_call() -> None:
     # Of 39 success scores row / 40 the order statistic of rank ceil(39 tau + U), U uniform on (tau - 1, tau):
     # with tau = 0.74 the 30th with probability (N + 1) tau - 29 = 0.6, else the 29th.
     chain = make_chain(make_artifact(alpha="0.26", randomised=True))

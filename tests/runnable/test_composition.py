@@ -57,7 +57,7 @@ def test_events_end_with_the_result() -> None:
     assert own[-1]["data"]["output"] == chain.invoke("x")
 
 
-def test_retries_of_the_chain_draw_n_candidates_anew() -> None:
+def test_retries_of_the_chain_draw_n_new_candidates() -> None:
     attempts: list[Any] = []
 
     def judge(prompt: Any, candidates: list[DrawnCandidate]) -> list[float]:

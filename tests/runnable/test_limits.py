@@ -156,7 +156,7 @@ def test_a_fallback_does_not_see_the_limit() -> None:
     assert seen == [{"mine": 1}] * len(PROMPTS)
 
 
-def test_the_limit_is_nobody_elses_business() -> None:
+def test_the_limit_is_not_passed_to_models() -> None:
     # Models that are configured per call take every configurable key for a setting.
     seen: list[dict[str, Any]] = []
 

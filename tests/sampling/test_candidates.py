@@ -110,7 +110,7 @@ def test_a_message_that_calls_tools_is_none_that_only_speaks() -> None:
     assert called.text != make_candidate(0, AIMessage("", tool_calls=[call("f", x=1)])).text
 
 
-def test_calls_that_nobody_can_read_are_told_apart_by_what_they_say() -> None:
+def test_invalid_tool_calls_are_distinguished_by_their_text() -> None:
     one, other = (AIMessage("", invalid_tool_calls=[broken(args)]) for args in ('{"x": ', '{"y": '))
     assert make_candidate(0, one).text != make_candidate(0, other).text
     # Why they could not be read is the parser's word, not the model's.
@@ -140,7 +140,7 @@ def test_a_refusal_is_an_empty_answer(message: AIMessage) -> None:
 IMAGE = {"type": "image", "base64": "aGk=", "mime_type": "image/png"}
 
 
-def test_pictures_beside_a_text_are_left_to_the_verifier() -> None:
+def test_pictures_next_to_a_text_are_left_to_the_verifier() -> None:
     message = AIMessage([{"type": "text", "text": "here"}, IMAGE])
     found = make_candidate(0, message)
     assert found.text == "here"

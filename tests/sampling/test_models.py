@@ -116,7 +116,7 @@ def late(**settings: Any) -> Any:
     return init_chat_model("openai:recorded", configurable_fields="any", **settings)
 
 
-def test_a_model_made_per_call_draws_and_nobody_sees_it(base_url: str, script: Script, draw: Draw) -> None:
+def test_a_model_made_per_call_draws_unseen(base_url: str, script: Script, draw: Draw) -> None:
     assert base_url
     with global_cache() as cache:
         found = draw(late(n=5, streaming=False, temperature=0.5), 4)

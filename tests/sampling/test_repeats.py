@@ -81,14 +81,14 @@ def in_graph(model: CountingModel) -> Runnable[Any, Any]:
     graph.add_node("respond", respond)
     graph.add_edge(START, "respond")
     graph.add_edge("respond", END)
-    return asked(graph.compile())
+    return wrap_graph(graph.compile())
 
 
 def in_agent(model: CountingModel) -> Runnable[Any, Any]:
-    return asked(create_agent(model))
+    return wrap_graph(create_agent(model))
 
 
-def asked(graph: Runnable[Any, Any]) -> Runnable[Any, Any]:
+def wrap_graph(graph: Runnable[Any, Any]) -> Runnable[Any, Any]:
     """A graph between a text and a text."""
 
     def invoke(prompt: str) -> str:

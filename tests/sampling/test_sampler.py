@@ -22,7 +22,7 @@ from tests.fakes import NumberedModel, RunRecorder, global_cache
 from tests.sampling.drawing import PROMPT, Draw, numbered_answers, sorted_texts
 from tests.serving.openai_server import Script
 
-from .test_parts import QUESTION, SHAPES, Parts
+from .test_context import QUESTION, SHAPES, Parts
 
 MakeModel = Callable[..., ChatOpenAI]
 TOWNS = ["bogota", "la paz", "lima", "quito"]
@@ -68,7 +68,7 @@ def test_with_a_cache_all_answers_are_the_first() -> None:
         lambda model: model().bind(extra_body={"n": 5, "top_k": 2}),
     ],
 )
-def test_choices_that_nobody_uses_are_not_paid_for(
+def test_choices_that_are_not_used_are_not_paid_for(
     chat_model: MakeModel, script: Script, draw: Draw, generator: Any
 ) -> None:
     assert sorted_texts(draw(generator(chat_model), 4)) == TOWNS
@@ -82,7 +82,7 @@ def test_asked_itself_that_model_pays_for_five_and_returns_one(chat_model: MakeM
     assert [request["n"] for request in script.requests] == [5, 5]
 
 
-def test_what_goes_into_the_body_beside_that_stays(chat_model: MakeModel, script: Script, draw: Draw) -> None:
+def test_other_fields_of_the_body_stay(chat_model: MakeModel, script: Script, draw: Draw) -> None:
     draw(chat_model(extra_body={"n": 5, "top_k": 2}), 2)
     assert [request["top_k"] for request in script.requests] == [2, 2]
 

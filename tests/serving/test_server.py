@@ -66,7 +66,7 @@ def client(base_url: str) -> Iterator[OpenAI]:
         yield client
 
 
-def asked(client: OpenAI, prompt: str = "capital?", **settings: Any) -> ChatCompletion:
+def ask_server(client: OpenAI, prompt: str = "capital?", **settings: Any) -> ChatCompletion:
     messages: Any = [{"role": "user", "content": prompt}]
     completion = client.chat.completions.create(model="recorded", messages=messages, **settings)
     assert isinstance(completion, ChatCompletion)
@@ -81,16 +81,16 @@ def texts(completion: ChatCompletion) -> list[str | None]:
 
 
 def test_n_choices_are_the_next_recorded_answers(client: OpenAI) -> None:
-    assert texts(asked(client, n=2)) == TEXTS[:2]
-    assert texts(asked(client)) == TEXTS[2:3]
-    several = asked(client, n=5)
+    assert texts(ask_server(client, n=2)) == TEXTS[:2]
+    assert texts(ask_server(client)) == TEXTS[2:3]
+    several = ask_server(client, n=5)
     assert texts(several) == [*TEXTS[3:], *TEXTS[:3]]
     assert [choice.index for choice in several.choices] == [0, 1, 2, 3, 4]
 
 
 def test_the_prompt_is_counted_once_and_every_choice_counts(client: OpenAI, chat_model: MakeModel) -> None:
     for n in (1, 5):
-        usage = asked(client, n=n).usage
+        usage = ask_server(client, n=n).usage
         assert usage is not None
         assert (usage.prompt_tokens, usage.completion_tokens) == (TOKENS_IN, n * TOKENS_OUT)
         assert usage.total_tokens == TOKENS_IN + n * TOKENS_OUT
@@ -113,7 +113,7 @@ def test_servers_that_return_other_numbers_of_choices(
     client: OpenAI, script: Script, kinds: list[str], sizes: list[int]
 ) -> None:
     script.faults = [Fault(kind) for kind in kinds]
-    found = [asked(client, n=n) for n in (1, 5)]
+    found = [ask_server(client, n=n) for n in (1, 5)]
     assert [len(one.choices) for one in found] == sizes
     for one, size in zip(found, sizes, strict=True):
         assert one.usage is not None
@@ -146,23 +146,23 @@ def test_faults_strike_the_requests_they_are_meant_for(
         serving(script, keep_alive=keep_alive) as url,
         OpenAI(base_url=url, api_key="none", max_retries=0) as client,
     ):
-        assert texts(asked(client)) == TEXTS[:1]
+        assert texts(ask_server(client)) == TEXTS[:1]
         for _ in range(2):
             with pytest.raises(error):
-                asked(client)
+                ask_server(client)
         # What was not delivered comes again.
-        assert texts(asked(client)) == TEXTS[1:2]
+        assert texts(ask_server(client)) == TEXTS[1:2]
     assert script.struck == {kind: 2}
     assert len(script.requests) == 4
 
 
 def test_completions_without_choices_and_choices_without_content(client: OpenAI, script: Script) -> None:
     script.faults = [Fault("no choices", on={0}), Fault("no content", on={1})]
-    assert asked(client).choices == []
-    empty = asked(client, n=2, logprobs=True)
+    assert ask_server(client).choices == []
+    empty = ask_server(client, n=2, logprobs=True)
     assert texts(empty) == [None, None]
     assert {choice.finish_reason for choice in empty.choices} == {"length"}
-    assert texts(asked(client)) == TEXTS[2:3]
+    assert texts(ask_server(client)) == TEXTS[2:3]
 
 
 def test_unknown_faults_are_refused() -> None:
@@ -184,7 +184,7 @@ def test_the_client_waits_as_long_as_it_is_told(
     script.faults = [Fault("status 429", on={0}, seconds=seconds)]
     with OpenAI(base_url=base_url, api_key="none", max_retries=1) as client:
         started = time.perf_counter()
-        assert texts(asked(client)) == TEXTS[:1]
+        assert texts(ask_server(client)) == TEXTS[:1]
         assert (time.perf_counter() - started >= 2.0) == waits
     assert len(script.requests) == 2
 
@@ -192,7 +192,7 @@ def test_the_client_waits_as_long_as_it_is_told(
 def test_the_header_is_in_seconds(client: OpenAI, script: Script) -> None:
     script.faults = [Fault("status 429", seconds=7)]
     with pytest.raises(openai.RateLimitError) as failure:
-        asked(client)
+        ask_server(client)
     assert failure.value.response.headers["retry-after"] == "7"
 
 
@@ -201,7 +201,7 @@ def test_slow_responses_take_their_time(client: OpenAI, script: Script) -> None:
     took = []
     for _ in range(4):
         started = time.perf_counter()
-        asked(client)
+        ask_server(client)
         took.append(time.perf_counter() - started)
     # Machines may be late, never early.
     assert took[1] >= 0.3
@@ -214,9 +214,9 @@ def test_a_client_may_lose_patience(client: OpenAI, script: Script) -> None:
     script.faults = [Fault("slow", on={0}, seconds=5.0)]
     started = time.perf_counter()
     with pytest.raises(openai.APITimeoutError):
-        asked(client, timeout=0.1)
+        ask_server(client, timeout=0.1)
     assert time.perf_counter() - started < 5.0
-    assert asked(client, timeout=5.0).choices
+    assert ask_server(client, timeout=5.0).choices
 
 
 def test_of_faults_that_meet_the_first_listed_replaces_the_response(client: OpenAI, script: Script) -> None:
@@ -228,11 +228,11 @@ def test_of_faults_that_meet_the_first_listed_replaces_the_response(client: Open
     ]
     started = time.perf_counter()
     with pytest.raises(openai.InternalServerError):
-        asked(client)
+        ask_server(client)
     assert time.perf_counter() - started >= 0.2
     with pytest.raises(openai.AuthenticationError):
-        asked(client)
-    assert len(asked(client, n=5).choices) == 1
+        ask_server(client)
+    assert len(ask_server(client, n=5).choices) == 1
     assert script.struck == {"slow": 3, "one choice": 1, "status 500": 1, "status 401": 1}
 
 
@@ -316,7 +316,7 @@ def test_images_arrive_intact(chat_model: MakeModel, script: Script) -> None:
 
 
 def test_the_alternatives_of_the_first_token(client: OpenAI) -> None:
-    (choice,) = asked(client, "true?", logprobs=True, top_logprobs=2).choices
+    (choice,) = ask_server(client, "true?", logprobs=True, top_logprobs=2).choices
     assert choice.logprobs is not None
     assert choice.logprobs.content is not None
     (token,) = choice.logprobs.content
@@ -334,14 +334,14 @@ def test_a_verifier_reads_the_probability_of_true(chat_model: MakeModel) -> None
 
 
 def test_alternatives_go_to_those_alone_who_ask(client: OpenAI, script: Script) -> None:
-    (choice,) = asked(client, "true?", logprobs=True).choices
+    (choice,) = ask_server(client, "true?", logprobs=True).choices
     assert choice.logprobs is not None
     assert [one.top_logprobs for one in choice.logprobs.content or ()] == [[]]
-    assert asked(client, "true?").choices[0].logprobs is None
+    assert ask_server(client, "true?").choices[0].logprobs is None
     with pytest.raises(openai.BadRequestError, match="top_logprobs needs logprobs"):
-        asked(client, "true?", top_logprobs=2)
+        ask_server(client, "true?", top_logprobs=2)
     script.logprobs = False
-    assert asked(client, "true?", logprobs=True, top_logprobs=2).choices[0].logprobs is None
+    assert ask_server(client, "true?", logprobs=True, top_logprobs=2).choices[0].logprobs is None
 
 
 @pytest.mark.parametrize("first", [{}, {"Li": -0.5, "Qui": -2.0}, {"Qui": -0.5}, {"Lim": -0.7, "L": -0.9}])
@@ -464,7 +464,7 @@ def test_faults_of_the_wire_strike_every_endpoint(client: OpenAI, script: Script
 
 def test_what_is_not_recorded_is_not_found(client: OpenAI) -> None:
     with pytest.raises(openai.NotFoundError, match=r"no answer is recorded for 'lake\?'"):
-        asked(client, "lake?")
+        ask_server(client, "lake?")
     with pytest.raises(openai.NotFoundError, match="/v1/models"):
         client.post("/models", body={}, cast_to=object)
 
@@ -481,12 +481,12 @@ def test_connections_stay_open_if_so_wished(
         serving(script, keep_alive=keep_alive, own_process=own_process) as url,
         OpenAI(base_url=url, api_key="none", max_retries=0) as client,
     ):
-        assert [texts(asked(client)) for _ in range(5)] == [[text] for text in TEXTS]
+        assert [texts(ask_server(client)) for _ in range(5)] == [[text] for text in TEXTS]
     assert script.connections == connections
     assert len(script.requests) == 5
     # Another server goes on where this one ended.
     with serving(script) as url, OpenAI(base_url=url, api_key="none") as client:
-        assert texts(asked(client, n=2)) == TEXTS[:2]
+        assert texts(ask_server(client, n=2)) == TEXTS[:2]
     assert len(script.requests) == 6
 
 
@@ -519,7 +519,7 @@ def test_a_storm_of_requests_with_all_faults_at_once(script: Script) -> None:
 def test_a_test_that_fails_still_learns_what_was_asked(script: Script) -> None:
     def fail(url: str) -> None:
         with OpenAI(base_url=url, api_key="none") as client:
-            asked(client)
+            ask_server(client)
         raise LookupError
 
     with pytest.raises(LookupError), serving(script, own_process=True) as url:
@@ -528,7 +528,7 @@ def test_a_test_that_fails_still_learns_what_was_asked(script: Script) -> None:
 
 
 @pytest.mark.parametrize("own_process", [False, True])
-def test_the_server_leaves_nobody_waiting(script: Script, own_process: bool) -> None:
+def test_the_server_stops_while_responses_are_slow(script: Script, own_process: bool) -> None:
     script.faults = [Fault("slow", seconds=60.0)]
     with (
         OpenAI(base_url="http://unused", api_key="none", max_retries=0, timeout=0.2) as client,
@@ -536,7 +536,7 @@ def test_the_server_leaves_nobody_waiting(script: Script, own_process: bool) -> 
     ):
         client.base_url = url
         with pytest.raises(openai.APITimeoutError):
-            asked(client)
+            ask_server(client)
         started = time.perf_counter()
     assert time.perf_counter() - started < 30.0
     assert script.struck == {"slow": 1}

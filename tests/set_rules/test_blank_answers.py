@@ -93,7 +93,7 @@ def test_every_reader_of_records_finds_the_same_blanks(tmp_path: Path, suffix: s
     assert found.lengths.tolist() == [[0, 4, 5]] * len(RECORDS)
 
 
-def scored(prompt: Any, candidates: list[DrawnCandidate]) -> list[float]:
+def score_blank_best(prompt: Any, candidates: list[DrawnCandidate]) -> list[float]:
     """The best score for what says nothing, as a poor judge would give it."""
     del prompt
     return [0.02 if not one.text.strip() else 0.3 if one.text == "lima" else 0.9 for one in candidates]
@@ -101,7 +101,7 @@ def scored(prompt: Any, candidates: list[DrawnCandidate]) -> list[float]:
 
 def chain_of(generator: Any, **settings: Any) -> CFCRunnable:
     artifact = calibrate(RECORDS, alpha=0.2, features="1", **settings)
-    return CFCRunnable(generator=generator, verifier=scored, artifact=artifact)
+    return CFCRunnable(generator=generator, verifier=score_blank_best, artifact=artifact)
 
 
 @pytest.mark.parametrize("never_empty", [True, False])

@@ -186,7 +186,9 @@ def test_text_round_trips_and_bare_unique_means_unique_all() -> None:
     assert parse_set_rule("at_least_one").text == "at_least_one(all)"
 
 
-def served(scores: np.ndarray, correct: np.ndarray, features: np.ndarray, alpha: str) -> tuple[float, float]:
+def measure_coverage(
+    scores: np.ndarray, correct: np.ndarray, features: np.ndarray, alpha: str
+) -> tuple[float, float]:
     """Coverage on the second half: with the comparison of the package, and with a plain `<=` on floats."""
     half = len(scores) // 2
     size = len(scores)
@@ -218,7 +220,7 @@ def test_comparisons_include_what_round_off_would_drop() -> None:
     mean = scores.mean(axis=1)
     # In another basis of the same span, so that the fit's coefficients are not 0 and 1.
     features = np.stack([np.ones(1200), best, mean, mean**2], axis=1) @ rng.random((4, 4))
-    inclusive, plain = served(scores, correct, features, "0.2")
+    inclusive, plain = measure_coverage(scores, correct, features, "0.2")
     assert inclusive >= 0.8 - SLACK
     assert plain < 0.8 - SLACK
 
@@ -232,6 +234,6 @@ def test_comparisons_on_a_grid_of_tenths_lose_nothing() -> None:
     mean = scores.mean(axis=1)
     # In another basis, too: in this one some processors happen to round most of the grid's numbers alike.
     features = np.stack([np.ones(1200), best, mean, mean**2], axis=1) @ rng.random((4, 4))
-    inclusive, plain = served(scores, correct, features, "0.2")
+    inclusive, plain = measure_coverage(scores, correct, features, "0.2")
     assert inclusive >= 0.8 - SLACK
     assert inclusive - plain > 0.15  # on the very same prompts

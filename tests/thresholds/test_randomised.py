@@ -25,18 +25,19 @@ from langchain_cfc.thresholds._randomized import NegativePlainWindows, compute_f
 from langchain_cfc.thresholds._simplex import Fit
 from langchain_cfc.thresholds._windows import PlainWindows
 from tests.lengths import repetitions
+from tests.thresholds.test_windows import make_queries
 
 from .cases import KINDS, cases
 from .oracles import NUDGE, minimised
 from .test_windows import KINDS as LARGE
-from .test_windows import SIZE, Kind, asked, assert_same
+from .test_windows import SIZE, Kind, assert_same
 
 FALSE_ALARM = 1e-6
 # Above every fit of the random cases, so that thresholds are seen as they are.
 HIGH = 1e6
 
 
-def drawn(alpha: str, uniform: float) -> float:
+def level_of_draw(alpha: str, uniform: float) -> float:
     """U = tau - 1 + u."""
     return uniform - float(alpha)
 
@@ -87,7 +88,7 @@ def test_agrees_with_the_dual_programme_at_a_fixed_dual_variable(kind: str) -> N
         for phi in case.queries:
             # Anywhere, below zero, and where the ends of faces are for scores and features on a grid.
             for uniform in (rng.random(), float(case.alpha) * rng.random(), rng.integers(1, 8) / 8):
-                part = drawn(case.alpha, uniform)
+                part = level_of_draw(case.alpha, uniform)
                 expected = with_dual_fixed(case.features, case.scores, case.alpha, phi, part)
                 found = rule.threshold(phi, uniform=uniform)
                 if abs(expected) < HIGH:
@@ -108,15 +109,19 @@ def test_the_dual_variable_of_the_prompt_passes_u_at_the_threshold(kind: str) ->
             found = rule.threshold(phi, uniform=uniform)
             if math.isinf(found):
                 far = own_dual(*data, phi, math.copysign(100.0 * (1.0 + case.scores.max()), found))
-                assert far <= drawn(case.alpha, uniform) if found > 0.0 else far >= drawn(case.alpha, uniform)
+                assert (
+                    far <= level_of_draw(case.alpha, uniform)
+                    if found > 0.0
+                    else far >= level_of_draw(case.alpha, uniform)
+                )
                 continue
             step = 1e-6 * (1.0 + abs(found))
             below, above = own_dual(*data, phi, found - step), own_dual(*data, phi, found + step)
-            assert below - 1e-8 <= drawn(case.alpha, uniform) <= above + 1e-8
+            assert below - 1e-8 <= level_of_draw(case.alpha, uniform) <= above + 1e-8
             # The negative control: the deterministic threshold is not where U is passed.
             fixed = rule.threshold(phi)
             if fixed > found + 10 * step and math.isfinite(fixed):
-                missed += own_dual(*data, phi, fixed - step) > drawn(case.alpha, uniform) + 1e-8
+                missed += own_dual(*data, phi, fixed - step) > level_of_draw(case.alpha, uniform) + 1e-8
     assert missed > 5
 
 
@@ -208,10 +213,10 @@ def test_with_a_ridge_it_agrees_with_a_conic_solver() -> None:
         rule = ConditionalThreshold("0.3", cap=HIGH, ridge=0.05).fit(features, scores, units_of=units_of)
         found = rule.threshold(phi, uniform=uniform)
         # The other prompts' columns have mean zero and spread one.
-        expected = with_a_penalty(features, scores, phi, drawn("0.3", uniform))
+        expected = with_a_penalty(features, scores, phi, level_of_draw("0.3", uniform))
         assert found == pytest.approx(expected, abs=1e-7)
         others += abs(found - rule.threshold(phi)) > 1e-6
-        below_zero += drawn("0.3", uniform) < 0.0
+        below_zero += level_of_draw("0.3", uniform) < 0.0
     assert 3 < below_zero < 27
     assert others > 20  # the negative control: thresholds of the whole term would not agree
 
@@ -224,7 +229,7 @@ def test_with_a_ridge_it_agrees_with_a_conic_solver() -> None:
 def test_a_window_gives_the_threshold_of_the_full_data_or_none(kind: Kind, alpha: str) -> None:
     rng = np.random.default_rng(4)
     features, scores = kind(rng, SIZE)
-    queries = asked(kind, rng, features)
+    queries = make_queries(kind, rng, features)
     uniforms = np.where(rng.random(len(queries)) < 0.5, float(alpha), 1.0) * rng.random(len(queries))
     everything = ConditionalThreshold(alpha, window=None).fit(features, scores)
     expected = everything.solve(queries, uniforms=uniforms)
@@ -287,7 +292,7 @@ def test_no_bit_depends_on_what_was_asked_before_and_states_restore_all_of_it() 
         features, scores = kind(rng, SIZE)
         rule = ConditionalThreshold("0.3", window=300)
         fitted = rule.fit(features, scores)
-        queries = asked(kind, rng, features)
+        queries = make_queries(kind, rng, features)
         uniforms = rng.random(len(queries))
         plain = fitted.solve(queries)
         together = fitted.solve(queries, uniforms=uniforms)

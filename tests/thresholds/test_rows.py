@@ -10,7 +10,7 @@ from langchain_cfc.thresholds import _rows as module
 from langchain_cfc.thresholds._rows import Rest, Rows
 
 
-def drawn(size: int, seed: int = 0) -> Rows:
+def draw_rows(size: int, seed: int = 0) -> Rows:
     """Rows of which many are equal, with zeros of both signs."""
     rng = np.random.default_rng(seed)
     features = rng.choice([-0.0, 0.0, 0.5, 1.0], (size, 3))
@@ -29,7 +29,7 @@ def counted(rows: Rows) -> dict[tuple[float, ...], float]:
 @pytest.mark.parametrize("chunk", [16, 100, 1 << 16])
 def test_equal_rows_become_one_with_their_weights(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "CHUNK", chunk)
-    rows = drawn(500)
+    rows = draw_rows(500)
     merged = rows.merge_equal()
     assert counted(merged) == counted(rows)
     assert len(merged) == len(counted(rows))
@@ -42,13 +42,13 @@ def test_a_hash_that_joins_different_rows_is_noticed(monkeypatch: pytest.MonkeyP
     # Factors of zero give every row the same hash.
     monkeypatch.setattr(module, "ODD", np.uint64(0))
     monkeypatch.setattr(module, "ONE", np.uint64(0))
-    rows = drawn(300)
+    rows = draw_rows(300)
     assert counted(rows.merge_equal()) == counted(rows)
 
 
 def test_a_sample_tells_whether_rows_repeat() -> None:
     rng = np.random.default_rng(1)
-    assert drawn(20_000).is_repetitive
+    assert draw_rows(20_000).is_repetitive
     assert not Rows.with_unit_weights(rng.random((20_000, 2)), rng.random(20_000)).is_repetitive
     assert not Rows.with_unit_weights(np.ones((1, 1)), np.ones(1)).is_repetitive
 

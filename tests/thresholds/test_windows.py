@@ -109,7 +109,7 @@ GROWING = [tied_rows, hats, scores_on_the_fit, hats_on_an_atom, many_groups]
 Kind = Callable[[np.random.Generator, int], Sample]
 
 
-def asked(kind: Kind, rng: np.random.Generator, features: FloatArray) -> FloatArray:
+def make_queries(kind: Kind, rng: np.random.Generator, features: FloatArray) -> FloatArray:
     """Calibration prompts, new ones, and some far from both."""
     fresh, _ = kind(rng, 60)
     far = features[:20] * rng.choice([-3.0, 5.0, 40.0], (20, 1))
@@ -140,7 +140,7 @@ def assert_same(found: Thresholds, expected: Thresholds) -> None:
 def test_a_window_gives_the_threshold_of_the_full_data_or_none(kind: Kind, keep: int) -> None:
     rng = np.random.default_rng(1)
     features, scores = kind(rng, SIZE)
-    queries = asked(kind, rng, features)
+    queries = make_queries(kind, rng, features)
     everything = ConditionalThreshold("0.1", window=None).fit(features, scores).solve(queries)
     found = narrowed(ConditionalThreshold("0.1"), features, scores, keep).solve(queries)
     assert np.isinf(found.values[found.outside]).all()
@@ -248,7 +248,7 @@ def test_no_bit_of_an_answer_depends_on_what_was_asked_before(kind: Kind) -> Non
     features, scores = kind(rng, SIZE)
     rule = ConditionalThreshold("0.1", window=300)
     fitted = rule.fit(features, scores)
-    queries = asked(kind, rng, features)
+    queries = make_queries(kind, rng, features)
     together = fitted.solve(queries)
     state = fitted.state_data()
     backwards = rule.restore(state)
@@ -402,7 +402,7 @@ def test_a_window_that_fails_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> 
         everything.threshold(queries[0])
 
 
-def test_a_search_from_a_shared_vertex_that_fails_is_begun_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_search_from_a_shared_vertex_that_fails_is_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(17)
     features, scores = continuous(rng, SIZE)
     queries = continuous(rng, 100)[0]

@@ -22,7 +22,7 @@ from tests.serving.openai_bodies import Answer
 from tests.serving.openai_server import Script, serving
 
 
-def given(*texts: str, prompt: Any = "Where do llamas live?") -> VerifierInput:
+def llama_input(*texts: str, prompt: Any = "Where do llamas live?") -> VerifierInput:
     return VerifierInput(prompt=prompt, candidates=[DrawnCandidate(text) for text in texts])
 
 

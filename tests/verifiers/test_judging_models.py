@@ -21,7 +21,7 @@ from langchain_cfc.verifiers.p_true import PTrue
 from tests.calls import Invoke, copies_of
 from tests.serving.openai_bodies import Answer
 from tests.serving.openai_server import Fault
-from tests.verifiers.judges import Meeting, Weighing, given, judging, replied, token
+from tests.verifiers.judges import Meeting, Weighing, judging, llama_input, replied, token
 
 LETTERS = {"A": math.log(0.6), "B": math.log(0.2)}
 WORDS = {"Yes": math.log(0.6), "No": math.log(0.2)}
@@ -77,7 +77,7 @@ def test_messages_and_their_images_reach_the_judge(case: Case, invoke: Invoke) -
     template = ChatPromptTemplate.from_messages(prompt)
     with judging({"Peru": case.answer}) as (script, make):
         for one in (prompt, template.invoke({})):
-            invoke(case.make(make()), given("Peru", prompt=one))
+            invoke(case.make(make()), llama_input("Peru", prompt=one))
     first, second = (body["messages"] for body in script.requests)
     assert first == second
     system, human, request = first
@@ -93,11 +93,11 @@ def test_calls_keep_to_the_bounds(case: Case, invoke: Invoke) -> None:
     replies = dict.fromkeys(texts, case.reply)
     pairs = Meeting(2)
     with apply_limits(CallLimits(ConcurrencyLimiter(2))):
-        invoke(case.make(Weighing(replies=replies, meeting=pairs)), given(*texts))
+        invoke(case.make(Weighing(replies=replies, meeting=pairs)), llama_input(*texts))
     assert pairs.most == 2
     # Without bounds all are there at once, or this would time out.
     everyone = Meeting(4)
-    invoke(case.make(Weighing(replies=replies, meeting=everyone)), given(*texts))
+    invoke(case.make(Weighing(replies=replies, meeting=everyone)), llama_input(*texts))
     assert everyone.most == 4
 
 
@@ -108,7 +108,7 @@ def test_requests_keep_to_the_bounds(case: Case, invoke: Invoke) -> None:
         verifier = case.make(make())
         with apply_limits(CallLimits(ConcurrencyLimiter(2))):
             began = time.monotonic()
-            invoke(verifier, given(*texts))
+            invoke(verifier, llama_input(*texts))
             took = time.monotonic() - began
     assert len(script.requests) == 6
     # Two at a time, each at least 0.1 s: three rounds at the least. A slow machine only adds to that.
@@ -119,9 +119,9 @@ def test_requests_keep_to_the_bounds(case: Case, invoke: Invoke) -> None:
 def test_a_cache_stays(case: Case, invoke: Invoke) -> None:
     with judging({"Peru": case.answer, "Norway": case.answer}) as (script, make):
         judge = case.make(make(cache=InMemoryCache()))
-        first, second = (invoke(judge, given("Peru", "Norway")) for _ in range(2))
+        first, second = (invoke(judge, llama_input("Peru", "Norway")) for _ in range(2))
         assert len(script.requests) == 2
-        invoke(case.make(make()), given("Peru", "Norway"))
+        invoke(case.make(make()), llama_input("Peru", "Norway"))
         assert len(script.requests) == 4
     assert first == second
 
@@ -131,7 +131,7 @@ def test_a_failing_model_is_a_failing_verifier(case: Case) -> None:
     expected = r"the judging model failed with \w+: Error code: 500"
     faults = [Fault("status 500")]
     with judging({}, faults=faults) as (_, make), pytest.raises(VerifierError, match=expected):
-        case.make(make()).invoke(given("Peru"))
+        case.make(make()).invoke(llama_input("Peru"))
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ def test_a_failing_model_is_a_failing_verifier(case: Case) -> None:
 def test_missing_log_probabilities_are_refused(case: Case, expected: str, invoke: Invoke) -> None:
     answers = {"Peru": case.answer}
     with judging(answers, logprobs=False) as (_, make), pytest.raises(VerifierError, match=expected):
-        invoke(case.make(make()), given("Peru"))
+        invoke(case.make(make()), llama_input("Peru"))
 
 
 @pytest.mark.parametrize(
@@ -161,7 +161,7 @@ def test_a_reply_without_the_choice_names_what_was_seen(
 ) -> None:
     answers = {"Peru": case.answer, "Oslo": Answer("I", -0.5, first={"I": -0.5, "Well": -1.5})}
     with judging(answers) as (_, make), pytest.raises(VerifierError) as caught:
-        invoke(case.make(make()), given("Peru", "Oslo"))
+        invoke(case.make(make()), llama_input("Peru", "Oslo"))
     for part in ("candidate 1", *parts):
         assert part in str(caught.value)
 
@@ -170,6 +170,6 @@ def test_a_reply_without_the_choice_names_what_was_seen(
 def test_copies_judge_alike(case: Case) -> None:
     verifier = case.make(Weighing(replies={"Peru": case.reply}), question=str)
     for copied in (copy.copy(verifier), *copies_of(verifier)):
-        found = copied.invoke(given("Peru"))
-        assert found == verifier.invoke(given("Peru")) == pytest.approx([case.score])
+        found = copied.invoke(llama_input("Peru"))
+        assert found == verifier.invoke(llama_input("Peru")) == pytest.approx([case.score])
         assert copied.fingerprint == verifier.fingerprint

@@ -18,7 +18,7 @@ from langchain_cfc.fingerprints import compare_fingerprints
 from langchain_cfc.verifiers.model_judge import Mode, ModelJudge
 from tests.calls import Invoke
 from tests.serving.openai_bodies import Answer
-from tests.verifiers.judges import InMemory, Weighing, given, judging, replied, token
+from tests.verifiers.judges import InMemory, Weighing, judging, llama_input, replied, token
 
 WEIGHED = {
     "Peru": Answer("Yes", math.log(0.6), first={"Yes": math.log(0.6), "No": math.log(0.2), "It": -3.0}),
@@ -31,7 +31,7 @@ YES_NO = {"Yes": math.log(0.3), "No": math.log(0.1)}
 
 def score_of(reply: AIMessage, **options: Any) -> float:
     """The score of one candidate that is judged like this."""
-    [score] = ModelJudge(Weighing(replies={"Peru": reply}), **options).invoke(given("Peru"))
+    [score] = ModelJudge(Weighing(replies={"Peru": reply}), **options).invoke(llama_input("Peru"))
     return score
 
 
@@ -47,7 +47,7 @@ def test_every_mode_over_http(
     invoke: Invoke, mode: Mode, answers: dict[str, Answer], expected: list[float]
 ) -> None:
     with judging(answers) as (script, make):
-        scores = invoke(ModelJudge(make(streaming=True), mode=mode), given("Peru", "Norway", "Peru"))
+        scores = invoke(ModelJudge(make(streaming=True), mode=mode), llama_input("Peru", "Norway", "Peru"))
     assert scores == pytest.approx(expected, abs=1e-12)
     assert len(script.requests) == 2  # equal texts share a judgement
     for body in script.requests:
@@ -62,14 +62,14 @@ def test_a_short_reply_is_cut_short_and_reasoning_is_not() -> None:
     reply = replied(token("Verdict", -0.1, {}), token(":", -0.1, {}), token(" Yes", -0.1, YES_NO))
     for reasoning in (False, True):
         model = Weighing(replies={"Peru": reply if reasoning else replied(token("Yes", -0.1, YES_NO))})
-        ModelJudge(model, reasoning=reasoning).invoke(given("Peru"))
+        ModelJudge(model, reasoning=reasoning).invoke(llama_input("Peru"))
         [(_, settings)] = model._asked
         assert ("max_tokens" in settings) is not reasoning
 
 
 def test_the_criterion_is_what_candidates_are_judged_by() -> None:
     model = Weighing(replies={"Peru": replied(token("Yes", -0.1, YES_NO))})
-    ModelJudge(model, criterion="It names {a} continent.").invoke(given("Peru"))
+    ModelJudge(model, criterion="It names {a} continent.").invoke(llama_input("Peru"))
     [([message], _)] = model._asked
     assert "It names {a} continent." in message.text
 
@@ -127,8 +127,8 @@ def test_the_mode_is_never_switched(invoke: Invoke) -> None:
         "Norway": AIMessage("Percent: 85"),
     }
     with pytest.raises(VerifierError, match=r"candidate 1.*no token log-probabilities"):
-        invoke(ModelJudge(Weighing(replies=replies)), given("Peru", "Norway"))
-    assert invoke(ModelJudge(Weighing(replies=replies), mode="line"), given("Norway")) == [0.15]
+        invoke(ModelJudge(Weighing(replies=replies)), llama_input("Peru", "Norway"))
+    assert invoke(ModelJudge(Weighing(replies=replies), mode="line"), llama_input("Norway")) == [0.15]
 
 
 @pytest.mark.parametrize("model", [InMemory(replies={}), Structured(replies={}).with_retry()])
@@ -192,13 +192,13 @@ def test_reasoning_without_a_verdict_is_refused(tokens: list[dict[str, Any]]) ->
 def test_a_probability_out_of_range_is_refused(stated: int) -> None:
     model = Structured(replies={"Peru": AIMessage("x")}, outputs={"x": {"percent": stated}})
     with pytest.raises(VerifierError, match=rf"replied {stated!r}; expected a percent from 0 to 100"):
-        ModelJudge(model).invoke(given("Peru"))
+        ModelJudge(model).invoke(llama_input("Peru"))
 
 
 @pytest.mark.parametrize(("stated", "score"), [(0, 1.0), (100, 0.0), (50, 0.5), (99, 0.01)])
 def test_percent_become_scores(stated: int, score: float) -> None:
     model = Structured(replies={"Peru": AIMessage("x")}, outputs={"x": {"percent": stated}})
-    assert ModelJudge(model).invoke(given("Peru")) == [score]
+    assert ModelJudge(model).invoke(llama_input("Peru")) == [score]
     assert score_of(AIMessage(f"Percent: {stated}"), mode="line") == score
 
 
@@ -206,7 +206,7 @@ def test_output_that_could_not_be_parsed_is_shown_shortened() -> None:
     reply = "no idea " * 100
     model = Structured(replies={"Peru": AIMessage(reply)}, outputs={reply: ValueError("no JSON")})
     with pytest.raises(VerifierError) as caught:
-        ModelJudge(model).invoke(given("Peru"))
+        ModelJudge(model).invoke(llama_input("Peru"))
     for part in ("candidate 0", "'no idea no idea", "...'", "whole number `percent`", "another mode"):
         assert part in str(caught.value)
     assert len(str(caught.value)) < 500
@@ -230,7 +230,7 @@ def test_output_that_could_not_be_parsed_is_shown_shortened() -> None:
 def test_what_is_no_structured_output_is_refused_over_http(invoke: Invoke, text: str, came: str) -> None:
     answers = {"Oslo": STATED["Norway"], "Peru": Answer(text, -1.0)}
     with judging(answers) as (_, make), pytest.raises(VerifierError) as caught:
-        invoke(ModelJudge(make(), mode="structured"), given("Oslo", "Peru"))
+        invoke(ModelJudge(make(), mode="structured"), llama_input("Oslo", "Peru"))
     for part in ("candidate 1: the judge replied", came, "percent", "another mode"):
         assert part in str(caught.value)
     assert len(str(caught.value)) < 500
@@ -274,7 +274,7 @@ def test_reasons_are_asked_for_before_the_probability(mode: Mode) -> None:
         )
     }
     with judging(answers) as (script, make):
-        assert ModelJudge(make(), mode=mode, reasoning=True).invoke(given("Peru")) == [0.15]
+        assert ModelJudge(make(), mode=mode, reasoning=True).invoke(llama_input("Peru")) == [0.15]
     [body] = script.requests
     assert "Reason first" in body["messages"][-1]["content"]
     if mode == "structured":

@@ -18,7 +18,7 @@ from langchain_cfc.verifiers.p_true import PTrue
 from tests.calls import Invoke, invoke_async
 from tests.serving.openai_bodies import Answer
 from tests.serving.openai_server import Fault
-from tests.verifiers.judges import InMemory, Weighing, candidate_of, given, judging, replied, token
+from tests.verifiers.judges import InMemory, Weighing, candidate_of, judging, llama_input, replied, token
 
 LETTERS = {"A": math.log(0.6), "B": math.log(0.2), "The": math.log(0.1)}
 ANSWERS = {
@@ -40,13 +40,13 @@ def weighing(weights: dict[str, float]) -> AIMessage:
 
 def score_of(reply: AIMessage, **options: Any) -> float:
     """The score of one candidate that is judged like this."""
-    [score] = PTrue(Weighing(replies={"Peru": reply}), **options).invoke(given("Peru"))
+    [score] = PTrue(Weighing(replies={"Peru": reply}), **options).invoke(llama_input("Peru"))
     return score
 
 
 def test_it_is_the_probability_against_true_over_http(invoke: Invoke) -> None:
     with judging(ANSWERS) as (script, make):
-        scores = invoke(PTrue(make()), given("Peru", "Norway", "Peru"))
+        scores = invoke(PTrue(make()), llama_input("Peru", "Norway", "Peru"))
     # By hand: 0.2 / (0.6 + 0.2), and 0.9 / (0.9 + 0.1).
     assert scores == pytest.approx([0.25, 0.9, 0.25], abs=1e-12)
     assert len(script.requests) == 2  # equal texts share a judgement
@@ -54,7 +54,7 @@ def test_it_is_the_probability_against_true_over_http(invoke: Invoke) -> None:
 
 def test_what_is_asked_of_the_server(invoke: Invoke) -> None:
     with judging(ANSWERS) as (script, make):
-        invoke(PTrue(make(streaming=True, max_tokens=500), top_logprobs=7), given("Peru"))
+        invoke(PTrue(make(streaming=True, max_tokens=500), top_logprobs=7), llama_input("Peru"))
     [body] = script.requests
     assert (body["logprobs"], body["top_logprobs"]) == (True, 7)
     assert not body.get("stream")
@@ -68,7 +68,7 @@ def test_what_is_asked_of_the_server(invoke: Invoke) -> None:
 
 def test_the_other_wording_asks_for_words() -> None:
     model = Weighing(replies={"Peru": of(true=0.3, False_=0.1)})
-    assert PTrue(model, wording="words").invoke(given("Peru")) == pytest.approx([0.25], abs=1e-12)
+    assert PTrue(model, wording="words").invoke(llama_input("Peru")) == pytest.approx([0.25], abs=1e-12)
     [(messages, _)] = model._asked
     assert "True or False" in messages[0].text
     assert "(A)" not in messages[0].text
@@ -76,10 +76,10 @@ def test_the_other_wording_asks_for_words() -> None:
 
 def test_other_candidates_are_shown_only_if_asked_for() -> None:
     model = Weighing(replies={"Peru": of(A=0.5, B=0.4), "Norway": of(A=0.5, B=0.4)})
-    PTrue(model, ideas=True).invoke(given("Peru", "Norway", "Peru"))
+    PTrue(model, ideas=True).invoke(llama_input("Peru", "Norway", "Peru"))
     assert all("<ideas>\nPeru\nNorway\nPeru\n</ideas>" in messages[0].text for messages, _ in model._asked)
     plain = Weighing(replies=model.replies)
-    PTrue(plain).invoke(given("Peru", "Norway"))
+    PTrue(plain).invoke(llama_input("Peru", "Norway"))
     assert {candidate_of(str(messages[0].text)) for messages, _ in plain._asked} == {"Peru", "Norway"}
     assert not any(
         "Norway" in messages[0].text and "Peru" in messages[0].text for messages, _ in plain._asked
@@ -147,7 +147,7 @@ def test_one_alternative_says_nothing_of_the_other() -> None:
 def test_nan_is_refused_over_http(invoke: Invoke) -> None:
     answers = {"Peru": Answer("A", -0.5, first={"A": -0.5, "B": math.nan})}
     with judging(answers) as (_, make), pytest.raises(VerifierError, match="that of 'B' is nan"):
-        invoke(PTrue(make()), given("Peru"))
+        invoke(PTrue(make()), llama_input("Peru"))
 
 
 @pytest.mark.parametrize("logprob", [math.nan, 0.7, None, "x"])
@@ -179,7 +179,7 @@ def test_text_is_asked_about_alike_in_whatever_form_it_comes() -> None:
         template,
     ):
         model = Weighing(replies={"Peru": of(A=0.5, B=0.4)})
-        PTrue(model).invoke(given("Peru", prompt=prompt))
+        PTrue(model).invoke(llama_input("Peru", prompt=prompt))
         [([message], _)] = model._asked
         requests.add(message.text)
     assert len(requests) == 1
@@ -196,21 +196,21 @@ async def aquestion_of(prompt: dict[str, Any]) -> str:
 @pytest.mark.parametrize("question", [question_of, RunnableLambda(question_of)])
 def test_an_object_is_asked_about_as_the_function_says(invoke: Invoke, question: Any) -> None:
     model = Weighing(replies={"Lima": of(A=0.5, B=0.4)})
-    invoke(PTrue(model, question=question), given("Lima", prompt={"country": "Peru"}))
+    invoke(PTrue(model, question=question), llama_input("Lima", prompt={"country": "Peru"}))
     [([message], _)] = model._asked
     assert "<question>\nPeru: capital?\n</question>" in message.text
 
 
 def test_a_question_that_is_made_by_async_code_is_awaited() -> None:
     verifier = PTrue(Weighing(replies={"Lima": of(A=0.3, B=0.1)}), question=aquestion_of)
-    assert invoke_async(verifier, given("Lima", prompt={"country": "Peru"})) == pytest.approx([0.25])
+    assert invoke_async(verifier, llama_input("Lima", prompt={"country": "Peru"})) == pytest.approx([0.25])
     with pytest.raises(VerifierError, match="the question function is async: use ainvoke"):
-        verifier.invoke(given("Lima", prompt={"country": "Peru"}))
+        verifier.invoke(llama_input("Lima", prompt={"country": "Peru"}))
 
 
 def test_an_object_is_shown_as_canonical_json_otherwise() -> None:
     model = Weighing(replies={"Lima": of(A=0.5, B=0.4)})
-    PTrue(model).invoke(given("Lima", prompt={"b": 1, "a": "é"}))
+    PTrue(model).invoke(llama_input("Lima", prompt={"b": 1, "a": "é"}))
     [([message], _)] = model._asked
     assert '<question>\n{"a":"é","b":1}\n</question>' in message.text
 
@@ -221,19 +221,19 @@ def test_an_object_is_shown_as_canonical_json_otherwise() -> None:
 def test_what_cannot_be_shown_is_refused(prompt: Any) -> None:
     model = Weighing(replies={"Lima": of(A=0.5, B=0.4)})
     with pytest.raises(VerifierError, match="question="):
-        PTrue(model).invoke(given("Lima", prompt=prompt))
+        PTrue(model).invoke(llama_input("Lima", prompt=prompt))
     assert model._asked == []
 
 
 def test_braces_and_empty_texts_are_quoted_as_they_are() -> None:
     model = Weighing(replies={"{text}": of(A=0.5, B=0.4), "": of(A=0.4, B=0.5)})
-    PTrue(model, ideas=True).invoke(given("{text}", "", prompt="{question} {0}"))
+    PTrue(model, ideas=True).invoke(llama_input("{text}", "", prompt="{question} {0}"))
     assert {candidate_of(str(messages[0].text)) for messages, _ in model._asked} == {"{text}", ""}
 
 
 def test_a_retry_around_the_model_is_called_alike(invoke: Invoke) -> None:
     with judging(ANSWERS, faults=[Fault("status 500", on={0})]) as (script, make):
-        scores = invoke(PTrue(make().with_retry(stop_after_attempt=2)), given("Peru"))
+        scores = invoke(PTrue(make().with_retry(stop_after_attempt=2)), llama_input("Peru"))
     assert scores == pytest.approx([0.25], abs=1e-12)
     assert [body["top_logprobs"] for body in script.requests] == [20, 20]
 

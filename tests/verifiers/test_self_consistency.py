@@ -23,10 +23,10 @@ from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc.verifiers import VerifierInput
 from langchain_cfc.verifiers.self_consistency import SelfConsistency, group_connected, normalise_answer
 from tests.calls import Invoke, copies_of, invoke_async, invoke_sync
-from tests.verifiers import recorded
+from tests.verifiers import recording
 
 
-def drawn(*texts: str) -> VerifierInput:
+def capital_input(*texts: str) -> VerifierInput:
     return VerifierInput(prompt="where?", candidates=[DrawnCandidate(text) for text in texts])
 
 
@@ -74,29 +74,31 @@ class Counting:
 
 def test_computed_by_hand(invoke: Invoke) -> None:
     # Three of five say Lima, whatever its spelling.
-    texts = drawn("Lima", "Quito", "lima.", '"LIMA"', "Bogota")
+    texts = capital_input("Lima", "Quito", "lima.", '"LIMA"', "Bogota")
     assert invoke(SelfConsistency(), texts) == [0.4, 0.8, 0.4, 0.4, 0.8]
     assert invoke(SelfConsistency(normalise=None), texts) == [0.8] * 5
-    assert invoke(SelfConsistency(), drawn("a", "a")) == [0.0, 0.0]
-    assert invoke(SelfConsistency(), drawn("a")) == [0.0]
+    assert invoke(SelfConsistency(), capital_input("a", "a")) == [0.0, 0.0]
+    assert invoke(SelfConsistency(), capital_input("a")) == [0.0]
 
 
 @pytest.mark.parametrize("answer", [last_word, RunnableLambda(last_word)])
 def test_answers_are_extracted(invoke: Invoke, answer: Any) -> None:
-    texts = drawn("it is Lima", "Lima", "it is Quito", "it is Lima")
+    texts = capital_input("it is Lima", "Lima", "it is Quito", "it is Lima")
     assert invoke(SelfConsistency(answer), texts) == [0.25, 0.25, 0.75, 0.25]
 
 
 @pytest.mark.parametrize("answer", [alast_word, RunnableLambda(alast_word)])
 def test_async_extractors_are_awaited_and_refused_where_nothing_waits(answer: Any) -> None:
     verifier = SelfConsistency(answer)
-    assert invoke_async(verifier, drawn("it is Lima", "Lima")) == [0.0, 0.0]
+    assert invoke_async(verifier, capital_input("it is Lima", "Lima")) == [0.0, 0.0]
     with pytest.raises(VerifierError, match=r"answer extractor.*(ainvoke|async)"):
-        invoke_sync(verifier, drawn("it is Lima", "Lima"))
+        invoke_sync(verifier, capital_input("it is Lima", "Lima"))
 
 
 def test_a_normalisation_of_ones_own(invoke: Invoke) -> None:
-    assert invoke(SelfConsistency(normalise=lambda text: text[:1]), drawn("Lima", "Leon", "lima")) == [
+    assert invoke(
+        SelfConsistency(normalise=lambda text: text[:1]), capital_input("Lima", "Leon", "lima")
+    ) == [
         pytest.approx(1 / 3),
         pytest.approx(1 / 3),
         pytest.approx(2 / 3),
@@ -110,7 +112,7 @@ def test_equal_texts_are_read_once(invoke: Invoke) -> None:
         read.append(text)
         return text
 
-    invoke(SelfConsistency(reading), drawn("b", "a", "b", "b"))
+    invoke(SelfConsistency(reading), capital_input("b", "a", "b", "b"))
     assert read == ["b", "a"]
 
 
@@ -119,7 +121,7 @@ def test_equal_texts_are_read_once(invoke: Invoke) -> None:
     [same_initial, RunnableLambda(lambda pair: same_initial(pair["prompt"], pair["first"], pair["second"]))],
 )
 def test_equivalent_answers_agree(invoke: Invoke, equivalent: Any) -> None:
-    texts = drawn("lima", "leon", "quito", "lima")
+    texts = capital_input("lima", "leon", "quito", "lima")
     assert invoke(SelfConsistency(equivalent=equivalent), texts) == [0.25, 0.25, 0.75, 0.25]
     # Without it only the equal ones do.
     assert invoke(SelfConsistency(), texts) == [0.5, 0.75, 0.75, 0.5]
@@ -127,21 +129,21 @@ def test_equivalent_answers_agree(invoke: Invoke, equivalent: Any) -> None:
 
 def test_async_judges_are_awaited_and_refused_where_nothing_waits() -> None:
     verifier = SelfConsistency(equivalent=asame_initial)
-    assert invoke_async(verifier, drawn("lima", "leon")) == [0.0, 0.0]
+    assert invoke_async(verifier, capital_input("lima", "leon")) == [0.0, 0.0]
     with pytest.raises(VerifierError, match=r"equivalence is async: use ainvoke"):
-        invoke_sync(verifier, drawn("lima", "leon"))
+        invoke_sync(verifier, capital_input("lima", "leon"))
 
 
 def test_a_judge_model_and_its_parser(invoke: Invoke) -> None:
     template = ChatPromptTemplate.from_template("{prompt} Do {first} and {second} mean the same?")
     judge = template | FakeListChatModel(responses=["yes"]) | RunnableLambda(lambda said: said.text == "yes")
-    assert invoke(SelfConsistency(equivalent=judge), drawn("the capital", "lima")) == [0.0, 0.0]
+    assert invoke(SelfConsistency(equivalent=judge), capital_input("the capital", "lima")) == [0.0, 0.0]
 
 
 def test_each_pair_of_distinct_answers_is_asked_once_within_the_bounds(invoke: Invoke) -> None:
     judge = Counting(set())
     with apply_limits(CallLimits(ConcurrencyLimiter(2))):
-        invoke(SelfConsistency(equivalent=judge), drawn("a", "b", "A", "c", "d", "b"))
+        invoke(SelfConsistency(equivalent=judge), capital_input("a", "b", "A", "c", "d", "b"))
     assert sorted(judge.asked) == [("a", "b"), ("a", "c"), ("a", "d"), ("b", "c"), ("b", "d"), ("c", "d")]
     assert judge.most == 2
 
@@ -150,12 +152,12 @@ def test_entailment_has_to_hold_both_ways_if_told(invoke: Invoke) -> None:
     # a entails b and not the reverse; c and d entail each other.
     entailed = {("a", "b"), ("c", "d"), ("d", "c")}
     one_way, two_ways = Counting(entailed), Counting(entailed)
-    assert invoke(SelfConsistency(equivalent=one_way), drawn("a", "b", "c", "d")) == [0.5] * 4
+    assert invoke(SelfConsistency(equivalent=one_way), capital_input("a", "b", "c", "d")) == [0.5] * 4
     verifier = SelfConsistency(equivalent=two_ways, both_ways=True)
-    assert invoke(verifier, drawn("a", "b", "c", "d")) == [0.75, 0.75, 0.5, 0.5]
+    assert invoke(verifier, capital_input("a", "b", "c", "d")) == [0.75, 0.75, 0.5, 0.5]
     # So the order of the draws does not matter, as it does one way.
-    assert invoke(verifier, drawn("b", "a", "d", "c")) == [0.75, 0.75, 0.5, 0.5]
-    assert invoke(SelfConsistency(equivalent=one_way), drawn("b", "a")) == [0.5, 0.5]
+    assert invoke(verifier, capital_input("b", "a", "d", "c")) == [0.75, 0.75, 0.5, 0.5]
+    assert invoke(SelfConsistency(equivalent=one_way), capital_input("b", "a")) == [0.5, 0.5]
     assert (len(one_way.asked), len(two_ways.asked)) == (6 + 1, 12 + 12)
 
 
@@ -163,7 +165,7 @@ def test_entailment_has_to_hold_both_ways_if_told(invoke: Invoke) -> None:
 def test_a_chain_of_equivalences_is_one_group_in_any_order(order: tuple[str, ...]) -> None:
     chain = {("a", "b"), ("b", "a"), ("b", "c"), ("c", "b")}
     verifier = SelfConsistency(equivalent=lambda _, first, second: (first, second) in chain)
-    found = dict(zip(order, invoke_sync(verifier, drawn(*order)), strict=True))
+    found = dict(zip(order, invoke_sync(verifier, capital_input(*order)), strict=True))
     assert found == {"a": 0.25, "b": 0.25, "c": 0.25, "d": 0.75}
 
 
@@ -192,7 +194,7 @@ def test_groups_are_connected_components(graph: tuple[int, list[tuple[int, int]]
 @given(st.lists(st.sampled_from(["a", "b", "c", "A."]), min_size=1, max_size=12))
 def test_scores_lie_in_the_range_stated_and_shares_add_up(texts: list[str]) -> None:
     n = len(texts)
-    scores = invoke_sync(SelfConsistency(), drawn(*texts))
+    scores = invoke_sync(SelfConsistency(), capital_input(*texts))
     assert all(0.0 <= score <= 1.0 - 1.0 / n + 1e-15 for score in scores)
     # A group of size s holds s candidates with share s / n, so the inverse shares add up to groups * n.
     groups = len({normalise_answer(text) for text in texts})
@@ -238,11 +240,13 @@ def test_what_it_must_not(one: str, other: str) -> None:
 )
 def test_what_fails_is_one_typed_error(invoke: Invoke, settings_: dict[str, Any], message: str) -> None:
     with pytest.raises(VerifierError, match=message):
-        invoke(SelfConsistency(**settings_), drawn("lima", "quito"))
+        invoke(SelfConsistency(**settings_), capital_input("lima", "quito"))
 
 
 def test_booleans_of_other_libraries_are_verdicts() -> None:
-    assert invoke_sync(SelfConsistency(equivalent=RunnableLambda(lambda _: np.True_)), drawn("a", "b")) == [
+    assert invoke_sync(
+        SelfConsistency(equivalent=RunnableLambda(lambda _: np.True_)), capital_input("a", "b")
+    ) == [
         0.0,
         0.0,
     ]
@@ -292,16 +296,16 @@ def test_no_id_vouches_for_a_part_that_says_nothing() -> None:
 
 @pytest.mark.parametrize("verifier", [SelfConsistency(), SelfConsistency(last_word, equivalent=same_initial)])
 def test_copies_score_alike(verifier: SelfConsistency) -> None:
-    asked = drawn("it is lima", "leon", "quito")
+    asked = capital_input("it is lima", "leon", "quito")
     for copied in copies_of(verifier):
         assert invoke_sync(copied, asked) == invoke_sync(verifier, asked)
         assert copied.fingerprint == verifier.fingerprint
 
 
 def test_it_tells_right_from_wrong_on_the_recording() -> None:
-    scores = recorded.scored(SelfConsistency(RecordedAnswers(recorded.records())))
+    scores = recording.score_recording(SelfConsistency(RecordedAnswers(recording.records())))
     assert scores.max() <= 0.9 + 1e-15
-    found = recorded.told_apart(scores)
+    found = recording.compute_discrimination(scores)
     assert found.low > 0.8
-    control = recorded.told_apart(recorded.shuffled(scores, seed=21))
+    control = recording.compute_discrimination(recording.shuffle_scores(scores, seed=21))
     assert control.low < 0.5 < control.high

@@ -244,7 +244,7 @@ def test_the_limit_of_csv_cells_is_left_as_it_was(tmp_path: Path) -> None:
     assert csv.field_size_limit() == before
 
 
-def test_cells_of_parquet_that_nobody_names_are_not_read(tmp_path: Path) -> None:
+def test_cells_of_parquet_that_no_setting_names_are_not_read(tmp_path: Path) -> None:
     # Python has no times of nanoseconds, so this column cannot be read; nobody asks for it.
     table = pa.table({"question": ["a"], "time": pa.array([1], pa.timestamp("ns"))})
     pq.write_table(table, tmp_path / "a.parquet")

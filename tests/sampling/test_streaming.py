@@ -1,4 +1,4 @@
-"""Quiet copies: nobody sees a candidate before it is accepted, and the user's own models stay as they are."""
+"""Copies that do not stream: no candidate is seen before it is accepted, and the user's models stay as they are."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ GENERATORS: dict[str, tuple[Runnable[Any, Any], int]] = {
 
 
 @pytest.mark.parametrize("name", GENERATORS)
-def test_every_model_in_a_field_becomes_quiet(name: str) -> None:
+def test_every_model_in_a_field_stops_streaming(name: str) -> None:
     generator, models = GENERATORS[name]
     found = models_in(without_streaming_and_cache(generator))
     assert [(model.cache, model.disable_streaming) for model in found] == [(False, True)] * models
@@ -116,7 +116,7 @@ def test_the_users_own_models_are_left_alone(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", GENERATORS)
-def test_a_quiet_copy_answers_as_before(name: str) -> None:
+def test_a_copy_without_streaming_answers_as_before(name: str) -> None:
     generator, _ = GENERATORS[name]
     prompt: Any = {"input": "x"} if name in {"sequence", "two models", "assign", "deep"} else "x"
     if name == "each":
@@ -126,7 +126,7 @@ def test_a_quiet_copy_answers_as_before(name: str) -> None:
     assert re.sub("lc_run--[-0-9a-f]+", "", quietly) == re.sub("lc_run--[-0-9a-f]+", "", said)
 
 
-def test_a_quiet_copy_keeps_what_was_bound() -> None:
+def test_a_copy_without_streaming_keeps_what_was_bound() -> None:
     copy: Any = without_streaming_and_cache(
         MODEL.bind(stop=["x"], n=3, stream=True).with_config(tags=["mine"])
     )
@@ -167,7 +167,7 @@ def test_what_holds_no_model_is_left_as_it_is() -> None:
         assert without_streaming_and_cache(part) is part
 
 
-def test_an_alternative_made_when_it_is_chosen_is_made_quiet() -> None:
+def test_an_alternative_made_when_it_is_chosen_does_not_stream() -> None:
     made: list[NumberedModel] = []
 
     def other() -> NumberedModel:
@@ -177,13 +177,13 @@ def test_an_alternative_made_when_it_is_chosen_is_made_quiet() -> None:
     field = ConfigurableField(id="which")
     generator = NumberedStreamingModel().configurable_alternatives(field, other=other)
     chosen = generator.with_config(configurable={"which": "other"})
-    assert asyncio.run(streamed(without_streaming_and_cache(chosen))) == []
-    assert "".join(asyncio.run(streamed(chosen))) == "answer 0", "the negative control"
+    assert asyncio.run(streamed_texts(without_streaming_and_cache(chosen))) == []
+    assert "".join(asyncio.run(streamed_texts(chosen))) == "answer 0", "the negative control"
     # The draws' model and the user's are not the same, but both answered.
     assert [len(model.requests) for model in made] == [1, 1]
 
 
-async def streamed(runnable: Runnable[Any, Any], **settings: Any) -> list[str]:
+async def streamed_texts(runnable: Runnable[Any, Any], **settings: Any) -> list[str]:
     """The pieces of messages in a Runnable's events."""
     events = [event async for event in runnable.astream_events(PROMPT, version="v2", **settings)]
     return [str(event["data"]["chunk"].text) for event in events if event["event"] == "on_chat_model_stream"]
@@ -211,13 +211,13 @@ HELD: dict[str, Callable[[NumberedModel], Any]] = {
 @pytest.mark.parametrize("held", HELD)
 def test_no_piece_of_a_candidate_is_in_the_events(sampling: Any, held: str) -> None:
     chain = make_chain(generator=HELD[held](NumberedStreamingModel()), verifier=verify, sampling=sampling)
-    assert asyncio.run(streamed(chain)) == []
+    assert asyncio.run(streamed_texts(chain)) == []
 
 
 def test_a_model_on_its_own_is_seen_and_several_choices_are_mingled() -> None:
     # The negative control: what a listener gets of n choices is one message that nobody can read.
-    assert "".join(asyncio.run(streamed(NumberedStreamingModel()))) == "answer 0"
-    assert "".join(asyncio.run(streamed(NumberedStreamingModel(n=2)))) == "aannsswweerr  01"
+    assert "".join(asyncio.run(streamed_texts(NumberedStreamingModel()))) == "answer 0"
+    assert "".join(asyncio.run(streamed_texts(NumberedStreamingModel(n=2)))) == "aannsswweerr  01"
 
 
 class State(TypedDict, total=False):
@@ -316,7 +316,7 @@ def test_a_stream_that_was_bound_is_not_asked_for(chat_model: MakeModel, script:
     assert not any(request.get("stream") for request in script.requests)
 
 
-def test_a_quiet_model_is_the_same_model() -> None:
+def test_a_copy_without_streaming_shares_the_resources_of_its_model() -> None:
     # What counts requests, limits rates or holds connections is shared, not copied.
     model = NumberedModel()
     Sampler(model).draw(PROMPT, 3)

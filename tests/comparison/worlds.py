@@ -96,7 +96,7 @@ def records_of(labelled: LabelledBatch) -> list[PromptRecord]:
     ]
 
 
-def shuffled(labelled: LabelledBatch, seed: int) -> LabelledBatch:
+def shuffle(labelled: LabelledBatch, seed: int) -> LabelledBatch:
     """The same prompts in another order."""
     return labelled.take(np.random.default_rng(seed).permutation(len(labelled)))
 
@@ -201,7 +201,7 @@ def failing(number: int) -> int:
     return number
 
 
-def watched(seen: list[int]) -> Callable[[Iterable[Item], int], Iterable[Item]]:
+def count_progress(seen: list[int]) -> Callable[[Iterable[Item], int], Iterable[Item]]:
     """A progress that writes down how many splits it was told of, once for each that passes."""
 
     def progress(items: Iterable[Item], total: int) -> Iterable[Item]:

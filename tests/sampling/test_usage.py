@@ -26,7 +26,7 @@ from tests.sampling.drawing import PROMPT
 from tests.serving import openai_bodies as bodies
 from tests.serving.openai_server import Script
 
-from .test_parts import QUESTION, SHAPES, Parts
+from .test_context import QUESTION, SHAPES, Parts
 
 MakeModel = Callable[..., ChatOpenAI]
 
@@ -41,7 +41,7 @@ def chain_of(generator: Any, sampling: Any = "requests") -> CFCRunnable:
     )
 
 
-def counted(usage: Any) -> tuple[int, int, int]:
+def token_counts(usage: Any) -> tuple[int, int, int]:
     return usage["input_tokens"], usage["output_tokens"], usage["total_tokens"]
 
 
@@ -56,8 +56,10 @@ def test_usage_over_the_wire_is_counted_once_by_all(
     assert len(script.requests) == requests
     given = requests * bodies.TOKENS_IN
     expected = given, N * bodies.TOKENS_OUT, given + N * bodies.TOKENS_OUT
-    assert counted(result.usage) == expected
-    assert {name: counted(usage) for name, usage in callback.usage_metadata.items()} == {"recorded": expected}
+    assert token_counts(result.usage) == expected
+    assert {name: token_counts(usage) for name, usage in callback.usage_metadata.items()} == {
+        "recorded": expected
+    }
     assert result.models == ("recorded",)
 
 
@@ -80,7 +82,7 @@ def test_an_answer_that_was_paid_for_and_cannot_be_used_is_counted(invoke: Invok
     model = NumberedModel()
     result = invoke(chain_of(model | StrOutputParser() | checked), PROMPT)
     assert len(model.requests) == N + 1
-    assert counted(result.usage)[:2] == ((N + 1) * TOKENS_IN, (N + 1) * TOKENS_OUT)
+    assert token_counts(result.usage)[:2] == ((N + 1) * TOKENS_IN, (N + 1) * TOKENS_OUT)
     assert result.models == ("numbered-1",)
 
 
@@ -89,7 +91,7 @@ def test_what_was_asked_for_the_context_is_counted(invoke: Invoke) -> None:
     asking: Runnable[Any, Any] = RunnableLambda(lambda _: QUESTION) | parts.chain
     result = invoke(chain_of(asking), PROMPT)
     assert len(parts.helper.requests) == 1
-    assert counted(result.usage)[:2] == ((N + 1) * TOKENS_IN, (N + 1) * TOKENS_OUT)
+    assert token_counts(result.usage)[:2] == ((N + 1) * TOKENS_IN, (N + 1) * TOKENS_OUT)
 
 
 def test_models_called_in_functions_are_seen(invoke: Invoke) -> None:
@@ -99,7 +101,7 @@ def test_models_called_in_functions_are_seen(invoke: Invoke) -> None:
         return str(model.invoke(prompt, config).text)
 
     result = invoke(chain_of(RunnableLambda(answer)), PROMPT)
-    assert counted(result.usage)[:2] == (N * TOKENS_IN, N * TOKENS_OUT)
+    assert token_counts(result.usage)[:2] == (N * TOKENS_IN, N * TOKENS_OUT)
 
 
 def test_a_fallback_that_answers_is_named(invoke: Invoke) -> None:
@@ -123,7 +125,7 @@ def test_what_the_verifier_asks_is_not_counted(invoke: Invoke) -> None:
 
 def test_each_prompt_has_a_count_of_its_own(invoke: Invoke) -> None:
     chain = chain_of(NumberedModel())
-    assert counted(invoke(chain, PROMPT).usage) == counted(invoke(chain, PROMPT).usage)
+    assert token_counts(invoke(chain, PROMPT).usage) == token_counts(invoke(chain, PROMPT).usage)
 
 
 def result_of(*messages: AIMessage) -> LLMResult:
@@ -139,16 +141,21 @@ def usage(tokens: int, cached: int = 0) -> UsageMetadata:
     )
 
 
-def said(tokens: int, model: str | None = None, cached: int = 0) -> AIMessage:
+def make_message(tokens: int, model: str | None = None, cached: int = 0) -> AIMessage:
     metadata = {} if model is None else {"model_name": model}
     return AIMessage("x", usage_metadata=usage(tokens, cached), response_metadata=metadata)
 
 
 def test_tokens_add_up_with_their_details() -> None:
     witness = UsageRecorder()
-    for message in (said(10, "a", cached=2), said(20, "b", cached=3), said(5, "a"), AIMessage("x")):
+    for message in (
+        make_message(10, "a", cached=2),
+        make_message(20, "b", cached=3),
+        make_message(5, "a"),
+        AIMessage("x"),
+    ):
         witness.on_llm_end(result_of(message), run_id=uuid4(), tags=[DRAW_TAG])
-    assert counted(witness.usage) == (35, 3, 38)
+    assert token_counts(witness.usage) == (35, 3, 38)
     assert witness.usage is not None
     assert witness.usage["input_token_details"] == {"cache_read": 5}
     assert list(witness.versions) == ["a", "b"]
@@ -167,16 +174,18 @@ def test_many_threads_are_counted_whole() -> None:
     witness = UsageRecorder()
 
     def note(number: int) -> None:
-        for message in (said(1, f"model {number % 3}"), said(2)):
+        for message in (make_message(1, f"model {number % 3}"), make_message(2)):
             witness.on_llm_end(result_of(message), run_id=uuid4(), tags=[DRAW_TAG])
 
     with ThreadPoolExecutor(16) as executor:
         list(executor.map(note, range(2000)))
-    assert counted(witness.usage) == (6000, 4000, 10000)
+    assert token_counts(witness.usage) == (6000, 4000, 10000)
     assert set(witness.versions) == {"model 0", "model 1", "model 2"}
 
 
 def test_of_several_choices_the_usage_counts_once() -> None:
     witness = UsageRecorder()
-    witness.on_llm_end(result_of(said(10, "a"), said(10, "a")), run_id=uuid4(), tags=[DRAW_TAG])
-    assert counted(witness.usage) == counted(said(10, "a").usage_metadata)
+    witness.on_llm_end(
+        result_of(make_message(10, "a"), make_message(10, "a")), run_id=uuid4(), tags=[DRAW_TAG]
+    )
+    assert token_counts(witness.usage) == token_counts(make_message(10, "a").usage_metadata)

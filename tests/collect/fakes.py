@@ -28,7 +28,7 @@ def examples(size: int) -> list[Example]:
     return [Example(id=f"p{number}", input=f"question {number}") for number in range(size)]
 
 
-def paid(tokens: int, model: str = MODEL, *, drew: bool = True) -> Usage:
+def make_usage(tokens: int, model: str = MODEL, *, drew: bool = True) -> Usage:
     """One request that took so many tokens, half of them for the answer."""
     calls = ModelCalls(model, drew, tokens - tokens // 2, tokens // 2, 1)
     return Usage((calls,), answered=1, unreported=0)
@@ -90,7 +90,7 @@ class FakeExecutor:
     texts: Callable[[str], Sequence[str]] = lambda name: [f"{name} {slot}" for slot in range(N)]
     scores: Callable[[str], Sequence[float]] = lambda name: [0.25] * N  # noqa: ARG005 - whatever it is
     correct: Callable[[str], Sequence[bool]] = lambda name: [True] + [False] * (N - 1)  # noqa: ARG005 - as above
-    costs: Callable[[str], Usage] = lambda name: paid(10)  # noqa: ARG005 - as above
+    costs: Callable[[str], Usage] = lambda name: make_usage(10)  # noqa: ARG005 - as above
     fails: dict[tuple[str, str], CFCError] = field(default_factory=dict)
     done: Counter[tuple[str, str]] = field(default_factory=Counter)
     seconds: float = 0.0

@@ -44,7 +44,7 @@ REWRITE: AnyRunnable = ChatPromptTemplate.from_messages(
 TEXT = StrOutputParser()
 
 
-def written(documents: list[Document]) -> str:
+def join_documents(documents: list[Document]) -> str:
     """The documents as one text."""
     return "\n".join(one.page_content for one in documents)
 
@@ -64,7 +64,7 @@ class Expanded(BaseRetriever):
 
 def looked_up(retriever: AnyRunnable) -> AnyRunnable:
     """A question to the text of what is found."""
-    return itemgetter("input") | retriever | written
+    return itemgetter("input") | retriever | join_documents
 
 
 def aware(helper: BaseChatModel, library: BaseRetriever) -> AnyRunnable:
@@ -77,7 +77,9 @@ def aware(helper: BaseChatModel, library: BaseRetriever) -> AnyRunnable:
 
 def stuffed(model: BaseChatModel) -> AnyRunnable:
     """An answer from documents, as `create_stuff_documents_chain` makes it."""
-    written_out: AnyRunnable = RunnablePassthrough.assign(context=lambda given: written(given["context"]))
+    written_out: AnyRunnable = RunnablePassthrough.assign(
+        context=lambda given: join_documents(given["context"])
+    )
     return (written_out.with_config(run_name="format_inputs") | STUFF | model | TEXT).with_config(
         run_name="stuff_documents_chain"
     )
@@ -85,7 +87,7 @@ def stuffed(model: BaseChatModel) -> AnyRunnable:
 
 def in_a_function(library: BaseRetriever) -> AnyRunnable:
     def look_up(given: dict[str, Any], config: RunnableConfig) -> str:
-        return written(library.invoke(given["input"], config))
+        return join_documents(library.invoke(given["input"], config))
 
     return RunnableLambda(look_up)
 
@@ -118,10 +120,14 @@ SHAPES: dict[str, Shape] = {
     "retried retriever": lambda model, _, library: (
         RunnablePassthrough.assign(context=looked_up(library.with_retry())) | STUFF | model
     ),
-    "retriever first": lambda model, _, library: itemgetter("input") | library | written | model | TEXT,
+    "retriever first": lambda model, _, library: (
+        itemgetter("input") | library | join_documents | model | TEXT
+    ),
     "named sequence": lambda model, _, library: (
         RunnableParallel(
-            context=RunnableSequence(itemgetter("input"), library, RunnableLambda(written), name="find"),
+            context=RunnableSequence(
+                itemgetter("input"), library, RunnableLambda(join_documents), name="find"
+            ),
             input=itemgetter("input"),
         )
         | STUFF
@@ -245,7 +251,7 @@ WHOLE: dict[str, Shape] = {
     # Two answers: where one context ends and the other begins, a map does not say.
     "map": lambda model, _, library: RunnableParallel(answer=looked_up(library) | model | TEXT),
     # What is found depends on what was drawn.
-    "model first": lambda model, _, library: itemgetter("input") | model | TEXT | library | written,
+    "model first": lambda model, _, library: itemgetter("input") | model | TEXT | library | join_documents,
 }
 
 
@@ -374,7 +380,7 @@ def test_what_begins_otherwise_has_no_one_model_to_ask(sampled: AnyRunnable) -> 
     assert find_answering_model(sampled | TEXT) is None
 
 
-def test_a_quiet_chain_is_cut_as_the_chain_is() -> None:
+def test_a_chain_without_streaming_is_cut_as_the_chain_is() -> None:
     for name, shape in SHAPES.items():
         chain = Parts(shape).chain
         loud, quietly = split_generator(chain), split_generator(without_streaming_and_cache(chain))

@@ -57,7 +57,7 @@ def hostile_records(size: int = 300, n: int = 4, seed: int = 0) -> list[PromptRe
     return records
 
 
-def written(
+def make_prompt(
     name: str, *candidates: tuple[float, str, bool], topic: str = "a", **changes: Any
 ) -> PromptRecord:
     """A prompt with candidates (score, text, correct)."""

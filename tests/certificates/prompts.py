@@ -52,7 +52,9 @@ def part_of(artifact: CalibrationArtifact, records: Sequence[PromptRecord], part
     return tabulate([one for one in records if split.part(one.id, one.cluster) == part])
 
 
-def replayed(artifact: CalibrationArtifact, records: Sequence[PromptRecord], **fields: Any) -> CFCRunnable:
+def make_replay_chain(
+    artifact: CalibrationArtifact, records: Sequence[PromptRecord], **fields: Any
+) -> CFCRunnable:
     """A chain that is served the recorded candidates; ask it with `max_concurrency` 1."""
     return CFCRunnable(
         generator=ReplayChatModel.from_records(records),

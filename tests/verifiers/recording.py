@@ -29,7 +29,7 @@ def correct() -> BoolArray:
     return np.array([[one.correct for one in record.candidates] for record in records()])
 
 
-def given(record: PromptRecord) -> VerifierInput:
+def recorded_input(record: PromptRecord) -> VerifierInput:
     """A recorded prompt; each candidate carries its log-probability as that of one token."""
     draws = []
     for one in record.candidates:
@@ -39,18 +39,18 @@ def given(record: PromptRecord) -> VerifierInput:
     return VerifierInput(prompt=record.input, candidates=draws)
 
 
-def scored(verifier: BaseVerifier) -> FloatArray:
+def score_recording(verifier: BaseVerifier) -> FloatArray:
     """(N, n) scores of all recorded candidates."""
-    return np.array([verifier.invoke(given(record)) for record in records()])
+    return np.array([verifier.invoke(recorded_input(record)) for record in records()])
 
 
-def told_apart(scores: FloatArray) -> Discrimination:
+def compute_discrimination(scores: FloatArray) -> Discrimination:
     found = compute_auroc(scores, correct(), CONFIDENCE)
     assert found is not None
     return found
 
 
-def shuffled(scores: FloatArray, seed: int) -> FloatArray:
+def shuffle_scores(scores: FloatArray, seed: int) -> FloatArray:
     """The scores of other prompts in another order: as much alike within a prompt, but of no meaning."""
     generator = np.random.default_rng(seed)
     return np.asarray(generator.permuted(generator.permutation(scores), axis=1), dtype=np.float64)
