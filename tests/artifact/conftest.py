@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from langchain_cfc import calibrate
 from langchain_cfc.artifact import CalibrationArtifact
-from tests.artifact.files import make_records
+from tests.artifact.files import content_of, make_records
 
 
 @pytest.fixture(scope="session")
@@ -25,8 +23,6 @@ def artifact() -> CalibrationArtifact:
 
 
 @pytest.fixture
-def content(artifact: CalibrationArtifact, tmp_path: Path) -> dict[str, Any]:
+def content(artifact: CalibrationArtifact) -> dict[str, Any]:
     """What the file of that artifact holds, to be tampered with."""
-    artifact.save(tmp_path / "original.json")
-    content: dict[str, Any] = json.loads((tmp_path / "original.json").read_bytes())["content"]
-    return content
+    return content_of(artifact)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -61,3 +62,19 @@ def load_bytes(data: bytes) -> CalibrationArtifact:
 def load_content(content: dict[str, Any], **envelope: Any) -> CalibrationArtifact:
     """Return what `CalibrationArtifact.load` makes of content under a digest that fits it."""
     return load_bytes(seal(content, **envelope))
+
+
+def content_of(artifact: CalibrationArtifact) -> dict[str, Any]:
+    """Return what the file of an artifact holds, to be tampered with."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "saved.json")
+        artifact.save(path)
+        content: dict[str, Any] = json.loads(path.read_bytes())["content"]
+        return content
+
+
+def value_at(content: Any, path: Sequence[str | int]) -> Any:
+    """Return what keys and positions lead to."""
+    for step in path:
+        content = content[step]
+    return content

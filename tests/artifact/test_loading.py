@@ -16,7 +16,7 @@ from langchain_cfc import calibrate
 from langchain_cfc.artifact import CalibrationArtifact, PackedArray
 from langchain_cfc.errors import ArtifactDigestError, ArtifactError, ArtifactFormatError
 from langchain_cfc.records import Provenance
-from tests.artifact.files import load_bytes, load_content, make_records, seal
+from tests.artifact.files import content_of, load_bytes, load_content, make_records, seal, value_at
 
 Load = Callable[[bytes], CalibrationArtifact]
 
@@ -108,31 +108,33 @@ def test_json_that_is_no_artifact_is_refused(data: bytes) -> None:
         load_bytes(data)
 
 
-def test_another_format_is_refused(content: dict[str, Any]) -> None:
-    with pytest.raises(ArtifactFormatError, match="not a calibration artifact"):
-        load_content(content, format="langchain-cfc/records")
+VERSION = "version {}; this library reads version 2"
+DIGEST = "does not match its digest"
 
 
-@pytest.mark.parametrize("version", [1, 3, 0, "2", None])
-def test_another_version_is_refused_by_its_number(version: object, content: dict[str, Any]) -> None:
-    with pytest.raises(ArtifactFormatError, match=f"version {version!r}; this library reads version 2"):
-        load_content(content, version=version)
-
-
-def test_a_version_that_only_equals_the_number_is_refused(content: dict[str, Any]) -> None:
-    with pytest.raises(ArtifactDigestError):
-        load_content(content, version=2.0)
-
-
-@pytest.mark.parametrize("digest", ["", "sha256:" + "0" * 64, None, []])
-def test_another_digest_is_refused(digest: object, content: dict[str, Any]) -> None:
-    with pytest.raises(ArtifactDigestError, match="does not match its digest"):
-        load_content(content, digest=digest)
-
-
-def test_an_extra_field_beside_the_content_is_refused_by_name(content: dict[str, Any]) -> None:
-    with pytest.raises(ArtifactFormatError, match="surprise"):
-        load_content(content, surprise=1)
+@pytest.mark.parametrize(
+    ("envelope", "error", "message"),
+    [
+        ({"format": "langchain-cfc/records"}, ArtifactFormatError, "not a calibration artifact"),
+        ({"version": 1}, ArtifactFormatError, VERSION.format("1")),
+        ({"version": 3}, ArtifactFormatError, VERSION.format("3")),
+        ({"version": 0}, ArtifactFormatError, VERSION.format("0")),
+        ({"version": "2"}, ArtifactFormatError, VERSION.format("'2'")),
+        ({"version": None}, ArtifactFormatError, VERSION.format("None")),
+        # It only equals the number.
+        ({"version": 2.0}, ArtifactDigestError, None),
+        ({"digest": ""}, ArtifactDigestError, DIGEST),
+        ({"digest": "sha256:" + "0" * 64}, ArtifactDigestError, DIGEST),
+        ({"digest": None}, ArtifactDigestError, DIGEST),
+        ({"digest": []}, ArtifactDigestError, DIGEST),
+        ({"surprise": 1}, ArtifactFormatError, "surprise"),
+    ],
+)
+def test_another_envelope_is_refused(
+    envelope: dict[str, Any], error: type[ArtifactError], message: str | None, content: dict[str, Any]
+) -> None:
+    with pytest.raises(error, match=message):
+        load_content(content, **envelope)
 
 
 # From here on the digest fits: somebody has sealed a file that `save` did not write.
@@ -149,29 +151,20 @@ def objects(
             yield from objects(item, (*path, step))
 
 
-def at(content: dict[str, Any], path: tuple[str | int, ...]) -> Any:
-    found: Any = content
-    for step in path:
-        found = found[step]
-    return found
-
-
 @pytest.fixture
-def complete(tmp_path: Path) -> dict[str, Any]:
+def complete() -> dict[str, Any]:
     """Content in which nothing optional is missing."""
     provenance = Provenance(
         n=4, generator={"id": "g"}, verifier={"id": "v"}, labeler={"id": "l"}, answer={"id": "a"}
     )
-    path = tmp_path / "complete.json"
-    calibrate(
+    artifact = calibrate(
         make_records(0, 60),
         alpha=["0.2", "0.3"],
         features="bins(mean_score, 2) + group(topic)",
         test_fraction=0.1,
         provenance=provenance,
-    ).save(path)
-    content: dict[str, Any] = json.loads(path.read_bytes())["content"]
-    return content
+    )
+    return content_of(artifact)
 
 
 def test_an_extra_field_anywhere_is_refused_by_name(complete: dict[str, Any]) -> None:
@@ -185,7 +178,7 @@ def test_an_extra_field_anywhere_is_refused_by_name(complete: dict[str, Any]) ->
         forged = json.loads(json.dumps(complete))
         array = next(iter(forged["arrays"]))
         is_state = path[:1] == ("levels",) and len(path) == 3
-        at(forged, path)["surprise"] = (
+        value_at(forged, path)["surprise"] = (
             array if is_state else forged["arrays"][array] if path == ("arrays",) else 1
         )
         with pytest.raises(ArtifactFormatError, match="surprise"):
@@ -214,7 +207,7 @@ def test_a_missing_field_anywhere_is_refused(complete: dict[str, Any]) -> None:
     accepted = []
     for path, key in removals:
         forged = json.loads(json.dumps(complete))
-        del at(forged, path)[key]
+        del value_at(forged, path)[key]
         if not is_refused(seal(forged)):
             accepted.append((path, key))
     assert accepted == []
@@ -257,7 +250,7 @@ def test_a_missing_field_anywhere_is_refused(complete: dict[str, Any]) -> None:
 def test_an_impossible_value_is_refused_by_its_field(
     path: tuple[str | int, ...], value: object, message: str, *, complete: dict[str, Any]
 ) -> None:
-    at(complete, path[:-1])[path[-1]] = value
+    value_at(complete, path[:-1])[path[-1]] = value
     with pytest.raises(ArtifactFormatError, match=message):
         load_content(complete)
 
@@ -383,7 +376,7 @@ def test_an_array_that_is_missing_is_named(content: dict[str, Any]) -> None:
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999"])
 @pytest.mark.parametrize("field", ["cap", "attainable_coverage"])
 def test_numbers_that_are_none_are_refused(field: str, number: str, content: dict[str, Any]) -> None:
-    at(content, () if field == "cap" else ("calibration",))[field] = float(number)
+    value_at(content, () if field == "cap" else ("calibration",))[field] = float(number)
     data = seal(content)
     if number == "1e999":
         data = data.replace(b"Infinity", b"1e999")

@@ -74,6 +74,7 @@ def test_saving_a_loaded_artifact_gives_the_same_bytes(artifact: CalibrationArti
 def test_the_file_format_is_strict_json_with_a_digest(
     artifact: CalibrationArtifact, content: dict[str, Any], tmp_path: Path
 ) -> None:
+    artifact.save(tmp_path / "original.json")
     # The format, written a second time from its description, gives the very bytes.
     assert (tmp_path / "original.json").read_bytes() == seal(content)
     assert json.loads(seal(content))["digest"] == artifact.digest

@@ -62,9 +62,9 @@ def in_an_async_graph(model: Runnable[Any, Any]) -> list[str]:
     return [str(message.text) for message in asyncio.run(parts()) if message.content]
 
 
-def in_events(model: Runnable[Any, Any]) -> list[str]:
+def in_events(model: Runnable[Any, Any], given: Any = "where?") -> list[str]:
     async def events() -> list[Any]:
-        return [event async for event in model.astream_events("where?", version="v2")]
+        return [event async for event in model.astream_events(given, version="v2")]
 
     tokens = [event for event in asyncio.run(events()) if event["event"] == "on_chat_model_stream"]
     texts = [str(token["data"]["chunk"].text) for token in tokens]
@@ -72,12 +72,7 @@ def in_events(model: Runnable[Any, Any]) -> list[str]:
 
 
 def in_events_of_a_graph(model: Runnable[Any, Any]) -> list[str]:
-    async def events() -> list[Any]:
-        return [event async for event in graph_of(model).astream_events(ASKED, version="v2")]
-
-    tokens = [event for event in asyncio.run(events()) if event["event"] == "on_chat_model_stream"]
-    texts = [str(token["data"]["chunk"].text) for token in tokens]
-    return [text for text in texts if text]
+    return in_events(graph_of(model), ASKED)
 
 
 every_stream = pytest.mark.parametrize(

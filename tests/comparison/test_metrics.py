@@ -210,24 +210,20 @@ def test_strata_of_set_size() -> None:
     # Sets of 1, 2, 3-4, 5-8, 9-16, 17-32 and more; each size alone, with 20 prompts and with 19.
     n = 40
     draws = CandidateBatch(np.full((20, n), 0.5), None, None, ({},) * 20)
-    flagged = np.zeros(20, np.bool_)
+
+    def stratified(accepted: BoolArray, correct: BoolArray) -> FloatArray:
+        run = made_of(draws, accepted, np.zeros(20, np.bool_))
+        everything = groups_by(np.ones((20, 1)))
+        figures = compute_figures(Outcomes.from_outputs([run], correct), everything, None)
+        return figures["size_stratified_kept_promise"]
+
     for size in range(1, n + 1):
         accepted = np.tile(np.arange(n) < size, (20, 1))
         correct = np.zeros((20, n), np.bool_)
         correct[:15, 0] = True
-        found = compute_figures(
-            Outcomes.from_outputs([made_of(draws, accepted, flagged)], correct),
-            groups_by(np.ones((20, 1))),
-            None,
-        )
-        same(found["size_stratified_kept_promise"], [0.75])
+        same(stratified(accepted, correct), [0.75])
         accepted[0] = False
-        found = compute_figures(
-            Outcomes.from_outputs([made_of(draws, accepted, flagged)], correct),
-            groups_by(np.ones((20, 1))),
-            None,
-        )
-        same(found["size_stratified_kept_promise"], [NAN])
+        same(stratified(accepted, correct), [NAN])
     # Neighbours on both sides of an edge: 10 prompts each make a stratum if they belong together.
     for below, together in (
         (1, False),
@@ -243,12 +239,7 @@ def test_strata_of_set_size() -> None:
     ):
         accepted = np.arange(n) < np.repeat([below, below + 1], 10)[:, np.newaxis]
         correct = np.ones((20, n), np.bool_)
-        found = compute_figures(
-            Outcomes.from_outputs([made_of(draws, accepted, flagged)], correct),
-            groups_by(np.ones((20, 1))),
-            None,
-        )
-        same(found["size_stratified_kept_promise"], [1.0 if together else NAN])
+        same(stratified(accepted, correct), [1.0 if together else NAN])
 
 
 def test_a_rule_that_covers_by_huge_sets_is_seen_by_strata() -> None:

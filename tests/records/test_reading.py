@@ -200,18 +200,17 @@ def test_a_byte_order_mark_further_down_is_no_json(path: Path) -> None:
     assert (first_problem(path).line, "not JSON" in first_problem(path).problem) == (2, True)
 
 
-def test_records_differ_in_number_of_candidates(path: Path) -> None:
-    error = first_problem(write_lines(path, fields("q1"), fields("q2", n=3)))
+@pytest.mark.parametrize(
+    ("lines", "where"),
+    [((fields("q1"), fields("q2", n=3)), "{path}, line 1"), ((HEADER, fields(n=3)), "the provenance")],
+)
+def test_the_first_record_or_the_provenance_sets_the_number_of_candidates(
+    path: Path, lines: tuple[object, ...], where: str
+) -> None:
+    error = first_problem(write_lines(path, *lines))
     assert (error.line, error.field) == (2, "candidates")
     assert "found 3; expected 2" in error.problem
-    assert f"{path}, line 1" in error.problem
-
-
-def test_the_provenance_sets_the_number_of_candidates(path: Path) -> None:
-    error = first_problem(write_lines(path, HEADER, fields(n=3)))
-    assert (error.line, error.field) == (2, "candidates")
-    assert "found 3; expected 2" in error.problem
-    assert "the provenance" in error.problem
+    assert where.format(path=path) in error.problem
 
 
 def test_ids_are_used_once(path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Copies that do not stream: no candidate is seen before it is accepted, and the user's models stay as they are."""
+"""Copies that do not stream: no candidate is seen before it is accepted; models of users stay as they are."""
 
 from __future__ import annotations
 
