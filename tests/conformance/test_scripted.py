@@ -13,6 +13,10 @@ from .providers import InMemory, OverHTTP
 from .subject import Artifacts, Subject
 
 both_strategies = pytest.mark.parametrize("sampling", ["requests", "single_request"])
+# In memory the quick tests have both.
+both_strategies_if_long = pytest.mark.parametrize(
+    "sampling", ["requests", pytest.param("single_request", marks=pytest.mark.long)]
+)
 
 
 @both_strategies
@@ -24,7 +28,7 @@ class TestInMemory(ScriptedBehaviours):
         return Subject(InMemory(), sampling, artifacts)
 
 
-@both_strategies
+@both_strategies_if_long
 class TestOverHTTP(HTTPBehaviours):
     """`ChatOpenAI` before a real server."""
 

@@ -12,7 +12,7 @@ from langchain_cfc._internal.arrays import FloatArray
 from langchain_cfc.thresholds import ConditionalThreshold, Thresholds, compute_tau
 from langchain_cfc.thresholds._rows import Columns, Rows
 from langchain_cfc.thresholds._simplex import QuantileSimplex, Unbounded
-from tests.lengths import LONG
+from tests.lengths import LONG, repetitions
 
 from .cases import ALPHAS, KINDS, Case, cases
 from .oracles import (
@@ -186,7 +186,7 @@ def test_a_prompt_like_one_the_fit_goes_through_gets_its_score_within_the_error_
         off = np.abs(found.values - (case.scores - 0.5))
         seen += int((off <= found.errors).sum())
         assert ((off <= found.errors) | (off > 1e-9)).all()
-    assert seen > 100
+    assert seen > repetitions(100, share=0.2)
 
 
 def test_agrees_with_the_dual_linear_programme_on_thousands_of_points() -> None:
@@ -265,7 +265,7 @@ def test_a_threshold_that_is_exactly_the_cap_is_infinite_whatever_the_rounding()
         unclipped = ConditionalThreshold(case.alpha, cap=10.0).fit(case.features, case.scores)
         below += int(np.sum(unclipped.thresholds(case.queries) < case.cap))
     # Without the error bound this many would have been certified: the test is not an empty one.
-    assert below >= 10
+    assert below >= repetitions(10, share=0.4)
 
 
 def mixed(m: FloatArray) -> FloatArray:
