@@ -245,7 +245,7 @@ def test_the_correctness_prompt_labels_with_the_reference(
 
 def test_a_prompt_that_shows_a_reference_is_no_verifier(model: ChatOpenAI) -> None:
     with pytest.raises(
-        InputError, match=r"shows reference_outputs, which nobody gives it: there is no reference"
+        InputError, match=r"shows reference_outputs, which has no value: there is no reference"
     ):
         judge_verifier(model, "CORRECTNESS_PROMPT")
     # A draft that stands in the prompt is something else.
@@ -333,7 +333,7 @@ def test_arguments_that_cannot_be_had_are_typed_errors(ask: Ask, model: ChatOpen
 REFUSED: list[tuple[Any, dict[str, Any], str]] = [
     ("NO_SUCH_PROMPT", {}, "openevals has no prompt 'NO_SUCH_PROMPT', only .*CORRECTNESS_PROMPT"),
     ("Is it right?", {}, "shows nothing, and not the candidate"),
-    ("Is {outputs} in {context}?", {}, "shows context, which nobody gives it"),
+    ("Is {outputs} in {context}?", {}, "shows context, which has no value"),
     ("Is {outputs} right? {", {}, "cannot be filled in"),
     (3, {}, "the judge's prompt is a int"),
     (PROMPT, {"arguments": {"outputs": "x"}}, "must name keywords other than the candidate's"),

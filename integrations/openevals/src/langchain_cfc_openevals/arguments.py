@@ -14,8 +14,8 @@ from langchain_cfc.extend import Target, without_streaming_and_cache
 Arguments: TypeAlias = Mapping[str, str] | Target
 
 
-def callable_of(given: Arguments | None, candidate: str) -> Any:
-    """What makes the keywords of a prompt.
+def to_callable(given: Arguments | None, candidate: str) -> Any:
+    """Return the function that makes the keywords of a prompt.
 
     Args:
         given: A function or Runnable on the prompt that returns a mapping; or by keyword the field of a
@@ -43,8 +43,8 @@ def callable_of(given: Arguments | None, candidate: str) -> Any:
     raise InputError(msg)
 
 
-def said(given: Arguments | None) -> str:
-    """The arguments as one plain value, for a fingerprint."""
+def describe_arguments(given: Arguments | None) -> str:
+    """Describe the arguments as one plain value, for a fingerprint."""
     if isinstance(given, Mapping):
         return ", ".join(f"{name}: {field}" for name, field in sorted(given.items()))
     return "none" if given is None else "own"

@@ -1,4 +1,4 @@
-"""An evaluator of openevals as data: what is called, with which keywords, and who it says it is."""
+"""An evaluator of openevals as data: what is called, with which keywords, and its fingerprint."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ Pairs: TypeAlias = Callable[[str, Any], Sequence[tuple[Any, Any]]]
 INPUTS, OUTPUTS, REFERENCE = "inputs", "outputs", "reference_outputs"
 
 
-def as_they_are(text: str, reference: Any) -> list[tuple[Any, Any]]:
-    """One comparison, of the text with the whole reference."""
+def compare_whole(text: str, reference: Any) -> list[tuple[Any, Any]]:
+    """Return one comparison, of the text with the whole reference."""
     return [(text, reference)]
 
 
-def pair(ends: Sequence[float] | None) -> tuple[float, float] | None:
-    """The ends of a range, for files hold lists.
+def to_range(ends: Sequence[float] | None) -> tuple[float, float] | None:
+    """Return the ends of a range as a pair; files hold lists.
 
     Raises:
         InputError: If there are not two.
@@ -42,20 +42,20 @@ def pair(ends: Sequence[float] | None) -> tuple[float, float] | None:
 
 @dataclass(frozen=True)
 class Evaluator:
-    """What is known of an evaluator.
+    """An evaluator with its fingerprint, its scale and its keywords.
 
     Attributes:
         function: What is called with keywords; None where there is only an async one.
         afunction: The same, async; None where there is none, and the other is called in a thread.
-        fingerprint: What it says of itself, see `langchain_cfc.fingerprints`.
+        fingerprint: Its fingerprint, see `langchain_cfc.fingerprints`.
         arguments: Prompt to further keywords, a function or Runnable; None without any.
-        candidate: The keyword by which it is told the candidate's text.
-        pairs: Text and reference to what is compared with what: of several pairs the best result counts,
-            and without a pair the candidate is wrong.
-        checked: Looks at a result, and raises a `VerifierError` where it breaks the evaluator's own rules.
+        candidate: The keyword that takes the candidate's text.
+        pairs: Turns text and reference into pairs to compare: of several pairs the best result counts, and
+            without a pair the candidate is wrong.
+        check: Raises a `VerifierError` for a result that breaks the evaluator's own rules.
         ends: The smallest and the largest score that it gives.
         graded: Whether it may give scores between the ends.
-        takes_inputs: Whether it may be told the prompt.
+        takes_inputs: Whether it accepts the prompt.
     """
 
     function: Function | None
@@ -63,14 +63,16 @@ class Evaluator:
     fingerprint: Mapping[str, Any]
     arguments: Any = None
     candidate: str = OUTPUTS
-    pairs: Pairs = as_they_are
-    checked: Callable[[Any], None] | None = None
+    pairs: Pairs = compare_whole
+    check: Callable[[Any], None] | None = None
     ends: tuple[float, float] = (0.0, 1.0)
     graded: bool = True
     takes_inputs: bool = True
 
-    def further(self, prompt: Any, config: RunnableConfig, failure: type[CFCError]) -> Steps[dict[str, Any]]:
-        """Further keywords for a prompt.
+    def make_keywords(
+        self, prompt: Any, config: RunnableConfig, failure: type[CFCError]
+    ) -> Steps[dict[str, Any]]:
+        """Make the further keywords for a prompt.
 
         Args:
             prompt: What candidates were drawn for.
@@ -94,17 +96,13 @@ class Evaluator:
             raise failure(msg)
         return dict(found)
 
-    def told(self, further: Mapping[str, Any]) -> Told:
-        """The evaluator, with the further keywords of one prompt."""
-        return Told(self, further)
 
-
-class Told(Runnable[Mapping[str, Any], Any]):
+class PromptEvaluator(Runnable[Mapping[str, Any], Any]):
     """An evaluator that is invoked with `prompt`, `candidate` and, offline, `reference`.
 
     Args:
-        evaluator: What is asked.
-        further: Keywords that it is told as well.
+        evaluator: The evaluator that is called.
+        further: Keywords that it gets as well.
     """
 
     def __init__(self, evaluator: Evaluator, further: Mapping[str, Any]) -> None:
@@ -114,7 +112,7 @@ class Told(Runnable[Mapping[str, Any], Any]):
         self._further = further
 
     def invoke(self, input: Mapping[str, Any], config: RunnableConfig | None = None, **kwargs: Any) -> Any:  # noqa: A002 - LangChain's name
-        """Its result about one candidate; models that it calls inherit the config."""
+        """Return its result about one candidate; models that it calls inherit the config."""
         return self._call_with_config(self._results, input, config, **kwargs)
 
     async def ainvoke(
@@ -123,7 +121,7 @@ class Told(Runnable[Mapping[str, Any], Any]):
         config: RunnableConfig | None = None,
         **kwargs: Any,
     ) -> Any:
-        """The same, asynchronously."""
+        """Return its result about one candidate, asynchronously."""
         return await self._acall_with_config(self._aresults, input, config, **kwargs)
 
     def _results(self, given: Mapping[str, Any]) -> Any:
@@ -146,25 +144,25 @@ class Told(Runnable[Mapping[str, Any], Any]):
         reference = {REFERENCE: given["reference"]} if "reference" in given else {}
         offered = {INPUTS: to_evaluator_inputs(given["prompt"]), **reference, **self._further}
         pairs = self._evaluator.pairs(given["candidate"], offered.get(REFERENCE))
-        told = [
-            # Who wants a reference when serving fails, rather than being told None.
+        keywords = [
+            # An evaluator that requires a reference fails when serving, rather than getting None.
             {**offered, **({REFERENCE: one} if REFERENCE in offered else {}), self._evaluator.candidate: text}
             for text, one in pairs
         ]
-        unwanted = _unwanted(function) | (frozenset() if self._evaluator.takes_inputs else {INPUTS})
-        return [{name: one[name] for name in one if name not in unwanted} for one in told]
+        unknown = _find_unaccepted(function) | (frozenset() if self._evaluator.takes_inputs else {INPUTS})
+        return [{name: one[name] for name in one if name not in unknown} for one in keywords]
 
     def _best(self, results: Sequence[Any]) -> Any:
-        if self._evaluator.checked is not None:
+        if self._evaluator.check is not None:
             for result in results:
-                self._evaluator.checked(result)
+                self._evaluator.check(result)
         if len(results) == 1:
             return results[0]
         return max((result["score"] for result in results), default=False)
 
 
-def _unwanted(function: Callable[..., Any]) -> frozenset[str]:
-    """What is offered, and a function does not take."""
+def _find_unaccepted(function: Callable[..., Any]) -> frozenset[str]:
+    """Return the offered keywords that a function does not accept."""
     parameters = inspect.signature(function).parameters
     if any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters.values()):
         return frozenset()

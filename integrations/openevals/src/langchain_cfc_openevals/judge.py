@@ -30,8 +30,8 @@ from langchain_cfc.extend import (
     to_python_scalar,
     without_streaming_and_cache,
 )
-from langchain_cfc_openevals.arguments import Arguments, callable_of, said
-from langchain_cfc_openevals.evaluator import INPUTS, OUTPUTS, REFERENCE, Evaluator, as_they_are
+from langchain_cfc_openevals.arguments import Arguments, describe_arguments, to_callable
+from langchain_cfc_openevals.evaluator import INPUTS, OUTPUTS, REFERENCE, Evaluator, compare_whole
 
 
 class JudgeSettings(TypedDict, total=False):
@@ -41,7 +41,7 @@ class JudgeSettings(TypedDict, total=False):
         system: A system message in front.
         continuous: Whether it gives a number from 0 to 1 instead of True or False.
         choices: The numbers that it chooses from instead, at least two.
-        use_reasoning: Whether it gives reasons before its score; True unless said.
+        use_reasoning: Whether it gives reasons before its score; True by default.
         few_shot_examples: Judgements to go by, appended to the prompt.
         output_schema: JSON schema or pydantic class of what it returns instead of one score; `key` says
             which field to read.
@@ -57,7 +57,7 @@ class JudgeSettings(TypedDict, total=False):
     structured_output_kwargs: dict[str, Any]
 
 
-def judge(
+def make_judge(
     model: BaseChatModel | str,
     prompt: str | BasePromptTemplate[Any],
     settings: JudgeSettings,
@@ -66,48 +66,50 @@ def judge(
     arguments: Arguments | None = None,
     candidate: str = OUTPUTS,
 ) -> Evaluator:
-    """A judge as an evaluator.
+    """Make an evaluator of a judge: a chat model and its prompt.
 
     Args:
         model: A chat model, or the name of one, such as `openai:gpt-4o`.
         prompt: Text with `{inputs}`, `{outputs}` and the like in it, or the name of such a text in
             `openevals.prompts`, or a template of LangChain.
         settings: How it is asked.
-        offline: Whether it is told the reference, which nobody has when serving.
-        arguments: Where other keywords of the prompt come from, see `callable_of`.
+        offline: Whether it gets the reference, which does not exist when serving.
+        arguments: Where other keywords of the prompt come from, see `to_callable`.
         candidate: The keyword by which the prompt shows the candidate.
 
     Raises:
-        InputError: If the model is no chat model, the prompt does not show the candidate or shows what
-            nobody gives it, or the settings contradict each other.
+        InputError: If the model is no chat model, the prompt does not show the candidate or shows a
+            keyword without a value, or the settings contradict each other.
     """
-    _check(settings)
-    asked, structured = _model(model), _is_structured(prompt, settings)
-    worded = _worded(prompt)
-    _check_keywords(worded, arguments, candidate, offline=offline)
-    told: dict[str, Any] = {
+    _check_settings(settings)
+    chat_model, structured = _resolve_chat_model(model), _is_structured(prompt, settings)
+    resolved = _resolve_prompt(prompt)
+    _check_keywords(resolved, arguments, candidate, offline=offline)
+    options: dict[str, Any] = {
         **settings,
-        "prompt": worded,
-        "judge": without_streaming_and_cache(asked, fresh=False),
+        "prompt": resolved,
+        "judge": without_streaming_and_cache(chat_model, fresh=False),
     }
-    scale = None if structured else _scale(settings)
+    scale = None if structured else _list_scores(settings)
     further = {} if arguments is None or isinstance(arguments, Mapping) else {"arguments": arguments}
     return Evaluator(
-        create_llm_as_judge(**told),
-        create_async_llm_as_judge(**told),
+        create_llm_as_judge(**options),
+        create_async_llm_as_judge(**options),
         combined_fingerprint(
-            "openevals-judge", _said(worded, settings, arguments, candidate), {"model": asked, **further}
+            "openevals-judge",
+            _state_settings(resolved, settings, arguments, candidate),
+            {"model": chat_model, **further},
         ),
-        callable_of(arguments, candidate),
+        to_callable(arguments, candidate),
         candidate,
-        pairs=_referred if REFERENCE in _keywords_of(worded) else as_they_are,
-        checked=None if structured else partial(_check_score, settings),
+        pairs=_compare_reference if REFERENCE in _find_keywords(resolved) else compare_whole,
+        check=None if structured else partial(_check_score, settings),
         ends=(0.0, 1.0) if scale is None else (min(scale), max(scale)),
         graded=bool(settings.get("continuous")) or len(scale or ()) > 2,  # noqa: PLR2004 - the two ends
     )
 
 
-def _model(given: BaseChatModel | str) -> BaseChatModel:
+def _resolve_chat_model(given: BaseChatModel | str) -> BaseChatModel:
     model = resolve_generator(given)
     if isinstance(model, BaseChatModel):
         return model
@@ -118,8 +120,8 @@ def _model(given: BaseChatModel | str) -> BaseChatModel:
     raise InputError(msg)
 
 
-def _worded(prompt: str | BasePromptTemplate[Any]) -> str | BasePromptTemplate[Any]:
-    """The text of a prompt, also of one that is given by its name; a template as it is."""
+def _resolve_prompt(prompt: str | BasePromptTemplate[Any]) -> str | BasePromptTemplate[Any]:
+    """Return the text of a prompt, also of one given by its name; a template stays as it is."""
     if isinstance(prompt, BasePromptTemplate):
         return prompt
     if not isinstance(prompt, str):
@@ -138,20 +140,20 @@ def _is_structured(prompt: Any, settings: JudgeSettings) -> bool:
     return settings.get("output_schema") is not None or isinstance(prompt, StructuredPrompt)
 
 
-def _keywords_of(worded: str | BasePromptTemplate[Any]) -> set[str]:
-    """What a prompt shows."""
-    if isinstance(worded, BasePromptTemplate):
-        return set(worded.input_variables)
+def _find_keywords(resolved: str | BasePromptTemplate[Any]) -> set[str]:
+    """Return the keywords that a prompt shows."""
+    if isinstance(resolved, BasePromptTemplate):
+        return set(resolved.input_variables)
     try:
-        fields = [field for _, field, _, _ in string.Formatter().parse(worded) if field is not None]
+        fields = [field for _, field, _, _ in string.Formatter().parse(resolved) if field is not None]
     except ValueError as error:
         msg = f"the judge's prompt cannot be filled in ({error}): double its braces where they are meant"
         raise InputError(msg) from error
     return {field.partition(".")[0].partition("[")[0] for field in fields}
 
 
-def _check_keywords(worded: Any, arguments: Arguments | None, candidate: str, *, offline: bool) -> None:
-    shown = _keywords_of(worded)
+def _check_keywords(resolved: Any, arguments: Arguments | None, candidate: str, *, offline: bool) -> None:
+    shown = _find_keywords(resolved)
     if candidate not in shown:
         listed = ", ".join(f"{{{one}}}" for one in sorted(shown)) or "nothing"
         msg = (
@@ -160,7 +162,7 @@ def _check_keywords(worded: Any, arguments: Arguments | None, candidate: str, *,
         )
         raise InputError(msg)
     if arguments is not None and not isinstance(arguments, Mapping):
-        # What a function returns is only known once it is asked.
+        # What a function returns is only builtin once it is asked.
         return
     given = {INPUTS, candidate, *(arguments or ()), *([REFERENCE] if offline else ())}
     missing = sorted(shown - given)
@@ -168,13 +170,13 @@ def _check_keywords(worded: Any, arguments: Arguments | None, candidate: str, *,
         return
     why = "" if offline or REFERENCE not in missing else ": there is no reference when serving"
     msg = (
-        f"the judge's prompt shows {', '.join(missing)}, which nobody gives it{why}. Take another prompt, or "
+        f"the judge's prompt shows {', '.join(missing)}, which has no value{why}. Take another prompt, or "
         "say with arguments= where it comes from"
     )
     raise InputError(msg)
 
 
-def _check(settings: JudgeSettings) -> None:
+def _check_settings(settings: JudgeSettings) -> None:
     unknown = sorted(set(settings) - set(JudgeSettings.__annotations__))
     if unknown:
         msg = (
@@ -195,7 +197,7 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def _scale(settings: JudgeSettings) -> list[float]:
+def _list_scores(settings: JudgeSettings) -> list[float]:
     choices: Iterable[float] = settings.get("choices") or (0.0, 1.0)
     return sorted(set(map(float, choices)))
 
@@ -215,22 +217,22 @@ def _check_score(settings: JudgeSettings, result: Any) -> None:
         raise VerifierError(msg)
 
 
-def _referred(text: str, reference: Any) -> list[tuple[Any, Any]]:
+def _compare_reference(text: str, reference: Any) -> list[tuple[Any, Any]]:
     if reference is None:
         msg = "the judge's prompt shows a reference, and there is none"
         raise VerifierError(msg)
     return [(text, reference)]
 
 
-def _said(
-    worded: str | BasePromptTemplate[Any],
+def _state_settings(
+    resolved: str | BasePromptTemplate[Any],
     settings: JudgeSettings,
     arguments: Arguments | None,
     candidate: str,
 ) -> dict[str, Any]:
-    """Whatever changes a judgement beside the model."""
-    words = worded if isinstance(worded, str) else dumps(worded)
-    if '"not_implemented"' in words and not isinstance(worded, str):
+    """State everything that changes a judgement besides the model."""
+    words = resolved if isinstance(resolved, str) else dumps(resolved)
+    if '"not_implemented"' in words and not isinstance(resolved, str):
         msg = "the judge's template holds what is no plain data, so that it could not be recognised"
         raise InputError(msg)
     digests: dict[str, Callable[[Any], str]] = {
@@ -244,18 +246,18 @@ def _said(
     given: Mapping[str, Any] = settings
     further = {name: digest(given[name]) for name, digest in digests.items() if given.get(name)}
     return {
-        # How openevals words a scale and appends examples is its version's business.
+        # How openevals words a scale and appends examples depends on its version.
         "openevals": version("openevals"),
         "prompt": _sha256(words),
         "candidate": candidate,
-        "arguments": said(arguments),
-        "scale": _scale_said(settings, structured=_is_structured(worded, settings)),
+        "arguments": describe_arguments(arguments),
+        "scale": _describe_scale(settings, structured=_is_structured(resolved, settings)),
         "reasoning": settings.get("use_reasoning", True),
         **further,
     }
 
 
-def _scale_said(settings: JudgeSettings, *, structured: bool) -> str:
+def _describe_scale(settings: JudgeSettings, *, structured: bool) -> str:
     if structured:
         return "schema"
     if settings.get("choices"):

@@ -14,14 +14,14 @@ from langchain_cfc.errors import InputError, LabelerError
 from langchain_cfc.extend import Steps
 from langchain_cfc.labelers import BaseLabeler, JudgeLabels, LabelerInput
 from langchain_cfc_openevals.arguments import Arguments
-from langchain_cfc_openevals.evaluator import OUTPUTS, Evaluator, pair
-from langchain_cfc_openevals.judge import JudgeSettings, judge
-from langchain_cfc_openevals.known import evaluator_of
+from langchain_cfc_openevals.builtin import resolve_evaluator
+from langchain_cfc_openevals.evaluator import OUTPUTS, Evaluator, PromptEvaluator, to_range
+from langchain_cfc_openevals.judge import JudgeSettings, make_judge
 from langchain_cfc_openevals.verifier import Prompt
 
 
 class EvaluatorLabeler(BaseLabeler):
-    """Asks an evaluator about each distinct text, and calls correct what its rule says.
+    """Asks an evaluator about each distinct text, and applies a rule to its score.
 
     What cannot be decided is a `LabelerError`: a result without a score, one that is not of its scale, one
     between True and False without a limit. Made by `labeler` and `judge_labeler`.
@@ -42,17 +42,17 @@ class EvaluatorLabeler(BaseLabeler):
             msg = f"scores lie from {low:g} to {high:g}: say with at_least= or at_most= which mean correct"
             raise InputError(msg)
         self._reading = partial(JudgeLabels, at_least=at_least, at_most=at_most, key=key, range=(low, high))
-        # What cannot be read so is refused here, and not with the first prompt.
-        self.fingerprint = self._reading(evaluator.told({})).fingerprint
+        # Results that cannot be read this way are refused here, not with the first prompt.
+        self.fingerprint = self._reading(PromptEvaluator(evaluator, {})).fingerprint
 
     def __repr__(self) -> str:
-        """What is called correct."""
+        """State what counts as correct."""
         return f"EvaluatorLabeler(correct: {self.fingerprint['correct']})"
 
     def flow(self, given: LabelerInput, config: RunnableConfig) -> Steps[list[bool]]:
-        """One evaluation per distinct text; further arguments are made once."""
-        further = yield from self._evaluator.further(given["prompt"], config, LabelerError)
-        return (yield from self._reading(self._evaluator.told(further)).flow(given, config))
+        """Evaluate each distinct text once; further arguments are made once."""
+        further = yield from self._evaluator.make_keywords(given["prompt"], config, LabelerError)
+        return (yield from self._reading(PromptEvaluator(self._evaluator, further)).flow(given, config))
 
 
 def judge_labeler(
@@ -87,8 +87,8 @@ def judge_labeler(
     Raises:
         InputError: If the model, the prompt, a limit or a setting cannot be used.
     """
-    asked = judge(model, prompt, settings, offline=True, arguments=arguments, candidate=candidate)
-    return EvaluatorLabeler(asked, key, at_least, at_most, pair(range))
+    evaluator = make_judge(model, prompt, settings, offline=True, arguments=arguments, candidate=candidate)
+    return EvaluatorLabeler(evaluator, key, at_least, at_most, to_range(range))
 
 
 def labeler(
@@ -119,5 +119,5 @@ def labeler(
     Raises:
         InputError: If there is no such evaluator, or it cannot be made or read so.
     """
-    made = evaluator_of(evaluator, settings, offline=True, arguments=arguments, given_id=id)
-    return EvaluatorLabeler(made, key, at_least, at_most, pair(range))
+    resolved = resolve_evaluator(evaluator, settings, offline=True, arguments=arguments, given_id=id)
+    return EvaluatorLabeler(resolved, key, at_least, at_most, to_range(range))

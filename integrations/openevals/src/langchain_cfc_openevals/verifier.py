@@ -15,9 +15,9 @@ from langchain_cfc.errors import VerifierError
 from langchain_cfc.extend import Steps
 from langchain_cfc.verifiers import BaseVerifier, VerifierInput, from_evaluator
 from langchain_cfc_openevals.arguments import Arguments
-from langchain_cfc_openevals.evaluator import OUTPUTS, Evaluator, pair
-from langchain_cfc_openevals.judge import JudgeSettings, judge
-from langchain_cfc_openevals.known import evaluator_of
+from langchain_cfc_openevals.builtin import resolve_evaluator
+from langchain_cfc_openevals.evaluator import OUTPUTS, Evaluator, PromptEvaluator, to_range
+from langchain_cfc_openevals.judge import JudgeSettings, make_judge
 
 Prompt: TypeAlias = str | BasePromptTemplate[Any]
 
@@ -40,13 +40,13 @@ class EvaluatorVerifier(BaseVerifier):
         self._reading = partial(
             from_evaluator, key=key, higher_is_better=higher_is_better, range=ends or evaluator.ends
         )
-        # What cannot be read so is refused here, and not with the first prompt.
-        self.fingerprint = self._reading(evaluator.told({})).fingerprint
+        # Results that cannot be read this way are refused here, not with the first prompt.
+        self.fingerprint = self._reading(PromptEvaluator(evaluator, {})).fingerprint
 
     def flow(self, given: VerifierInput, config: RunnableConfig) -> Steps[list[float]]:
-        """One evaluation per distinct text; further arguments are made once."""
-        further = yield from self._evaluator.further(given["prompt"], config, VerifierError)
-        return (yield from self._reading(self._evaluator.told(further)).flow(given, config))
+        """Evaluate each distinct text once; further arguments are made once."""
+        further = yield from self._evaluator.make_keywords(given["prompt"], config, VerifierError)
+        return (yield from self._reading(PromptEvaluator(self._evaluator, further)).flow(given, config))
 
 
 def judge_verifier(
@@ -62,8 +62,9 @@ def judge_verifier(
 ) -> EvaluatorVerifier:
     """A prompt of openevals and a chat model as a verifier, 1 - what the model says.
 
-    The model is called without streaming, so that nobody sees it quote what is rejected. A reply that is not
-    of the scale it was asked for is an error. Judge labels with another model: `collect` warns of the same.
+    The model is called without streaming, so that the user never sees it quote rejected candidates. A reply
+    that is not of the scale it was asked for is an error. Judge labels with another model: `collect` warns
+    of the same.
 
     Args:
         model: A chat model, or the name of one, such as `openai:gpt-4o`.
@@ -82,8 +83,8 @@ def judge_verifier(
     Raises:
         InputError: If the model, the prompt or a setting cannot be used.
     """
-    asked = judge(model, prompt, settings, offline=False, arguments=arguments, candidate=candidate)
-    return EvaluatorVerifier(asked, key, higher_is_better, pair(range))
+    evaluator = make_judge(model, prompt, settings, offline=False, arguments=arguments, candidate=candidate)
+    return EvaluatorVerifier(evaluator, key, higher_is_better, to_range(range))
 
 
 def verifier(
@@ -111,5 +112,5 @@ def verifier(
     Raises:
         InputError: If there is no such evaluator, it cannot be made, or it needs a reference.
     """
-    made = evaluator_of(evaluator, settings, offline=False, arguments=arguments, given_id=id)
-    return EvaluatorVerifier(made, key, higher_is_better, pair(range))
+    resolved = resolve_evaluator(evaluator, settings, offline=False, arguments=arguments, given_id=id)
+    return EvaluatorVerifier(resolved, key, higher_is_better, to_range(range))

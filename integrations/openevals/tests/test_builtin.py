@@ -260,7 +260,7 @@ def test_what_cannot_be_made_is_refused_at_once(evaluator: Any, settings: Any, m
     "name", ["exact_match", "levenshtein_distance", "embedding_similarity", "json_match"]
 )
 def test_what_compares_with_a_reference_is_no_verifier(name: str) -> None:
-    with pytest.raises(InputError, match="compares with a reference, which nobody has when serving"):
+    with pytest.raises(InputError, match="compares with a reference, and there is none when serving"):
         verifier(name)
 
 

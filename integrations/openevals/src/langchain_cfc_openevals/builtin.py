@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import version
+from types import SimpleNamespace
 from typing import Any
 
 from langchain_core.runnables.utils import is_async_callable
@@ -23,8 +24,8 @@ from langchain_cfc.extend import (
     list_text_aliases,
     reject_duplicate_keys,
 )
-from langchain_cfc_openevals.arguments import Arguments, callable_of, said
-from langchain_cfc_openevals.evaluator import OUTPUTS, REFERENCE, Evaluator, Pairs, as_they_are
+from langchain_cfc_openevals.arguments import Arguments, describe_arguments, to_callable
+from langchain_cfc_openevals.evaluator import OUTPUTS, REFERENCE, Evaluator, Pairs, compare_whole
 
 
 def _each_alias(text: str, reference: Any) -> list[tuple[Any, Any]]:
@@ -41,13 +42,13 @@ def _as_json(text: str, reference: Any) -> list[tuple[Any, Any]]:
         msg = f"the reference {reference!r:.80} is no JSON object with fields, nor a list of such objects"
         raise VerifierError(msg)
     try:
-        value = json.loads(text, object_pairs_hook=reject_duplicate_keys, parse_constant=_refused)
+        value = json.loads(text, object_pairs_hook=reject_duplicate_keys, parse_constant=_reject_constant)
     except (ValueError, RecursionError):
         return []
     return [(value, reference)] if isinstance(value, kind) and _is_of_objects(value) else []
 
 
-def _refused(constant: str) -> None:
+def _reject_constant(constant: str) -> None:
     msg = f"{constant} is no JSON"
     raise ValueError(msg)
 
@@ -57,8 +58,8 @@ def _is_of_objects(value: Any) -> bool:
 
 
 @dataclass(frozen=True)
-class _Known:
-    """Where an evaluator stands in openevals, and what is known of it.
+class _BuiltinEvaluator:
+    """Where an evaluator is found in openevals, and how it is called.
 
     Attributes:
         home: Its module.
@@ -66,11 +67,11 @@ class _Known:
         is_factory: Whether these make it.
         pairs: What it compares with what.
         compares: Whether it needs a reference.
-        settings: What it is made with unless told otherwise.
+        settings: Its default settings.
         closed: Settings that ask a model, whose faults would pass for right answers.
         ends: Its scores.
         graded: Whether scores lie between the ends.
-        takes_inputs: Whether it can be told the prompt.
+        takes_inputs: Whether it accepts the prompt.
         program: A program that it calls, and whose verdict is tried on a text that is wrong.
     """
 
@@ -91,14 +92,14 @@ class _Known:
         return [getattr(module, name) for name in self.names]
 
 
-_KNOWN = {
-    "exact_match": _Known(
+_BUILTINS = {
+    "exact_match": _BuiltinEvaluator(
         "openevals.exact", ("exact_match", "exact_match_async"), False, _each_alias, graded=False
     ),
-    "levenshtein_distance": _Known(
+    "levenshtein_distance": _BuiltinEvaluator(
         "openevals.string", ("levenshtein_distance", "levenshtein_distance_async"), False, _each_alias
     ),
-    "embedding_similarity": _Known(
+    "embedding_similarity": _BuiltinEvaluator(
         "openevals.string",
         ("create_embedding_similarity_evaluator", "create_async_embedding_similarity_evaluator"),
         True,
@@ -106,21 +107,21 @@ _KNOWN = {
         # A cosine; a dot product lies there as well for embeddings of length one, and is refused beyond.
         ends=(-1.0, 1.0),
     ),
-    "json_match": _Known(
+    "json_match": _BuiltinEvaluator(
         "openevals.json",
         ("create_json_match_evaluator", "create_async_json_match_evaluator"),
         True,
         _as_json,
         settings={"aggregator": "all"},
         closed=frozenset({"rubric", "judge", "model"}),
-        # Its own `inputs`, for traces, stand in the way of those that it is called with.
+        # Its own `inputs`, for traces, conflict with those that it is called with.
         takes_inputs=False,
     ),
-    "mypy": _Known(
+    "mypy": _BuiltinEvaluator(
         "openevals.code.mypy",
         ("create_mypy_evaluator", "create_async_mypy_evaluator"),
         True,
-        as_they_are,
+        compare_whole,
         compares=False,
         closed=frozenset({"client", "model"}),
         graded=False,
@@ -130,7 +131,7 @@ _KNOWN = {
 _WRONG = 'number: int = "text"\n'
 
 
-def evaluator_of(
+def resolve_evaluator(
     given: str | Callable[..., Any],
     settings: Mapping[str, Any] | None,
     *,
@@ -138,14 +139,14 @@ def evaluator_of(
     arguments: Arguments | None,
     given_id: str | None,
 ) -> Evaluator:
-    """An evaluator by its name, or a function of yours.
+    """Resolve an evaluator from its name or from a function of yours.
 
     Args:
         given: One of `exact_match`, `levenshtein_distance`, `embedding_similarity`, `json_match` and `mypy`;
             or a function, plain or async, that takes `outputs` by keyword.
         settings: What openevals makes it with.
-        offline: Whether there is a reference, which nobody has when serving.
-        arguments: Where further keywords come from, see `callable_of`.
+        offline: Whether there is a reference; there is none when serving.
+        arguments: Where further keywords come from, see `to_callable`.
         given_id: What a function of yours is called in the fingerprint.
 
     Raises:
@@ -153,50 +154,54 @@ def evaluator_of(
     """
     name = given if isinstance(given, str) else _name_of(given)
     if name is None:
-        return _own(given, settings, arguments, given_id)
-    known = _KNOWN.get(name)
-    if known is None:
-        msg = f"no evaluator is called {name!r}: give one of {', '.join(_KNOWN)}, or a function"
+        return _wrap_function(given, settings, arguments, given_id)
+    builtin = _BUILTINS.get(name)
+    if builtin is None:
+        msg = f"no evaluator is called {name!r}: give one of {', '.join(_BUILTINS)}, or a function"
         raise InputError(msg)
     if given_id is not None:
         msg = f"{name} says itself what it is; id= is for functions of yours"
         raise InputError(msg)
-    if known.compares and not offline and arguments is None:
+    if builtin.compares and not offline and arguments is None:
         msg = (
-            f"{name} compares with a reference, which nobody has when serving: use it as a labeler, or say "
+            f"{name} compares with a reference, and there is none when serving: use it as a labeler, or say "
             f"with arguments= where {REFERENCE} comes from"
         )
         raise InputError(msg)
-    return _made(name, known, settings, arguments)
+    return _make_builtin(name, builtin, settings, arguments)
 
 
 def _name_of(function: Any) -> str | None:
-    """The name of a function that openevals exports itself."""
+    """Return the name of a function that openevals exports itself."""
     return next(
-        (name for name, known in _KNOWN.items() if not known.is_factory and function in known.functions()),
+        (
+            name
+            for name, builtin in _BUILTINS.items()
+            if not builtin.is_factory and function in builtin.functions()
+        ),
         None,
     )
 
 
-def _made(
-    name: str, known: _Known, settings: Mapping[str, Any] | None, arguments: Arguments | None
+def _make_builtin(
+    name: str, builtin: _BuiltinEvaluator, settings: Mapping[str, Any] | None, arguments: Arguments | None
 ) -> Evaluator:
-    told = {**(known.settings or {}), **(settings or {})}
-    closed = sorted(known.closed & set(told))
-    if closed or (told and not known.is_factory):
-        refused = ", ".join(closed or told)
+    options = {**(builtin.settings or {}), **(settings or {})}
+    closed = sorted(builtin.closed & set(options))
+    if closed or (options and not builtin.is_factory):
+        refused = ", ".join(closed or options)
         why = "asks a model in a way whose faults count as right" if closed else "is none that it has"
         msg = f"{name}: the setting {refused} {why}"
         raise InputError(msg)
-    function, afunction = known.functions()
-    if known.is_factory:
-        function, afunction = _called(name, function, told), _called(name, afunction, told)
-    program = {} if known.program is None else {"program": _tried(known.program, function)}
+    function, afunction = builtin.functions()
+    if builtin.is_factory:
+        function, afunction = _call_factory(name, function, options), _call_factory(name, afunction, options)
+    program = {} if builtin.program is None else {"program": _check_program(builtin.program, function)}
     facts = {
         "openevals": version("openevals"),
         "evaluator": name,
-        "arguments": said(arguments),
-        "settings": _written(name, told),
+        "arguments": describe_arguments(arguments),
+        "settings": _serialize_settings(name, options),
         **program,
     }
     further = {} if arguments is None or isinstance(arguments, Mapping) else {"arguments": arguments}
@@ -204,15 +209,15 @@ def _made(
         function,
         afunction,
         combined_fingerprint("openevals", facts, further),
-        callable_of(arguments, OUTPUTS),
-        pairs=known.pairs,
-        ends=known.ends,
-        graded=known.graded and told.get("aggregator") != "all",
-        takes_inputs=known.takes_inputs,
+        to_callable(arguments, OUTPUTS),
+        pairs=builtin.pairs,
+        ends=builtin.ends,
+        graded=builtin.graded and options.get("aggregator") != "all",
+        takes_inputs=builtin.takes_inputs,
     )
 
 
-def _called(name: str, factory: Callable[..., Any], settings: Mapping[str, Any]) -> Any:
+def _call_factory(name: str, factory: Callable[..., Any], settings: Mapping[str, Any]) -> Any:
     try:
         return factory(**settings)
     except (TypeError, ValueError) as error:
@@ -220,7 +225,7 @@ def _called(name: str, factory: Callable[..., Any], settings: Mapping[str, Any])
         raise InputError(msg) from error
 
 
-def _written(name: str, settings: Mapping[str, Any]) -> str:
+def _serialize_settings(name: str, settings: Mapping[str, Any]) -> str:
     try:
         return json.dumps(dict(settings), sort_keys=True)
     except (TypeError, ValueError) as error:
@@ -228,10 +233,10 @@ def _written(name: str, settings: Mapping[str, Any]) -> str:
         raise InputError(msg) from error
 
 
-def _tried(program: str, function: Callable[..., Any]) -> str:
-    """The version of a program that finds what is wrong."""
+def _check_program(program: str, function: Callable[..., Any]) -> str:
+    """Return the version of a program, after checking that it finds a wrong type."""
     try:
-        told = subprocess.run(  # noqa: S603 - a name from the table above
+        program_version = subprocess.run(  # noqa: S603 - a name from the table above
             [program, "--version"], check=True, capture_output=True, text=True
         ).stdout.strip()
         found = function(outputs=_WRONG)["score"]
@@ -239,20 +244,19 @@ def _tried(program: str, function: Callable[..., Any]) -> str:
         msg = f"{program} cannot be run ({error}): install it in the environment whose programs are called"
         raise InputError(msg) from error
     if found is False:
-        return told
+        return program_version
     msg = f"{program} as it is called here finds no fault in {_WRONG!r}: look at its arguments"
     raise InputError(msg)
 
 
-def _own(
+def _wrap_function(
     given: Any, settings: Mapping[str, Any] | None, arguments: Arguments | None, given_id: str | None
 ) -> Evaluator:
     if not callable(given) or settings:
         msg = f"got {given!r:.80}; expected an evaluator's name, or a function made with its settings already"
         raise InputError(msg)
     is_async = is_async_callable(given)
-    known = compute_fingerprint(given, given_id)
-    named = _Named(known)
+    named = SimpleNamespace(fingerprint=compute_fingerprint(given, given_id))
     parts: dict[str, object] = {"function": named}
     if arguments is not None and not isinstance(arguments, Mapping):
         parts["arguments"] = arguments
@@ -260,15 +264,10 @@ def _own(
         None if is_async else given,
         given if is_async else None,
         combined_fingerprint(
-            "openevals", {"openevals": version("openevals"), "arguments": said(arguments)}, parts
+            "openevals",
+            {"openevals": version("openevals"), "arguments": describe_arguments(arguments)},
+            parts,
         ),
-        callable_of(arguments, OUTPUTS),
+        to_callable(arguments, OUTPUTS),
         graded=False,
     )
-
-
-@dataclass(frozen=True)
-class _Named:
-    """Something that is known by its fingerprint."""
-
-    fingerprint: Mapping[str, Any]
