@@ -8,12 +8,12 @@ from typing import Any
 
 from langchain_core.messages import AIMessage
 
-from langchain_cfc_server.encoding import encoded
+from langchain_cfc_server.encoding import encode_json
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What is said about one prompt.
+    """The response to one prompt, before it is written out.
 
     Attributes:
         id: Of the completion.
@@ -29,7 +29,7 @@ class Answer:
 
     @property
     def cfc(self) -> dict[str, Any]:
-        """The decision as plain data; of a fallback only that nothing is guaranteed."""
+        """The decision as plain data; for a fallback only that nothing is guaranteed."""
         found: dict[str, Any] = self.message.response_metadata["cfc"]
         return found
 
@@ -40,7 +40,7 @@ class Answer:
 
     @property
     def usage(self) -> dict[str, int] | None:
-        """Tokens of all draws together; None where no model says."""
+        """Tokens of all draws together; None where no model reports them."""
         used = self.cfc.get("usage")
         if not used:
             return None
@@ -53,7 +53,7 @@ class Answer:
 
     @property
     def headers(self) -> dict[str, str]:
-        """What clients see that do not read the body's extension; nothing for a fallback's answer."""
+        """Headers for clients that ignore the body's extension; none for a fallback's answer."""
         guarantee = self.cfc["guarantee"]
         if guarantee is None:
             return {}
@@ -63,29 +63,30 @@ class Answer:
             "x-cfc-artifact": guarantee["artifact_digest"],
         }
 
-    def completion(self) -> bytes:
-        """The whole completion."""
+    def to_completion(self) -> bytes:
+        """Return the whole completion as JSON."""
         choice = {
             "index": 0,
-            "message": {"role": "assistant", **self._said()},
+            "message": {"role": "assistant", **self._make_content()},
             "logprobs": None,
             "finish_reason": self._finish_reason,
         }
         used = self.usage
         counted = {} if used is None else {"usage": used}
-        return encoded({**self._head("chat.completion"), "choices": [choice], "cfc": self.cfc, **counted})
+        return encode_json({**self._head("chat.completion"), "choices": [choice], "cfc": self.cfc, **counted})
 
-    def events(self, *, with_usage: bool) -> bytes:
-        """The same as server-sent events: role, content, end with the decision, and usage if wanted."""
+    def to_events(self, *, with_usage: bool) -> bytes:
+        """Return server-sent events: role, content, end with the decision, and usage if wanted."""
         chunks = self._chunks(with_usage=with_usage)
-        return b"".join(b"data: %b\n\n" % encoded(chunk) for chunk in chunks) + b"data: [DONE]\n\n"
+        return b"".join(b"data: %b\n\n" % encode_json(chunk) for chunk in chunks) + b"data: [DONE]\n\n"
 
     def _chunks(self, *, with_usage: bool) -> Iterator[dict[str, Any]]:
         head = self._head("chat.completion.chunk")
-        said = self._said()
-        if "tool_calls" in said:
-            said["tool_calls"] = [{"index": index, **call} for index, call in enumerate(said["tool_calls"])]
-        for delta in ({"role": "assistant", "content": ""}, said):
+        content = self._make_content()
+        if "tool_calls" in content:
+            calls = enumerate(content["tool_calls"])
+            content["tool_calls"] = [{"index": index, **call} for index, call in calls]
+        for delta in ({"role": "assistant", "content": ""}, content):
             yield {**head, "choices": [_delta(delta)]}
         yield {**head, "choices": [_delta({}, self._finish_reason)], "cfc": self.cfc}
         if with_usage and self.usage is not None:
@@ -102,13 +103,13 @@ class Answer:
     def _calls(self) -> list[tuple[Any, Any, str]]:
         """Ids, names and arguments of the calls; those that are no JSON object as the model wrote them."""
         valid = [
-            (call["id"], call["name"], encoded(call["args"]).decode()) for call in self.message.tool_calls
+            (call["id"], call["name"], encode_json(call["args"]).decode()) for call in self.message.tool_calls
         ]
         return valid + [
             (call["id"], call["name"], call["args"] or "") for call in self.message.invalid_tool_calls
         ]
 
-    def _said(self) -> dict[str, Any]:
+    def _make_content(self) -> dict[str, Any]:
         text = str(self.message.text)
         if not self._calls:
             return {"content": text, "refusal": None}

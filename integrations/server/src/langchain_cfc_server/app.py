@@ -18,13 +18,13 @@ from starlette.responses import Response
 from langchain_cfc_server import openapi
 from langchain_cfc_server.authentication import OPEN_PATHS, Authentication
 from langchain_cfc_server.chain_thread import ChainThread
-from langchain_cfc_server.completions import Completions, known
-from langchain_cfc_server.encoding import encoded
-from langchain_cfc_server.errors import refused
+from langchain_cfc_server.completions import Completions, find_model
+from langchain_cfc_server.encoding import encode_json
+from langchain_cfc_server.errors import to_refused_error
 from langchain_cfc_server.limits import Limits
 from langchain_cfc_server.metrics import CONTENT_TYPE, Metrics
-from langchain_cfc_server.models import Served, served
-from langchain_cfc_server.observing import Observed
+from langchain_cfc_server.models import ServedModel, make_served_models
+from langchain_cfc_server.observing import RequestObserver
 from langchain_cfc_server.schema import ChatCompletion, Health, ModelEntry, ModelList
 from langchain_cfc_server.settings import Settings
 from langchain_cfc_server.traffic import Traffic
@@ -39,17 +39,17 @@ def create_app(models: Mapping[str, Runnable[Any, Any]], settings: Settings) -> 
 
     Args:
         models: Chains by the names that clients ask for: a `CFCRunnable`, what `or_else` makes of it, or
-            whatever else returns its results. They get lists of messages.
+            any chain that returns its results. They get lists of messages.
         settings: Tokens, limits and the like.
 
     Returns:
         The application, for `langchain_cfc_server.run` or any ASGI server of one process; its
-        `state.traffic` tells what is going on in it.
+        `state.traffic` counts its requests.
 
     Raises:
         InputError: If there are no models, or one of them has a name that cannot be used or is no chain.
     """
-    ready = served(models, settings.abstain_message)
+    ready = make_served_models(models, settings.abstain_message)
     traffic = Traffic(settings.concurrency, settings.connections)
     metrics = Metrics(traffic)
     chains = ChainThread()
@@ -73,29 +73,33 @@ def create_app(models: Mapping[str, Runnable[Any, Any]], settings: Settings) -> 
     app.state.traffic = traffic
 
     _add_paths(app, Completions(ready, settings, chains), ready, traffic, metrics)
-    openapi.complete(
+    openapi.complete_document(
         app,
         ready,
         authentication=settings.authentication,
         ignore_sampling=settings.sampling_parameters == "ignore",
     )
-    # The last one added is the first that a request meets.
+    # A request passes the last one added first.
     app.add_middleware(Limits, path=COMPLETIONS, settings=settings, traffic=traffic)
     if settings.authentication:
         app.add_middleware(Authentication, tokens=settings.tokens)
     app.add_middleware(
-        Observed,
+        RequestObserver,
         routes=[COMPLETIONS, "/v1/models", "/v1/models/", "/metrics", "/openapi.json", *OPEN_PATHS],
         traffic=traffic,
         metrics=metrics,
         log_content=settings.log_content,
     )
-    app.add_exception_handler(HTTPException, _typed)
+    app.add_exception_handler(HTTPException, _raise_refused)
     return app
 
 
 def _add_paths(
-    app: FastAPI, completions: Completions, models: Mapping[str, Served], traffic: Traffic, metrics: Metrics
+    app: FastAPI,
+    completions: Completions,
+    models: Mapping[str, ServedModel],
+    traffic: Traffic,
+    metrics: Metrics,
 ) -> None:
     created = int(time.time())
 
@@ -113,28 +117,38 @@ def _add_paths(
 
     async def list_models() -> Response:
         """All models that can be asked."""
-        return _json({"object": "list", "data": [one.described(created) for one in models.values()]})
+        return _json({"object": "list", "data": [one.describe(created) for one in models.values()]})
 
     async def one_model(model: str) -> Response:
         """One of them."""
-        return _json(known(models, model).described(created))
+        return _json(find_model(models, model).describe(created))
 
     async def complete(request: Request) -> Response:
         """Answer a conversation, or abstain."""
         return await completions.answer(request)
 
-    _path(app, "/health/live", live, openapi.told("Yes.", Health) | {503: {"model": Health}})
-    _path(app, "/health/ready", ready, openapi.told("Yes.", Health) | {503: {"model": Health}})
-    _path(app, "/metrics", figures, openapi.text("Figures.", "text/plain") | openapi.errors(401))
-    _path(app, "/v1/models", list_models, openapi.told("The models.", ModelList) | openapi.errors(401))
+    _path(app, "/health/live", live, openapi.describe_json("Yes.", Health) | {503: {"model": Health}})
+    _path(app, "/health/ready", ready, openapi.describe_json("Yes.", Health) | {503: {"model": Health}})
+    _path(
+        app,
+        "/metrics",
+        figures,
+        openapi.describe_text("Figures.", "text/plain") | openapi.describe_errors(401),
+    )
+    _path(
+        app,
+        "/v1/models",
+        list_models,
+        openapi.describe_json("The models.", ModelList) | openapi.describe_errors(401),
+    )
     _path(
         app,
         "/v1/models/{model:path}",
         one_model,
-        openapi.told("The model.", ModelEntry) | openapi.errors(401, 404),
+        openapi.describe_json("The model.", ModelEntry) | openapi.describe_errors(401, 404),
     )
-    answers = openapi.told("The decision, whole or as a stream of chunks.", ChatCompletion)
-    failures = openapi.errors(400, 401, 404, 408, 413, 415, 429, 500, 502, 503, 504)
+    answers = openapi.describe_json("The decision, whole or as a stream of chunks.", ChatCompletion)
+    failures = openapi.describe_errors(400, 401, 404, 408, 413, 415, 429, 500, 502, 503, 504)
     app.router.add_api_route(
         COMPLETIONS,
         complete,
@@ -150,7 +164,7 @@ class _Direct(APIRoute):
     """A path whose requests go straight to its endpoint, for FastAPI has nothing to fill in."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """The endpoint."""
+        """Return the endpoint itself as the handler of requests."""
         handler: Callable[[Request], Coroutine[Any, Any, Response]] = self.endpoint
         return handler
 
@@ -168,9 +182,9 @@ def _path(
 
 
 def _json(data: Any, status: int = 200) -> Response:
-    return Response(encoded(data), status, media_type="application/json")
+    return Response(encode_json(data), status, media_type="application/json")
 
 
-async def _typed(_: Request, error: Exception) -> Response:
-    """Hand what routing refuses to where all errors are answered."""
-    raise refused(error)
+async def _raise_refused(_: Request, error: Exception) -> Response:
+    """Pass an error of routing on to the middleware that answers all errors."""
+    raise to_refused_error(error)

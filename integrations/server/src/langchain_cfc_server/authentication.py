@@ -1,4 +1,4 @@
-"""Who may ask: whoever presents a token."""
+"""Authentication: a request needs a valid bearer token."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from langchain_cfc_server.errors import RefusedError
 
-# Whoever starts and balances servers has no token. These two say nothing but yes and no.
+# Supervisors and load balancers have no token. These two answer only yes or no.
 OPEN_PATHS = frozenset({"/health/live", "/health/ready"})
 _SCHEME = b"bearer"
 _POSITION = "langchain_cfc_server.position_of_token"
 
 
-def token_of(scope: Scope) -> int | None:
-    """Position of the token that a request presented; None where authentication is off."""
+def get_token_position(scope: Scope) -> int | None:
+    """Return the position of the token that a request presented; None where authentication is off."""
     position: int | None = scope.get(_POSITION)
     return position
 
@@ -25,11 +25,11 @@ def token_of(scope: Scope) -> int | None:
 class Authentication:
     """Lets requests with a valid bearer token through, and all to the open paths.
 
-    A presented token is hashed and compared with every hash, so that the time taken tells neither a token's
+    A presented token is hashed and compared with every hash, so that the time taken reveals neither a token's
     length, nor its first characters, nor which of them it was.
 
     Args:
-        app: What answers those let through.
+        app: The application that answers those let through.
         tokens: The valid tokens.
     """
 

@@ -76,8 +76,8 @@ class ChainThread:
             raise asyncio.CancelledError
         return tasks[0].result()
 
-    def stalled_seconds(self) -> float:
-        """Seconds that the loop has failed to turn since it was asked to by this method; 0 if it turns."""
+    def measure_stall(self) -> float:
+        """Return the seconds since this method scheduled a call that has not run yet; 0 if it ran."""
         if self._running is None:
             return 0.0
         pinged = self._pinged

@@ -38,12 +38,14 @@ def serve(  # noqa: PLR0917 - typer makes every option a parameter
     demo: Annotated[bool, typer.Option("--demo", help="Serve recorded answers: no key, no network.")] = False,
     name: Annotated[str | None, typer.Option(help="What clients call the model; by default NAME.")] = None,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Port; 0 for a free one, which the log tells.")] = 8000,
+    port: Annotated[int, typer.Option(help="Port; 0 for a free one, which the log states.")] = 8000,
     token_file: Annotated[
         Path | None,
         typer.Option(help=f"Bearer tokens, one a line. Otherwise those in {TOKENS}, with spaces between."),
     ] = None,
-    no_auth: Annotated[bool, typer.Option("--no-auth", help="Serve whoever can reach the port.")] = False,
+    no_auth: Annotated[
+        bool, typer.Option("--no-auth", help="Serve every client that can reach the port.")
+    ] = False,
     sampling_parameters: Annotated[
         _Sampling, typer.Option(help="What to do with temperature, tools and the like in requests.")
     ] = _Sampling.refuse,
@@ -64,7 +66,7 @@ def serve(  # noqa: PLR0917 - typer makes every option a parameter
         bool, typer.Option("--log-content", help="Let logs hold prompts, answers and texts of errors.")
     ] = False,
 ) -> None:
-    """Serve models behind OpenAI's API until told to stop; logs are lines of JSON on standard error.
+    """Serve models behind OpenAI's API until stopped; logs are lines of JSON on standard error.
 
     Example: langchain-cfc serve mybot:chain --token-file tokens.txt
     """
@@ -75,7 +77,7 @@ def serve(  # noqa: PLR0917 - typer makes every option a parameter
 
     with report_errors():
         settings = Settings(
-            tokens=() if no_auth else _tokens(token_file),
+            tokens=() if no_auth else _read_tokens(token_file),
             authentication=not no_auth,
             sampling_parameters=sampling_parameters.value,
             abstain_message=abstain_message,
@@ -88,11 +90,11 @@ def serve(  # noqa: PLR0917 - typer makes every option a parameter
             log_content=log_content,
         )
         logs.configure(log_content=log_content)
-        app = create_app(_models(models, name, demo=demo), settings)
+        app = create_app(_load_models(models, name, demo=demo), settings)
         run(app, host=host, port=port, drain=drain, finish=finish)
 
 
-def _tokens(path: Path | None) -> tuple[str, ...]:
+def _read_tokens(path: Path | None) -> tuple[str, ...]:
     """Tokens from a file or the environment; never from arguments, which every user of a machine can see."""
     if path is not None:
         try:
@@ -104,19 +106,19 @@ def _tokens(path: Path | None) -> tuple[str, ...]:
         found = os.environ.get(TOKENS, "").split()
     if not found:
         msg = (
-            f"nobody could be served, for there are no tokens: put some into the environment variable "
-            f"{TOKENS} or a file that --token-file names, or serve everybody with --no-auth"
+            f"no request could be served, since there are no tokens: put some into the environment variable "
+            f"{TOKENS} or a file that --token-file names, or serve every client with --no-auth"
         )
         raise InputError(msg)
     return tuple(found)
 
 
-def _models(path: str | None, name: str | None, *, demo: bool) -> dict[str, Runnable[Any, Any]]:
+def _load_models(path: str | None, name: str | None, *, demo: bool) -> dict[str, Runnable[Any, Any]]:
     if demo == (path is not None):
         msg = "say what to serve: MODULE:NAME of a chain, or --demo"
         raise InputError(msg)
     if path is None:
-        return {name or "demo": _demo()}
+        return {name or "demo": _make_demo()}
     found = load_object(path)
     if not isinstance(found, Mapping):
         return {name or path.partition(":")[2]: found}
@@ -126,7 +128,7 @@ def _models(path: str | None, name: str | None, *, demo: bool) -> dict[str, Runn
     return dict(found)
 
 
-def _demo() -> Runnable[Any, Any]:
+def _make_demo() -> Runnable[Any, Any]:
     """The recording, calibrated on the spot and served through a saved artifact."""
     from langchain_cfc.demo import demo_chain, run_demo
 

@@ -11,10 +11,10 @@ from starlette.responses import Response
 from langchain_cfc_server.answers import Answer
 from langchain_cfc_server.chain_thread import ChainThread
 from langchain_cfc_server.errors import RefusedError
-from langchain_cfc_server.messages import conversation
-from langchain_cfc_server.models import Served
-from langchain_cfc_server.observing import note_of
-from langchain_cfc_server.reading import check_type, read
+from langchain_cfc_server.messages import to_langchain_messages
+from langchain_cfc_server.models import ServedModel
+from langchain_cfc_server.observing import get_note
+from langchain_cfc_server.reading import check_type, read_request
 from langchain_cfc_server.settings import Settings
 
 
@@ -23,11 +23,11 @@ class Completions:
 
     Args:
         models: The models by name.
-        settings: What the operator decided.
+        settings: The settings of the operator.
         chains: The thread that asks them.
     """
 
-    def __init__(self, models: Mapping[str, Served], settings: Settings, chains: ChainThread) -> None:
+    def __init__(self, models: Mapping[str, ServedModel], settings: Settings, chains: ChainThread) -> None:
         self._models = models
         self._chains = chains
         self._ignore_sampling = settings.sampling_parameters == "ignore"
@@ -37,13 +37,13 @@ class Completions:
     @property
     def is_stalled(self) -> bool:
         """Whether a chain has blocked all others for longer than a request may take."""
-        return self._chains.stalled_seconds() > self._time_limit
+        return self._chains.measure_stall() > self._time_limit
 
     async def answer(self, request: Request) -> Response:
-        """Answer one.
+        """Answer one conversation with a completion or its events.
 
-        Streams, too, begin when the decision is made and hold nothing but it: until then nothing may be told
-        of any candidate, and errors keep their status.
+        Streams, too, begin when the decision is made and hold nothing but it: until then no candidate
+        may be revealed, and errors keep their status.
 
         Args:
             request: The request.
@@ -55,31 +55,31 @@ class Completions:
             RefusedError: If it cannot be asked like this.
             CFCError: If the model could not be asked.
         """
-        note = note_of(request.scope)
+        note = get_note(request.scope)
         check_type(request.headers)
-        asked = read(await request.body(), ignore_sampling=self._ignore_sampling)
-        model = known(self._models, asked.model)
+        asked = read_request(await request.body(), ignore_sampling=self._ignore_sampling)
+        model = find_model(self._models, asked.model)
         note.model = model.name
         level = model.level(None if asked.cfc is None else asked.cfc.alpha)
-        prompt = conversation(asked.messages)
+        prompt = to_langchain_messages(asked.messages)
         if self._log_content:
             note.prompt = [one.model_dump(exclude_none=True) for one in asked.messages]
-        message = await self._chains.run(lambda: model.answered(prompt, level))
+        message = await self._chains.run(lambda: model.ask(prompt, level))
         answer = Answer(f"chatcmpl-{note.id}", int(time.time()), model.name, message)
-        note.decided(answer.reason, answer.usage)
+        note.record_decision(answer.reason, answer.usage)
         if self._log_content:
             note.answer = str(message.text)
         if not asked.stream:
-            return Response(answer.completion(), headers=answer.headers, media_type="application/json")
+            return Response(answer.to_completion(), headers=answer.headers, media_type="application/json")
         options = asked.stream_options
-        events = answer.events(with_usage=options is not None and bool(options.include_usage))
+        events = answer.to_events(with_usage=options is not None and bool(options.include_usage))
         return Response(
             events, headers={**answer.headers, "cache-control": "no-store"}, media_type="text/event-stream"
         )
 
 
-def known(models: Mapping[str, Served], name: str) -> Served:
-    """The model of a name.
+def find_model(models: Mapping[str, ServedModel], name: str) -> ServedModel:
+    """Find the model that a request names.
 
     Raises:
         RefusedError: If there is none.

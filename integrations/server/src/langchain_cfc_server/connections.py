@@ -114,7 +114,7 @@ class Connection(H11Protocol):
             self._open_connections.refused += 1
             transport.abort()
             return
-        # Whatever the system does not take at once is waited for.
+        # What the system does not take at once is waited for.
         transport.set_write_buffer_limits(high=0)
         self._expect_head()
 
@@ -177,7 +177,7 @@ class Connection(H11Protocol):
             self._is_to_be_taken = None
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse what is no HTTP."""
+        """Refuse bytes that are no HTTP."""
         del msg
         if self.conn.our_state not in {h11.IDLE, h11.SEND_RESPONSE}:
             # The rest of a body that has been answered already.
@@ -188,7 +188,7 @@ class Connection(H11Protocol):
         )
 
     def _refuse_extra(self) -> None:
-        """Refuse whatever is asked, for too many connections are open."""
+        """Refuse any request, since too many connections are open."""
         self._open_connections.refused += 1
         msg = "as many connections as this server takes are open already; try again later"
         again = {"Retry-After": "1"}
@@ -196,7 +196,7 @@ class Connection(H11Protocol):
 
     def _refuse(self, error: RefusedError, reason: bytes) -> None:
         """Send a refusal as the last thing on this connection."""
-        response = error.response()
+        response = error.to_response()
         headers = [*response.raw_headers, (b"connection", b"close")]
         for event in (
             h11.Response(status_code=error.status, headers=headers, reason=reason),

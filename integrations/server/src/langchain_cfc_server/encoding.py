@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 
-def encoded(data: Any) -> bytes:
+def encode_json(data: Any) -> bytes:
     """Strict JSON in ASCII, on one line.
 
     Escapes keep a lone surrogate in an answer from being invalid UTF-8, and control characters in a log from

@@ -1,4 +1,4 @@
-"""Whatever goes wrong, as the error object that OpenAI's clients read."""
+"""Every failure as the error object that OpenAI's clients read."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from langchain_cfc.errors import (
     ServingTimeoutError,
     VerifierError,
 )
-from langchain_cfc_server.encoding import encoded
+from langchain_cfc_server.encoding import encode_json
 
 # OpenAI's words where it has some; clients choose their exceptions by status alone.
 _TYPES = {
@@ -30,7 +30,7 @@ _TYPES = {
 
 
 class RefusedError(Exception):
-    """A request that gets no answer, and what its client is told.
+    """A request that gets no answer, with the reason for its client.
 
     Args:
         status: HTTP status, 400 or above.
@@ -56,17 +56,17 @@ class RefusedError(Exception):
         self.param = param
         self.headers = dict(headers or {})
 
-    def response(self) -> Response:
-        """The response that says so."""
+    def to_response(self) -> Response:
+        """Return the response that states the reason."""
         kind = _TYPES.get(self.status, "invalid_request_error")
         error = {"message": self.message, "type": kind, "param": self.param, "code": self.code}
         return Response(
-            encoded({"error": error}), self.status, headers=self.headers, media_type="application/json"
+            encode_json({"error": error}), self.status, headers=self.headers, media_type="application/json"
         )
 
 
 class DisconnectedError(Exception):
-    """The client has left, so that nobody is there to be told anything."""
+    """The client has disconnected, so that no response can be sent."""
 
 
 # By the first kind that an error is of. The errors' own texts may quote the prompt, a candidate or what a
@@ -87,11 +87,11 @@ _OF_SERVING: dict[type[Exception], tuple[int, str, str]] = {
 _OF_HTTP = {404: "not_found", 405: "method_not_allowed"}
 
 
-def refused(error: Exception) -> RefusedError:
-    """What a client is told of an error.
+def to_refused_error(error: Exception) -> RefusedError:
+    """Return the refusal that a client gets for an error.
 
     Args:
-        error: Whatever was raised while a request was served.
+        error: The exception that was raised while a request was served.
 
     Returns:
         The error itself if it was meant for the client, else one that gives nothing away.
@@ -102,9 +102,9 @@ def refused(error: Exception) -> RefusedError:
         code = _OF_HTTP.get(error.status_code, "bad_request")
         message = "nothing is served here" if error.status_code == 404 else str(error.detail)  # noqa: PLR2004 - HTTP's own number
         return RefusedError(error.status_code, code, message, headers=error.headers)
-    for kind, told in _OF_SERVING.items():
+    for kind, refusal in _OF_SERVING.items():
         if isinstance(error, kind):
-            return RefusedError(*told)
+            return RefusedError(*refusal)
     return RefusedError(
         500, "internal_error", "something went wrong inside this server; its log holds the request's id"
     )

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from langchain_cfc_server.authentication import token_of
+from langchain_cfc_server.authentication import get_token_position
 from langchain_cfc_server.errors import DisconnectedError, RefusedError
 from langchain_cfc_server.settings import Settings
 from langchain_cfc_server.traffic import Traffic
@@ -21,7 +21,7 @@ class Limits:
     begins then, too, which bounds slow ones.
 
     Args:
-        app: What answers.
+        app: The application that answers.
         path: The path whose requests are work; all others pass.
         settings: The limits.
         traffic: Where requests are counted.
@@ -37,7 +37,7 @@ class Limits:
         self._traffic = traffic
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer within the limits.
+        """Answer a request within the limits.
 
         Raises:
             RefusedError: If it cannot be done.
@@ -49,13 +49,13 @@ class Limits:
             await self._app(scope, receive, send)
             return
         end = time.monotonic() + self._longest
-        token = token_of(scope)
+        token = get_token_position(scope)
         self._admit(token)
         with ExitStack() as stack:
             stack.callback(self._traffic.leave, token)
-            body = await self._body(scope, receive)
+            body = await self._read_body(scope, receive)
             exchange = _Exchange(send)
-            work = self._traffic.work(lambda: self._app(scope, _replayed(body), exchange.send), token)
+            work = self._traffic.work(lambda: self._app(scope, _replay_body(body), exchange.send), token)
             # From here on the work's end is the request's.
             stack.pop_all()
         await self._finish(work, exchange, receive, end)
@@ -63,7 +63,7 @@ class Limits:
     def _admit(self, token: int | None) -> None:
         traffic = self._traffic
         if traffic.over:
-            raise _stopped()
+            raise _make_stop_error()
         if traffic.admitted >= self._most:
             again = {"Retry-After": "1"}
             if traffic.draining:
@@ -72,29 +72,29 @@ class Limits:
                 )
             msg = "as many requests as this server takes are waiting already; try again later"
             raise RefusedError(429, "too_many_requests", msg, headers=again)
-        if self._most_per_token is not None and traffic.admitted_of(token) >= self._most_per_token:
+        if self._most_per_token is not None and traffic.count_admitted(token) >= self._most_per_token:
             msg = f"{self._most_per_token} requests with this token are under way already; try again later"
             raise RefusedError(429, "too_many_requests_of_token", msg, headers={"Retry-After": "1"})
         traffic.admit(token)
 
-    async def _body(self, scope: Scope, receive: Receive) -> bytes:
-        """The whole body, in time."""
+    async def _read_body(self, scope: Scope, receive: Receive) -> bytes:
+        """Receive the whole body within the time limit."""
         stated = next((value for name, value in scope["headers"] if name == b"content-length"), b"0")
         if int(stated) > self._largest:
-            raise self._too_large()
+            raise self._make_size_error()
         try:
             with self._traffic.receiving():
-                return await asyncio.wait_for(self._received(receive), self._longest)
+                return await asyncio.wait_for(self._receive_body(receive), self._longest)
         except asyncio.CancelledError:
             if not self._traffic.over:
                 raise
-            raise _stopped() from None
+            raise _make_stop_error() from None
         except asyncio.TimeoutError:
             raise RefusedError(
                 408, "request_timeout", f"the body did not arrive within {self._longest:g} seconds"
             ) from None
 
-    async def _received(self, receive: Receive) -> bytes:
+    async def _receive_body(self, receive: Receive) -> bytes:
         body = bytearray()
         while True:
             message = await receive()
@@ -102,24 +102,24 @@ class Limits:
                 raise DisconnectedError
             body += message.get("body", b"")
             if len(body) > self._largest:
-                raise self._too_large()
+                raise self._make_size_error()
             if not message.get("more_body", False):
                 return bytes(body)
 
-    def _too_large(self) -> RefusedError:
+    def _make_size_error(self) -> RefusedError:
         return RefusedError(413, "request_too_large", f"the body has more than {self._largest} bytes")
 
     async def _finish(
         self, work: asyncio.Task[None], exchange: _Exchange, receive: Receive, end: float
     ) -> None:
-        """Wait for the work, for as long as there is time and somebody waits for it."""
-        left = asyncio.ensure_future(_left(receive))
+        """Wait for the work, until its time is over or its client disconnects."""
+        left = asyncio.ensure_future(_wait_for_disconnect(receive))
         try:
             await asyncio.wait(
                 {work, left}, timeout=max(0.0, end - time.monotonic()), return_when=asyncio.FIRST_COMPLETED
             )
             if exchange.finished:
-                # Having heard it all, the client may leave.
+                # The client has the whole response and may leave.
                 await asyncio.wait({work})
         finally:
             exchange.closed = not work.done()
@@ -131,11 +131,11 @@ class Limits:
             msg = f"no answer within {self._longest:g} seconds, waiting included; nothing was answered"
             raise RefusedError(504, "timeout", msg)
         if work.cancelled():
-            raise _stopped()
+            raise _make_stop_error()
         work.result()
 
 
-def _stopped() -> RefusedError:
+def _make_stop_error() -> RefusedError:
     return RefusedError(503, "shutting_down", "this server had to stop; nothing was answered")
 
 
@@ -157,14 +157,14 @@ class _Exchange:
             self.finished = True
 
 
-async def _left(receive: Receive) -> None:
+async def _wait_for_disconnect(receive: Receive) -> None:
     """Wait until the client leaves."""
     while (await receive())["type"] != "http.disconnect":
         pass
 
 
-def _replayed(body: bytes) -> Receive:
-    """A receiving side that holds a body which has been read."""
+def _replay_body(body: bytes) -> Receive:
+    """Return a receiving side that holds a body which has been read."""
     messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def receive() -> Message:

@@ -8,20 +8,20 @@ import traceback
 from datetime import datetime, timezone
 from typing import Any
 
-from langchain_cfc_server.encoding import encoded
+from langchain_cfc_server.encoding import encode_json
 
-# Whose messages quote nobody.
+# Loggers whose messages quote no prompt or answer.
 _OWN = {"langchain_cfc", "langchain_cfc_server", "uvicorn"}
 
 
 class JsonLines(logging.Formatter):
     """Records as JSON on one line, whatever characters they hold.
 
-    Of an exception it writes what kind it is and where it came from: its text may quote a prompt. So may what
-    other packages log and warn of, which is only told to have happened.
+    Of an exception it writes what kind it is and where it came from: its text may quote a prompt. So may
+    messages and warnings of other packages, of which only the origin is written.
 
     Args:
-        log_content: Whether it may be written all the same.
+        log_content: Whether these texts are written too.
     """
 
     def __init__(self, *, log_content: bool = False) -> None:
@@ -29,7 +29,7 @@ class JsonLines(logging.Formatter):
         self._log_content = log_content
 
     def format(self, record: logging.LogRecord) -> str:
-        """One record."""
+        """Return one record as a line of JSON."""
         time = datetime.fromtimestamp(record.created, timezone.utc)
         line: dict[str, Any] = {
             "time": time.isoformat(timespec="milliseconds"),
@@ -45,7 +45,7 @@ class JsonLines(logging.Formatter):
                 f"{frame.filename}:{frame.lineno} {frame.name}"
                 for frame in traceback.extract_tb(error.__traceback__)
             ]
-        return encoded(line).decode()
+        return encode_json(line).decode()
 
     def _message(self, record: logging.LogRecord) -> str:
         if self._log_content or record.name.partition(".")[0] in _OWN:

@@ -20,8 +20,8 @@ from langchain_core.messages.tool import invalid_tool_call, tool_call
 from langchain_cfc_server import schema
 
 
-def conversation(messages: Sequence[schema.Message]) -> list[BaseMessage]:
-    """The messages of a request as a chain takes them.
+def to_langchain_messages(messages: Sequence[schema.Message]) -> list[BaseMessage]:
+    """Return the messages of a request as a chain takes them.
 
     Args:
         messages: Of the request.
@@ -53,7 +53,7 @@ def _content(content: str | Sequence[schema.TextPart | schema.ImagePart] | None)
 
 
 def _calls(calls: Sequence[schema.ToolCall]) -> tuple[list[ToolCall], list[InvalidToolCall]]:
-    """Calls made before, those apart whose arguments are no JSON object: a model may have said so."""
+    """Return earlier calls; those whose arguments are no JSON object, as models may write, apart."""
     valid, invalid = [], []
     for call in calls:
         name, text = call.function.name, call.function.arguments

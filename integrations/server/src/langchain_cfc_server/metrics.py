@@ -20,7 +20,7 @@ _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0,
 
 
 class Metrics:
-    """Counts what a server does, apart from whatever else the process counts.
+    """Counts what a server does, apart from other metrics of the process.
 
     Args:
         traffic: The requests of the moment.
@@ -66,7 +66,7 @@ class Metrics:
         self._requests.labels(route, str(status), outcome).inc()
         self._seconds.labels(route).observe(seconds)
 
-    def decided(self, model: str, reason: str, usage: Mapping[str, int] | None) -> None:
+    def count_decision(self, model: str, reason: str, usage: Mapping[str, int] | None) -> None:
         """Count a decision and what it cost."""
         self._decisions.labels(model, reason).inc()
         if usage is not None:
@@ -74,5 +74,5 @@ class Metrics:
             self._tokens.labels(model, "output").inc(usage["completion_tokens"])
 
     def text(self) -> bytes:
-        """All of them as Prometheus reads them."""
+        """Return all metrics as Prometheus reads them."""
         return generate_latest(self._registry)

@@ -20,14 +20,14 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@/-]{0,99}")
 
 
 @dataclass(frozen=True)
-class Served:
-    """A model under its name.
+class ServedModel:
+    """A model with the name that clients ask for.
 
     Attributes:
         name: What clients ask for.
-        chain: What is asked.
-        answer: Says its decisions as messages.
-        first: The runnable that is asked first, whose levels can be chosen; None where none can be seen.
+        chain: The chain that is asked.
+        answer: Turns its decisions into messages.
+        first: The runnable that is asked first, whose levels can be chosen; None where none is found.
     """
 
     name: str
@@ -41,8 +41,8 @@ class Served:
         """The levels that can be chosen from."""
         return () if self.first is None or self.first.bot else self.first.artifact.alphas
 
-    def described(self, created: int) -> dict[str, Any]:
-        """As an entry of the list of models."""
+    def describe(self, created: int) -> dict[str, Any]:
+        """Return the entry of the list of models."""
         artifact = None if self.first is None else self.first.artifact
         calibration = artifact and {
             "artifact": artifact.digest,
@@ -57,8 +57,8 @@ class Served:
             "cfc": calibration,
         }
 
-    async def answered(self, prompt: list[BaseMessage], level: str | None) -> AIMessage:
-        """Ask.
+    async def ask(self, prompt: list[BaseMessage], level: str | None) -> AIMessage:
+        """Ask the chain about a conversation.
 
         Args:
             prompt: The conversation.
@@ -88,7 +88,7 @@ class Served:
             The level to ask with; None for the model's own.
 
         Raises:
-            RefusedError: If it cannot be asked at this level, or must be told one.
+            RefusedError: If it cannot be asked at this level, or needs one.
         """
         first = self.first
         if first is None or first.bot:
@@ -107,16 +107,18 @@ class Served:
         return None if own is not None and held.level(own) == wanted else wanted
 
 
-def served(models: Mapping[str, Runnable[Any, Any]], abstain_message: str) -> dict[str, Served]:
-    """Make chains ready to be asked.
+def make_served_models(
+    models: Mapping[str, Runnable[Any, Any]], abstain_message: str
+) -> dict[str, ServedModel]:
+    """Check the names of chains and prepare the chains for requests.
 
     Args:
         models: Chains by the names that clients ask for: a `CFCRunnable`, what `or_else` makes of it, or
-            whatever else returns its results.
+            any chain that returns its results.
         abstain_message: What is said on abstention.
 
     Returns:
-        The same, ready to be asked.
+        The models by name.
 
     Raises:
         InputError: If there are none, or one of them has a name that cannot be used or is no chain.
@@ -124,14 +126,14 @@ def served(models: Mapping[str, Runnable[Any, Any]], abstain_message: str) -> di
     if not models:
         msg = "there are no models: give at least one, by the name that clients ask for"
         raise InputError(msg)
-    return {name: _served(name, chain, abstain_message) for name, chain in models.items()}
+    return {name: _make_served_model(name, chain, abstain_message) for name, chain in models.items()}
 
 
-def _served(name: str, chain: Runnable[Any, Any], abstain_message: str) -> Served:
+def _make_served_model(name: str, chain: Runnable[Any, Any], abstain_message: str) -> ServedModel:
     if not _NAME.fullmatch(name):
         msg = f"no model can be called {name!r}: expected up to 100 letters, digits or any of ._:@/-"
         raise InputError(msg)
     if not isinstance(chain, Runnable):
         msg = f"model {name}: expected a CFCRunnable or a chain around one, got a {type(chain).__name__}"
         raise InputError(msg)
-    return Served(name, chain, Answer(abstain_message=abstain_message), find_cfc_runnable(chain))
+    return ServedModel(name, chain, Answer(abstain_message=abstain_message), find_cfc_runnable(chain))

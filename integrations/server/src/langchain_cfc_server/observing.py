@@ -1,4 +1,4 @@
-"""What is noted of every request, for its client, the log and the metrics; and its errors, answered."""
+"""Logs and counts every request, and answers its errors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from langchain_cfc_server.errors import DisconnectedError, RefusedError, refused
+from langchain_cfc_server.errors import DisconnectedError, RefusedError, to_refused_error
 from langchain_cfc_server.metrics import Metrics
 from langchain_cfc_server.traffic import Traffic
 
@@ -26,7 +26,7 @@ _NOTE = "langchain_cfc_server.note"
 
 @dataclass
 class Note:
-    """What is noted of a request.
+    """The log entry of a request, filled in while it is served.
 
     Attributes:
         route: The path it was for, if it is one of ours; `other` if not.
@@ -37,7 +37,7 @@ class Note:
         decision: The decision's reason, where there was one, even if its client had left by then.
         usage: Tokens that the draws cost.
         error: Names of the errors that led to its end, the last one first.
-        where: Where an error that nobody expected came from.
+        where: Where an unexpected error came from.
         prompt: The prompt, where logs hold content.
         answer: The answer, likewise.
         detail: The text of the error, likewise.
@@ -56,42 +56,42 @@ class Note:
     answer: str | None = None
     detail: str | None = None
 
-    def decided(self, reason: str, usage: dict[str, int] | None) -> None:
+    def record_decision(self, reason: str, usage: dict[str, int] | None) -> None:
         """Note a decision."""
         self.outcome = self.decision = reason
         self.usage = usage
 
-    def failed(self, error: BaseException, told: RefusedError) -> None:
-        """Note an error, and what the client was told of it."""
-        self.outcome = told.code
-        if error is told:
+    def record_error(self, error: BaseException, refusal: RefusedError) -> None:
+        """Note an error, and the refusal that the client got."""
+        self.outcome = refusal.code
+        if error is refusal:
             return
         self.error = [type(one).__name__ for one in _causes(error)]
         self.detail = str(error)
-        if told.status == _SERVER_ERROR:
+        if refusal.status == _SERVER_ERROR:
             # Not its text and not the lines of code: both may quote a prompt.
             frames = traceback.extract_tb(error.__traceback__)
             self.where = [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in frames]
 
-    def disconnected(self) -> None:
+    def record_disconnect(self) -> None:
         """Note that the client has left."""
         self.status, self.outcome = _CLIENT_LEFT, "disconnected"
 
 
-def note_of(scope: Scope) -> Note:
-    """What is noted of the request of a scope."""
+def get_note(scope: Scope) -> Note:
+    """Return the note about the request of a scope."""
     note: Note = scope[_NOTE]
     return note
 
 
-class Observed:
-    """Notes every request, answers its errors, and gives its response what all have in common.
+class RequestObserver:
+    """Logs every request, answers its errors, and adds the headers that all responses have.
 
     Args:
-        app: What answers.
-        routes: The paths that are served, and those that end with `/` for all below them. Others are one in
-            metrics, or anybody could fill them.
-        traffic: Tells whether the server is about to stop.
+        app: The application that answers.
+        routes: The paths that are served, and those that end with `/` for all below them. All others
+            count as one in metrics, or any client could fill them.
+        traffic: States whether the server is about to stop.
         metrics: Where requests are counted.
         log_content: Whether logs hold prompts, answers and texts of errors.
     """
@@ -122,7 +122,7 @@ class Observed:
         # Where a proxy read the length and not the chunks, what follows would be another's request.
         ambiguous = {name for name, _ in scope["headers"]} >= {b"content-length", b"transfer-encoding"}
 
-        async def noted(message: Message) -> None:
+        async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
                 headers["x-request-id"] = note.id
@@ -134,34 +134,34 @@ class Observed:
                 note.status = message["status"]
 
         try:
-            await self._answered(scope, receive, noted, note)
+            await self._answer(scope, receive, send_with_headers, note)
         except BaseException:
             note.outcome = "cancelled"
             raise
         finally:
-            self._tell(note, time.perf_counter() - began)
+            self._report(note, time.perf_counter() - began)
 
     def _route(self, path: str) -> str:
         if path in self._routes:
             return path
         return next((one for one in self._routes if one.endswith("/") and path.startswith(one)), "other")
 
-    async def _answered(self, scope: Scope, receive: Receive, send: Send, note: Note) -> None:
+    async def _answer(self, scope: Scope, receive: Receive, send: Send, note: Note) -> None:
         try:
             await self._app(scope, receive, send)
         except DisconnectedError:
-            note.disconnected()
+            note.record_disconnect()
         except Exception as error:  # noqa: BLE001 - whatever it is, its client gets an answer
-            told = refused(error)
-            note.failed(error, told)
+            refusal = to_refused_error(error)
+            note.record_error(error, refusal)
             # Half a response cannot be taken back; the connection ends with it.
             if not note.status:
-                await told.response()(scope, receive, send)
+                await refusal.to_response()(scope, receive, send)
 
-    def _tell(self, note: Note, seconds: float) -> None:
+    def _report(self, note: Note, seconds: float) -> None:
         self._metrics.count(note.route, note.status, note.outcome, seconds)
         if note.model is not None and note.decision is not None:
-            self._metrics.decided(note.model, note.decision, note.usage)
+            self._metrics.count_decision(note.model, note.decision, note.usage)
         content = {"prompt": note.prompt, "answer": note.answer, "detail": note.detail}
         fields = {
             "request": note.id,
@@ -175,13 +175,13 @@ class Observed:
             "where": note.where,
             **(content if self._log_content else {}),
         }
-        known = {name: value for name, value in fields.items() if value is not None}
+        present = {name: value for name, value in fields.items() if value is not None}
         level = logging.ERROR if note.where else logging.INFO
-        _LOG.log(level, "request", extra={"fields": known})
+        _LOG.log(level, "request", extra={"fields": present})
 
 
 def _causes(error: BaseException) -> list[BaseException]:
-    """An error and what it came from."""
+    """Return an error and its causes."""
     found: list[BaseException] = []
     cause: BaseException | None = error
     while cause is not None and cause not in found:

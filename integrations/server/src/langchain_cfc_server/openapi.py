@@ -9,7 +9,7 @@ from fastapi import FastAPI
 from pydantic import BaseModel
 
 from langchain_cfc_server.authentication import OPEN_PATHS
-from langchain_cfc_server.models import Served
+from langchain_cfc_server.models import ServedModel
 from langchain_cfc_server.schema import SAMPLING_PARAMETERS, ChatCompletionChunk, ChatRequest, ErrorResponse
 
 # As FastAPI takes them.
@@ -48,23 +48,23 @@ _EVENT = {
 }
 
 
-def told(description: str, model: type[BaseModel]) -> Responses:
-    """The answer of a path, as JSON."""
+def describe_json(description: str, model: type[BaseModel]) -> Responses:
+    """Describe a path that answers with JSON."""
     return {200: {"model": model, "description": description}}
 
 
-def text(description: str, media_type: str) -> Responses:
-    """The same as text."""
+def describe_text(description: str, media_type: str) -> Responses:
+    """Describe a path that answers with text."""
     return {200: {"description": description, "content": {media_type: {"schema": {"type": "string"}}}}}
 
 
-def errors(*statuses: int) -> Responses:
-    """The errors that a path may answer with."""
+def describe_errors(*statuses: int) -> Responses:
+    """Describe the errors that a path may answer with."""
     return {status: {"model": ErrorResponse, "description": _ALL[status]} for status in statuses}
 
 
-def complete(
-    app: FastAPI, models: Mapping[str, Served], *, authentication: bool, ignore_sampling: bool
+def complete_document(
+    app: FastAPI, models: Mapping[str, ServedModel], *, authentication: bool, ignore_sampling: bool
 ) -> None:
     """Add to an app's description what FastAPI cannot know, for bodies are read and tokens checked elsewhere.
 

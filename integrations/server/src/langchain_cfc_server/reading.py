@@ -45,8 +45,8 @@ def check_type(headers: Headers) -> None:
         raise RefusedError(415, "unsupported_content_encoding", "expected a body that is not compressed")
 
 
-def read(body: bytes, *, ignore_sampling: bool) -> ChatRequest:
-    """Read a request.
+def read_request(body: bytes, *, ignore_sampling: bool) -> ChatRequest:
+    """Read a request from its body, by the strictest rules.
 
     Args:
         body: The whole body.
@@ -58,7 +58,7 @@ def read(body: bytes, *, ignore_sampling: bool) -> ChatRequest:
     Raises:
         RefusedError: If it is none; the reason quotes names of fields, and no values.
     """
-    data = _parsed(body)
+    data = _parse_json(body)
     if not isinstance(data, dict):
         raise RefusedError(400, "invalid_request", "expected a JSON object")
     for name in SAMPLING_PARAMETERS & data.keys():
@@ -68,13 +68,18 @@ def read(body: bytes, *, ignore_sampling: bool) -> ChatRequest:
     try:
         return ChatRequest.model_validate(data)
     except ValidationError as error:
-        raise _invalid(data, error) from error
+        raise _make_refusal(data, error) from error
 
 
-def _parsed(body: bytes) -> Any:
+def _parse_json(body: bytes) -> Any:
     try:
         text = body.decode()
-        data = json.loads(text, object_pairs_hook=_unique, parse_constant=_no_number, parse_float=_finite)
+        data = json.loads(
+            text,
+            object_pairs_hook=_reject_duplicate_names,
+            parse_constant=_reject_constant,
+            parse_float=_to_finite,
+        )
         if _SURROGATE.search(text):
             json.dumps(data, ensure_ascii=False).encode()
     except UnicodeDecodeError as error:
@@ -95,22 +100,22 @@ def _parsed(body: bytes) -> Any:
     raise RefusedError(400, "invalid_json", f"the body cannot be read as JSON: {problem}")
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _reject_duplicate_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
         times = Counter(name for name, _ in pairs)
         twice = next(name for name, count in times.items() if count > 1)
-        msg = f"the name {_short(twice)} occurs twice in one object"
+        msg = f"the name {_shorten(twice)} occurs twice in one object"
         raise _UnreadableError(msg)
     return found
 
 
-def _no_number(constant: str) -> NoReturn:
+def _reject_constant(constant: str) -> NoReturn:
     msg = f"{constant} is no JSON"
     raise _UnreadableError(msg)
 
 
-def _finite(text: str) -> float:
+def _to_finite(text: str) -> float:
     number = float(text)
     if not math.isfinite(number):
         msg = "it holds a number that is too large"
@@ -127,15 +132,15 @@ def _refuse_sampling(names: list[str]) -> None:
         raise RefusedError(400, "unsupported_parameter", msg, param=names[0])
 
 
-def _invalid(data: Any, error: ValidationError) -> RefusedError:
+def _make_refusal(data: Any, error: ValidationError) -> RefusedError:
     problems = error.errors(include_url=False, include_input=False)
-    listed = [f"{_path(data, one)}: {_problem(one)}" for one in problems[:_MOST_PROBLEMS]]
+    listed = [f"{_path(data, one)}: {_describe_problem(one)}" for one in problems[:_MOST_PROBLEMS]]
     more = len(problems) - len(listed)
     message = "; ".join(listed) + (f"; and {more} more" if more else "")
     return RefusedError(400, "invalid_request", message, param=_path(data, problems[0]))
 
 
-def _problem(problem: Mapping[str, Any]) -> str:
+def _describe_problem(problem: Mapping[str, Any]) -> str:
     if problem["type"] == "extra_forbidden":
         return "unknown field"
     if problem["type"] == "union_tag_invalid":
@@ -154,11 +159,11 @@ def _path(data: Any, problem: Mapping[str, Any]) -> str:
             data = data[part]
         elif problem["type"] != "missing" or part is not last:
             continue
-        parts.append(_short(part) if isinstance(part, str) else str(part))
+        parts.append(_shorten(part) if isinstance(part, str) else str(part))
     return ".".join(parts)
 
 
-def _short(name: str) -> str:
+def _shorten(name: str) -> str:
     """A name in the words of JSON, so that no character of it means anything."""
     shown = name if len(name) <= _LONGEST_NAME else f"{name[:_LONGEST_NAME]}..."
     return shown if shown.isascii() and shown.isprintable() else json.dumps(shown)

@@ -1,4 +1,4 @@
-"""The shapes of requests and responses: the part of OpenAI's API that is spoken, and what stands beside it.
+"""The shapes of requests and responses: the part of OpenAI's API that is spoken, and the fields beyond it.
 
 Requests are checked against these. Responses are made as plain data, and described by these for clients and
 tests.
@@ -51,7 +51,7 @@ class _Request(BaseModel):
 
 
 class TextPart(_Request):
-    """A piece of text."""
+    """A piece of text in a message."""
 
     type: Literal["text"]
     text: str
@@ -69,7 +69,7 @@ class ImageUrl(_Request):
 
 
 class ImagePart(_Request):
-    """An image."""
+    """An image as a part of a message."""
 
     type: Literal["image_url"]
     image_url: ImageUrl
@@ -86,7 +86,7 @@ class FunctionCall(_Request):
 
 
 class ToolCall(_Request):
-    """A call of a tool."""
+    """A call of a tool by the model."""
 
     id: str = Field(min_length=1)
     type: Literal["function"]
@@ -94,7 +94,7 @@ class ToolCall(_Request):
 
 
 class SystemMessage(_Request):
-    """What the model is told to be."""
+    """Instructions that the model gets before the conversation."""
 
     role: Literal["system", "developer"]
     content: str | TextParts
@@ -102,7 +102,7 @@ class SystemMessage(_Request):
 
 
 class UserMessage(_Request):
-    """What is asked."""
+    """A message of the user: the prompt."""
 
     role: Literal["user"]
     content: str | Annotated[list[Part], Field(fail_fast=True)]
@@ -123,7 +123,7 @@ class AssistantMessage(_Request):
 
 
 class ToolMessage(_Request):
-    """What a tool returned."""
+    """The result that a tool call returned."""
 
     role: Literal["tool"]
     content: str | TextParts
@@ -137,7 +137,7 @@ Message: TypeAlias = Annotated[
 
 
 class StreamOptions(_Request):
-    """What a stream holds beside the answer."""
+    """What a stream holds besides the answer."""
 
     include_usage: bool | None = None
     include_obfuscation: bool | None = None
@@ -153,7 +153,7 @@ class CFCOptions(_Request):
 
 
 class ChatRequest(_Request):
-    """A conversation to be answered."""
+    """A request: a conversation to be answered."""
 
     model: str = Field(min_length=1)
     messages: list[Message] = Field(min_length=1, max_length=_MOST_MESSAGES, fail_fast=True)
@@ -205,7 +205,7 @@ class AnswerMessage(_Response):
 
 
 class Choice(_Response):
-    """The one choice."""
+    """The one choice that a response holds."""
 
     index: Literal[0]
     message: AnswerMessage
@@ -222,7 +222,7 @@ class Usage(_Response):
 
 
 class ChatCompletion(_Response):
-    """The decision about one prompt; without `usage` where no model says what it used."""
+    """The decision about one prompt; without `usage` where no model reports what it used."""
 
     id: str
     object: Literal["chat.completion"]
@@ -249,7 +249,7 @@ class Delta(_Response):
 
 
 class ChunkChoice(_Response):
-    """The one choice."""
+    """The one choice that a response holds."""
 
     index: Literal[0]
     delta: Delta
@@ -295,7 +295,7 @@ class ModelList(_Response):
 
 
 class ErrorBody(_Response):
-    """What went wrong."""
+    """What went wrong, for programs and people."""
 
     message: str
     type: str
@@ -310,6 +310,6 @@ class ErrorResponse(_Response):
 
 
 class Health(_Response):
-    """How the server is."""
+    """The state that the server is in."""
 
     status: Literal["live", "stalled", "ready", "starting", "draining"]

@@ -1,9 +1,9 @@
-"""Listening and stopping: an application on a port, which loses no request when it is told to stop.
+"""Listening and stopping: an application on a port, which loses no request when it is stopped.
 
-Told to stop by SIGTERM, the server first goes on for a while: it says that it is not ready, so that balancers
+After SIGTERM, the server first goes on for a while: it reports that it is not ready, so that balancers
 send requests elsewhere, and ends every connection with its next response. Requests that come nevertheless
-are answered as ever. Then it stops listening, hears out connections that were made just before, finishes
-what is in flight, and ends. Ctrl-C leaves the while out.
+are answered as ever. Then it stops listening, waits for first requests on connections made just before,
+finishes what is in flight, and ends. Ctrl-C skips the first phase.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ _LAST = 1.0
 def run(
     app: FastAPI, *, host: str = "127.0.0.1", port: int = 8000, drain: float = 5.0, finish: float = 60.0
 ) -> None:
-    """Serve an application until the process is told to stop.
+    """Serve an application until the process is stopped by a signal.
 
     Args:
-        app: What `create_app` made.
+        app: An application of `create_app`.
         host: Address to listen on.
-        port: Port; 0 for a free one, which the log tells.
+        port: Port; 0 for a free one, which the log states.
         drain: Seconds from SIGTERM to the end of listening.
         finish: Seconds that requests in flight have from then on; what takes longer is refused.
 
@@ -56,7 +56,7 @@ def run(
         if not (math.isfinite(seconds) and seconds >= 0):
             msg = f"{name} is {seconds:g}: expected seconds, at least 0"
             raise InputError(msg)
-    listening = _listening(host, port)
+    listening = _open_socket(host, port)
     traffic: Traffic = app.state.traffic
     _allow_files(traffic)
     config = uvicorn.Config(
@@ -72,10 +72,10 @@ def run(
         server_header=False,
         proxy_headers=False,
         timeout_keep_alive=_KEEP_ALIVE,
-        # A last resort, for connections that nobody reads from.
+        # A last resort, for connections whose client does not read.
         timeout_graceful_shutdown=int(finish) + 5,
     )
-    # Whoever closes the one has not closed the other, on which the system goes on to accept.
+    # Closing one socket does not close the other, on which the system goes on to accept.
     with listening, listening.dup() as twin:
         _Server(config, traffic, twin, drain, finish).run([listening])
 
@@ -103,7 +103,7 @@ def _allow_files(traffic: Traffic) -> None:
         _LOG.warning("fewer connections than set, for want of files", extra={"fields": fields})
 
 
-def _listening(host: str, port: int) -> socket.socket:
+def _open_socket(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # By its number, or asyncio does not see that it is TCP and leaves Nagle's algorithm on, which holds the
     # second part of each response back for 40 ms.
@@ -132,7 +132,7 @@ class _Server(uvicorn.Server):
         self._end: float | None = None
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Note that the process is told to stop; it ends with exit code 0, for it does as it is told."""
+        """Note that the process is to stop; it ends with exit code 0, as an ordinary end."""
         del frame
         if sig == signal.SIGINT:
             self.force_exit = self.should_exit
@@ -140,7 +140,7 @@ class _Server(uvicorn.Server):
         self.should_exit = True
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listen, and say where."""
+        """Listen, and log the address."""
         await super().startup(sockets)
         # What has been imported stays: not to look through it again keeps pauses short.
         gc.collect()
@@ -162,28 +162,28 @@ class _Server(uvicorn.Server):
         return self.force_exit or time.monotonic() >= self._end
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Stop listening, hear out who has connected, finish, end."""
+        """Stop listening, wait for first requests, finish what is in flight, end."""
         if not self.force_exit:
             await self._stop_listening(sockets or [])
-            await self._hear_out()
-            asyncio.get_running_loop().call_later(self._finish, self._traffic.cut)
+            await self._await_first_requests()
+            asyncio.get_running_loop().call_later(self._finish, self._traffic.cancel_all)
         await super().shutdown(sockets)
         _LOG.info("stopped")
 
     async def _stop_listening(self, sockets: list[socket.socket]) -> None:
-        """Stop listening, and lose nobody who has connected or asked until then.
+        """Stop listening, and lose no connection or request made until then.
 
         asyncio drops connections that it has accepted and not set up when its server closes, and the system
-        those that nobody has accepted when the last socket that listens closes. So the loop stops accepting,
+        those that are not yet accepted when the last socket that listens closes. So the loop stops accepting,
         sets up what it has, and what the system holds is taken from it in the moment before it would drop it.
         """
         loop = asyncio.get_running_loop()
         for one in sockets:
             loop.remove_reader(one)
-        await _turns()
+        await _let_loop_turn()
         for server in self.servers:
             server.close()
-        waiting = list(_accepted(self._twin))
+        waiting = list(_accept_waiting(self._twin))
         self._twin.close()
         connection = functools.partial(
             Connection,
@@ -195,10 +195,10 @@ class _Server(uvicorn.Server):
         for one in waiting:
             await loop.connect_accepted_socket(connection, one)
         # What was sent on connections that were used before is read, or they would be closed as idle.
-        await _turns()
+        await _let_loop_turn()
 
-    async def _hear_out(self) -> None:
-        """Wait for first requests, which uvicorn would not: it closes what it has not heard of yet."""
+    async def _await_first_requests(self) -> None:
+        """Wait for first requests; uvicorn would close connections without one."""
         end = time.monotonic() + _LAST
         while time.monotonic() < end and any(  # noqa: ASYNC110 - uvicorn has no event for it
             isinstance(one, Connection) and one.awaits_first for one in self.server_state.connections
@@ -206,14 +206,14 @@ class _Server(uvicorn.Server):
             await asyncio.sleep(0.01)
 
 
-async def _turns() -> None:
+async def _let_loop_turn() -> None:
     """Let the loop turn until what it has seen by now is done: an accepted connection takes four turns."""
     for _ in range(6):
         await asyncio.sleep(0)
 
 
-def _accepted(listening: socket.socket) -> Iterator[socket.socket]:
-    """All connections that wait to be accepted."""
+def _accept_waiting(listening: socket.socket) -> Iterator[socket.socket]:
+    """Accept and yield all connections that wait."""
     with suppress(OSError):
         while True:
             yield listening.accept()[0]

@@ -16,11 +16,13 @@ _SHORTEST = 16
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What an operator decides; everything has a safe default but the tokens, without which nobody gets in.
+    """What an operator decides; everything but the tokens has a safe default.
+
+    Without tokens every request is refused, unless authentication is off.
 
     Args:
-        tokens: Bearer tokens, each of at least 16 characters; whoever presents one of them is served.
-        authentication: False serves whoever can reach the port.
+        tokens: Bearer tokens, each of at least 16 characters; a request needs one of them.
+        authentication: False serves every client that can reach the port.
         sampling_parameters: What is done with `temperature`, `tools` and others that would make the model
             another one than calibrated: `refuse` the request, or `ignore` them, for chat interfaces that
             always send some.
@@ -72,7 +74,7 @@ class Settings:
             raise InputError(msg)
 
     def _check_tokens(self) -> None:
-        """Refuse what would let everybody in, or nobody; a token itself is never quoted."""
+        """Refuse tokens that would let every request in, or none; a token itself is never quoted."""
         if isinstance(self.tokens, str):
             msg = "tokens is a single text: expected a tuple of tokens"
             raise InputError(msg)

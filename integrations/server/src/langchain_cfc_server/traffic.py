@@ -16,7 +16,7 @@ class Traffic:
 
     Attributes:
         started: Whether the server is up.
-        draining: Whether it is about to stop: balancers are told to go elsewhere, and connections end with
+        draining: Whether it is about to stop: balancers send requests elsewhere, and connections end with
             their next response.
         admitted: Requests that wait or are worked on.
         working: Requests that are worked on.
@@ -36,7 +36,7 @@ class Traffic:
         self.over = False
         self.connections = OpenConnections(connections)
         self._admitted_of: Counter[int | None] = Counter()
-        self._places = asyncio.Semaphore(concurrency)
+        self._permits = asyncio.Semaphore(concurrency)
         self._works: set[asyncio.Task[None]] = set()
         self._receiving: set[asyncio.Task[Any]] = set()
 
@@ -62,15 +62,15 @@ class Traffic:
         self.admitted -= 1
         self._admitted_of[token] -= 1
 
-    def admitted_of(self, token: int | None) -> int:
-        """How many admitted requests presented a token, given by its position."""
+    def count_admitted(self, token: int | None) -> int:
+        """Count the admitted requests that presented a token, given by its position."""
         return self._admitted_of[token]
 
     def work(self, begin: Callable[[], Awaitable[None]], token: int | None) -> asyncio.Task[None]:
         """Work on an admitted request, as soon as there is a place.
 
-        It counts until the work has really ended, which may be after its client was told that the time is
-        over: else there would be more work than places.
+        It counts until the work has really ended, which may be after its client got a time-out:
+        else there would be more work than places.
 
         Args:
             begin: Begins the work.
@@ -79,7 +79,7 @@ class Traffic:
         Returns:
             Its task.
         """
-        task = asyncio.ensure_future(self._placed(begin))
+        task = asyncio.ensure_future(self._run_in_turn(begin))
         self._works.add(task)
 
         def end(_: asyncio.Task[None]) -> None:
@@ -91,7 +91,7 @@ class Traffic:
 
     @contextmanager
     def receiving(self) -> Iterator[None]:
-        """Let whoever still receives a body be cancelled when the server's time is over."""
+        """Let the receiving of a body be cancelled when the server's time is over."""
         task = asyncio.current_task()
         if task is not None:
             self._receiving.add(task)
@@ -100,14 +100,14 @@ class Traffic:
         finally:
             self._receiving.discard(task)
 
-    def cut(self) -> None:
-        """End all that is under way, for the server's own time is over."""
+    def cancel_all(self) -> None:
+        """Cancel everything under way, since the server's own time is over."""
         self.over = True
         for task in (*self._works, *self._receiving):
             task.cancel()
 
-    async def _placed(self, begin: Callable[[], Awaitable[None]]) -> None:
-        async with self._places:
+    async def _run_in_turn(self, begin: Callable[[], Awaitable[None]]) -> None:
+        async with self._permits:
             self.working += 1
             try:
                 await begin()
