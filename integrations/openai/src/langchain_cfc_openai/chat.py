@@ -1,4 +1,4 @@
-"""`ChatCompletions`: `ChatOpenAI` that says all of what it draws with, and what to do where it fails."""
+"""`ChatCompletions`: `ChatOpenAI` that states all parameters of its draws, and what to do where it fails."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from langchain_openai import ChatOpenAI
 
 from langchain_cfc.errors import InputError
 from langchain_cfc.extend import state_settings
-from langchain_cfc_openai.failures import EndpointError, explained, unreadable
+from langchain_cfc_openai.failures import EndpointError, explain_failures, make_unreadable_error
 
 StructuredOutput: TypeAlias = Literal["json_schema", "function_calling"]
 
@@ -56,7 +56,7 @@ class ChatCompletions(ChatOpenAI):
     """A chat model behind `/v1/chat/completions`, never the Responses API.
 
     Args:
-        structured_output: How `with_structured_output` asks for it unless told otherwise: `json_schema` by
+        structured_output: How `with_structured_output` asks for it by default: `json_schema` by
             `response_format`, `function_calling` by a tool. None where the model draws candidates.
     """
 
@@ -79,7 +79,7 @@ class ChatCompletions(ChatOpenAI):
         stated = {name: sent.pop(name, None) for name in DRAWING} | {
             "structured_output": self.structured_output
         }
-        # What else `model_kwargs` brings, and that this model stands on its own.
+        # What else `model_kwargs` brings, and that this model is complete by itself.
         stated |= state_settings(sent)
         # As a file gives it back, so that numbers as keys and tuples compare equal.
         written: dict[str, Any] = json.loads(json.dumps(stated))
@@ -119,9 +119,9 @@ class ChatCompletions(ChatOpenAI):
         run_manager: CallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> ChatResult:
-        with explained():
+        with explain_failures():
             result = super()._generate(messages, stop=stop, run_manager=run_manager, **kwargs)
-        return _answered(result, kwargs)
+        return _require_choice(result, kwargs)
 
     async def _agenerate(
         self,
@@ -130,9 +130,9 @@ class ChatCompletions(ChatOpenAI):
         run_manager: AsyncCallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> ChatResult:
-        with explained():
+        with explain_failures():
             result = await super()._agenerate(messages, stop=stop, run_manager=run_manager, **kwargs)
-        return _answered(result, kwargs)
+        return _require_choice(result, kwargs)
 
     def _create_chat_result(
         self, response: dict[str, Any] | openai.BaseModel, generation_info: dict[str, Any] | None = None
@@ -140,11 +140,11 @@ class ChatCompletions(ChatOpenAI):
         try:
             return super()._create_chat_result(response, generation_info)
         except Exception as error:
-            raise unreadable(error) from error
+            raise make_unreadable_error(error) from error
 
 
-def _answered(result: ChatResult, asked: Mapping[str, Any]) -> ChatResult:
-    """The result; refused where one choice was asked for and none came.
+def _require_choice(result: ChatResult, asked: Mapping[str, Any]) -> ChatResult:
+    """Return the result; refuse it if one choice was requested and none came.
 
     Of several that were asked for, those that do not come are drawn by separate requests.
     """

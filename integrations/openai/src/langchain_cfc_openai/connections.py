@@ -1,4 +1,4 @@
-"""Connections that end with what they belong to: a model, or the event loop that opened them.
+"""Connections that end with their owner: a model, or the event loop that opened them.
 
 LangChain's models share one pool of async connections, which are of no use once their loop is closed. A
 script that collects, which takes a loop of its own, and then serves on another would fail with them.
@@ -21,7 +21,7 @@ class ModelwiseClient(openai.DefaultHttpxClient):
     """An HTTP client that closes its connections once no model, and no copy of one, has it any more."""
 
     def __del__(self) -> None:
-        # One whose making failed has nothing to close, and nobody to tell.
+        # A client whose constructor failed has nothing to close, and errors here reach no caller.
         with suppress(Exception):
             self.close()
 
@@ -37,7 +37,7 @@ class LoopwiseClient(openai.DefaultAsyncHttpxClient):
         """Send a request over a connection of the running loop."""
         loop = asyncio.get_running_loop()
         if loop not in self._of:
-            # Those of loops that were closed without their generators are of no use to anybody.
+            # Those of loops that were closed without their generators are of no use.
             for ended in [one for one in list(self._of) if one.is_closed()]:
                 self._of.pop(ended, None)
             closing = self._closing(loop)

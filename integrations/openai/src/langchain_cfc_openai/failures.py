@@ -1,6 +1,6 @@
 """Failures of an endpoint as one error that says what to do.
 
-The client's own exception stays its cause, so that whoever repeats requests still sees the status and the
+The client's own exception stays its cause, so that code that repeats requests still sees the status and the
 time that the server asked for.
 """
 
@@ -38,29 +38,29 @@ class EndpointError(ServingError):
 
 
 @contextmanager
-def explained() -> Iterator[None]:
+def explain_failures() -> Iterator[None]:
     """Turn failures of a request into an `EndpointError` that says what to do.
 
-    Other exceptions pass: an answer that is not what its schema wants says nothing of the endpoint.
+    Other exceptions pass: an answer that does not match its schema is no failure of the endpoint.
     """
     try:
         yield
     except (openai.OpenAIError, json.JSONDecodeError) as error:
-        what, hint = _explained(error)
+        what, hint = _describe_failure(error)
         msg = f"{what} ({describe_error(error)}): {hint}"
         raise EndpointError(msg) from error
 
 
-def unreadable(error: Exception) -> EndpointError:
-    """What to say of a body that is JSON, but no chat completion."""
+def make_unreadable_error(error: Exception) -> EndpointError:
+    """Return the error for a body that is JSON, but no chat completion."""
     msg = f"the endpoint's response is no chat completion ({describe_error(error)}): {_NO_ENDPOINT}"
     return EndpointError(msg)
 
 
-def _explained(error: Exception) -> tuple[str, str]:
-    """What happened, and what to do."""
+def _describe_failure(error: Exception) -> tuple[str, str]:
+    """Return what happened, and what to do."""
     if isinstance(error, openai.APIStatusError):
-        return _of_status(error)
+        return _describe_status(error)
     if isinstance(error, openai.APITimeoutError):
         return "the endpoint did not answer in time", "allow more (timeout=), or ask for less (max_tokens=)"
     if isinstance(error, openai.APIConnectionError):
@@ -73,7 +73,7 @@ def _explained(error: Exception) -> tuple[str, str]:
     return "the endpoint's response cannot be read", _NO_ENDPOINT
 
 
-def _of_status(error: openai.APIStatusError) -> tuple[str, str]:
+def _describe_status(error: openai.APIStatusError) -> tuple[str, str]:
     status = error.status_code
     asked = error.response.headers.get("retry-after")
     waiting = "" if asked is None else f" and asks to be left alone for {asked} seconds"

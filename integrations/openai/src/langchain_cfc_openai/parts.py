@@ -15,7 +15,7 @@ from langchain_cfc.verifiers import ModelJudge, PTrue
 from langchain_cfc_openai.chat import ChatCompletions, StructuredOutput
 from langchain_cfc_openai.connections import LoopwiseClient, ModelwiseClient
 
-# Said here, for clients have other defaults in other versions.
+# Stated here, since clients have other defaults in other versions.
 _WAITING: Mapping[str, Any] = {"timeout": 120.0, "max_retries": 2}
 
 
@@ -30,7 +30,7 @@ class Endpoint(TypedDict, total=False):
         max_retries: How often the client repeats a request that a busy or broken server failed, after as
             long as it asks for; 2 unless given. 0 suits a collection, which does that itself.
         default_headers: Headers of every request, as gateways want them.
-        extra_body: Whatever else goes into a request, such as `{"top_k": 20}`; part of the fingerprint.
+        extra_body: Further fields that go into a request, such as `{"top_k": 20}`; part of the fingerprint.
     """
 
     base_url: str
@@ -57,7 +57,7 @@ def generator(
     logprobs: bool = True,
     **endpoint: Unpack[Endpoint],
 ) -> ChatCompletions:
-    """A model that candidates are drawn from.
+    """Make a model from which candidates are drawn.
 
     It neither streams nor caches, has no seed, and asks for the log-probabilities that `SequenceProbability`
     scores with. `sampling="single_request"`, of `CFCRunnable` or in a `collect.toml`, asks for all n choices
@@ -91,7 +91,7 @@ def generator(
         # As the field of its name, clients would parse it, fail on a candidate that was cut off, and so have
         # it drawn again: what is left would be no sample of what the model says.
         more = {"response_format": dict(response_format), **more}
-    return _made(
+    return _make_model(
         model,
         endpoint,
         temperature=temperature,
@@ -136,7 +136,7 @@ def p_true(
     Raises:
         InputError: If a setting is of another kind, or there is no key.
     """
-    judging = _made(model, endpoint, temperature=temperature)
+    judging = _make_model(model, endpoint, temperature=temperature)
     return PTrue(judging, ideas=ideas, wording=wording, question=question, top_logprobs=top_logprobs)
 
 
@@ -177,7 +177,7 @@ def judge(
     Raises:
         InputError: If a setting is of another kind, or there is no key.
     """
-    judging = _made(
+    judging = _make_model(
         model,
         endpoint,
         temperature=temperature,
@@ -195,8 +195,8 @@ def judge(
     )
 
 
-def _made(model: str, endpoint: Endpoint, **settings: Any) -> ChatCompletions:
-    """The model, of settings that are left out where they are None."""
+def _make_model(model: str, endpoint: Endpoint, **settings: Any) -> ChatCompletions:
+    """Make the model; settings that are None are left out."""
     unknown = [name for name in endpoint if name not in Endpoint.__annotations__]
     if unknown:
         # The client would send it along, and warn.
@@ -207,7 +207,7 @@ def _made(model: str, endpoint: Endpoint, **settings: Any) -> ChatCompletions:
         raise InputError(msg)
     given = {name: value for name, value in settings.items() if value is not None}
     try:
-        made = ChatCompletions.model_validate(
+        chat_model = ChatCompletions.model_validate(
             {
                 "model": model,
                 "disable_streaming": True,
@@ -219,18 +219,18 @@ def _made(model: str, endpoint: Endpoint, **settings: Any) -> ChatCompletions:
                 **given,
             }
         )
-        made.fingerprint  # noqa: B018 - settings that are no JSON are refused here, not when serving
+        chat_model.fingerprint  # noqa: B018 - settings that are no JSON are refused here, not when serving
     except ValidationError as error:
         # Without its input, for the key is among it.
         wrong = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors())
-        raise InputError(_unmade(wrong)) from None
+        raise InputError(_describe_refusal(wrong)) from None
     except openai.OpenAIError as error:
-        msg = f"{_unmade(str(error))} Pass api_key=; where a server wants none, any text does"
+        msg = f"{_describe_refusal(str(error))} Pass api_key=; where a server wants none, any text does"
         raise InputError(msg) from None
     except TypeError as error:
-        raise InputError(_unmade(str(error))) from None
-    return made
+        raise InputError(_describe_refusal(str(error))) from None
+    return chat_model
 
 
-def _unmade(why: str) -> str:
+def _describe_refusal(why: str) -> str:
     return f"no model can be made of these settings: {why}"
