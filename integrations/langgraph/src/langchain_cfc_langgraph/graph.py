@@ -1,4 +1,4 @@
-"""`guarded_graph`: the nodes put together."""
+"""`guarded_graph`: all nodes as one graph."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ def guarded_graph(
     abstain_message: str = ABSTAIN_MESSAGE,
     retry: RetryPolicy | Sequence[RetryPolicy] | None = None,
 ) -> CompiledStateGraph[Any, Any, Any, Any]:
-    """A graph that answers, or abstains and asks a person.
+    """Make a graph that answers, or abstains and asks a person.
 
     Its nodes are `clear`, `decide`, `ask_person` and, where the state holds `messages`, `say`.
 
     Args:
         chain: A `CFCRunnable`; see `cfc_node`.
-        checkpointer: What remembers a thread while a person thinks; as a subgraph it has its parent's.
+        checkpointer: Stores a thread while a person thinks; as a subgraph it has its parent's.
         state: The state, derived from `CFCState`.
         question: Where the question is read; see `cfc_node`.
         escalate: The outcomes for which a person is asked; with none of them the graph ends there.
-        abstain_message: What is said in `messages` where nobody knows.
+        abstain_message: The message in `messages` where there is no answer.
         retry: LangGraph's policy for decisions that fail, such as `RetryPolicy(retry_on=(DrawError,
-            ServingTimeoutError))`. It draws anew, so only for failures that do not depend on what was drawn;
+            ServingTimeoutError))`. It draws again, so only for failures that do not depend on what was drawn;
             for those of a verifier its own `with_retry()` keeps the draws.
 
     Returns:

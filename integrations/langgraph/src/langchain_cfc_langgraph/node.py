@@ -20,7 +20,7 @@ Update: TypeAlias = dict[str, Any]
 
 
 def cfc_node(chain: Runnable[Any, Any], *, question: Question = "question") -> Runnable[Any, Update]:
-    """A node that answers or abstains, in sync and in async graphs.
+    """Make a node that answers or abstains, in sync and in async graphs.
 
     It reads the question and `alpha`, and writes `asked`, `decision` and `answer`; see `CFCState`. A failure
     is raised, and nothing is written. LangGraph puts the words of errors into checkpoints and streams: those
@@ -37,22 +37,22 @@ def cfc_node(chain: Runnable[Any, Any], *, question: Question = "question") -> R
     """
 
     def decide(state: Any, config: RunnableConfig) -> Update:
-        prompt, asked, level = _read(state, question)
+        prompt, asked, level = _read_question(state, question)
         with redact_errors():
             result = chain.invoke(prompt, config, **level)
-        return _written(asked, result)
+        return _make_update(asked, result)
 
     async def adecide(state: Any, config: RunnableConfig) -> Update:
-        prompt, asked, level = _read(state, question)
+        prompt, asked, level = _read_question(state, question)
         with redact_errors():
             result = await chain.ainvoke(prompt, config, **level)
-        return _written(asked, result)
+        return _make_update(asked, result)
 
     return RunnableLambda(decide, adecide, name="decide")
 
 
 def clear(state: CFCState) -> Update:
-    """A node that forgets the last decision, so that no state shows it beside a question that fails.
+    """Clear the last decision, so that no state shows it next to a question that fails.
 
     Args:
         state: The state as a question comes in.
@@ -65,32 +65,32 @@ def clear(state: CFCState) -> Update:
     return dict(CFCState(alpha=None, level=level, asked=None, decision=None, answer=None))
 
 
-def _read(state: Any, question: Question) -> tuple[Any, Any, dict[str, Any]]:
-    """The question, the same as plain data, and the level as an argument of the chain."""
-    prompt = question(state) if callable(question) else _value(state, question)
+def _read_question(state: Any, question: Question) -> tuple[Any, Any, dict[str, Any]]:
+    """Return the question, the same as plain data, and the level as an argument of the chain."""
+    prompt = question(state) if callable(question) else _get(state, question)
     if prompt is None:
         where = "question= found nothing" if callable(question) else f"nothing under {question!r}"
         msg = f"there is no question in the state: {where}"
         raise InputError(msg)
-    asked = _plain(prompt)
-    if _value(state, "decision") is not None and _value(state, "asked") == asked:
+    asked = _to_plain(prompt)
+    if _get(state, "decision") is not None and _get(state, "asked") == asked:
         msg = (
-            "this question has been decided already: drawn anew after the outcome is known, nothing is "
-            "promised about what comes of it. Ask somebody else, or, if it is asked anew, put `clear` first"
+            "this question has been decided already: drawn again after the outcome is known, "
+            "the result has no guarantee. Ask a person, or, if the user asked again, put `clear` first"
         )
         raise InputError(msg)
-    alpha = _value(state, "level")
-    alpha = _value(state, "alpha") if alpha is None else alpha
+    alpha = _get(state, "level")
+    alpha = _get(state, "alpha") if alpha is None else alpha
     return prompt, asked, {} if alpha is None else {"alpha": alpha}
 
 
-def _value(state: Any, key: str) -> Any:
-    """What a state holds under a key, be it a mapping or an object; None where it holds nothing."""
+def _get(state: Any, key: str) -> Any:
+    """Return what a state holds under a key, be it a mapping or an object; None where it holds nothing."""
     return state.get(key) if isinstance(state, dict) else getattr(state, key, None)
 
 
-def _plain(prompt: Any) -> Any:
-    """A question that people and every checkpointer can read: text, JSON, or messages as role and content."""
+def _to_plain(prompt: Any) -> Any:
+    """Return a question as plain data: text, JSON, or messages as role and content."""
     try:
         if not isinstance(prompt, (str, dict)):
             messages = (
@@ -106,8 +106,8 @@ def _plain(prompt: Any) -> Any:
     return prompt
 
 
-def _written(asked: Any, result: Any) -> Update:
-    """What goes into the state, with the level taken out of it, which held for this question alone."""
+def _make_update(asked: Any, result: Any) -> Update:
+    """Return the update of the state; the level, which held for this question alone, is taken out."""
     if not isinstance(result, CFCResult):
         msg = (
             f"the chain returned {type(result).__name__}; expected CFCResult. Pass the CFCRunnable itself: "

@@ -8,7 +8,7 @@ from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import set_config_context
 from langgraph.types import interrupt
 
-from langchain_cfc_langgraph.state import CFCAnswer, CFCState, decided, outcome
+from langchain_cfc_langgraph.state import CFCAnswer, CFCState, outcome, read_decision
 
 REPLY = (
     "Resume with the answer as text, or with a mapping: `answer` holds the text, or None if you do not know "
@@ -17,7 +17,7 @@ REPLY = (
 
 
 def ask_person(state: CFCState, config: RunnableConfig) -> CFCState:
-    """A node that waits for a person's answer; the graph needs a checkpointer.
+    """Wait for a person's answer; the graph needs a checkpointer.
 
     The interrupt's value is plain data without any candidate: `question`, `outcome`, `why` it abstained, what
     was `promised`, and how to `reply`. A reply that cannot be used leaves the graph waiting, and the next
@@ -33,7 +33,7 @@ def ask_person(state: CFCState, config: RunnableConfig) -> CFCState:
     Raises:
         InputError: If the state holds no decision.
     """
-    result = decided(state)
+    result = read_decision(state)
     asking = {
         "question": state.get("asked"),
         "outcome": outcome(state),
@@ -43,19 +43,19 @@ def ask_person(state: CFCState, config: RunnableConfig) -> CFCState:
     }
     # Before Python 3.11 async graphs do not hand on the context in which `interrupt` looks for the config.
     with set_config_context(config) as context:
-        return {"answer": context.run(_reply, asking)}
+        return {"answer": context.run(_await_reply, asking)}
 
 
-def _reply(asking: dict[str, Any]) -> CFCAnswer:
-    """The first reply that can be used; each is read once, so a new interrupt follows one that cannot."""
+def _await_reply(asking: dict[str, Any]) -> CFCAnswer:
+    """Return the first usable reply; each is read once, so a new interrupt follows one that is not."""
     reply = interrupt(asking)
-    while (refused := _problem(reply)) is not None:
+    while (refused := _find_problem(reply)) is not None:
         reply = interrupt({**asking, "refused": refused})
-    return _answer(reply)
+    return _make_answer(reply)
 
 
-def _problem(reply: Any) -> str | None:
-    """Why a reply cannot be used; None if it can."""
+def _find_problem(reply: Any) -> str | None:
+    """Return why a reply cannot be used; None if it can."""
     if isinstance(reply, str):
         return None if reply.strip() else "The answer is empty."
     if not isinstance(reply, dict):
@@ -64,17 +64,17 @@ def _problem(reply: Any) -> str | None:
         return f"The reply holds {', '.join(unknown)}; expected `answer` and, if you like, `by`."
     if "answer" not in reply:
         return "The reply holds no `answer`."
-    return _problem_of_text("answer", reply["answer"]) or _problem_of_text("by", reply.get("by"))
+    return _find_text_problem("answer", reply["answer"]) or _find_text_problem("by", reply.get("by"))
 
 
-def _problem_of_text(name: str, text: Any) -> str | None:
+def _find_text_problem(name: str, text: Any) -> str | None:
     if text is None or (isinstance(text, str) and text.strip()):
         return None
     found = "empty" if isinstance(text, str) else f"of type {type(text).__name__}"
     return f"`{name}` is {found}; expected text or None."
 
 
-def _answer(reply: str | dict[str, str | None]) -> CFCAnswer:
+def _make_answer(reply: str | dict[str, str | None]) -> CFCAnswer:
     given = {"answer": reply} if isinstance(reply, str) else reply
     text = given["answer"]
     return CFCAnswer(

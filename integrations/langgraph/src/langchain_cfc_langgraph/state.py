@@ -1,4 +1,4 @@
-"""What a graph's state holds of a question, as plain data, and where the graph goes from there."""
+"""The state of a graph as plain data, and the outcomes that choose the next node."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Outcome = Literal["answered", "abstained", "not_certifiable"]
 
 
 class CFCAnswer(TypedDict):
-    """An answer, whose it is, and what is promised about it.
+    """An answer, who gave it, and what is promised about it.
 
     Attributes:
         text: The best answer; None where a person was asked and knows none either.
@@ -39,12 +39,12 @@ class CFCState(TypedDict, total=False):
     All that they write is made of dicts, lists, texts, numbers, booleans and None.
 
     Attributes:
-        question: What is asked: whatever the chain takes.
+        question: The prompt, of any kind that the chain takes.
         alpha: Error level of the next decision, where the artifact holds several; taken once.
         level: The same, as long as that decision is under way; `clear` takes it out of `alpha`.
         asked: The question that `decision` and `answer` belong to, as plain data.
         decision: The fields of the `CFCResult`, `result.model_dump(mode="json")`.
-        answer: What was answered; None as long as nobody did.
+        answer: The answer; None until there is one.
     """
 
     question: Any
@@ -56,7 +56,7 @@ class CFCState(TypedDict, total=False):
 
 
 def outcome(state: CFCState) -> Outcome:
-    """Where to go after a decision, for `add_conditional_edges`.
+    """Return where to go after a decision, for `add_conditional_edges`.
 
     Args:
         state: The state after a `cfc_node`.
@@ -69,14 +69,14 @@ def outcome(state: CFCState) -> Outcome:
     Raises:
         InputError: If the state holds no decision.
     """
-    result = decided(state)
+    result = read_decision(state)
     if not result.abstained:
         return "answered"
     return "not_certifiable" if result.reason == "not_certifiable" else "abstained"
 
 
-def decided(state: CFCState) -> CFCResult:
-    """The decision that a state holds.
+def read_decision(state: CFCState) -> CFCResult:
+    """Read the decision that a state holds.
 
     Raises:
         InputError: If it holds none, or one that this version cannot read.
