@@ -22,7 +22,7 @@ PARTS = ("wait", "store", "memory", "threads")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure and print."""
+    """Measure, and print the tables of results."""
     from benchmarks.lib.threads import check_threads, limit_threads
 
     limit_threads()

@@ -42,7 +42,7 @@ HARD = ("multiplication", "currency", "calling code", "internet domain")
 
 @dataclass(frozen=True)
 class Detection:
-    """How a change was detected.
+    """How and when a monitor detected a change.
 
     Attributes:
         name: The change.
@@ -65,7 +65,7 @@ class Detection:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure, and write the page."""
+    """Measure, and write the page of results."""
     parser = argparse.ArgumentParser(description="How soon drift is found.")
     parser.add_argument("--streams", type=int, default=100, help="streams of each change")
     parser.add_argument("--page", type=Path, metavar="FILE", help="write the page")
@@ -88,7 +88,7 @@ def make_shifts() -> dict[str, Shift]:
     def nothing(served: LabelledBatch, _: np.random.Generator) -> LabelledBatch:
         return served
 
-    def swapped(served: LabelledBatch, _: np.random.Generator) -> LabelledBatch:
+    def swap_model(served: LabelledBatch, _: np.random.Generator) -> LabelledBatch:
         return weaker.take(np.array([rows[name] for name in served.ids if name in rows]))
 
     def harder(times: int) -> Shift:
@@ -106,7 +106,7 @@ def make_shifts() -> dict[str, Shift]:
 
     return {
         "nothing (control)": nothing,
-        "a weaker model under the same name": swapped,
+        "a weaker model under the same name": swap_model,
         "hard topics three times as frequent": harder(3),
         "hard topics five times as frequent": harder(5),
         "a verifier that raises its scores to the power 0.8": stricter(0.8),
@@ -243,7 +243,7 @@ def _find_sample_size(samples: Sequence[tuple[FloatArray, FloatArray]], longest:
 
 
 def make_page(found: Sequence[Detection], streams: int) -> str:
-    """Make the page as Markdown."""
+    """Make the page of a run as Markdown."""
     rows = [
         f"| {one.name} | {one.found:.0%} | {one.early:.0%} | {_format_count(one.delay)} | "
         f"{_format_count(one.labelled)} | {_format_count(one.once)} | {one.results} |"

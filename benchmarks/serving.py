@@ -29,7 +29,7 @@ PACKAGES = ("langchain-cfc", "langchain-core", "langchain-openai", "openai", "py
 
 @dataclass(frozen=True)
 class Plan:
-    """What a run measures.
+    """What a run measures, and how often.
 
     Attributes:
         parts: Some of `PARTS`.
@@ -88,7 +88,7 @@ def run(plan: Plan) -> ServingResults:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure, write and print."""
+    """Measure, write what was asked for, and print the tables."""
     from benchmarks.lib.threads import check_threads, limit_threads
 
     limit_threads()

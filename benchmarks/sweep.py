@@ -35,7 +35,7 @@ FEATURES = "meta(difficulty)^2"
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measure, and print the tables of results."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures")
     parser.add_argument("--splits", type=int, default=SPLITS, help="number of splits that are measured")

@@ -90,7 +90,7 @@ def make_plan(options: argparse.Namespace) -> Plan:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure, write and print."""
+    """Measure, write what was asked for, and print the tables."""
     from benchmarks.lib.threads import check_threads, limit_threads
 
     limit_threads()

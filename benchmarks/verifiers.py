@@ -293,7 +293,7 @@ def resume(fresh: VerifierResults, path: Path) -> VerifierResults:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure, write and print."""
+    """Measure, write what was asked for, and print the tables."""
     options = make_parser().parse_args(arguments)
     if options.resume and options.json is None:
         make_parser().error("--resume needs the file of --json")

@@ -125,7 +125,7 @@ class Requests(Data):
 
 
 class ServingResults(Data):
-    """One run.
+    """The results of one run of the benchmark.
 
     Attributes:
         versions: Python and packages.
@@ -200,7 +200,7 @@ def make_sheets(served: ServingResults) -> list[Sheet]:
 
 
 def make_page(served: ServingResults) -> str:
-    """Make the page as Markdown."""
+    """Make the page of a run as Markdown."""
     versions = ", ".join(f"{name} {version}" for name, version in served.versions.items())
     head = _HEAD.format(machine=served.machine, versions=versions, n=N)
     return "\n".join([head, *(sheet.to_markdown() for sheet in make_sheets(served))])

@@ -130,7 +130,7 @@ def make_console(width: int = 200) -> Console:
 
 
 def print_sheets(sheets: Iterable[Sheet], width: int = 200) -> None:
-    """Print tables to standard output."""
+    """Print tables of results to standard output."""
     console = make_console(width)
     for sheet in sheets:
         console.print(sheet.to_table())

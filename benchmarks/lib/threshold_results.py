@@ -31,7 +31,7 @@ class Agreement(Data):
 
 
 class PeerFigures(Data):
-    """One peer on one problem.
+    """The figures of one peer on one problem.
 
     Attributes:
         prepare: Seconds to build the model and solve the base regression, or to fit.
@@ -49,7 +49,7 @@ class PeerFigures(Data):
 
 
 class OwnFigures(Data):
-    """Ours on one problem.
+    """The figures of this package on one problem.
 
     Attributes:
         calibrate: `fit` and a first threshold, so that no work can hide in the first question.
@@ -139,7 +139,7 @@ class Exactness(Data):
 
 
 class Results(Data):
-    """One run.
+    """The results of one run on all problems.
 
     Attributes:
         versions: Python and packages here.

@@ -61,7 +61,7 @@ EXACTNESS_LIMIT = 2.0  # seconds for an answer that takes milliseconds
 
 @dataclass(frozen=True)
 class Plan:
-    """What a run measures.
+    """What a run measures, and how often.
 
     Attributes:
         kinds: Kinds of problems.

@@ -62,7 +62,7 @@ def _format_versions(versions: Mapping[str, str]) -> str:
 
 
 def make_page(results: Results) -> str:
-    """Make the page as Markdown."""
+    """Make the page of a run as Markdown."""
     head = _HEAD.format(
         cores=results.cores,
         versions=_format_versions(results.versions),

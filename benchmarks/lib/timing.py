@@ -23,7 +23,7 @@ class Data(BaseModel):
 
 
 class Times(Data):
-    """Seconds of repeated calls.
+    """The seconds that repeated calls have taken.
 
     Attributes:
         p50: Median.

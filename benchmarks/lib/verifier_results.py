@@ -34,7 +34,7 @@ _NOTE = (
 
 
 class Auroc(Data):
-    """An AUROC with its interval."""
+    """An AUROC with the ends of its interval."""
 
     auroc: float
     low: float
@@ -46,7 +46,7 @@ class Auroc(Data):
 
 
 class VerifierRow(Data):
-    """One verifier.
+    """The results of one verifier of a run.
 
     Attributes:
         name: Its name.
@@ -74,7 +74,7 @@ class VerifierRow(Data):
 
 
 class VerifierResults(Data):
-    """All verifiers of a run.
+    """The results of all verifiers of a run.
 
     Attributes:
         generator: What drew the candidates.
@@ -132,7 +132,7 @@ def _compute_auroc(scores: np.ndarray, correct: np.ndarray) -> Auroc | None:
 
 
 def make_sheet(found: VerifierResults) -> Sheet:
-    """Make the table."""
+    """Make the table of all verifiers and their figures."""
     headings = ("verifier", "AUROC", "control", "within", "mixed", "scores", "per prompt", "failed")
     rows = tuple(
         (

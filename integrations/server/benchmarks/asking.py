@@ -1,4 +1,4 @@
-"""Processes that ask: a server over HTTP, or the chain itself, both by the very same clients."""
+"""Processes that send requests: to a server over HTTP, or to the chain itself, by the same clients."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ Ask = Callable[[int, int], Awaitable[None]]
 
 
 class Asker:
-    """A process that asks.
+    """A process that sends requests when it gets a command.
 
     Args:
-        pipe: Where it is told what to do.
+        pipe: Carries the commands to it.
         process: The process.
     """
 
@@ -37,21 +37,21 @@ class Asker:
         self._pipe = pipe
         self.pid = process.pid or 0
 
-    def saturated(self, seconds: float) -> float:
-        """Answers a second when each of 50 clients asks again as soon as it is answered."""
+    def measure_saturation(self, seconds: float) -> float:
+        """Return answers a second when each of 50 clients asks again as soon as it is answered."""
         self._pipe.send(("closed", seconds))
         rate: float = self._pipe.recv()
         return rate
 
-    def latencies(self, rate: float, seconds: float, seed: int) -> list[float]:
-        """Seconds from due to answered, at Poisson arrivals."""
+    def measure_latencies(self, rate: float, seconds: float, seed: int) -> list[float]:
+        """Return the seconds from due to answered, at Poisson arrivals."""
         self._pipe.send(("open", rate, seconds, seed))
         taken: list[float] = self._pipe.recv()
         return taken
 
 
 @contextmanager
-def asker(port: int | None, cpu: int) -> Iterator[Asker]:
+def start_asker(port: int | None, cpu: int) -> Iterator[Asker]:
     """Start a process that asks a server, or the chain itself.
 
     Args:
@@ -72,8 +72,8 @@ def asker(port: int | None, cpu: int) -> Iterator[Asker]:
 
 
 @contextmanager
-def answering_at_once(cpu: int) -> Iterator[int]:
-    """A server that answers at once without having read: whatever time it takes is the clients' own."""
+def start_floor_server(cpu: int) -> Iterator[int]:
+    """Start a server that answers at once without reading: the time that it takes is the clients' own."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=_echo, args=(theirs, cpu), daemon=True)
@@ -93,14 +93,14 @@ def pin(process: int, cpu: int) -> None:
 
 def _work(pipe: Pipe, port: int | None, cpu: int) -> None:
     pin(0, cpu)
-    # Nothing that is measured should be a pause of whoever measures, and the peer gets what is best for it.
+    # No measurement should contain a pause of the process that measures, and the peer gets its best case.
     gc.collect()
     gc.freeze()
     with suppress(EOFError, KeyboardInterrupt):
-        asyncio.run(_told(pipe, _directly() if port is None else _over_http(port)))
+        asyncio.run(_run_commands(pipe, _call_chain() if port is None else _over_http(port)))
 
 
-async def _told(pipe: Pipe, ask: Ask) -> None:
+async def _run_commands(pipe: Pipe, ask: Ask) -> None:
     pipe.send("ready")
     while True:
         match await asyncio.to_thread(pipe.recv):
@@ -126,8 +126,8 @@ def _over_http(port: int) -> Ask:
     return ask
 
 
-def _directly() -> Ask:
-    chain = bot.chain()
+def _call_chain() -> Ask:
+    chain = bot.make_chain()
 
     async def ask(client: int, which: int) -> None:
         result = await chain.ainvoke([HumanMessage(_prompt(client, which))])

@@ -17,27 +17,27 @@ ARTIFACT = "LOAD_ARTIFACT"
 DELAY = 0.02
 
 
-def artifact() -> CalibrationArtifact:
-    """Calibrated on the recording that ships, n = 10."""
+def make_artifact() -> CalibrationArtifact:
+    """Calibrate on the recording that ships, n = 10."""
     return calibrate_artifact(list(load_recording()), FEATURES)
 
 
 def verify(_: Any, candidates: Sequence[Any]) -> list[float]:
-    """Scores out of the numbers that candidates end with."""
+    """Compute scores from the numbers that candidates end with."""
     return [17 * int(candidate.text.split()[-1]) % 101 / 100 for candidate in candidates]
 
 
-def chain() -> CFCRunnable:
-    """The chain, on the saved artifact that the environment names; all candidates differ."""
+def make_chain() -> CFCRunnable:
+    """Make the chain, on the saved artifact that the environment names; all candidates differ."""
     held = CalibrationArtifact.load(os.environ[ARTIFACT])
     return CFCRunnable(generator=InMemoryModel(distinct=held.n), verifier=verify, artifact=held)
 
 
-def delayed() -> Runnable[Any, Any]:
-    """The same behind something that takes 20 ms."""
+def make_delayed_chain() -> Runnable[Any, Any]:
+    """Make the same chain behind a step that takes 20 ms."""
 
     async def wait(prompt: Any) -> Any:
         await asyncio.sleep(DELAY)
         return prompt
 
-    return RunnableLambda(wait) | chain()
+    return RunnableLambda(wait) | make_chain()

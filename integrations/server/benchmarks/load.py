@@ -44,7 +44,7 @@ PACKAGES = (
 
 @dataclass(frozen=True)
 class Plan:
-    """How much to measure.
+    """How many rounds to measure, and for how long.
 
     Attributes:
         rounds: Rounds, each of all sides.
@@ -63,31 +63,31 @@ SEED = 8
 
 @contextmanager
 def sides() -> Iterator[dict[str, tuple[Asker, tuple[int, ...]]]]:
-    """Everybody who asks, by what is asked, with the processes that take part."""
+    """Start all askers; yield them by what they ask, with the processes that take part."""
     from integrations.server.benchmarks import bot
     from integrations.server.benchmarks.asking import (
         CLIENT_CPU,
         SERVER_CPU,
-        answering_at_once,
-        asker,
         pin,
+        start_asker,
+        start_floor_server,
     )
     from integrations.server.tests.parts import running
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "artifact.json"
-        bot.artifact().save(path)
+        bot.make_artifact().save(path)
         os.environ[bot.ARTIFACT] = str(path)
         env = {bot.ARTIFACT: str(path)}
         module = "integrations.server.benchmarks.bot"
         with (
-            running(env, "--name", "chain", models=f"{module}:chain") as server,
-            running(env, "--name", "chain", models=f"{module}:delayed") as delayed,
-            answering_at_once(SERVER_CPU) as nothing,
-            asker(server.port, CLIENT_CPU) as ours,
-            asker(delayed.port, CLIENT_CPU) as slow,
-            asker(nothing, CLIENT_CPU) as floor,
-            asker(None, SERVER_CPU) as direct,
+            running(env, "--name", "chain", models=f"{module}:make_chain") as server,
+            running(env, "--name", "chain", models=f"{module}:make_delayed_chain") as delayed,
+            start_floor_server(SERVER_CPU) as nothing,
+            start_asker(server.port, CLIENT_CPU) as ours,
+            start_asker(delayed.port, CLIENT_CPU) as slow,
+            start_asker(nothing, CLIENT_CPU) as floor,
+            start_asker(None, SERVER_CPU) as direct,
         ):
             for one in (server, delayed):
                 pin(one.process.pid, SERVER_CPU)
@@ -100,33 +100,38 @@ def sides() -> Iterator[dict[str, tuple[Asker, tuple[int, ...]]]]:
 
 
 def measure(plan: Plan) -> Load:
-    """Rounds, each of saturation first and then of half of it."""
+    """Measure rounds, each of saturation first and then of half of it."""
     from benchmarks.lib.tables import describe_machine, find_versions
     from integrations.server.benchmarks.load_results import Load, Round, Saturation
 
     with sides() as found:
 
-        def taken(name: str, rate: float, turn: int) -> Round:
+        def measure_round(name: str, rate: float, turn: int) -> Round:
             asker, processes = found[name]
-            before = busy(processes)
-            seconds = asker.latencies(rate, plan.seconds, SEED + turn)
-            total, own, wall = (after - was for after, was in zip(busy(processes), before, strict=True))
+            before = measure_busy_seconds(processes)
+            seconds = asker.measure_latencies(rate, plan.seconds, SEED + turn)
+            total, own, wall = (
+                after - was for after, was in zip(measure_busy_seconds(processes), before, strict=True)
+            )
             return Round(
-                seconds=tuple(seconds), own=own / wall, others=max(0.0, total - own) / wall, load=load()
+                seconds=tuple(seconds),
+                own=own / wall,
+                others=max(0.0, total - own) / wall,
+                load=measure_load(),
             )
 
         rates: dict[str, list[float]] = {"chain": [], "server": []}
         for name in rates:
-            found[name][0].saturated(1.0)  # imports and caches
+            found[name][0].measure_saturation(1.0)  # imports and caches
         rounds: dict[str, list[Round]] = {name: [] for name in found}
         for turn in range(plan.rounds):
             for name, reached in rates.items():
-                reached.append(found[name][0].saturated(plan.saturated))
+                reached.append(found[name][0].measure_saturation(plan.saturated))
                 if not reached[-1]:
                     msg = f"the {name} answered nothing in {plan.saturated:g} s: this machine is too busy"
                     raise RuntimeError(msg)
-            for name in ordered(list(found), turn):
-                rounds[name].append(taken(name, half(rates["server"][turn]), turn))
+            for name in order_names(list(found), turn):
+                rounds[name].append(measure_round(name, compute_rate(rates["server"][turn]), turn))
     return Load(
         versions=find_versions(PACKAGES),
         machine=describe_machine(),
@@ -136,18 +141,18 @@ def measure(plan: Plan) -> Load:
     )
 
 
-def half(saturation: float) -> float:
-    """The rate of a round. The machine is not always as fast, so it is half of what was reached in it."""
+def compute_rate(saturation: float) -> float:
+    """Return the rate of a round: half of its own saturation, for the machine is not always as fast."""
     return saturation / 2
 
 
-def ordered(names: list[str], turn: int) -> list[str]:
-    """The names, every other turn backwards."""
+def order_names(names: list[str], turn: int) -> list[str]:
+    """Return the names, every other turn backwards."""
     return names if turn % 2 == 0 else names[::-1]
 
 
-def busy(processes: Sequence[int]) -> tuple[float, float, float]:
-    """Seconds that the machine's cores have worked, that some processes have, and of the clock."""
+def measure_busy_seconds(processes: Sequence[int]) -> tuple[float, float, float]:
+    """Return the seconds that the machine's cores have worked, that some processes have, and of the clock."""
     ticks = os.sysconf("SC_CLK_TCK")
     first, *_ = Path("/proc/stat").read_text(encoding="utf-8").splitlines()
     user, nice, system, _, _, *interrupts = (int(part) for part in first.split()[1:9])
@@ -159,13 +164,13 @@ def busy(processes: Sequence[int]) -> tuple[float, float, float]:
     return total / ticks, own / ticks, time.monotonic()
 
 
-def load() -> float:
-    """Processes that wanted a core, by the mean of the last minute."""
+def measure_load() -> float:
+    """Return the number of processes that wanted a core, by the mean of the last minute."""
     return os.getloadavg()[0]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure, write and show."""
+    """Measure, write what was asked for, and print the tables."""
     from benchmarks.lib.threads import check_threads, limit_threads
 
     limit_threads()
@@ -176,7 +181,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--rounds", type=int, help="another number of rounds")
     options = parser.parse_args(arguments)
     from benchmarks.lib.tables import print_sheets
-    from integrations.server.benchmarks.load_page import page, sheets
+    from integrations.server.benchmarks.load_page import make_page, make_sheets
 
     check_threads()
     plan = QUICK if options.quick else Plan()
@@ -184,8 +189,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.json is not None:
         options.json.write_text(found.model_dump_json(indent=1) + "\n", encoding="utf-8")
     if options.page is not None:
-        options.page.write_text(page(found), encoding="utf-8")
-    print_sheets(sheets(found))
+        options.page.write_text(make_page(found), encoding="utf-8")
+    print_sheets(make_sheets(found))
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ has begun, so that its own pauses for garbage are short. Both are asked by {clie
 over connections that are kept, at the same times: Poisson arrivals, {least} to {most} requests a second in
 all, in every round half of what the server reached as it began, when each client asked again as soon as
 it was answered; for the machine was not always as fast. Latency counts from when a request was due, so
-whoever waits because the one before is slow, or because the client is, has waited. The server and the
+waiting behind a slow request, or for a slow client, counts too. The server and the
 chain had one core, the clients over HTTP the other.
 
 Sides took turns, {rounds} rounds of {seconds:g} s each, every other one backwards. Quantiles are of all
@@ -38,30 +38,30 @@ pairs (95 % if the rounds were independent).
 """
 
 
-def figures(load: Load) -> list[Target]:
-    """The figures to reach."""
+def make_targets(load: Load) -> list[Target]:
+    """Make the targets that the server should reach."""
     return [
         Target(
             f"added to the {name}",
             limit,
-            (Measurement(1e3 * load.added("server", share).value, ""),),
+            (Measurement(1e3 * load.compare_quantiles("server", share).value, ""),),
             unit=" ms",
         )
         for name, share, limit in (("median", MEDIAN, 5.0), ("99th percentile", TAIL, 25.0))
     ]
 
 
-def sheets(load: Load) -> list[Sheet]:
-    """All tables."""
+def make_sheets(load: Load) -> list[Sheet]:
+    """Make all tables of a run."""
     return [_targets(load), _sides(load), _saturation(load), _rounds(load)]
 
 
-def page(load: Load) -> str:
-    """The page as Markdown."""
+def make_page(load: Load) -> str:
+    """Make the page of a run as Markdown."""
     from benchmarks.lib.in_memory import FEATURES
-    from integrations.server.benchmarks.load import half
+    from integrations.server.benchmarks.load import compute_rate
 
-    rates = [half(rate) for rate in load.saturation.server]
+    rates = [compute_rate(rate) for rate in load.saturation.server]
     head = HEAD.format(
         machine=load.machine,
         versions=", ".join(f"{name} {version}" for name, version in load.versions.items()),
@@ -72,13 +72,13 @@ def page(load: Load) -> str:
         rounds=len(load.rounds["server"]),
         seconds=load.seconds,
     )
-    return "\n".join([head, *(sheet.to_markdown() for sheet in sheets(load))])
+    return "\n".join([head, *(sheet.to_markdown() for sheet in make_sheets(load))])
 
 
 def _targets(load: Load) -> Sheet:
     rows = []
-    for figure, share in zip(figures(load), (MEDIAN, TAIL), strict=True):
-        measured = _between(load.added("server", share))
+    for figure, share in zip(make_targets(load), (MEDIAN, TAIL), strict=True):
+        measured = _between(load.compare_quantiles("server", share))
         rows.append(
             (figure.name, f"at most {format_number(figure.limit)}{figure.unit}", measured, figure.verdict)
         )
@@ -93,14 +93,14 @@ def _targets(load: Load) -> Sheet:
 def _sides(load: Load) -> Sheet:
     rows = tuple(
         (
-            said,
-            _between(load.quantile(name, MEDIAN)),
-            _between(load.quantile(name, TAIL)),
-            _between(load.added(name, MEDIAN)) if name in {"server", "delayed"} else "-",
-            _between(load.added(name, TAIL)) if name in {"server", "delayed"} else "-",
+            label,
+            _between(load.compute_quantile(name, MEDIAN)),
+            _between(load.compute_quantile(name, TAIL)),
+            _between(load.compare_quantiles(name, MEDIAN)) if name in {"server", "delayed"} else "-",
+            _between(load.compare_quantiles(name, TAIL)) if name in {"server", "delayed"} else "-",
             f"{sum(len(one.seconds) for one in load.rounds[name]):,}",
         )
-        for name, said in SIDES.items()
+        for name, label in SIDES.items()
     )
     note = (
         f"The control must show {DELAY * 1e3:g} ms beyond the server's own. The floor is what clients and "
@@ -131,12 +131,12 @@ def _saturation(load: Load) -> Sheet:
 def _rounds(load: Load) -> Sheet:
     rows = []
     for turn, (chain, server) in enumerate(zip(load.rounds["chain"], load.rounds["server"], strict=True)):
-        told = [sorted(one.seconds) for one in (chain, server)]
+        latencies = [sorted(one.seconds) for one in (chain, server)]
         rows.append(
             (
                 str(turn + 1),
-                *(format_seconds(one[len(one) // 2]) for one in told),
-                *(format_seconds(one[int(TAIL * len(one))]) for one in told),
+                *(format_seconds(one[len(one) // 2]) for one in latencies),
+                *(format_seconds(one[int(TAIL * len(one))]) for one in latencies),
                 *(f"{one.own:.2f} and {one.others:.2f}" for one in (chain, server)),
                 f"{server.load:.1f}",
             )

@@ -18,7 +18,7 @@ Figure: TypeAlias = Callable[[NDArray[np.integer[Any]]], float]
 
 
 class Round(Data):
-    """One side in one round.
+    """The latencies of one side in one round.
 
     Attributes:
         seconds: From due to answered, of every request.
@@ -60,7 +60,7 @@ class Interval(Data):
 
 
 class Load(Data):
-    """One run.
+    """The results of one run of the benchmark.
 
     Attributes:
         versions: Python and packages.
@@ -76,19 +76,19 @@ class Load(Data):
     saturation: Saturation
     rounds: dict[str, tuple[Round, ...]]
 
-    def quantile(self, name: str, share: float) -> Interval:
-        """A quantile of a side's latencies over all rounds."""
-        return self._resampled(lambda chosen: _quantile(self.rounds[name], chosen, share))
+    def compute_quantile(self, name: str, share: float) -> Interval:
+        """Return a quantile of a side's latencies over all rounds."""
+        return self._resample(lambda chosen: _quantile(self.rounds[name], chosen, share))
 
-    def added(self, name: str, share: float, to: str = "chain") -> Interval:
-        """How much larger a side's quantile is than another's; a bootstrap over rounds, in pairs."""
-        return self._resampled(
+    def compare_quantiles(self, name: str, share: float, to: str = "chain") -> Interval:
+        """Return how much larger a side's quantile is than another's; a bootstrap over rounds, in pairs."""
+        return self._resample(
             lambda chosen: (
                 _quantile(self.rounds[name], chosen, share) - _quantile(self.rounds[to], chosen, share)
             )
         )
 
-    def _resampled(self, figure: Figure) -> Interval:
+    def _resample(self, figure: Figure) -> Interval:
         count = len(self.rounds["chain"])
         draw = np.random.default_rng(SEED)
         values = [figure(draw.integers(count, size=count)) for _ in range(RESAMPLED)]
@@ -97,5 +97,5 @@ class Load(Data):
 
 
 def _quantile(rounds: Sequence[Round], chosen: NDArray[np.integer[Any]], share: float) -> float:
-    """A quantile of all latencies of some rounds together."""
+    """Return a quantile of all latencies of some rounds together."""
     return float(np.quantile(np.concatenate([rounds[number].seconds for number in chosen]), share))

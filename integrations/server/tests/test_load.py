@@ -10,7 +10,7 @@ from statistics import median
 import pytest
 
 from integrations.server.benchmarks.load import Plan, measure
-from integrations.server.benchmarks.load_page import MEDIAN, TAIL, page
+from integrations.server.benchmarks.load_page import MEDIAN, TAIL, make_page
 from integrations.server.benchmarks.load_results import Load, Round, Saturation
 from integrations.server.tests.loading import Connection, arrivals, closed_loop, open_loop
 
@@ -128,21 +128,21 @@ def test_what_is_added_is_the_difference_of_quantiles() -> None:
     much = [[taken + 0.03 for taken in one] for one in base]
     load = planted({"chain": base, "server": slower, "delayed": much, "nothing": base})
     for share in (MEDIAN, TAIL):
-        added = load.added("server", share)
+        added = load.compare_quantiles("server", share)
         assert added.low == pytest.approx(added.value) == pytest.approx(added.high) == pytest.approx(0.004)
-    assert "45 to 55 requests a second" in page(load)
-    assert page(load).count("| met |") == 2
+    assert "45 to 55 requests a second" in make_page(load)
+    assert make_page(load).count("| met |") == 2
     broken = planted({"chain": base, "server": much, "delayed": much, "nothing": base})
-    assert page(broken).count("| not met |") == 2
+    assert make_page(broken).count("| not met |") == 2
 
 
 def test_one_bad_round_widens_the_interval() -> None:
     base = [[0.001] * 100 for _ in range(6)]
     bad = [[0.002] * 100 for _ in range(5)] + [[0.5] * 100]
     load = planted({"chain": base, "server": bad, "delayed": bad, "nothing": base})
-    tail = load.added("server", TAIL)
+    tail = load.compare_quantiles("server", TAIL)
     assert (tail.low, tail.high) == pytest.approx((0.001, 0.499))
-    assert load.added("server", MEDIAN).value == pytest.approx(0.001)
+    assert load.compare_quantiles("server", MEDIAN).value == pytest.approx(0.001)
 
 
 @pytest.mark.long
