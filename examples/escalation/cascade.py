@@ -45,8 +45,8 @@ class Split:
 
 
 @dataclass(frozen=True)
-class Seen:
-    """What a chain did with m questions.
+class Outcomes:
+    """The outcomes of m questions at one chain.
 
     Attributes:
         answered: (m,) whether it returned a set; where not, the next tier is asked.
@@ -64,8 +64,8 @@ class Seen:
         return self.covered | self.flagged
 
 
-def made(tier: Tier, rows: IntArray, alpha: str, features: str) -> CalibrationArtifact:
-    """A chain's artifact, from some of its questions; what is out of its reach, it will flag and pass on.
+def calibrate_tier(tier: Tier, rows: IntArray, alpha: str, features: str) -> CalibrationArtifact:
+    """Calibrate a chain on some of its questions; what is out of its reach, it will flag and pass on.
 
     Its sets may be empty: a question all of whose answers score worse than the threshold goes on as well.
     """
@@ -81,12 +81,12 @@ def made(tier: Tier, rows: IntArray, alpha: str, features: str) -> CalibrationAr
         )
 
 
-def seen(artifact: CalibrationArtifact, tier: Tier, rows: IntArray) -> Seen:
-    """What `CFCRunnable` would do with some questions, all at once."""
+def decide_questions(artifact: CalibrationArtifact, tier: Tier, rows: IntArray) -> Outcomes:
+    """Decide some questions at once, as `CFCRunnable` would."""
     asked = tier.table.take(rows)
     decisions = decide(artifact, asked.draws)
     covered: BoolArray = np.any(decisions.accepted & asked.correct, axis=1)
-    return Seen(decisions.answered, covered, decisions.not_certifiable)
+    return Outcomes(decisions.answered, covered, decisions.not_certifiable)
 
 
 @dataclass(frozen=True)
@@ -100,8 +100,8 @@ class FirstTier:
     """
 
     artifact: CalibrationArtifact
-    on_second: Seen
-    on_test: Seen
+    on_second: Outcomes
+    on_test: Outcomes
 
     @classmethod
     def of(cls, cheap: Tier, split: Split, alpha: str = ALPHA_CHEAP) -> FirstTier:
@@ -112,11 +112,15 @@ class FirstTier:
             split: Which questions are for what.
             alpha: Error level, chosen beforehand.
         """
-        artifact = made(cheap, split.first, alpha, BY_DIFFICULTY)
-        return cls(artifact, seen(artifact, cheap, split.second), seen(artifact, cheap, split.test))
+        artifact = calibrate_tier(cheap, split.first, alpha, BY_DIFFICULTY)
+        return cls(
+            artifact,
+            decide_questions(artifact, cheap, split.second),
+            decide_questions(artifact, cheap, split.test),
+        )
 
 
-def second_tier(
+def calibrate_second_tier(
     strong: Tier, split: Split, first: FirstTier, features: str = BY_DIFFICULTY, *, naive: bool = False
 ) -> CalibrationArtifact:
     """Calibrate the strong chain on the questions that the first passes on.
@@ -132,4 +136,4 @@ def second_tier(
         The artifact.
     """
     rows = split.second if naive else split.second[~first.on_second.answered]
-    return made(strong, rows, ALPHA_STRONG, features)
+    return calibrate_tier(strong, rows, ALPHA_STRONG, features)

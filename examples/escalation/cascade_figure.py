@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from cascade_table import Row, mean, measured
+from cascade_table import Row, compute_mean, measure_splits
 from matplotlib.figure import Figure
 from two_models import CHEAP, STRONG
 
@@ -24,8 +24,8 @@ AS_RECORDED = CHEAP.cost / STRONG.cost
 IMAGINED = 1 / 20
 
 
-def drawn(by_level: dict[str, Row], alone: Row) -> Figure:
-    """The figure.
+def draw_figure(by_level: dict[str, Row], alone: Row) -> Figure:
+    """Draw the costs and shares of a cascade as a figure.
 
     Args:
         by_level: The cascade, by the level of its cheap tier.
@@ -66,14 +66,16 @@ def _look(place: int) -> dict[str, Any]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure and draw."""
+    """Measure the cascade at each level, and draw it."""
     parser = argparse.ArgumentParser(description="Draw what a cascade costs and covers.")
     parser.add_argument("file", type=Path, help="where to draw: .png, .svg or .pdf")
     parser.add_argument("--splits", type=int, default=20, help="how many random splits (%(default)s)")
     options = parser.parse_args(arguments)
-    by_level = {level: mean(measured(["cascade"], options.splits, level)["cascade"]) for level in LEVELS}
-    alone = mean(measured(["strong model alone"], options.splits)["strong model alone"])
-    drawn(by_level, alone).savefig(options.file, dpi=100)
+    by_level = {
+        level: compute_mean(measure_splits(["cascade"], options.splits, level)["cascade"]) for level in LEVELS
+    }
+    alone = compute_mean(measure_splits(["strong model alone"], options.splits)["strong model alone"])
+    draw_figure(by_level, alone).savefig(options.file, dpi=100)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from cascade import FirstTier, Split, second_tier
+from cascade import FirstTier, Split, calibrate_second_tier
 from two_models import CHEAP, STRONG
 
 from langchain_cfc import CalibrationArtifact, CFCResult, CFCRunnable, PromptRecord
@@ -25,7 +25,7 @@ DELTA = 0.05
 
 @dataclass
 class Person:
-    """Whoever is asked where neither model can stand behind an answer: here a list to be worked off.
+    """A person who is asked where neither model answers: here a list to be worked off.
 
     Attributes:
         questions: What waits.
@@ -40,8 +40,8 @@ class Person:
 
 
 @dataclass(frozen=True)
-class Served:
-    """What one question got.
+class ServedQuestion:
+    """The tier that served one question, and its outcome.
 
     Attributes:
         tier: `cheap`, `strong` or `person`.
@@ -54,8 +54,8 @@ class Served:
 
 def serve(
     cheap: CalibrationArtifact, strong: CalibrationArtifact, asked: Sequence[PromptRecord], person: Person
-) -> list[Served]:
-    """Ask the cascade.
+) -> list[ServedQuestion]:
+    """Ask the cascade a list of questions, one after the other.
 
     Args:
         cheap: Artifact of the cheap chain.
@@ -69,20 +69,20 @@ def serve(
     first = CFCRunnable(artifact=cheap, **CHEAP.parts())
     second = CFCRunnable(artifact=strong, **STRONG.parts())
     chain = first.or_else(second.or_else(person))
-    correct = _correct()
-    return [_served(chain.invoke(one.input), cheap.digest, correct[one.id]) for one in asked]
+    correct = _collect_correct()
+    return [_classify(chain.invoke(one.input), cheap.digest, correct[one.id]) for one in asked]
 
 
-def _served(result: object, cheap_digest: str, correct: set[str]) -> Served:
+def _classify(result: object, cheap_digest: str, correct: set[str]) -> ServedQuestion:
     if not isinstance(result, CFCResult):
-        return Served("person", None)
+        return ServedQuestion("person", None)
     # Every result says whose promise it carries.
     tier = "cheap" if result.guarantee.artifact_digest == cheap_digest else "strong"
-    return Served(tier, any(normalise_answer(answer) in correct for answer in result.answers))
+    return ServedQuestion(tier, any(normalise_answer(answer) in correct for answer in result.answers))
 
 
-def _correct() -> dict[str, set[str]]:
-    """By question, what counts as correct: its references, and what was labelled so."""
+def _collect_correct() -> dict[str, set[str]]:
+    """Collect by question what counts as correct: its references, and candidates labelled so."""
     found: dict[str, set[str]] = defaultdict(set)
     for record in (*CHEAP.records, *STRONG.records):
         labelled = [str(one.text) for one in record.candidates if one.correct]
@@ -98,7 +98,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     split = Split.of(CHEAP, options.seed)
     first = FirstTier.of(CHEAP, split)
-    strong = second_tier(STRONG, split, first)
+    strong = calibrate_second_tier(STRONG, split, first)
     asked = [CHEAP.records[row] for row in split.test.tolist()][: options.questions]
     person = Person()
     served = serve(first.artifact, strong, asked, person)

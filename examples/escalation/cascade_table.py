@@ -1,4 +1,4 @@
-"""What the cascade costs and keeps, over many splits of the questions, beside what else one might do.
+"""What the cascade costs and keeps, over many splits of the questions, next to its alternatives.
 
     python cascade_table.py                 over 50 splits
     python cascade_table.py --splits 10     a quick look
@@ -14,7 +14,16 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from cascade import ALPHA_CHEAP, ALPHA_STRONG, BY_DIFFICULTY, FirstTier, Split, made, second_tier, seen
+from cascade import (
+    ALPHA_CHEAP,
+    ALPHA_STRONG,
+    BY_DIFFICULTY,
+    FirstTier,
+    Split,
+    calibrate_second_tier,
+    calibrate_tier,
+    decide_questions,
+)
 from two_models import CHEAP, STRONG
 
 ONE_THRESHOLD = "1"
@@ -46,10 +55,10 @@ class Row:
 
 
 def cascade(split: Split, first: FirstTier, features: str = BY_DIFFICULTY, *, naive: bool = False) -> Row:
-    """A cascade on the test part of a split; see `second_tier` for the options."""
+    """A cascade on the test part of a split; see `calibrate_second_tier` for the options."""
     passed_on = ~first.on_test.answered
-    artifact = second_tier(STRONG, split, first, features, naive=naive)
-    second = seen(artifact, STRONG, split.test[passed_on])
+    artifact = calibrate_second_tier(STRONG, split, first, features, naive=naive)
+    second = decide_questions(artifact, STRONG, split.test[passed_on])
     asked = float(passed_on.mean())
     answered = 1.0 - asked, asked * float(second.answered.mean())
     right = float(first.on_test.covered.mean()) + asked * float(second.covered.mean())
@@ -68,7 +77,7 @@ def cascade(split: Split, first: FirstTier, features: str = BY_DIFFICULTY, *, na
 def strong_alone(split: Split) -> Row:
     """The strong model asked everything, calibrated on all questions that do not test."""
     rows = np.sort(np.concatenate([split.first, split.second]))
-    one = seen(made(STRONG, rows, ALPHA_STRONG, BY_DIFFICULTY), STRONG, split.test)
+    one = decide_questions(calibrate_tier(STRONG, rows, ALPHA_STRONG, BY_DIFFICULTY), STRONG, split.test)
     answered, right = float(one.answered.mean()), float(one.covered.mean())
     return Row(
         cost=1.0,
@@ -91,8 +100,8 @@ WAYS: dict[str, Callable[[Split, FirstTier], Row]] = {
 }
 
 
-def measured(ways: Iterable[str], splits: int, alpha: str = ALPHA_CHEAP) -> dict[str, list[Row]]:
-    """Each way on the splits by the seeds 0, 1, ...
+def measure_splits(ways: Iterable[str], splits: int, alpha: str = ALPHA_CHEAP) -> dict[str, list[Row]]:
+    """Measure each way on the splits by the seeds 0, 1, ...
 
     Args:
         ways: Names of `WAYS`.
@@ -111,13 +120,13 @@ def measured(ways: Iterable[str], splits: int, alpha: str = ALPHA_CHEAP) -> dict
     return rows
 
 
-def mean(rows: Sequence[Row]) -> Row:
-    """The mean of each column."""
+def compute_mean(rows: Sequence[Row]) -> Row:
+    """Compute the mean of each column over rows."""
     return Row(**{name: float(np.mean([getattr(row, name) for row in rows])) for name in vars(rows[0])})
 
 
-def table(means: dict[str, Row]) -> str:
-    """The table in Markdown."""
+def format_table(means: dict[str, Row]) -> str:
+    """Format the means as a table in Markdown."""
     heads = ["", "cost", "cheap", "strong", "person", "cheap kept", "strong kept", "right set", "wrong set"]
     lines = [heads, ["---"] + ["---:"] * (len(heads) - 1)]
     lines += [[name, *map(_percent, vars(row).values())] for name, row in means.items()]
@@ -129,11 +138,15 @@ def _percent(share: float) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Print the table."""
+    """Measure all ways on random splits, and print the table."""
     parser = argparse.ArgumentParser(description="What a cascade of two models costs and keeps.")
     parser.add_argument("--splits", type=int, default=50, help="how many random splits (%(default)s)")
     options = parser.parse_args(arguments)
-    print(table({name: mean(rows) for name, rows in measured(WAYS, options.splits).items()}))
+    print(
+        format_table(
+            {name: compute_mean(rows) for name, rows in measure_splits(WAYS, options.splits).items()}
+        )
+    )
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from langchain_cfc.verifiers import SequenceProbability
 
 @dataclass(frozen=True)
 class Tier:
-    """One model of the cascade.
+    """One model of the cascade, with its records and price.
 
     Attributes:
         path: Its labelled records.

@@ -145,7 +145,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             threading.Event().wait()
 
 
-# A server that nobody refers to is shut down.
+# A server without a reference to it is shut down.
 _SERVERS: list[Any] = []
 
 

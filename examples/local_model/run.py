@@ -65,7 +65,7 @@ def examples(asked: Sequence[Question]) -> list[Example]:
     ]
 
 
-def collected(chain: Runnable[Any, Any], asked: Sequence[Question], n: int, folder: Path) -> Path:
+def collect_records(chain: Runnable[Any, Any], asked: Sequence[Question], n: int, folder: Path) -> Path:
     """Draw, score and label n candidates for every question; interrupted, run it again and it goes on."""
     parts = Components(
         generator=chain,
@@ -82,7 +82,7 @@ def collected(chain: Runnable[Any, Any], asked: Sequence[Question], n: int, fold
     return records
 
 
-def calibrated(records: Path, artifact: Path) -> CalibrationArtifact:
+def calibrate_records(records: Path, artifact: Path) -> CalibrationArtifact:
     """Calibrate on the records, hold a quarter out, and say what happened there."""
     read = read_records(records)
     with warnings.catch_warnings(record=True) as caught:
@@ -114,7 +114,7 @@ def ask(chain: Runnable[Any, Any], artifact: CalibrationArtifact, asked: Sequenc
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the example."""
+    """Run the example: collect, calibrate and ask."""
     parser = argparse.ArgumentParser(
         description="Collect, calibrate, ask: with a real model on this machine."
     )
@@ -133,8 +133,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     with contextlib.ExitStack() as stack:
         url = options.base_url or stack.enter_context(running_server(get(), slots=SLOTS))
         chain = make_chain(url, options.model)
-        records = collected(chain, questions()[: options.questions], options.n, options.folder)
-        made = calibrated(records, artifact)
+        records = collect_records(chain, questions()[: options.questions], options.n, options.folder)
+        made = calibrate_records(records, artifact)
         split = made.calibration.split
         held_out = [one for one in questions()[: options.questions] if split.part(one.id, None) == "test"]
         ask(chain, made, held_out[:5])

@@ -1,4 +1,4 @@
-"""Who answers: the recording that ships, a small model on this machine, or a paid one. Change `make_bot`.
+"""The model that answers: a recording, a small model on this machine, or a paid one. Change `make_bot`.
 
 python examples/qa_bot/qa_bot_model.py    what each level does on the questions held out of calibration
 """
@@ -46,7 +46,7 @@ class Bot:
     only_recorded: bool = False
 
     def refusal(self, question: str) -> str | None:
-        """Why a question is not asked at all; None if it is."""
+        """Return why a question is not asked at all; None if it is."""
         key = same_question(question)
         if key in self.seen:
             return "The bot was calibrated with this question, and the promise is about new ones: not asked."
@@ -58,10 +58,10 @@ class Bot:
         return None
 
 
-def recorded() -> Bot:
-    """The recording that the package ships: no key, no network, no model."""
+def make_recorded_bot() -> Bot:
+    """Make a bot of the recording that the package ships: no key, no network, no model."""
     records = load_recording()
-    artifact = calibrated("recorded", records, FEATURES)
+    artifact = load_or_calibrate("recorded", records, FEATURES)
     chain = CFCRunnable(artifact=artifact, **make_replay_parts(records))
     one_at_a_time = threading.Lock()  # recorded candidates keep their slots only so
 
@@ -70,11 +70,11 @@ def recorded() -> Bot:
             return chain.invoke(question, alpha=alpha)
 
     about = "Its answers were recorded from Qwen2.5-Coder-1.5B-Instruct."
-    return Bot(about, artifact, decide, *_parts(artifact, records), only_recorded=True)
+    return Bot(about, artifact, decide, *_split_questions(artifact, records), only_recorded=True)
 
 
-def local() -> Bot:
-    """SmolLM2 on this machine; run `examples/local_model/run.py` first, which collects its records."""
+def make_local_bot() -> Bot:
+    """Make a bot of SmolLM2 on this machine; `examples/local_model/run.py` collects its records first."""
     sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "local_model"))
     from local_model import MODEL_NAME, get, running_server
     from questions import extract
@@ -83,22 +83,22 @@ def local() -> Bot:
     records = read_records("cfc-demo/local_model/records.jsonl")
     url = _RUNNING.enter_context(running_server(get(), slots=SLOTS))
     chain = make_chain(url, MODEL_NAME)
-    return _served(MODEL_NAME, records, chain, answer=extract, answer_id="extract")
+    return _make_model_bot(MODEL_NAME, records, chain, answer=extract, answer_id="extract")
 
 
-def paid() -> Bot:
-    """A model of OpenAI's; `records.jsonl` was collected with this very model."""
+def make_paid_bot() -> Bot:
+    """Make a bot of a model of OpenAI's; `records.jsonl` was collected with this very model."""
     from langchain_openai import ChatOpenAI
 
     model = ChatOpenAI(model="gpt-4o-mini", temperature=0.7, logprobs=True)
-    return _served("gpt-4o-mini", read_records("records.jsonl"), model)
+    return _make_model_bot("gpt-4o-mini", read_records("records.jsonl"), model)
 
 
-make_bot: Callable[[], Bot] = recorded  # the one line to change: recorded, local or paid
+make_bot: Callable[[], Bot] = make_recorded_bot  # the line to change: make_local_bot, make_paid_bot
 
 
-def calibrated(name: str, records: Records, features: str) -> CalibrationArtifact:
-    """All levels at once, the first time; later the same artifact, so that its digest stays.
+def load_or_calibrate(name: str, records: Records, features: str) -> CalibrationArtifact:
+    """Calibrate all levels at once, the first time; later the same artifact, so that its digest stays.
 
     Three in ten questions are held out, to be asked. At the strictest level more questions lack a correct
     candidate than may be missed, so that some are flagged whatever the threshold: `allow_unattainable`
@@ -119,20 +119,22 @@ def calibrated(name: str, records: Records, features: str) -> CalibrationArtifac
     return CalibrationArtifact.load(path)
 
 
-def _served(name: str, records: Records, generator: Any, **parts: Any) -> Bot:
-    """A running model behind what its records calibrate."""
-    artifact = calibrated(name, records, "hat(mean_score, 3)")
+def _make_model_bot(name: str, records: Records, generator: Any, **parts: Any) -> Bot:
+    """Make a bot of a running model and the artifact of its records."""
+    artifact = load_or_calibrate(name, records, "hat(mean_score, 3)")
     chain = CFCRunnable(generator=generator, verifier=SequenceProbability(), artifact=artifact, **parts)
     return Bot(
         f"Its answers come from {name}.",
         artifact,
         lambda question, alpha: chain.invoke(question, alpha=alpha),
-        *_parts(artifact, records),
+        *_split_questions(artifact, records),
     )
 
 
-def _parts(artifact: CalibrationArtifact, records: Records) -> tuple[dict[str, str], dict[str, str]]:
-    """The questions held out, and the others."""
+def _split_questions(
+    artifact: CalibrationArtifact, records: Records
+) -> tuple[dict[str, str], dict[str, str]]:
+    """Split the questions into those held out and the others."""
     held_out: dict[str, str] = {}
     seen: dict[str, str] = {}
     for record in records:
@@ -144,7 +146,7 @@ def _parts(artifact: CalibrationArtifact, records: Records) -> tuple[dict[str, s
 def main() -> None:
     """Print what each level does on the recorded questions held out."""
     records = load_recording()
-    artifact = calibrated("recorded", records, FEATURES)
+    artifact = load_or_calibrate("recorded", records, FEATURES)
     print("promised  kept  answered  flagged  distinct answers")
     for alpha in ALPHAS:
         report = evaluate(artifact, records, alpha=alpha)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 import streamlit as st
 from qa_bot_model import ALPHAS, Bot, make_bot
-from qa_bot_picture import in_words, picture
+from qa_bot_picture import describe_picture, draw_picture
 from qa_bot_store import FOLDER, Store, Turn, same_question
 
 from langchain_cfc.errors import CFCError
@@ -46,7 +46,7 @@ def ask_page() -> None:
         "How often must the set hold a correct answer, or the question be flagged?",
         ALPHAS,
         index=ALPHAS.index(turns[-1].alpha) if turns else 1,
-        format_func=level,
+        format_func=format_level,
         key="alpha",
         horizontal=True,
     )
@@ -83,14 +83,14 @@ def ask(bot: Bot, conversation: str, source: str) -> None:
         return
     worded = bot.held_out.get(same_question(question), question)
     if stands := STORE.ask(conversation, worded, st.session_state.alpha):
-        st.session_state.notice = ASKED_BEFORE.format(level=level(stands.alpha))
+        st.session_state.notice = ASKED_BEFORE.format(level=format_level(stands.alpha))
 
 
 def show(turn: Turn, bot: Bot) -> None:
     """A question, the decision about it, and what a person said."""
     with st.chat_message("user"):
         st.text(turn.question)
-        st.caption(f"asked at {level(turn.alpha)}")
+        st.caption(f"asked at {format_level(turn.alpha)}")
     with st.chat_message("assistant"):
         if turn.result is None:
             decide(turn, bot)
@@ -106,8 +106,8 @@ def show(turn: Turn, bot: Bot) -> None:
             )
             for place, answer in enumerate(result.answers, start=1):
                 st.text(answer if size == 1 else f"{place}. {answer}")
-        st.altair_chart(picture(result), key=f"picture-{turn.id}")
-        st.caption(in_words(result))
+        st.altair_chart(draw_picture(result), key=f"picture-{turn.id}")
+        st.caption(describe_picture(result))
         if not result.abstained:
             with st.expander("Why this set", icon=":material/help:"):
                 st.text(result.explain())
@@ -129,12 +129,12 @@ def show(turn: Turn, bot: Bot) -> None:
 
 
 def decide(turn: Turn, bot: Bot) -> None:
-    """Have the bot decide at the level that was written down, and show the page anew."""
+    """Have the bot decide at the level that was written down, and show the page again."""
     with st.spinner("Drawing candidates"):
         try:
             result = bot.decide(turn.question, turn.alpha)
             the_monitor().see(result, f"turn-{turn.id}")
-            STORE.decided(turn, result)
+            STORE.save_decision(turn, result)
         except CFCError as error:
             STORE.forget(turn)
             st.session_state.notice = plain(f"Nothing was decided, so you may ask again: {error}")
@@ -147,15 +147,15 @@ def promise(guarantee: Guarantee) -> None:
     st.caption(
         f"{guarantee.kind}, alpha {guarantee.alpha}, {guarantee.calibration_size} calibration questions"
     )
-    listed("It rests on", guarantee.assumptions)
-    listed("Flagged means", [guarantee.not_certifiable])
-    listed("Not promised", guarantee.not_promised)
+    write_list("It rests on", guarantee.assumptions)
+    write_list("Flagged means", [guarantee.not_certifiable])
+    write_list("Not promised", guarantee.not_promised)
     st.caption("Digest of the artifact")
     st.code(guarantee.artifact_digest, language=None, wrap_lines=True)
 
 
-def listed(title: str, sentences: Sequence[str]) -> None:
-    """A short list under a title."""
+def write_list(title: str, sentences: Sequence[str]) -> None:
+    """Write a short list under a title."""
     st.markdown(f"**{title}**\n" + "".join(f"\n- {plain(sentence)}" for sentence in sentences))
 
 
@@ -164,9 +164,9 @@ def person_page() -> None:
     st.title("Questions for a person")
     if notice := st.session_state.pop("late", None):
         st.info(notice, icon=":material/info:")
-    queue, done = STORE.queue(), STORE.done()
+    queue, done = STORE.queue(), STORE.list_answered()
     if not queue:
-        st.info("Nobody is waiting.", icon=":material/done_all:")
+        st.info("No question is waiting.", icon=":material/done_all:")
     for turn in queue:
         with st.form(f"turn-{turn.id}"):
             st.text(turn.question)
@@ -174,7 +174,7 @@ def person_page() -> None:
             sent = st.form_submit_button("Send", icon=":material/send:")
         if sent and text.strip():
             if not STORE.answer(turn, text.strip()):
-                st.session_state.late = "Somebody else was quicker; their answer stands."
+                st.session_state.late = "Another person was quicker; their answer stands."
             st.rerun()
     with st.expander(f"Done: {len(done)}", icon=":material/check:"):
         for turn in reversed(done):
@@ -188,8 +188,8 @@ def watch_page() -> None:
     status = the_monitor().status()
     asked, answered, flagged, alarms = st.columns(4)
     asked.metric("Questions", status.results)
-    answered.metric("With a set", share(status.answered))
-    flagged.metric("Flagged", share(status.flagged))
+    answered.metric("With a set", format_share(status.answered))
+    flagged.metric("Flagged", format_share(status.flagged))
     alarms.metric("Alarms", len(status.alarms))
     for alarm in status.alarms:
         st.error(plain(alarm.sentence()), icon=":material/warning:")
@@ -211,14 +211,14 @@ def watch_page() -> None:
         st.caption(plain(note))
 
 
-def share(part: float | None) -> str:
-    """A share for people."""
+def format_share(part: float | None) -> str:
+    """Format a share as people read it."""
     return "-" if part is None else f"{part:.0%}"
 
 
 @st.fragment(run_every="2s")
 def rerun_once_changed(count: Callable[[], int], seen: int) -> None:
-    """Look into the store now and then, and show the page anew when a count is another one."""
+    """Look into the store now and then, and show the page again when a count has changed."""
     if count() != seen:
         st.rerun()
 
@@ -231,7 +231,7 @@ def the_bot() -> Bot:
 
 @st.cache_resource(show_spinner=False)
 def the_monitor() -> CFCMonitor:
-    """What hears of every decision, whoever asked."""
+    """The monitor of every decision, made once for all visitors."""
     return CFCMonitor(the_bot().artifact, FOLDER / "monitor.db")
 
 
@@ -242,8 +242,8 @@ def conversation_id() -> str:
     return str(st.session_state.conversation)
 
 
-def level(alpha: str) -> str:
-    """A level for people."""
+def format_level(alpha: str) -> str:
+    """Format an error level as people read it."""
     return f"{100 * (1 - float(alpha)):g} %"
 
 

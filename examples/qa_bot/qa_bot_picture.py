@@ -13,15 +13,15 @@ from langchain_cfc import CFCResult
 _ACCEPTED, _REJECTED, _LINE = "#2a7de1", "#8a8d98", "#d9541e"
 
 
-def picture(result: CFCResult) -> alt.LayerChart:
-    """Draw a decision.
+def draw_picture(result: CFCResult) -> alt.LayerChart:
+    """Draw the candidates and threshold of a decision.
 
     Args:
         result: What was decided.
 
     Returns:
         A chart: draws 1 to n from top to bottom, scores from left to right. Accepted candidates are discs,
-        rejected ones crosses, so that nobody needs to tell colours apart.
+        rejected ones crosses, so that colours need not be told apart.
     """
     kinds = ["accepted", "rejected"]
     rows = [
@@ -56,7 +56,7 @@ def picture(result: CFCResult) -> alt.LayerChart:
     )
     # Words take the colour of the page's text, be it light or dark.
     chart: alt.LayerChart = (
-        alt.layer(marks, line, description=in_words(result))
+        alt.layer(marks, line, description=describe_picture(result))
         .properties(height=alt.Step(16))
         .configure_axis(labelColor="currentColor", titleColor="currentColor", labelOverlap=False)
         .configure_legend(labelColor="currentColor")
@@ -64,8 +64,8 @@ def picture(result: CFCResult) -> alt.LayerChart:
     return chart
 
 
-def in_words(result: CFCResult) -> str:
-    """The picture in a sentence."""
+def describe_picture(result: CFCResult) -> str:
+    """Describe the picture of a decision in a sentence."""
     inside = sum(one.accepted for one in result.candidates)
     line = f"the line is the threshold, {result.threshold:.3f}"
     if not _is_drawn(result):

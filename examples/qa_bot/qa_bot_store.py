@@ -1,4 +1,4 @@
-"""What was asked, decided and answered by people, in one SQLite table. A question is decided once."""
+"""Questions, decisions and answers of people, in one SQLite table. A question is decided once."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Turn:
 
 
 class Store:
-    """Conversations in a file; every call opens it anew, so that threads and processes may share it.
+    """Conversations in a file; every call opens it again, so that threads and processes may share it.
 
     Args:
         path: The SQLite file; made with its folder if it does not exist.
@@ -58,7 +58,7 @@ class Store:
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._path = path
-        with self._opened() as database:
+        with self._open() as database:
             database.execute(_TABLE)
 
     def ask(self, conversation: str, question: str, alpha: str) -> Turn | None:
@@ -68,7 +68,7 @@ class Store:
             The turn that stands, at whatever level it was asked first; None if the question is new.
         """
         key = same_question(question)
-        with self._opened() as database:
+        with self._open() as database:
             new = database.execute(
                 "INSERT OR IGNORE INTO turns (conversation, key, question, alpha) VALUES (?, ?, ?, ?)",
                 (conversation, key, question, alpha),
@@ -77,13 +77,13 @@ class Store:
                 return None
         return self._turns("conversation = ? AND key = ?", conversation, key)[0]
 
-    def decided(self, turn: Turn, result: CFCResult) -> None:
-        """Keep the decision; the first one stands. Texts of rejected candidates are not in it."""
+    def save_decision(self, turn: Turn, result: CFCResult) -> None:
+        """Store the decision; the first one stands. Texts of rejected candidates are not in it."""
         self._change("result = ? WHERE result IS NULL AND id = ?", result.model_dump_json(), turn.id)
 
     def forget(self, turn: Turn) -> None:
         """Take back a question on which nothing was decided, for the model could not be reached."""
-        with self._opened() as database:
+        with self._open() as database:
             database.execute("DELETE FROM turns WHERE result IS NULL AND id = ?", (turn.id,))
 
     def escalate(self, turn: Turn) -> None:
@@ -91,7 +91,7 @@ class Store:
         self._change("waiting = 1 WHERE answer IS NULL AND id = ?", turn.id)
 
     def answer(self, turn: Turn, text: str) -> bool:
-        """Take a person's answer and the question out of the queue; False if somebody was quicker."""
+        """Take a person's answer and the question out of the queue; False if another person was quicker."""
         return self._change("answer = ?, waiting = 0 WHERE waiting AND id = ?", text, turn.id)
 
     def conversation(self, name: str) -> list[Turn]:
@@ -102,12 +102,12 @@ class Store:
         """Questions that wait for a person, oldest first."""
         return self._turns("waiting")
 
-    def done(self) -> list[Turn]:
+    def list_answered(self) -> list[Turn]:
         """Questions that a person has answered."""
         return self._turns("answer IS NOT NULL")
 
     def _turns(self, where: str, *values: str) -> list[Turn]:
-        with self._opened() as database:
+        with self._open() as database:
             rows = database.execute(
                 f"SELECT id, question, alpha, result, waiting, answer FROM turns WHERE {where} ORDER BY id",  # noqa: S608
                 values,
@@ -120,11 +120,11 @@ class Store:
         ]
 
     def _change(self, what: str, *values: object) -> bool:
-        with self._opened() as database:
+        with self._open() as database:
             return database.execute(f"UPDATE turns SET {what}", values).rowcount == 1  # noqa: S608
 
     @contextmanager
-    def _opened(self) -> Iterator[sqlite3.Connection]:
+    def _open(self) -> Iterator[sqlite3.Connection]:
         database = sqlite3.connect(self._path, timeout=30)
         try:
             with database:

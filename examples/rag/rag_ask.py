@@ -12,15 +12,15 @@ from pathlib import Path
 from textwrap import shorten
 
 import rag_models
-from rag_chain import GENERATOR_ID, answer_of, described, examples, rag
+from rag_chain import GENERATOR_ID, answer_of, examples, find_topic, rag
 from rag_retrieval import retriever
 from rag_verifier import Groundedness, supports
 
 from langchain_cfc import CalibrationArtifact, CFCResult, CFCRunnable
 from langchain_cfc.errors import CFCError
 
-# The one line to change for a live model: live("gpt-4o-mini") in place of recorded().
-MODEL, PROBABILITY = rag_models.recorded()
+# The one line to change for a live model: live("gpt-4o-mini") in place of load_recorded().
+MODEL, PROBABILITY = rag_models.load_recorded()
 
 WHY = {
     "no_candidate_accepted": "none of the answers drawn scores well enough for questions on this topic",
@@ -38,13 +38,13 @@ def bot(artifact: CalibrationArtifact) -> CFCRunnable:
         artifact=artifact,
         answer=answer_of,
         answer_id="answer_of",
-        metadata=described,
+        metadata=find_topic,
         max_concurrency=1,  # a recording keeps its order only so
     )
 
 
-def told(question: str, result: CFCResult) -> str:
-    """The answers with their citations, or the abstention, as text for people.
+def format_answer(question: str, result: CFCResult) -> str:
+    """Format the answers with their citations, or the abstention, as text for people.
 
     The citations are computed from the retrieved passages; the promise is about the answers alone.
     """
@@ -76,13 +76,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     artifact = CalibrationArtifact.load(options.artifact)
     split = artifact.calibration.split
     held_out = [str(one.input) for one in examples() if split.part(one.id, None) == "test"]
-    one_each = {described(question)["topic"]: question for question in held_out}
+    one_each = {find_topic(question)["topic"]: question for question in held_out}
     chain = bot(artifact)
     asked: Iterable[str] = options.questions or one_each.values()
     for question in asked:
         print(f"\n{question}")
         try:
-            print(told(question, chain.invoke(question)))
+            print(format_answer(question, chain.invoke(question)))
         except CFCError as error:
             print(f"Refused: {shorten(str(error), 150)}")
     print(f"\n{artifact.guarantee().sentence}")

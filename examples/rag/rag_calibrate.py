@@ -35,8 +35,8 @@ FIT_FRACTION = 0.35
 Shares: TypeAlias = GroupComparison | MethodComparison
 
 
-def calibrated(records: Iterable[PromptRecord]) -> CalibrationArtifact:
-    """The artifact; the questions of the test part are held out, to ask about."""
+def calibrate_chain(records: Iterable[PromptRecord]) -> CalibrationArtifact:
+    """Calibrate the chain; the questions of the test part are held out, to ask about."""
     with warnings.catch_warnings():
         # A topic out of reach is flagged, which the table shows.
         warnings.simplefilter("ignore", AttainabilityWarning)
@@ -51,8 +51,8 @@ def calibrated(records: Iterable[PromptRecord]) -> CalibrationArtifact:
         )
 
 
-def compared(records: Iterable[PromptRecord], splits: int = 100) -> ComparisonReport:
-    """Conditional thresholds beside one threshold for all, on the same random splits."""
+def compare_thresholds(records: Iterable[PromptRecord], splits: int = 100) -> ComparisonReport:
+    """Compare conditional thresholds with one threshold for all, on the same random splits."""
     return compare(
         records,
         alpha=ALPHA,
@@ -67,8 +67,8 @@ def compared(records: Iterable[PromptRecord], splits: int = 100) -> ComparisonRe
     )
 
 
-def told_apart(records: Iterable[PromptRecord], artifact: CalibrationArtifact) -> dict[str, float]:
-    """How well each verifier, and both combined, tell correct from wrong on the held-out questions: AUROC."""
+def measure_auroc(records: Iterable[PromptRecord], artifact: CalibrationArtifact) -> dict[str, float]:
+    """Measure how well verifiers tell correct from wrong on the held-out questions: AUROC."""
     split = artifact.calibration.split
     rows = [one.candidates for one in records if split.part(one.id, one.cluster) == "test"]
     correct = np.array([[one.correct for one in row] for row in rows])
@@ -104,7 +104,7 @@ def _row(name: str, attainable: float, conditional: Shares, marginal: Shares) ->
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Calibrate, measure and draw."""
+    """Calibrate, measure by topic and draw the figure."""
     parser = argparse.ArgumentParser(description="Calibrate the RAG chain and measure it by topic.")
     parser.add_argument("--records", type=Path, default=RECORDS, help="labelled records")
     parser.add_argument("--splits", type=int, default=100, help="how often to split them for the table")
@@ -112,11 +112,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     options.folder.mkdir(parents=True, exist_ok=True)
     records = read_records(options.records)
-    artifact = calibrated(records)
+    artifact = calibrate_chain(records)
     artifact.save(options.folder / "artifact.json")
-    for name, auroc in told_apart(records, artifact).items():
+    for name, auroc in measure_auroc(records, artifact).items():
         print(f"AUROC of {name}: {auroc:.3f}")
-    report = compared(records, options.splits)
+    report = compare_thresholds(records, options.splits)
     print(
         f"Means over {report.splits} random splits, target {report.target_coverage:.0%}:\n\n{table(report)}"
     )

@@ -90,14 +90,14 @@ _TOPICS = (
 )
 
 
-def numbered(passages: Iterable[Document]) -> str:
-    """The passages as the model reads them, one a line, numbered from 1."""
+def number_passages(passages: Iterable[Document]) -> str:
+    """Write the passages as the model reads them, one a line, numbered from 1."""
     return "\n".join(f"[{number}] {one.page_content}" for number, one in enumerate(passages, start=1))
 
 
 # Retrieves the passages and writes the prompt. Standing before the model, it runs once for all n answers.
 _PREPARED: Runnable[Any, Any] = {
-    "passages": retriever() | RunnableLambda(numbered),
+    "passages": retriever() | RunnableLambda(number_passages),
     "question": RunnablePassthrough(),
 } | PROMPT
 
@@ -118,8 +118,8 @@ def answer_of(text: str) -> str:
     return re.sub(r"^(group|the) | years$", "", first_line.strip(string.punctuation + " "))
 
 
-def described(question: str) -> dict[str, str]:
-    """The topic of a question, as metadata.
+def find_topic(question: str) -> dict[str, str]:
+    """Find the topic of a question, as metadata.
 
     A question of no known topic gets `other`, which was never calibrated: serving refuses it.
     """

@@ -11,7 +11,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from rag_chain import GENERATOR_ID, answer_of, described, examples, rag
+from rag_chain import GENERATOR_ID, answer_of, examples, find_topic, rag
 from rag_models import N, live
 from rag_verifier import Groundedness
 
@@ -21,7 +21,7 @@ from langchain_cfc.records import write_records
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Collect, and write the records."""
+    """Collect all questions, and write the records."""
     parser = argparse.ArgumentParser(description="Collect records for the RAG chain.")
     parser.add_argument("--base-url", help="an OpenAI-compatible endpoint; OpenAI's own without it")
     parser.add_argument("--model", required=True, help="the model's name there")
@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         n=N,
         answer=answer_of,
         answer_id="answer_of",
-        metadata=described,
+        metadata=find_topic,
         sampling="single_request",
     )
     store, records = options.folder / "questions.db", options.folder / "records.jsonl"

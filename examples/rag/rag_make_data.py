@@ -1,4 +1,4 @@
-"""Make the corpus and the questions anew from the package `mendeleev`; the example itself does not need it.
+"""Make the corpus and the questions again from the package `mendeleev`; the example itself does not need it.
 
     pip install mendeleev==1.3.0
     python rag_make_data.py          writes corpus.jsonl and questions.jsonl beside this file
@@ -62,7 +62,7 @@ def passages(element: Row) -> Iterator[Line]:
             f"{name} was discovered by {element['discoverers']}. Place: {element['discovery_location']}. "
             f"Year: {element['discovery_year']}.",
         )
-    meant, subject = _meant(element), _namesake(element)
+    meant, subject = _find_meaning(element), _namesake(element)
     if meant:
         yield _passage(name, "name", f"The name {name} comes from {meant[0]}, where it means: {meant[1]}.")
     elif subject:
@@ -87,7 +87,7 @@ def questions(elements: Sequence[Row]) -> list[Line]:
     """All questions, the topics taking turns, so that any first part of the list holds every topic."""
     luck = random.Random(0)  # noqa: S311  # a fixed choice, nothing secret
     made: dict[str, list[Line]] = {}
-    every = [*_about_one(elements), *_reversed(elements), *_about_two(elements, luck)]
+    every = [*_about_one(elements), *_ask_backwards(elements), *_about_two(elements, luck)]
     asked = Counter(question["question"] for question in every)
     for question in every:
         if asked[question["question"]] == 1:  # otherwise two elements answer it
@@ -112,7 +112,7 @@ def _about_one(elements: Iterable[Row]) -> Iterator[Line]:
             )
             places = element["discovery_location"].split("/")
             yield _question("country", name, f"In which country was {name} discovered?", _places(places))
-        meant = _meant(element)
+        meant = _find_meaning(element)
         if meant:
             language, meaning = meant
             answers = [meaning, *re.split(r" or |, ", meaning)]
@@ -124,7 +124,7 @@ def _about_one(elements: Iterable[Row]) -> Iterator[Line]:
             yield _question("group", name, asked, [str(group), f"group {group}"])
 
 
-def _reversed(elements: Sequence[Row]) -> Iterator[Line]:
+def _ask_backwards(elements: Sequence[Row]) -> Iterator[Line]:
     """Which element is found in a mineral, made in a way, or named after someone or something."""
     found = {row["name"]: set(_minerals(row)) for row in elements}
     for element in elements:
@@ -165,7 +165,7 @@ def _passage(name: str, heading: str, text: str) -> Line:
     return {"title": title, "text": " ".join(text.split())}
 
 
-def _meant(element: Row) -> tuple[str, str] | None:
+def _find_meaning(element: Row) -> tuple[str, str] | None:
     """The language that a name comes from, and what it means there."""
     found = _MEANING.fullmatch(element["name_origin"])
     return (found[1], found[2]) if found else None
@@ -204,7 +204,7 @@ def _question(topic: str, subject: str, asked: str, answers: Sequence[str]) -> L
 
 
 def main() -> None:
-    """Write both files."""
+    """Write the corpus and the questions to files."""
     table = importlib.import_module("mendeleev.fetch").fetch_table("elements")
     whole = ("discovery_year", "group_id")
     elements = [

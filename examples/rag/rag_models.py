@@ -22,7 +22,7 @@ N = 8  # answers drawn for a question
 ModelAndProbability = tuple[BaseChatModel, Any]
 
 
-def recorded(path: Path = RECORDS) -> ModelAndProbability:
+def load_recorded(path: Path = RECORDS) -> ModelAndProbability:
     """The recorded answers behind the whole chain: retrieval and prompt are real, the model is replayed.
 
     It answers the recorded questions and refuses any other.

@@ -12,7 +12,7 @@ from typing import Any
 from langchain.chat_models import init_chat_model
 from langchain_core.messages import BaseMessage, convert_to_messages
 from langchain_core.runnables import Runnable, RunnableLambda
-from vision_questions import cutting, read_address
+from vision_questions import cut_part, read_address
 
 from langchain_cfc.verifiers.self_consistency import normalise_answer
 
@@ -43,7 +43,7 @@ def _with_image(block: str | dict[str, Any]) -> str | dict[str, Any]:
     if not block["image_url"]["url"].startswith("photo:"):
         return block
     file = io.BytesIO()
-    cutting(*read_address(block["image_url"]["url"])).save(file, format="PNG")
+    cut_part(*read_address(block["image_url"]["url"])).save(file, format="PNG")
     url = "data:image/png;base64," + base64.b64encode(file.getvalue()).decode()
     return {"type": "image_url", "image_url": {"url": url}}
 

@@ -62,8 +62,8 @@ TRUTHS: dict[str, Callable[[Image.Image], str]] = {
 }
 
 
-def cutting(photo: str, box: Sequence[int]) -> Image.Image:
-    """A part of a photograph.
+def cut_part(photo: str, box: Sequence[int]) -> Image.Image:
+    """Cut a part out of a photograph.
 
     Args:
         photo: Name of a file in `photos`.
@@ -112,7 +112,7 @@ def read_address(url: str) -> tuple[str, list[int]]:
 
 
 def examples(count: int, seed: int = 0) -> list[Example]:
-    """Questions with their answers.
+    """Make questions about photographs with their answers.
 
     Args:
         count: How many.
@@ -144,12 +144,12 @@ def _example(number: int, chance: random.Random, photos: Sequence[str]) -> Examp
                 ],
             }
         ],
-        reference=TRUTHS[question](cutting(photo, box)),
+        reference=TRUTHS[question](cut_part(photo, box)),
     )
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Write the dataset."""
+    """Write the dataset of questions to a file."""
     parser = argparse.ArgumentParser(description="Write questions about cuttings of photographs.")
     parser.add_argument("file", type=Path, help="JSON Lines, to be written")
     parser.add_argument("--count", type=int, default=400, help="how many questions (%(default)s)")

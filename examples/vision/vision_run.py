@@ -29,7 +29,7 @@ ALPHA = "0.2"
 FEATURES = "hat(mean_score, 3)"
 
 
-def collected(config: CollectionConfig, asked: Sequence[Example], folder: Path) -> Path:
+def collect_records(config: CollectionConfig, asked: Sequence[Example], folder: Path) -> Path:
     """Draw, score and label answers; interrupted, run it again and it goes on."""
     store, records = folder / "cuttings.db", folder / "records.jsonl"
     collect(
@@ -43,7 +43,7 @@ def collected(config: CollectionConfig, asked: Sequence[Example], folder: Path) 
     return records
 
 
-def calibrated(records: Path, artifact: Path) -> CalibrationArtifact:
+def calibrate_records(records: Path, artifact: Path) -> CalibrationArtifact:
     """Calibrate, hold three tenths out, and say what happened there."""
     made = calibrate(read_records(records), alpha=ALPHA, features=FEATURES, test_fraction=0.3)
     made.save(artifact)
@@ -57,8 +57,8 @@ def calibrated(records: Path, artifact: Path) -> CalibrationArtifact:
     return made
 
 
-def served(parts: Components, artifact: CalibrationArtifact) -> CFCRunnable:
-    """The chain, with the very parts that collected."""
+def make_chain(parts: Components, artifact: CalibrationArtifact) -> CFCRunnable:
+    """Make the chain, with the same parts that collected."""
     return CFCRunnable(
         generator=parts.generator,
         generator_id=parts.generator_id,
@@ -89,7 +89,7 @@ def _show(one: Example, answer: str) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the example."""
+    """Run the example: collect, calibrate and ask."""
     parser = argparse.ArgumentParser(description="Questions about images: collect, calibrate, ask.")
     parser.add_argument("--folder", type=Path, default=Path("cfc-demo/vision"), help="where files are put")
     parser.add_argument("--questions", type=int, default=400, help="how many to collect (%(default)s)")
@@ -102,11 +102,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
             server = stack.enter_context(standing_in())
             config = read_config(CONFIG, settings=[f"generator.arguments.base_url={server.url}"])
         everything = examples(options.questions)
-        records = collected(config, everything, options.folder)
-        artifact = calibrated(records, options.folder / "artifact.json")
+        records = collect_records(config, everything, options.folder)
+        artifact = calibrate_records(records, options.folder / "artifact.json")
         split = artifact.calibration.split
         held_out = [one for one in everything if split.part(one.id, None) == "test"]
-        ask(served(config.create_components(), artifact), held_out[:6])
+        ask(make_chain(config.create_components(), artifact), held_out[:6])
     print(f"\nrecords: {records}, {records.stat().st_size // 1024} kB without images")
 
 

@@ -60,7 +60,7 @@ class StandIn(ThreadingHTTPServer):
             count: How many answers.
 
         Returns:
-            Answers, the same ones in the same order each time the server is started anew.
+            Answers, the same ones in the same order each time the server is started.
 
         Raises:
             NotAskedWellError: If there is not one image that can be decoded, or the question is not known.
@@ -74,7 +74,7 @@ class StandIn(ThreadingHTTPServer):
         odds = 0.0 if hardness > 1.0 - HOPELESS else 1.0 - WORST * hardness
         truth = TRUTHS[question](image)
         return [
-            _said(truth, question, odds, f"{digest}/{question}/{number}")
+            _err_on_purpose(truth, question, odds, f"{digest}/{question}/{number}")
             for number in range(first, first + count)
         ]
 
@@ -102,8 +102,8 @@ def _read(messages: list[dict[str, Any]]) -> tuple[Image.Image, str, str]:
     return image, question, hashlib.sha256(content).hexdigest()
 
 
-def _said(truth: str, question: str, odds: float, seed: str) -> str:
-    """The truth with these odds, else something of its kind."""
+def _err_on_purpose(truth: str, question: str, odds: float, seed: str) -> str:
+    """Return the truth with these odds, else a wrong answer of its kind."""
     chance = random.Random(seed)  # noqa: S311 - as above
     if chance.random() < odds:
         return truth
@@ -184,7 +184,7 @@ def standing_in(port: int = 0) -> Iterator[StandIn]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Serve until interrupted."""
+    """Serve as the stand-in until interrupted."""
     parser = argparse.ArgumentParser(description="Stand in for a vision model.")
     parser.add_argument("--port", type=int, default=8098, help="0 takes a free one (%(default)s)")
     options = parser.parse_args(arguments)

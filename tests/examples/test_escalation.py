@@ -71,17 +71,19 @@ def test_the_first_block_of_the_readme_runs_and_says_what_it_prints() -> None:
 def test_what_is_served_is_what_was_measured_question_by_question(
     calibrated: tuple[Split, FirstTier],
 ) -> None:
-    from cascade import second_tier, seen
-    from cascade_served import Person, Served, serve
+    from cascade import calibrate_second_tier, decide_questions
+    from cascade_served import Person, ServedQuestion, serve
     from two_models import CHEAP, STRONG
 
     split, first = calibrated
-    artifact = second_tier(STRONG, split, first)
-    expected = [Served("cheap", bool(covered)) for covered in first.on_test.covered]
+    artifact = calibrate_second_tier(STRONG, split, first)
+    expected = [ServedQuestion("cheap", bool(covered)) for covered in first.on_test.covered]
     passed_on = np.flatnonzero(~first.on_test.answered)
-    second = seen(artifact, STRONG, split.test[passed_on])
+    second = decide_questions(artifact, STRONG, split.test[passed_on])
     for row, answered, covered in zip(passed_on, second.answered, second.covered, strict=True):
-        expected[row] = Served("strong", bool(covered)) if answered else Served("person", None)
+        expected[row] = (
+            ServedQuestion("strong", bool(covered)) if answered else ServedQuestion("person", None)
+        )
 
     person = Person()
     asked = [CHEAP.records[row] for row in split.test.tolist()]
@@ -94,19 +96,19 @@ def test_what_is_served_is_what_was_measured_question_by_question(
 def test_the_strong_chain_calibrates_on_what_the_cheap_one_passes_on_and_on_nothing_else(
     calibrated: tuple[Split, FirstTier],
 ) -> None:
-    from cascade import made, second_tier, seen
+    from cascade import calibrate_second_tier, calibrate_tier, decide_questions
     from two_models import CHEAP, STRONG
 
     split, first = calibrated
     parts = [set(rows.tolist()) for rows in (split.first, split.second, split.test)]
     assert sum(map(len, parts)) == len(set.union(*parts)) == len(CHEAP.table)
     assert CHEAP.table.ids == STRONG.table.ids
-    facts = second_tier(STRONG, split, first).calibration
-    passed_on = split.second[~seen(first.artifact, CHEAP, split.second).answered]
+    facts = calibrate_second_tier(STRONG, split, first).calibration
+    passed_on = split.second[~decide_questions(first.artifact, CHEAP, split.second).answered]
     assert facts.size + facts.fit_size == len(passed_on) < len(split.second)
-    expected = made(STRONG, passed_on, "0.25", "hat(mean_score, 5)").calibration
+    expected = calibrate_tier(STRONG, passed_on, "0.25", "hat(mean_score, 5)").calibration
     assert facts.digests == expected.digests
-    naive = second_tier(STRONG, split, first, naive=True).calibration
+    naive = calibrate_second_tier(STRONG, split, first, naive=True).calibration
     assert naive.size + naive.fit_size == len(split.second)
 
 
@@ -115,7 +117,7 @@ def test_asked_what_the_cheap_one_leaves_the_strong_one_keeps_its_promise_and_th
     None
 ):
     from cascade import ALPHA_STRONG
-    from cascade_table import measured
+    from cascade_table import measure_splits
 
     tau = 1.0 - float(ALPHA_STRONG)
     assert 1.0 / (1.0 - tau) > BET
@@ -124,7 +126,7 @@ def test_asked_what_the_cheap_one_leaves_the_strong_one_keeps_its_promise_and_th
         gains = np.array([row.strong_kept - tau for row in rows[name]])
         return float(np.log1p(-BET * gains).cumsum().max())
 
-    rows = measured(["cascade, one threshold", "naive, one threshold"], SPLITS)
+    rows = measure_splits(["cascade, one threshold", "naive, one threshold"], SPLITS)
     assert evidence("cascade, one threshold") < ALARM
     # The negative control, put to the same check.
     assert evidence("naive, one threshold") > ALARM
@@ -140,18 +142,20 @@ def test_asked_what_the_cheap_one_leaves_the_strong_one_keeps_its_promise_and_th
 
 @pytest.mark.long
 def test_the_table_of_the_readme_is_what_fifty_splits_give() -> None:
-    from cascade_table import WAYS, mean, measured, table
+    from cascade_table import WAYS, compute_mean, format_table, measure_splits
 
-    assert table({name: mean(rows) for name, rows in measured(WAYS, 50).items()}) in README
+    assert (
+        format_table({name: compute_mean(rows) for name, rows in measure_splits(WAYS, 50).items()}) in README
+    )
 
 
 def test_the_figure_is_drawn(tmp_path: Path) -> None:
-    from cascade_figure import drawn
-    from cascade_table import mean, measured
+    from cascade_figure import draw_figure
+    from cascade_table import compute_mean, measure_splits
 
-    rows = measured(["cascade", "strong model alone"], 1)
-    one = mean(rows["cascade"])
-    figure = drawn({"0.2": one, "0.3": one}, mean(rows["strong model alone"]))
+    rows = measure_splits(["cascade", "strong model alone"], 1)
+    one = compute_mean(rows["cascade"])
+    figure = draw_figure({"0.2": one, "0.3": one}, compute_mean(rows["strong model alone"]))
     figure.savefig(tmp_path / "cascade.png")
     costs = [np.asarray(line.get_xdata(), dtype=float) for line in figure.axes[0].get_lines()]
     assert [len(line) for line in costs] == [2, 2, 1]
@@ -162,7 +166,7 @@ def test_the_figure_is_drawn(tmp_path: Path) -> None:
 def test_by_the_line_that_names_it_a_model_behind_http_takes_the_place_of_the_recording(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from cascade import FirstTier, Split, second_tier
+    from cascade import FirstTier, Split, calibrate_second_tier
     from two_models import CHEAP, STRONG
 
     monkeypatch.setenv("OPENAI_API_KEY", "none")
@@ -181,7 +185,7 @@ def test_by_the_line_that_names_it_a_model_behind_http_takes_the_place_of_the_re
     with serving(script) as url:
         monkeypatch.setenv("OPENAI_BASE_URL", url)
         cheap = CFCRunnable(artifact=first.artifact, **mine.parts())
-        strong = CFCRunnable(artifact=second_tier(STRONG, split, first), **STRONG.parts())
+        strong = CFCRunnable(artifact=calibrate_second_tier(STRONG, split, first), **STRONG.parts())
         chain = cheap.or_else(strong.or_else(waiting.append))
         rows = [*np.flatnonzero(first.on_test.answered)[:3], *np.flatnonzero(~first.on_test.answered)[:3]]
         results = [chain.invoke(mine.records[split.test[row]].input, {"max_concurrency": 1}) for row in rows]

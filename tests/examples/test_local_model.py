@@ -124,8 +124,8 @@ def test_another_server_is_collected_calibrated_and_asked_in_texts(
         }
         with serving(Script(drawn, model="small")) as url:
             chain = run.make_chain(url, "small")
-            records = run.collected(chain, asked, 3, tmp_path)
-            artifact = run.calibrated(records, tmp_path / "artifact.json")
+            records = run.collect_records(chain, asked, 3, tmp_path)
+            artifact = run.calibrate_records(records, tmp_path / "artifact.json")
             run.ask(chain, artifact, asked[:2])
             bot = CFCRunnable(
                 generator=chain,

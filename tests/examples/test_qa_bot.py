@@ -69,7 +69,7 @@ def modules(folder: Path) -> Iterator[Callable[[str], Any]]:
 @pytest.fixture(scope="module")
 def bot(modules: Callable[[str], Any]) -> Any:
     """The bot that the page serves, in this process: what it says is what the page must show."""
-    return modules("qa_bot_model").recorded()
+    return modules("qa_bot_model").make_recorded_bot()
 
 
 @pytest.fixture(scope="module")
@@ -610,8 +610,8 @@ def test_a_question_is_decided_once(modules: Callable[[str], Any], bot: Any, tmp
     assert store.ask("one", " what is the  capital of peru", "0.3").alpha == "0.1"
     turn = store.conversation("one")[0]
     first, second = (bot.decide(question, "0.1") for question in list(bot.held_out.values())[:2])
-    store.decided(turn, first)
-    store.decided(turn, second)
+    store.save_decision(turn, first)
+    store.save_decision(turn, second)
     store.forget(turn)  # too late
     assert [one.result for one in store.conversation("one")] == [first]
     store.escalate(turn)
@@ -620,7 +620,7 @@ def test_a_question_is_decided_once(modules: Callable[[str], Any], bot: Any, tmp
     assert not store.answer(turn, "Cusco")
     store.escalate(turn)
     assert store.queue() == []
-    assert [one.answer for one in store.done()] == ["Lima"]
+    assert [one.answer for one in store.list_answered()] == ["Lima"]
     assert [one.result for one in store.conversation("two")] == [None]
 
 
@@ -634,11 +634,11 @@ def test_the_command_prints_the_table_of_the_readme(tmp_path: Path) -> None:
 def _changed(folder: Path, name: str) -> Any:
     """The module of models with its one line changed."""
     text = (EXAMPLE / "qa_bot_model.py").read_text(encoding="utf-8")
-    line = "make_bot: Callable[[], Bot] = recorded"
+    line = "make_bot: Callable[[], Bot] = make_recorded_bot"
     assert text.count(line) == 1
     assert line in (EXAMPLE / "README.md").read_text(encoding="utf-8")
     path = folder / f"qa_bot_model_{name}.py"
-    path.write_text(text.replace(line, line.replace("= recorded", f"= {name}")), encoding="utf-8")
+    path.write_text(text.replace(line, line.replace("= make_recorded_bot", f"= {name}")), encoding="utf-8")
     return load_module(path)
 
 
@@ -663,7 +663,7 @@ def test_one_line_makes_it_a_paid_model(
     monkeypatch.chdir(tmp_path)
     with serving(replace(Script.of(rows), model="gpt-4o-mini-2024-07-18")) as url:
         monkeypatch.setenv("OPENAI_BASE_URL", url)
-        paid = _changed(tmp_path, "paid").make_bot()
+        paid = _changed(tmp_path, "make_paid_bot").make_bot()
         assert paid.refusal("Any question at all?") is None
         assert "calibrated with" in paid.refusal(next(iter(paid.seen.values())))
         for question in list(paid.held_out.values())[:3]:
@@ -686,7 +686,7 @@ def test_one_line_makes_it_the_local_model(
     quick = ["--questions", "48", "--n", "5"]
     subprocess.run([sys.executable, str(LOCAL / "run.py"), *quick], check=True, timeout=540)
     monkeypatch.syspath_prepend(str(LOCAL))
-    module = _changed(tmp_path, "local")
+    module = _changed(tmp_path, "make_local_bot")
     local = module.make_bot()
     try:
         result = local.decide(next(iter(local.held_out.values())), "0.2")

@@ -40,16 +40,16 @@ def shipped() -> Records:
 
 @pytest.fixture(scope="module")
 def artifact(shipped: Records) -> CalibrationArtifact:
-    from rag_calibrate import calibrated
+    from rag_calibrate import calibrate_chain
 
-    return calibrated(shipped)
+    return calibrate_chain(shipped)
 
 
 @pytest.fixture(scope="module")
 def report(shipped: Records) -> ComparisonReport:
-    from rag_calibrate import compared
+    from rag_calibrate import compare_thresholds
 
-    return compared(shipped, 40)
+    return compare_thresholds(shipped, 40)
 
 
 def held_out(artifact: CalibrationArtifact, records: Records) -> list[PromptRecord]:
@@ -102,7 +102,7 @@ def test_the_first_block_of_the_readme_runs_and_says_what_it_prints(tmp_path: Pa
 def test_the_recording_holds_the_questions_that_ship_as_the_chain_that_ships_describes_them(
     shipped: Records,
 ) -> None:
-    from rag_chain import answer_of, described, examples
+    from rag_chain import answer_of, examples, find_topic
     from rag_verifier import Groundedness
 
     from langchain_cfc.fingerprints import compute_fingerprint
@@ -120,7 +120,7 @@ def test_the_recording_holds_the_questions_that_ship_as_the_chain_that_ships_des
     for record in records:
         question = expected[record.id]
         assert (record.input, record.reference) == (question.input, question.reference)
-        assert record.metadata == described(str(record.input))
+        assert record.metadata == find_topic(str(record.input))
         assert record.metadata["topic"] == record.id.partition("-")[0]
         draws = [DrawnCandidate(str(one.text)) for one in record.candidates]
         assert [one.answer for one in record.candidates] == [answer_of(one.text) for one in draws]
@@ -194,7 +194,7 @@ def test_passages_are_retrieved_once_for_all_answers(
 def test_citations_are_of_retrieved_passages_that_hold_the_answer(
     artifact: CalibrationArtifact, shipped: Records
 ) -> None:
-    from rag_ask import bot, told
+    from rag_ask import bot, format_answer
     from rag_retrieval import retriever
 
     chain = bot(artifact)
@@ -202,7 +202,7 @@ def test_citations_are_of_retrieved_passages_that_hold_the_answer(
     for record in held_out(artifact, shipped):
         question = str(record.input)
         result = chain.invoke(question)
-        text = told(question, result)
+        text = format_answer(question, result)
         passages = retriever().invoke(question)
         if result.abstained:
             assert text.startswith("I do not know: ")
@@ -272,7 +272,7 @@ def test_one_threshold_breaks_its_promise_on_the_hardest_topic_and_conditional_o
 def test_a_shuffled_verifier_costs_answers_and_not_the_promise(
     report: ComparisonReport, shipped: Records
 ) -> None:
-    from rag_calibrate import compared
+    from rag_calibrate import compare_thresholds
 
     luck = np.random.default_rng(0)
     records = list(shipped)
@@ -289,7 +289,7 @@ def test_a_shuffled_verifier_costs_answers_and_not_the_promise(
         for record in records
     ]
     # Candidates of one answer share a score in the set rule; labels are as they were.
-    other = compared(shuffled, 40)
+    other = compare_thresholds(shuffled, 40)
     ours, theirs = report.methods["conditional"], other.methods["conditional"]
     assert theirs.mean_distinct_answers > 1.05 * ours.mean_distinct_answers
     assert min(group.kept_promise for group in theirs.groups) > report.target_coverage - 0.05
@@ -301,7 +301,7 @@ def test_by_the_line_that_names_it_a_model_behind_http_takes_the_place_of_the_re
     """CollectionResult, calibrated and asked as with a paid model; a server here says what was recorded."""
     import rag_ask
     import rag_models
-    from rag_calibrate import calibrated
+    from rag_calibrate import calibrate_chain
     from rag_chain import messages
     from rag_collect import main
 
@@ -318,7 +318,7 @@ def test_by_the_line_that_names_it_a_model_behind_http_takes_the_place_of_the_re
     with serving(Script(answers, model=name)) as url:
         main(["--base-url", url, "--model", name, "--questions", "9", "--folder", str(tmp_path)])
         collected = read_records(tmp_path / "records.jsonl")
-        artifact = calibrated(shipped)
+        artifact = calibrate_chain(shipped)
         model, probability = rag_models.live(name, url)
         monkeypatch.setattr(rag_ask, "MODEL", model)
         monkeypatch.setattr(rag_ask, "PROBABILITY", probability)
@@ -376,9 +376,9 @@ def test_what_it_was_not_made_for_is_refused(artifact: CalibrationArtifact, tmp_
 
 
 def test_a_question_of_no_known_topic_has_no_promise_and_no_answer(artifact: CalibrationArtifact) -> None:
-    from rag_chain import answer_of, described
+    from rag_chain import answer_of, find_topic
 
-    assert described("How heavy is neon?") == {"topic": "other"}
+    assert find_topic("How heavy is neon?") == {"topic": "other"}
     with pytest.warns(FingerprintWarning):
         chain = CFCRunnable(
             generator=FakeListChatModel(responses=["10"]),
@@ -389,7 +389,7 @@ def test_a_question_of_no_known_topic_has_no_promise_and_no_answer(artifact: Cal
             artifact=artifact,
             answer=answer_of,
             answer_id="answer_of",
-            metadata=described,
+            metadata=find_topic,
         )
     assert chain.invoke("How heavy is neon?").unknown_categories == ("topic",)
 

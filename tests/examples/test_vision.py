@@ -141,7 +141,7 @@ def test_what_the_stand_in_says_follows_from_the_pixels_that_arrive(truthful: St
 
 def test_the_chain_sends_the_cutting_that_the_question_names(truthful: StandIn) -> None:
     from vision_chain import chain, with_images
-    from vision_questions import TRUTHS, address, cutting, examples, read_address
+    from vision_questions import TRUTHS, address, cut_part, examples, read_address
 
     generator = chain(model="openai:stand-in", base_url=truthful.url, api_key="none")
     for one in examples(12):
@@ -150,7 +150,7 @@ def test_the_chain_sends_the_cutting_that_the_question_names(truthful: StandIn) 
     named: Any = examples(1)[0].input
     content: Any = with_images(named)[0].content
     arrived = Image.open(io.BytesIO(base64.b64decode(content[0]["image_url"]["url"].partition(",")[2])))
-    assert arrived.tobytes() == cutting(*read_address(named[0]["content"][0]["image_url"]["url"])).tobytes()
+    assert arrived.tobytes() == cut_part(*read_address(named[0]["content"][0]["image_url"]["url"])).tobytes()
     # The negative control: asked of another cutting, the same question is answered otherwise.
     image = {"type": "image_url", "image_url": {"url": address("cat.jpg", [0, 0, 50, 77])}}
     other = [HumanMessage([image, {"type": "text", "text": SIZE}])]
@@ -203,12 +203,12 @@ def test_questions_it_does_not_know_are_refused(truthful: StandIn) -> None:
 def test_messages_with_images_go_through_runnable_and_chat_model(
     ran: tuple[Path, str], truthful: StandIn
 ) -> None:
-    from vision_run import served
+    from vision_run import make_chain
 
     artifact = CalibrationArtifact.load(ran[0] / "artifact.json")
     settings = [f"generator.arguments.base_url={truthful.url}"]
     parts = read_config(CONFIG, settings=settings).create_components()
-    chain = served(parts, artifact)
+    chain = make_chain(parts, artifact)
     asked = message(Image.new("RGB", (40, 25), (5, 5, 99)), SIZE)
     result = chain.invoke(asked)
     # All eight agree, and came in one request that held the image once.
@@ -272,7 +272,7 @@ def test_the_one_line_names_a_real_model(monkeypatch: pytest.MonkeyPatch, tmp_pa
 def test_another_model_than_calibrated_is_refused(
     ran: tuple[Path, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from vision_run import served
+    from vision_run import make_chain
 
     from langchain_cfc.errors import FingerprintError
 
@@ -280,7 +280,7 @@ def test_another_model_than_calibrated_is_refused(
     artifact = CalibrationArtifact.load(ran[0] / "artifact.json")
     parts = read_config(CONFIG, settings=["generator.arguments.model=openai:gpt-4o-mini"]).create_components()
     with pytest.raises(FingerprintError, match="gpt-4o-mini"):
-        served(parts, artifact)
+        make_chain(parts, artifact)
 
 
 def test_truths_are_those_of_the_pixels() -> None:
