@@ -292,7 +292,7 @@ def test_a_chain_that_interrupts_is_refused_for_it_would_draw_anew(
 ) -> None:
     chain = chain_at(url, artifact).or_else(interrupt)
     agent = agent_of(model_at(url), [GuardedAnswer(chain)], checkpointer=InMemorySaver())
-    with pytest.raises(ServingError, match="draw anew"):
+    with pytest.raises(ServingError, match="draw again"):
         way(agent, HOPELESS, {"configurable": {"thread_id": "t"}})
 
 

@@ -95,7 +95,7 @@ def test_an_answer_that_is_thrown_away_shows_in_pieces_where_its_model_streams(
 def test_an_answer_that_is_thrown_away_shows_whole_where_its_run_is_heard(
     guarded: Callable[..., Agent], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(asking, "_unheard", nullcontext)
+    monkeypatch.setattr(asking, "_hide_messages", nullcontext)
     found = [seen(watch, guarded(checkpointer=InMemorySaver()), PLAIN) for watch in WATCHES]
     assert found == [{DISCARDED}] * len(WATCHES)
 

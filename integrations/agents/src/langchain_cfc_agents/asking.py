@@ -1,8 +1,8 @@
-"""`EndedBy`: the agent's own model decides whether to go on; somebody else says what ends the run.
+"""`FinalAnswerMiddleware`: the agent's own model decides whether to go on; another one ends the run.
 
-The agent's machinery is asked twice with the same messages: for its own model, kept quiet, and, where that
-one wants to answer, for somebody else in its place. So whatever middleware further in does to messages and
-system prompt holds for both.
+The agent's handler is called twice with the same messages: for its own model, without streaming, and, where
+that one wants to answer, for the answerer in its place. So every change that inner middleware makes to
+messages and system prompt holds for both.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from langchain_cfc.extend import add_tags, redact_errors, set_context_variable, 
 Request: TypeAlias = ModelRequest[Any]
 Response: TypeAlias = ModelResponse[Any]
 
-# Runs whose answer is thrown away, unless it calls tools.
+# Runs whose answer is discarded, unless it calls tools.
 ROUTING_TAG = "cfc:routing"
-# What of a request the model is shown.
+# The fields of a request that the model is shown.
 _SHOWN = {"messages", "system_message", "system_prompt", "state"}
 
 
-class EndedBy(AgentMiddleware[AgentState[Any], Any, Any]):
-    """Lets a chat model say what ends the agent's run.
+class FinalAnswerMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
+    """Lets another chat model give the final answer of an agent.
 
     Args:
-        answerer: Asked in the place of the agent's model, with the messages that this one was shown. What
-            stands behind its answer it leaves in `response_metadata["cfc"]`.
+        answerer: Asked in the place of the agent's model, with the messages that this one was shown. The
+            decision behind its answer is in `response_metadata["cfc"]`.
     """
 
     def __init__(self, answerer: BaseChatModel) -> None:
@@ -49,44 +49,49 @@ class EndedBy(AgentMiddleware[AgentState[Any], Any, Any]):
         """Ask the agent's model whether it calls tools; see `AgentMiddleware.wrap_model_call`.
 
         Returns:
-            Its very response if it calls tools; else what the answerer says.
+            Its own response if it calls tools; else that of the answerer.
 
         Raises:
-            InputError: If the agent is asked for structured output, or for what else cannot be guarded.
-            ServingError: If nothing can be said, or somebody else said it.
+            InputError: If the agent is asked for structured output, or for anything else that cannot be
+                guarded.
+            ServingError: If there is no answer, or it is not the answerer's.
         """
         self._check(request)
-        with _unheard():
-            routed = handler(_as(_Routing, request))
-        if _goes_on(routed):
+        with _hide_messages():
+            routed = handler(_convert(_RoutingRequest, request))
+        if _calls_tools(routed):
             return routed
-        with _never_again(), redact_errors():
-            return self._ended(routed, handler(_as(_Answering, request, **self._asked())))
+        with _refuse_interrupts(), redact_errors():
+            return self._make_response(
+                routed, handler(_convert(_AnswerRequest, request, **self._make_overrides()))
+            )
 
     async def awrap_model_call(
         self, request: Request, handler: Callable[[Request], Awaitable[Response]]
     ) -> Response:
-        """The same as `wrap_model_call`, asynchronously."""
+        """Do the same as `wrap_model_call`, asynchronously."""
         self._check(request)
-        with _unheard():
-            routed = await handler(_as(_Routing, request))
-        if _goes_on(routed):
+        with _hide_messages():
+            routed = await handler(_convert(_RoutingRequest, request))
+        if _calls_tools(routed):
             return routed
-        with _never_again(), redact_errors():
-            return self._ended(routed, await handler(_as(_Answering, request, **self._asked())))
+        with _refuse_interrupts(), redact_errors():
+            return self._make_response(
+                routed, await handler(_convert(_AnswerRequest, request, **self._make_overrides()))
+            )
 
     def _check(self, request: Request) -> None:
         """Refuse a request that cannot be guarded, before anything is asked."""
 
-    def _asked(self) -> dict[str, Any]:
-        """Whom to ask, who has tools and settings of his own."""
+    def _make_overrides(self) -> dict[str, Any]:
+        """Return the changes that put the answerer, without tools and settings, into a request."""
         return {"model": self._answerer, "tools": [], "tool_choice": None, "model_settings": {}}
 
-    def _ended(self, routed: Response, answered: Response) -> Response:
-        """The answerer's message, with what the answer cost that was thrown away."""
-        message = _last(answered)
-        said = None if message is None else message.response_metadata.get("cfc")
-        if message is None or not isinstance(said, dict):
+    def _make_response(self, routed: Response, answered: Response) -> Response:
+        """Return the answerer's message, with the cost of the discarded answer."""
+        message = _find_last(answered)
+        decision = None if message is None else message.response_metadata.get("cfc")
+        if message is None or not isinstance(decision, dict):
             msg = (
                 f"{self.name}: middleware further in answered where the chain was asked, so nothing stands "
                 f"behind what it says; put {self.name} after it in the list"
@@ -100,15 +105,15 @@ class EndedBy(AgentMiddleware[AgentState[Any], Any, Any]):
                 "provider wants them named"
             )
             raise ServingError(msg)
-        noted = {**message.response_metadata, "cfc": {**said, "routing": _cost(routed)}}
-        return ModelResponse(result=[message.model_copy(update={"response_metadata": noted})])
+        metadata = {**message.response_metadata, "cfc": {**decision, "routing": _describe_cost(routed)}}
+        return ModelResponse(result=[message.model_copy(update={"response_metadata": metadata})])
 
 
-class _Routing(ModelRequest[Any]):
-    """A request for the agent's model, kept quiet; so is any that middleware further in puts in its place."""
+class _RoutingRequest(ModelRequest[Any]):
+    """A request for the agent's model without streaming; also for any model that inner middleware chooses."""
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Set what the request is made of, and made anew of."""
+        """Set a field; a model is replaced by one that neither streams nor caches."""
         if name == "response_format" and value is not None:
             msg = (
                 "the agent has a response_format: structured output ends its run by a call of a tool, or in "
@@ -121,42 +126,42 @@ class _Routing(ModelRequest[Any]):
         )
 
 
-class _Answering(ModelRequest[Any]):
-    """A request for somebody else; of what middleware further in changes, what is shown counts."""
+class _AnswerRequest(ModelRequest[Any]):
+    """A request for the answerer; inner middleware may change only what the model is shown."""
 
     def override(self, **overrides: Any) -> Request:
-        """The same request of the same model, shown something else."""
+        """Return the same request of the same model, with other messages."""
         shown: Any = {name: value for name, value in overrides.items() if name in _SHOWN}
         return super().override(**shown)
 
 
-def _as(kind: type[Request], request: Request, **changes: Any) -> Request:
+def _convert(kind: type[Request], request: Request, **changes: Any) -> Request:
     made_of = {field.name: getattr(request, field.name) for field in fields(request)}
     return kind(**{**made_of, **changes})
 
 
 @contextmanager
-def _unheard() -> Iterator[None]:
-    """Keep whole messages out of LangGraph's streams, whatever model says them; quiet ones have no pieces."""
+def _hide_messages() -> Iterator[None]:
+    """Keep whole messages of any model out of LangGraph's streams; without streaming there are no chunks."""
     with set_context_variable(
         var_child_runnable_config, add_tags(ensure_config(), TAG_NOSTREAM, ROUTING_TAG)
     ):
         yield
 
 
-def _last(response: Response) -> AIMessage | None:
-    said = [message for message in response.result if isinstance(message, AIMessage)]
-    return said[-1] if said else None
+def _find_last(response: Response) -> AIMessage | None:
+    messages = [message for message in response.result if isinstance(message, AIMessage)]
+    return messages[-1] if messages else None
 
 
-def _goes_on(response: Response) -> bool:
-    """Whether the agent goes on, as its graph sees it: calls that cannot be read are none."""
-    message = _last(response)
+def _calls_tools(response: Response) -> bool:
+    """Whether the agent goes on, as its graph sees it: calls that cannot be read do not count."""
+    message = _find_last(response)
     return message is not None and bool(message.tool_calls)
 
 
-def _cost(routed: Response) -> dict[str, Any]:
-    """What was thrown away: who said it, and what it took; nothing of what it said."""
+def _describe_cost(routed: Response) -> dict[str, Any]:
+    """Describe the discarded answer: its models and its usage, and none of its text."""
     thrown = [message for message in routed.result if isinstance(message, AIMessage)]
     names = [message.response_metadata.get("model_name") for message in thrown]
     taken: UsageMetadata | None = None
@@ -166,13 +171,13 @@ def _cost(routed: Response) -> dict[str, Any]:
 
 
 @contextmanager
-def _never_again() -> Iterator[None]:
-    """Refuse to be interrupted: a step that is resumed starts anew, and would draw other candidates."""
+def _refuse_interrupts() -> Iterator[None]:
+    """Refuse interrupts: a resumed step starts again, and would draw other candidates."""
     try:
         yield
     except GraphBubbleUp as interrupt:
         msg = (
-            "the chain interrupted the agent's graph while it answered. Resumed, it would draw anew, and no "
+            "the chain interrupted the agent's graph while it answered. Resumed, it would draw again, and no "
             "promise holds for the best of several draws: let the agent end with the abstention, and ask a "
             "person after that"
         )

@@ -1,4 +1,4 @@
-"""`GuardedAnswer`: an agent that answers only what its chain can stand behind."""
+"""`GuardedAnswer`: an agent that answers only what its chain decided."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from langchain_cfc import CFCChatModel, CFCRunnable
 from langchain_cfc.errors import InputError, ServingError
 from langchain_cfc.extend import walk_runnables
 from langchain_cfc.runnable import ABSTAIN_MESSAGE
-from langchain_cfc_agents.asking import EndedBy, Request
+from langchain_cfc_agents.asking import FinalAnswerMiddleware, Request
 from langchain_cfc_agents.prompts import prompt_data
 
 
-class GuardedAnswer(EndedBy):
+class GuardedAnswer(FinalAnswerMiddleware):
     """Guards the final answer of an agent: `create_agent(model, tools, middleware=[GuardedAnswer(chain)])`.
 
-    The agent's own model is asked as ever, but quietly: its tokens stream to nobody. If it calls tools, its
-    message passes through as it is. If it wants to answer, that answer is thrown away, and the chain gets the
+    The agent's own model is asked as ever, but its tokens are not streamed. If it calls tools, its
+    message passes through as it is. If it wants to answer, that answer is discarded, and the chain gets the
     messages that the model was shown, system prompt included, as `prompt_data` writes them. What the chain
     decides ends the run: its best answer, or the abstention in words, with decision and guarantee in
-    `response_metadata["cfc"]`, and beside them what the discarded answer cost (`["cfc"]["routing"]`). It
+    `response_metadata["cfc"]`, and next to them what the discarded answer cost (`["cfc"]["routing"]`). It
     streams as one chunk.
 
     What is promised: a prompt is the list of messages at which the agent wants to answer. Questions, tools,
@@ -32,10 +32,10 @@ class GuardedAnswer(EndedBy):
     candidates none is the discarded answer, and all are drawn for the prompt as it stands. So the chain's
     guarantee holds over prompts that come about as those did that it was calibrated on: record them with
     `RecordPrompt` and the same agent. Nothing is promised for questions on which the agent never comes to an
-    answer, and a text that stands beside calls of tools is not guarded.
+    answer, and a text next to calls of tools is not guarded.
 
     Args:
-        chain: A `CFCRunnable`, alone or in whatever holds it, such as `chain.or_else(...)`, which takes
+        chain: A `CFCRunnable`, alone or within another runnable, such as `chain.or_else(...)`, which takes
             messages as `prompt_data` writes them.
         abstain_message: What is said on abstention.
         strict: Whether a run that ends in another way is an error: a tool that returns directly (refused
@@ -65,13 +65,13 @@ class GuardedAnswer(EndedBy):
         self._strict = strict
 
     def after_agent(self, state: AgentState[Any], runtime: Any) -> None:
-        """See that the run ends with what was decided.
+        """Check that the run ends with the decision of the chain.
 
         Raises:
             ServingError: If it does not.
         """
         del runtime
-        if self._strict and not self._decided(state["messages"][-1]):
+        if self._strict and not self._is_decision(state["messages"][-1]):
             msg = (
                 f"the agent's last message ({type(state['messages'][-1]).__name__}) is not what the chain "
                 "decided: a tool or other middleware ended the run, or changed the answer. Take that out, or "
@@ -80,7 +80,7 @@ class GuardedAnswer(EndedBy):
             raise ServingError(msg)
 
     async def aafter_agent(self, state: AgentState[Any], runtime: Any) -> None:
-        """The same as `after_agent`."""
+        """Do the same as `after_agent`, asynchronously."""
         self.after_agent(state, runtime)
 
     def _check(self, request: Request) -> None:
@@ -92,12 +92,12 @@ class GuardedAnswer(EndedBy):
             )
             raise InputError(msg)
 
-    def _decided(self, message: AnyMessage) -> bool:
-        """Whether a message says what the chain decided."""
-        said = message.response_metadata.get("cfc") if isinstance(message, AIMessage) else None
-        if not isinstance(said, dict) or "guarantee" not in said:
+    def _is_decision(self, message: AnyMessage) -> bool:
+        """Whether a message is the decision of the chain."""
+        decision = message.response_metadata.get("cfc") if isinstance(message, AIMessage) else None
+        if not isinstance(decision, dict) or "guarantee" not in decision:
             return False
-        if said["guarantee"] is None:  # a fallback's, for which nobody vouches
+        if decision["guarantee"] is None:  # a fallback's, which has no guarantee
             return True
-        expected = said["answers"][0] if said["answers"] else self._abstain_message
+        expected = decision["answers"][0] if decision["answers"] else self._abstain_message
         return str(message.text) == expected

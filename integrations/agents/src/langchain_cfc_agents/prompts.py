@@ -22,12 +22,12 @@ _ROLES: dict[type[BaseMessage], str] = {
     SystemMessage: "system",
     ToolMessage: "tool",
 }
-# How blocks of content are to be read is said beside them.
+# Metadata that states how blocks of content are to be read.
 _OF_BLOCKS = ("output_version", "model_provider")
 
 
 def prompt_data(messages: Sequence[BaseMessage]) -> list[dict[str, Any]]:
-    """Messages as records hold them, and as chat models take them.
+    """Return messages as records hold them, and as chat models take them.
 
     What a model is not shown is left out: ids and usage of messages, artifacts of tools, and response
     metadata, earlier decisions among it. Calls of tools keep their ids, for results refer to them.
@@ -42,10 +42,10 @@ def prompt_data(messages: Sequence[BaseMessage]) -> list[dict[str, Any]]:
     Raises:
         InputError: If a message is of another kind.
     """
-    return [_data(message) for message in messages]
+    return [_to_data(message) for message in messages]
 
 
-def _data(message: BaseMessage) -> dict[str, Any]:
+def _to_data(message: BaseMessage) -> dict[str, Any]:
     role = next((role for kind, role in _ROLES.items() if isinstance(message, kind)), None)
     if role is None:
         msg = (
@@ -54,21 +54,24 @@ def _data(message: BaseMessage) -> dict[str, Any]:
         )
         raise InputError(msg)
     further = {name: value for name, value in message.additional_kwargs.items() if value is not None}
-    said: dict[str, Any] = {"name": message.name}
+    optional: dict[str, Any] = {"name": message.name}
     if isinstance(message, ToolMessage):
-        said |= {"tool_call_id": message.tool_call_id, "status": _failure(message)}
+        optional |= {"tool_call_id": message.tool_call_id, "status": _failure(message)}
     if isinstance(message, AIMessage) and message.invalid_tool_calls:
         # LangChain reads these again where providers put them, and then it reads no others.
         further["tool_calls"] = [
-            *(_raw({**call, "args": json.dumps(call["args"]), "error": None}) for call in message.tool_calls),
-            *map(_raw, message.invalid_tool_calls),
+            *(
+                _to_raw_call({**call, "args": json.dumps(call["args"]), "error": None})
+                for call in message.tool_calls
+            ),
+            *map(_to_raw_call, message.invalid_tool_calls),
         ]
     elif isinstance(message, AIMessage):
-        said["tool_calls"] = message.tool_calls
+        optional["tool_calls"] = message.tool_calls
     if not isinstance(message.content, str):
-        said["response_metadata"] = _block_format(message.response_metadata)
-    said["additional_kwargs"] = further
-    stated = {name: value for name, value in said.items() if value}
+        optional["response_metadata"] = _block_format(message.response_metadata)
+    optional["additional_kwargs"] = further
+    stated = {name: value for name, value in optional.items() if value}
     return {"role": role, "content": message.content, **stated}
 
 
@@ -76,8 +79,8 @@ def _failure(message: ToolMessage) -> str | None:
     return "error" if message.status == "error" else None
 
 
-def _raw(call: Mapping[str, Any]) -> dict[str, Any]:
-    """A call as OpenAI writes it, its arguments unread."""
+def _to_raw_call(call: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a call as OpenAI writes it, with its arguments as text."""
     function = {"name": call["name"], "arguments": call["args"] or ""}
     return {"id": call["id"], "type": "function", "function": function}
 

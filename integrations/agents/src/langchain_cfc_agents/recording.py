@@ -11,25 +11,25 @@ from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda
 from langchain_cfc import CFCChatModel
 from langchain_cfc.errors import CollectionError
 from langchain_cfc.records import Example
-from langchain_cfc_agents.asking import EndedBy
+from langchain_cfc_agents.asking import FinalAnswerMiddleware
 from langchain_cfc_agents.prompts import prompt_data
 
 # Where a run's last message holds the prompt.
 PROMPT = "prompt"
 
 
-class RecordPrompt(EndedBy):
-    """Stands in the place of `GuardedAnswer` while prompts are recorded.
+class RecordPrompt(FinalAnswerMiddleware):
+    """Replaces `GuardedAnswer` while prompts are recorded.
 
     The agent runs as it will when it serves, up to the point where it wants to answer. There the run ends
     with an empty message, whose `response_metadata["prompt"]` is the prompt: what the chain would be given.
     """
 
     def __init__(self) -> None:
-        super().__init__(CFCChatModel(chain=RunnableLambda(_prompt_alone)))
+        super().__init__(CFCChatModel(chain=RunnableLambda(_return_prompt)))
 
 
-def _prompt_alone(messages: Sequence[BaseMessage]) -> AIMessage:
+def _return_prompt(messages: Sequence[BaseMessage]) -> AIMessage:
     return AIMessage("", response_metadata={PROMPT: prompt_data(messages)})
 
 
@@ -38,8 +38,8 @@ def answer_prompts(
 ) -> Iterator[Example]:
     """Run an agent on each question, up to the prompt at which it answers.
 
-    Keep what comes, for it was paid for: `model_dump_json()` of each makes a line of a file, and the examples
-    read back from it are what `langchain_cfc.collect` takes.
+    Store every result, since it has cost something: `model_dump_json()` of each makes a line of a file, and
+    the examples read back from it are what `langchain_cfc.collect` takes.
 
     Args:
         agent: Made with `RecordPrompt` in the place of `GuardedAnswer`, else as it will serve, and without a
@@ -59,36 +59,36 @@ def answer_prompts(
     asked = list(questions)
     failed: list[tuple[str, str]] = []
     limited: RunnableConfig = {"max_concurrency": max_concurrency}
-    for place, ended in agent.batch_as_completed(_states(asked), limited, return_exceptions=True):
-        yield from _prompt(asked[place], ended, failed)
+    for place, ended in agent.batch_as_completed(_make_states(asked), limited, return_exceptions=True):
+        yield from _read_prompt(asked[place], ended, failed)
     _check(asked, failed)
 
 
 async def aanswer_prompts(
     agent: Runnable[Any, Any], questions: Iterable[Example], *, max_concurrency: int = 8
 ) -> AsyncIterator[Example]:
-    """The same as `answer_prompts`, asynchronously: for tools that are async."""
+    """Do the same as `answer_prompts`, asynchronously: for tools that are async."""
     asked = list(questions)
     failed: list[tuple[str, str]] = []
     limited: RunnableConfig = {"max_concurrency": max_concurrency}
-    async for place, ended in agent.abatch_as_completed(_states(asked), limited, return_exceptions=True):
-        for prompt in _prompt(asked[place], ended, failed):
+    async for place, ended in agent.abatch_as_completed(_make_states(asked), limited, return_exceptions=True):
+        for prompt in _read_prompt(asked[place], ended, failed):
             yield prompt
     _check(asked, failed)
 
 
-def _states(questions: Sequence[Example]) -> list[Any]:
-    return [_state(question.input) for question in questions]
+def _make_states(questions: Sequence[Example]) -> list[Any]:
+    return [_make_state(question.input) for question in questions]
 
 
-def _state(given: str | list[Any] | dict[str, Any]) -> dict[str, Any]:
+def _make_state(given: str | list[Any] | dict[str, Any]) -> dict[str, Any]:
     if isinstance(given, dict):
         return given
     return {"messages": given if isinstance(given, list) else [{"role": "user", "content": given}]}
 
 
-def _prompt(question: Example, ended: Any, failed: list[tuple[str, str]]) -> Iterator[Example]:
-    """The prompt of a question, if its run came to one."""
+def _read_prompt(question: Example, ended: Any, failed: list[tuple[str, str]]) -> Iterator[Example]:
+    """Yield the prompt of a question, if its run came to one."""
     if isinstance(ended, Exception):
         failed.append((question.id, f"{type(ended).__name__}: {ended}"))
         return
