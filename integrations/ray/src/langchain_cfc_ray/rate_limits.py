@@ -51,7 +51,7 @@ class ClusterRateLimiter(BaseRateLimiter):
 
 
 class ClusterTokenRateLimiter(ClusterRateLimiter, TokenRateLimiter):
-    """The same for tokens, which are settled once a call has answered."""
+    """A rate limiter of tokens, which are settled once a call has answered."""
 
     def settle(self, calls: int, tokens: int) -> None:
         """Settle the tokens of finished calls, without waiting for the actor."""

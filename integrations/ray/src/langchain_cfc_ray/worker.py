@@ -22,7 +22,7 @@ Factory: TypeAlias = str | Callable[[], Components]
 
 @dataclass(frozen=True)
 class WorkerSettings:
-    """Settings of a worker.
+    """Settings that every worker of a run gets.
 
     Attributes:
         factory: What creates the components, on the worker.
