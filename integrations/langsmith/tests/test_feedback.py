@@ -149,7 +149,7 @@ def test_a_result_that_passes_through_others_is_told_of_once(
     assert told.flush(30)
     assert len(langsmith.by_run()) == told.written == 7
     assert not told._begun
-    assert not told._told
+    assert not told._reported
 
 
 def test_batches_and_async_chains(

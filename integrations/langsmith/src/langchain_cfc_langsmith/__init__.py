@@ -13,14 +13,14 @@ from __future__ import annotations
 from langchain_cfc_langsmith.experiment import Experiment
 from langchain_cfc_langsmith.feedback import FeedbackHandler
 from langchain_cfc_langsmith.labels import feedback_labels, plugged_labels
-from langchain_cfc_langsmith.records import Pushed, pull_records, push_records
+from langchain_cfc_langsmith.records import PushResult, pull_records, push_records
 from langchain_cfc_langsmith.scores import scores_of
 from langchain_cfc_langsmith.source import dataset_rows, row_of, source_rows
 
 __all__ = [
     "Experiment",
     "FeedbackHandler",
-    "Pushed",
+    "PushResult",
     "dataset_rows",
     "feedback_labels",
     "plugged_labels",

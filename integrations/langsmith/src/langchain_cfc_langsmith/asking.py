@@ -1,4 +1,4 @@
-"""Asking LangSmith for something, with failures as one typed error."""
+"""Requests to LangSmith, with failures as one typed error."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ PAGE = 100
 _LONGEST = 300
 
 
-def client_of(client: Client | None) -> Client:
-    """A client, as the environment says where none is given; nothing of ours needs its threads."""
+def make_client(client: Client | None) -> Client:
+    """Return the client, or make one as the environment says; its threads are not needed."""
     return Client(auto_batch_tracing=False) if client is None else client
 
 
 @contextmanager
-def asking(what: str) -> Iterator[None]:
+def translate_errors(what: str) -> Iterator[None]:
     """Turn failures of LangSmith into one error; the client itself repeats what may pass by itself.
 
     Args:
@@ -37,28 +37,28 @@ def asking(what: str) -> Iterator[None]:
         raise
     except Exception as error:  # whatever the client makes of a malformed answer
         # The lines after the first repeat the request, part of the key included.
-        said = str(error).partition("\n")[0][:_LONGEST]
+        first_line = str(error).partition("\n")[0][:_LONGEST]
         advice = (
             "; is LANGSMITH_API_KEY the key of this workspace?"
             if isinstance(error, LangSmithAuthError)
             else ""
         )
-        msg = f"LangSmith: {what} failed with {type(error).__name__}: {said}{advice}"
+        msg = f"LangSmith: {what} failed with {type(error).__name__}: {first_line}{advice}"
         raise CollectionError(msg) from error
 
 
 def find_dataset(client: Client, dataset: str) -> Dataset:
-    """A dataset by its name, or by its id."""
-    with asking(f"finding the dataset {dataset!r}"):
+    """Find a dataset by its name or by its id."""
+    with translate_errors(f"finding the dataset {dataset!r}"):
         named = {"dataset_id" if _is_uuid(dataset) else "dataset_name": dataset}
         found: Dataset = client.read_dataset(**named)
     return found
 
 
-def all_examples(
+def iterate_examples(
     client: Client, dataset: Dataset, as_of: str, splits: tuple[str, ...] = ()
 ) -> Iterator[Example]:
-    """The examples of one version of a dataset, a page at a time.
+    """Yield the examples of one version of a dataset, a page at a time.
 
     The client's own paging takes a page that is shorter than it asked for as the last one, which loses the
     rest where a server sends shorter pages; here only an empty page is the last.
@@ -77,7 +77,7 @@ def all_examples(
     """
     seen: set[UUID] = set()
     while True:
-        with asking(f"reading {dataset.name!r} from example {len(seen) + 1} on"):
+        with translate_errors(f"reading {dataset.name!r} from example {len(seen) + 1} on"):
             page = list(
                 client.list_examples(
                     dataset_id=dataset.id, as_of=as_of, splits=splits or None, offset=len(seen), limit=PAGE

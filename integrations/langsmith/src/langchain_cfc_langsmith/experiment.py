@@ -18,7 +18,7 @@ from langchain_cfc.evaluation import EvaluationReport, MethodReport
 from langchain_cfc.extend import Columns, Description, parse_template, run_flow
 from langchain_cfc.labelers import CandidateLabeling, Labeler, Reads
 from langchain_cfc.runnable import ScoredCandidate
-from langchain_cfc_langsmith.labelling import served_labels
+from langchain_cfc_langsmith.labelling import label_served
 from langchain_cfc_langsmith.scores import scores_of
 from langchain_cfc_langsmith.source import row_of
 
@@ -46,7 +46,7 @@ class Experiment:
         self._description = Description(None, chain.metadata)
         self._labelling = CandidateLabeling(labeler, reads)
         self._columns = columns
-        self._asked = _of_prompts(columns)
+        self._asked = _select_prompt_columns(columns)
         self._served: dict[UUID, tuple[Any, CFCResult]] = {}
         self._records: dict[UUID, PromptRecord] = {}
 
@@ -65,18 +65,18 @@ class Experiment:
         Returns:
             `answer`, `abstained`, `reason` and `answers`: nothing of rejected candidates.
         """
-        prompt, run_id = self._prompt(inputs, metadata), _run_id()
-        with _untraced_if_local():
-            return self._kept(run_id, prompt, self._chain.invoke(prompt))
+        prompt, run_id = self._prompt(inputs, metadata), _get_run_id()
+        with _disable_tracing_if_local():
+            return self._store_result(run_id, prompt, self._chain.invoke(prompt))
 
     async def atarget(self, inputs: dict[str, Any], metadata: dict[str, Any] | None) -> dict[str, Any]:
-        """The same for `aevaluate`."""
-        prompt, run_id = self._prompt(inputs, metadata), _run_id()
-        with _untraced_if_local():
-            return self._kept(run_id, prompt, await self._chain.ainvoke(prompt))
+        """Serve an example, for `aevaluate`; see `target`."""
+        prompt, run_id = self._prompt(inputs, metadata), _get_run_id()
+        with _disable_tracing_if_local():
+            return self._store_result(run_id, prompt, await self._chain.ainvoke(prompt))
 
     def evaluator(self, run: Run, example: Example) -> EvaluationResults:
-        """What was decided for an example, and whether the promise was kept; see `scores_of`.
+        """Return what was decided for an example, and whether the promise was kept; see `scores_of`.
 
         Args:
             run: A run of the target.
@@ -89,26 +89,28 @@ class Experiment:
             InputError: If the target did not serve it, or was asked something else.
             LabelerError: If its candidates cannot be labelled.
         """
-        made = self._columns.create_example(row_of(example), f"example {example.id}", 0)
+        expected = self._columns.create_example(row_of(example), f"example {example.id}", 0)
         if run.id not in self._served:
             msg = f"example {example.id}: it was not served by this experiment; see the error of its run"
             raise InputError(msg)
         prompt, result = self._served[run.id]
-        if prompt != made.input:
+        if prompt != expected.input:
             msg = f"example {example.id}: the target was asked something else than its columns say"
             raise InputError(msg)
-        with _untraced_if_local():
+        with _disable_tracing_if_local():
             described = run_flow(self._description.describe_prompt(prompt, {}))
-            correct = run_flow(served_labels(self._labelling, prompt, made.reference, result.candidates, {}))
+            correct = run_flow(
+                label_served(self._labelling, prompt, expected.reference, result.candidates, {})
+            )
         self._records[run.id] = PromptRecord(
-            **made.model_dump(exclude={"metadata"}),
-            metadata={**made.metadata, **described},
-            candidates=tuple(map(_candidate, result.candidates, correct)),
+            **expected.model_dump(exclude={"metadata"}),
+            metadata={**expected.metadata, **described},
+            candidates=tuple(map(_to_candidate, result.candidates, correct)),
         )
         return EvaluationResults(results=scores_of(result, correct))
 
     def summary(self, runs: Sequence[Run], examples: Sequence[Example]) -> EvaluationResults:
-        """What the package's `evaluate` says of an experiment.
+        """Return what the package's `evaluate` says of an experiment.
 
         Args:
             runs: The runs of the target.
@@ -127,10 +129,10 @@ class Experiment:
         unmeasured = EvaluationResult(key="cfc_unmeasured", score=len(runs) - len(there))
         report = self._report(there)
         own = report.methods[self._chain.artifact.threshold_rule]
-        return EvaluationResults(results=[*_summarised(report, own), unmeasured])
+        return EvaluationResults(results=[*_make_summary(report, own), unmeasured])
 
     def report(self) -> EvaluationReport:
-        """The whole report on all records; see `langchain_cfc.evaluate`.
+        """Return the whole report on all records; see `langchain_cfc.evaluate`.
 
         Raises:
             CalibrationError: If nothing was measured, an example was served twice, or none of the prompts is
@@ -154,7 +156,7 @@ class Experiment:
         row = {**(metadata or {}), **inputs, "inputs": inputs, "metadata": metadata or {}}
         return self._asked.create_example(row, "inputs", 0).input
 
-    def _kept(self, run_id: UUID, prompt: Any, result: CFCResult) -> dict[str, Any]:
+    def _store_result(self, run_id: UUID, prompt: Any, result: CFCResult) -> dict[str, Any]:
         self._served[run_id] = (prompt, result)
         return {
             "answer": result.best,
@@ -164,8 +166,8 @@ class Experiment:
         }
 
 
-def _of_prompts(columns: Columns) -> Columns:
-    """The columns that make prompts, without what only the reference and the like need."""
+def _select_prompt_columns(columns: Columns) -> Columns:
+    """Select the columns that make prompts, without those of references and labels."""
     named = {columns.input, *(columns.inputs or ())} - {None}
     if columns.prompt is not None:
         template = parse_template(columns.prompt)
@@ -179,7 +181,7 @@ def _of_prompts(columns: Columns) -> Columns:
     )
 
 
-def _run_id() -> UUID:
+def _get_run_id() -> UUID:
     run = get_current_run_tree()
     if run is None:
         msg = "the target was called outside of a run; pass it to langsmith.evaluate"
@@ -188,8 +190,8 @@ def _run_id() -> UUID:
 
 
 @contextmanager
-def _untraced_if_local() -> Iterator[None]:
-    """Keep an evaluation local that was asked to be.
+def _disable_tracing_if_local() -> Iterator[None]:
+    """Disable tracing within an evaluation that is to stay local.
 
     With `upload_results=False` the runs of LangSmith's own functions stay here, but those of LangChain's
     runnables in them are sent all the same. `aevaluate` does not say that it was asked, and sends both.
@@ -201,7 +203,7 @@ def _untraced_if_local() -> Iterator[None]:
         yield
 
 
-def _candidate(served: ScoredCandidate, correct: bool) -> Candidate:
+def _to_candidate(served: ScoredCandidate, correct: bool) -> Candidate:
     return Candidate(
         text=served.text if served.data is None else None,
         message=served.data,
@@ -212,7 +214,7 @@ def _candidate(served: ScoredCandidate, correct: bool) -> Candidate:
     )
 
 
-def _summarised(report: EvaluationReport, own: MethodReport) -> list[EvaluationResult]:
+def _make_summary(report: EvaluationReport, own: MethodReport) -> list[EvaluationResult]:
     promised = f"promised {report.target_coverage:g}; {report.n_test} prompts, {report.test_prompts}"
 
     def rate(name: str, value: float, interval: tuple[float, float]) -> EvaluationResult:

@@ -1,4 +1,4 @@
-"""`FeedbackHandler`: what was decided for a served prompt, written to its run in the background."""
+"""`FeedbackHandler`: the decision about a served prompt, written to its run in the background."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from langchain_cfc import CFCResult
 from langchain_cfc.errors import CFCWarning, InputError
 from langchain_cfc.extend import run_flow
 from langchain_cfc.labelers import CandidateLabeling, Labeler, Reads
-from langchain_cfc_langsmith.asking import asking, client_of
-from langchain_cfc_langsmith.labelling import served_labels
+from langchain_cfc_langsmith.asking import make_client, translate_errors
+from langchain_cfc_langsmith.labelling import label_served
 from langchain_cfc_langsmith.scores import scores_of
 
 _LOGGER = logging.getLogger(__name__)
@@ -35,7 +35,7 @@ _PATIENT = Retrying(
 _LAST_SECONDS = 10.0
 
 
-class _Served(NamedTuple):
+class _ServedPrompt(NamedTuple):
     run_id: UUID
     prompt: Any
     result: CFCResult
@@ -85,7 +85,7 @@ class FeedbackHandler(BaseCallbackHandler):
             raise InputError(msg)
         labelling = None if labeler is None else CandidateLabeling(labeler, reads)
         self._writer = _Writer(
-            client=client_of(client),
+            client=make_client(client),
             project=project or str(get_tracer_project()),
             labelling=labelling,
             reference=reference,
@@ -93,7 +93,7 @@ class FeedbackHandler(BaseCallbackHandler):
             threads=threads,
         )
         self._begun: dict[UUID, tuple[UUID, Any]] = {}
-        self._told: dict[UUID, list[CFCResult]] = {}
+        self._reported: dict[UUID, list[CFCResult]] = {}
         atexit.register(self._writer.flush, _LAST_SECONDS)
 
     @property
@@ -129,33 +129,33 @@ class FeedbackHandler(BaseCallbackHandler):
         parent_run_id: UUID | None = None,
         **kwargs: Any,
     ) -> None:
-        """Note what is asked, and under which root."""
+        """Note the prompt of a run, and the root above it."""
         del serialized, kwargs
         above = None if parent_run_id is None else self._begun.get(parent_run_id)
         self._begun[run_id] = (run_id if above is None else above[0], inputs)
 
     def on_chain_end(self, outputs: Any, *, run_id: UUID, **kwargs: Any) -> None:
-        """Hand over what was decided."""
+        """Hand the decision to the threads that write."""
         del kwargs
         root, prompt = self._begun.pop(run_id, (run_id, None))
         if isinstance(outputs, CFCResult):
-            # Whatever stands around the chain may return the same: it is told of once, where it was made.
-            told = self._told.setdefault(root, [])
-            if not any(one is outputs for one in told):
-                told.append(outputs)
-                self._writer.put(_Served(run_id, prompt, outputs))
+            # Runnables around the chain may return the same result: it is reported once, for its own run.
+            reported = self._reported.setdefault(root, [])
+            if not any(one is outputs for one in reported):
+                reported.append(outputs)
+                self._writer.put(_ServedPrompt(run_id, prompt, outputs))
         if root == run_id:
-            self._told.pop(root, None)
+            self._reported.pop(root, None)
 
     def on_chain_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
-        """Nothing was decided."""
+        """Forget a run that ended without a decision."""
         del error, kwargs
         self._begun.pop(run_id, None)
-        self._told.pop(run_id, None)
+        self._reported.pop(run_id, None)
 
 
 class _Writer:
-    """The queue and its threads."""
+    """The queue of decisions, and the threads that write them."""
 
     def __init__(
         self,
@@ -173,14 +173,14 @@ class _Writer:
         self._project = project
         self._labelling = labelling
         self._reference = reference
-        self._waiting: queue.Queue[_Served] = queue.Queue(most_waiting)
+        self._waiting: queue.Queue[_ServedPrompt] = queue.Queue(most_waiting)
         self._threads = threads
         self._lock = threading.Lock()
         self._started = False
         self._project_id: UUID | None = None
         self._warned = 0
 
-    def put(self, served: _Served) -> None:
+    def put(self, served: _ServedPrompt) -> None:
         self._start()
         try:
             self._waiting.put_nowait(served)
@@ -226,17 +226,17 @@ class _Writer:
             self.lost += 1
         _LOGGER.warning("the feedback of a served prompt is lost: %s", why)
 
-    def _write(self, served: _Served) -> None:
+    def _write(self, served: _ServedPrompt) -> None:
         correct: list[bool] | None = None
         failure: Exception | None = None
         try:
-            correct = self._correct(served)
+            correct = self._label(served)
         except Exception as error:  # noqa: BLE001 - a labeler or a reference that fails; the decision is known
             failure = error
         guarantee = served.result.guarantee
-        said_by = {"artifact": guarantee.artifact_digest, "alpha": guarantee.alpha}
-        with asking("writing feedback"):
-            project_id = self._found_project()
+        source_info = {"artifact": guarantee.artifact_digest, "alpha": guarantee.alpha}
+        with translate_errors("writing feedback"):
+            project_id = self._find_project()
             for one in scores_of(served.result, correct):
                 _PATIENT.copy()(
                     self._client.create_feedback,
@@ -248,23 +248,23 @@ class _Writer:
                     # The same where a request is repeated.
                     feedback_id=uuid5(served.run_id, one.key),
                     session_id=project_id,
-                    source_info=said_by,
+                    source_info=source_info,
                     # What may pass by itself, the client repeats below this; here it would wait for minutes.
                     stop_after_attempt=1,
                 )
         if failure is not None:
             raise failure
 
-    def _correct(self, served: _Served) -> list[bool] | None:
+    def _label(self, served: _ServedPrompt) -> list[bool] | None:
         if self._labelling is None or self._reference is None:
             return None
         reference = self._reference(served.prompt)
         if reference is None:
             return None
-        labels = served_labels(self._labelling, served.prompt, reference, served.result.candidates, {})
+        labels = label_served(self._labelling, served.prompt, reference, served.result.candidates, {})
         return run_flow(labels)
 
-    def _found_project(self) -> UUID:
+    def _find_project(self) -> UUID:
         if self._project_id is None:
             found = _PATIENT.copy()(lambda: self._client.read_project(project_name=self._project))
             self._project_id = found.id

@@ -12,14 +12,14 @@ from langchain_cfc.labelers import CandidateLabeling, LabelerInput
 from langchain_cfc.runnable import ScoredCandidate
 
 
-def served_labels(
+def label_served(
     labelling: CandidateLabeling,
     prompt: Any,
     reference: Any,
     candidates: Sequence[ScoredCandidate],
     config: RunnableConfig,
 ) -> Steps[list[bool]]:
-    """Whether each candidate is correct; one whose text a result does not show counts as incorrect.
+    """Label each served candidate; one whose text a result does not show counts as incorrect.
 
     Args:
         labelling: Asks the labeler.

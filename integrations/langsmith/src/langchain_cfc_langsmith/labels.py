@@ -12,7 +12,7 @@ from langsmith.schemas import Feedback
 
 from langchain_cfc.errors import CFCWarning, InputError
 from langchain_cfc.monitor import Label, parse_labels
-from langchain_cfc_langsmith.asking import asking, client_of
+from langchain_cfc_langsmith.asking import make_client, translate_errors
 
 # Runs that one request asks for; their ids stand in its address.
 _AT_ONCE = 25
@@ -21,7 +21,7 @@ _AT_ONCE = 25
 def feedback_labels(
     names: Sequence[str], key: str = "correct", *, probability: float = 1.0, client: Client | None = None
 ) -> list[Label]:
-    """Labels out of the feedback on runs, for `CFCMonitor.label`.
+    """Read labels from the feedback on runs, for `CFCMonitor.label`.
 
     The score 1 or 0 says whether the best answer is right. The value
     `{"correct": [true, false, ...], "probability": 0.2}` speaks of all candidates, as `Label` does. The first
@@ -46,19 +46,19 @@ def feedback_labels(
     if not 0.0 < probability <= 1.0:
         msg = f"a probability lies in (0, 1], got {probability}"
         raise InputError(msg)
-    asked = client_of(client)
+    service = make_client(client)
     runs = [name for name in names if _is_run(name)]
     found: dict[str, Feedback] = {}
     for start in range(0, len(runs), _AT_ONCE):
-        with asking(f"reading feedback {key!r}"):
-            page = list(asked.list_feedback(run_ids=runs[start : start + _AT_ONCE], feedback_key=[key]))
+        with translate_errors(f"reading feedback {key!r}"):
+            page = list(service.list_feedback(run_ids=runs[start : start + _AT_ONCE], feedback_key=[key]))
         for one in sorted(page, key=lambda one: one.created_at):
             found.setdefault(str(one.run_id), one)
-    return list(_labels(found, probability))
+    return list(_make_labels(found, probability))
 
 
 def plugged_labels(rest: str, names: Sequence[str]) -> list[Label]:
-    """What `langchain-cfc monitor labels ... langsmith:KEY` takes; `KEY?probability=0.2` states that, too.
+    """Return the labels for `langchain-cfc monitor labels ... langsmith:KEY` or `KEY?probability=0.2`.
 
     Args:
         rest: What follows the colon.
@@ -85,7 +85,7 @@ def plugged_labels(rest: str, names: Sequence[str]) -> list[Label]:
     return feedback_labels(names, key, probability=probability)
 
 
-def _labels(found: dict[str, Feedback], probability: float) -> Iterator[Label]:
+def _make_labels(found: dict[str, Feedback], probability: float) -> Iterator[Label]:
     odd = []
     for name, one in found.items():
         said = one.value

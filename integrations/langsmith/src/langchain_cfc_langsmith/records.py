@@ -22,7 +22,7 @@ from langchain_cfc import PromptRecord, write_records
 from langchain_cfc.errors import InputError, RecordError
 from langchain_cfc.extend import check_records
 from langchain_cfc.records import Provenance, Records
-from langchain_cfc_langsmith.asking import all_examples, asking, client_of, find_dataset
+from langchain_cfc_langsmith.asking import find_dataset, iterate_examples, make_client, translate_errors
 from langchain_cfc_langsmith.source import dataset_rows
 
 # Few enough that their ids fit in one address.
@@ -31,8 +31,8 @@ _OURS = "cfc"
 _MOST_LISTED = 10
 
 
-class Pushed(NamedTuple):
-    """What a push did.
+class PushResult(NamedTuple):
+    """How many examples a push added and found.
 
     Attributes:
         dataset_id: The dataset.
@@ -45,8 +45,8 @@ class Pushed(NamedTuple):
     already: int
 
 
-class _Held(NamedTuple):
-    """What an example holds."""
+class _Entry(NamedTuple):
+    """A record with its place in the dataset, as an example holds it."""
 
     row: int
     of: int
@@ -60,8 +60,8 @@ def push_records(
     *,
     provenance: Provenance | None = None,
     client: Client | None = None,
-) -> Pushed:
-    """Keep records as a dataset: inputs, reference and labelled candidates, with where they come from.
+) -> PushResult:
+    """Store records as a dataset: inputs, reference and labelled candidates, with where they come from.
 
     Args:
         records: At least one record; `read_records("records.jsonl")` reads a file.
@@ -81,13 +81,13 @@ def push_records(
         provenance = records.provenance
     # All of them before the first is sent.
     good = list(check_records(records, provenance))
-    asked = client_of(client)
-    into = _made(asked, dataset)
-    held = [_Held(row, len(good), record, provenance) for row, record in enumerate(good)]
-    remaining, created = iter(held), 0
+    service = make_client(client)
+    into = _ensure_dataset(service, dataset)
+    entries = [_Entry(row, len(good), record, provenance) for row, record in enumerate(good)]
+    remaining, created = iter(entries), 0
     while batch := list(islice(remaining, _BATCH)):
-        created += _push(asked, into, batch)
-    return Pushed(into.id, created, len(good) - created)
+        created += _push(service, into, batch)
+    return PushResult(into.id, created, len(good) - created)
 
 
 def pull_records(
@@ -113,20 +113,23 @@ def pull_records(
         InputError: If the file cannot be written.
         CollectionError: If LangSmith cannot be reached, or there is no such dataset or version.
     """
-    asked = client_of(client)
-    rows = dataset_rows(dataset, as_of=as_of, client=asked)
+    service = make_client(client)
+    rows = dataset_rows(dataset, as_of=as_of, client=service)
     version = rows.name.rpartition("?as_of=")[2]
-    held = sorted(
-        (_held(rows.name, one) for one in all_examples(asked, find_dataset(asked, dataset), version)),
+    entries = sorted(
+        (
+            _read_entry(rows.name, one)
+            for one in iterate_examples(service, find_dataset(service, dataset), version)
+        ),
         key=lambda one: one.row,
     )
-    _check_whole(rows.name, held)
-    provenance = held[0].provenance
-    return write_records(path, [one.record for one in held], provenance)
+    _check_whole(rows.name, entries)
+    provenance = entries[0].provenance
+    return write_records(path, [one.record for one in entries], provenance)
 
 
-def _made(client: Client, name: str) -> Dataset:
-    with asking(f"making the dataset {name!r}"):
+def _ensure_dataset(client: Client, name: str) -> Dataset:
+    with translate_errors(f"making the dataset {name!r}"):
         dataset: Dataset
         try:
             dataset = client.read_dataset(dataset_name=name)
@@ -135,11 +138,11 @@ def _made(client: Client, name: str) -> Dataset:
     return dataset
 
 
-def _push(client: Client, dataset: Dataset, batch: Sequence[_Held]) -> int:
+def _push(client: Client, dataset: Dataset, batch: Sequence[_Entry]) -> int:
     wanted = {_example_id(dataset, one.record): one for one in batch}
-    with asking(f"looking for {len(wanted)} records in {dataset.name!r}"):
+    with translate_errors(f"looking for {len(wanted)} records in {dataset.name!r}"):
         there = list(client.list_examples(dataset_id=dataset.id, example_ids=list(wanted)))
-    other = [wanted[one.id].record.id for one in there if _held(dataset.name, one) != wanted[one.id]]
+    other = [wanted[one.id].record.id for one in there if _read_entry(dataset.name, one) != wanted[one.id]]
     if other:
         listed = ", ".join(other[:_MOST_LISTED]) + (", ..." if len(other) > _MOST_LISTED else "")
         msg = (
@@ -147,9 +150,9 @@ def _push(client: Client, dataset: Dataset, batch: Sequence[_Held]) -> int:
             f"part of another file: {listed}; push to a dataset of another name"
         )
         raise InputError(msg)
-    missing = [_example(name, wanted[name]) for name in wanted.keys() - {one.id for one in there}]
+    missing = [_make_example(name, wanted[name]) for name in wanted.keys() - {one.id for one in there}]
     if missing:
-        with asking(f"adding {len(missing)} records to {dataset.name!r}"):
+        with translate_errors(f"adding {len(missing)} records to {dataset.name!r}"):
             client.create_examples(dataset_id=dataset.id, examples=missing)
     return len(missing)
 
@@ -159,21 +162,21 @@ def _example_id(dataset: Dataset, record: PromptRecord) -> UUID:
     return uuid5(dataset.id, record.id)
 
 
-def _example(name: UUID, held: _Held) -> dict[str, Any]:
-    said = held.record.model_dump(mode="json", exclude_defaults=True)
-    outputs = {"reference": said.pop("reference", None), "candidates": said.pop("candidates")}
-    provenance = None if held.provenance is None else held.provenance.model_dump(mode="json")
-    ours = {"row": held.row, "of": held.of, "provenance": provenance}
+def _make_example(name: UUID, entry: _Entry) -> dict[str, Any]:
+    fields = entry.record.model_dump(mode="json", exclude_defaults=True)
+    outputs = {"reference": fields.pop("reference", None), "candidates": fields.pop("candidates")}
+    provenance = None if entry.provenance is None else entry.provenance.model_dump(mode="json")
+    ours = {"row": entry.row, "of": entry.of, "provenance": provenance}
     return {
         "id": name,
-        "inputs": {"input": said.pop("input")},
+        "inputs": {"input": fields.pop("input")},
         "reference_outputs": outputs,
         # In one place of its own: LangSmith adds names to metadata.
-        "metadata": {_OURS: {**ours, "record": said}},
+        "metadata": {_OURS: {**ours, "record": fields}},
     }
 
 
-def _held(source: str, example: Example) -> _Held:
+def _read_entry(source: str, example: Example) -> _Entry:
     try:
         ours: Any = (example.metadata or {})[_OURS]
         inputs, outputs = example.inputs or {}, example.outputs or {}
@@ -185,7 +188,7 @@ def _held(source: str, example: Example) -> _Held:
         }
         header = ours["provenance"]
         provenance = None if header is None else Provenance.model_validate(header)
-        return _Held(int(ours["row"]), int(ours["of"]), PromptRecord.model_validate(whole), provenance)
+        return _Entry(int(ours["row"]), int(ours["of"]), PromptRecord.model_validate(whole), provenance)
     except (KeyError, TypeError, ValidationError) as error:
         problem = (
             f"the example {example.id} is no record that push_records made: {type(error).__name__}: {error}"
@@ -193,14 +196,14 @@ def _held(source: str, example: Example) -> _Held:
         raise RecordError(source, 0, "", problem) from error
 
 
-def _check_whole(source: str, held: Sequence[_Held]) -> None:
+def _check_whole(source: str, entries: Sequence[_Entry]) -> None:
     """Refuse a dataset that lacks a record, for what is left would not be a sample any more."""
-    if not held:
+    if not entries:
         raise RecordError(source, 0, "", "no records; expected at least one")
-    missing = sorted(set(range(held[0].of)) - {one.row for one in held})
-    if missing or len(held) != held[0].of:
+    missing = sorted(set(range(entries[0].of)) - {one.row for one in entries})
+    if missing or len(entries) != entries[0].of:
         listed = ", ".join(map(str, missing[:_MOST_LISTED]))
-        problem = f"found {len(held)} of {held[0].of} records (missing: {listed}); push them again"
+        problem = f"found {len(entries)} of {entries[0].of} records (missing: {listed}); push them again"
         raise RecordError(source, 0, "", problem)
-    if any((one.of, one.provenance) != (held[0].of, held[0].provenance) for one in held):
+    if any((one.of, one.provenance) != (entries[0].of, entries[0].provenance) for one in entries):
         raise RecordError(source, 0, "", "records of several files; expected those of one")

@@ -1,4 +1,4 @@
-"""What is said of a served prompt: its decision, and with labels whether the promise was kept."""
+"""Scores of a served prompt: its decision, and with labels whether the promise was kept."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from langchain_cfc import CFCResult
 
 
 def scores_of(result: CFCResult, correct: Sequence[bool] | None = None) -> list[EvaluationResult]:
-    """A decision as feedback; it holds no text of any candidate.
+    """Return a decision as feedback; it holds no text of any candidate.
 
     Args:
-        result: What was served.
+        result: The served result.
         correct: For each of the n candidates whether it is correct; only accepted ones are looked at. None
             where there is no reference.
 
@@ -29,10 +29,10 @@ def scores_of(result: CFCResult, correct: Sequence[bool] | None = None) -> list[
     flagged = result.reason == "not_certifiable"
     accepted = [one.accepted for one in result.candidates]
     finite = math.isfinite(result.threshold)
-    said = [
-        _yes_or_no("cfc_answered", not result.abstained, result.reason),
-        _yes_or_no("cfc_abstained", result.abstained, result.reason),
-        _yes_or_no("cfc_not_certifiable", flagged, result.reason),
+    scores = [
+        _make_binary("cfc_answered", not result.abstained, result.reason),
+        _make_binary("cfc_abstained", result.abstained, result.reason),
+        _make_binary("cfc_not_certifiable", flagged, result.reason),
         EvaluationResult(key="cfc_set_size", score=sum(accepted)),
         EvaluationResult(
             key="cfc_threshold",
@@ -43,17 +43,17 @@ def scores_of(result: CFCResult, correct: Sequence[bool] | None = None) -> list[
         ),
     ]
     if correct is None:
-        return said
+        return scores
     covered = any(inside and right for inside, right in zip(accepted, correct, strict=True))
-    said += [
-        _yes_or_no("cfc_covered", covered, result.reason),
-        _yes_or_no("cfc_kept_promise", covered or flagged, result.reason),
+    scores += [
+        _make_binary("cfc_covered", covered, result.reason),
+        _make_binary("cfc_kept_promise", covered or flagged, result.reason),
     ]
     if not result.abstained:
         best = min((one for one in result.candidates if one.accepted), key=lambda one: (one.score, one.slot))
-        said.append(_yes_or_no("cfc_correct", correct[best.slot], result.reason))
-    return said
+        scores.append(_make_binary("cfc_correct", correct[best.slot], result.reason))
+    return scores
 
 
-def _yes_or_no(key: str, holds: bool, comment: str) -> EvaluationResult:
+def _make_binary(key: str, holds: bool, comment: str) -> EvaluationResult:
     return EvaluationResult(key=key, score=int(holds), comment=comment)

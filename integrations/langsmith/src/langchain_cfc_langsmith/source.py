@@ -13,7 +13,7 @@ from langsmith.schemas import Dataset, DatasetVersion, Example
 
 from langchain_cfc.errors import InputError
 from langchain_cfc.extend import Row, Rows
-from langchain_cfc_langsmith.asking import all_examples, asking, client_of, find_dataset
+from langchain_cfc_langsmith.asking import find_dataset, iterate_examples, make_client, translate_errors
 
 SPLITS = "dataset_split"
 _LATEST = "latest"
@@ -26,7 +26,7 @@ def dataset_rows(
     splits: Sequence[str] = (),
     client: Client | None = None,
 ) -> Rows:
-    """A dataset as rows, which `read_examples` makes examples of.
+    """Return a dataset as rows, from which `read_examples` makes examples.
 
     Its version is settled here: every reading is of the same examples, whatever is edited meanwhile. The name
     of the rows says which version it is, and opens the same again.
@@ -45,23 +45,23 @@ def dataset_rows(
         InputError: If a time has no zone.
         CollectionError: If LangSmith cannot be reached, or there is no such dataset or version.
     """
-    asked = client_of(client)
-    found = find_dataset(asked, dataset)
-    version = _version(asked, found, as_of).as_of.isoformat()
+    service = make_client(client)
+    found = find_dataset(service, dataset)
+    version = _read_version(service, found, as_of).as_of.isoformat()
     wanted = tuple(sorted(splits))
-    # What stands behind a question mark would be taken for the version.
+    # Text after a question mark would be taken for the version.
     name = str(found.id) if "?" in found.name else found.name
     chosen = "".join(f"&split={split}" for split in wanted)
 
     def read() -> Iterator[Row]:
-        examples = all_examples(asked, found, version, wanted)
+        examples = iterate_examples(service, found, version, wanted)
         return ((number, row_of(one)) for number, one in enumerate(examples, start=1))
 
     return Rows(f"langsmith:{name}?as_of={version}{chosen}", "row", read)
 
 
 def source_rows(rest: str) -> Rows:
-    """What `collect` reads where its source is `langsmith:` and this.
+    """Return the rows that `collect` reads where its source is `langsmith:` and this.
 
     Args:
         rest: `DATASET`, or `DATASET?as_of=VERSION&split=SPLIT`; signs may be percent-encoded after the
@@ -90,7 +90,7 @@ def source_rows(rest: str) -> Rows:
 
 
 def row_of(example: Example) -> dict[str, Any]:
-    """An example as a row, whose columns `Columns` can name.
+    """Return an example as a row, whose columns `Columns` can name.
 
     Args:
         example: An example.
@@ -105,7 +105,7 @@ def row_of(example: Example) -> dict[str, Any]:
         "outputs": example.outputs or {},
         "metadata": {name: value for name, value in (example.metadata or {}).items() if name != SPLITS},
     }
-    row: dict[str, Any] = {"id": str(example.id), "split": _split(example), **parts}
+    row: dict[str, Any] = {"id": str(example.id), "split": _join_splits(example), **parts}
     times = Counter(name for part in parts.values() for name in part)
     single = {
         name: value
@@ -116,25 +116,25 @@ def row_of(example: Example) -> dict[str, Any]:
     return {**row, **single}
 
 
-def _split(example: Example) -> str | None:
+def _join_splits(example: Example) -> str | None:
     said = (example.metadata or {}).get(SPLITS)
     names = [said] if isinstance(said, str) else said or []
     return "+".join(sorted(map(str, names))) or None
 
 
-def _version(client: Client, dataset: Dataset, as_of: str | datetime | None) -> DatasetVersion:
-    time = as_of if isinstance(as_of, datetime) else _time(as_of)
+def _read_version(client: Client, dataset: Dataset, as_of: str | datetime | None) -> DatasetVersion:
+    time = as_of if isinstance(as_of, datetime) else _parse_time(as_of)
     if time is not None and time.tzinfo is None:
         msg = f"as_of is {as_of}, which may be any of 24 times; give it a zone, such as +00:00"
         raise InputError(msg)
-    with asking(f"finding the version {as_of or _LATEST} of {dataset.name!r}"):
+    with translate_errors(f"finding the version {as_of or _LATEST} of {dataset.name!r}"):
         if time is not None:
             return client.read_dataset_version(dataset_id=dataset.id, as_of=time)
         return client.read_dataset_version(dataset_id=dataset.id, tag=str(as_of or _LATEST))
 
 
-def _time(as_of: str | None) -> datetime | None:
-    """What a text says as a time; None where it is a tag."""
+def _parse_time(as_of: str | None) -> datetime | None:
+    """Parse a text as a time; None where it is a tag."""
     try:
         # Python 3.10 does not know the Z.
         return None if as_of is None else datetime.fromisoformat(as_of.replace("Z", "+00:00"))
