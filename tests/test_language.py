@@ -1,7 +1,8 @@
-"""Names and docstrings of the package are plain engineering English: CONTRIBUTING.md, rule 5.
+"""Names and docstrings are plain engineering English: CONTRIBUTING.md, rule 5.
 
-It looks for what a program can see: words of a private language, functions named by a bare participle, and
-public docstrings of less than six words. Commands are left out there: their docstrings are help texts.
+This holds for the package, the integrations, the benchmarks and the examples. It looks for what a program can
+see: words of a private language, functions named by a bare participle, and public docstrings of less than six
+words. Commands are left out there: their docstrings are help texts.
 """
 
 from __future__ import annotations
@@ -13,10 +14,9 @@ from pathlib import Path
 
 import pytest
 
-import langchain_cfc
-
-PACKAGE = Path(langchain_cfc.__file__).parent
-MODULES = sorted(PACKAGE.rglob("*.py"))
+REPOSITORY = Path(__file__).parents[1]
+FOLDERS = ("langchain_cfc", "integrations/*/src", "integrations/*/benchmarks", "benchmarks", "examples")
+MODULES = sorted(path for folder in FOLDERS for path in REPOSITORY.glob(f"{folder}/**/*.py"))
 # Metaphors and archaisms, as words of docstrings, comments and names.
 BANNED = ("whoever", "nobody", "somebody", "anew", "hitherto", "thereof", "wherein", "witness", "witnessed")
 WORD = re.compile(r"\b(?:" + "|".join(BANNED) + r")\b", re.IGNORECASE)
@@ -84,7 +84,7 @@ def is_bare_participle(name: str) -> bool:
     return "_" not in word and word not in VERBS and (word in IRREGULAR or word.endswith("ed"))
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(REPOSITORY)))
 def test_names_and_words_are_plain(path: Path) -> None:
     source = path.read_text(encoding="utf-8")
     problems = [
@@ -108,12 +108,16 @@ def public_definitions() -> Iterator[tuple[str, str]]:
         tree = ast.parse(path.read_text(encoding="utf-8"))
         for node in tree.body:
             if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_"):
-                yield f"{path.relative_to(PACKAGE)}:{node.name}", ast.get_docstring(node) or ""
+                yield f"{path.relative_to(REPOSITORY)}:{node.name}", ast.get_docstring(node) or ""
 
 
 def test_public_docstrings_say_something() -> None:
     short = [name for name, text in public_definitions() if len(text.split("\n\n")[0].split()) < 6]
     assert not short
+
+
+def test_every_folder_is_checked() -> None:
+    assert all(any(REPOSITORY.glob(f"{folder}/**/*.py")) for folder in FOLDERS)
 
 
 def test_the_checks_see_what_they_forbid() -> None:
