@@ -162,7 +162,7 @@ def _check_keywords(resolved: Any, arguments: Arguments | None, candidate: str, 
         )
         raise InputError(msg)
     if arguments is not None and not isinstance(arguments, Mapping):
-        # What a function returns is only builtin once it is asked.
+        # What a function returns is only known once it is called.
         return
     given = {INPUTS, candidate, *(arguments or ()), *([REFERENCE] if offline else ())}
     missing = sorted(shown - given)
