@@ -93,7 +93,9 @@ COMMANDS: Mapping[str, str] = {
     "monitor": "monitor status artifacts/held-out.json monitor.db --json",
     "collect": "collect --source questions.jsonl --input input --reference reference --id id "
     "--generator frozen_parts:draw --verifier frozen_parts:score "
-    "--labeler langchain_cfc.labelers:NormalisedMatch -n 4 --store collected.db --out collected.jsonl --json",
+    # One call at a time: what a prompt draws depends on the order of its draws.
+    "--labeler langchain_cfc.labelers:NormalisedMatch -n 4 --concurrency 1 --store collected.db "
+    "--out collected.jsonl --json",
 }
 # The parts that `collect` is given: the candidates of a prompt depend on the prompt alone.
 PARTS = """
