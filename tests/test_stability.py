@@ -86,7 +86,7 @@ DECIMALS = st.builds(
 @example("0.000000000001", "0.999999999999", 1e-9, 10**9)
 @example("0.1", "0.9", 5e-324, 10**30)
 @example("0.999999999999", "0.000000000001", LARGEST, 1)
-@settings(max_examples=repetitions(300, share=0.3))
+@settings(max_examples=repetitions(300, share=0.1))
 def test_what_is_left_is_rounded_down(alpha: str, delta: str, constant: float, size: int) -> None:
     stability = PaperStability.from_constant(constant, delta)
     left = stability.effective_alpha(alpha, size)
@@ -111,7 +111,7 @@ POSITIVE = st.floats(1e-30, 1e30)
 
 
 @given(POSITIVE, POSITIVE, POSITIVE)
-@settings(max_examples=repetitions(300, share=0.3))
+@settings(max_examples=repetitions(300, share=0.1))
 def test_the_theorems_constant_is_the_next_float(radius: float, ridge: float, lipschitz: float) -> None:
     stability = PaperStability.from_theorem(radius, ridge, lipschitz)
     square = 2 * (Fraction(lipschitz) * Fraction(radius) ** 2 / Fraction(ridge)) ** 2

@@ -168,7 +168,7 @@ def test_the_vertex_found_is_proven_optimal_in_rational_arithmetic(kind: str) ->
             value, error = fit.value(phi)
             assert abs(Fraction(value) - exact) <= Fraction(error)
             proven += 1
-    assert proven > 20
+    assert proven > repetitions(20, share=0.25)
 
 
 @pytest.mark.parametrize("kind", ["nearly_tied_partitions", "scores_on_a_polynomial"])
