@@ -60,11 +60,11 @@ def test_each_served_prompt_has_its_decision_on_its_own_run(
     langsmith: LangSmith, endpoint: str, chain: CFCRunnable, new_facts: list[PromptRecord], handler: Make
 ) -> None:
     tracer = LangChainTracer(project_name="served", client=Client(api_url=endpoint, api_key=KEY))
-    told = handler(project="served", labeler=NormalisedMatch(), reference=references(new_facts))
-    served = [(one, chain.invoke(one.input, {"callbacks": [tracer, told]})) for one in new_facts]
+    feedback = handler(project="served", labeler=NormalisedMatch(), reference=references(new_facts))
+    served = [(one, chain.invoke(one.input, {"callbacks": [tracer, feedback]})) for one in new_facts]
     tracer.client.flush()
-    assert told.flush(30)
-    assert (told.written, told.lost) == (len(new_facts), 0)
+    assert feedback.flush(30)
+    assert (feedback.written, feedback.lost) == (len(new_facts), 0)
     project = langsmith.projects["served"]["id"]
     by_run = langsmith.by_run()
     assert {one["session_id"] for one in langsmith.feedback.values()} == {project}
@@ -115,9 +115,9 @@ def test_no_rejected_text_leaves(
 ) -> None:
     # Even of a chain that shows what it rejected.
     open_chain = chain.model_copy(update={"show_rejected": True})
-    told = handler(labeler=NormalisedMatch(), reference=references(new_facts))
-    served = [open_chain.invoke(one.input, {"callbacks": [told]}) for one in new_facts]
-    assert told.flush(30)
+    feedback = handler(labeler=NormalisedMatch(), reference=references(new_facts))
+    served = [open_chain.invoke(one.input, {"callbacks": [feedback]}) for one in new_facts]
+    assert feedback.flush(30)
     assert not leaked(langsmith, served)
 
 
@@ -136,59 +136,59 @@ def test_a_writer_that_leaks_is_caught_by_the_same_look(
 def test_a_result_that_passes_through_others_is_told_of_once(
     langsmith: LangSmith, chain: CFCRunnable, new_facts: list[PromptRecord], handler: Make
 ) -> None:
-    told = handler()
+    feedback = handler()
     through = (
         RunnableLambda(lambda prompt: prompt)
         | chain.or_else(lambda _: "somebody else")
         | RunnableLambda(lambda x: x)
     )
     for one in new_facts[:6]:
-        through.invoke(one.input, {"callbacks": [told]})
+        through.invoke(one.input, {"callbacks": [feedback]})
     # The same prompt twice is served twice.
-    through.invoke(new_facts[0].input, {"callbacks": [told]})
-    assert told.flush(30)
-    assert len(langsmith.by_run()) == told.written == 7
-    assert not told._begun
-    assert not told._reported
+    through.invoke(new_facts[0].input, {"callbacks": [feedback]})
+    assert feedback.flush(30)
+    assert len(langsmith.by_run()) == feedback.written == 7
+    assert not feedback._begun
+    assert not feedback._reported
 
 
 def test_batches_and_async_chains(
     langsmith: LangSmith, chain: CFCRunnable, new_facts: list[PromptRecord], handler: Make
 ) -> None:
-    told = handler()
+    feedback = handler()
     prompts = [one.input for one in new_facts[:8]]
-    chain.batch(prompts, {"callbacks": [told]})
-    asyncio.run(chain.abatch(prompts, {"callbacks": [told]}))
-    assert told.flush(30)
+    chain.batch(prompts, {"callbacks": [feedback]})
+    asyncio.run(chain.abatch(prompts, {"callbacks": [feedback]}))
+    assert feedback.flush(30)
     assert len(langsmith.by_run()) == 16
 
 
 def test_a_prompt_that_fails_leaves_nothing_behind(chain: CFCRunnable, handler: Make) -> None:
-    told = handler()
+    feedback = handler()
     with pytest.raises(Exception, match="not recorded"):
-        chain.invoke("never recorded", {"callbacks": [told]})
-    assert (told.written, told.lost, told._begun) == (0, 0, {})
+        chain.invoke("never recorded", {"callbacks": [feedback]})
+    assert (feedback.written, feedback.lost, feedback._begun) == (0, 0, {})
 
 
 def test_a_project_that_does_not_exist_yet_is_waited_for(
     langsmith: LangSmith, chain: CFCRunnable, new_facts: list[PromptRecord], handler: Make
 ) -> None:
-    told = handler(project="soon")
-    chain.invoke(new_facts[0].input, {"callbacks": [told]})
+    feedback = handler(project="soon")
+    chain.invoke(new_facts[0].input, {"callbacks": [feedback]})
     time.sleep(0.4)
     langsmith._project("soon")
-    assert told.flush(30)
-    assert (told.written, told.lost) == (1, 0)
+    assert feedback.flush(30)
+    assert (feedback.written, feedback.lost) == (1, 0)
 
 
 @pytest.fixture
 def served_twice(chain: CFCRunnable, new_facts: list[PromptRecord]) -> ServedTwice:
     """A function that serves three prompts, without a handler and with one."""
 
-    def serve(told: FeedbackHandler) -> tuple[list[CFCResult], list[CFCResult]]:
+    def serve(feedback: FeedbackHandler) -> tuple[list[CFCResult], list[CFCResult]]:
         prompts = [one.input for one in new_facts[:3]]
         alone = [chain.invoke(one) for one in prompts]
-        return alone, [chain.invoke(one, {"callbacks": [told]}) for one in prompts]
+        return alone, [chain.invoke(one, {"callbacks": [feedback]}) for one in prompts]
 
     return serve
 
@@ -209,17 +209,17 @@ def test_what_is_refused_is_counted_and_the_answer_stands(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     langsmith.faults.append(fault)
-    told = handler()
+    feedback = handler()
     with caplog.at_level(logging.WARNING):
-        alone, beside = served_twice(told)
+        alone, beside = served_twice(feedback)
         assert beside == alone
         with pytest.warns(CFCWarning, match="the feedback of 3 served prompts was lost, and that of 0 waits"):
-            assert told.flush(60)
-    assert (told.written, told.lost) == (0, 3)
+            assert feedback.flush(60)
+    assert (feedback.written, feedback.lost) == (0, 3)
     assert sum("the feedback of a served prompt is lost" in one.message for one in caplog.records) == 3
     assert KEY not in caplog.text
     # It is said once.
-    assert told.flush()
+    assert feedback.flush()
 
 
 def test_an_endpoint_that_dawdles_holds_up_nobody(
@@ -235,29 +235,29 @@ def test_an_endpoint_that_dawdles_holds_up_nobody(
 
     alone = seconds({})
     langsmith.faults.append(Fault("/feedback", seconds=0.3, times=10**6))
-    told = handler()
-    beside = seconds({"callbacks": [told]})
+    feedback = handler()
+    beside = seconds({"callbacks": [feedback]})
     # In the way, fifty pieces of feedback of 0.3 s each would have taken 15 s, by four threads 4 s.
     assert beside < alone + 2.0
     with pytest.warns(CFCWarning, match="waits still"):
-        assert not told.flush(0.01)
+        assert not feedback.flush(0.01)
     langsmith.faults.clear()
-    assert told.flush(60)
-    assert (told.written, told.lost) == (10, 0)
+    assert feedback.flush(60)
+    assert (feedback.written, feedback.lost) == (10, 0)
 
 
 def test_what_does_not_fit_is_counted(
     langsmith: LangSmith, chain: CFCRunnable, new_facts: list[PromptRecord], handler: Make
 ) -> None:
     langsmith.faults.append(Fault("/feedback", seconds=1.0, times=1))
-    told = handler(most_waiting=2, threads=1)
+    feedback = handler(most_waiting=2, threads=1)
     for one in new_facts[:10]:
-        chain.invoke(one.input, {"callbacks": [told]})
+        chain.invoke(one.input, {"callbacks": [feedback]})
     with pytest.warns(CFCWarning, match="was lost"):
-        assert told.flush(60)
-    assert told.lost > 0
-    assert told.written + told.lost == 10
-    assert len(langsmith.by_run()) == told.written
+        assert feedback.flush(60)
+    assert feedback.lost > 0
+    assert feedback.written + feedback.lost == 10
+    assert len(langsmith.by_run()) == feedback.written
 
 
 def test_a_labeler_that_fails_takes_only_its_own_with_it(
@@ -266,11 +266,11 @@ def test_a_labeler_that_fails_takes_only_its_own_with_it(
     def fails(*_: Any) -> list[bool]:
         raise RuntimeError
 
-    told = handler(labeler=fails, reference=lambda _: "x")
+    feedback = handler(labeler=fails, reference=lambda _: "x")
     answered = next(one for one in new_facts if not chain.invoke(one.input).abstained)
-    chain.invoke(answered.input, {"callbacks": [told]})
+    chain.invoke(answered.input, {"callbacks": [feedback]})
     with pytest.warns(CFCWarning, match="1 served prompts was lost"):
-        told.flush(30)
+        feedback.flush(30)
     (said,) = langsmith.by_run().values()
     assert set(said) == DECIDED
 
@@ -278,10 +278,10 @@ def test_a_labeler_that_fails_takes_only_its_own_with_it(
 def test_prompts_without_a_reference_have_their_decision_only(
     langsmith: LangSmith, chain: CFCRunnable, new_facts: list[PromptRecord], handler: Make
 ) -> None:
-    told = handler(labeler=NormalisedMatch(), reference=references(new_facts[:1]))
+    feedback = handler(labeler=NormalisedMatch(), reference=references(new_facts[:1]))
     for one in new_facts[:2]:
-        chain.invoke(one.input, {"callbacks": [told]})
-    assert told.flush(30)
+        chain.invoke(one.input, {"callbacks": [feedback]})
+    assert feedback.flush(30)
     assert sorted(bool(set(said) >= JUDGED) for said in langsmith.by_run().values()) == [False, True]
 
 
