@@ -14,7 +14,7 @@ from tests.lengths import repetitions
 pytest_plugins = ["tests.pages"]
 
 # A machine that is busy fails no test, and the quick tier draws fewer examples.
-settings.register_profile("untimed", deadline=None, max_examples=repetitions(100, share=0.3))
+settings.register_profile("untimed", deadline=None, max_examples=repetitions(100, share=0.2))
 settings.load_profile("untimed")
 
 
