@@ -102,6 +102,15 @@ def test_a_small_soak_prints_what_it_found() -> None:
     assert str(ROOT) not in ran.stdout
 
 
+def test_the_comparison_of_bot_mode_finds_what_its_counts_say() -> None:
+    command = [sys.executable, "benchmarks/bot.py", "--splits", "1", "--rates", "0.3"]
+    ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    rows = [line.split() for line in ran.stdout.splitlines() if line.strip().startswith("0.3")]
+    assert [row[-4] for row in rows] == ["mode", "baseline", "control"]
+    assert all(float(row[-3]) == 1.0 and 0.5 < float(row[-2]) <= 1.0 for row in rows)
+
+
 @pytest.mark.parametrize("rounds", [6, 9, 40, 400])
 def test_the_interval_of_a_ratio_is_the_sign_tests(rounds: int) -> None:
     from benchmarks.lib.timing import Ratio

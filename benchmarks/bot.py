@@ -1,0 +1,202 @@
+"""How much bot mode answers at a certified wrong-answer rate, next to a baseline of thirty lines.
+
+    python benchmarks/bot.py                                   the recording that ships with the package
+    python benchmarks/bot.py RECORDING ... --splits 100 --jobs 2
+
+Each split certifies on a random half of the prompts and is judged on the other half. The baseline knows one
+score, the mean score of the candidates, and a grid of cuts fixed beforehand. It tests them from the strictest
+on, with exact binomial tests on all labels, and answers below the last cut that passes. Bot mode has the same
+labels. A share answered counts 0 where nothing was certified. A policy is violated if its wrong answers on
+the test half refute the certified rate at level 0.01 (exact binomial test); the law allows it in a share
+delta of the splits and, by chance alone, in a further 0.01. The control answers below the largest cut whose
+wrong answers are few enough among the labels, without a test.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import warnings
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+if str(ROOT) not in sys.path:  # a script finds only modules of its own folder
+    sys.path.insert(0, str(ROOT))
+
+from benchmarks.lib.threads import limit_threads  # noqa: E402 - the path comes first
+
+limit_threads()  # before NumPy is imported
+
+import numpy as np  # noqa: E402 - after the threads are limited
+
+from benchmarks.lib.tables import Sheet, print_sheets  # noqa: E402 - the path comes first
+from langchain_cfc import calibrate, read_records  # noqa: E402 - the path comes first
+from langchain_cfc.candidates import LabelledBatch  # noqa: E402 - the path comes first
+from langchain_cfc.certificates.bounds import binomial_p_value  # noqa: E402 - the path comes first
+from langchain_cfc.certificates.coverage import compute_outcomes  # noqa: E402 - the path comes first
+from langchain_cfc.demo import load_recording  # noqa: E402 - the path comes first
+from langchain_cfc.errors import UnattainableTargetError  # noqa: E402 - the path comes first
+from langchain_cfc.records import tabulate  # noqa: E402 - the path comes first
+from langchain_cfc.splits import split_plan  # noqa: E402 - the path comes first
+
+RATES = ("0.05", "0.1", "0.15", "0.2", "0.3")
+DELTA = "0.1"
+REFUTED = 0.01
+CUTS = np.linspace(0.01, 1.0, 100)
+PAGE = (
+    "Made by `benchmarks/bot.py`, whose docstring says what is compared. *found*: share of splits with a "
+    "certified policy; *answered*: mean share of the test prompts; *violated*: share of splits whose wrong "
+    "answers on the test prompts refute the certified rate. The first recording ships with the package."
+)
+# Answered test prompts and wrong ones of them; None where nothing is certified.
+Counts = tuple[int, int] | None
+
+
+@dataclass(frozen=True)
+class Row:
+    """The results of one method at one rate over all splits."""
+
+    rate: str
+    method: str
+    found: float  # share of splits with a policy
+    answered: float  # mean share of the test prompts that are answered
+    violated: float  # share of splits whose policy is violated on the test prompts
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Compare bot mode with the baseline, and print a table for each recording."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("recordings", nargs="*", type=Path, help="records; by default the demo's")
+    parser.add_argument("--splits", type=int, default=100, help="random halves of each recording")
+    parser.add_argument("--jobs", type=int, default=1, help="processes")
+    parser.add_argument("--rates", nargs="+", default=RATES, help="largest shares of wrong answers")
+    parser.add_argument("--page", type=Path, metavar="FILE", help="write the page")
+    options = parser.parse_args(arguments)
+    tables = {path.stem: tabulate(read_records(path)) for path in options.recordings}
+    sheets = []
+    for name, table in (tables or {"demo": tabulate(load_recording())}).items():
+        rows = compare_methods(table, options.rates, options.splits, options.jobs)
+        sheets.append(make_sheet(name, rows, options.splits))
+        print_sheets(sheets[-1:])
+    if options.page is not None:
+        text = "\n".join([f"# Bot mode\n\n{PAGE}\n", *(one.to_markdown() for one in sheets)])
+        options.page.write_text(text, encoding="utf-8")
+
+
+def make_sheet(name: str, rows: Sequence[Row], splits: int) -> Sheet:
+    """Make the table of one recording."""
+    cells = tuple(
+        (one.rate, one.method, f"{one.found:.2f}", f"{one.answered:.3f}", f"{one.violated:.3f}")
+        for one in rows
+    )
+    note = f"{splits} splits, delta = {DELTA}; answered counts 0 where nothing was certified"
+    return Sheet(name, note, ("at most wrong", "method", "found", "answered", "violated"), cells)
+
+
+def compare_methods(table: LabelledBatch, rates: Sequence[str], splits: int, jobs: int = 1) -> list[Row]:
+    """Run all methods at all rates on the same splits of a recording."""
+    measure = partial(measure_split, table, tuple(rates))
+    if jobs > 1:
+        with ProcessPoolExecutor(jobs) as pool:
+            found = list(pool.map(measure, range(splits)))
+    else:
+        found = [measure(seed) for seed in range(splits)]
+    return [
+        summarise_counts(rate, method, [one[rate, method] for one in found])
+        for rate in rates
+        for method in METHODS
+    ]
+
+
+def summarise_counts(rate: str, method: str, seen: Sequence[tuple[int, Counts]]) -> Row:
+    """Summarise the number of test prompts and the counts of every split."""
+    certified = [(size, *counts) for size, counts in seen if counts is not None]
+    violated = sum(
+        answered > 0 and 1.0 - binomial_p_value(wrong - 1, answered, float(rate)) <= REFUTED
+        for _, answered, wrong in certified
+        if wrong > 0
+    )
+    return Row(
+        rate=rate,
+        method=method,
+        found=len(certified) / len(seen),
+        answered=sum(answered / size for size, answered, _ in certified) / len(seen),
+        violated=violated / len(seen),
+    )
+
+
+def measure_split(
+    table: LabelledBatch, rates: Sequence[str], seed: int
+) -> dict[tuple[str, str], tuple[int, Counts]]:
+    """Certify on one half of the prompts, and count answers on the other, by rate and method."""
+    rows = split_plan(f"half {seed}", fit=0.0, test=0.5).rows(table)
+    known, test = table.take(rows["calibration"]), table.take(rows["test"])
+    return {
+        (rate, name): (len(test), method(known, test, rate, seed))
+        for rate in rates
+        for name, method in METHODS.items()
+    }
+
+
+def read_best(labelled: LabelledBatch) -> tuple[np.ndarray, np.ndarray]:
+    """Return the mean score of each prompt, and whether its best candidate is wrong."""
+    scores = labelled.draws.scores
+    best = scores.argmin(axis=1)
+    return scores.mean(axis=1), ~labelled.correct[np.arange(len(labelled)), best]
+
+
+def answer_below(labelled: LabelledBatch, cut: float | None) -> Counts:
+    """Count answers and wrong ones below a cut of the mean score."""
+    if cut is None:
+        return None
+    means, wrong = read_best(labelled)
+    return int((means <= cut).sum()), int((wrong & (means <= cut)).sum())
+
+
+def run_baseline(known: LabelledBatch, test: LabelledBatch, rate: str, _: int) -> Counts:
+    """Test the cuts in sequence, from the strictest with enough answers on."""
+    passed = None
+    for cut in CUTS:
+        answered, wrong = answer_below(known, cut) or (0, 0)
+        if binomial_p_value(0, answered, float(rate)) > float(DELTA):
+            continue  # too few answers, even if all of them were right
+        if binomial_p_value(wrong, answered, float(rate)) > float(DELTA):
+            break
+        passed = cut
+    return answer_below(test, passed)
+
+
+def run_control(known: LabelledBatch, test: LabelledBatch, rate: str, _: int) -> Counts:
+    """Take the largest cut whose wrong answers are few enough, without a test."""
+    counts = [(cut, *(answer_below(known, cut) or (0, 0))) for cut in CUTS]
+    fine = [cut for cut, answered, wrong in counts if answered and wrong <= float(rate) * answered]
+    return answer_below(test, max(fine, default=None))
+
+
+def run_bot(known: LabelledBatch, test: LabelledBatch, rate: str, seed: int) -> Counts:
+    """Certify a policy with bot mode, and follow it."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            artifact = calibrate(
+                known, max_wrong_rate=rate, delta=DELTA, seed=seed, certification_fraction=0.5
+            )
+        except UnattainableTargetError:
+            return None
+    certificate = artifact.certified_policy.certificate
+    seen = compute_outcomes(artifact, test, certificate.alpha, certificate.policy)
+    return seen.count_answers(seen.decisions.answered)
+
+
+METHODS: dict[str, Callable[[LabelledBatch, LabelledBatch, str, int], Counts]] = {
+    "bot mode": run_bot,
+    "baseline": run_baseline,
+    "control": run_control,
+}
+
+if __name__ == "__main__":
+    main()
