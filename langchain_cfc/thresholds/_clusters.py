@@ -14,9 +14,9 @@ smallest phi' beta that splits no cluster is that of P too. What is unbounded al
 the ray, too, leads no two rows of a cluster to different sides. The check is made for every fit; where it
 fails, smaller clusters are tried, at last none.
 
-Rows of a cluster have the same features that are not zero, and are near to each other there, so that a hat
-function's cell or a group makes few clusters. Clusters are heavy: a prompt of weight one hardly moves their
-dual variables, and one vertex answers nearly all prompts.
+Rows of a cluster are fitted to the same coverage, have the same features that are not zero, and are near to
+each other there, so that a hat function's cell or a group makes few clusters. Clusters are heavy: a prompt of
+weight one hardly moves their dual variables, and one vertex answers nearly all prompts.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Clusters:
     @classmethod
     def build(cls, rows: Rows, parts: int) -> Clusters:
         """Divide rows into at most `parts` clusters per set of non-zero features."""
-        _, kinds = find_unique_rows((rows.features != 0.0).astype(np.float64))
+        _, kinds = find_unique_rows(np.column_stack([rows.features != 0.0, rows.targets / rows.weights]))
         order = np.argsort(kinds, kind="stable")
         kind_ends = np.flatnonzero(np.diff(kinds[order])) + 1
         groups = [part for kind in np.split(order, kind_ends) for part in _divide(rows, kind, parts)]
@@ -59,6 +59,7 @@ class Clusters:
             np.where(lows == highs, lows, features / weights[:, np.newaxis]),
             np.where(lowest == highest, lowest, scores),
             weights,
+            np.add.reduceat(members.targets, starts),
         )
         return cls(members, starts, means, lows, highs)
 

@@ -62,9 +62,12 @@ from langchain_cfc.thresholds._windows import PlainWindows
 TINY_FACTOR = 2.0**-100
 
 
-def compute_factors(uniforms: FloatArray, tau: Fraction) -> FloatArray:
-    """Compute the factors U / tau of prompts for (m,) uniforms u in (0, 1), with U = tau - 1 + u."""
-    drawn = uniforms - float(1 - tau)  # exact where it is small
+def compute_factors(uniforms: FloatArray, alphas: FloatArray, tau: Fraction) -> FloatArray:
+    """Compute the factors U / tau of prompts for (m,) uniforms u in (0, 1), with U = u - alpha.
+
+    `alphas` are the (m,) error levels of the prompts, `tau` the coverage that targets are multiples of.
+    """
+    drawn = uniforms - alphas  # exact where it is small
     return np.where(drawn == 0.0, -TINY_FACTOR, drawn / float(tau))
 
 

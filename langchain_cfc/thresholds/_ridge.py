@@ -162,10 +162,11 @@ class RidgeRegression:
         scale = 2.0 ** math.ceil(math.log2(largest)) if largest > 0.0 else 1.0
         self._p, self._q = tau.numerator / scale, tau.denominator / scale
         self._cost, self._tops = self._q * penalty, self._q * rows.weights
+        self._targets = self._q * rows.targets
         self._pull = self._tops[:, None] * self._x
         own = Rest.from_rows(rows, np.zeros(len(rows), dtype=np.bool_))
-        low, total, mass = (own.low, 0.0, 0.0) if rest is None else (rest.low, rest.total, rest.mass)
-        self._upper = self._p * (own.total + total) - self._q * low
+        low, target, mass = (own.low, 0.0, 0.0) if rest is None else (rest.low, rest.target, rest.mass)
+        self._upper = self._p * (own.target + target) - self._q * low
         self._mass = (self._p + self._q) * (own.mass + mass)
         self._widest = np.abs(self._x).max(axis=0, initial=0.0)
         self._spread = float(np.abs(self._s).max(initial=1.0))
@@ -335,7 +336,7 @@ class RidgeRegression:
         failed = np.abs(system.matrix @ solution - right)
         # The equation of a zero column has no numbers; scores of zero are exact only to their order.
         failed /= np.maximum(sizes, np.repeat((EPS, 1.0), (d, len(rows))))
-        eta = (self._p / self._q * self._tops[rows] - solution[d:]) / self._q
+        eta = (self._p / self._q * self._targets[rows] - solution[d:]) / self._q
         vertex, residual = Vertex(rows, point.side < 0.0), float(failed.max(initial=0.0))
         return RidgeFit(beta, vertex, self._s[rows], eta, system, sizes, residual)
 
@@ -369,7 +370,9 @@ def _extend_ridge_fit(
     """Compute the fit on all rows from the fit on a sample of them."""
     residuals = rows.scores - rows.features @ before.beta
     start = Start(Vertex(sample[before.vertex.basis], residuals < 0.0), before.beta)
-    band = flag_nearest(residuals, compute_band_size(len(rows), len(sample), len(penalty), tau))
+    band = flag_nearest(
+        residuals, compute_band_size(len(rows), len(sample), len(penalty), rows.mean_target * tau)
+    )
     while True:
         band[start.vertex.basis] = True
         inside, below = np.flatnonzero(band), start.vertex.below.copy()
@@ -394,13 +397,13 @@ class RidgeWindows(Windows[RidgeRegression]):
 
     solver: ClassVar[type[RidgeRegression]] = RidgeRegression
 
-    def certificate(self, phi: FloatArray) -> Certificate | None:
+    def certificate(self, linear: FloatArray, phi: FloatArray) -> Certificate | None:
         """Build the certificate of the answer to one prompt; None unless that is a fit."""
-        fit = self.find(phi)
+        fit = self.find(linear)
         if not isinstance(fit, RidgeFit):
             return None
         vertex = Vertex(fit.vertex.basis, self._find_sides(fit))
-        return build_certificate(self._build_problem(phi), vertex, fit.eta, fit.beta, fit.value(phi))
+        return build_certificate(self._build_problem(linear), vertex, fit.eta, fit.beta, fit.value(phi))
 
     def _build_regression(self, rows: Rows, rest: Rest, start: Start | None) -> RidgeRegression:
         return self.solver(rows, self._tau, self._penalty, rest, start)

@@ -21,6 +21,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from fractions import Fraction
 from functools import cached_property
 from typing import Any, Literal, TypeAlias
 
@@ -57,11 +58,18 @@ class Rows:
     features: FloatArray  # (N, d) rows x_i
     scores: FloatArray  # (N,) success scores S_i
     weights: FloatArray  # (N,) positive weights; a row of weight 2 counts like two equal rows
+    # (N,) weights times the coverage that each row is fitted to, in units of tau: the weights if all have tau
+    targets: FloatArray
+
+    @classmethod
+    def with_weights(cls, features: FloatArray, scores: FloatArray, weights: FloatArray) -> Rows:
+        """Weighted rows that are all fitted to the same coverage tau."""
+        return cls(features, scores, weights, weights)
 
     @classmethod
     def with_unit_weights(cls, features: FloatArray, scores: FloatArray) -> Rows:
         """Rows with weight 1 each."""
-        return cls(features, scores, np.ones(len(scores)))
+        return cls.with_weights(features, scores, np.ones(len(scores)))
 
     def __len__(self) -> int:
         """The number of rows N."""
@@ -74,15 +82,24 @@ class Rows:
             np.concatenate([part.features for part in parts]),
             np.concatenate([part.scores for part in parts]),
             np.concatenate([part.weights for part in parts]),
+            np.concatenate([part.targets for part in parts]),
         )
 
     def take(self, rows: IntArray | BoolArray | slice) -> Rows:
         """Select rows by number or by flag."""
-        return Rows(self.features[rows], self.scores[rows], self.weights[rows])
+        weights = self.weights[rows]
+        # One array for both: their sums are computed once.
+        targets = weights if self.targets is self.weights else self.targets[rows]
+        return Rows(self.features[rows], self.scores[rows], weights, targets)
 
     def mean(self) -> FloatArray:
         """The (d,) mean prompt."""
         return np.asarray((self.weights @ self.features) / self.weights.sum(), dtype=np.float64)
+
+    @property
+    def mean_target(self) -> Fraction:
+        """The mean of the rows' coverages in units of tau; 1 if all have tau."""
+        return Fraction(float(self.targets.sum() / self.weights.sum()))
 
     @property
     def is_repetitive(self) -> bool:
@@ -111,13 +128,14 @@ class Rest:
     low: FloatArray  # (d,) weighted sum of those below the fit
     total: FloatArray  # (d,) weighted sum of all of them
     mass: FloatArray  # (d,) weighted sum of their absolute values, for bounds on round-off
+    target: FloatArray  # (d,) sum of all of them times their targets
     below_scores: float = 0.0  # Weighted sum of the scores of those below the fit
-    all_scores: float = 0.0  # Weighted sum of all their scores
+    target_scores: float = 0.0  # Sum of all their scores times their targets
 
     @classmethod
     def zeros(cls, d: int) -> Rest:
         """No rows."""
-        return cls(np.zeros(d), np.zeros(d), np.zeros(d))
+        return cls(np.zeros(d), np.zeros(d), np.zeros(d), np.zeros(d))
 
     @classmethod
     def from_rows(cls, rows: Rows, below: BoolArray) -> Rest:
@@ -125,9 +143,12 @@ class Rest:
         rest = cls.zeros(rows.features.shape[1])
         for start in range(0, len(rows), BLOCK):
             part = slice(start, start + BLOCK)
-            x, s, w = rows.features[part], rows.scores[part], rows.weights[part]
+            some = rows.take(part)
+            x, s, w, t = some.features, some.scores, some.weights, some.targets
             under = w * below[part]
-            rest += cls(under @ x, w @ x, w @ np.abs(x), float(under @ s), float(w @ s))
+            total = w @ x
+            target = total if t is w else t @ x
+            rest += cls(under @ x, total, w @ np.abs(x), target, float(under @ s), float(t @ s))
         return rest
 
     def __add__(self, other: Rest) -> Rest:
@@ -143,8 +164,11 @@ class Rest:
 def _merge_equal(rows: Rows) -> Rows:
     groups = rows.group_equal()
     _, first = np.unique(groups, return_index=True)
-    weights = np.bincount(groups, weights=rows.weights)
-    return Rows(rows.features[first], rows.scores[first], np.asarray(weights, dtype=np.float64))
+    weights, targets = (
+        np.bincount(groups, weights=each).astype(np.float64, copy=False)
+        for each in (rows.weights, rows.targets)
+    )
+    return Rows(rows.features[first], rows.scores[first], weights, targets)
 
 
 def find_unique_rows(table: FloatArray) -> tuple[IntArray, IntArray]:

@@ -41,6 +41,16 @@ basis. If none is left the problem is unbounded: the threshold is infinite.
 and it enters sums and slows a descent w-fold. Rows outside a window enter `low` and `sum_i x_i` by their
 sums.
 
+*Levels.* Rows may be fitted to coverages of their own, tau_i = p_i / q, and the prompt to tau_x: the loss of
+row i is rho_{tau_i}, its eta lies in [tau_i - 1, tau_i], and the linear term is theta phi' beta for theta
+just below tau_x. With F = q (eta_B - tau_B) the box is [-q, 0] as before, and
+
+    X_B' F = q low - (sum_i p_i x_i + p_x phi).
+
+A descent slows by |a_i| when row i flips, whatever tau_i. So nothing else changes: tau = p / q is a common
+divisor of all tau_i, the *target* of a row p_i / p (times its weight), and the solver is asked for
+(p_x / p) phi. Source: Cherian, Gibbs and Candes (2024), level-adaptive conformal prediction.
+
 *Ties.* Pivots run on scores perturbed by seeded noise, which makes every step a strict descent. The basis so
 found is then checked on the true scores; if a residual lies on the wrong side by more than round-off, the
 noise is made smaller, and at last left out. A basis counts only if box, sides and face rule hold on the true
@@ -290,6 +300,7 @@ class QuantileSimplex:
         self, rows: Rows, tau: Fraction, rest: Rest | None = None, start: Vertex | None = None
     ) -> None:
         self._x, self._s, self._weights = rows.features, rows.scores, rows.weights
+        self._targets = rows.targets
         self._p, self._q = float(tau.numerator), float(tau.denominator)
         self._lowest = -self._q * self._weights
         plain = bool((self._weights == 1.0).all())
@@ -297,8 +308,8 @@ class QuantileSimplex:
         self._unit = 8 * EPS * (self._p + self._q)
         self._rest = Rest.zeros(self._x.shape[1]) if rest is None else rest
         everything = self._rest + Rest.from_rows(rows, np.zeros(len(rows), dtype=np.bool_))
-        self._total, self._mass = everything.total, everything.mass
-        self._mean = self._total / max(1.0, float(np.abs(self._total).max(initial=0.0)))
+        self._target, self._mass = everything.target, everything.mass
+        self._mean = self._target / max(1.0, float(np.abs(self._target).max(initial=0.0)))
         # Round-off grows with phi, so a box holds no prompt beyond this reach.
         reach, one = 1.0 + self._mass, np.eye(self._x.shape[1])
         self._box_noise = 2.0 * self._bound_noise(reach)
@@ -350,7 +361,7 @@ class QuantileSimplex:
 
     def _descend(self, search: Search, noise: float, phi: FloatArray) -> FloatArray | None:
         """Pivot until the vertex is optimal for these scores; return the ray if the problem is unbounded."""
-        linear, size = self._p * (phi + self._total), self._bound_noise(phi)
+        linear, size = self._p * (phi + self._target), self._bound_noise(phi)
         for count in range(1, 200 + 20 * len(self._s)):
             if count % REFRESH == 0:
                 fresh = self._start_search(Vertex(search.basis, search.side < 0.0), noise)
@@ -451,7 +462,7 @@ class QuantileSimplex:
         below = search.side < 0.0
         low = self._sum_below(below)
         fresh = Search(basis, search.side, search.distance, solution.inverse)
-        balance = self._q * low - self._p * (phi + self._total)
+        balance = self._q * low - self._p * (phi + self._target)
         if self._choose_leaving(fresh, balance, self._bound_noise(phi), phi) is not None:
             return None
         fixed = solution if alone else self._solve_fixed_rows(np.abs(towards), float(bound.max()))
@@ -471,7 +482,7 @@ class QuantileSimplex:
     def build_box(self, fit: Fit) -> Box:
         """Compute the prompts that a vertex proven here answers."""
         inverse, lowest = fit.inverse, self._lowest[fit.vertex.basis]
-        balance = (self._q * fit.low - self._p * self._total).dot(inverse)
+        balance = (self._q * fit.low - self._p * self._target).dot(inverse)
         noise = self._box_noise.dot(np.abs(inverse))
         sides, d = self._box_sides.copy(), len(inverse)
         sides[:, :d], sides[:, d : 2 * d] = inverse, -inverse
@@ -489,8 +500,8 @@ class QuantileSimplex:
         """Compute the pinball loss of a fit over all rows, including those that take part by their sums."""
         tau, below = self._p / self._q, fit.vertex.below
         residuals = self._s - self._x @ fit.beta
-        inside = self._weights @ ((tau - below) * residuals)
-        everyone = self._rest.all_scores - self._rest.total @ fit.beta
+        inside = (tau * self._targets - self._weights * below) @ residuals
+        everyone = self._rest.target_scores - self._rest.target @ fit.beta
         return float(inside + tau * everyone - (self._rest.below_scores - self._rest.low @ fit.beta))
 
 

@@ -80,7 +80,7 @@ def _extend_fit(rows: Rows, tau: Fraction, beta: FloatArray, basis: IntArray, kn
     residuals = rows.scores - rows.features @ beta
     below = residuals < 0.0
     everyone = Rest.from_rows(rows, below)
-    count = compute_band_size(len(rows), known, len(beta), tau)
+    count = compute_band_size(len(rows), known, len(beta), rows.mean_target * tau)
     band = flag_nearest(residuals, count)
     while True:
         band[basis] = True

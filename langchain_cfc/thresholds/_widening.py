@@ -47,7 +47,7 @@ LONGEST = 1e4
 
 
 def sample_prompts(prompts: Rows, beta: FloatArray, cap: float) -> FloatArray:
-    """Sample calibration prompts: (m, d) features times weights.
+    """Sample calibration prompts: (m, d) features times targets, as prompts are asked for.
 
     They are drawn with a fixed seed and include the prompts with the smallest and the largest entry of every
     column, so that each group and each knot is represented. Those at which the base fit beta (d,) reaches the
@@ -58,7 +58,7 @@ def sample_prompts(prompts: Rows, beta: FloatArray, cap: float) -> FloatArray:
     ends = [prompts.features.argmin(axis=0), prompts.features.argmax(axis=0)]
     asked = np.unique(np.concatenate([drawn, *ends]))
     asked = asked[prompts.features[asked] @ beta < cap]
-    return np.unique(prompts.weights[asked, np.newaxis] * prompts.features[asked], axis=0)
+    return np.unique(prompts.targets[asked, np.newaxis] * prompts.features[asked], axis=0)
 
 
 def build_wide_neighbourhood(

@@ -137,15 +137,17 @@ class Window(Generic[R]):
     def _is_unbounded_along(self, ray: FloatArray, phi: FloatArray) -> bool:
         """Return whether the objective over all rows falls along a ray, whatever the rows left out are.
 
-        Far out, row i adds rho_tau(-x_i' ray). For the rows left out this is known if all of them move to the
-        same side, which is the case if every column along the ray has one sign that agrees with the ray.
+        Far out, row i adds its pinball loss at -x_i' ray. For the rows left out this is known if all of them
+        move to the same side, which is so if every column along the ray has one sign, that of the ray.
         """
         total = self.rest.total * ray
         one_sign = np.abs(self.rest.total) == self.rest.mass
         if not (one_sign | (ray == 0.0)).all() or ((total > 0.0).any() and (total < 0.0).any()):
             return False
         moves = np.append(-self.rows.features @ ray, -total.sum())
-        costs = np.append(self.rows.weights, 1.0) * np.maximum(self.tau * moves, (self.tau - 1.0) * moves)
+        weighted = np.append(self.rows.weights, 1.0) * moves
+        aimed = self.tau * np.append(self.rows.targets * moves[:-1], -(self.rest.target * ray).sum())
+        costs = np.maximum(aimed, aimed - weighted)
         gain = self.tau * float(phi @ ray)
         return bool(costs.sum() - gain < -64 * EPS * (costs.sum() + abs(gain)))
 
@@ -212,8 +214,8 @@ class Windows(ABC, Generic[R]):
         return max(bounds)
 
     @abstractmethod
-    def certificate(self, phi: FloatArray) -> Certificate | None:
-        """Build the certificate of the answer to one prompt; None unless that is a fit."""
+    def certificate(self, linear: FloatArray, phi: FloatArray) -> Certificate | None:
+        """Build the certificate of the answer to one prompt of a linear term; None unless that is a fit."""
 
     @abstractmethod
     def _build_regression(self, rows: Rows, rest: Rest, start: Start | None) -> R:
@@ -301,10 +303,10 @@ class Windows(ABC, Generic[R]):
         regression = self._build_regression(part, rest, start)
         return Window(regression, part, rest, float(self._tau), distances, radius, centre, clusters)
 
-    def _build_problem(self, phi: FloatArray) -> Problem:
-        """Return the problem that a certificate for a prompt refers to."""
+    def _build_problem(self, linear: FloatArray) -> Problem:
+        """Return the problem that a certificate for a linear term refers to."""
         rest, tau = self._near.rest, float(self._tau)
-        return Problem(self._base[0], rest, tau, self._penalty, phi)
+        return Problem(self._base[0], rest, tau, self._penalty, linear)
 
     def _find_sides(self, found: OptimalFit) -> BoolArray:
         """Return for each kept row whether it lies below a fit; rows beyond its window keep their sides."""
@@ -415,15 +417,15 @@ class PlainWindows(Windows[QuantileSimplex]):
             pending, turn = pending[turn:], 2 * turn
         return answers, which
 
-    def certificate(self, phi: FloatArray) -> Certificate | None:
+    def certificate(self, linear: FloatArray, phi: FloatArray) -> Certificate | None:
         """Build the certificate of the answer to one prompt; None unless that is a fit."""
-        fit = self.find(phi)
+        fit = self.find(linear)
         if not isinstance(fit, Fit):
             return None
         value = fit.value(phi)
         if self._n_clustered:
-            fit = require_bounded(self._get_window(len(self._window_sizes) - 1).regression.minimise(phi))
-        problem, vertex = self._build_problem(phi), Vertex(fit.vertex.basis, self._find_sides(fit))
+            fit = require_bounded(self._get_window(len(self._window_sizes) - 1).regression.minimise(linear))
+        problem, vertex = self._build_problem(linear), Vertex(fit.vertex.basis, self._find_sides(fit))
         others = problem.compute_imbalance(problem.compute_eta(vertex, np.zeros(len(phi))))
         basis = problem.rows.features[fit.vertex.basis]
         on_basis: FloatArray = np.asarray(np.linalg.solve(basis.T, -others), dtype=np.float64)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -15,11 +16,12 @@ from langchain_cfc.thresholds._simplex import Vertex
 class Certificate:
     """A fit and a dual vector with the same objective: neither can be improved (weak duality).
 
-    The primal problem is to minimise sum_i w_i rho_tau(S_i - x_i' beta) - tau phi' beta over beta, the dual
-    one to maximise S' eta subject to X' eta = -tau phi and w_i (tau - 1) <= eta_i <= w_i tau, both over all N
-    calibration prompts: those kept one by one, the others by their sums. With a ridge, 1/2 sum_j D_j beta_j^2
-    is added to the first; then X' eta + tau phi is free along penalised columns, and half its square over D_j
-    is taken off the second.
+    For prompts of one level the primal problem is to minimise sum_i w_i rho_tau(S_i - x_i' beta) - tau phi'
+    beta over beta, the dual one to maximise S' eta subject to X' eta = -tau phi and w_i (tau - 1) <= eta_i <=
+    w_i tau, both over all N calibration prompts: those kept one by one, the others by their sums. With a
+    ridge, 1/2 sum_j D_j beta_j^2 is added to the first; then X' eta + tau phi is free along penalised
+    columns, and half its square over D_j is taken off the second. With levels, tau is the coverage of prompt
+    i in its loss and its bounds, and that of the prompt asked for in tau phi.
 
     Attributes:
         value: The fit at the prompt, phi' beta: the threshold, unless it reaches the cap and so is infinite.
@@ -59,29 +61,35 @@ class Problem:
 
     rows: Rows  # Calibration prompts one by one
     rest: Rest  # Sums of all others
-    tau: float  # Target coverage
+    tau: float  # Coverage that targets are multiples of
     penalty: FloatArray  # (d,) ridge penalties; zeros without a ridge
-    phi: FloatArray  # (d,) reduced features of the prompt
+    phi: FloatArray  # (d,) reduced features of the prompt, times its target
+
+    @cached_property
+    def taus(self) -> FloatArray:
+        """The (K,) coverages that the kept prompts are fitted to."""
+        return self.tau * (self.rows.targets / self.rows.weights)
 
     def compute_primal(self, beta: FloatArray) -> float:
         """Compute the primal objective of coefficients (d,)."""
         residuals = self.rows.scores - self.rows.features @ beta
-        pinball = self.rows.weights * np.maximum(self.tau * residuals, (self.tau - 1.0) * residuals)
-        everyone = self.rest.all_scores - self.rest.total @ beta
+        pinball = self.rows.weights * np.maximum(self.taus * residuals, (self.taus - 1.0) * residuals)
+        everyone = self.rest.target_scores - self.rest.target @ beta
         low = self.rest.below_scores - self.rest.low @ beta
         linear = self.tau * float(self.phi @ beta)
         return float(pinball.sum() + self.tau * everyone - low - linear + 0.5 * self.penalty @ beta**2)
 
     def compute_imbalance(self, eta: FloatArray) -> FloatArray:
         """Compute the (d,) imbalance X' eta + tau phi over all prompts, for (K,) dual variables."""
-        others = self.tau * self.rest.total - self.rest.low
+        others = self.tau * self.rest.target - self.rest.low
         return np.asarray(eta @ self.rows.features + others + self.tau * self.phi, dtype=np.float64)
 
     def compute_dual(self, eta: FloatArray) -> float:
         """Compute the dual objective: S' eta less half the squared imbalance over the penalty."""
         shrunk = self.penalty > 0.0
         cost = 0.5 * float((self.compute_imbalance(eta)[shrunk] ** 2 / self.penalty[shrunk]).sum())
-        return float(eta @ self.rows.scores + self.tau * self.rest.all_scores - self.rest.below_scores) - cost
+        everyone = self.tau * self.rest.target_scores
+        return float(eta @ self.rows.scores + everyone - self.rest.below_scores) - cost
 
     def compute_balance(self, eta: FloatArray) -> float:
         """Compute the largest relative imbalance along columns without a penalty: zero if feasible."""
@@ -91,7 +99,7 @@ class Problem:
 
     def compute_eta(self, vertex: Vertex, on_basis: FloatArray) -> FloatArray:
         """Compute the (K,) dual variables from the sides of the rows and those of the basis."""
-        eta = self.rows.weights * (self.tau - vertex.below)
+        eta = self.rows.weights * (self.taus - vertex.below)
         eta[vertex.basis] = on_basis
         return eta
 

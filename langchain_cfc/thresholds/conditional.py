@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from decimal import Decimal
+from fractions import Fraction
+from functools import cached_property, reduce
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -15,7 +19,15 @@ from langchain_cfc.thresholds._randomized import compute_factors
 from langchain_cfc.thresholds._rows import LARGEST, Penalised, Rows
 from langchain_cfc.thresholds._simplex import Unbounded
 from langchain_cfc.thresholds._windows import Windows
-from langchain_cfc.thresholds.base import ThresholdRule, Thresholds, check_calibration_arrays, compute_tau
+from langchain_cfc.thresholds.base import (
+    DECIMALS,
+    Level,
+    ThresholdRule,
+    Thresholds,
+    check_calibration_arrays,
+    compute_tau,
+    format_alpha,
+)
 from langchain_cfc.thresholds.certificate import Certificate
 from langchain_cfc.thresholds.state import Calibrated
 
@@ -52,6 +64,10 @@ class ConditionalThreshold(ThresholdRule[Calibrated]):
             span; or `all`: every coefficient of the features as they are, the paper's form, which moves the
             coverage over all prompts too.
         window: Minimum number of calibration prompts to keep; None for all of them.
+        levels: Error levels that prompts may have instead of alpha, each 0 < level < 1. A function of the
+            prompt assigns them; it must be fixed before the calibration data is seen. For every f >= 0 in the
+            span of the features, E f(X) (kept - (1 - level(X))) >= 0: with bins of the level among the
+            features, each level is kept where it is stated.
 
     >>> groups = [[1, 0], [1, 0], [1, 0], [0, 1], [0, 1], [0, 1]]
     >>> rule = ConditionalThreshold(alpha=0.5).fit(groups, [0.1, 0.2, 0.3, 0.7, 0.8, 0.9])
@@ -64,6 +80,7 @@ class ConditionalThreshold(ThresholdRule[Calibrated]):
     ridge: float = field(default=0.0, kw_only=True)
     penalised: Penalised = field(default="slopes", kw_only=True)
     window: int | None = field(default=WINDOW, kw_only=True)
+    levels: tuple[Level, ...] = field(default=(), kw_only=True)
 
     def __post_init__(self) -> None:
         """Validate the ridge and the window."""
@@ -77,6 +94,18 @@ class ConditionalThreshold(ThresholdRule[Calibrated]):
         if self.window is not None and (isinstance(self.window, bool) or self.window < 1):
             msg = f"window must be a number of calibration prompts, at least 1, or None; got {self.window!r}"
             raise InputError(msg)
+        texts = {format_alpha(level) for level in (self.alpha, *self.levels)}
+        object.__setattr__(self, "levels", tuple(sorted(texts, key=Decimal)))
+
+    @property
+    def has_levels(self) -> bool:
+        """Whether prompts may have another error level than alpha."""
+        return len(self.levels) > 1
+
+    @cached_property
+    def unit(self) -> Fraction:
+        """The largest coverage that those of all levels are whole multiples of; 1 - alpha without levels."""
+        return reduce(_find_common_divisor, (compute_tau(level) for level in self.levels))
 
     @property
     def dimension(self) -> int:
@@ -90,6 +119,7 @@ class ConditionalThreshold(ThresholdRule[Calibrated]):
         weights: npt.ArrayLike | None = None,
         *,
         units_of: npt.ArrayLike | None = None,
+        alphas: npt.ArrayLike | None = None,
     ) -> Self:
         """Fit the rule to calibration prompts.
 
@@ -106,28 +136,40 @@ class ConditionalThreshold(ThresholdRule[Calibrated]):
                 it is exact. A column that does not vary among them is left out of the regression, even if it
                 varies in calibration: that keeps the guarantee for all prompts, but not for weightings that
                 need the column.
+            alphas: (N,) error level of each prompt, one of `levels`; by default alpha for all.
 
         Returns:
             A fitted copy of this rule.
 
         Raises:
             InputError: If shapes disagree, a number is not finite, a success score exceeds the cap, a weight
-                is not above 0, or the constant is a combination of `features` but not of `units_of`.
+                is not above 0, an error level is not one of `levels`, or the constant is a combination of
+                `features` but not of `units_of`.
         """
-        if weights is None and units_of is None:
-            return super().fit(features, success_scores)
         x, s = check_calibration_arrays(features, success_scores, self.cap)
         own = np.ones(len(s)) if weights is None else _check_positive(weights, "weights", len(s))
         units = None if units_of is None else _check_units(units_of, x.shape[1])
-        return replace(self, _state=self._calibrate(Rows(x, s, own), units))
+        rows = Rows.with_weights(x, s, own)
+        if self.has_levels:
+            rows = replace(rows, targets=own * self._match_levels(alphas, len(s))[1])
+        elif alphas is not None:
+            self._match_levels(alphas, len(s))  # raises if one is not alpha
+        return replace(self, _state=self._calibrate(rows, units))
 
-    def threshold(self, phi: npt.ArrayLike, weight: float = 1.0, uniform: float | None = None) -> float:
+    def threshold(
+        self,
+        phi: npt.ArrayLike,
+        weight: float = 1.0,
+        uniform: float | None = None,
+        alpha: Level | None = None,
+    ) -> float:
         """Compute the threshold of one prompt.
 
         Args:
             phi: (d,) features.
             weight: Its weight in the unit of the calibration weights, above 0.
             uniform: A uniform random number in (0, 1), drawn for this prompt; see `solve`.
+            alpha: Its error level, one of `levels`; by default that of the rule.
 
         Returns:
             The unclipped threshold; `inf` if it cannot be certified; possibly negative, down to `-inf` with
@@ -140,24 +182,31 @@ class ConditionalThreshold(ThresholdRule[Calibrated]):
             OutsideCertifiedRegionError: If the threshold is not determined.
         """
         vector, state = to_float_array(phi, "features"), self.fitted
+        alphas = None if alpha is None else [float(alpha)]
         if uniform is not None:
-            return float(self.solve(vector[np.newaxis], [weight], [uniform]).require_known()[0])
+            return float(self.solve(vector[np.newaxis], [weight], [uniform], alphas).require_known()[0])
         reduced = state.reduce_one(vector)
         if reduced is not None and 0.0 < weight < np.inf:
-            answer = state.windows.find(reduced if weight == 1.0 else weight * reduced)
+            factor = (
+                weight
+                if alphas is None and not self.has_levels
+                else weight * self._target_of(self.alpha if alpha is None else alpha)
+            )
+            answer = state.windows.find(reduced if factor == 1.0 else factor * reduced)
             if isinstance(answer, Unbounded):
                 return np.inf
             if answer is not None:
                 value, error = answer.value(reduced)
                 return value if value < self.cap - error else np.inf
         # Out of reach, not determined, or invalid features.
-        return float(self.solve(vector[np.newaxis], [weight]).require_known()[0])
+        return float(self.solve(vector[np.newaxis], [weight], alphas=alphas).require_known()[0])
 
     def solve(
         self,
         features: npt.ArrayLike,
         weights: npt.ArrayLike | None = None,
         uniforms: npt.ArrayLike | None = None,
+        alphas: npt.ArrayLike | None = None,
     ) -> Thresholds:
         """Compute the thresholds of several prompts with their error bounds.
 
@@ -171,6 +220,7 @@ class ConditionalThreshold(ThresholdRule[Calibrated]):
             weights: (m,) their weights in the unit of the calibration weights; by default all are 1.
             uniforms: (m,) random numbers, uniform on (0, 1), independent of each other and of everything
                 else. Thresholds never decrease in them, and approach the default ones towards 1.
+            alphas: (m,) error level of each prompt, one of `levels`; by default that of the rule.
 
         Returns:
             The m thresholds. With `uniforms` one may be `-inf`, for an empty set.
@@ -178,15 +228,18 @@ class ConditionalThreshold(ThresholdRule[Calibrated]):
         Raises:
             NotFittedError: Before `fit`.
             InputError: If a shape does not fit, a number is not finite, a weight is not above 0 or a uniform
-                not in (0, 1).
+                not in (0, 1), or an error level is not one of `levels`.
 
         Source: Gibbs, Cherian and Candes (2023), their randomised prediction set; see `_randomized`.
         """
         state, x = self.fitted, self._check_features(features)
         factors = None if weights is None else _check_positive(weights, "weights", len(x))
-        if uniforms is not None:
-            drawn = compute_factors(_check_positive(uniforms, "uniforms", len(x), below=1.0), state.tau)
-            factors = drawn if factors is None else factors * drawn
+        if uniforms is not None or alphas is not None or self.has_levels:
+            levels, targets = self._match_levels(alphas, len(x))
+            if uniforms is not None:
+                given = _check_positive(uniforms, "uniforms", len(x), below=1.0)
+                targets = compute_factors(given, levels, state.tau)
+            factors = targets if factors is None else factors * targets
         return (self._compute_one(state, x) if factors is None else None) or self._compute(state, x, factors)
 
     def ridge_slack(
@@ -220,26 +273,31 @@ class ConditionalThreshold(ThresholdRule[Calibrated]):
             msg = f"coefficients must be {self.dimension} finite numbers, got an array of shape {gamma.shape}"
             raise InputError(msg)
         own = np.ones(len(x)) if weights is None else _check_positive(weights, "weights", len(x))
-        return state.slack(gamma, Rows(x, np.zeros(len(x)), own)) if len(x) else 0.0
+        return state.slack(gamma, Rows.with_weights(x, np.zeros(len(x)), own)) if len(x) else 0.0
 
-    def certificate(self, phi: npt.ArrayLike) -> Certificate | None:
+    def certificate(self, phi: npt.ArrayLike, alpha: Level | None = None) -> Certificate | None:
         """Compute the certificate of one threshold: a fit and a dual vector with the same objective.
 
         Args:
             phi: (d,) features of a prompt of weight 1.
+            alpha: Its error level, one of `levels`; by default that of the rule.
 
         Returns:
             The certificate; None if the threshold is unbounded, because no fit proves that.
 
         Raises:
             NotFittedError: Before `fit`.
-            InputError: If the shape does not fit the calibration data or a number is not finite.
+            InputError: If the shape does not fit the calibration data, a number is not finite or the error
+                level is not one of `levels`.
             OutsideCertifiedRegionError: If the threshold is not determined.
         """
         vector = to_float_array(phi, "features")
-        self.threshold(vector)  # raises if there is no threshold
+        self.threshold(vector, alpha=alpha)  # raises if there is no threshold
         reduced = self.fitted.reduce_one(vector)
-        return None if reduced is None else self.fitted.windows.certificate(reduced)
+        if reduced is None:
+            return None
+        target = self._target_of(self.alpha if alpha is None else alpha)
+        return self.fitted.windows.certificate(target * reduced, reduced)
 
     def state_data(self) -> dict[str, FloatArray]:
         """Return the fitted state as named arrays.
@@ -249,23 +307,63 @@ class ConditionalThreshold(ThresholdRule[Calibrated]):
         the others. `centre` (r,), `root` (r, r) and `radius` (1,): the base fit, the metric around it, and
         how near the others come; (0,) if there are none. `kept` (r,), `scale` (d,) and `mixture` (r, d - r):
         the columns. With a ridge the features are in its units, (r,) counts its columns in all but the last
-        three arrays, and `shift` (d,), `spread` (d,) and `penalty` (r,) are the units.
+        three arrays, and `shift` (d,), `spread` (d,) and `penalty` (r,) are the units. With levels, `targets`
+        (K,) are the weights of the prompts kept times their coverages over `unit`, and `rest_target` (r,) the
+        sum of the others times theirs.
         """
-        return {name: array.copy() for name, array in self.fitted.to_arrays().items()}
+        arrays = self.fitted.to_arrays(has_levels=self.has_levels)
+        return {name: array.copy() for name, array in arrays.items()}
 
     def restore(self, data: Mapping[str, FloatArray]) -> ConditionalThreshold:
         """Return a fitted copy from `state_data`."""
-        tau, penalised = compute_tau(self.alpha), self.ridge > 0.0
-        return replace(self, _state=Calibrated.from_arrays(data, tau, self.cap, ridge=penalised))
+        state = Calibrated.from_arrays(
+            data, self.unit, self.cap, ridge=self.ridge > 0.0, has_levels=self.has_levels
+        )
+        return replace(self, _state=state)
 
     def _learn(self, features: FloatArray, success_scores: FloatArray) -> Calibrated:
         return self._calibrate(Rows.with_unit_weights(features, success_scores))
 
+    @cached_property
+    def _targets(self) -> dict[Level, float]:
+        """Coverages in units of `unit` by the text of their error level and by its float."""
+        targets: dict[Level, float] = {}
+        for level in self.levels:
+            targets[level] = targets[float(level)] = float(compute_tau(level) / self.unit)
+        return targets
+
+    def _target_of(self, alpha: Level) -> float:
+        """Return the coverage of an error level in units of `unit`; an InputError if it is not offered."""
+        target = self._targets.get(alpha) or self._targets.get(format_alpha(alpha))
+        if target is None:
+            raise self._not_offered_error(str(alpha))
+        return target
+
+    def _match_levels(self, alphas: npt.ArrayLike | None, size: int) -> tuple[FloatArray, FloatArray]:
+        """Return (size,) error levels as exact floats, and their coverages in units of `unit`."""
+        if alphas is None:
+            return np.full(size, float(self.alpha)), np.full(size, self._target_of(self.alpha))
+        given = to_float_array(alphas, "alphas")
+        if given.shape != (size,):
+            msg = f"alphas must be {size} error levels, got an array of shape {given.shape}"
+            raise InputError(msg)
+        offered = np.array([float(level) for level in self.levels])
+        nearest = np.abs(given[:, np.newaxis] - offered).argmin(axis=1)
+        wrong = ~(np.abs(given - offered[nearest]) < 0.5 * 10.0**-DECIMALS)
+        if wrong.any():
+            raise self._not_offered_error(str(given[wrong][0]))
+        targets = np.array([self._target_of(level) for level in self.levels])
+        return offered[nearest], targets[nearest]
+
+    def _not_offered_error(self, level: str) -> InputError:
+        """Build the error for a level that the rule was not made for."""
+        msg = f"the rule was made for the error levels {', '.join(map(str, self.levels))}; got {level}"
+        return InputError(msg)
+
     def _calibrate(self, prompts: Rows, units_of: FloatArray | None = None) -> Calibrated:
-        tau = compute_tau(self.alpha)
         return Calibrated.fit(
             prompts,
-            tau,
+            self.unit,
             self.cap,
             self.window,
             ridge=self.ridge,
@@ -319,6 +417,12 @@ class ConditionalThreshold(ThresholdRule[Calibrated]):
         if base is None or isinstance(base, Unbounded):
             return np.zeros(len(reduced), dtype=np.bool_)
         return Thresholds.reaches_cap(*base.values(reduced), self.cap)
+
+
+def _find_common_divisor(first: Fraction, second: Fraction) -> Fraction:
+    """Compute the largest fraction that both are whole multiples of."""
+    bottom = math.lcm(first.denominator, second.denominator)
+    return Fraction(math.gcd(int(first * bottom), int(second * bottom)), bottom)
 
 
 def _check_positive(numbers: npt.ArrayLike, name: str, size: int, below: float = np.inf) -> FloatArray:

@@ -34,6 +34,7 @@ AXES = {
     "scale": 1,
     "mixture": 2,
 }
+LEVEL_AXES = {"targets": 1, "rest_target": 1}
 RIDGE_AXES = {"shift": 1, "spread": 1, "penalty": 1}
 
 
@@ -44,7 +45,7 @@ class Calibrated:
     columns: Columns  # Independent columns of the features, which determine what prompts are within reach
     units: Standardised | None  # Features in the units of a ridge; None without one
     near: Neighbourhood  # The neighbourhood of the fit, in independent columns or in these units
-    tau: Fraction  # Target coverage
+    tau: Fraction  # Coverage that targets are multiples of
 
     @classmethod
     def fit(
@@ -122,7 +123,7 @@ class Calibrated:
         pull = float(gamma @ (self.units.penalty * self.near.centre.beta)) / (total + 1.0)
         return pull / (float(prompts.weights @ np.maximum(f, 0.0)) / total)
 
-    def to_arrays(self) -> dict[str, FloatArray]:
+    def to_arrays(self, *, has_levels: bool) -> dict[str, FloatArray]:
         """Return the state as named arrays; see `ConditionalThreshold.state_data`."""
         rows, rest = self.near.rows, self.near.rest
         return {
@@ -130,23 +131,24 @@ class Calibrated:
             "success_scores": rows.scores,
             "weights": rows.weights if (rows.weights != 1.0).any() else np.empty(0),
             "rest": np.stack([rest.low, rest.total, rest.mass]),
-            "rest_scores": np.array([rest.below_scores, rest.all_scores]),
+            "rest_scores": np.array([rest.below_scores, rest.target_scores]),
             "centre": self.near.centre.beta,
             "root": self.near.centre.root,
             "radius": np.array([self.near.radius] if np.isfinite(self.near.radius) else []),
             **self.columns.to_arrays(),
             **({} if self.units is None else self.units.to_arrays()),
+            **({"targets": rows.targets, "rest_target": rest.target} if has_levels else {}),
         }
 
     @classmethod
     def from_arrays(
-        cls, data: Mapping[str, FloatArray], tau: Fraction, cap: float, *, ridge: bool
+        cls, data: Mapping[str, FloatArray], tau: Fraction, cap: float, *, ridge: bool, has_levels: bool
     ) -> Calibrated:
         """Rebuild the state from named arrays, which may be untrusted; an InputError if they do not fit."""
-        check_state(data, {**AXES, **RIDGE_AXES} if ridge else AXES)
+        check_state(data, AXES | (RIDGE_AXES if ridge else {}) | (LEVEL_AXES if has_levels else {}))
         units = Standardised.from_arrays(data, len(data["scale"])) if ridge else None
         columns = Columns.from_arrays(data)
-        impossible = _find_impossible(data, cap, columns, units)
+        impossible = _find_impossible(data, tau, cap, columns, units)
         if impossible is not None:
             msg = (
                 f"array {impossible!r} of a conditional threshold's state, of shape "
@@ -156,9 +158,10 @@ class Calibrated:
         scores = data["success_scores"]
         weights = data["weights"] if len(data["weights"]) else np.ones(len(scores))
         low, total, mass = data["rest"]
-        rest = Rest(low, total, mass, *data["rest_scores"].tolist())
+        rest = Rest(low, total, mass, data.get("rest_target", total), *data["rest_scores"].tolist())
         radius = float(data["radius"][0]) if len(data["radius"]) else np.inf
-        rows, centre = Rows(data["features"], scores, weights), Centre(data["centre"], data["root"])
+        rows = Rows(data["features"], scores, weights, data.get("targets", weights))
+        centre = Centre(data["centre"], data["root"])
         return cls(columns, units, Neighbourhood(rows, rest, centre, radius), tau)
 
 
@@ -180,7 +183,7 @@ def _is_invertible(matrix: FloatArray) -> bool:
 
 
 def _find_impossible(
-    data: Mapping[str, FloatArray], cap: float, columns: Columns, units: Standardised | None
+    data: Mapping[str, FloatArray], tau: Fraction, cap: float, columns: Columns, units: Standardised | None
 ) -> str | None:
     """Return the name of an array that cannot be part of a state; None if all can."""
     size, rank = len(data["success_scores"]), len(columns.kept)
@@ -192,13 +195,18 @@ def _find_impossible(
         "rest_scores": (2,),
         "centre": (width,),
         "root": (width, width),
+        "targets": (size,),
+        "rest_target": (width,),
     }
     for name, shape in shapes.items():
-        if data[name].shape != shape:
+        if name in data and data[name].shape != shape:
             return name
+    weights = data["weights"] if len(data["weights"]) == size else np.ones(size)
+    aimed = float(tau) * data.get("targets", weights)
     possible = {
         "success_scores": size >= 1 and bool((data["success_scores"] <= cap).all()),
         "weights": len(data["weights"]) in {0, size} and bool((data["weights"] > 0.0).all()),
+        "targets": bool(((aimed > 0.0) & (aimed < weights)).all()),
         "radius": len(data["radius"]) <= 1 and bool((data["radius"] >= 0.0).all()),
         "root": not np.tril(root, -1).any() and _is_invertible(root),
         "features": units is not None or _is_invertible(features[:rank]),

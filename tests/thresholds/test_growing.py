@@ -118,7 +118,7 @@ def test_a_weight_counts_like_repeated_rows(kind: Kind) -> None:
     rng = np.random.default_rng(5)
     rows = kind(rng, 60)
     times = rng.integers(1, 4, len(rows))
-    weighted = QuantileSimplex(Rows(rows.features, rows.scores, times.astype(np.float64)), TAU)
+    weighted = QuantileSimplex(Rows.with_weights(rows.features, rows.scores, times.astype(np.float64)), TAU)
     repeated = QuantileSimplex(rows.take(np.repeat(np.arange(len(rows)), times)), TAU)
     for phi in rows.features[:20]:
         one, other = weighted.minimise(phi), repeated.minimise(phi)

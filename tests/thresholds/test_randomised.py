@@ -162,7 +162,7 @@ def test_the_wrong_end_of_the_face_would_be_one_rank_off() -> None:
     """The negative control of the mirrored rule: as it is, the solver takes the other end of the face."""
     scores = np.array([0.1, 0.2, 0.3, 0.4, 0.5])
     rule = ConditionalThreshold("0.75").fit(np.ones((5, 1)), scores)
-    (part,) = compute_factors(np.array([0.5]), Fraction(1, 4)) * np.ones(1)
+    (part,) = compute_factors(np.array([0.5]), np.array([0.75]), Fraction(1, 4)) * np.ones(1)
     assert part < 0.0
     unmirrored, mirrored = (
         windows.find(part * np.ones(1)) for windows in (rule.fitted.windows, rule.fitted.negative)
@@ -272,7 +272,7 @@ def test_half_of_a_negative_weight_bounds_nothing_from_below() -> None:
     for phi in np.vstack([factor * features[:40] for factor in (5.0, 10.0, 20.0)]):
         reduced = rule.fitted.reduce_one(phi)
         assert reduced is not None
-        (part,) = compute_factors(np.array([0.01]), rule.fitted.tau)
+        (part,) = compute_factors(np.array([0.01]), np.array([float(rule.alpha)]), rule.fitted.tau)
         if rule.fitted.negative.find(part * reduced) is not None:
             continue
         exact, bound = everything.threshold(phi, uniform=0.01), believing.bound_below(part * reduced, reduced)

@@ -68,7 +68,9 @@ def problems(kind: str, count: int, *, weighted: bool = True) -> Iterator[Proble
         if weighted and rng.random() < 0.4:
             whole = rng.random() < 0.5
             weights[:] = rng.integers(1, 4, size) if whole else rng.uniform(0.1, 3.0, size)
-        yield Problem(Rows(features, case.scores, weights), case.alpha, penalty, case.queries / units)
+        yield Problem(
+            Rows.with_weights(features, case.scores, weights), case.alpha, penalty, case.queries / units
+        )
 
 
 def objective(problem: Problem, phi: FloatArray, beta: FloatArray) -> float:
@@ -327,7 +329,9 @@ def test_a_weight_counts_like_repeated_rows(kind: str) -> None:
     rng = np.random.default_rng(1)
     for problem in problems(kind, 8, weighted=False):
         times = rng.integers(1, 4, len(problem.rows))
-        one = problem._replace(rows=replace(problem.rows, weights=times.astype(np.float64)))
+        one = problem._replace(
+            rows=Rows.with_weights(problem.rows.features, problem.rows.scores, times.astype(np.float64))
+        )
         other = problem._replace(rows=problem.rows.take(np.repeat(np.arange(len(times)), times)))
         left, right = one.solver(), other.solver()
         for phi in problem.queries:
@@ -368,7 +372,7 @@ def large(rng: np.random.Generator, kind: str, size: int) -> Rows:
     weights = np.ones(size)
     if kind == "weighted":
         weights[:] = rng.integers(1, 4, size)
-    return Rows(features[order], scores[order], weights)
+    return Rows.with_weights(features[order], scores[order], weights)
 
 
 RIDGE = np.array([0.0, 1e-3, 1e-3, 0.1, 1e-6])

@@ -14,7 +14,9 @@ def draw_rows(size: int, seed: int = 0) -> Rows:
     """Rows of which many are equal, with zeros of both signs."""
     rng = np.random.default_rng(seed)
     features = rng.choice([-0.0, 0.0, 0.5, 1.0], (size, 3))
-    return Rows(features, rng.integers(0, 3, size) / 10, rng.integers(1, 5, size).astype(np.float64))
+    return Rows.with_weights(
+        features, rng.integers(0, 3, size) / 10, rng.integers(1, 5, size).astype(np.float64)
+    )
 
 
 def counted(rows: Rows) -> dict[tuple[float, ...], float]:
@@ -57,15 +59,17 @@ def test_a_sample_tells_whether_rows_repeat() -> None:
 def test_sums_are_those_of_the_rows(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "BLOCK", block)
     rng = np.random.default_rng(2)
-    rows = Rows(rng.normal(size=(100, 3)), rng.random(100), rng.uniform(0.5, 2.0, 100))
+    weights, targets = rng.uniform(0.5, 2.0, 100), rng.uniform(0.1, 3.0, 100)
+    rows = Rows(rng.normal(size=(100, 3)), rng.random(100), weights, targets)
     below = rng.random(100) < 0.6
-    rest, weights = Rest.from_rows(rows, below), rows.weights
+    rest = Rest.from_rows(rows, below)
     expected: dict[str, FloatArray] = {
         "low": (weights * below) @ rows.features,
         "total": weights @ rows.features,
         "mass": weights @ np.abs(rows.features),
         "below_scores": np.asarray((weights * below) @ rows.scores),
-        "all_scores": np.asarray(weights @ rows.scores),
+        "target": targets @ rows.features,
+        "target_scores": np.asarray(targets @ rows.scores),
     }
     for name, value in expected.items():
         np.testing.assert_allclose(getattr(rest, name), value, rtol=1e-12)
