@@ -39,16 +39,19 @@ class Levelled:
         rule = ConditionalThreshold(LEVELS[0], self.case.cap, ridge=ridge, window=window, levels=LEVELS)
         return rule.fit(self.case.features, self.case.scores, alphas=self.alphas)
 
-    def solve_by_highs(self, query: int) -> float:
-        """Maximise S' eta, X' eta = -theta_x phi, tau_i - 1 <= eta_i <= tau_i; `inf` where infeasible."""
+    def solve_by_highs(self, query: int, uniform: float | None = None) -> float:
+        """Maximise S' eta, X' eta = -theta phi, tau_i - 1 <= eta_i <= tau_i; `inf` where infeasible.
+
+        theta is the prompt's coverage, or with a uniform u its random part u - alpha.
+        """
         x, phi = self.case.features, self.case.queries[query]
         units = np.maximum(np.abs(x).max(axis=0), np.abs(phi))
         units[units == 0.0] = 1.0
-        theta = 1.0 - self.asked[query] - NUDGE
+        theta = (1.0 - NUDGE if uniform is None else uniform) - self.asked[query]
         bounds = np.column_stack([-self.alphas, 1.0 - self.alphas])
         result = minimised(-self.case.scores, A_eq=(x / units).T, b_eq=-theta * (phi / units), bounds=bounds)
         if result.status == 2:
-            return math.inf
+            return math.copysign(math.inf, theta)
         assert result.status == 0, result.message
         value = float(-result.eqlin.marginals @ (phi / units))
         return math.inf if value >= self.case.cap - AT_CAP else value
@@ -175,6 +178,38 @@ def test_a_certificate_proves_the_threshold(ridge: float) -> None:
                 assert certificate.balance <= 1e-9
                 proven += 1
     assert proven > 8
+
+
+def test_randomised_thresholds_agree_with_highs() -> None:
+    rng, finite = np.random.default_rng(11), 0
+    for one in levelled("continuous", 12):
+        uniforms = rng.random(len(one.asked))
+        values = one.fit().solve(one.case.queries, uniforms=uniforms, alphas=one.asked).values
+        for query, (uniform, value) in enumerate(zip(uniforms, values, strict=True)):
+            expected = one.solve_by_highs(query, float(uniform))
+            assert value == expected or abs(value - expected) <= AGREEMENT * max(1.0, abs(value))
+            finite += math.isfinite(value)
+    assert finite > 12
+
+
+@pytest.mark.parametrize("grouped", [False, True])
+def test_a_window_gives_the_threshold_of_all_prompts(grouped: bool) -> None:
+    rng = np.random.default_rng(6)
+    offered = np.array([float(level) for level in LEVELS])
+    size, t = 20_000, rng.random(20_300)
+    features = np.stack([np.interp(t, [0.0, 0.5, 1.0], row) for row in np.eye(3)], axis=1)
+    if grouped:
+        features = np.hstack([features, np.eye(12)[rng.integers(0, 12, len(t))]])
+    alphas = offered[np.minimum((t * 4).astype(np.int64), 3)]
+    scores = np.where(rng.random(size) < 0.1, 2.0, 0.4 * t[:size] + 0.6 * rng.random(size))
+    rule = ConditionalThreshold(LEVELS[0], levels=LEVELS)
+    kept = rule.fit(features[:size], scores, alphas=alphas[:size])
+    everything = replace(rule, window=None).fit(features[:size], scores, alphas=alphas[:size])
+    assert len(kept.state_data()["success_scores"]) < size / 2
+    found, expected = (it.solve(features[size:], alphas=alphas[size:]) for it in (kept, everything))
+    assert not found.outside.any()
+    assert np.isfinite(expected.values).sum() > 100
+    np.testing.assert_allclose(found.values, expected.values, atol=AGREEMENT)
 
 
 def test_randomised_thresholds_lie_below_and_approach_the_default_ones() -> None:
