@@ -18,7 +18,18 @@ REPOSITORY = Path(__file__).parents[1]
 FOLDERS = ("langchain_cfc", "integrations/*/src", "integrations/*/benchmarks", "benchmarks", "examples")
 MODULES = sorted(path for folder in FOLDERS for path in REPOSITORY.glob(f"{folder}/**/*.py"))
 # Metaphors and archaisms, as words of docstrings, comments and names.
-BANNED = ("whoever", "nobody", "somebody", "anew", "hitherto", "thereof", "wherein", "witness", "witnessed")
+BANNED = (
+    "foretold",
+    "whoever",
+    "nobody",
+    "somebody",
+    "anew",
+    "hitherto",
+    "thereof",
+    "wherein",
+    "witness",
+    "witnessed",
+)
 WORD = re.compile(r"\b(?:" + "|".join(BANNED) + r")\b", re.IGNORECASE)
 # Participles that do not end in -ed.
 IRREGULAR = {

@@ -134,7 +134,7 @@ class Summary:
             before = compute_spread(predicted[:, place], self.overlap, share=True)
             after = compute_spread(seen[:, place], self.overlap, share=True)
             if before is not None and after is not None:
-                found.append(AttainableComparison(words=words, foretold=before, seen=after))
+                found.append(AttainableComparison(words=words, predicted=before, seen=after))
         return found
 
     def _build_level(self, place: int) -> LevelComparison:

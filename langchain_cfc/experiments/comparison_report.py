@@ -116,7 +116,7 @@ class AttainableComparison(ReportData):
     """Attainable coverage of one group: as development prompts predict it, and as seen on test prompts."""
 
     words: str
-    foretold: Spread
+    predicted: Spread
     seen: Spread
 
 

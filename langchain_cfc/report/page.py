@@ -146,8 +146,8 @@ def draw_data(data: DataFacts) -> Iterator[Figure]:
         yield make_figure(
             "figure-attainable",
             plot_attainable(data.attainable),
-            "Attainable coverage of each group, foretold and seen",
-            "Points on the diagonal were foretold rightly by the development prompts. Where little is "
+            "Attainable coverage of each group, predicted and seen",
+            "Points on the diagonal were predicted correctly from the development prompts. Where little is "
             "attainable, prompts are flagged.",
         )
 

@@ -281,9 +281,9 @@ def plot_attainable(attainable: Sequence[AttainableComparison], ax: Axes | None 
     """
     _require_data(attainable, "there is no group whose attainable coverage was predicted")
     shared, labels = label_groups([group.words for group in attainable])
-    names = ["as foretold", *labels]
+    names = ["as predicted", *labels]
     ax = ax or create_axes(SQUARE, names)
-    spreads = [spread for group in attainable for spread in (group.foretold, group.seen)]
+    spreads = [spread for group in attainable for spread in (group.predicted, group.seen)]
     lows, highs = zip(*map(_get_interval, spreads), strict=True)
     limits = (min(lows) - EDGE, max(highs) + EDGE)
     handles: list[Any] = ax.plot(limits, limits, color=get_ink_colour(ax), **TARGET)
@@ -291,16 +291,16 @@ def plot_attainable(attainable: Sequence[AttainableComparison], ax: Axes | None 
         look = Style.at(place).line_options(get_ink_colour(ax)) | {"linestyle": ""}
         handles.append(
             ax.errorbar(
-                [group.foretold.mean],
+                [group.predicted.mean],
                 [group.seen.mean],
-                xerr=_compute_errors(group.foretold),
+                xerr=_compute_errors(group.predicted),
                 yerr=_compute_errors(group.seen),
                 **look,
             )
         )
     ax.set_xlim(limits)
     ax.set_ylim(limits)
-    for axis, words in ((ax.xaxis, "foretold"), (ax.yaxis, "seen on test prompts")):
+    for axis, words in ((ax.xaxis, "predicted"), (ax.yaxis, "seen on test prompts")):
         axis.set_major_formatter(format_tick)
         axis.set_label_text(f"attainable coverage, {words}")
     return finish_axes(ax, handles, names, shared)

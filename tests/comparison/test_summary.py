@@ -121,7 +121,7 @@ def test_intervals_hold_the_truth_as_often_as_they_say(test_fraction: float) -> 
         (everyone, *_) = report.data.attainable
         marginal = report.methods["marginal"].figures
         seen = {
-            "foretold": everyone.foretold,
+            "predicted": everyone.predicted,
             "seen": everyone.seen,
             "mean_set_size": marginal["mean_set_size"],
             "selective_accuracy": marginal["selective_accuracy"],
@@ -132,7 +132,7 @@ def test_intervals_hold_the_truth_as_often_as_they_say(test_fraction: float) -> 
     # Attainable coverage is known. The other truths are means over all pools, whose own error is a
     # seventeenth of what intervals have to allow for.
     truth = {name: float(np.mean([one.mean for one in several])) for name, several in found.items()}
-    truth |= {"foretold": ATTAINABLE, "seen": ATTAINABLE}
+    truth |= {"predicted": ATTAINABLE, "seen": ATTAINABLE}
     counts = {
         name: hits(several, truth[name], lambda one: one.interval or (0.0, 1.0))
         for name, several in found.items()
@@ -140,7 +140,7 @@ def test_intervals_hold_the_truth_as_often_as_they_say(test_fraction: float) -> 
     assert not {name: count for name, count in counts.items() if contradicts(count)}
     # The control. What a method is calibrated for is left out: in one pool, shares kept on test prompts make
     # up for those kept in calibration, so that splits differ more than pools do.
-    for name in ("foretold", "seen", "mean_set_size", "selective_accuracy"):
+    for name in ("predicted", "seen", "mean_set_size", "selective_accuracy"):
         assert contradicts(hits(found[name], truth[name], naive)), name
         assert hits(found[name], truth[name], naive) < 0.7 * POOLS
 
@@ -263,9 +263,9 @@ def test_attainable_coverage_predicted_and_observed() -> None:
     found = summary().build_attainable()
     # In the second group it is not known, nor in the third.
     assert [one.words for one in found] == ["all prompts", "a"]
-    assert found[0].foretold.mean == 0.5
+    assert found[0].predicted.mean == 0.5
     assert found[0].seen.mean == pytest.approx(0.15)
-    assert found[1].foretold.mean == pytest.approx(0.375)
+    assert found[1].predicted.mean == pytest.approx(0.375)
     assert found[1].seen == compute_spread(np.full(4, 0.5), 1.0)
 
 

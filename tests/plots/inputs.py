@@ -168,7 +168,7 @@ def comparison(
 def attainable(words: Sequence[str]) -> list[AttainableComparison]:
     shares = [0.99 - 0.04 * place for place in range(len(words))]
     return [
-        AttainableComparison(words=text, foretold=spread(share, 0.008), seen=spread(share - 0.01, 0.015))
+        AttainableComparison(words=text, predicted=spread(share, 0.008), seen=spread(share - 0.01, 0.015))
         for text, share in zip(words, shares, strict=True)
     ]
 

@@ -49,19 +49,19 @@ def test_points_are_predicted_and_observed_with_their_intervals() -> None:
     assert data(diagonal) == (list(ax.get_xlim()), list(ax.get_ylim()))
     assert ax.get_xlim() == ax.get_ylim()
     names = named(ax)
-    assert names == ["as foretold", "all prompts", "1 of 2", "2 of 2"]
+    assert names == ["as predicted", "all prompts", "1 of 2", "2 of 2"]
     for group, points in zip(groups, containers(ax), strict=True):
         centre, (across, up) = points.lines[0], points.lines[2]
-        assert (centre.get_xdata()[0], centre.get_ydata()[0]) == (group.foretold.mean, group.seen.mean)
-        assert across.get_segments()[0][:, 0] == pytest.approx(cut(group.foretold))
+        assert (centre.get_xdata()[0], centre.get_ydata()[0]) == (group.predicted.mean, group.seen.mean)
+        assert across.get_segments()[0][:, 0] == pytest.approx(cut(group.predicted))
         assert up.get_segments()[0][:, 1] == pytest.approx(cut(group.seen))
-        for low, high in (cut(group.foretold), cut(group.seen)):
+        for low, high in (cut(group.predicted), cut(group.seen)):
             assert ax.get_xlim()[0] < low < high < ax.get_xlim()[1]
 
 
 def test_a_group_that_never_varies_is_a_point() -> None:
     sure = Spread(mean=1.0, sd=0.0, interval=(1.0, 1.0), splits=5)
-    ax = plot_attainable([AttainableComparison(words="all prompts", foretold=sure, seen=sure)])
+    ax = plot_attainable([AttainableComparison(words="all prompts", predicted=sure, seen=sure)])
     assert ax.get_xlim() == pytest.approx((0.98, 1.02))
 
 
