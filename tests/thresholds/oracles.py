@@ -211,8 +211,11 @@ def certified_value(
     *,
     basis: IntArray,
     below: BoolArray,
+    alphas: Sequence[str] | None = None,
 ) -> Fraction:
     """The threshold, proven by a vertex in rational arithmetic: a basis and the rows that lie below its fit.
+
+    `alphas` are the levels of the rows where they have their own; tau is then that of the row or the prompt.
 
     Let eta_i = tau above the fit, tau - 1 below it, and on the basis what X' eta = -tau phi leaves. The
     vertex gives the threshold if no residual contradicts its side, eta lies in [tau - 1, tau], and it stays
@@ -220,6 +223,7 @@ def certified_value(
     trusted.
     """
     tau = 1 - Fraction(alpha)
+    taus = [1 - Fraction(each) for each in alphas or [alpha] * len(scores)]
     x = [[Fraction(float(v)) for v in row] for row in features]
     y = [Fraction(float(v)) for v in scores]
     f = [Fraction(float(v)) for v in phi]
@@ -231,16 +235,16 @@ def certified_value(
     for i in set(range(len(x))) - set(rows):
         residual = y[i] - _dot(x[i], beta)
         assert residual <= 0 if below[i] else residual >= 0
-        eta = tau - 1 if below[i] else tau
+        eta = taus[i] - 1 if below[i] else taus[i]
         rest = [r - eta * v for r, v in zip(rest, x[i], strict=True)]
     columns = [list(column) for column in zip(*inside, strict=True)]
     etas, moves = _solved(columns, rest), _solved(columns, f)
     assert etas is not None
     assert moves is not None
-    for eta, move in zip(etas, moves, strict=True):
-        assert tau - 1 <= eta <= tau
-        assert eta < tau or move <= 0
-        assert eta > tau - 1 or move >= 0
+    for row, eta, move in zip(rows, etas, moves, strict=True):
+        assert taus[row] - 1 <= eta <= taus[row]
+        assert eta < taus[row] or move <= 0
+        assert eta > taus[row] - 1 or move >= 0
     return _dot(f, beta)
 
 
