@@ -53,6 +53,17 @@ def test_edges_follow_the_outcome(chain: CFCRunnable, question: str, went: str) 
     assert way(graph_of(cfc_node(chain)), {"question": question}) == went
 
 
+@pytest.mark.parametrize(("question", "went"), [(EASY, "yes"), (UNSURE, "no"), (HARD, "never")])
+def test_an_abstention_that_the_chain_raises_is_an_outcome(
+    chain: CFCRunnable, question: str, went: str
+) -> None:
+    raising = chain.model_copy(update={"on_abstain": "raise"})
+    graph = graph_of(cfc_node(raising))
+    assert way(graph, {"question": question}) == went
+    state = asyncio.run(graph.ainvoke({"question": question}))
+    assert state["decision"] == graph_of(cfc_node(chain)).invoke({"question": question})["decision"]
+
+
 def test_sets_that_the_policy_withholds_count_as_abstentions(chain: CFCRunnable) -> None:
     withholding = chain.model_copy(update={"max_answers": 1})
     assert way(graph_of(cfc_node(withholding)), {"question": MANY}) == "no"

@@ -149,7 +149,22 @@ def test_a_result_that_passes_through_others_is_told_of_once(
     assert feedback.flush(30)
     assert len(langsmith.by_run()) == feedback.written == 7
     assert not feedback._begun
-    assert not feedback._reported
+
+
+def test_an_abstention_that_is_raised_is_reported_as_the_decision_that_it_is(
+    langsmith: LangSmith, chain: CFCRunnable, new_facts: list[PromptRecord], handler: Make
+) -> None:
+    feedback = handler()
+    expected = sum(chain.invoke(one.input).abstained for one in new_facts)
+    raising = chain.model_copy(update={"on_abstain": "raise"})
+    somebody: Any = RunnableLambda(lambda _: "somebody else")
+    for one in new_facts:
+        raising.with_fallbacks([somebody]).invoke(one.input, {"callbacks": [feedback]})
+    assert feedback.flush(30)
+    by_run = langsmith.by_run()
+    assert len(by_run) == feedback.written == len(new_facts)
+    assert sum(said["cfc_abstained"]["score"] for said in by_run.values()) == expected > 0
+    assert not feedback._begun
 
 
 def test_batches_and_async_chains(

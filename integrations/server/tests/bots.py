@@ -149,6 +149,7 @@ def models() -> dict[str, Runnable[Any, Any]]:
         "bot": chain(),
         "careful/bot": chain(alpha=None),
         "helped": chain().or_else(lambda _: FALLBACK),
+        "raising": chain(on_abstain="raise"),
         "slow": chain(verifier=slow_judge),
         "blocking": chain(verifier=blocking_judge),
         "timed": chain(verifier=slow_judge, timeout=0.05),

@@ -58,6 +58,18 @@ def test_an_abstention_is_said_in_words(server: Server, question: str, reason: s
     ChatCompletion.model_validate(body)
 
 
+@pytest.mark.parametrize("question", [EASY, UNSURE, HARD])
+def test_an_abstention_that_the_chain_raises_is_the_same_to_clients(server: Server, question: str) -> None:
+    said, same = (server.ask(asking(question, name)) for name in ("raising", "bot"))
+    assert said.status_code == same.status_code == 200
+    for key in ("choices", "cfc", "usage"):
+        assert said.json()[key] == same.json()[key]
+    for header in ("x-cfc-abstained", "x-cfc-reason", "x-cfc-artifact"):
+        assert said.headers[header] == same.headers[header]
+    chosen = server.ask(asking(UNSURE, "raising", cfc={"alpha": "0.1"}))
+    assert (chosen.status_code, chosen.json()["cfc"]["guarantee"]["alpha"]) == (200, "0.1")
+
+
 def test_infinity_is_text(server: Server) -> None:
     assert server.ask(asking(HARD)).json()["cfc"]["threshold"] == "inf"
 

@@ -11,7 +11,7 @@ from langchain_core.prompt_values import PromptValue
 from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda
 
 from langchain_cfc import CFCResult
-from langchain_cfc.errors import InputError
+from langchain_cfc.errors import AbstentionError, InputError
 from langchain_cfc.extend import redact_errors
 from langchain_cfc_langgraph.state import CFCAnswer, CFCState
 
@@ -24,7 +24,8 @@ def cfc_node(chain: Runnable[Any, Any], *, question: Question = "question") -> R
 
     It reads the question and `alpha`, and writes `asked`, `decision` and `answer`; see `CFCState`. A failure
     is raised, and nothing is written. LangGraph puts the words of errors into checkpoints and streams: those
-    that may quote candidates are left to the error that it was raised from (`__cause__`).
+    that may quote candidates are left to the error that it was raised from (`__cause__`). An abstention is no
+    failure: one that a chain with `on_abstain="raise"` raises is a decision like any other.
 
     Args:
         chain: A `CFCRunnable`, or anything made of one that returns a `CFCResult`, such as
@@ -39,13 +40,19 @@ def cfc_node(chain: Runnable[Any, Any], *, question: Question = "question") -> R
     def decide(state: Any, config: RunnableConfig) -> Update:
         prompt, asked, level = _read_question(state, question)
         with redact_errors():
-            result = chain.invoke(prompt, config, **level)
+            try:
+                result = chain.invoke(prompt, config, **level)
+            except AbstentionError as error:
+                result = error.result
         return _make_update(asked, result)
 
     async def adecide(state: Any, config: RunnableConfig) -> Update:
         prompt, asked, level = _read_question(state, question)
         with redact_errors():
-            result = await chain.ainvoke(prompt, config, **level)
+            try:
+                result = await chain.ainvoke(prompt, config, **level)
+            except AbstentionError as error:
+                result = error.result
         return _make_update(asked, result)
 
     return RunnableLambda(decide, adecide, name="decide")

@@ -7,6 +7,7 @@ import logging
 import queue
 import threading
 import warnings
+import weakref
 from collections.abc import Callable
 from typing import Any, NamedTuple
 from uuid import UUID, uuid5
@@ -17,7 +18,7 @@ from langsmith.utils import LangSmithNotFoundError, get_tracer_project
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential
 
 from langchain_cfc import CFCResult
-from langchain_cfc.errors import CFCWarning, InputError
+from langchain_cfc.errors import AbstentionError, CFCWarning, InputError
 from langchain_cfc.extend import run_flow
 from langchain_cfc.labelers import CandidateLabeling, Labeler, Reads
 from langchain_cfc_langsmith.asking import make_client, translate_errors
@@ -92,8 +93,8 @@ class FeedbackHandler(BaseCallbackHandler):
             most_waiting=most_waiting,
             threads=threads,
         )
-        self._begun: dict[UUID, tuple[UUID, Any]] = {}
-        self._reported: dict[UUID, list[CFCResult]] = {}
+        self._begun: dict[UUID, Any] = {}
+        self._reported: weakref.WeakValueDictionary[int, CFCResult] = weakref.WeakValueDictionary()
         atexit.register(self._writer.flush, _LAST_SECONDS)
 
     @property
@@ -126,32 +127,29 @@ class FeedbackHandler(BaseCallbackHandler):
         inputs: Any,
         *,
         run_id: UUID,
-        parent_run_id: UUID | None = None,
         **kwargs: Any,
     ) -> None:
-        """Note the prompt of a run, and the root above it."""
+        """Note the prompt of a run."""
         del serialized, kwargs
-        above = None if parent_run_id is None else self._begun.get(parent_run_id)
-        self._begun[run_id] = (run_id if above is None else above[0], inputs)
+        self._begun[run_id] = inputs
 
     def on_chain_end(self, outputs: Any, *, run_id: UUID, **kwargs: Any) -> None:
         """Hand the decision to the threads that write."""
         del kwargs
-        root, prompt = self._begun.pop(run_id, (run_id, None))
-        if isinstance(outputs, CFCResult):
-            # Runnables around the chain may return the same result: it is reported once, for its own run.
-            reported = self._reported.setdefault(root, [])
-            if not any(one is outputs for one in reported):
-                reported.append(outputs)
-                self._writer.put(_ServedPrompt(run_id, prompt, outputs))
-        if root == run_id:
-            self._reported.pop(root, None)
+        prompt = self._begun.pop(run_id, None)
+        # Runnables around the chain may return the same result: it is reported once, for its own run. Objects
+        # are compared, because LangChain's `with_fallbacks` does not say which run a run belongs to.
+        if isinstance(outputs, CFCResult) and self._reported.get(id(outputs)) is not outputs:
+            self._reported[id(outputs)] = outputs
+            self._writer.put(_ServedPrompt(run_id, prompt, outputs))
 
     def on_chain_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
-        """Forget a run that ended without a decision."""
-        del error, kwargs
+        """Forget a run that ended without a decision; a raised abstention is a decision."""
+        if isinstance(error, AbstentionError):
+            self.on_chain_end(error.result, run_id=run_id, **kwargs)
+            return
+        del kwargs
         self._begun.pop(run_id, None)
-        self._reported.pop(run_id, None)
 
 
 class _Writer:

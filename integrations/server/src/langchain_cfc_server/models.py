@@ -11,7 +11,7 @@ from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.runnables import Runnable
 
 from langchain_cfc import CFCResult, CFCRunnable
-from langchain_cfc.errors import InputError
+from langchain_cfc.errors import AbstentionError, InputError
 from langchain_cfc.runnable import Answer, configure_chain, find_cfc_runnable
 from langchain_cfc_server.errors import RefusedError
 
@@ -70,7 +70,10 @@ class ServedModel:
         chain = self.chain if level is None else self._at.get(level)
         if chain is None:
             chain = self._at[str(level)] = configure_chain(self.chain, level, {})
-        found = await chain.ainvoke(prompt)
+        try:
+            found = await chain.ainvoke(prompt)
+        except AbstentionError as error:  # an abstention is an answer to a client, however the chain tells it
+            found = error.result
         message = self.answer.to_message(found)
         if not isinstance(found, CFCResult):
             return message
