@@ -184,7 +184,7 @@ class ServingTimeoutError(ServingError, TimeoutError):
 
 
 class AbstentionError(CFCError):
-    """A runnable with `on_abstain="raise"` abstained; no other runnable raises it.
+    """A chain or chat model with `on_abstain="raise"` abstained; no other one raises it.
 
     It is not a `ServingError`, because nothing failed. A second draw after an abstention has no guarantee.
 
@@ -195,8 +195,8 @@ class AbstentionError(CFCError):
     def __init__(self, result: Any) -> None:
         self.result = result
         super().__init__(
-            f"abstained with the reason {result.reason!r}, which on_abstain='raise' turns into an error; the "
-            "error's attribute `result` holds the decision"
+            f"{result.explain_reason().rstrip('.')} ({result.reason}); answer in another way, as by "
+            "with_fallbacks or a person, and do not draw again, which no guarantee covers"
         )
 
     def __reduce__(self) -> tuple[type[AbstentionError], tuple[Any]]:

@@ -94,6 +94,7 @@ _NO_EFFECT = frozenset(
         *("timeout", "max_retries", "extra_headers", "headers", "extra_query", "default_query"),
         *("keep_alive", "http_socket_options", "include_response_headers", "prompt_cache_options"),
         *("tiktoken_model_name", "ls_structured_output_format"),
+        *("on_abstain", "full_result"),  # of a `CFCChatModel`
     }
 )
 # Fields of a model that say where and how it is reached, by the end of their names.

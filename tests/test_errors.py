@@ -5,7 +5,6 @@ import copy
 import inspect
 import pickle
 import re
-from types import SimpleNamespace
 
 import pytest
 
@@ -19,6 +18,8 @@ from langchain_cfc.errors import (
     OutsideCertifiedRegionError,
     RecordError,
 )
+from tests.factories import make_chain
+from tests.fakes import N, ScriptedModel
 
 
 def drawn_bases() -> dict[str, set[str]]:
@@ -95,8 +96,13 @@ def test_every_other_error_survives_one_too() -> None:
 
 
 def test_an_abstention_that_is_raised_survives_one_with_its_result() -> None:
-    error = AbstentionError(SimpleNamespace(reason="not_certifiable"))
-    assert "abstained with the reason 'not_certifiable'" in str(error)
+    result = make_chain(generator=ScriptedModel(texts=("a|0.9",) * N)).invoke("where?")
+    error = AbstentionError(result)
+    assert str(error) == (
+        "Abstained, because none of the 4 answers that the model gave passed the check "
+        "(no_candidate_accepted); answer in another way, as by with_fallbacks or a person, and do not draw "
+        "again, which no guarantee covers"
+    )
     again = pickle.loads(pickle.dumps(error))  # noqa: S301 - our own bytes
     assert (type(again), str(again), again.result) == (type(error), str(error), error.result)
 

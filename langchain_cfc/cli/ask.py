@@ -87,6 +87,10 @@ def _print_answers(console: Console, result: CFCResult) -> None:
         if candidate.text is not None:
             mark = "+" if candidate.accepted else " "
             console.print(f"  {mark} {candidate.score:.4f}  {escape(candidate.text)}", style="dim")
+    lowest = min(one.score for one in result.candidates)
+    console.print(
+        f"  threshold {result.threshold:.4g}, lowest score {lowest:.4g} (smaller is better)", style="dim"
+    )
     console.print(escape(result.explain()))
 
 

@@ -42,7 +42,7 @@ from langchain_cfc.execution import (
 from langchain_cfc.execution.langgraph_compat import NOSTREAM, detached_from_graph
 from langchain_cfc.guarantee import AnswerPolicy, Binding, Guarantee, restrict_to_policy
 from langchain_cfc.runnable.binding import ModelVersionWatcher, check_binding, list_calibrated_models
-from langchain_cfc.runnable.policies import AnsweringRunnable
+from langchain_cfc.runnable.policies import AnsweringRunnable, refuse_repeated_draws
 from langchain_cfc.runnable.result import CFCResult
 from langchain_cfc.runnable.serving import ServingPipeline, make_scorer
 from langchain_cfc.sampling import Sampler, SamplingName, resolve_generator
@@ -189,17 +189,8 @@ class CFCRunnable(AnsweringRunnable[CFCResult]):
             InputError: If it would be asked again after an abstention: a guarantee holds for the first draw,
                 and not for the first that is answered.
         """
-        types = kwargs.get("retry_if_exception_type", (Exception,))
-        if (
-            self.on_abstain == "raise"
-            and isinstance(types, tuple)
-            and any(issubclass(AbstentionError, one) for one in types)
-        ):
-            msg = (
-                "with on_abstain='raise' this would draw again after an abstention, and nothing is promised "
-                "about what is drawn after the outcome is known: pass retry_if_exception_type=(ServingError,)"
-            )
-            raise InputError(msg)
+        if self.on_abstain == "raise":
+            refuse_repeated_draws(kwargs.get("retry_if_exception_type", (Exception,)))
         return super().with_retry(**kwargs)
 
     @field_validator("generator", mode="before")

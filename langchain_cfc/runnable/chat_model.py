@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextvars import ContextVar
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar
 from uuid import UUID, uuid4
 
 from langchain_core.caches import BaseCache
@@ -34,11 +34,13 @@ from langchain_core.tools import BaseTool
 from langchain_core.utils.function_calling import convert_to_openai_tool
 from pydantic import ConfigDict, Field, PrivateAttr
 
+from langchain_cfc.errors import AbstentionError
 from langchain_cfc.execution import set_context_variable
 from langchain_cfc.execution.langgraph_compat import NOSTREAM, make_message_id
 from langchain_cfc.fingerprints import compute_fingerprint
 from langchain_cfc.runnable.chat_arguments import Arguments, configure_chain, find_cfc_runnable
-from langchain_cfc.runnable.policies import ABSTAIN_MESSAGE, Answer
+from langchain_cfc.runnable.policies import ABSTAIN_MESSAGE, Answer, refuse_repeated_draws
+from langchain_cfc.runnable.result import CFCResult
 from langchain_cfc.thresholds import Level
 
 Message = TypeVar("Message", bound=BaseMessage)
@@ -57,7 +59,7 @@ class CFCChatModel(BaseChatModel):
     """A chat model that returns the best calibrated answer of its chain, or abstains in words.
 
     It is invoked with messages and returns one: the best answer of the chain's set, or an abstention in
-    words. The decision is in `response_metadata["cfc"]`, as plain data, with what identifies its guarantee;
+    words. `response_metadata["cfc"]` holds the reason and what identifies the guarantee, as plain data;
     `CFCRunnable.guarantee_of(message)` returns the whole guarantee. Streams hold exactly one chunk, because
     nothing is decided before the last candidate is scored.
 
@@ -72,13 +74,17 @@ class CFCChatModel(BaseChatModel):
     Fingerprints compare them with what the records state, and other ones are refused. Each set of arguments
     is served by a copy of the chain, whose own `max_concurrency` counts by itself.
 
-    The message's `usage_metadata` is the sum over the draws. Each draw is a run of its own below this one,
-    which usage callbacks and tracers count; so that they do not count the same tokens twice, they are shown
-    this run's message without its usage. LangChain's cache is off by default: it cannot tell verifiers apart.
+    The message's `usage_metadata` is the sum over draws and verifier. Each of their calls is a run of its own
+    below this one, which usage callbacks and tracers count. So that they do not count the same tokens twice,
+    the message that they are shown states its usage in `response_metadata["cfc"]` instead. LangChain's cache
+    is off by default: it cannot tell verifiers apart.
 
     Args:
         chain: A `CFCRunnable`, or whatever else returns its results, such as `chain.or_else(...)`.
         abstain_message: What is said on abstention.
+        on_abstain: `return` says so in words, `raise` raises an `AbstentionError` that holds the result, for
+            code that handles errors, such as `with_fallbacks`; by default as the chain does.
+        full_result: Whether `response_metadata["cfc"]` holds the whole result; see `CFCResult.to_message`.
         stop: Stop sequences of the draws where a call gives none.
         temperature: The same for the temperature of the draws; calibration was for one.
         max_tokens: The same for their length.
@@ -88,6 +94,8 @@ class CFCChatModel(BaseChatModel):
         InputError: If a call has arguments and there is no chat model in the chain that they could reach.
         FingerprintError: If arguments make the generator another than the calibrated one.
         PromptKindError: If the chain was calibrated on texts and the messages hold more than one.
+        AbstentionError: If a call abstains, with `on_abstain="raise"` here, or in the chain and not otherwise
+            here.
     """
 
     # Other settings of a model belong to the generator; one given here would be ignored without a word.
@@ -95,6 +103,8 @@ class CFCChatModel(BaseChatModel):
 
     chain: Runnable[Any, Any]
     abstain_message: str = ABSTAIN_MESSAGE
+    on_abstain: Literal["return", "raise"] | None = None
+    full_result: bool = False
     stop: list[str] | None = None
     temperature: float | None = None
     max_tokens: int | None = None
@@ -120,6 +130,8 @@ class CFCChatModel(BaseChatModel):
             "alpha": served.alpha,
             "artifact_digest": served.artifact.digest,
             "abstain_message": self.abstain_message,
+            "on_abstain": self.on_abstain,
+            "full_result": self.full_result,
         }
 
     def __repr_args__(self) -> Any:
@@ -175,6 +187,19 @@ class CFCChatModel(BaseChatModel):
         # What cannot be served is refused now rather than at the first call.
         self._get_chain(None, {name: given[name] for name in given.keys() - _FOR_TRACING})
         return self.bind(**given)
+
+    def with_retry(self, **kwargs: Any) -> Runnable[LanguageModelInput, AIMessage]:
+        """Return a model that is asked again after an error; see `Runnable.with_retry`.
+
+        Raises:
+            InputError: If it would be asked again after an abstention: a guarantee holds for the first draw,
+                and not for the first that is answered.
+        """
+        served = find_cfc_runnable(self.chain)
+        chain_raises = served is not None and served.on_abstain == "raise"
+        if self.on_abstain == "raise" or (self.on_abstain is None and chain_raises):
+            refuse_repeated_draws(kwargs.get("retry_if_exception_type", (Exception,)))
+        return super().with_retry(**kwargs)
 
     # LangChain's `stream` does not pass its run to `_stream`, and the draws would be runs of their own that
     # its callbacks do not see. So the run's id is chosen here, and passed to `_stream` in a context variable.
@@ -239,7 +264,7 @@ class CFCChatModel(BaseChatModel):
     ) -> ChatResult:
         has_listeners = super()._should_stream(async_api=False, run_manager=run_manager, **kwargs)
         chain, config = self._prepare_call(stop, run_manager, kwargs)
-        message = self._make_message(chain.invoke(messages, config), run_manager)
+        message = self._ask(chain, messages, config, run_manager)
         if run_manager is not None and has_listeners:
             chunk = _make_chunk(message)
             run_manager.on_llm_new_token(chunk.text, chunk=chunk)
@@ -254,7 +279,7 @@ class CFCChatModel(BaseChatModel):
     ) -> ChatResult:
         has_listeners = super()._should_stream(async_api=True, run_manager=run_manager, **kwargs)
         chain, config = self._prepare_call(stop, run_manager, kwargs)
-        message = self._make_message(await chain.ainvoke(messages, config), run_manager)
+        message = await self._aask(chain, messages, config, run_manager)
         if run_manager is not None and has_listeners:
             chunk = _make_chunk(message)
             await run_manager.on_llm_new_token(chunk.text, chunk=chunk)
@@ -268,7 +293,7 @@ class CFCChatModel(BaseChatModel):
         **kwargs: Any,
     ) -> Iterator[ChatGenerationChunk]:
         chain, config = self._prepare_call(stop, run_manager, kwargs)
-        yield _make_chunk(self._make_message(chain.invoke(messages, config), run_manager))
+        yield _make_chunk(self._ask(chain, messages, config, run_manager))
 
     async def _astream(
         self,
@@ -278,7 +303,7 @@ class CFCChatModel(BaseChatModel):
         **kwargs: Any,
     ) -> AsyncIterator[ChatGenerationChunk]:
         chain, config = self._prepare_call(stop, run_manager, kwargs)
-        yield _make_chunk(self._make_message(await chain.ainvoke(messages, config), run_manager))
+        yield _make_chunk(await self._aask(chain, messages, config, run_manager))
 
     def _prepare_call(
         self, stop: list[str] | None, run_manager: LLMRun | None, kwargs: Arguments
@@ -316,12 +341,50 @@ class CFCChatModel(BaseChatModel):
             self._chains = {**dict(latest), key: (self.chain, chain)}
         return chain
 
+    def _ask(
+        self,
+        chain: Runnable[Any, Any],
+        messages: list[BaseMessage],
+        config: RunnableConfig | None,
+        run_manager: LLMRun | None,
+    ) -> AIMessage:
+        try:
+            result = chain.invoke(messages, config)
+        except AbstentionError as error:
+            result = self._catch_abstention(error)
+        return self._make_message(result, run_manager)
+
+    async def _aask(
+        self,
+        chain: Runnable[Any, Any],
+        messages: list[BaseMessage],
+        config: RunnableConfig | None,
+        run_manager: LLMRun | None,
+    ) -> AIMessage:
+        try:
+            result = await chain.ainvoke(messages, config)
+        except AbstentionError as error:
+            result = self._catch_abstention(error)
+        return self._make_message(result, run_manager)
+
+    def _catch_abstention(self, error: AbstentionError) -> Any:
+        """Return the result that a chain raised, if abstentions are said in words; else raise it again."""
+        if self.on_abstain == "return":
+            return error.result
+        raise error
+
     def _make_message(self, result: Any, run_manager: LLMRun | None) -> AIMessage:
         """Return the message of a run as callbacks may see it: with the run's id, and without its usage.
 
         Usage is kept in the decision, from where `_with_usage` takes it once callbacks have been called.
+
+        Raises:
+            AbstentionError: If the result is an abstention, with `on_abstain="raise"`.
         """
-        message = Answer(abstain_message=self.abstain_message).to_message(result)
+        if self.on_abstain == "raise" and isinstance(result, CFCResult) and result.abstained:
+            raise AbstentionError(result)
+        answer = Answer(abstain_message=self.abstain_message, full_result=self.full_result)
+        message = answer.to_message(result)
         changes: dict[str, Any] = {
             "id": None if run_manager is None else make_message_id(run_manager.run_id),
             "usage_metadata": None,
@@ -335,9 +398,16 @@ class CFCChatModel(BaseChatModel):
 
 
 def _with_usage(message: Message) -> Message:
-    """Return a copy of a message that bears the usage which its decision states."""
-    usage = (message.response_metadata.get("cfc") or {}).get("usage")
-    return message if usage is None else message.model_copy(update={"usage_metadata": usage})
+    """Return a copy of a message that bears the usage which its decision states for callbacks."""
+    decision = message.response_metadata.get("cfc") or {}
+    usage = decision.get("usage")
+    if usage is None:
+        return message
+    changes: dict[str, Any] = {"usage_metadata": usage}
+    if "candidates" not in decision:  # the whole result has its usage, the short form has not
+        short = {name: value for name, value in decision.items() if name != "usage"}
+        changes["response_metadata"] = {**message.response_metadata, "cfc": short}
+    return message.model_copy(update=changes)
 
 
 def _result_with_usage(result: LLMResult) -> LLMResult:

@@ -10,7 +10,7 @@ from langchain_core.runnables import Runnable, RunnableConfig, RunnableSerializa
 from langchain_core.runnables.base import coerce_to_runnable
 from pydantic import BaseModel, ConfigDict, SkipValidation
 
-from langchain_cfc.errors import AbstentionError, ServingError
+from langchain_cfc.errors import AbstentionError, InputError, ServingError
 from langchain_cfc.execution import (
     Step,
     Steps,
@@ -39,7 +39,7 @@ class AnsweringRunnable(RunnableSerializable[Any, Output]):
     """A runnable that answers or abstains, with what is usually done next."""
 
     def as_answer(
-        self, *, abstain_message: str = ABSTAIN_MESSAGE, text: bool = False
+        self, *, abstain_message: str = ABSTAIN_MESSAGE, text: bool = False, full_result: bool = False
     ) -> Runnable[Any, AIMessage | str]:
         """Return a chain that says the best answer, or the abstention in words.
 
@@ -47,11 +47,12 @@ class AnsweringRunnable(RunnableSerializable[Any, Output]):
             abstain_message: What is said on abstention.
             text: Whether to return plain text, as a tool should; by default it is a message, with the
                 decision in `response_metadata["cfc"]`.
+            full_result: Whether the message holds the whole result there; see `CFCResult.to_message`.
 
         Returns:
             A chain that ends with the answer.
         """
-        return self | Answer(abstain_message=abstain_message, text=text)
+        return self | Answer(abstain_message=abstain_message, text=text, full_result=full_result)
 
     def or_else(self, fallback: Runnable[Any, Any] | Callable[[Any], Any]) -> OrElse:
         """Return a chain that asks a fallback where this abstains: a stronger model, a search tool, a person.
@@ -93,6 +94,25 @@ class AnsweringRunnable(RunnableSerializable[Any, Output]):
         """Serve several prompts; see `Runnable.abatch_as_completed`."""
         async for one in super().abatch_as_completed(inputs, share_limiter(config, len(inputs)), **kwargs):
             yield one
+
+
+def refuse_repeated_draws(exception_types: Any) -> None:
+    """Refuse retries on an `AbstentionError`: a guarantee holds for the first draw, not the first answered.
+
+    Args:
+        exception_types: The `retry_if_exception_type` of a retry.
+
+    Raises:
+        InputError: If an `AbstentionError` is among them.
+    """
+    if isinstance(exception_types, tuple) and any(
+        issubclass(AbstentionError, one) for one in exception_types
+    ):
+        msg = (
+            "with on_abstain='raise' this would draw again after an abstention, and nothing is promised "
+            "about what is drawn after the outcome is known: pass retry_if_exception_type=(ServingError,)"
+        )
+        raise InputError(msg)
 
 
 class OrElse(AnsweringRunnable[Any]):
@@ -172,10 +192,12 @@ class Answer(RunnableSerializable[Any, AIMessage | str]):
     Args:
         abstain_message: What is said on abstention.
         text: Whether to return plain text instead of a message.
+        full_result: Whether messages hold the whole result; see `CFCResult.to_message`.
     """
 
     abstain_message: str = ABSTAIN_MESSAGE
     text: bool = False
+    full_result: bool = False
 
     def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> AIMessage | str:  # noqa: A002 - LangChain's name
         """Return the best answer or the abstention in words.
@@ -197,7 +219,7 @@ class Answer(RunnableSerializable[Any, AIMessage | str]):
     def to_message(self, given: Any) -> AIMessage:
         """Return the best answer or the abstention as a message, also with `text`; see `invoke`."""
         if isinstance(given, CFCResult):
-            return given.to_message(self.abstain_message)
+            return given.to_message(self.abstain_message, full_result=self.full_result)
         return _make_uncertified(given)
 
     def _answer(self, given: Any) -> AIMessage | str:

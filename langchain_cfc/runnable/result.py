@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, PlainSerializer, WithJsonSchema
 from langchain_cfc.candidates import Scalar
 from langchain_cfc.decision import Reason
 from langchain_cfc.guarantee import Guarantee
+from langchain_cfc.runnable.explanation import explain_reason, explain_result
 
 
 def _strict_json(number: float) -> float | str:
@@ -28,10 +29,14 @@ _Number: TypeAlias = Annotated[
 ]
 
 
-# A level that exceeds a threshold by less than this has reached it.
-_ROUND_OFF = 1e-9
-# What messages hold of a guarantee: enough to understand it, and to find the rest in the artifact.
-_IDENTIFYING = {"kind", "alpha", "target_coverage", "binding", "artifact_digest"}
+# What messages hold by default: a part of the whole result, under the same names.
+_SHORT: Any = {
+    "reason": True,
+    "guarantee": {
+        **dict.fromkeys(("kind", "alpha", "target_coverage", "binding", "artifact_digest"), True),
+        "wrong_answers": {"max_wrong_rate"},
+    },
+}
 
 
 class ScoredCandidate(BaseModel):
@@ -87,8 +92,8 @@ class CFCResult(BaseModel):
         guarantee: What is guaranteed about this answer set.
         candidates: All n, in draw order; rejected texts are left out by default.
         models: The names that the models that drew the candidates give themselves, if any.
-        usage: Tokens that drawing took, a query written for a retriever included; None where no model states
-            any.
+        usage: Tokens that draws and verifier took, a query written for a retriever included; None where no
+            model states any.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -110,21 +115,25 @@ class CFCResult(BaseModel):
         """Return whether there is an answer, so that `if result:` does not take an abstention for one."""
         return not self.abstained
 
-    def to_message(self, abstain_message: str) -> AIMessage:
+    def to_message(self, abstain_message: str, *, full_result: bool = False) -> AIMessage:
         """Return the best answer or the abstention as the message of a chat model.
 
-        Messages are copied into every checkpoint of a conversation, so they hold the decision in a few
-        hundred bytes beside the answers. `CFCRunnable.guarantee_of` returns the whole guarantee of a message.
+        Messages are copied into every checkpoint of a conversation, so by default they hold of the decision
+        only the reason and what identifies the guarantee. `CFCRunnable.guarantee_of` returns the whole
+        guarantee of a message.
 
         Args:
             abstain_message: The text of an abstention.
+            full_result: Whether the message holds the whole result, candidates and guarantee included.
 
         Returns:
-            A message with the decision and what identifies its guarantee as plain data in
-            `response_metadata["cfc"]`, and the tokens of all draws together as `usage_metadata`. A best
-            answer that calls tools becomes a message that calls them.
+            A message with plain data in `response_metadata["cfc"]`: `reason`, and of the `guarantee` its
+            `kind`, `alpha`, `target_coverage`, `binding` and `artifact_digest`, in bot mode also the
+            `max_wrong_rate` of its `wrong_answers`; or all fields of the result. Its `usage_metadata` is the
+            `usage`. A best answer that calls tools becomes a message that calls them.
         """
-        metadata: dict[str, Any] = {"cfc": self._dump_decision()}
+        shown = self.model_dump(mode="json") if full_result else self._dump_short()
+        metadata: dict[str, Any] = {"cfc": shown}
         if len(self.models) == 1:
             metadata["model_name"] = self.models[0]
         further: dict[str, Any] = {"response_metadata": metadata, "usage_metadata": self.usage}
@@ -142,93 +151,13 @@ class CFCResult(BaseModel):
         ]
         return AIMessage(data["content"], tool_calls=calls, invalid_tool_calls=invalid, **further)
 
-    def _dump_decision(self) -> dict[str, Any]:
-        """Return the decision as messages hold it: no candidates, and of the guarantee what identifies it."""
-        left_out = {"best", "candidates", "features", "metadata", "models", "guarantee"}
-        guarantee = self.guarantee.model_dump(mode="json", include=_IDENTIFYING)
-        if (wrong := self.guarantee.wrong_answers) is not None:
-            guarantee["max_wrong_rate"] = wrong.max_wrong_rate
-        return {**self.model_dump(mode="json", exclude=left_out), "guarantee": guarantee}
+    def _dump_short(self) -> dict[str, Any]:
+        return self.model_dump(mode="json", include=_SHORT, exclude_none=True)
+
+    def explain_reason(self) -> str:
+        """Explain in a sentence, in the words of a user, why it answered or abstained."""
+        return explain_reason(self)
 
     def explain(self) -> str:
-        """Explain in a few sentences why it answered or abstained, and what the answer is worth."""
-        n = len(self.candidates)
-        lowest = min(candidate.score for candidate in self.candidates)
-        percent = f"{100 * self.guarantee.target_coverage:g} %"
-        if self.unknown_categories:
-            named = " and ".join(f"{key} is {self.metadata[key]!r}" for key in self.unknown_categories)
-            decision = (
-                f"Abstained: {named}, which no calibration prompt had, so no set can be certified for "
-                "prompts like this. Collect labelled prompts of that kind and calibrate again."
-            )
-        elif self.reason == "not_certifiable":
-            decision = (
-                f"Abstained: for prompts like this, no set made of {n} candidates can be certified to hold "
-                f"a correct answer at {percent}. Too many calibration prompts like it had no correct "
-                "candidate, or there were too few of them."
-            )
-        elif self.reason == "too_many_answers":
-            decision = (
-                f"Abstained: {sum(one.accepted for one in self.candidates)} of {n} candidates lie below the "
-                f"threshold {self.threshold:.4g}, which are more distinct answers than may be returned."
-            )
-        elif self.reason == "too_little_agreement":
-            decision = (
-                f"Abstained: too few of {n} candidates agree on the best answer of the set, at threshold "
-                f"{self.threshold:.4g}."
-            )
-        elif self.reason == "only_blank_answers":
-            decision = f"Abstained: none of the {n} candidates gives an answer; all are blank or refusals."
-        elif self.reason == "no_candidate_accepted":
-            decision = f"Abstained: {self._describe_scores_above(n, lowest)}."
-        elif self._is_best_alone:
-            decision = (
-                "Answered with the best candidate alone, because sets are never empty: "
-                f"{self._describe_scores_above(n, lowest)}."
-            )
-        else:
-            answers = "answer" if len(self.answers) == 1 else "distinct answers"
-            decision = (
-                f"Answered with {len(self.answers)} {answers} at threshold {self.threshold:.4g}; the lowest "
-                f"of {n} scores was {lowest:.4g} (smaller is better)."
-            )
-        features = ", ".join(
-            _format_feature(name, value) for name, value in self.features.items() if value != 0.0
-        )
-        shown = f" Features: {features}." if features else ""
-        return f"{decision}{shown} {self._describe_guarantee()}"
-
-    def _describe_scores_above(self, n: int, lowest: float) -> str:
-        return (
-            f"all {n} scores lie above the threshold {self.threshold:.4g}; the lowest was {lowest:.4g} "
-            "(smaller is better)"
-        )
-
-    @property
-    def _is_best_alone(self) -> bool:
-        """Whether the set is the best candidate although its level is above the threshold."""
-        lowest = min(one.level for one in self.candidates if one.accepted and one.level is not None)
-        return lowest - self.threshold > _ROUND_OFF
-
-    def _describe_guarantee(self) -> str:
-        guarantee = self.guarantee
-        if guarantee.kind in {"heuristic", "certified"}:
-            certified = guarantee.wrong_answers
-            return guarantee.sentence if certified is None else f"{guarantee.sentence} {certified.brief()}"
-        groups = sum(weighting.kind == "indicator" for weighting in guarantee.weightings)
-        soft = len(guarantee.weightings) - 1 - groups
-        kinds = [f"{groups} groups" if groups else "", f"{soft} soft weightings" if soft else ""]
-        scope = f", and over each of {' and '.join(filter(None, kinds))}" if groups or soft else ""
-        assumed = "" if guarantee.binding == "matched" else f" {guarantee.assumptions[-1]}"
-        if guarantee.wrong_answers is not None:
-            assumed = f" {guarantee.wrong_answers.brief()}{assumed}"
-        return (
-            f"With probability at least {100 * guarantee.target_coverage:g} % a set holds a correct answer "
-            f"or is flagged: over prompts like those calibrated on{scope}; of one answer by itself it says "
-            f"nothing.{assumed}"
-        )
-
-
-def _format_feature(name: str, value: float) -> str:
-    """Return an indicator by its name, any other feature with its value."""
-    return name if value == 1.0 else f"{name} = {value:.4g}"
+        """Explain in a few sentences, in the words of a user, the decision and what is promised about it."""
+        return explain_result(self)

@@ -10,6 +10,7 @@ from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
+from langchain_core.messages.ai import UsageMetadata, add_usage
 from langchain_core.runnables import RunnableConfig
 
 from langchain_cfc._internal.arrays import FloatArray
@@ -23,6 +24,7 @@ from langchain_cfc.runnable.binding import ModelVersionWatcher
 from langchain_cfc.runnable.result import CFCResult
 from langchain_cfc.sampling import DrawnCandidate, Sampler, UsageRecorder
 from langchain_cfc.sampling.description import Description
+from langchain_cfc.sampling.usage import add_handler
 from langchain_cfc.scoring import Combination
 from langchain_cfc.verifiers import VerifierEnsemble, VerifierInput
 from langchain_cfc.verifiers._prompts import convert_to_calibrated_kind
@@ -57,6 +59,11 @@ def _combine(combination: Combination, outputs: Mapping[str, Sequence[float]]) -
         msg = f"the verifiers' outputs cannot be combined: {error}"
         raise VerifierError(msg) from error
     return scores
+
+
+def _add_usages(drawing: UsageMetadata | None, judging: UsageMetadata | None) -> dict[str, Any] | None:
+    """Return the tokens of draws and verifier together; None where neither states any."""
+    return dict(add_usage(drawing, judging)) if drawing or judging else None
 
 
 @dataclass(frozen=True)
@@ -99,11 +106,19 @@ class ServingPipeline:
         draws = yield from self.sampler.draw_steps(prompt, self.artifact.n, config, progress, recorder)
         self.versions.check(recorder.versions)
         given = VerifierInput(prompt=prompt, candidates=draws)
-        scored = yield from self.scorer.score(given, add_tags(config, "cfc:verifier"))
+        # A recorder of its own: a judge that draws candidates itself is none of the models that answer.
+        judging = UsageRecorder()
+        scored = yield from self.scorer.score(given, add_tags(add_handler(config, judging), "cfc:verifier"))
         yield progress.step("cfc:scored", {"scores": scored.scores})
         texts = yield from self.description.extract_answers(draws, config)
         result = self._decide(
-            level, draws=draws, scored=scored, texts=texts, metadata=metadata, recorder=recorder
+            level,
+            draws=draws,
+            scored=scored,
+            texts=texts,
+            metadata=metadata,
+            models=tuple(recorder.versions),
+            usage=_add_usages(recorder.usage, judging.usage),
         )
         yield progress.step("cfc:decided", {"reason": result.reason, "answers": len(result.answers)})
         return result
@@ -126,7 +141,8 @@ class ServingPipeline:
         scored: VerifierScores,
         texts: Sequence[str],
         metadata: Mapping[str, Scalar],
-        recorder: UsageRecorder,
+        models: tuple[str, ...],
+        usage: dict[str, Any] | None,
     ) -> CFCResult:
         decisions = decide(
             self.artifact,
@@ -150,8 +166,8 @@ class ServingPipeline:
                 "unknown_categories": self._find_unknown_categories(decisions),
                 "guarantee": self.guarantees[level],
                 "candidates": self._list_candidates(draws, texts, scored, decisions),
-                "models": tuple(recorder.versions),
-                "usage": None if recorder.usage is None else dict(recorder.usage),
+                "models": models,
+                "usage": usage,
             }
         )
 

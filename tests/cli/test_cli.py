@@ -91,8 +91,8 @@ def test_demo_is_readable_in_eighty_columns(tmp_path: Path) -> None:
         if "langchain-cfc " not in line and str(tmp_path)[:20] not in line
     ]
     assert max(map(len, lines)) <= 80
-    assert ran.out.count("Answered with") == 3
-    assert ran.out.count("Abstained: ") == 2
+    assert ran.out.count("  Answered") == 3
+    assert ran.out.count("  Abstained, because") == 2
     assert "out of reach for" in " ".join(ran.out.split())
     assert str(tmp_path / "a.json") in ran.out
 
@@ -310,10 +310,10 @@ def test_ask_answers_or_abstains_with_its_exit_code(artifact: Path) -> None:
     answered, abstained = answered_and_abstained(artifact)
     yes = run("ask", artifact, answered, "--replay", "demo")
     assert yes.code == 0
-    assert "Answered with" in yes.out
+    assert "\nAnswered" in yes.out
     no = run("ask", artifact, abstained, "--replay", "demo", "--show-rejected")
     assert no.code == 1
-    assert "Abstained: " in " ".join(no.out.split())
+    assert "Abstained, because" in " ".join(no.out.split())
 
 
 def test_ask_takes_parts_from_the_users_own_module(

@@ -256,7 +256,7 @@ def test_as_an_answer_in_words(bot: CalibrationArtifact, invoke: Any) -> None:
     assert isinstance(message, AIMessage)
     assert message.text == "lima"
     said = message.response_metadata["cfc"]
-    assert said["guarantee"]["max_wrong_rate"] == "0.05"
+    assert said["guarantee"]["wrong_answers"] == {"max_wrong_rate": "0.05"}
     json.dumps(said, allow_nan=False)
     withheld = invoke(bot_of(bot, LONELY).as_answer(abstain_message="No idea."), "x")
     assert withheld.text == "No idea."
@@ -329,7 +329,7 @@ def test_agreement_is_with_the_best_answer(artifact: CalibrationArtifact) -> Non
     texts = ("lima|0.1", "quito|0.2", "quito|0.3", "quito|0.9")
     result = bot_of(artifact, texts, bot=False, min_agreement=2).invoke("x")
     assert (result.reason, result.answers, result.best) == ("too_little_agreement", (), None)
-    assert "too few of 4 candidates agree on the best answer" in result.explain()
+    assert "too few of the 4 answers that the model gave agree with the best one" in result.explain()
     assert [one.accepted for one in result.candidates] == [True, True, True, False]
 
 

@@ -109,11 +109,12 @@ def test_a_category_that_was_not_calibrated_on_is_flagged_and_named(
     result = invoke(make_chain(by_topics, metadata=topic_of), "about sports")
     assert (result.abstained, result.reason, result.threshold) == (True, "not_certifiable", math.inf)
     assert result.unknown_categories == ("topic",)
-    assert "topic is 'sports', which no calibration prompt had" in result.explain()
-    assert "Features:" not in result.explain()
+    assert "topic is 'sports', which no question of the calibration had" in result.explain()
+    assert "It counts as" not in result.explain()
     known = invoke(make_chain(by_topics, metadata=topic_of), "about easy")
     assert known.unknown_categories == ()
-    assert "no calibration prompt" not in known.explain()
+    assert "no question of the calibration" not in known.explain()
+    assert "It counts as a question whose topic is 'easy'." in known.explain()
 
 
 def test_a_missing_key_is_named(by_topics: CalibrationArtifact, invoke: Invoke) -> None:

@@ -30,11 +30,17 @@ def test_an_answer_is_a_message_with_its_decision(artifact: CalibrationArtifact,
     assert isinstance(message, AIMessage)
     assert message.text == "lima"
     said = message.response_metadata["cfc"]
-    assert said["answers"] == ["lima"]
-    assert said["reason"] == "answered"
-    assert said["guarantee"]["artifact_digest"] == artifact.digest
+    assert said == {
+        "reason": "answered",
+        "guarantee": {
+            "kind": "conditional",
+            "alpha": "0.25",
+            "target_coverage": 0.75,
+            "binding": "unbound",
+            "artifact_digest": artifact.digest,
+        },
+    }
     assert chain.guarantee_of(message) == chain.guarantee == invoke(chain, "x").guarantee
-    json.dumps(said, allow_nan=False)
     # A message is sent and stored: nothing of the rejected candidates is in it.
     assert "quito" not in message.model_dump_json()
 
@@ -52,11 +58,30 @@ def test_an_answer_bears_the_usage_of_all_draws() -> None:
     message = make_chain(generator=model).as_answer().invoke("x")
     assert isinstance(message, AIMessage)
     assert message.usage_metadata is not None
-    assert message.usage_metadata == message.response_metadata["cfc"]["usage"]
-    assert message.usage_metadata["total_tokens"] == 3 * N
+    assert message.usage_metadata == {
+        "input_tokens": 2 * N,
+        "output_tokens": N,
+        "total_tokens": 3 * N,
+    }
     silent = make_chain().as_answer().invoke("x")
     assert isinstance(silent, AIMessage)
     assert silent.usage_metadata is None
+
+
+def test_a_message_holds_the_whole_result_on_request(artifact: CalibrationArtifact, invoke: Invoke) -> None:
+    for model in (ScriptedModel(texts=TEXTS), ScriptedModel(texts=HOPELESS)):
+        chain = make_chain(artifact, generator=model)
+        result = invoke(chain, "x")
+        for whole in (chain.as_answer(full_result=True), CFCChatModel(chain=chain, full_result=True)):
+            message = invoke(whole, "x")
+            assert CFCResult.model_validate(message.response_metadata["cfc"]) == result
+            assert chain.guarantee_of(message) == result.guarantee
+            json.dumps(message.response_metadata, allow_nan=False)
+        # The short form is a part of it, under the same names.
+        short = invoke(CFCChatModel(chain=chain), "x").response_metadata["cfc"]
+        assert set(short) == {"reason", "guarantee"}
+        assert short["reason"] == message.response_metadata["cfc"]["reason"]
+        assert short["guarantee"].items() <= message.response_metadata["cfc"]["guarantee"].items()
 
 
 def test_a_message_holds_its_decision_in_a_few_hundred_bytes() -> None:
@@ -126,7 +151,9 @@ def test_a_fallback_that_returns_nothing_is_no_answer(invoke: Invoke) -> None:
 def test_an_abstention_that_is_raised_triggers_fallbacks(invoke: Invoke) -> None:
     model = ScriptedModel(texts=HOPELESS)
     raising = make_chain(generator=model, on_abstain="raise")
-    with pytest.raises(AbstentionError, match="abstained with the reason 'no_candidate_accepted'") as raised:
+    with pytest.raises(
+        AbstentionError, match=r"none of the 4 .* \(no_candidate_accepted\); answer"
+    ) as raised:
         invoke(raising, "where?")
     assert raised.value.result == invoke(raising.model_copy(update={"on_abstain": "return"}), "where?")
     someone: Any = RunnableLambda(lambda prompt: f"asked: {prompt}")
@@ -187,7 +214,10 @@ def test_sets_of_too_many_answers_are_withheld() -> None:
     )
     # The full set is there for whoever shows it.
     assert [one.text for one in result.candidates if one.accepted] == list(texts[:3])
-    assert "more distinct answers than may be returned" in result.explain()
+    assert (
+        "3 of the 4 answers that the model gave passed the check, and these are 3 different"
+        in result.explain()
+    )
     allowed = make_chain(generator=model, max_answers=3).invoke("x")
     assert (allowed.reason, len(allowed.answers)) == ("answered", 3)
 

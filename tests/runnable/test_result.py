@@ -5,14 +5,17 @@ from __future__ import annotations
 import copy
 import json
 import pickle
+import re
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from langchain_cfc import CalibrationArtifact, CFCResult
+from langchain_cfc import CalibrationArtifact, CFCResult, FeatureMap
+from langchain_cfc.candidates import CandidateBatch
 from tests.factories import make_artifact, make_chain
-from tests.fakes import ScriptedModel, answer_of, topic_of
+from tests.fakes import N, ScriptedModel, answer_of, topic_of
 
 REASONS = {
     "answered": ("an easy", ("lima|0.3", "quito|0.9", "lima|0.1", "bogota|0.8")),
@@ -103,17 +106,22 @@ def test_unknown_fields_are_refused(result: CFCResult) -> None:
 
 @pytest.mark.parametrize("result", ["answered"], indirect=True)
 def test_the_explanation_of_an_answer(result: CFCResult) -> None:
-    text = result.explain()
-    assert text.startswith("Answered with 1 answer ")
-    for part in ("threshold 0.75", "0.1", "group(topic)=easy", "75 %"):
-        assert part in text
+    assert result.explain_reason() == (
+        "Answered, because 2 of the 4 answers that the model gave passed the check and say the same."
+    )
+    assert result.explain().startswith(
+        f"{result.explain_reason()} It counts as a question whose topic is 'easy'. With probability at least "
+        "75 %, a question like those of the calibration gets a set of answers that holds a correct one, or "
+        "is flagged because nothing can be promised for it: on average and in each of 2 groups. This says "
+        "nothing about one answer by itself."
+    )
 
 
 @pytest.mark.parametrize("result", ["no_candidate_accepted"], indirect=True)
 def test_the_explanation_of_a_low_threshold(result: CFCResult) -> None:
-    text = result.explain()
-    assert text.startswith("Abstained: all 4 scores lie above the threshold 0.75")
-    assert "the lowest was 0.8" in text
+    assert result.explain_reason() == (
+        "Abstained, because none of the 4 answers that the model gave passed the check."
+    )
 
 
 def test_the_explanation_of_the_best_candidate_alone() -> None:
@@ -128,25 +136,81 @@ def test_the_explanation_of_the_best_candidate_alone() -> None:
     assert [one.accepted for one in result.candidates] == [True, False, False, False]
     assert [one.text for one in result.candidates] == ["lima|0.8", None, None, None]
     assert result.threshold == pytest.approx(0.75)
-    assert result.explain().startswith(
-        "Answered with the best candidate alone, because sets are never empty: all 4 scores lie above the "
-        "threshold 0.75; the lowest was 0.8"
+    assert result.explain_reason() == (
+        "Answered with the best of the 4 answers that the model gave, because none of them passed the check."
     )
 
 
 @pytest.mark.parametrize("result", ["not_certifiable"], indirect=True)
 def test_the_explanation_of_a_flag(result: CFCResult) -> None:
     text = result.explain()
-    assert text.startswith("Abstained")
-    for part in ("no set made of 4 candidates can be certified", "group(topic)=hopeless", "75 %"):
+    assert text.startswith("Abstained, because nothing can be promised for a question like this: in the ")
+    for part in ("It counts as a question whose topic is 'hopeless'.", "75 %"):
         assert part in text
-    assert "threshold inf" not in text
+    assert "inf" not in text
 
 
 def test_several_answers_are_explained_as_several(by_topics: CalibrationArtifact) -> None:
     texts = ("lima|0.3", "quito|0.2", "lima|0.1", "bogota|0.8")
     chain = make_chain(by_topics, generator=ScriptedModel(texts=texts), metadata=topic_of, answer=answer_of)
-    assert chain.invoke("an easy").explain().startswith("Answered with 2 distinct answers ")
+    assert chain.invoke("an easy").explain_reason() == (
+        "Answered, because 3 of the 4 answers that the model gave passed the check; these are 2 different "
+        "answers."
+    )
+
+
+# The scores of a prompt place it in a fifth of the prompts that fitted the map, whose scores fill [0, 1].
+@pytest.mark.parametrize("feature", ["hat(mean_score, 5)", "bins(max_score, 5)", "hat(min_score, 10)"])
+@pytest.mark.parametrize(
+    ("score", "words"),
+    [
+        (0.0, "a very easy question"),
+        (0.3, "an easy question"),
+        (0.5, "a question of medium difficulty"),
+        (0.7, "a hard question"),
+        (1.0, "a very hard question"),
+    ],
+)
+def test_scores_are_explained_as_difficulty(feature: str, score: float, words: str) -> None:
+    features = fit_scores(feature)
+    assert explained(features, score).startswith(f"It counts as {words}. ")
+    # The opposite end is called otherwise.
+    assert explained(features, 1.0 - score).startswith(f"It counts as {words}. ") == (score == 0.5)
+
+
+def test_hard_questions_are_called_that() -> None:
+    features = fit_scores("hard(mean_score, 0.8)")
+    assert explained(features, 0.9).startswith("It counts as a hard question. ")
+    assert explained(features, 0.3).startswith("It counts as an easy question. ")
+
+
+@pytest.mark.parametrize("feature", ["mean_score^2", "hat(std_score, 3)", "bins(mean_length, 3)"])
+def test_features_without_words_are_left_out(feature: str) -> None:
+    draws = CandidateBatch.of(
+        [[rank / 10, 0.5, 0.5, 0.5] for rank in range(10)],
+        [["a" * (rank + 1)] * N for rank in range(10)],
+    )
+    features = FeatureMap.parse(feature).fit(draws)
+    text = explain_features(features, draws.take(np.array([9])))
+    assert "It counts as" not in text
+    assert not re.search(r"[(\[_=]|score", text)
+
+
+def fit_scores(feature: str) -> FeatureMap:
+    """A map fitted on 41 prompts, each with equal scores, which are spaced evenly from 0 to 1."""
+    return FeatureMap.parse(feature).fit(CandidateBatch.of([[rank / 40] * N for rank in range(41)]))
+
+
+def explained(features: FeatureMap, score: float) -> str:
+    """What follows on the reason in the explanation of a prompt whose candidates have this score."""
+    return explain_features(features, CandidateBatch.of([[score] * N]))
+
+
+def explain_features(features: FeatureMap, draws: CandidateBatch) -> str:
+    """What follows on the reason in the explanation of a prompt, with the features that a map gives it."""
+    values = dict(zip(features.names, features.transform(draws)[0].tolist(), strict=True))
+    result = make_chain().invoke("x").model_copy(update={"features": values})
+    return result.explain().removeprefix(result.explain_reason()).strip()
 
 
 def test_a_rule_without_a_theorem_is_explained_as_heuristic() -> None:

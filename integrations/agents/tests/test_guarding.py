@@ -48,7 +48,7 @@ from integrations.agents.tests.parts import (
     sent,
 )
 from langchain_cfc import CalibrationArtifact, CFCRunnable
-from langchain_cfc.errors import DrawError, InputError, ServingError, VerifierError
+from langchain_cfc.errors import CFCError, DrawError, InputError, ServingError, VerifierError
 from tests.serving.openai_bodies import Answer
 from tests.serving.openai_server import Fault, Script
 
@@ -61,7 +61,7 @@ def test_the_chain_s_answer_ends_the_run(guarded: Callable[..., Agent], way: Way
     said = last(way(guarded(), question))
     assert said.text == RIGHT
     decision = said.response_metadata["cfc"]
-    assert (decision["reason"], decision["answers"]) == ("answered", [RIGHT])
+    assert decision["reason"] == "answered"
     assert decision["guarantee"]["alpha"] == "0.1"
     assert decision["guarantee"]["kind"] != "heuristic"
 
@@ -71,6 +71,27 @@ def test_it_abstains_where_the_chain_does(guarded: Callable[..., Agent], way: Wa
     said = last(way(guarded(), HOPELESS))
     assert said.text == ABSTAINED
     assert said.response_metadata["cfc"]["reason"] == "no_candidate_accepted"
+
+
+class TriesAgain(AgentMiddleware[Any, Any, Any]):
+    """Asks a second time after any error, as LangChain's retries and fallbacks do."""
+
+    def wrap_model_call(self, request: Any, handler: Any) -> Any:
+        try:
+            return handler(request)
+        except CFCError:
+            return handler(request)
+
+
+@pytest.mark.parametrize("outside", [False, True])
+def test_an_abstention_that_the_chain_raises_is_said_and_drawn_once(
+    url: str, artifact: CalibrationArtifact, served: Script, outside: bool
+) -> None:
+    guard, again = GuardedAnswer(chain_at(url, artifact, on_abstain="raise")), TriesAgain()
+    agent = agent_of(model_at(url), [again, guard] if outside else [guard, again])
+    said = last(ask(agent, HOPELESS))
+    assert (said.text, said.response_metadata["cfc"]["reason"]) == (ABSTAINED, "no_candidate_accepted")
+    assert len(served.requests) == 1 + N
 
 
 def test_without_the_guard_the_model_answers(url: str) -> None:
@@ -192,16 +213,17 @@ def test_every_token_is_counted_once_and_what_was_thrown_away_is_told(
     with get_usage_metadata_callback() as counted:
         state = way(guarded(), LOOKED_UP)
     said = last(state)
-    assert said.usage_metadata == said.response_metadata["cfc"]["usage"]
+    assert said.usage_metadata is not None
+    assert said.usage_metadata["total_tokens"] == 13 * N
     decision = said.response_metadata["cfc"]
     assert decision["routing"]["models"] == ["recorded"]
     assert decision["routing"]["usage"]["total_tokens"] == 13
     told = add_usage(state["messages"][1].usage_metadata, decision["routing"]["usage"])
-    told = add_usage(told, decision["usage"])
+    told = add_usage(told, said.usage_metadata)
     (total,) = counted.usage_metadata.values()
     assert told["total_tokens"] == total["total_tokens"] == 13 * len(served.requests)
     # The control: without what was thrown away it does not add up.
-    assert total["total_tokens"] != 13 + decision["usage"]["total_tokens"]
+    assert total["total_tokens"] != 13 + said.usage_metadata["total_tokens"]
     assert DISCARDED not in repr(said)
 
 

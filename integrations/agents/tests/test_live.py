@@ -90,7 +90,7 @@ def test_the_chain_decides(model: ChatOpenAI, tmp_path: Path, way: Way, fond: bo
     said = last(way(guarded(model, tmp_path, fond=fond), QUESTION, {"callbacks": [answers]}))
     assert len(answers.texts) == 1 + N
     decision = said.response_metadata["cfc"]
-    assert said.text == (decision["answers"][0] if fond else ABSTAINED)
+    assert fond or said.text == ABSTAINED
     assert decision["reason"] == ("answered" if fond else "no_candidate_accepted")
     assert not fond or said.text in answers.texts[1:]
     assert decision["routing"]["usage"]["output_tokens"] > 0

@@ -124,7 +124,7 @@ def test_a_fallback_of_the_agent_s_model_calls_tools_and_never_answers(
     served.requests.clear()
     served.faults = [Fault("status 500", on=set(range(1, 1 + N)))]
     if place == "inside":
-        assert last(way(agent, PLAIN)).response_metadata["cfc"]["answers"] == [RIGHT]
+        assert last(way(agent, PLAIN)).text == RIGHT
         drawn = served.requests[1:]
         assert len(drawn) == 2 * N
         assert {request.get("user") for request in drawn} == {None}
@@ -193,7 +193,8 @@ def test_private_data_that_is_taken_out_of_an_answer_is_a_change(guarded: Callab
     with pytest.raises(ServingError, match="is not what the chain decided"):
         ask(guarded(outside=[towns]), PLAIN)
     # An abstention holds none, and passes.
-    assert last(ask(guarded(outside=[towns]), HOPELESS)).response_metadata["cfc"]["answers"] == []
+    said = last(ask(guarded(outside=[towns]), HOPELESS))
+    assert said.response_metadata["cfc"]["reason"] == "no_candidate_accepted"
 
 
 class GoingOn(AgentMiddleware[Any, Any, Any]):
@@ -271,7 +272,7 @@ def test_a_person_approves_calls_of_tools(
     told = [message.text for message in state["messages"] if isinstance(message, ToolMessage)]
     assert told == [NOTED] if decision == "approve" else told[0] in refusals
     assert last(state).text == RIGHT
-    assert last(state).response_metadata["cfc"]["answers"] == [RIGHT]
+    assert last(state).response_metadata["cfc"]["reason"] == "answered"
 
 
 def test_a_summary_is_what_the_chain_is_shown(guarded: Callable[..., Agent], served: Script) -> None:

@@ -209,7 +209,7 @@ def world(facts: list[PromptRecord], tmp_path_factory: pytest.TempPathFactory) -
 
 def served_by(world: World) -> dict[str, Any]:
     """For each prompt held out what the agent decided, on its own way from question to answer."""
-    agent = reading(world.url, GuardedAnswer(world.chain()))
+    agent = reading(world.url, GuardedAnswer(world.chain(), full_result=True))
     split = world.artifact.calibration.split
     held_out = [one for one in world.questions if split.part(one.id, one.cluster) == "test"]
     return {one.id: last(ask(agent, str(one.input))).response_metadata["cfc"] for one in held_out}
@@ -247,7 +247,7 @@ def test_what_was_collected_is_what_is_drawn(world: World) -> None:
 
     before = drawn()
     assert before
-    ask(reading(world.url, GuardedAnswer(world.chain())), fact)
+    ask(reading(world.url, GuardedAnswer(world.chain(), full_result=True)), fact)
     after = drawn()[len(before) :]
     assert after == before[:1] * DRAWN
     # The control: a chain that is given less.

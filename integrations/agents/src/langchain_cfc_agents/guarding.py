@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any
 
-from langchain.agents.middleware import AgentState
-from langchain_core.messages import AIMessage, AnyMessage
+from langchain.agents.middleware import AgentState, ModelResponse
+from langchain_core.messages import AIMessage, AnyMessage, BaseMessage
 from langchain_core.runnables import Runnable, RunnableLambda
 from langchain_core.tools import BaseTool
 
@@ -13,8 +14,10 @@ from langchain_cfc import CFCChatModel, CFCRunnable
 from langchain_cfc.errors import InputError, ServingError
 from langchain_cfc.extend import walk_runnables
 from langchain_cfc.runnable import ABSTAIN_MESSAGE
-from langchain_cfc_agents.asking import FinalAnswerMiddleware, Request
+from langchain_cfc_agents.asking import FinalAnswerMiddleware, Request, Response
 from langchain_cfc_agents.prompts import prompt_data
+
+_DIGEST = "text_digest"
 
 
 class GuardedAnswer(FinalAnswerMiddleware):
@@ -23,9 +26,9 @@ class GuardedAnswer(FinalAnswerMiddleware):
     The agent's own model is asked as ever, but its tokens are not streamed. If it calls tools, its
     message passes through as it is. If it wants to answer, that answer is discarded, and the chain gets the
     messages that the model was shown, system prompt included, as `prompt_data` writes them. What the chain
-    decides ends the run: its best answer, or the abstention in words, with decision and guarantee in
-    `response_metadata["cfc"]`, and next to them what the discarded answer cost (`["cfc"]["routing"]`). It
-    streams as one chunk.
+    decides ends the run: its best answer, or the abstention in words, also where the chain has
+    `on_abstain="raise"`. `response_metadata["cfc"]` holds the reason and what identifies the guarantee, and
+    next to them what the discarded answer cost (`["cfc"]["routing"]`). It streams as one chunk.
 
     What is promised: a prompt is the list of messages at which the agent wants to answer. Questions, tools,
     the model that calls them and its choice not to call another are how prompts come about; of the chain's n
@@ -42,6 +45,7 @@ class GuardedAnswer(FinalAnswerMiddleware):
             before anything is asked), a limit of calls, or middleware that changes the answer after it was
             decided. If not, such a message passes as it is, and what `response_metadata["cfc"]` says, if it
             is there at all, is what the chain decided and not what was made of it.
+        full_result: Whether `response_metadata["cfc"]` holds the whole result, the answer set included.
 
     Raises:
         InputError: If there is no `CFCRunnable` to be seen in the chain; when called, if the agent has a
@@ -51,7 +55,12 @@ class GuardedAnswer(FinalAnswerMiddleware):
     """
 
     def __init__(
-        self, chain: Runnable[Any, Any], *, abstain_message: str = ABSTAIN_MESSAGE, strict: bool = True
+        self,
+        chain: Runnable[Any, Any],
+        *,
+        abstain_message: str = ABSTAIN_MESSAGE,
+        strict: bool = True,
+        full_result: bool = False,
     ) -> None:
         if not any(isinstance(part, CFCRunnable) for part in walk_runnables(chain)):
             msg = (
@@ -60,8 +69,15 @@ class GuardedAnswer(FinalAnswerMiddleware):
             )
             raise InputError(msg)
         reading: Runnable[Any, Any] = RunnableLambda(prompt_data)
-        super().__init__(CFCChatModel(chain=reading | chain, abstain_message=abstain_message))
-        self._abstain_message = abstain_message
+        # Raised to middleware that asks again after errors, an abstention would lead to a second draw.
+        super().__init__(
+            CFCChatModel(
+                chain=reading | chain,
+                abstain_message=abstain_message,
+                on_abstain="return",
+                full_result=full_result,
+            )
+        )
         self._strict = strict
 
     def after_agent(self, state: AgentState[Any], runtime: Any) -> None:
@@ -83,6 +99,13 @@ class GuardedAnswer(FinalAnswerMiddleware):
         """Do the same as `after_agent`, asynchronously."""
         self.after_agent(state, runtime)
 
+    def _make_response(self, routed: Response, answered: Response) -> Response:
+        """Return the chain's message, with a digest by which `after_agent` recognises its text."""
+        (message,) = super()._make_response(routed, answered).result
+        decision = {**message.response_metadata["cfc"], _DIGEST: _digest_text(message)}
+        metadata = {**message.response_metadata, "cfc": decision}
+        return ModelResponse(result=[message.model_copy(update={"response_metadata": metadata})])
+
     def _check(self, request: Request) -> None:
         direct = [tool.name for tool in request.tools if isinstance(tool, BaseTool) and tool.return_direct]
         if self._strict and direct:
@@ -99,5 +122,9 @@ class GuardedAnswer(FinalAnswerMiddleware):
             return False
         if decision["guarantee"] is None:  # a fallback's, which has no guarantee
             return True
-        expected = decision["answers"][0] if decision["answers"] else self._abstain_message
-        return str(message.text) == expected
+        return bool(decision.get(_DIGEST) == _digest_text(message))
+
+
+def _digest_text(message: BaseMessage) -> str:
+    """Return the SHA-256 of the text of a message."""
+    return "sha256:" + hashlib.sha256(str(message.text).encode("utf-8", "surrogatepass")).hexdigest()

@@ -1,0 +1,139 @@
+"""A decision in words that the user of a bot understands: no names of features, no thresholds."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from langchain_cfc.features.statistics import format_key
+from langchain_cfc.guarantee import format_share
+
+if TYPE_CHECKING:
+    from langchain_cfc.runnable.result import CFCResult
+
+# A level that exceeds a threshold by less than this has reached it.
+_ROUND_OFF = 1e-9
+# Features that place a prompt between easy and hard, and whether a larger statistic means harder.
+_PLACED = re.compile(r"(?P<term>(?P<kind>hat|bins)\((?P<statistic>\w+), \d+\))\[\d+\]")
+_IS_HARDER = {
+    "mean_score": True,
+    "min_score": True,
+    "max_score": True,
+    "entropy": True,
+    "distinct_answers": True,
+    "top_share": False,
+}
+_DIFFICULTIES = (
+    "a very easy question",
+    "an easy question",
+    "a question of medium difficulty",
+    "a hard question",
+    "a very hard question",
+)
+
+
+def explain_reason(result: CFCResult) -> str:
+    """Return a sentence that says why a result is an answer or an abstention."""
+    n = len(result.candidates)
+    given = f"the {n} answers that the model gave"
+    accepted = [one for one in result.candidates if one.accepted]
+    passed = f"{f'{len(accepted)} of {given}' if len(accepted) < n else given} passed the check"
+    if not result.abstained:
+        if _is_best_alone(result):
+            return f"Answered with the best of {given}, because none of them passed the check."
+        if len(result.answers) > 1:
+            return f"Answered, because {passed}; these are {len(result.answers)} different answers."
+        return f"Answered, because {passed}{' and say the same' if len(accepted) > 1 else ''}."
+    if result.unknown_categories:
+        named = " and ".join(f"{key} is {result.metadata[key]!r}" for key in result.unknown_categories)
+        return f"Abstained, because {named}, which no question of the calibration had."
+    different = len({one.same_as for one in accepted})
+    because = {
+        "no_candidate_accepted": f"none of {given} passed the check",
+        "only_blank_answers": f"none of {given} says anything: all are blank or refusals",
+        "not_certifiable": (
+            "nothing can be promised for a question like this: in the calibration the model answered too "
+            "few of such questions correctly, or there were too few of them"
+        ),
+        "too_many_answers": f"{passed}, and these are {different} different answers: more than may be given",
+        "too_little_agreement": f"too few of {given} agree with the best one",
+    }
+    return f"Abstained, because {because[result.reason]}."
+
+
+def explain_result(result: CFCResult) -> str:
+    """Return why a result is an answer or an abstention, what kind of question it was, and the promise."""
+    return " ".join(
+        filter(None, [explain_reason(result), _describe_question(result), _describe_promise(result)])
+    )
+
+
+def _is_best_alone(result: CFCResult) -> bool:
+    """Return whether the set is the best candidate although its level is above the threshold."""
+    lowest = min(one.level for one in result.candidates if one.accepted and one.level is not None)
+    return lowest - result.threshold > _ROUND_OFF
+
+
+def _describe_question(result: CFCResult) -> str:
+    """Return what the decision took the question for; empty where that has no words."""
+    if result.guarantee.threshold_rule == "marginal":  # it looks at no features
+        return ""
+    groups = [
+        f"{key} is {value!r}"
+        for key, value in result.metadata.items()
+        if any(
+            name.startswith(f"group({format_key(key)})=") and value == 1.0
+            for name, value in result.features.items()
+        )
+    ]
+    difficulty = _describe_difficulty(result.features)
+    if not groups and difficulty is None:
+        return ""
+    whose = f" whose {' and '.join(groups)}" if groups else ""
+    return f"It counts as {difficulty or 'a question'}{whose}."
+
+
+def _describe_difficulty(features: dict[str, float]) -> str | None:
+    """Return the fifth of the prompts of the fit split, from easy to hard, that features place a prompt in.
+
+    Knots and cut-offs are quantiles of that split: knot i of K lies at the share i / (K - 1), and bin i of K
+    holds the shares from i / K to (i + 1) / K.
+    """
+    for name in features:
+        if (found := _PLACED.fullmatch(name)) is not None and found["statistic"] in _IS_HARDER:
+            values = [value for other, value in features.items() if other.startswith(f"{found['term']}[")]
+            place = sum(index * value for index, value in enumerate(values))
+            share = place / (len(values) - 1) if found["kind"] == "hat" else (place + 0.5) / len(values)
+            share = share if _IS_HARDER[found["statistic"]] else 1.0 - share
+            return _DIFFICULTIES[min(int(share * len(_DIFFICULTIES)), len(_DIFFICULTIES) - 1)]
+        if name.startswith("hard("):
+            return (
+                "a hard question"
+                if features[name.removesuffix("=easy").removesuffix("=hard") + "=hard"]
+                else "an easy question"
+            )
+    return None
+
+
+def _describe_promise(result: CFCResult) -> str:
+    """Return what is promised, and what it is worth for one answer."""
+    guarantee = result.guarantee
+    wrong = "" if guarantee.wrong_answers is None else f" {guarantee.wrong_answers.brief()}"
+    if guarantee.kind in {"heuristic", "certified"}:
+        return f"{guarantee.sentence}{wrong}"
+    groups = sum(weighting.kind == "indicator" for weighting in guarantee.weightings)
+    soft = len(guarantee.weightings) - 1 - groups
+    scope = ["on average"]
+    if groups:
+        scope.append(f"in each of {groups} groups")
+    if soft:
+        placed = _describe_difficulty(result.features) is not None
+        scope.append("for easy as well as for hard questions" if placed else f"under {soft} soft weightings")
+    *others, last = scope
+    where = f"{', '.join(others)} and {last}" if others else last
+    assumed = "" if guarantee.binding == "matched" else f" {guarantee.assumptions[-1]}"
+    return (
+        f"With probability at least {format_share(guarantee.target_coverage)}, a question like those of the "
+        "calibration gets a set of answers that holds a correct one, or is flagged because nothing can be "
+        f"promised for it: {where}. This says nothing about one answer by itself.{wrong}{assumed}"
+    )

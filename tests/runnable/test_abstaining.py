@@ -1,0 +1,239 @@
+"""`on_abstain="raise"`: code that handles errors handles abstentions, and whoever counts them still does."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+from typing import Any
+
+import pytest
+from langchain.agents import create_agent
+from langchain.agents.middleware import ModelFallbackMiddleware
+from langchain_core.callbacks import BaseCallbackHandler
+from langchain_core.language_models import FakeListChatModel
+from langchain_core.messages import AIMessage, AIMessageChunk
+from langchain_core.runnables import Runnable, RunnableLambda
+from pydantic import ValidationError
+
+from langchain_cfc import CalibrationArtifact, CFCChatModel, CFCResult
+from langchain_cfc.errors import AbstentionError, InputError, ServingError
+from langchain_cfc.fingerprints import compute_fingerprint
+from tests.calls import Invoke
+from tests.factories import make_chain
+from tests.fakes import TEXTS, N, ScriptedModel, topic_of
+
+HOPELESS = ("a|0.9", "b|0.9", "c|0.8", "d|1.0")
+# Drawn for every prompt of these topics by a chain whose artifact has a threshold per topic.
+REASONS = {"no_candidate_accepted": "an easy", "not_certifiable": "a hopeless"}
+
+
+class PerPrompt(ScriptedModel):
+    """Gives answers that are rejected to prompts that say so, and good ones to others."""
+
+    def _message(self, messages: Any, run_manager: Any) -> AIMessage:
+        chosen = HOPELESS if "rejected" in str(messages[-1].text) else TEXTS
+        return ScriptedModel(texts=chosen)._message(messages, run_manager)
+
+
+def raising(kind: str, **fields: Any) -> Runnable[Any, Any]:
+    """A chain or a chat model that raises its abstentions."""
+    if kind == "chain":
+        return make_chain(on_abstain="raise", **fields)
+    # The chain's own setting, the model's, and the model's over a chain that would raise as well.
+    if kind == "model over a raising chain":
+        return CFCChatModel(chain=make_chain(on_abstain="raise", **fields))
+    return CFCChatModel(chain=make_chain(**fields), on_abstain="raise")
+
+
+every_kind = pytest.mark.parametrize("kind", ["chain", "model", "model over a raising chain"])
+
+
+def text_of(answer: Any) -> str:
+    """The text of an answer of a chain, a chat model or a fallback."""
+    return str(answer.best if isinstance(answer, CFCResult) else getattr(answer, "text", answer))
+
+
+@every_kind
+def test_a_fallback_is_asked_on_abstention_and_not_otherwise(kind: str, invoke: Invoke) -> None:
+    helper = FakeListChatModel(responses=["Ada knows."])
+    chain = raising(kind, generator=PerPrompt()).with_fallbacks([helper])
+    assert text_of(invoke(chain, "rejected")) == "Ada knows."
+    assert text_of(invoke(chain, "good")) == "lima|0.1"
+    assert [text_of(one) for one in chain.batch(["good", "rejected"])] == ["lima|0.1", "Ada knows."]
+
+
+@every_kind
+def test_batches_return_the_error_in_its_place(kind: str) -> None:
+    chain = raising(kind, generator=PerPrompt())
+    prompts: list[Any] = ["good", "rejected", "good"]
+    for found in (
+        chain.batch(prompts, return_exceptions=True),
+        asyncio.run(chain.abatch(prompts, return_exceptions=True)),
+    ):
+        first, error, last = found
+        assert text_of(first) == text_of(last) == "lima|0.1"
+        assert isinstance(error, AbstentionError)
+        assert error.result.reason == "no_candidate_accepted"
+    with pytest.raises(AbstentionError):
+        chain.batch(prompts)
+
+
+@every_kind
+def test_nothing_is_streamed_before_an_abstention(kind: str) -> None:
+    chain = raising(kind, generator=PerPrompt())
+    helper = FakeListChatModel(responses=["Ada"])
+    streamed: list[Any] = []
+
+    async def astream(asked: Runnable[Any, Any], prompt: str) -> None:
+        async for chunk in asked.astream(prompt):
+            streamed.append(chunk)  # noqa: PERF401 - also those before an error
+
+    with pytest.raises(AbstentionError):
+        streamed.extend(chain.stream("rejected"))
+    with pytest.raises(AbstentionError):
+        asyncio.run(astream(chain, "rejected"))
+    assert streamed == []
+    # So a fallback can take over: it tries the next one only where the first chunk is an error.
+    caught = chain.with_fallbacks([helper])
+    assert "".join(text_of(one) for one in caught.stream("rejected")) == "Ada"
+    asyncio.run(astream(caught, "rejected"))
+    assert "".join(text_of(one) for one in streamed) == "Ada"
+    assert [text_of(one) for one in chain.stream("good")] == ["lima|0.1"]
+
+
+@pytest.mark.parametrize("reason", REASONS)
+def test_every_reason_is_raised_with_its_result(
+    by_topics: CalibrationArtifact, reason: str, invoke: Invoke
+) -> None:
+    model = ScriptedModel(texts=HOPELESS)
+    chain = make_chain(by_topics, generator=model, metadata=topic_of)
+    for one in (
+        chain.model_copy(update={"on_abstain": "raise"}),
+        CFCChatModel(chain=chain, on_abstain="raise"),
+    ):
+        with pytest.raises(AbstentionError, match=reason) as raised:
+            invoke(one, REASONS[reason])
+        assert raised.value.result == invoke(chain, REASONS[reason])
+        assert raised.value.result.reason == reason
+        again = pickle.loads(pickle.dumps(raised.value))  # noqa: S301 - our own bytes
+        assert (str(again), again.result) == (str(raised.value), raised.value.result)
+        # What is raised may be logged: no candidate is quoted.
+        assert "|" not in str(raised.value)
+
+
+def test_what_a_policy_withholds_is_raised_as_well(invoke: Invoke) -> None:
+    chain = make_chain(max_answers=1)
+    for one in (
+        chain.model_copy(update={"on_abstain": "raise"}),
+        CFCChatModel(chain=chain, on_abstain="raise"),
+    ):
+        with pytest.raises(AbstentionError, match="too_many_answers"):
+            invoke(one, "x")
+
+
+def test_by_default_a_model_does_as_its_chain(invoke: Invoke) -> None:
+    returning = make_chain(generator=ScriptedModel(texts=HOPELESS))
+    raised = returning.model_copy(update={"on_abstain": "raise"})
+    assert invoke(CFCChatModel(chain=returning), "x").text == "I do not know."
+    with pytest.raises(AbstentionError):
+        invoke(CFCChatModel(chain=raised), "x")
+    said = invoke(CFCChatModel(chain=raised, on_abstain="return"), "x")
+    assert said.text == "I do not know."
+    assert said.response_metadata["cfc"]["reason"] == "no_candidate_accepted"
+    for wrong in ("ignore", True):
+        with pytest.raises(ValidationError, match="on_abstain"):
+            CFCChatModel(chain=returning, on_abstain=wrong)  # type: ignore[arg-type]
+
+
+def test_a_fallback_of_the_chain_comes_before_the_model_raises(invoke: Invoke) -> None:
+    weak = make_chain(generator=ScriptedModel(texts=HOPELESS))
+    helped = CFCChatModel(chain=weak.or_else(lambda _: "Ada"), on_abstain="raise")
+    assert invoke(helped, "x").text == "Ada"
+    both = CFCChatModel(chain=weak.or_else(weak), on_abstain="raise")
+    with pytest.raises(AbstentionError):
+        invoke(both, "x")
+
+
+@every_kind
+def test_nothing_is_drawn_again_because_it_was_abstained(kind: str) -> None:
+    model = ScriptedModel(texts=HOPELESS)
+    chain = raising(kind, generator=model)
+    with pytest.raises(InputError, match="this would draw again after an abstention"):
+        chain.with_retry()
+    with pytest.raises(InputError, match="this would draw again after an abstention"):
+        chain.with_retry(retry_if_exception_type=(OSError, AbstentionError))
+    with pytest.raises(AbstentionError):
+        chain.with_retry(retry_if_exception_type=(ServingError,)).invoke("x")
+    assert len(model.drawn) == N
+    # What abstains in words may be asked again after any error.
+    CFCChatModel(chain=make_chain()).with_retry().invoke("x")
+    CFCChatModel(chain=make_chain(on_abstain="raise"), on_abstain="return").with_retry().invoke("x")
+
+
+def test_the_fallback_middleware_of_an_agent_reacts() -> None:
+    model: Any = raising("model", generator=PerPrompt())
+    helper = FakeListChatModel(responses=["Ada knows."])
+    agent: Any = create_agent(model, [], middleware=[ModelFallbackMiddleware(helper)])
+    for prompt, expected in (("rejected", "Ada knows."), ("good", "lima|0.1")):
+        state = agent.invoke({"messages": [("human", prompt)]})
+        assert state["messages"][-1].text == expected
+    # The negative control: an abstention in words does not trigger it.
+    quiet: Any = CFCChatModel(chain=make_chain(generator=PerPrompt()))
+    agent = create_agent(quiet, [], middleware=[ModelFallbackMiddleware(helper)])
+    assert agent.invoke({"messages": [("human", "rejected")]})["messages"][-1].text == "I do not know."
+
+
+def test_how_abstentions_are_told_is_no_part_of_a_fingerprint() -> None:
+    chain = make_chain(generator=FakeListChatModel(responses=["lima|0.1"]))
+    plain = CFCChatModel(chain=chain)
+    told = CFCChatModel(chain=chain, on_abstain="raise", full_result=True)
+    assert compute_fingerprint(told) == compute_fingerprint(plain)
+    assert compute_fingerprint(chain.model_copy(update={"on_abstain": "raise"})) == compute_fingerprint(chain)
+    assert raised_binding("return") == raised_binding("raise")
+
+
+def raised_binding(on_abstain: str) -> Any:
+    """The guarantee of a chain, whose digest and binding say what was compared."""
+    return make_chain(on_abstain=on_abstain).guarantee
+
+
+class Recorder(BaseCallbackHandler):
+    """Keeps the results that chain runs end with, returned or raised."""
+
+    def __init__(self) -> None:
+        self.ended: list[Any] = []
+        self.raised: list[BaseException] = []
+
+    def on_chain_end(self, outputs: Any, **kwargs: Any) -> None:
+        del kwargs
+        self.ended.append(outputs)
+
+    def on_chain_error(self, error: BaseException, **kwargs: Any) -> None:
+        del kwargs
+        self.raised.append(error)
+
+    def on_llm_error(self, error: BaseException, **kwargs: Any) -> None:
+        del kwargs
+        self.raised.append(error)
+
+
+def test_callbacks_get_the_result_of_what_is_raised(invoke: Invoke) -> None:
+    for kind in ("chain", "model", "model over a raising chain"):
+        recorder = Recorder()
+        with pytest.raises(AbstentionError):
+            invoke(raising(kind, generator=ScriptedModel(texts=HOPELESS)), "x", {"callbacks": [recorder]})
+        carried = [error.result for error in recorder.raised if isinstance(error, AbstentionError)]
+        assert {one.reason for one in [*carried, *recorder.ended]} == {"no_candidate_accepted"}
+        # The chain's own run ends with the result where only the model raises.
+        assert len(recorder.ended) == (kind == "model")
+
+
+def test_an_abstention_ends_a_sequence_where_it_is_raised() -> None:
+    reached: list[Any] = []
+    sequence: Any = raising("model", generator=PerPrompt()) | RunnableLambda(reached.append)
+    with pytest.raises(AbstentionError):
+        sequence.invoke("rejected")
+    assert reached == []
+    sequence.invoke("good")
+    assert [type(one) for one in reached] == [AIMessage]
+    assert not isinstance(reached[0], AIMessageChunk)
