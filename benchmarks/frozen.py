@@ -269,7 +269,16 @@ def _compare_times(outputs: Path, other: Path, rounds: int) -> int:
     timed = {
         "list of commands": ["--help"],
         "demo": ["demo", "--out", "demo.json"],
-        "calibrate": ["calibrate", "records.jsonl", "--alpha", "0.3", "--out", "artifact.json"],
+        "calibrate": [
+            "calibrate",
+            "records.jsonl",
+            "--alpha",
+            "0.3",
+            "--test-fraction",
+            "0.2",
+            "--out",
+            "artifact.json",
+        ],
         "ask": ["ask", "demo.json", "--replay", "demo", QUESTION],
         "evaluate": ["evaluate", "artifact.json", "records.jsonl"],
     }
