@@ -182,9 +182,7 @@ def run_bot(known: LabelledBatch, test: LabelledBatch, rate: str, seed: int) -> 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            artifact = calibrate(
-                known, max_wrong_rate=rate, delta=DELTA, seed=seed, certification_fraction=0.5
-            )
+            artifact = calibrate(known, max_wrong_rate=rate, delta=DELTA, seed=seed)
         except UnattainableTargetError:
             return None
     certificate = artifact.certified_policy.certificate

@@ -16,6 +16,7 @@ from langchain_cfc._internal.arrays import BoolArray, FloatArray, IntArray
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.candidates import CandidateBatch
 from langchain_cfc.errors import InputError
+from langchain_cfc.features import parse_statistic
 from langchain_cfc.guarantee import AnswerPolicy
 from langchain_cfc.set_rules import select_candidates
 from langchain_cfc.thresholds import Level, Thresholds
@@ -30,8 +31,10 @@ Reason = Literal[
     "not_certifiable",
     "too_many_answers",
     "too_little_agreement",
+    "mean_score_too_high",
 ]
 EVERY_SET = AnswerPolicy()
+_MEAN_SCORE = parse_statistic("mean_score")
 
 
 @dataclass(frozen=True)
@@ -62,6 +65,14 @@ class AnswerSets:
             rows = np.flatnonzero(empty & np.isfinite(levels).any(axis=1))
             inside[rows, levels[rows].argmin(axis=1)] = True
         return cls(draws, inside, flagged)
+
+    @classmethod
+    def of_best_candidates(cls, draws: CandidateBatch, levels: FloatArray) -> Self:
+        """Build sets of the best candidate alone, without flags; empty where all answers are blank."""
+        ranked = np.where(np.isfinite(levels), draws.scores, np.inf)
+        alone = np.zeros(levels.shape, dtype=np.bool_)
+        alone[np.arange(len(levels)), ranked.argmin(axis=1)] = True
+        return cls(draws, alone & np.isfinite(ranked), np.zeros(len(levels), dtype=np.bool_))
 
     @cached_property
     def best(self) -> IntArray:
@@ -111,6 +122,8 @@ class Decisions(AnswerSets):
             answered &= self.distinct_answers <= self.policy.max_answers
         if self.policy.min_agreement > 1:
             answered &= self.agreement >= self.policy.min_agreement
+        if self.policy.max_mean_score is not None:
+            answered &= _MEAN_SCORE.values(self.draws) <= self.policy.max_mean_score
         return answered
 
     def reason(self, row: int) -> Reason:
@@ -125,7 +138,10 @@ class Decisions(AnswerSets):
             return "no_candidate_accepted"
         most = self.policy.max_answers
         too_many = most is not None and self.distinct_answers[row] > most
-        return "too_many_answers" if too_many else "too_little_agreement"
+        if too_many:
+            return "too_many_answers"
+        disagree = self.policy.min_agreement > 1 and self.agreement[row] < self.policy.min_agreement
+        return "too_little_agreement" if disagree else "mean_score_too_high"
 
     def best_first(self, row: int) -> IntArray:
         """Return the slots of the answer set of prompt `row`, by score and then by draw order."""
@@ -171,14 +187,17 @@ def decide(
         features, alpha, weights=artifact.weights(draws), uniforms=uniforms, marginal=marginal
     )
     levels = artifact.parsed_set_rule.levels(draws)
-    sets = AnswerSets.from_levels(draws, levels, thresholds, never_empty=artifact.never_empty)
+    if policy.ignores_sets:
+        sets = AnswerSets.of_best_candidates(draws, levels)
+    else:
+        sets = AnswerSets.from_levels(draws, levels, thresholds, never_empty=artifact.never_empty)
     return Decisions(
         draws,
         sets.accepted,
         sets.not_certifiable,
         features=features,
         thresholds=thresholds.values,
-        refused=thresholds.outside,
+        refused=np.asarray(thresholds.outside & sets.not_certifiable, dtype=np.bool_),
         levels=levels,
         policy=policy,
     )

@@ -111,7 +111,8 @@ def _check_references(artifact: ArtifactContent) -> Iterator[str]:
     if len(set(levels)) < len(levels) or not {one.alpha for one in certified} <= set(artifact.alphas):
         yield "a certificate is about a level that the artifact does not hold, or two are about the same"
     if artifact.policy is not None:
-        if [one.alpha for one in artifact.policy.coverage] != list(artifact.alphas):
+        ignores_sets = artifact.policy.certificate.policy.ignores_sets
+        if [one.alpha for one in artifact.policy.coverage] != ([] if ignores_sets else list(artifact.alphas)):
             yield "a policy comes with what is certified about the sets of every level"
         if artifact.policy.certificate.policy.min_agreement > artifact.n:
             yield f"min_agreement: {artifact.n} candidates cannot agree so often"
@@ -306,7 +307,11 @@ def _check_policy(artifact: ArtifactContent, policy: CertifiedPolicy) -> Iterato
     certificate, curve = policy.certificate, policy.curve
     everyone, *groups = certificate.groups
     whole, rate = float(certificate.delta), float(certificate.max_wrong_rate)
-    if not 0 < certificate.prompts <= artifact.calibration.certification_size:
+    facts = artifact.calibration
+    held_out = facts.certification_size
+    if certificate.policy.ignores_sets:  # it depends on no other label
+        held_out += facts.fit_size + facts.size
+    if not 0 < certificate.prompts <= held_out:
         yield f"the policy rests on {certificate.prompts} prompts, more than were held out for it"
     if everyone.prompts != certificate.prompts or not everyone.certified:
         yield "the policy is not certified over all prompts"

@@ -147,7 +147,7 @@ class ArtifactContent(ArtifactData):
     def needs_answers(self) -> bool:
         """Whether set rule, features or policy look at distinct answers, which serving must extract alike."""
         return (
-            (self.policy is not None and bool(self.policy.certificate.policy.words))
+            (self.policy is not None and self.policy.certificate.policy.needs_answers)
             or (self.parsed_shift is not None and self.parsed_shift.needs_answers)
             or self.feature_map.needs_answers
             or self.set_rule.startswith("unique")

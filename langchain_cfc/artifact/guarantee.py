@@ -42,6 +42,9 @@ def build_guarantee(artifact: ArtifactContent, alpha: str, binding: Binding | No
         Weighting(name=one.name, kind=one.kind, words=one.words, coefficients=one.coefficients)
         for one in named[:covered]
     )
+    if artifact.policy is not None and not artifact.policy.coverage and delta is None:
+        # The labels of the calibration prompts have certified the policy; no others are left for the sets.
+        kind, weightings = "heuristic", ()
     target = float(compute_tau(alpha))
     # The running maximum over larger levels may keep more, and so does a best candidate that is returned
     # although the threshold lies below every level: then coverage is more than exact.
@@ -98,5 +101,7 @@ def build_guarantee(artifact: ArtifactContent, alpha: str, binding: Binding | No
     )
     if artifact.policy is None or delta is not None:
         return guarantee
-    coverage = next(one for one in artifact.policy.coverage if one.alpha == alpha)
+    coverage = next((one for one in artifact.policy.coverage if one.alpha == alpha), None)
+    if coverage is None:
+        return guarantee
     return reduce_to_certificate(guarantee, coverage, never_empty=artifact.never_empty)

@@ -31,7 +31,7 @@ from langchain_cfc.calibration.fit import (
 )
 from langchain_cfc.calibration.reference import count_reference
 from langchain_cfc.candidates import LabelledBatch
-from langchain_cfc.certificates import certify_policy, select_tested_levels
+from langchain_cfc.certificates import certify_mean_score, certify_policy, select_tested_levels
 from langchain_cfc.errors import InputError
 from langchain_cfc.features import FeatureMap, name_records_in_errors
 from langchain_cfc.guarantee.stability import PaperStability
@@ -204,6 +204,14 @@ def _calibrate(
     artifact = artifact.model_copy(update={"reference": count_reference(artifact, prompts, fair)})
     if config.wrong_rate is None:
         return artifact
+    if config.certifies_mean_score:
+        return certify_mean_score(
+            artifact,
+            prompts.unspent(fits_groups=config.wrong_rate_groups),
+            max_wrong_rate=config.wrong_rate,
+            delta=config.failure_probability,
+            by_group=config.wrong_rate_groups,
+        )
     return certify_policy(
         artifact,
         fair,
@@ -232,7 +240,8 @@ def _select_alphas(config: CalibrationConfig, data: CalibrationData) -> tuple[st
     if config.alpha is not None:
         return config.alphas
     attainable = tuple(alpha for alpha in config.alphas if is_attainable(alpha, *data.counts))
-    return attainable or config.alphas[-1:]
+    attainable = attainable or config.alphas[-1:]
+    return attainable[:1] if config.certifies_mean_score else attainable
 
 
 def _order_statistic_confidence(config: CalibrationConfig, data: CalibrationData) -> Confidence | None:

@@ -51,7 +51,8 @@ class CalibrationConfig:
 
     Attributes:
         alpha: Error level or levels, each 0 < alpha < 1; one of them is chosen per call when serving. May be
-            left out with `max_wrong_rate`, which then chooses one among levels from 0.05 to 0.9.
+            left out with `max_wrong_rate`; with a certification_fraction, one among levels from 0.05 to 0.9
+            is chosen then.
         features: Feature map or its text, such as `hat(mean_score, 5)` or `bins(max_score, 5) +
             group(topic)`.
         set_rule: `all`, `best_prefix` or `rank`, or `unique(...)` or `at_least_one(...)` around one of them.
@@ -84,7 +85,8 @@ class CalibrationConfig:
             on average over calibration sets: by the law of an order statistic (`marginal` over all prompts,
             `grouped` in all groups), or by levels tested on a third split (`conditional`, over all prompts).
         max_wrong_rate: Certify a policy for bot mode: of the prompts that it answers, at most this share gets
-            a wrong best answer, with confidence 1 - delta.
+            a wrong best answer, with confidence 1 - delta. Without an alpha and a certification_fraction, all
+            labels certify, and bot mode answers with the best candidate where the mean score is small enough.
         wrong_rate_groups: Whether to certify that in the groups of the feature map as well, which takes half
             of delta.
         delta: Failure probability of what holds with confidence, 0 < delta < 1; by default 0.05.
@@ -93,7 +95,7 @@ class CalibrationConfig:
             units of a ridge; by default 0.2, or 0 where nothing is to be fitted.
         test_fraction: Share of all prompts held out, for `evaluate` on the same file.
         certification_fraction: Share of the others held out for certificates; by default 0.3 where
-            `max_wrong_rate` or `confident` needs them, else 0.
+            `max_wrong_rate` with an alpha or `confident` needs them, else 0.
         within_clusters: Calibrate on `one` hash-chosen prompt of each cluster, or on `all`, which no theorem
             covers.
         allow_unattainable: Whether to continue where the target is out of reach overall, so that prompts will
@@ -263,6 +265,12 @@ class CalibrationConfig:
         return self.confident and self.threshold_rule == "conditional"
 
     @property
+    def certifies_mean_score(self) -> bool:
+        """Whether bot mode ignores sets, so that all labels certify: no level and no third split is given."""
+        chosen = self.alpha is not None or self.certification_fraction is not None
+        return self.max_wrong_rate is not None and not chosen and not self.confident
+
+    @property
     def uses_weights(self) -> bool:
         """Whether thresholds use the weights of calibration prompts.
 
@@ -275,7 +283,7 @@ class CalibrationConfig:
     @property
     def needs_certification(self) -> bool:
         """Whether the third split is used up to choose a level or a policy."""
-        return self.tests_levels or self.max_wrong_rate is not None
+        return self.tests_levels or (self.max_wrong_rate is not None and not self.certifies_mean_score)
 
     def make_rule(self, alpha: str, effective_alpha: str | None = None) -> ThresholdRule[Any]:
         """Make the unfitted rule of one level."""

@@ -10,6 +10,20 @@ before are certified together.
 Source: Learn then Test (Angelopoulos, Bates, Candes, Jordan and Lei 2021), with fixed sequence testing in an
 order learned on other data.
 
+*Without sets.* `certify_mean_score` needs no third split. It returns the best candidate alone where the mean
+score lies below a cut. Such a policy depends on scores only, so all labels may test it. The cuts and their
+order, from the strictest to the loosest, are fixed before any data is seen. Tests begin at the first cut with
+so many answers that its test could pass, which scores alone decide.
+
+Theorem (fixed sequence: Maurer, Hothorn and Lehmacher 1995; Bauer 1991). Among the tested cuts let the first
+whose wrong-answer rate exceeds r be K. A wrong cut is certified only if K passes. Given the scores K is
+fixed, and so is the number m of its answers; their labels are independent. If their mean probability of being
+wrong exceeds r, the p-value is at most delta <= 1/4 with probability at most delta (Hoeffding 1956, Theorem
+4: so few wrong ones are no likelier than under equal probabilities). So for prompts with these scores the
+bound holds however scores chose the start. Over prompts to come it holds if the start is the same for all
+samples, and also if every prompt beyond the first cut that is too loose is wrong with probability above r:
+then the number of wrong ones at K, given m, is stochastically at least Binomial(m, r).
+
 *The promise about sets.* It holds on average over all calibration sets, but not over those calibration sets
 for which a policy is found: strict thresholds make answers rarer and safer, so that a policy passes more
 easily where sets hold a correct answer too rarely. (Measured: at alpha = 0.5 and N = 49, where one
@@ -20,8 +34,8 @@ all levels at once; or the promise with confidence, where the calibration gave o
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import ceil
 
@@ -40,6 +54,8 @@ from langchain_cfc.errors import UnattainableTargetError
 from langchain_cfc.guarantee import AnswerPolicy, CertifiedAnswers, WrongRateCertificate
 
 MOST_ANSWERS = (1, 2, 3, 5)
+# Cuts on the mean score, fixed before any data is seen, in the order of their tests.
+CUTS = tuple(step / 100 for step in range(1, 101))
 
 
 @dataclass(frozen=True)
@@ -71,7 +87,6 @@ def certify_policy(
     has a sequence of tests of its own. Without `keep_levels` the policy's level is served and tested alone.
     """
     rate = Fraction(max_wrong_rate)
-    whole = float(delta)
     served = {one.alpha: artifact if keep_levels else artifact.with_levels([one]) for one in artifact.levels}
     family = [policy for alpha, one in served.items() for policy in _list_policies(one, alpha, tuning)]
     tested = [
@@ -82,6 +97,76 @@ def certify_policy(
         levels = ", ".join(dict.fromkeys(one.alpha for one in family))
         msg = f"{_failure(rate)}: at none of the levels ({levels}) is any prompt answered; give larger alphas"
         raise UnattainableTargetError(msg)
+    certificate, curve = _test_in_sequence(
+        served, tested, certification, max_wrong_rate, delta, by_group=by_group
+    )
+    kept = served[certificate.alpha]
+    coverage = [
+        certify_level(kept, certification, alpha, delta, certificate.records_digest, among=len(served))
+        for alpha in kept.alphas
+    ]
+    stored = CertifiedPolicy(
+        certificate=certificate, coverage=coverage, curve=curve, level_chosen=not keep_levels
+    )
+    return kept.model_copy(update={"policy": stored})
+
+
+def certify_mean_score(
+    artifact: CalibrationArtifact,
+    certification: LabelledBatch,
+    *,
+    max_wrong_rate: str,
+    delta: str,
+    by_group: bool = False,
+) -> CalibrationArtifact:
+    """Certify a cut on the mean score for bot mode on all labels, and store it in the artifact.
+
+    The policy ignores sets, so the prompts may have calibrated their thresholds; they must not have fitted
+    the scores. Nothing is certified about the sets. `by_group` is as in `certify_policy`.
+    """
+    rate, alpha = Fraction(max_wrong_rate), artifact.alphas[0]
+    every = compute_outcomes(artifact, certification, alpha, AnswerPolicy(ignores_sets=True))
+    by_answers: dict[int, tuple[_Policy, Outcomes]] = {}
+    for cut in CUTS:
+        policy = AnswerPolicy(max_mean_score=cut, ignores_sets=True)
+        seen = replace(every, decisions=replace(every.decisions, policy=policy))
+        # Of cuts that answer the same prompts the loosest is kept.
+        by_answers[int(seen.decisions.answered.sum())] = _Policy(alpha, policy, 0, 0, 0), seen
+    first = float(delta) / 2 if by_group else float(delta)
+    tested = [
+        one
+        for answered, one in by_answers.items()
+        if answered and binomial_p_value(0, answered, rate) <= first
+    ]
+    if not tested:  # too few answers for any test
+        tested = [one for answered, one in by_answers.items() if answered][-1:]
+    if not tested:
+        msg = f"{_failure(rate)}: all answers of the certification prompts are blank"
+        raise UnattainableTargetError(msg)
+    certificate, curve = _test_in_sequence(
+        {alpha: artifact}, tested, certification, max_wrong_rate, delta, by_group=by_group, compared=len(CUTS)
+    )
+    stored = CertifiedPolicy(certificate=certificate, coverage=[], curve=curve, level_chosen=True)
+    return artifact.model_copy(update={"policy": stored})
+
+
+def _test_in_sequence(
+    served: Mapping[str, CalibrationArtifact],
+    tested: Sequence[tuple[_Policy, Outcomes]],
+    certification: LabelledBatch,
+    max_wrong_rate: str,
+    delta: str,
+    *,
+    by_group: bool,
+    compared: int | None = None,
+) -> tuple[WrongRateCertificate, list[TradeOff]]:
+    """Test policies in their order; return the certificate of the chosen one, and the curve of all.
+
+    `compared` is the number of policies among which delta is divided for the curve, where scores chose those
+    that are tested among more.
+    """
+    rate, whole = Fraction(max_wrong_rate), float(delta)
+    artifact = served[tested[0][0].alpha]
     everyone, *groups = sample_groups(artifact, certification, tested[0][1].decisions.features)
     own = whole / 2 if by_group and groups else whole
     shares = [(everyone, own), *((one, whole / (2 * len(groups))) for one in groups if by_group)]
@@ -107,24 +192,13 @@ def certify_policy(
     curve = []
     for one, outcomes in tested:
         answered, wrong = outcomes.count_answers(outcomes.decisions.answered)
-        bound = upper_bound(wrong, answered, whole / len(tested))
+        bound = upper_bound(wrong, answered, whole / (compared or len(tested)))
         curve.append(
             TradeOff(
                 alpha=one.alpha, policy=one.policy, answered=answered, wrong=wrong, wrong_rate_at_most=bound
             )
         )
-    kept = served[policy.alpha]
-    coverage = [
-        certify_level(kept, certification, alpha, delta, certificate.records_digest, among=len(served))
-        for alpha in kept.alphas
-    ]
-    stored = CertifiedPolicy(
-        certificate=certificate,
-        coverage=coverage,
-        curve=sorted(curve, key=lambda one: one.answered),
-        level_chosen=not keep_levels,
-    )
-    return kept.model_copy(update={"policy": stored})
+    return certificate, sorted(curve, key=lambda one: one.answered)
 
 
 def _list_policies(artifact: CalibrationArtifact, alpha: str, tuning: LabelledBatch) -> Iterator[_Policy]:
@@ -184,7 +258,7 @@ def _unattainable(one: _Policy, seen: Outcomes, rate: Fraction, delta: float) ->
     """
     size = len(seen.kept)
     answered, wrong = seen.count_answers(seen.decisions.answered)
-    words = f"sets{' ' * bool(one.policy.words)}{one.policy.words} at alpha = {one.alpha}"
+    words = one.policy.described + ("" if one.policy.ignores_sets else f" at alpha = {one.alpha}")
     msg = (
         f"{_failure(rate)}. The policy that looked safest, {words}, answers {answered} of {size} "
         f"certification prompts, {wrong} of them wrongly"
@@ -198,8 +272,12 @@ def _unattainable(one: _Policy, seen: Outcomes, rate: Fraction, delta: float) ->
         )
     else:
         answering = Fraction(answered, size) or Fraction(one.answered, one.tuned + size)
+        msg += f". If that stays so, about {ceil(needed / answering)} would do: bring more records"
+        if not one.policy.ignores_sets:
+            msg += " or raise certification_fraction (on the command line --certification-fraction)"
+    if one.policy.ignores_sets:
         msg += (
-            f". If that stays so, about {ceil(needed / answering)} would do: bring more records or raise "
-            "certification_fraction (on the command line --certification-fraction)"
+            ". With certification_fraction (on the command line --certification-fraction) policies may also "
+            "look at agreement and at the size of sets"
         )
     return UnattainableTargetError(msg)

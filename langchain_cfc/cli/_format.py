@@ -357,7 +357,7 @@ def make_curve_table(artifact: CalibrationArtifact) -> Table:
     certificate = policy.certificate
     sure = format_share(1.0 - float(certificate.delta))
     title = f"What answering more would cost (all bounds together with confidence {sure})"
-    headings = ("answered", "wrong at most", "wrong seen", "alpha", "distinct", "agreeing")
+    headings = ("answered", "wrong at most", "wrong seen", "alpha", "distinct", "agreeing", "mean score")
     table = make_table(*headings, texts=0, title=title)
     for point in policy.curve:
         own = (point.alpha, point.policy) == (certificate.alpha, certificate.policy)
@@ -366,9 +366,10 @@ def make_curve_table(artifact: CalibrationArtifact) -> Table:
             format_percent(point.answered / certificate.prompts),
             format_percent(point.wrong_rate_at_most, ".1f"),
             f"{point.wrong} of {point.answered}",
-            point.alpha,
+            "any" if point.policy.ignores_sets else point.alpha,
             "any" if most is None else f"<= {most}",
             f">= {point.policy.min_agreement}",
+            "any" if point.policy.max_mean_score is None else f"<= {point.policy.max_mean_score:g}",
             style="bold" if own else "",
         )
     return table

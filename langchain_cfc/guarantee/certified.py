@@ -4,9 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Annotated, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+    model_validator,
+)
 
 from langchain_cfc.thresholds import Level, format_alpha, format_delta
 
@@ -121,10 +129,36 @@ class AnswerPolicy(Certified):
     Attributes:
         max_answers: Maximum number of distinct answers in the set; None for no limit.
         min_agreement: Minimum number of the n candidates, accepted or not, with the best answer, at least 1.
+        max_mean_score: Largest mean score of the n candidates; None for no limit.
+        ignores_sets: Whether the best candidate is returned alone, whatever the threshold. Flagged prompts
+            are then answered like all others, and the policy depends on no calibration label.
     """
 
     max_answers: int | None = Field(default=None, ge=1)
     min_agreement: int = Field(default=1, ge=1)
+    max_mean_score: float | None = Field(default=None, ge=0.0, le=1.0)
+    ignores_sets: bool = False
+
+    @model_serializer(mode="wrap")
+    def _without_new_defaults(self, serialised: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        # Keeps the content and digest of artifacts from before these fields existed.
+        data: dict[str, Any] = serialised(self)
+        for name in ("max_mean_score", "ignores_sets"):
+            if getattr(self, name) == type(self).model_fields[name].default:
+                data.pop(name, None)
+        return data
+
+    @property
+    def needs_answers(self) -> bool:
+        """Whether it looks at distinct answers."""
+        return self.max_answers is not None or self.min_agreement > 1
+
+    @property
+    def described(self) -> str:
+        """What is answered, in plain English."""
+        if self.ignores_sets:
+            return f"prompts{f' {self.words}' * bool(self.words)}, with the best candidate"
+        return f"sets{f' {self.words}' * bool(self.words)}"
 
     @property
     def words(self) -> str:
@@ -134,6 +168,8 @@ class AnswerPolicy(Certified):
             asked.append(f"of at most {self.max_answers} distinct answer{'s'[: self.max_answers > 1]}")
         if self.min_agreement > 1:
             asked.append(f"whose best answer {self.min_agreement} candidates agree on")
+        if self.max_mean_score is not None:
+            asked.append(f"whose candidates have a mean score of at most {self.max_mean_score:g}")
         return " and ".join(asked)
 
 
@@ -193,11 +229,11 @@ class WrongRateCertificate(Certificate):
         everyone, *others = self.groups
         certified = [group.words for group in others if group.certified]
         also = f", and in each of these groups: {'; '.join(certified)}" if certified else ""
-        asked = f" {self.policy.words}" if self.policy.words else ""
+        level = "" if self.policy.ignores_sets else f" at alpha = {self.alpha}"
         return (
             f"Of the prompts that are answered, at most {format_share(float(self.max_wrong_rate))} get a "
             f"wrong best answer{also}, with confidence {format_share(1 - float(self.delta))} for this very "
-            f"artifact: answered are sets{asked} at alpha = {self.alpha}, {everyone.answered} of "
+            f"artifact: answered are {self.policy.described}{level}, {everyone.answered} of "
             f"{everyone.prompts} certification prompts, {everyone.wrong} of them wrongly."
         )
 

@@ -248,7 +248,25 @@ def _add_independence(assumed: tuple[str, ...]) -> tuple[str, ...]:
 def restrict_to_policy(
     guarantee: Guarantee, policy: AnswerPolicy, certificate: WrongRateCertificate | None = None
 ) -> Guarantee:
-    """Adapt a guarantee to a policy that withholds some sets, and to the certificate of its answers."""
+    """Adapt a guarantee to a policy that withholds some sets, and to the certificate of its answers.
+
+    Of a policy that ignores sets only the certificate is left.
+    """
+    if certificate is not None and policy.ignores_sets:
+        return guarantee.model_copy(
+            update={
+                "kind": "certified",
+                "sentence": certificate.sentence(),
+                "weightings": (),
+                "assumptions": _add_independence(guarantee.assumptions),
+                "not_promised": (
+                    *NOTHING_PROMISED,
+                    *(one for one in NOT_PROMISED if one != NOTHING_ABOUT_ANSWERS),
+                ),
+                "failure_probability": float(certificate.delta),
+                "wrong_answers": certificate,
+            }
+        )
     lost = (
         f"Only sets {policy.words} are answered, and the promise about sets counts those withheld as if they "
         "were not: a correct answer that such a set holds is lost, so that coverage falls by up to the share "

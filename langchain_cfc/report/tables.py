@@ -197,10 +197,12 @@ def tabulate_policies(policy: CertifiedPolicy) -> Table:
     rows = []
     for point in policy.curve:
         own = (point.alpha, point.policy) == (certificate.alpha, certificate.policy)
-        words = f"sets {point.policy.words}" if point.policy.words else "every set"
+        words = point.policy.described if point.policy.words else "every set"
+        if not point.policy.ignores_sets:
+            words += f" at alpha = {point.alpha}"
         rows.append(
             Row(
-                f"{words} at alpha = {point.alpha}" + (" (bot mode)" if own else ""),
+                words + (" (bot mode)" if own else ""),
                 (
                     Cell(to_percent(point.answered / certificate.prompts)),
                     Cell(f"{point.wrong} of {point.answered}"),

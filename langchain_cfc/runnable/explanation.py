@@ -39,6 +39,8 @@ def explain_reason(result: CFCResult) -> str:
     accepted = [one for one in result.candidates if one.accepted]
     passed = f"{f'{len(accepted)} of {given}' if len(accepted) < n else given} passed the check"
     if not result.abstained:
+        if _ignores_sets(result):
+            return f"Answered with the best of {given}, because these look reliable on average."
         if _is_best_alone(result):
             return f"Answered with the best of {given}, because none of them passed the check."
         if len(result.answers) > 1:
@@ -57,6 +59,7 @@ def explain_reason(result: CFCResult) -> str:
         ),
         "too_many_answers": f"{passed}, and these are {different} different answers: more than may be given",
         "too_little_agreement": f"too few of {given} agree with the best one",
+        "mean_score_too_high": f"{given} do not look reliable enough on average",
     }
     return f"Abstained, because {because[result.reason]}."
 
@@ -66,6 +69,12 @@ def explain_result(result: CFCResult) -> str:
     return " ".join(
         filter(None, [explain_reason(result), _describe_question(result), _describe_promise(result)])
     )
+
+
+def _ignores_sets(result: CFCResult) -> bool:
+    """Return whether a certified policy decided that looks at no threshold."""
+    wrong = result.guarantee.wrong_answers
+    return wrong is not None and wrong.policy.ignores_sets
 
 
 def _is_best_alone(result: CFCResult) -> bool:
@@ -120,7 +129,7 @@ def _describe_promise(result: CFCResult) -> str:
     guarantee = result.guarantee
     wrong = "" if guarantee.wrong_answers is None else f" {guarantee.wrong_answers.brief()}"
     if guarantee.kind in {"heuristic", "certified"}:
-        return f"{guarantee.sentence}{wrong}"
+        return guarantee.sentence if _ignores_sets(result) else f"{guarantee.sentence}{wrong}"
     groups = sum(weighting.kind == "indicator" for weighting in guarantee.weightings)
     soft = len(guarantee.weightings) - 1 - groups
     scope = ["on average"]

@@ -79,8 +79,8 @@ class CFCResult(BaseModel):
             allows empty sets), `only_blank_answers` (every candidate is blank or a refusal, or no answer was
             found in it), `not_certifiable` (it reached the cap, the artifact keeps too little to decide it,
             or no calibration prompt was of the prompt's category),
-            `too_many_answers` or `too_little_agreement` (the policy withholds such a set; the accepted
-            candidates are still listed).
+            `too_many_answers`, `too_little_agreement` or `mean_score_too_high` (the policy withholds such a
+            set; the accepted candidates are still listed).
         answers: The distinct answers of the set, best first: extracted answers where there is an extractor,
             else texts.
         best: The first of them; None on abstention.

@@ -173,7 +173,8 @@ class ServingPipeline:
 
     def _find_unknown_categories(self, decisions: Decisions) -> tuple[str, ...]:
         """Return the metadata keys whose category flagged the prompt."""
-        if self.artifact.threshold_rule == "marginal":  # it looks at no features
+        # The marginal rule looks at no features, and a policy that ignores sets at no flags.
+        if self.artifact.threshold_rule == "marginal" or self.policy.ignores_sets:
             return ()
         return self.artifact.feature_map.unknown_keys(decisions.features[0])
 

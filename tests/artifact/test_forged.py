@@ -49,7 +49,14 @@ MAKERS: dict[str, dict[str, Any]] = {
         "ridge": 0.01,
         "window": 64,
     },
-    "bot": {"records": RECORDS, "max_wrong_rate": "0.5", "features": "group(topic)", "window": 64},
+    "bot": {
+        "records": RECORDS,
+        "max_wrong_rate": "0.5",
+        "features": "group(topic)",
+        "window": 64,
+        "certification_fraction": 0.3,
+    },
+    "bot without sets": {"records": RECORDS, "max_wrong_rate": "0.8", "features": "group(topic)"},
     "bot in groups": {
         "records": RECORDS,
         "alpha": ["0.5", "0.3"],

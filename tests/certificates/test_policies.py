@@ -448,7 +448,9 @@ def test_too_few_certification_prompts_are_an_error_with_a_cure() -> None:
 
 
 def test_bot_mode_through_calibrate() -> None:
-    artifact = calibrate(KNOWN, features="group(topic)", max_wrong_rate=0.10, delta="0.10")
+    artifact = calibrate(
+        KNOWN, features="group(topic)", max_wrong_rate=0.10, delta="0.10", certification_fraction=0.3
+    )
     certificate = certificate_of(artifact)
     tests = part_of(artifact, KNOWN, "certification")
     assert (certificate.max_wrong_rate, certificate.delta) == ("0.1", "0.1")
@@ -460,7 +462,12 @@ def test_bot_mode_through_calibrate() -> None:
     loaded = reload_artifact(artifact)
     assert (loaded, loaded.digest) == (artifact, artifact.digest)
     groups = calibrate(
-        KNOWN, features="group(topic)", max_wrong_rate="0.2", delta="0.1", wrong_rate_groups=True
+        KNOWN,
+        features="group(topic)",
+        max_wrong_rate="0.2",
+        delta="0.1",
+        wrong_rate_groups=True,
+        certification_fraction=0.3,
     )
     assert [group.name for group in certificate_of(groups).groups] == [
         "1",
@@ -512,7 +519,8 @@ def test_a_level_that_is_served_by_itself_is_tested_by_itself(
 
 
 def test_the_bot_answers_the_very_prompts_that_were_counted(tmp_path: Path) -> None:
-    calibrate(KNOWN, features="group(topic)", max_wrong_rate="0.1", delta="0.1").save(tmp_path / "bot.json")
+    options: dict[str, Any] = {"max_wrong_rate": "0.1", "delta": "0.1", "certification_fraction": 0.3}
+    calibrate(KNOWN, features="group(topic)", **options).save(tmp_path / "bot.json")
     artifact = CalibrationArtifact.load(tmp_path / "bot.json")
     certificate = certificate_of(artifact)
     split = artifact.calibration.split
@@ -541,6 +549,7 @@ def test_the_bot_on_the_real_recording() -> None:
         set_rule="unique(all)",
         max_wrong_rate="0.15",
         delta="0.1",
+        certification_fraction=0.3,
         provenance=source.provenance,
     )
     certificate = certificate_of(artifact)

@@ -99,7 +99,7 @@ def test_bot_mode_from_calibration_to_an_answer(tmp_path: Path) -> None:
 
 def test_a_rate_out_of_reach_is_no_and_says_what_would_do(tmp_path: Path) -> None:
     artifact = tmp_path / "bot.json"
-    ran = run("calibrate", RECORDING, "-o", artifact, "--features", FEATURES, "--max-wrong-rate", "0.01")
+    ran = run("calibrate", RECORDING, "-o", artifact, "--features", FEATURES, "--max-wrong-rate", "0.001")
     assert ran.code == 1
     assert "cannot be certified with these records" in ran.err
     assert not artifact.exists()
