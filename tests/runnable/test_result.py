@@ -7,6 +7,7 @@ import json
 import pickle
 import re
 from collections.abc import Callable
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from pydantic import BaseModel, ValidationError
 
 from langchain_cfc import CalibrationArtifact, CFCResult, FeatureMap
 from langchain_cfc.candidates import CandidateBatch
+from langchain_cfc.decision import Reason
 from tests.factories import make_artifact, make_chain
 from tests.fakes import N, ScriptedModel, answer_of, topic_of
 
@@ -225,3 +227,11 @@ def test_the_marginal_rule_promises_an_average_only() -> None:
     assert result.guarantee.kind == "marginal"
     assert [weighting.kind for weighting in result.guarantee.weightings] == ["constant"]
     assert "guaranteed groups" not in result.explain()
+
+
+@pytest.mark.parametrize("result", ["not_certifiable"], indirect=True)
+def test_every_reason_is_explained_in_words_of_its_own(result: CFCResult) -> None:
+    reasons = [one for one in get_args(Reason) if one != "answered"]
+    said = {result.model_copy(update={"reason": one}).explain_reason() for one in reasons}
+    assert len(said) == len(reasons) >= 5
+    assert all(one.startswith("Abstained, because ") for one in said)

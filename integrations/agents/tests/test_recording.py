@@ -200,7 +200,12 @@ def world(facts: list[PromptRecord], tmp_path_factory: pytest.TempPathFactory) -
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", AttainabilityWarning)
             calibrated = calibrate(
-                records, alpha=0.3, features="mean_score", test_fraction=0.4, provenance=provenance
+                records,
+                alpha=0.3,
+                features="mean_score",
+                never_empty=False,  # so that some prompts are abstained on
+                test_fraction=0.4,
+                provenance=provenance,
             )
         calibrated.save(folder / "artifact.json")
         artifact = CalibrationArtifact.load(folder / "artifact.json")
