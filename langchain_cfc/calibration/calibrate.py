@@ -207,7 +207,8 @@ def _calibrate(
     if config.certifies_mean_score:
         return certify_mean_score(
             artifact,
-            prompts.unspent(fits_groups=config.wrong_rate_groups),
+            fit_split,
+            prompts.one_per_cluster(fair),
             max_wrong_rate=config.wrong_rate,
             delta=config.failure_probability,
             by_group=config.wrong_rate_groups,

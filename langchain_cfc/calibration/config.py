@@ -85,8 +85,9 @@ class CalibrationConfig:
             on average over calibration sets: by the law of an order statistic (`marginal` over all prompts,
             `grouped` in all groups), or by levels tested on a third split (`conditional`, over all prompts).
         max_wrong_rate: Certify a policy for bot mode: of the prompts that it answers, at most this share gets
-            a wrong best answer, with confidence 1 - delta. Without an alpha and a certification_fraction, all
-            labels certify, and bot mode answers with the best candidate where the mean score is small enough.
+            a wrong best answer, with confidence 1 - delta. Without an alpha and a certification_fraction the
+            calibration prompts certify, and bot mode answers with the best candidate where the mean score is
+            small enough.
         wrong_rate_groups: Whether to certify that in the groups of the feature map as well, which takes half
             of delta.
         delta: Failure probability of what holds with confidence, 0 < delta < 1; by default 0.05.
@@ -266,7 +267,7 @@ class CalibrationConfig:
 
     @property
     def certifies_mean_score(self) -> bool:
-        """Whether bot mode ignores sets, so that all labels certify: no level and no third split is given."""
+        """Whether bot mode ignores sets and calibration labels certify: no level, no third split is given."""
         chosen = self.alpha is not None or self.certification_fraction is not None
         return self.max_wrong_rate is not None and not chosen and not self.confident
 
@@ -314,8 +315,8 @@ class CalibrationConfig:
 
     def plan_split(self, feature_map: FeatureMap) -> SplitPlan:
         """Plan the split, with parts to fit and to certify on only where they are needed."""
-        # The units of a ridge are fitted as well.
-        learns = self.combine is not None or self.ridge_penalty is not None
+        # The units of a ridge are fitted as well, and the first cut of bot mode without sets.
+        learns = self.combine is not None or self.ridge_penalty is not None or self.certifies_mean_score
         fit_fraction, certification_fraction = self.fit_fraction, self.certification_fraction
         if feature_map.needs_fit and feature_map.fitted and fit_fraction and not learns:
             msg = (

@@ -416,17 +416,6 @@ class CalibrationPrompts:
             raise CalibrationError(msg)
         return self.one_per_cluster(part)
 
-    def unspent(self, *, fits_groups: bool) -> LabelledBatch:
-        """Return all prompts, one of each cluster, whose labels have fitted no score.
-
-        Those that fit the feature map's groups are left out if groups are certified.
-        """
-        names: tuple[Part, ...] = ("calibration",)
-        if self.combination is None and not fits_groups:
-            names = ("fit", *names)
-        rows = np.sort(np.concatenate([self.rows[name] for name in names]))
-        return self.one_per_cluster(self.plan.draw_fair_sample(self.labelled.take(rows)))
-
     def one_per_cluster(self, prompts: LabelledBatch) -> LabelledBatch:
         """Return one hash-chosen prompt of each cluster."""
         rows = self.plan.one_per_cluster(prompts)

@@ -11,18 +11,16 @@ Source: Learn then Test (Angelopoulos, Bates, Candes, Jordan and Lei 2021), with
 order learned on other data.
 
 *Without sets.* `certify_mean_score` needs no third split. It returns the best candidate alone where the mean
-score lies below a cut. Such a policy depends on scores only, so all labels may test it. The cuts and their
-order, from the strictest to the loosest, are fixed before any data is seen. Tests begin at the first cut with
-so many answers that its test could pass, which scores alone decide.
+score lies below a cut. Such a policy depends on scores only, so the labels of the calibration prompts may
+test it. The cuts and their order, from the strictest to the loosest, are fixed before any data is seen. The
+first to be tested is chosen by scores of prompts that do not certify, the fit split: the first cut at which
+so many answers are to be expected that its test is likely to pass.
 
-Theorem (fixed sequence: Maurer, Hothorn and Lehmacher 1995; Bauer 1991). Among the tested cuts let the first
-whose wrong-answer rate exceeds r be K. A wrong cut is certified only if K passes. Given the scores K is
-fixed, and so is the number m of its answers; their labels are independent. If their mean probability of being
-wrong exceeds r, the p-value is at most delta <= 1/4 with probability at most delta (Hoeffding 1956, Theorem
-4: so few wrong ones are no likelier than under equal probabilities). So for prompts with these scores the
-bound holds however scores chose the start. Over prompts to come it holds if the start is the same for all
-samples, and also if every prompt beyond the first cut that is too loose is wrong with probability above r:
-then the number of wrong ones at K, given m, is stochastically at least Binomial(m, r).
+Theorem (fixed sequence: Maurer, Hothorn and Lehmacher 1995; Bauer 1991). Given the fit split the sequence is
+fixed. Let K be the first cut in it whose wrong-answer rate exceeds r. A wrong cut is certified only if K
+passes. Given how many prompts K answers, the number of wrong ones is binomial with a probability above r, so
+that has probability at most delta. Were the start chosen by the scores of the certification prompts, the
+number answered at an earlier cut would be known too, and K's rate given that may lie below r.
 
 *The promise about sets.* It holds on average over all calibration sets, but not over those calibration sets
 for which a policy is found: strict thresholds make answers rarer and safer, so that a policy passes more
@@ -34,10 +32,10 @@ all levels at once; or the promise with confidence, where the calibration gave o
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
-from math import ceil
 
 from langchain_cfc.artifact import CalibrationArtifact, CertifiedPolicy, TradeOff
 from langchain_cfc.candidates import LabelledBatch
@@ -50,12 +48,14 @@ from langchain_cfc.certificates.coverage import (
     compute_records_digest,
     sample_groups,
 )
-from langchain_cfc.errors import UnattainableTargetError
+from langchain_cfc.errors import CalibrationError, UnattainableTargetError
 from langchain_cfc.guarantee import AnswerPolicy, CertifiedAnswers, WrongRateCertificate
 
 MOST_ANSWERS = (1, 2, 3, 5)
 # Cuts on the mean score, fixed before any data is seen, in the order of their tests.
 CUTS = tuple(step / 100 for step in range(1, 101))
+# The first cut tested is expected to answer this many times the prompts that pass if none is wrong.
+HEADROOM = 2.0
 
 
 @dataclass(frozen=True)
@@ -113,41 +113,62 @@ def certify_policy(
 
 def certify_mean_score(
     artifact: CalibrationArtifact,
+    ordering: LabelledBatch,
     certification: LabelledBatch,
     *,
     max_wrong_rate: str,
     delta: str,
     by_group: bool = False,
 ) -> CalibrationArtifact:
-    """Certify a cut on the mean score for bot mode on all labels, and store it in the artifact.
+    """Certify a cut on the mean score for bot mode, and store it in the artifact.
 
-    The policy ignores sets, so the prompts may have calibrated their thresholds; they must not have fitted
-    the scores. Nothing is certified about the sets. `by_group` is as in `certify_policy`.
+    The policy ignores sets, so the certification prompts may have calibrated their thresholds. Neither they
+    nor the `ordering` prompts, whose scores choose the first cut, may be among the others. Nothing is
+    certified about the sets. `by_group` is as in `certify_policy`.
     """
+    if len(ordering) == 0:
+        msg = (
+            "the first cut of bot mode is chosen by prompts that calibration never sees, but the fit split "
+            "is empty: raise fit_fraction, or bring more records"
+        )
+        raise CalibrationError(msg)
     rate, alpha = Fraction(max_wrong_rate), artifact.alphas[0]
-    every = compute_outcomes(artifact, certification, alpha, AnswerPolicy(ignores_sets=True))
-    by_answers: dict[int, tuple[_Policy, Outcomes]] = {}
-    for cut in CUTS:
-        policy = AnswerPolicy(max_mean_score=cut, ignores_sets=True)
-        seen = replace(every, decisions=replace(every.decisions, policy=policy))
-        # Of cuts that answer the same prompts the loosest is kept.
-        by_answers[int(seen.decisions.answered.sum())] = _Policy(alpha, policy, 0, 0, 0), seen
     first = float(delta) / 2 if by_group else float(delta)
-    tested = [
-        one
-        for answered, one in by_answers.items()
-        if answered and binomial_p_value(0, answered, rate) <= first
-    ]
-    if not tested:  # too few answers for any test
-        tested = [one for answered, one in by_answers.items() if answered][-1:]
-    if not tested:
+    wanted = HEADROOM * math.log(first) / math.log(1.0 - rate)
+    expected, seen = (
+        [_apply_cut(artifact, prompts, cut) for cut in CUTS] for prompts in (ordering, certification)
+    )
+    start = next(
+        (
+            place
+            for place, one in enumerate(expected)
+            if float(one.decisions.answered.mean()) * len(certification) >= wanted
+        ),
+        len(CUTS) - 1,
+    )
+    # Of cuts that answer the same prompts the loosest is kept: they pass or fail together.
+    by_answers = {int(one.decisions.answered.sum()): one for one in seen[start:]}
+    if not any(by_answers):
         msg = f"{_failure(rate)}: all answers of the certification prompts are blank"
         raise UnattainableTargetError(msg)
+    tested = [(_Policy(alpha, one.decisions.policy, 0, 0, 0), one) for one in by_answers.values()]
     certificate, curve = _test_in_sequence(
-        {alpha: artifact}, tested, certification, max_wrong_rate, delta, by_group=by_group, compared=len(CUTS)
+        {alpha: artifact},
+        tested,
+        certification,
+        max_wrong_rate,
+        delta,
+        by_group=by_group,
+        compared=len(CUTS) - start,
     )
     stored = CertifiedPolicy(certificate=certificate, coverage=[], curve=curve, level_chosen=True)
     return artifact.model_copy(update={"policy": stored})
+
+
+def _apply_cut(artifact: CalibrationArtifact, prompts: LabelledBatch, cut: float) -> Outcomes:
+    """Return what prompts get where their mean score is at most a cut."""
+    policy = AnswerPolicy(max_mean_score=cut, ignores_sets=True)
+    return compute_outcomes(artifact, prompts, artifact.alphas[0], policy)
 
 
 def _test_in_sequence(
@@ -162,8 +183,8 @@ def _test_in_sequence(
 ) -> tuple[WrongRateCertificate, list[TradeOff]]:
     """Test policies in their order; return the certificate of the chosen one, and the curve of all.
 
-    `compared` is the number of policies among which delta is divided for the curve, where scores chose those
-    that are tested among more.
+    `compared` is the number of policies among which delta is divided for the curve, where some that answer
+    the same prompts were left out.
     """
     rate, whole = Fraction(max_wrong_rate), float(delta)
     artifact = served[tested[0][0].alpha]
@@ -272,7 +293,7 @@ def _unattainable(one: _Policy, seen: Outcomes, rate: Fraction, delta: float) ->
         )
     else:
         answering = Fraction(answered, size) or Fraction(one.answered, one.tuned + size)
-        msg += f". If that stays so, about {ceil(needed / answering)} would do: bring more records"
+        msg += f". If that stays so, about {math.ceil(needed / answering)} would do: bring more records"
         if not one.policy.ignores_sets:
             msg += " or raise certification_fraction (on the command line --certification-fraction)"
     if one.policy.ignores_sets:

@@ -1,7 +1,8 @@
-"""Bot mode that ignores sets: a cut on the mean score, certified with all labels."""
+"""Bot mode that ignores sets: a cut on the mean score, certified with the labels of the calibration split."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -12,7 +13,7 @@ from langchain_cfc import CalibrationArtifact, calibrate
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.certificates import certify_mean_score
 from langchain_cfc.decision import decide
-from langchain_cfc.errors import AttainabilityWarning, UnattainableTargetError
+from langchain_cfc.errors import AttainabilityWarning, CalibrationError, UnattainableTargetError
 from langchain_cfc.guarantee import AnswerPolicy
 from langchain_cfc.records import tabulate
 from tests.certificates.prompts import make_replay_chain, prompts
@@ -31,9 +32,19 @@ def bot() -> CalibrationArtifact:
     return calibrate(KNOWN, features="group(topic)", max_wrong_rate=RATE, delta=DELTA)
 
 
+def take_part(bot: CalibrationArtifact, part: str) -> LabelledBatch:
+    split = bot.calibration.split
+    return tabulate([one for one in KNOWN if split.part(one.id, one.cluster) == part])
+
+
 @pytest.fixture(scope="module")
-def table() -> LabelledBatch:
-    return tabulate(KNOWN)
+def ordering(bot: CalibrationArtifact) -> LabelledBatch:
+    return take_part(bot, "fit")
+
+
+@pytest.fixture(scope="module")
+def table(bot: CalibrationArtifact) -> LabelledBatch:
+    return take_part(bot, "calibration")
 
 
 def count_below(table: LabelledBatch, cut: float) -> tuple[int, int]:
@@ -46,13 +57,13 @@ def count_below(table: LabelledBatch, cut: float) -> tuple[int, int]:
     return answered, wrong
 
 
-def find_last_cut(table: LabelledBatch, rate: float, delta: float) -> float | None:
-    """The last cut before the first that fails its test, from the first that could pass it on."""
-    passed = None
+def find_last_cut(ordering: LabelledBatch, table: LabelledBatch, rate: float, delta: float) -> float | None:
+    """The last cut before the first that fails its test, from the first on that is expected to pass it."""
+    passed, wanted = None, 2.0 * math.log(delta) / math.log(1 - rate)
     for cut in np.arange(1, 101) / 100:
-        answered, wrong = count_below(table, cut)
-        if (1 - rate) ** answered > delta:
+        if passed is None and count_below(ordering, cut)[0] * len(table) < wanted * len(ordering):
             continue
+        answered, wrong = count_below(table, cut)
         if stats.binom.cdf(wrong, answered, rate) > delta:
             break
         passed = float(cut)
@@ -60,16 +71,20 @@ def find_last_cut(table: LabelledBatch, rate: float, delta: float) -> float | No
 
 
 def test_the_certified_cut_is_that_of_an_independent_computation(
-    bot: CalibrationArtifact, table: LabelledBatch
+    bot: CalibrationArtifact, ordering: LabelledBatch, table: LabelledBatch
 ) -> None:
     certificate = bot.certified_policy.certificate
-    expected = find_last_cut(table, float(RATE), float(DELTA))
+    expected = find_last_cut(ordering, table, float(RATE), float(DELTA))
     assert expected is not None
     assert expected < 1.0
     assert certificate.policy == AnswerPolicy(max_mean_score=expected, ignores_sets=True)
     everyone = certificate.groups[0]
-    assert (everyone.prompts, everyone.answered, everyone.wrong) == (600, *count_below(table, expected))
-    # Every label certifies: nothing was held out, and nothing is stated about the sets.
+    assert (everyone.prompts, everyone.answered, everyone.wrong) == (
+        len(table),
+        *count_below(table, expected),
+    )
+    # All labels but those of the fit split certify, and nothing is stated about the sets.
+    assert len(ordering) + len(table) == len(KNOWN)
     assert bot.calibration.certification_size == 0
     assert bot.certified_policy.coverage == []
     for point in bot.certified_policy.curve:
@@ -79,16 +94,26 @@ def test_the_certified_cut_is_that_of_an_independent_computation(
     assert (loaded, loaded.digest) == (bot, bot.digest)
 
 
-def test_no_label_chooses_what_is_tested(bot: CalibrationArtifact, table: LabelledBatch) -> None:
-    def list_tested(labelled: LabelledBatch) -> list[tuple[AnswerPolicy, int]]:
-        made = certify_mean_score(bot, labelled, max_wrong_rate=RATE, delta=DELTA)
-        return [(one.policy, one.answered) for one in made.certified_policy.curve]
+def test_no_label_and_no_certification_prompt_chooses_what_is_tested(
+    bot: CalibrationArtifact, ordering: LabelledBatch, table: LabelledBatch
+) -> None:
+    def find_start(first: LabelledBatch, labelled: LabelledBatch) -> float:
+        made = certify_mean_score(bot, first, labelled, max_wrong_rate=RATE, delta=DELTA)
+        cuts = [one.policy.max_mean_score for one in made.certified_policy.curve]
+        return min(cut for cut in cuts if cut is not None)
 
-    other = replace(table, correct=np.ones_like(table.correct))
-    assert list_tested(other) == list_tested(table)
-    # Control: labels do decide which cut is certified.
+    right = replace(table, correct=np.ones_like(table.correct))
+    start = find_start(ordering, right)
+    assert find_start(replace(ordering, correct=~ordering.correct), right) == start
+    assert find_start(ordering, right.take(np.arange(len(right) - 1))) == start
+    # Controls: scores of the ordering prompts do choose the start, and labels what is certified.
+    easy = ordering.take(np.argsort(ordering.draws.scores.mean(axis=1))[: 2 * len(ordering) // 3])
+    assert find_start(easy, right) < start
+    wrong = replace(table, correct=~right.correct)
     with pytest.raises(UnattainableTargetError, match=r"mean score of at most .*may also look at agreement"):
-        certify_mean_score(bot, replace(table, correct=~other.correct), max_wrong_rate="0.1", delta=DELTA)
+        certify_mean_score(bot, ordering, wrong, max_wrong_rate="0.1", delta=DELTA)
+    with pytest.raises(CalibrationError, match="the fit split is empty"):
+        certify_mean_score(bot, ordering.take(np.arange(0)), right, max_wrong_rate=RATE, delta=DELTA)
 
 
 def test_flags_and_thresholds_play_no_role(table: LabelledBatch, bot: CalibrationArtifact) -> None:
