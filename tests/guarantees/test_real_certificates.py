@@ -415,7 +415,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "ranks by law": {"features": "{groups}", "threshold_rule": "grouped", "confident": True},
     "tested levels": {"features": "hat(mean_score, 5)", "confident": True},
     "certified": {"features": "mean_score + {groups}", "certification_fraction": 0.3},
-    "bot": {"features": "mean_score + {groups}", "max_wrong_rate": 0.15},
+    "bot": {"features": "mean_score + {groups}", "max_wrong_rate": 0.15, "certification_fraction": 0.3},
 }
 
 

@@ -112,14 +112,15 @@ def test_a_fallback_that_answers_is_named(invoke: Invoke) -> None:
     assert invoke(chain_of(NumberedModel(called="first")), PROMPT).models == ("first",)
 
 
-def test_what_the_verifier_asks_is_not_counted(invoke: Invoke) -> None:
+def test_what_the_verifier_asks_is_counted(invoke: Invoke) -> None:
     judge = NumberedModel()
     chain = CFCRunnable(
         generator=lambda _: "x",
         verifier=RunnableLambda(lambda given: str(given["prompt"])) | judge | (lambda _: [0.1] * N),
         artifact=make_artifact(),
     )
-    assert invoke(chain, PROMPT).usage is None
+    # The generator is a function, which states none.
+    assert token_counts(invoke(chain, PROMPT).usage)[:2] == (TOKENS_IN, TOKENS_OUT)
     assert len(judge.requests) == 1
 
 
