@@ -310,7 +310,7 @@ def _check_policy(artifact: ArtifactContent, policy: CertifiedPolicy) -> Iterato
     facts = artifact.calibration
     held_out = facts.certification_size
     if certificate.policy.ignores_sets:  # it depends on no other label
-        held_out += facts.fit_size + facts.size
+        held_out += facts.size
     if not 0 < certificate.prompts <= held_out:
         yield f"the policy rests on {certificate.prompts} prompts, more than were held out for it"
     if everyone.prompts != certificate.prompts or not everyone.certified:

@@ -284,7 +284,7 @@ def _unattainable(one: _Policy, seen: Outcomes, rate: Fraction, delta: float) ->
         f"{_failure(rate)}. The policy that looked safest, {words}, answers {answered} of {size} "
         f"certification prompts, {wrong} of them wrongly"
     )
-    pooled = Fraction(one.wrong + wrong, one.answered + answered)
+    pooled = Fraction(one.wrong + wrong, max(one.answered + answered, 1))
     needed = required_size(max(pooled, Fraction(wrong, max(answered, 1))), rate, delta)
     if needed is None:
         msg += (
@@ -293,7 +293,12 @@ def _unattainable(one: _Policy, seen: Outcomes, rate: Fraction, delta: float) ->
         )
     else:
         answering = Fraction(answered, size) or Fraction(one.answered, one.tuned + size)
-        msg += f". If that stays so, about {math.ceil(needed / answering)} would do: bring more records"
+        if answering:
+            msg += f". If that stays so, about {math.ceil(needed / answering)} would do: bring more records"
+        else:
+            msg += (
+                ", although the scores of the fit split made many likely: bring more records of the same kind"
+            )
         if not one.policy.ignores_sets:
             msg += " or raise certification_fraction (on the command line --certification-fraction)"
     if one.policy.ignores_sets:

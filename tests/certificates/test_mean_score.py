@@ -116,6 +116,16 @@ def test_no_label_and_no_certification_prompt_chooses_what_is_tested(
         certify_mean_score(bot, ordering.take(np.arange(0)), right, max_wrong_rate=RATE, delta=DELTA)
 
 
+def test_certification_prompts_unlike_those_of_the_fit_split_are_refused(
+    bot: CalibrationArtifact, table: LabelledBatch
+) -> None:
+    order = np.argsort(table.draws.scores.mean(axis=1))
+    easy, hard = table.take(order[:200]), table.take(order[200:])
+    for few in (hard, hard.take(np.arange(30))):
+        with pytest.raises(UnattainableTargetError, match=r"answers 0 of .*bring more records"):
+            certify_mean_score(bot, easy, few, max_wrong_rate="0.4", delta=DELTA)
+
+
 def test_flags_and_thresholds_play_no_role(table: LabelledBatch, bot: CalibrationArtifact) -> None:
     strict = calibrate(KNOWN, alpha="0.02", features="group(topic)", allow_unattainable=True)
     flagged = decide(strict, table.draws).not_certifiable

@@ -187,8 +187,8 @@ def test_the_fallback_middleware_of_an_agent_reacts() -> None:
 def test_how_abstentions_are_told_is_no_part_of_a_fingerprint() -> None:
     chain = make_chain(generator=FakeListChatModel(responses=["lima|0.1"]))
     plain = CFCChatModel(chain=chain)
-    told = CFCChatModel(chain=chain, on_abstain="raise", full_result=True)
-    assert compute_fingerprint(told) == compute_fingerprint(plain)
+    raising = CFCChatModel(chain=chain, on_abstain="raise", full_result=True)
+    assert compute_fingerprint(raising) == compute_fingerprint(plain)
     assert compute_fingerprint(chain.model_copy(update={"on_abstain": "raise"})) == compute_fingerprint(chain)
     assert raised_binding("return") == raised_binding("raise")
 

@@ -207,7 +207,7 @@ def test_a_tool_that_fails_and_is_called_again_is_the_agent_s_business(
 
 
 @both_ways
-def test_every_token_is_counted_once_and_what_was_thrown_away_is_told(
+def test_every_token_is_counted_once_and_what_was_thrown_away_is_stated(
     guarded: Callable[..., Agent], served: Script, way: Way
 ) -> None:
     with get_usage_metadata_callback() as counted:
@@ -218,10 +218,10 @@ def test_every_token_is_counted_once_and_what_was_thrown_away_is_told(
     decision = said.response_metadata["cfc"]
     assert decision["routing"]["models"] == ["recorded"]
     assert decision["routing"]["usage"]["total_tokens"] == 13
-    told = add_usage(state["messages"][1].usage_metadata, decision["routing"]["usage"])
-    told = add_usage(told, said.usage_metadata)
+    stated = add_usage(state["messages"][1].usage_metadata, decision["routing"]["usage"])
+    stated = add_usage(stated, said.usage_metadata)
     (total,) = counted.usage_metadata.values()
-    assert told["total_tokens"] == total["total_tokens"] == 13 * len(served.requests)
+    assert stated["total_tokens"] == total["total_tokens"] == 13 * len(served.requests)
     # The control: without what was thrown away it does not add up.
     assert total["total_tokens"] != 13 + said.usage_metadata["total_tokens"]
     assert DISCARDED not in repr(said)
