@@ -19,7 +19,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict
 
 from langchain_cfc._internal.arrays import BoolArray, FloatArray
-from langchain_cfc._internal.optional import require
+from langchain_cfc._internal.imports import require
 from langchain_cfc.artifact import CalibrationArtifact, tabulate_held_out
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.certificates import compute_outcomes

@@ -8,7 +8,7 @@ first used, and some need the extra of their package.
 
 from __future__ import annotations
 
-from langchain_cfc._internal.lazy import make_lazy
+from langchain_cfc._internal.imports import make_lazy
 
 # Type checkers know this name; to import it would load everything below.
 TYPE_CHECKING = False

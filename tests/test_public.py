@@ -60,11 +60,10 @@ PROMISED = {
 BASE = {"_internal", "errors"}
 DATA = BASE | {"candidates", "thresholds", "set_rules", "features"}
 FILES = DATA | {"scoring", "records", "splits", "guarantee"}
-OFFLINE = FILES | {"_version", "artifact", "decision", "certificates"}
+OFFLINE = FILES | {"artifact", "decision", "certificates"}
 SERVING = {"execution", "fingerprints", "sampling", "verifiers"}
 ROOMS: dict[str, set[str]] = {
     "errors": set(),
-    "_version": set(),
     "_internal": {"errors"},
     "candidates": BASE,
     "thresholds": BASE,
@@ -111,7 +110,7 @@ NUMPY = frozenset({"numpy", "typing_extensions"})
 PLAIN = NUMPY | {"pydantic", "pydantic_core"}
 LANGCHAIN = PLAIN | {"langchain_core"}
 OUTSIDE: dict[str, frozenset[str]] = {
-    **dict.fromkeys(["errors", "_version", "extend"], NOTHING),
+    **dict.fromkeys(["errors", "extend"], NOTHING),
     "_internal": frozenset({"numpy", "filelock", "sqlalchemy"}),
     **dict.fromkeys(["candidates", "thresholds", "set_rules", "features", "decision"], NUMPY),
     **dict.fromkeys(["scoring", "splits", "guarantee", "artifact"], PLAIN),

@@ -202,7 +202,7 @@ def test_every_promised_name_has_its_place(pages: dict[Path, Seen], site: Path) 
 def test_every_module_that_users_import_from_is_described() -> None:
     described = {module for page in loaded_hooks().REFERENCE.values() for module in page.modules}
     found = {path.stem for path in (ROOT / "langchain_cfc").iterdir() if path.suffix in {"", ".py"}}
-    assert found - described - {"__pycache__"} == {"__init__", "_internal", "_version", "cli"}
+    assert found - described - {"__pycache__"} == {"__init__", "_internal", "cli"}
 
 
 def test_examples_and_integrations_have_pages(site: Path) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime, timezone
 from typing import Literal
 
-from langchain_cfc._version import __version__
+from langchain_cfc._internal import __version__
 from langchain_cfc.artifact import (
     CalibrationArtifact,
     Confidence,

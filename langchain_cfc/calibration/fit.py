@@ -30,7 +30,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from langchain_cfc._internal.arrays import BoolArray, FloatArray, IntArray
-from langchain_cfc._internal.optional import require
+from langchain_cfc._internal.imports import require
 from langchain_cfc.artifact import AttainableGroup, CalibrationFacts, LevelState, PackedArray, SelfCheck
 from langchain_cfc.calibration.checks import compute_attainable_groups
 from langchain_cfc.calibration.config import CalibrationConfig

@@ -16,7 +16,7 @@ from numbers import Integral
 import numpy as np
 
 from langchain_cfc._internal.arrays import FloatArray
-from langchain_cfc._internal.optional import require
+from langchain_cfc._internal.imports import require
 from langchain_cfc.errors import InputError
 
 # Relative. Against sums of 60 digits SciPy's tail was off by 3e-13 at most, up to 1e8 trials; older versions

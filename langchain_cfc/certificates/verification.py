@@ -14,7 +14,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict
 
 from langchain_cfc._internal.arrays import FloatArray
-from langchain_cfc._internal.optional import require
+from langchain_cfc._internal.imports import require
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.errors import InputError, OutsideCertifiedRegionError, ThresholdError
 from langchain_cfc.thresholds import ConditionalThreshold, compute_tau

@@ -7,7 +7,7 @@ import logging
 import sys
 import traceback
 
-from langchain_cfc._internal.optional import require
+from langchain_cfc._internal.imports import require
 from langchain_cfc._internal.text import escape_controls
 from langchain_cfc.errors import MissingExtraError
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from langchain_cfc._internal.optional import check_installed
+from langchain_cfc._internal.imports import check_installed
 from langchain_cfc._internal.plugins import FACTORY
 from langchain_cfc.cli._format import EXIT_NO, report_errors
 from langchain_cfc.sampling.models import list_required_packages

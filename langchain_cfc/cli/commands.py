@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from langchain_cfc._version import __version__
+from langchain_cfc._internal import __version__
 
 # An entry point of this group is a function as typer takes it, or a `typer.Typer`, named like its command.
 _ENTRY_POINTS = "langchain_cfc.commands"

@@ -6,7 +6,7 @@ extra `[collect]`.
 
 from __future__ import annotations
 
-from langchain_cfc._internal.lazy import make_lazy
+from langchain_cfc._internal.imports import make_lazy
 
 # Type checkers know this name; to import it would load everything below.
 TYPE_CHECKING = False

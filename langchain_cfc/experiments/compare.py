@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from langchain_cfc._internal.arrays import FloatArray
-from langchain_cfc._internal.optional import require
+from langchain_cfc._internal.imports import require
 from langchain_cfc._internal.text import format_percent
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.errors import InputError

@@ -14,7 +14,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from langchain_cfc._internal.arrays import BoolArray
-from langchain_cfc._internal.optional import require
+from langchain_cfc._internal.imports import require
 from langchain_cfc._internal.text import format_percent, join_names
 from langchain_cfc.calibration.checks import smallest_size
 from langchain_cfc.candidates import LabelledBatch, check_unweighted

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from langchain_cfc._internal.optional import require
+from langchain_cfc._internal.imports import require
 
 # Checked here, because the store needs it.
 require("sqlalchemy", "monitor", "a monitor")

@@ -1,12 +1,14 @@
-"""The figures of monitors by name, for systems that collect metrics."""
+"""Metrics of monitors for Prometheus and OpenTelemetry."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from langchain_cfc._internal.imports import require
 from langchain_cfc.errors import CFCError
 from langchain_cfc.monitor.monitor import CFCMonitor, call_after_fork
 from langchain_cfc.monitor.status import MonitorStatus
@@ -103,3 +105,65 @@ def _list_metrics(status: MonitorStatus) -> Iterator[Metric]:
 
 def _make_metric(name: str, value: float, labels: Mapping[str, str]) -> Metric:
     return Metric(name, DESCRIPTIONS[name], float(value), labels)
+
+
+class PrometheusCollector:
+    """Collector of the metrics of monitors: `REGISTRY.register(PrometheusCollector(monitor))`.
+
+    All are gauges whose names begin with `cfc_monitor_`, with the artifact's digest as a label. If a store
+    cannot be read, `cfc_monitor_up` is 0 and its other metrics are missing.
+
+    Args:
+        *monitors: All monitors of the registry; in several collectors their names would clash.
+        every: Seconds for which metrics are reused, at least 0, because reading them reads the stores.
+
+    Raises:
+        MissingExtraError: If `prometheus_client` is not installed.
+    """
+
+    def __init__(self, *monitors: CFCMonitor, every: float = 15.0) -> None:
+        self._core: Any = require("prometheus_client.core", "prometheus", "figures for Prometheus")
+        self._reader = MetricsReader(monitors, every)
+
+    def describe(self) -> list[Any]:
+        """Return nothing, so that registration reads no store."""
+        return []
+
+    def collect(self) -> Iterator[Any]:
+        """Yield the metrics as gauge families."""
+        families: dict[str, Any] = {}
+        for one in self._reader.read():
+            family = families.get(one.name)
+            if family is None:
+                family = self._core.GaugeMetricFamily(one.name, one.description, labels=list(one.labels))
+                families[one.name] = family
+            family.add_metric(list(one.labels.values()), one.value)
+        yield from families.values()
+
+
+def observe(*monitors: CFCMonitor, meter: Any = None, every: float = 15.0) -> None:
+    """Register the metrics of monitors with a meter of OpenTelemetry, as gauges named `cfc_monitor_...`.
+
+    Args:
+        *monitors: All monitors of the meter; in several calls their names would clash.
+        meter: The meter; that of the global provider if left out.
+        every: Seconds for which metrics are reused, at least 0, because reading them reads the stores.
+
+    Raises:
+        MissingExtraError: If `opentelemetry-api` is not installed.
+    """
+    api: Any = require("opentelemetry.metrics", "opentelemetry", "figures for OpenTelemetry")
+    reader = MetricsReader(monitors, every)
+    if meter is None:
+        meter = api.get_meter("langchain_cfc.monitor")
+
+    def make_callback(name: str) -> Callable[[Any], Iterator[Any]]:
+        def observe_metric(_: Any) -> Iterator[Any]:
+            for one in reader.read():
+                if one.name == name:
+                    yield api.Observation(one.value, dict(one.labels))
+
+        return observe_metric
+
+    for name, description in DESCRIPTIONS.items():
+        meter.create_observable_gauge(name, callbacks=[make_callback(name)], description=description)

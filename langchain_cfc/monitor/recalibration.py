@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from langchain_cfc._internal.optional import require
+from langchain_cfc._internal.imports import require
 from langchain_cfc._internal.text import format_percent
 from langchain_cfc.artifact import CalibrationArtifact, ReferenceHistogram, select_held_out
 from langchain_cfc.calibration import CalibrationConfig, calibrate

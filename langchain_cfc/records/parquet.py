@@ -21,7 +21,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from langchain_cfc._internal.arrays import BoolArray, FloatArray, IntArray
-from langchain_cfc._internal.optional import require
+from langchain_cfc._internal.imports import require
 from langchain_cfc.candidates import (
     CandidateBatch,
     JsonMetadata,

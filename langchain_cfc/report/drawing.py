@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 from xml.etree import ElementTree as ET
 
-from langchain_cfc._internal.optional import require
+from langchain_cfc._internal.imports import require
 from langchain_cfc._internal.text import format_percent
 from langchain_cfc.errors import InputError
 from langchain_cfc.evaluation import MethodReport

@@ -10,9 +10,9 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from langchain_cfc._internal import __version__
 from langchain_cfc._internal.files import atomic_writer
-from langchain_cfc._internal.optional import require
-from langchain_cfc._version import __version__
+from langchain_cfc._internal.imports import require
 from langchain_cfc.errors import InputError
 from langchain_cfc.report._text import escape_invisible
 from langchain_cfc.report.drawing import to_svg

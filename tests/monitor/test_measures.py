@@ -20,9 +20,7 @@ from langchain_cfc import CalibrationArtifact, calibrate
 from langchain_cfc.demo import demo_chain, load_recording
 from langchain_cfc.errors import StoreError
 from langchain_cfc.monitor import CFCMonitor, Limits
-from langchain_cfc.monitor.metrics import MetricsReader
-from langchain_cfc.monitor.opentelemetry import observe
-from langchain_cfc.monitor.prometheus import PrometheusCollector
+from langchain_cfc.monitor.metrics import MetricsReader, PrometheusCollector, observe
 
 SERVED = 20
 

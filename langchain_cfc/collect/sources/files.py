@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from langchain_cfc._internal.optional import require
+from langchain_cfc._internal.imports import require
 from langchain_cfc._internal.plugins import is_plugin_source, load_plugin
 from langchain_cfc.errors import InputError, RecordError
 from langchain_cfc.records._json import (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from langchain_cfc._internal.optional import require
+from langchain_cfc._internal.imports import require
 
 # First of all, because the imports below need these packages.
 require("filelock", "collect", "the store of a collection")

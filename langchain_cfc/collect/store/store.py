@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from sqlalchemy import BigInteger, Connection, Integer, Select, func, select, update
 
+from langchain_cfc._internal import __version__
 from langchain_cfc._internal.database import DatabaseStore
-from langchain_cfc._version import __version__
 from langchain_cfc.candidates import JsonMetadata, LabelledBatch, find_json_prompt_kinds
 from langchain_cfc.collect.costs import ModelCalls, Stage, Usage
 from langchain_cfc.collect.store import schema

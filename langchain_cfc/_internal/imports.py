@@ -1,13 +1,35 @@
-"""Late imports of optional dependencies, with an error that names the command that installs them."""
+"""Late imports: the names of a package when they are first used (PEP 562), and optional dependencies."""
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
-from importlib.util import find_spec
-from typing import Any
 
-from langchain_cfc.errors import MissingExtraError
+# Type checkers know this name; importing it would take longer than the rest of this module.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import Any
+
+    from langchain_cfc.errors import MissingExtraError
+
+
+def make_lazy(
+    package: dict[str, Any], homes: Mapping[str, str]
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Build `__getattr__` and `__dir__` of a package from its `globals()` and the module of each name."""
+
+    def load(name: str) -> Any:
+        if name not in homes:
+            msg = f"module {package['__name__']!r} has no attribute {name!r}"
+            raise AttributeError(msg)
+        value = getattr(importlib.import_module(f".{homes[name]}", package["__package__"]), name)
+        package[name] = value
+        return value
+
+    def names() -> list[str]:
+        return sorted({*package, *homes})
+
+    return load, names
 
 
 def require(module: str, extra: str, purpose: str) -> Any:
@@ -20,12 +42,16 @@ def require(module: str, extra: str, purpose: str) -> Any:
 
 def check_installed(extras: Mapping[str, str], purpose: str) -> None:
     """Check that modules, each with its extra, are installed; a MissingExtraError names those missing."""
+    from importlib.util import find_spec
+
     missing = {module: extra for module, extra in extras.items() if find_spec(module) is None}
     if missing:
         raise _missing(missing, purpose)
 
 
 def _missing(extras: Mapping[str, str], purpose: str) -> MissingExtraError:
+    from langchain_cfc.errors import MissingExtraError
+
     modules = [module.partition(".")[0] for module in extras]
     listed = " and ".join(filter(None, [", ".join(modules[:-1]), modules[-1]]))
     verb = "is" if len(modules) == 1 else "are"
