@@ -116,7 +116,7 @@ class DatabaseStore:
             msg = f"{self.name} {self._not_this}"
             raise StoreError(msg)
         version = self._read_fact("version")
-        if version != self._version and not self._upgrade(version):
+        if version != self._version:
             msg = (
                 f"{self.name} is a store of version {version}, and this release reads version "
                 f"{self._version}: {self._advice}"
@@ -143,11 +143,6 @@ class DatabaseStore:
     def _list_first_facts(self) -> dict[str, str]:
         """Return the facts of a new store as JSON."""
         return {"version": json.dumps(self._version), "format": json.dumps(self._format)}
-
-    def _upgrade(self, version: Any) -> bool:
-        """Upgrade a store of another version, and return whether that is possible."""
-        del version
-        return False
 
     def _list_tables(self) -> set[str]:
         with self.begin_read() as connection:

@@ -14,7 +14,6 @@ lost pages, not forgery.
 from __future__ import annotations
 
 import json
-import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -34,17 +33,13 @@ from sqlalchemy import (
     SmallInteger,
     Table,
     Text,
-    bindparam,
     cast,
-    column,
     literal,
     select,
-    table,
     union_all,
-    update,
 )
 
-from langchain_cfc._internal.database import ROW_NUMBER, DatabaseStore, define_facts
+from langchain_cfc._internal.database import ROW_NUMBER, define_facts
 from langchain_cfc.collect.costs import Stage
 from langchain_cfc.errors import CFCError, StoreError
 
@@ -351,97 +346,3 @@ def _check(name: str, prompt: Any, found: object, expected: object) -> None:
     if found != expected:
         msg = f"{name} is damaged: the prompt {prompt!r:.80} is not what was written{_ADVICE}"
         raise StoreError(msg)
-
-
-# Upgrade from version 1, which had no digests and kept messages as text.
-
-OLD_VERSION = 1
-_UPGRADE_PAGE = 200
-_DIGESTS = ("digest", "context", "draws_digest", "scores_digest", "labels_digest")
-_OLD_MESSAGES = table("draws", column("prompt", Integer), column("slot", Integer), column("message", Text))
-_UPGRADE_PROMPT = (
-    update(prompts)
-    .where(prompts.c.position == bindparam("of"))
-    .values({name: bindparam(f"new_{name}") for name in _DIGESTS if name != "context"})
-)
-_UPGRADE_DRAW = (
-    update(draws)
-    .where(draws.c.prompt == bindparam("of"), draws.c.slot == bindparam("at"))
-    .values(packed=bindparam("new_packed"), checksum=bindparam("new_checksum"))
-)
-
-
-def upgrade_store(store: DatabaseStore) -> None:
-    """Upgrade a store of version 1; raises `StoreError` if another run uses it, or it cannot be written.
-
-    Version 1 could not detect damage, so the digests describe what the store holds now.
-    """
-    with store.lock(), store.begin_write() as connection:
-        if store.is_sqlite:
-            # The driver would begin the transaction only after the tables are changed.
-            connection.exec_driver_sql("BEGIN IMMEDIATE")
-        binary = "BLOB" if store.is_sqlite else "BYTEA"
-        added = [("prompts", name, "TEXT") for name in _DIGESTS]
-        added += [("draws", "packed", binary), ("draws", "checksum", "TEXT")]
-        added += [("calls", "answered", "INTEGER NOT NULL DEFAULT 0")]
-        for name, new, kind in added:
-            connection.exec_driver_sql(f"ALTER TABLE {name} ADD COLUMN {new} {kind}")
-        announced.create(connection)
-        finished = _upgrade_prompts(connection)
-        connection.exec_driver_sql("ALTER TABLE draws DROP COLUMN message")
-        connection.execute(update(facts).where(facts.c.name == "version").values(value=to_json(VERSION)))
-        count = len(connection.execute(select(prompts.c.position)).all())
-        models = select(calls.c.model).where(calls.c.drew, calls.c.model != "").distinct()
-        seal = Seal(prompts=count).with_finished(finished).with_facts(read_facts(connection))
-        seal = seal.with_models(connection.execute(models).scalars())
-        connection.execute(facts.insert(), {"name": SEAL, "value": seal.to_json()})
-
-
-def _upgrade_prompts(connection: Connection) -> list[str]:
-    """Write the digests of all prompts and candidates; return those of the labels of finished prompts."""
-    after, finished = -1, []
-    page = select(prompts).order_by(prompts.c.position).limit(_UPGRADE_PAGE)
-    while rows := connection.execute(page.where(prompts.c.position > after)).all():
-        after = rows[-1].position
-        updates = [_upgrade_prompt(connection, row) for row in rows]
-        connection.execute(_UPGRADE_PROMPT, updates)
-        finished += [
-            one["new_labels_digest"]
-            for row, one in zip(rows, updates, strict=True)
-            if row.stage == Stage.LABELLED
-        ]
-    return finished
-
-
-def _upgrade_prompt(connection: Connection, row: Any) -> dict[str, Any]:
-    """Write messages and checksums of a prompt's candidates; return the digests of the prompt."""
-    position = row.position
-
-    def read(rows: Any) -> list[Any]:
-        return list(connection.execute(select(rows).where(rows.c.prompt == position).order_by(rows.c.slot)))
-
-    drawn, scored, labelled = read(draws), read(scores), read(labels)
-    for one, old in zip(drawn, read(_OLD_MESSAGES), strict=True):
-        packed = None if old.message is None else zlib.compress(old.message.encode())
-        checksum = digest_draw(position, one.slot, one.text, one.data, packed)
-        connection.execute(
-            _UPGRADE_DRAW, {"of": position, "at": one.slot, "new_packed": packed, "new_checksum": checksum}
-        )
-    digests = {
-        "draws_digest": digest_draws(position, [one.text for one in drawn], [one.data for one in drawn]),
-        "scores_digest": digest_scores(
-            position, [one.score for one in scored], [one.outputs for one in scored]
-        ),
-        "labels_digest": digest_labels(
-            position, [one.correct for one in labelled], [one.answer for one in labelled], row.described
-        ),
-    }
-    return {
-        "of": position,
-        "new_digest": digest_prompt(row._mapping),  # noqa: SLF001 - SQLAlchemy's public name
-        # In the order of the stages; null for stages that are not finished.
-        **{
-            f"new_{name}": value if row.stage > stage else None
-            for stage, (name, value) in enumerate(digests.items())
-        },
-    }

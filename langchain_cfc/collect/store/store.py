@@ -130,11 +130,6 @@ class Store(DatabaseStore):
         }
         return {**facts, schema.SEAL: schema.Seal().with_facts(facts).to_json()}
 
-    def _upgrade(self, version: Any) -> bool:
-        if version == schema.OLD_VERSION:
-            schema.upgrade_store(self)
-        return bool(version == schema.OLD_VERSION)
-
     def _verify(self) -> tuple[schema.Seal, list[int]]:
         """Return the seal and the positions of finished prompts, after a comparison with the content."""
         with self.begin_read() as connection:
