@@ -27,7 +27,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from langchain_cfc._internal.arrays import BoolArray, FloatArray, IntArray, to_float_array
+from langchain_cfc._internal.arrays import BoolArray, FloatArray, IntArray
 from langchain_cfc.certificates.bounds import binomial_p_value
 from langchain_cfc.errors import InputError
 from langchain_cfc.thresholds import Level, compute_tau, conformal_rank, format_delta
@@ -94,15 +94,13 @@ class SamplingRule:
     missed: IntArray  # (c,) number of testing prompts whose set holds no correct candidate
     tested: int  # number of testing prompts
     delta: str  # level of the tests, as decimal text
-    n: int
-    by_answer: bool  # whether answers were known, so that repeats are rejected
 
     @classmethod
     def learn(
         cls,
-        scores: npt.ArrayLike,
-        correct: npt.ArrayLike,
-        answer_codes: npt.ArrayLike | None,
+        scores: FloatArray,
+        correct: BoolArray,
+        answer_codes: IntArray | None,
         *,
         delta: Level,
     ) -> SamplingRule:
@@ -112,29 +110,25 @@ class SamplingRule:
         configurations and the rest test them. A code is the slot of the first candidate of the prompt with
         the same answer; without codes nothing is a repeat.
         """
-        matrix = _check_scores(scores)
-        labels, codes = _check_labels(correct, matrix.shape), _check_codes(answer_codes, matrix.shape)
-        if len(matrix) < 2:  # noqa: PLR2004 - one to order, one to test
+        if len(scores) < 2:  # noqa: PLR2004 - one to order, one to test
             msg = (
                 "expected at least 2 calibration prompts, one to order configurations and one to test them, "
-                f"got {len(matrix)}: bring more"
+                f"got {len(scores)}: bring more"
             )
             raise InputError(msg)
         level = format_delta(delta)
         order, test = slice(0, None, 2), slice(1, None, 2)
         # The cuts must not know the testing half.
         shares = np.linspace(0.0, 1.0, CUTS)
-        cuts = np.unique(np.quantile(matrix[order], shares, method="inverted_cdf"))
+        cuts = np.unique(np.quantile(scores[order], shares, method="inverted_cdf"))
         cuts[-1] = 1.0
-        ranks, repeats = _rank_scores(cuts, matrix, codes)
-        covered, kept = _count_configurations(ranks[order], repeats[order], labels[order], len(cuts))
+        ranks, repeats = _rank_scores(cuts, scores, answer_codes)
+        covered, kept = _count_configurations(ranks[order], repeats[order], correct[order], len(cuts))
         accepting, stopping = _find_front(covered, kept)
-        seen, _ = _count_configurations(ranks[test], repeats[test], labels[test], len(cuts))
-        tested = len(matrix) // 2
+        seen, _ = _count_configurations(ranks[test], repeats[test], correct[test], len(cuts))
+        tested = len(scores) // 2
         missed = tested - seen[accepting, stopping + 1]
-        return cls(
-            cuts, accepting, stopping, missed, tested, level, matrix.shape[1], answer_codes is not None
-        )
+        return cls(cuts, accepting, stopping, missed, tested, level)
 
     def get_configuration(self, alpha: Level) -> tuple[float, float] | None:
         """Return the scores up to which candidates are accepted and that stop the drawing, -inf for none.
@@ -147,27 +141,19 @@ class SamplingRule:
         stop = self.stopping[place]
         return float(self.cuts[self.accepting[place]]), float(self.cuts[stop]) if stop >= 0 else -math.inf
 
-    def make_sets(
-        self, scores: npt.ArrayLike, answer_codes: npt.ArrayLike | None, alpha: Level
-    ) -> SampledSets:
+    def make_sets(self, scores: FloatArray, answer_codes: IntArray | None, alpha: Level) -> SampledSets:
         """Return the sets of (m, n) new prompts; flagged and empty where no configuration passed."""
-        matrix = _check_scores(scores)
-        codes = _check_codes(answer_codes, matrix.shape)
-        if matrix.shape[1] != self.n or (answer_codes is not None) != self.by_answer:
-            known = "with" if self.by_answer else "without"
-            msg = f"expected {self.n} candidates per prompt {known} answer codes, as in calibration"
-            raise InputError(msg)
         place = self._count_passed(alpha) - 1
         if place < 0:
-            nothing = np.zeros(matrix.shape, dtype=np.bool_)
-            return SampledSets(nothing, np.ones(len(matrix), np.bool_), np.zeros(len(matrix), np.int64))
-        ranks, repeats = _rank_scores(self.cuts, matrix, codes)
+            nothing = np.zeros(scores.shape, dtype=np.bool_)
+            return SampledSets(nothing, np.ones(len(scores), np.bool_), np.zeros(len(scores), np.int64))
+        ranks, repeats = _rank_scores(self.cuts, scores, answer_codes)
         first, second = self.accepting[place], self.stopping[place]
         enters = (ranks <= first) & (first < repeats)
         stops = np.logical_or.accumulate(enters & (ranks <= second), axis=1)
-        drawn = np.ones(matrix.shape, dtype=np.bool_)
+        drawn = np.ones(scores.shape, dtype=np.bool_)
         drawn[:, 1:] = ~stops[:, :-1]
-        return SampledSets(enters & drawn, np.zeros(len(matrix), np.bool_), drawn.sum(axis=1))
+        return SampledSets(enters & drawn, np.zeros(len(scores), np.bool_), drawn.sum(axis=1))
 
     def _count_passed(self, alpha: Level) -> int:
         """Return how many configurations pass before the first one that does not."""
@@ -208,22 +194,16 @@ class BackOffRule:
     >>> rule = BackOffRule.learn(scores, correct)
     >>> rule.compute_threshold("0.4"), rule.compute_threshold("0.1")
     (0.5, -inf)
-    >>> rule.make_sets([[0.1, 0.5]], "0.4").tolist()
+    >>> rule.make_sets(scores[:1], "0.4").tolist()
     [[True, False]]
     """
 
     lowest: FloatArray  # (N,) the calibration prompts' r, ascending
-    n: int
 
     @classmethod
-    def learn(cls, scores: npt.ArrayLike, correct: npt.ArrayLike) -> BackOffRule:
-        """Find the smallest wrong score of each of N >= 1 calibration prompts."""
-        matrix = _check_scores(scores)
-        if not len(matrix):
-            msg = "no calibration prompts: at least one is needed"
-            raise InputError(msg)
-        labels = _check_labels(correct, matrix.shape)
-        return cls(np.sort(np.where(labels, np.inf, matrix).min(axis=1)), matrix.shape[1])
+    def learn(cls, scores: FloatArray, correct: BoolArray) -> BackOffRule:
+        """Find the smallest wrong score of each of N calibration prompts, from (N, n) scores and labels."""
+        return cls(np.sort(np.where(correct, np.inf, scores).min(axis=1)))
 
     def compute_threshold(self, alpha: Level) -> float:
         """Return the score below which candidates are kept at a level; -inf keeps none, inf all."""
@@ -231,13 +211,9 @@ class BackOffRule:
         rank = len(self.lowest) + 1 - conformal_rank(len(self.lowest), compute_tau(alpha))
         return float(self.lowest[rank - 1]) if rank else -math.inf
 
-    def make_sets(self, scores: npt.ArrayLike, alpha: Level) -> BoolArray:
+    def make_sets(self, scores: FloatArray, alpha: Level) -> BoolArray:
         """Return (m, n) which candidates of new prompts are kept."""
-        matrix = _check_scores(scores)
-        if matrix.shape[1] != self.n:
-            msg = f"expected {self.n} candidates per prompt, as in calibration; got {matrix.shape[1]}"
-            raise InputError(msg)
-        return np.asarray(matrix < self.compute_threshold(alpha), dtype=np.bool_)
+        return np.asarray(scores < self.compute_threshold(alpha), dtype=np.bool_)
 
 
 # A score's rank is the position of the smallest cut that it does not exceed: score <= cuts[g] if and only if
@@ -307,44 +283,3 @@ def _find_front(covered: IntArray, kept: IntArray) -> tuple[IntArray, IntArray]:
     before = np.minimum.accumulate(np.r_[np.iinfo(np.int64).max, sizes[order][:-1]])
     front = order[sizes[order] < before]
     return first[front], second[front] - 1
-
-
-def _check_scores(values: npt.ArrayLike) -> FloatArray:
-    scores = to_float_array(values, "scores")
-    if scores.ndim != 2 or scores.shape[1] == 0:  # noqa: PLR2004 - rows and columns
-        msg = f"scores must be an (N, n) array with n >= 1, got shape {scores.shape}"
-        raise InputError(msg)
-    bad = ~((scores >= 0.0) & (scores <= 1.0))  # NaN is bad as well
-    if bad.any():
-        row, slot = (int(i) for i in np.argwhere(bad)[0])
-        msg = f"scores[{row}, {slot}] is {scores[row, slot]!r}; expected a number in [0, 1]"
-        raise InputError(msg)
-    return scores
-
-
-def _check_labels(values: npt.ArrayLike, shape: tuple[int, ...]) -> BoolArray:
-    labels = np.asarray(values)
-    if labels.dtype != np.bool_ or labels.shape != shape:
-        msg = f"correct must be booleans of shape {shape}, got {labels.dtype} of shape {labels.shape}"
-        raise InputError(msg)
-    return labels
-
-
-def _check_codes(values: npt.ArrayLike | None, shape: tuple[int, ...]) -> IntArray | None:
-    if values is None:
-        return None
-    codes = np.asarray(values)
-    if not np.issubdtype(codes.dtype, np.integer) or codes.shape != shape:
-        msg = f"answer codes must be whole numbers of shape {shape}, got {codes.dtype} of shape {codes.shape}"
-        raise InputError(msg)
-    bad = (codes < 0) | (codes > np.arange(shape[1]))
-    if not bad.any():
-        bad = np.take_along_axis(codes, codes, axis=1) != codes
-    if bad.any():
-        row, slot = (int(i) for i in np.argwhere(bad)[0])
-        msg = (
-            f"answer_codes[{row}, {slot}] is {codes[row, slot]}; expected the slot of the first candidate "
-            "with the same answer"
-        )
-        raise InputError(msg)
-    return codes

@@ -336,7 +336,6 @@ def plan_from_pilot(
     alpha: Level,
     group: str | None = None,
     n: int | None = None,
-    n_values: Sequence[int] | None = None,
     slack: float = 0.03,
     delta: float = 0.1,
     fit_fraction: float = 0.2,
@@ -357,8 +356,6 @@ def plan_from_pilot(
         alpha: Error level, 0 < alpha < 1.
         group: A metadata key; each of its values is planned for as a group, as `group(KEY)` calibrates it.
         n: Candidates per prompt to plan with, 1 <= n <= m; m by default.
-        n_values: Candidates per prompt to list in `by_n`, each in 1 ... m; by default 1, 2, 3, 5, 10, 20,
-            30, 50, ... and m.
         slack: By how much coverage, given the calibration prompts, may fall short of the target, in
             [0.001, 1).
         delta: How often it may fall shorter, over calibration sets, in (0, 1).
@@ -394,12 +391,11 @@ def plan_from_pilot(
         raise InputError(msg)
     check_unweighted(labelled)
     drawn = labelled.draws.n
-    n = drawn if n is None else _check_candidates("n", n, drawn)
+    n = drawn if n is None else _check_candidates(n, drawn)
     terms = _Terms(alpha, n, slack, delta, fit_fraction, test_fraction, cost_per_candidate, cost_per_prompt)
-    if n_values is None:
-        ladder = (digit * 10**power for power in range(len(str(drawn))) for digit in (1, 2, 3, 5))
-        n_values = [*(number for number in ladder if number < drawn), drawn]
-    numbers = sorted({_check_candidates("n_values", one, drawn) for one in n_values})
+    # 1, 2, 3, 5, 10, 20, 30, 50, ... and all.
+    ladder = (digit * 10**power for power in range(len(str(drawn))) for digit in (1, 2, 3, 5))
+    numbers = [*(number for number in ladder if number < drawn), drawn]
     by_group = _split_labels(labelled, group)
     size = len(by_group[ALL])
     by_n = []
@@ -457,7 +453,7 @@ def plan_from_assumptions(
     >>> [(one.name, one.recommended_calibration, one.prompts_needed) for one in plan.groups]
     [('all prompts', 170, 266), ('rare', 170, 5313)]
     """
-    n = _check_candidates("n", n, None)
+    n = _check_candidates(n, None)
     terms = _Terms(alpha, n, slack, delta, fit_fraction, test_fraction, cost_per_candidate, cost_per_prompt)
     overall = _Known(ALL, Fraction(1), _parse_share("attainable", attainable))
     members = [
@@ -570,12 +566,12 @@ def _check_consistent(overall: _Known, members: Sequence[_Known]) -> None:
         raise InputError(msg)
 
 
-def _check_candidates(name: str, value: int, most: int | None) -> int:
+def _check_candidates(value: int, most: int | None) -> int:
     whole = isinstance(value, Integral) and not isinstance(value, bool)
     if most is None:
-        _require(whole and value >= 1, name, "a whole number, at least 1", value)
+        _require(whole and value >= 1, "n", "a whole number, at least 1", value)
     else:
-        _require(whole and 1 <= value <= most, name, f"a whole number in 1 ... {most}, as recorded", value)
+        _require(whole and 1 <= value <= most, "n", f"a whole number in 1 ... {most}, as recorded", value)
     return int(value)
 
 

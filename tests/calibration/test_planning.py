@@ -325,10 +325,10 @@ def test_one_prompt_of_each_cluster_counts() -> None:
 def test_fewer_candidates_than_recorded(demo: LabelledBatch) -> None:
     """Planning with n < m uses pass@n of all m; the cost counts n."""
     costs: dict[str, Any] = {"cost_per_candidate": 0.01, "cost_per_prompt": 1.0}
-    few = plan_from_pilot(demo, alpha=0.2, n=5, n_values=[5], **costs)
+    few = plan_from_pilot(demo, alpha=0.2, n=5, **costs)
     many = plan_from_pilot(demo, alpha=0.2, **costs)
     assert (few.n, many.n) == (5, 10)
-    assert few.groups[0].attainable == few.by_n[0].attainable == float(estimate_pass_at(demo.correct, 5))
+    assert few.groups[0].attainable == float(estimate_pass_at(demo.correct, 5))
     assert few.groups[0].attainable < many.groups[0].attainable
     assert few.groups[0].smallest_n == many.groups[0].smallest_n == 4
     assert few.labelled_prompts is not None
@@ -489,8 +489,6 @@ def test_stated_shares_may_be_rounded() -> None:
     ("wrong", "message"),
     [
         ({"n": 3}, "n is 3; expected a whole number in 1 ... 2, as recorded"),
-        ({"n_values": [1, 3]}, "n_values is 3; expected a whole number in 1 ... 2, as recorded"),
-        ({"n_values": [0]}, "n_values is 0"),
         ({"alpha": 1}, "alpha must be"),
     ],
 )

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from langchain_cfc.errors import InputError
 from langchain_cfc.experiments.paper import (
     PUBLISHED_SEEDS,
     Cell,
@@ -107,18 +106,6 @@ def test_the_band_is_the_printed_spread_and_the_rounding_of_the_mean(reproduced:
     assert compare_cell(a_cell(), around(reproduced, 0.0)).in_band is inside
 
 
-@pytest.mark.parametrize("figures", [[], [90.0], [90.0, math.nan], [90.0, math.inf], [[90.0, 90.1]]])
-def test_figures_that_cannot_be_compared_are_refused(figures: Sequence[float]) -> None:
-    with pytest.raises(InputError, match="finite numbers of at least two seeds"):
-        compare_cell(a_cell(), figures)
-
-
-def test_cells_without_a_spread_and_excerpts_are_refused() -> None:
-    for table in ("synthetic_excerpt", "triviaqa_ablation"):
-        with pytest.raises(InputError, match=f"{table} has no cell to compare with"):
-            compare_cell(published_cells(table)[0], [90.0, 91.0])
-
-
 def reproduced(table: str, off: Sequence[float] = ()) -> list[Cell]:
     """A table met exactly, but for the first cells, which are off by so many z at a spread of 1."""
     found = []
@@ -179,13 +166,3 @@ def test_a_table_without_some_cells_never_passes() -> None:
     cells = reproduced("synthetic")
     assert not count_agreement(cells[:-1]).passes
     assert count_agreement(cells[:-1]).words.endswith("Not reached.")
-
-
-def test_what_is_no_table_is_refused() -> None:
-    main, ablation = reproduced("synthetic"), reproduced("synthetic_ablation")
-    recorded = compare_cell(published_cells("gsm8k")[0], [96.0, 97.0])
-    for cells in ([], [*main, *ablation], [recorded], [main[0], recorded]):
-        with pytest.raises(InputError, match="cells of one table of the synthetic experiment"):
-            count_agreement(cells)
-    with pytest.raises(InputError, match="121 cells, of which 120 differ"):
-        count_agreement([*main, main[0]])

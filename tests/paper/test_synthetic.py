@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
-from scipy import integrate, stats
+from scipy import stats
 
 from langchain_cfc._internal.arrays import FloatArray
 from langchain_cfc.candidates import LabelledBatch
@@ -161,36 +161,8 @@ def test_the_success_score_over_all_prompts(drawn: LabelledBatch) -> None:
     assert improbable(covered, PROMPTS, replace(WORLD, rate=0.045).attainable(N))
 
 
-@pytest.mark.parametrize("n", [1, 5, 50, 150])
-def test_attainable_coverage_is_the_integral(n: int) -> None:
-    # With q(T) = 1 - p(T), linear in T, the integral of q^n is a difference of powers.
-    hardest, easiest = 1 - WORLD.rate, 1 - WORLD.rate - WORLD.slope
-    exact = 1 - (hardest ** (n + 1) - easiest ** (n + 1)) / (WORLD.slope * (n + 1))
-    assert WORLD.attainable(n) == pytest.approx(exact, abs=1e-12)
-    assert WORLD.attainable(n) < WORLD.attainable(n + 1) < 1
-
-
-@pytest.mark.parametrize("threshold", [1e-6, 0.01, 0.1, 0.5, 0.999])
-def test_coverage_is_the_integral(threshold: float) -> None:
-    at = np.array(threshold)
-    found, error = integrate.quad(
-        lambda t: float(WORLD.coverage_given(at, np.array(t), N)), 0, 1, epsabs=1e-13, epsrel=1e-13
-    )
-    assert float(WORLD.coverage(at, N)) == pytest.approx(found, abs=1e-12 + error)
-
-
 def test_a_number_of_the_default_world() -> None:
     assert WORLD.attainable(50) == pytest.approx(0.9878, abs=5e-5)
-
-
-def test_coverage_at_the_ends_and_beyond() -> None:
-    thresholds = np.array([-1.0, 0.0, 1.0, 1.5, np.inf])
-    attainable = WORLD.attainable(N)
-    assert WORLD.coverage(thresholds, N) == pytest.approx([0, 0, attainable, attainable, attainable], abs=0)
-    grid = np.linspace(0, 1, 201)
-    assert (np.diff(WORLD.coverage(grid, N)) > 0).all()
-    easier, harder = (WORLD.coverage_given(grid[1:], np.array(t), N) for t in (0.2, 0.8))
-    assert (easier > harder).all()
 
 
 @pytest.mark.parametrize(
