@@ -57,7 +57,7 @@ if TYPE_CHECKING:
         walk_runnables,
         without_streaming_and_cache,
     )
-    from langchain_cfc.sampling.description import Description
+    from langchain_cfc.sampling.candidates import Description
     from langchain_cfc.thresholds.base import ThresholdRule, Thresholds
     from langchain_cfc.verifiers.base import (
         BaseVerifier,
@@ -136,7 +136,7 @@ _HOMES = {
     "Columns": "collect.sources",
     "Components": "collect.executor",
     "ConcurrencyLimiter": "execution",
-    "Description": "sampling.description",
+    "Description": "sampling.candidates",
     "DrawnCandidate": "sampling",
     "Executor": "collect.executor",
     "Journal": "collect.executor",

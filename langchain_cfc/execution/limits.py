@@ -255,7 +255,9 @@ class _Permit(AbstractContextManager[None]):
 
     def __exit__(self, *exception: object) -> None:
         try:
-            _reset(_LIMITS, self._token)
+            if self._token is not None:
+                with suppress(ValueError):  # as in `set_context_variable`
+                    _LIMITS.reset(self._token)
         finally:
             self._limiter.release()
 
@@ -291,12 +293,7 @@ def set_context_variable(variable: ContextVar[T], value: T) -> Iterator[None]:
     try:
         yield
     finally:
-        _reset(variable, token)
-
-
-def _reset(variable: ContextVar[T], token: Token[T] | None) -> None:
-    # A task that is never resumed ends where it is garbage-collected, and that is another context.
-    if token is not None:
+        # A task that is never resumed ends where it is garbage-collected, and that is another context.
         with suppress(ValueError):
             variable.reset(token)
 

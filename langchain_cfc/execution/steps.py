@@ -129,14 +129,19 @@ def map_distinct(texts: Sequence[str], flow: Callable[[list[str]], Steps[Iterabl
 
 
 def _call_each(run: Callable[[Any], Any], items: Sequence[Any], limits: CallLimits) -> list[Any]:
-    one = partial(_call, run, limits)
+    one = partial(_call, run, None if limits.is_unlimited else limits)
     if len(items) <= 1:
         return [copy_context().run(one, item) for item in items]
     pool, most = _THREADS.get(), len(items) if limits.limiter is None else limits.limiter.size
     if pool is None or most < len(items):
         with ContextThreadPoolExecutor(min(most, len(items))) as executor:
             return list(executor.map(one, items))
-    futures = [pool.submit(copy_context().run, _call_with_own_threads, one, item) for item in items]
+    futures = []
+    for item in items:
+        context = copy_context()
+        # Flows inside the call get threads of their own, since waiting for shared ones in one may deadlock.
+        context.run(_THREADS.set, None)
+        futures.append(pool.submit(context.run, one, item))
     return [future.result() for future in futures]
 
 
@@ -157,12 +162,6 @@ def _shared_threads() -> Iterator[None]:
         pool.shutdown(wait=False)
 
 
-def _call_with_own_threads(one: Callable[[Any], Any], item: Any) -> Any:
-    """Call in a shared thread; flows inside it get threads of their own, since waiting here may deadlock."""
-    with set_context_variable(_THREADS, None):
-        return one(item)
-
-
 async def _acall_each(
     arun: Callable[[Any], Awaitable[Any]], items: Sequence[Any], limits: CallLimits
 ) -> list[Any]:
@@ -174,9 +173,9 @@ async def _acall_each(
     return [task.result() for task in tasks]
 
 
-def _call(run: Callable[[Any], Any], limits: CallLimits, item: Any) -> Any:
+def _call(run: Callable[[Any], Any], limits: CallLimits | None, item: Any) -> Any:
     # A permit that could not be acquired in time is no outcome of the call, and ends the flow.
-    with limits.permit():
+    with _NO_PERMIT if limits is None else limits.permit():
         try:
             return run(item)
         except Exception as error:  # noqa: BLE001 - an outcome like any other; the flow looks at it
@@ -198,23 +197,26 @@ class Progress:
 
     Args:
         run_manager: Of the run that the events belong to; None where there is no run.
+
+    Attributes:
+        has_listeners: Whether any handler takes custom events.
     """
 
     def __init__(self, run_manager: RunManager | None = None) -> None:
         handlers = [] if run_manager is None else run_manager.handlers
-        self._has_listeners = any(not handler.ignore_custom_event for handler in handlers)
+        self.has_listeners = any(not handler.ignore_custom_event for handler in handlers)
         self._config = RunnableConfig()
-        if run_manager is not None and self._has_listeners:
+        if run_manager is not None and self.has_listeners:
             self._config["callbacks"] = run_manager.get_child()
 
     def dispatch(self, name: str, data: Mapping[str, Any]) -> None:
         """Dispatch a custom event."""
-        if self._has_listeners:
+        if self.has_listeners:
             dispatch_custom_event(name, dict(data), config=self._config)
 
     async def adispatch(self, name: str, data: Mapping[str, Any]) -> None:
         """Dispatch a custom event, asynchronously."""
-        if self._has_listeners:
+        if self.has_listeners:
             await adispatch_custom_event(name, dict(data), config=self._config)
 
     def step(self, name: str, data: Mapping[str, Any]) -> Step:

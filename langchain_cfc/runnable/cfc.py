@@ -46,7 +46,7 @@ from langchain_cfc.runnable.policies import AnsweringRunnable, refuse_repeated_d
 from langchain_cfc.runnable.result import CFCResult
 from langchain_cfc.runnable.serving import ServingPipeline, make_scorer
 from langchain_cfc.sampling import Sampler, SamplingName, resolve_generator
-from langchain_cfc.sampling.description import Description
+from langchain_cfc.sampling.candidates import Description
 from langchain_cfc.thresholds import Level
 from langchain_cfc.verifiers import Verifier, VerifierEnsemble
 

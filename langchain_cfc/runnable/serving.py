@@ -23,7 +23,7 @@ from langchain_cfc.guarantee import AnswerPolicy, Guarantee
 from langchain_cfc.runnable.binding import ModelVersionWatcher
 from langchain_cfc.runnable.result import CFCResult
 from langchain_cfc.sampling import DrawnCandidate, Sampler, UsageRecorder
-from langchain_cfc.sampling.description import Description
+from langchain_cfc.sampling.candidates import Description
 from langchain_cfc.sampling.usage import add_handler
 from langchain_cfc.scoring import Combination
 from langchain_cfc.verifiers import VerifierEnsemble, VerifierInput

@@ -185,7 +185,7 @@ class Sampler:
         known = {} if store is None else store.load(given)
         slots = [slot for slot in range(n) if slot not in known]
         observers = {} if self._has_plain_messages else {slot: SlotObserver() for slot in slots}
-        receive = _ignore if store is None else partial(self._save, store, recorder)
+        receive = None if store is None else partial(self._save, store, recorder)
         request = _Request(given, config, progress, receive, observers)
         outputs: dict[int, Any] = dict(known)
         missing: Sequence[int] = slots
@@ -237,14 +237,18 @@ class Sampler:
 
         def run(slot: int) -> Any:
             output = self._sampled.invoke(request.given, configs[slot])
-            request.receive(slot, output)
-            request.progress.dispatch("cfc:drawn", {"slot": slot})
+            if request.receive is not None:
+                request.receive(slot, output)
+            if request.progress.has_listeners:
+                request.progress.dispatch("cfc:drawn", {"slot": slot})
             return output
 
         async def arun(slot: int) -> Any:
             output = await self._sampled.ainvoke(request.given, configs[slot])
-            request.receive(slot, output)
-            await request.progress.adispatch("cfc:drawn", {"slot": slot})
+            if request.receive is not None:
+                request.receive(slot, output)
+            if request.progress.has_listeners:
+                await request.progress.adispatch("cfc:drawn", {"slot": slot})
             return output
 
         outputs: list[Any] = yield call_each(run, arun, slots)
@@ -273,7 +277,7 @@ class Sampler:
                 range(len(filled)),
             )
         for slot, output in zip(filled, outputs, strict=True):
-            if not isinstance(output, Exception):
+            if request.receive is not None and not isinstance(output, Exception):
                 request.receive(slot, output)
         return outputs + (yield from self._ask_separately(request, empty)) if empty else outputs
 
@@ -366,19 +370,15 @@ class _Request:
         given: The prepared input.
         config: Config that the runs of the draws inherit.
         progress: Gets an event for each candidate.
-        receive: Called with slot and output as soon as a candidate is there.
+        receive: Called with slot and output as soon as a candidate is there; None where nothing is done.
         observers: By slot, what observes its model calls; none where messages state all.
     """
 
     given: Any
     config: RunnableConfig
     progress: Progress
-    receive: Callable[[int, Any], None]
+    receive: Callable[[int, Any], None] | None
     observers: Mapping[int, SlotObserver]
-
-
-def _ignore(slot: int, output: Any) -> None:
-    """Do nothing with a candidate."""
 
 
 def _warn_of_hidden_models(hidden: Iterable[str]) -> None:

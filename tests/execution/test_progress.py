@@ -74,12 +74,12 @@ class Telling(Runnable[Any, bool]):
     def _run(self, _: Any, run_manager: Any) -> bool:
         progress = Progress(run_manager)
         run_flow(flow(progress))
-        return progress._has_listeners
+        return progress.has_listeners
 
     async def _arun(self, _: Any, run_manager: Any) -> bool:
         progress = Progress(run_manager)
         await arun_flow(flow(progress))
-        return progress._has_listeners
+        return progress.has_listeners
 
 
 def tell_sync(handlers: list[BaseCallbackHandler]) -> bool:
