@@ -337,7 +337,7 @@ class Bins(_CountTerm):
     def transform(self, draws: CandidateBatch) -> FloatArray:
         """Compute the (N, number of bins) indicators."""
         which = np.searchsorted(np.array(self.learned), self.statistic.values(draws), side="right")
-        return _build_indicators(which.astype(np.int64), len(self.names))
+        return _build_indicators(which.astype(np.int64), len(self.learned) + 1)
 
     @property
     def weights(self) -> tuple[GuaranteedWeight, ...]:
