@@ -41,7 +41,7 @@ from langchain_cfc.certificates.coverage import compute_outcomes  # noqa: E402 -
 from langchain_cfc.demo import load_recording  # noqa: E402 - the path comes first
 from langchain_cfc.errors import UnattainableTargetError  # noqa: E402 - the path comes first
 from langchain_cfc.records import tabulate  # noqa: E402 - the path comes first
-from langchain_cfc.splits import split_plan  # noqa: E402 - the path comes first
+from langchain_cfc.records.splits import split_plan  # noqa: E402 - the path comes first
 
 RATES = ("0.05", "0.1", "0.15", "0.2", "0.3")
 DELTA = "0.1"

@@ -68,12 +68,12 @@ class ReferencePage:
 REFERENCE = {
     "serving": ReferencePage("Serving", ("runnable", "decision", "sampling", "execution")),
     "calibration": ReferencePage(
-        "Calibration", ("calibration", "artifact", "guarantee", "certificates", "splits")
+        "Calibration", ("calibration", "artifact", "guarantee", "certificates", "records.splits")
     ),
     "thresholds": ReferencePage(
         "Thresholds and features", ("thresholds", "features", "set_rules", "scoring", "candidates")
     ),
-    "verifiers": ReferencePage("Verifiers and fingerprints", ("verifiers", "fingerprints")),
+    "verifiers": ReferencePage("Verifiers and fingerprints", ("verifiers", "sampling.fingerprints")),
     "records": ReferencePage("Records and collection", ("records", "collect", "labelers")),
     "evaluation": ReferencePage("Evaluation and reports", ("evaluation", "experiments", "report", "demo")),
     "monitoring": ReferencePage("Monitoring", ("monitor",)),

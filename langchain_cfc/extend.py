@@ -38,7 +38,6 @@ if TYPE_CHECKING:
         run_flow,
         set_context_variable,
     )
-    from langchain_cfc.fingerprints import compute_fingerprint, state_settings
     from langchain_cfc.labelers.base import (
         BaseLabeler,
         CandidateLabeling,
@@ -58,6 +57,7 @@ if TYPE_CHECKING:
         without_streaming_and_cache,
     )
     from langchain_cfc.sampling.candidates import Description
+    from langchain_cfc.sampling.fingerprints import compute_fingerprint, state_settings
     from langchain_cfc.thresholds.base import ThresholdRule, Thresholds
     from langchain_cfc.verifiers.base import (
         BaseVerifier,
@@ -165,7 +165,7 @@ _HOMES = {
     "add_tags": "execution",
     "check_records": "records.batches",
     "combined_fingerprint": "verifiers.base",
-    "compute_fingerprint": "fingerprints",
+    "compute_fingerprint": "sampling.fingerprints",
     "describe_error": "execution",
     "report_errors": "cli._format",
     "list_text_aliases": "labelers.matching",
@@ -176,7 +176,7 @@ _HOMES = {
     "resolve_generator": "sampling",
     "run_flow": "execution",
     "set_context_variable": "execution",
-    "state_settings": "fingerprints",
+    "state_settings": "sampling.fingerprints",
     "to_evaluator_inputs": "verifiers.evaluators",
     "to_python_scalar": "verifiers.base",
     "walk_runnables": "sampling",

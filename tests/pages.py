@@ -34,8 +34,8 @@ from sybil.parsers.markdown import CodeBlockParser, PythonCodeBlockParser
 from langchain_cfc import Candidate, PromptRecord, calibrate, write_records
 from langchain_cfc.demo import load_recording
 from langchain_cfc.errors import AttainabilityWarning
-from langchain_cfc.fingerprints import compute_fingerprint
 from langchain_cfc.records import Provenance
+from langchain_cfc.sampling.fingerprints import compute_fingerprint
 from langchain_cfc.verifiers import SequenceProbability
 from tests.serving.openai_server import Script, serving
 

@@ -59,9 +59,9 @@ PROMISED = {
 # own: where it stands is a decision, not an accident.
 BASE = {"_internal", "errors"}
 DATA = BASE | {"candidates", "thresholds", "set_rules", "features"}
-FILES = DATA | {"scoring", "records", "splits", "guarantee"}
+FILES = DATA | {"scoring", "records", "guarantee"}
 OFFLINE = FILES | {"artifact", "decision", "certificates"}
-SERVING = {"execution", "fingerprints", "sampling", "verifiers"}
+SERVING = {"execution", "sampling", "verifiers"}
 ROOMS: dict[str, set[str]] = {
     "errors": set(),
     "_internal": {"errors"},
@@ -71,7 +71,6 @@ ROOMS: dict[str, set[str]] = {
     "features": BASE | {"candidates"},
     "scoring": BASE,
     "records": BASE | {"candidates", "scoring"},
-    "splits": BASE | {"candidates"},
     "guarantee": BASE | {"thresholds"},
     "artifact": FILES,
     "decision": FILES | {"artifact"},
@@ -81,9 +80,8 @@ ROOMS: dict[str, set[str]] = {
     "experiments": OFFLINE | {"calibration", "evaluation"},
     "report": OFFLINE | {"calibration", "evaluation", "experiments"},
     "execution": BASE,
-    "fingerprints": {"errors", "execution"},
-    "sampling": BASE | {"candidates", "execution", "fingerprints"},
-    "verifiers": BASE | {"candidates", "execution", "fingerprints", "sampling"},
+    "sampling": BASE | {"candidates", "execution"},
+    "verifiers": BASE | {"candidates", "execution", "sampling"},
     "labelers": BASE | {"execution", "sampling", "verifiers"},
     "runnable": DATA | SERVING | {"scoring", "guarantee", "artifact", "decision"},
     "collect": OFFLINE | SERVING | {"evaluation", "labelers"},
@@ -113,12 +111,12 @@ OUTSIDE: dict[str, frozenset[str]] = {
     **dict.fromkeys(["errors", "extend"], NOTHING),
     "_internal": frozenset({"numpy", "filelock", "sqlalchemy"}),
     **dict.fromkeys(["candidates", "thresholds", "set_rules", "features", "decision"], NUMPY),
-    **dict.fromkeys(["scoring", "splits", "guarantee", "artifact"], PLAIN),
+    **dict.fromkeys(["scoring", "guarantee", "artifact"], PLAIN),
     "records": PLAIN | {"pyarrow"},
     "certificates": PLAIN | {"scipy", "cvxpy"},
     **dict.fromkeys(["calibration", "evaluation", "experiments"], PLAIN | {"scipy"}),
     "report": PLAIN | {"jinja2", "markupsafe", "matplotlib"},
-    **dict.fromkeys(["execution", "verifiers", "labelers", "fingerprints", "runnable", "demo"], LANGCHAIN),
+    **dict.fromkeys(["execution", "verifiers", "labelers", "runnable", "demo"], LANGCHAIN),
     "sampling": LANGCHAIN | {"langchain"},
     "collect": LANGCHAIN | {"filelock", "pyarrow", "rich", "sqlalchemy", "tenacity", "tomli"},
     "monitor": LANGCHAIN

@@ -21,9 +21,9 @@ from langchain_cfc.demo.replay import (
     compute_prompt_key,
 )
 from langchain_cfc.errors import DrawError, InputError, VerifierError
-from langchain_cfc.fingerprints import compute_fingerprint
 from langchain_cfc.records import Provenance, tabulate
 from langchain_cfc.sampling import DrawnCandidate
+from langchain_cfc.sampling.fingerprints import compute_fingerprint
 
 N = 3
 PROVENANCE = Provenance(

@@ -17,7 +17,7 @@ from langchain_cfc import CalibrationArtifact, calibrate
 from langchain_cfc._internal.arrays import BoolArray, IntArray
 from langchain_cfc.decision import decide
 from langchain_cfc.errors import AttainabilityWarning
-from langchain_cfc.splits import split_plan
+from langchain_cfc.records.splits import split_plan
 
 ALPHA_CHEAP, ALPHA_STRONG = "0.2", "0.25"
 BY_DIFFICULTY = "hat(mean_score, 5)"

@@ -31,7 +31,7 @@ from langchain_cfc.guarantee import (
     Share,
     WrongRateCertificate,
 )
-from langchain_cfc.splits import SplitPlan
+from langchain_cfc.records.splits import SplitPlan
 from langchain_cfc.thresholds import (
     WINDOW,
     ConditionalThreshold,

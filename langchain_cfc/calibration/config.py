@@ -17,7 +17,7 @@ from langchain_cfc.artifact import CalibrationArtifact, Ridge, ThresholdRuleName
 from langchain_cfc.errors import InputError
 from langchain_cfc.features import FeatureMap, Statistic, parse_statistic
 from langchain_cfc.guarantee.stability import PaperStability
-from langchain_cfc.splits import SplitPlan, split_plan
+from langchain_cfc.records.splits import SplitPlan, split_plan
 from langchain_cfc.thresholds import (
     WINDOW,
     ConditionalThreshold,

@@ -38,8 +38,8 @@ from langchain_cfc.candidates import LabelledBatch, list_ids_and_clusters
 from langchain_cfc.errors import CalibrationError, InputError
 from langchain_cfc.features import FeatureMap, GuaranteedWeight, name_records_in_errors
 from langchain_cfc.records import PromptRecord, Provenance, tabulate, tabulate_raw, with_scores
+from langchain_cfc.records.splits import Part, SplitPlan, digest_ids
 from langchain_cfc.scoring import Combination
-from langchain_cfc.splits import Part, SplitPlan, digest_ids
 from langchain_cfc.thresholds import WINDOW, ConditionalThreshold, MarginalThreshold, ThresholdRule
 
 # Number of calibration prompts that a fitted rule is asked, and the factor by which its window grows if it

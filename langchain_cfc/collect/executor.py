@@ -37,11 +37,11 @@ from langchain_cfc.execution import (
     apply_limits,
     arun_flow,
 )
-from langchain_cfc.fingerprints import compute_fingerprint
 from langchain_cfc.labelers import CandidateLabeling, Labeler, LabelerInput, Reads
 from langchain_cfc.records import Example, Provenance
 from langchain_cfc.sampling import DrawnCandidate, Sampler, SamplingName, UsageRecorder, resolve_generator
 from langchain_cfc.sampling.candidates import Description
+from langchain_cfc.sampling.fingerprints import compute_fingerprint
 from langchain_cfc.sampling.usage import add_handler
 from langchain_cfc.verifiers import Verifier, VerifierEnsemble, VerifierInput
 from langchain_cfc.verifiers.base import CandidateScorer

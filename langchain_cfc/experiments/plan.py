@@ -22,7 +22,7 @@ from langchain_cfc.certificates.bounds import clopper_pearson
 from langchain_cfc.errors import InputError
 from langchain_cfc.evaluation import ReportData
 from langchain_cfc.features import FeatureMap
-from langchain_cfc.splits import split_plan
+from langchain_cfc.records.splits import split_plan
 from langchain_cfc.thresholds import Level, compute_tau, conformal_rank, format_alpha
 
 Verdict: TypeAlias = Literal["attainable", "uncertain", "out of reach"]

@@ -31,7 +31,7 @@ from langchain_cfc.experiments.metrics import (
 )
 from langchain_cfc.features import FeatureMap, name_records_in_errors
 from langchain_cfc.records import Provenance
-from langchain_cfc.splits import Part, SplitPlan, split_plan
+from langchain_cfc.records.splits import Part, SplitPlan, split_plan
 
 Found = TypeVar("Found")
 Progress: TypeAlias = Callable[[Iterable[Any], int], Iterable[Any]]

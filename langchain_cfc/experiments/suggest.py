@@ -62,8 +62,8 @@ from langchain_cfc.experiments.trials import (
 )
 from langchain_cfc.features import FeatureMap, name_records_in_errors
 from langchain_cfc.records import PromptRecord, Provenance, Records
+from langchain_cfc.records.splits import digest_ids, split_plan
 from langchain_cfc.set_rules import parse_set_rule
-from langchain_cfc.splits import digest_ids, split_plan
 from langchain_cfc.thresholds import Level, compute_tau, format_alpha
 
 OVERLAP = TEST / (1.0 - TEST)

@@ -22,7 +22,7 @@ from langchain_cfc.experiments.metrics import (
 )
 from langchain_cfc.features import name_records_in_errors
 from langchain_cfc.records import PromptRecord, Provenance, Records, tabulate, tabulate_raw
-from langchain_cfc.splits import Part, split_plan
+from langchain_cfc.records.splits import Part, split_plan
 
 # Few, and unlike each other: the more options there are, the luckier the luckiest one is.
 DEFAULT_MAPS = {

@@ -52,7 +52,7 @@ class BaseLabeler(FlowRunnable[LabelerInput, list[bool]]):
     `LabelerError`.
 
     Attributes:
-        fingerprint: What it states about itself, see `langchain_cfc.fingerprints`.
+        fingerprint: What it states about itself, see `langchain_cfc.sampling.fingerprints`.
     """
 
     fingerprint: Mapping[str, Any]

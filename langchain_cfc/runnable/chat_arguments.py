@@ -10,9 +10,9 @@ from langchain_core.runnables.base import RunnableBindingBase
 from langchain_core.runnables.configurable import DynamicRunnable
 
 from langchain_cfc.errors import InputError
-from langchain_cfc.fingerprints import compute_fingerprint, is_identified
 from langchain_cfc.runnable.cfc import CFCRunnable
 from langchain_cfc.runnable.policies import OrElse
+from langchain_cfc.sampling.fingerprints import compute_fingerprint, is_identified
 from langchain_cfc.thresholds import Level
 
 AnyRunnable: TypeAlias = Runnable[Any, Any]

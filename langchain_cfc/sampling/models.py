@@ -17,7 +17,7 @@ from langchain_cfc._internal.imports import check_installed, require
 from langchain_cfc.errors import CFCError, InputError
 from langchain_cfc.execution import Call, call_by_keys, describe_error
 from langchain_cfc.execution.langgraph_compat import copy_with_deferred_settings, get_deferred_settings
-from langchain_cfc.fingerprints import PASSED_ON
+from langchain_cfc.sampling.fingerprints import PASSED_ON
 
 # What most fields hold; a model that replays records has hundreds of thousands.
 _SCALARS = (str, float, int, type(None))

@@ -26,8 +26,8 @@ from langchain_cfc.execution import (
     run_flow,
     unwrap_outcomes,
 )
-from langchain_cfc.fingerprints import compute_fingerprint
 from langchain_cfc.sampling.candidates import DrawnCandidate, make_candidate
+from langchain_cfc.sampling.fingerprints import compute_fingerprint
 from langchain_cfc.sampling.models import (
     has_model,
     list_hidden_models,

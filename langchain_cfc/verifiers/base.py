@@ -29,8 +29,8 @@ from langchain_cfc.execution import (
     run_flow,
     unwrap_outcomes,
 )
-from langchain_cfc.fingerprints import compute_fingerprint, is_identified
 from langchain_cfc.sampling import DrawnCandidate, make_silent_call
+from langchain_cfc.sampling.fingerprints import compute_fingerprint, is_identified
 
 
 class VerifierInput(TypedDict):
@@ -62,7 +62,7 @@ class BaseVerifier(FlowRunnable[VerifierInput, list[float]]):
     is served, call by call. A candidate that cannot be scored is a `VerifierError`.
 
     Attributes:
-        fingerprint: What it states about itself, see `langchain_cfc.fingerprints`.
+        fingerprint: What it states about itself, see `langchain_cfc.sampling.fingerprints`.
     """
 
     fingerprint: Mapping[str, Any]

@@ -12,8 +12,8 @@ from langchain_core.runnables import Runnable, RunnableConfig
 
 from langchain_cfc.errors import InputError, ServingTimeoutError, VerifierError
 from langchain_cfc.execution import Steps, call_each, describe_error, unwrap_outcomes
-from langchain_cfc.fingerprints import compute_fingerprint
 from langchain_cfc.sampling import make_silent_call
+from langchain_cfc.sampling.fingerprints import compute_fingerprint
 from langchain_cfc.verifiers._prompts import read_prompt
 from langchain_cfc.verifiers.base import TextVerifier, combined_fingerprint
 

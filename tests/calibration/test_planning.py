@@ -25,7 +25,7 @@ from langchain_cfc.experiments.plan import (
     find_settled_size,
 )
 from langchain_cfc.records import read_records, tabulate
-from langchain_cfc.splits import split_plan
+from langchain_cfc.records.splits import split_plan
 from langchain_cfc.thresholds import MarginalThreshold, compute_tau, conformal_rank
 
 

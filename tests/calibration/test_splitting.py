@@ -15,7 +15,7 @@ from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.decision import decide
 from langchain_cfc.errors import AttainabilityWarning, CalibrationError, FeatureError, InputError
 from langchain_cfc.records import tabulate
-from langchain_cfc.splits import digest_ids
+from langchain_cfc.records.splits import digest_ids
 from langchain_cfc.thresholds import ConditionalThreshold
 from tests.calibration.prompts import make_prompts, with_score
 

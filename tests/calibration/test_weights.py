@@ -20,8 +20,8 @@ from langchain_cfc.errors import InputError, UnattainableTargetError
 from langchain_cfc.experiments import compare, plan_from_pilot, suggest
 from langchain_cfc.guarantee.stability import PaperStability
 from langchain_cfc.records import tabulate
+from langchain_cfc.records.splits import split_plan
 from langchain_cfc.report import write_report
-from langchain_cfc.splits import split_plan
 from tests.cli.running import run
 
 ALPHA = "0.4"

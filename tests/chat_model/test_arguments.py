@@ -16,10 +16,10 @@ from pydantic import BaseModel
 
 from langchain_cfc import CalibrationArtifact, CFCChatModel, CFCRunnable, calibrate
 from langchain_cfc.errors import FingerprintError, FingerprintWarning, InputError
-from langchain_cfc.fingerprints import compute_fingerprint
 from langchain_cfc.records import Provenance
 from langchain_cfc.runnable.chat_model import _CACHE_SIZE
 from langchain_cfc.sampling import DrawnCandidate
+from langchain_cfc.sampling.fingerprints import compute_fingerprint
 from tests.calls import Invoke
 from tests.chat_model.facades import (
     RunWatcher,

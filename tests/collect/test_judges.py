@@ -13,9 +13,9 @@ from langchain_core.language_models.base import LangSmithParams
 from langchain_cfc.collect import Components, collect
 from langchain_cfc.collect.collecting import find_shared_judge
 from langchain_cfc.errors import CollectionWarning
-from langchain_cfc.fingerprints import compute_fingerprint
 from langchain_cfc.labelers import JudgeLabels, NormalisedMatch
 from langchain_cfc.records import Example
+from langchain_cfc.sampling.fingerprints import compute_fingerprint
 from langchain_cfc.verifiers import ModelJudge, SelfConsistency, VerifierEnsemble
 
 

@@ -18,8 +18,8 @@ from langchain.chat_models import init_chat_model
 
 from langchain_cfc import CFCRunnable, write_records
 from langchain_cfc.errors import DrawError
-from langchain_cfc.fingerprints import compute_fingerprint
 from langchain_cfc.records import Provenance
+from langchain_cfc.sampling.fingerprints import compute_fingerprint
 from tests.serving.openai_server import Script, serving
 
 if TYPE_CHECKING:

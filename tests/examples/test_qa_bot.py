@@ -32,9 +32,9 @@ from playwright.sync_api import Browser, BrowserContext, Locator, Page, expect
 
 from langchain_cfc import CFCResult, write_records
 from langchain_cfc.demo import load_recording
-from langchain_cfc.fingerprints import compute_fingerprint
 from langchain_cfc.monitor import CFCMonitor
 from langchain_cfc.records import Provenance
+from langchain_cfc.sampling.fingerprints import compute_fingerprint
 from tests.report import browser as look
 from tests.serving.openai_server import Script, serving
 

@@ -105,9 +105,9 @@ def test_the_recording_holds_the_questions_that_ship_as_the_chain_that_ships_des
     from rag_chain import answer_of, examples, find_topic
     from rag_verifier import Groundedness
 
-    from langchain_cfc.fingerprints import compute_fingerprint
     from langchain_cfc.labelers import LabelerInput, NormalisedMatch
     from langchain_cfc.sampling import DrawnCandidate
+    from langchain_cfc.sampling.fingerprints import compute_fingerprint
 
     assert shipped.provenance is not None
     assert shipped.provenance.n == 8

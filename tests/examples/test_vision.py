@@ -18,7 +18,7 @@ from PIL import Image
 
 from langchain_cfc import CalibrationArtifact, CFCChatModel, read_records
 from langchain_cfc.collect.config import read_config
-from langchain_cfc.fingerprints import compute_fingerprint
+from langchain_cfc.sampling.fingerprints import compute_fingerprint
 
 if TYPE_CHECKING:
     from vision_stand_in import StandIn

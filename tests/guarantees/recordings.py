@@ -20,7 +20,7 @@ from langchain_cfc import FeatureMap, PromptRecord, read_records
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.records import Provenance, tabulate
-from langchain_cfc.splits import split_plan
+from langchain_cfc.records.splits import split_plan
 
 SHIPPED = str(files("langchain_cfc") / "demo" / "facts.jsonl.gz")
 # Paths are separated as in PATH.

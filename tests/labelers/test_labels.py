@@ -15,7 +15,6 @@ from langchain_core.runnables import Runnable, RunnableLambda
 from langchain_cfc import labelers
 from langchain_cfc.errors import CollectionError, LabelerError, ServingError
 from langchain_cfc.execution import arun_flow, run_flow
-from langchain_cfc.fingerprints import compare_fingerprints
 from langchain_cfc.labelers import (
     BaseLabeler,
     HumanLabels,
@@ -28,6 +27,7 @@ from langchain_cfc.labelers import (
     PatternMatch,
 )
 from langchain_cfc.labelers.base import check_labels, make_labeler_call
+from langchain_cfc.sampling.fingerprints import compare_fingerprints
 from tests.calls import Invoke, copies_of, invoke_async, invoke_sync
 from tests.factories import labeler_input
 

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from langchain_cfc import CalibrationArtifact, CFCChatModel, CFCResult
 from langchain_cfc.errors import AbstentionError, InputError, ServingError
-from langchain_cfc.fingerprints import compute_fingerprint
+from langchain_cfc.sampling.fingerprints import compute_fingerprint
 from tests.calls import Invoke
 from tests.factories import make_chain
 from tests.fakes import TEXTS, N, ScriptedModel, topic_of

@@ -16,8 +16,8 @@ from langchain_cfc import CalibrationArtifact, CFCResult, CFCRunnable, PromptRec
 from langchain_cfc.decision import decide
 from langchain_cfc.demo.replay import RecordedAnswers, RecordedMetadata
 from langchain_cfc.errors import DrawError, FingerprintError, FingerprintWarning, VerifierError
-from langchain_cfc.fingerprints import compute_fingerprint
 from langchain_cfc.records import Provenance, tabulate
+from langchain_cfc.sampling.fingerprints import compute_fingerprint
 from langchain_cfc.verifiers import SequenceProbability
 from tests.calls import Invoke
 

@@ -23,7 +23,7 @@ from langchain_cfc.experiments.methods import Pool
 from langchain_cfc.experiments.suggest import OptionJudge, compute_tolerance, rank_options
 from langchain_cfc.experiments.trials import FIT, Trials, make_judged_groups
 from langchain_cfc.records import with_scores
-from langchain_cfc.splits import split_plan
+from langchain_cfc.records.splits import split_plan
 from tests.guarantees import laws
 from tests.guarantees.promises import log_wealth
 from tests.lengths import repetitions

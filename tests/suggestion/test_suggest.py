@@ -26,7 +26,7 @@ from langchain_cfc.errors import (
 )
 from langchain_cfc.experiments import JudgedOption, Suggestion, suggest
 from langchain_cfc.records import Provenance, tabulate
-from langchain_cfc.splits import split_plan
+from langchain_cfc.records.splits import split_plan
 from tests.suggestion.worlds import prompts
 
 ALPHA = "0.3"

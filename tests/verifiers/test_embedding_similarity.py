@@ -21,7 +21,7 @@ from pydantic import SecretStr
 
 from langchain_cfc.errors import InputError, VerifierError
 from langchain_cfc.execution import CallLimits, ConcurrencyLimiter, apply_limits
-from langchain_cfc.fingerprints import compute_fingerprint
+from langchain_cfc.sampling.fingerprints import compute_fingerprint
 from langchain_cfc.verifiers.embedding_similarity import EmbeddingSimilarity
 from tests.calls import Invoke, copies_of, invoke_async, invoke_sync
 from tests.factories import verifier_input

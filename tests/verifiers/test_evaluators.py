@@ -25,7 +25,7 @@ from pydantic import BaseModel, SecretStr
 
 from langchain_cfc.errors import InputError, VerifierError
 from langchain_cfc.execution import CallLimits, ConcurrencyLimiter, apply_limits
-from langchain_cfc.fingerprints import compare_fingerprints, compute_fingerprint
+from langchain_cfc.sampling.fingerprints import compare_fingerprints, compute_fingerprint
 from langchain_cfc.verifiers import BaseVerifier
 from langchain_cfc.verifiers.evaluators import from_evaluator
 from tests.calls import Invoke, copies_of, invoke_async, invoke_sync

@@ -14,8 +14,8 @@ from langchain_openai import ChatOpenAI
 from pydantic import SecretStr
 
 from langchain_cfc.errors import VerifierError
-from langchain_cfc.fingerprints import compute_fingerprint
 from langchain_cfc.sampling import DrawnCandidate
+from langchain_cfc.sampling.fingerprints import compute_fingerprint
 from langchain_cfc.verifiers import VerifierInput, pointwise
 from langchain_cfc.verifiers.base import check_scores
 from tests.calls import copies_of

@@ -21,7 +21,7 @@ from pydantic import SecretStr
 
 from langchain_cfc.errors import InputError, VerifierError
 from langchain_cfc.execution import CallLimits, ConcurrencyLimiter, apply_limits
-from langchain_cfc.fingerprints import compare_fingerprints, compute_fingerprint
+from langchain_cfc.sampling.fingerprints import compare_fingerprints, compute_fingerprint
 from langchain_cfc.verifiers.reward_model import RewardModel, _logistic
 from tests.calls import Invoke, copies_of, invoke_sync
 from tests.factories import verifier_input

@@ -18,8 +18,8 @@ from langchain_core.runnables import RunnableLambda
 from langchain_cfc.demo.replay import RecordedAnswers
 from langchain_cfc.errors import InputError, VerifierError
 from langchain_cfc.execution import CallLimits, ConcurrencyLimiter, apply_limits
-from langchain_cfc.fingerprints import compare_fingerprints, compute_fingerprint
 from langchain_cfc.sampling import DrawnCandidate
+from langchain_cfc.sampling.fingerprints import compare_fingerprints, compute_fingerprint
 from langchain_cfc.verifiers import VerifierInput
 from langchain_cfc.verifiers.self_consistency import SelfConsistency, group_connected, normalise_answer
 from tests.calls import Invoke, copies_of, invoke_async, invoke_sync

@@ -12,8 +12,8 @@ from langchain_core.messages import AIMessage
 
 from langchain_cfc.errors import VerifierError
 from langchain_cfc.execution import CallLimits, ConcurrencyLimiter, apply_limits
-from langchain_cfc.fingerprints import compute_fingerprint
 from langchain_cfc.sampling import DrawnCandidate
+from langchain_cfc.sampling.fingerprints import compute_fingerprint
 from langchain_cfc.verifiers import SequenceProbability, VerifierInput
 from tests.calls import copies_of
 from tests.verifiers import recording

@@ -17,7 +17,7 @@ from pydantic import BaseModel
 from integrations.openai.tests.parts import Hosted, Saved, Serve, both_ways, question
 from langchain_cfc import CalibrationArtifact, CFCChatModel
 from langchain_cfc.errors import FingerprintError, FingerprintWarning, InputError
-from langchain_cfc.fingerprints import compare_fingerprints, compute_fingerprint
+from langchain_cfc.sampling.fingerprints import compare_fingerprints, compute_fingerprint
 
 # What a request says beside, and what CFC itself asks for.
 BESIDE = {

@@ -18,8 +18,8 @@ from openevals.string import embedding_similarity
 
 from integrations.openevals.tests.parts import Ask, ainvoked, both_ways, drawn, hosted, invoked, recorded
 from langchain_cfc.errors import InputError, LabelerError, VerifierError
-from langchain_cfc.fingerprints import compute_fingerprint
 from langchain_cfc.labelers import JudgeLabels
+from langchain_cfc.sampling.fingerprints import compute_fingerprint
 from tests.serving.openai_server import Fault, Script
 
 CITIES = recorded("where?", "Lima", "Lima", "Lime", "Quito", "Lima")

@@ -37,7 +37,7 @@ from integrations.openevals.tests.parts import (
     reply,
 )
 from langchain_cfc.errors import FingerprintError, InputError, LabelerError, VerifierError
-from langchain_cfc.fingerprints import compare_fingerprints, compute_fingerprint
+from langchain_cfc.sampling.fingerprints import compare_fingerprints, compute_fingerprint
 from langchain_cfc.verifiers import from_evaluator
 from tests.serving.openai_server import Fault, Script, serving
 

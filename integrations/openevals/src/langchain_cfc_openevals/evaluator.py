@@ -47,7 +47,7 @@ class Evaluator:
     Attributes:
         function: What is called with keywords; None where there is only an async one.
         afunction: The same, async; None where there is none, and the other is called in a thread.
-        fingerprint: Its fingerprint, see `langchain_cfc.fingerprints`.
+        fingerprint: Its fingerprint, see `langchain_cfc.sampling.fingerprints`.
         arguments: Prompt to further keywords, a function or Runnable; None without any.
         candidate: The keyword that takes the candidate's text.
         pairs: Turns text and reference into pairs to compare: of several pairs the best result counts, and

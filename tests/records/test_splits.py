@@ -11,7 +11,7 @@ from scipy import stats
 
 from langchain_cfc.candidates import CandidateBatch, LabelledBatch
 from langchain_cfc.errors import InputError
-from langchain_cfc.splits import SKETCH_SIZE, SplitPlan, digest_ids, split_plan
+from langchain_cfc.records.splits import SKETCH_SIZE, SplitPlan, digest_ids, split_plan
 
 PLAN = split_plan(0, fit=0.25, test=0.3)
 GOLDEN_PARTS = [

@@ -18,7 +18,7 @@ from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import ConfigurableField, RunnableLambda
 
 from langchain_cfc.errors import FingerprintError, FingerprintWarning
-from langchain_cfc.fingerprints import SAMPLING_PARAMETERS, compare_fingerprints, compute_fingerprint
+from langchain_cfc.sampling.fingerprints import SAMPLING_PARAMETERS, compare_fingerprints, compute_fingerprint
 
 
 class TracedModel(FakeListChatModel):
