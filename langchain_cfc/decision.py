@@ -112,6 +112,7 @@ class Decisions(AnswerSets):
     # determine its threshold.
     refused: BoolArray
     levels: FloatArray  # (N, n) entry levels
+    stated_alphas: FloatArray  # (N,) error levels stated for the prompts: all alpha, or adaptive
     policy: AnswerPolicy  # The policy that decides which sets are answered
 
     @cached_property
@@ -199,5 +200,10 @@ def decide(
         thresholds=thresholds.values,
         refused=np.asarray(thresholds.outside & sets.not_certifiable, dtype=np.bool_),
         levels=levels,
+        stated_alphas=(
+            np.full(len(draws), float(artifact.level(alpha)))
+            if marginal
+            else artifact.read_alphas(features, alpha)
+        ),
         policy=policy,
     )

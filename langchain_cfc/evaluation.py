@@ -37,7 +37,7 @@ class ReportData(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
-class GroupReport(ReportData):
+class GroupFigures(ReportData):
     """The results of a method in one group of test prompts, or under one weighting of them.
 
     `evaluate` measures one split: intervals are two-sided Clopper-Pearson intervals, and those of all groups
@@ -63,6 +63,17 @@ class GroupReport(ReportData):
     kept_promise_ci: tuple[float, float]
     not_certifiable_rate: float
     mean_set_size: float
+
+
+class GroupReport(GroupFigures):
+    """The results of an artifact in one group of test prompts, or under one weighting of them.
+
+    Attributes:
+        stated_coverage: Weighted mean of the coverage stated for its prompts, which is the target where
+            levels are not adaptive.
+    """
+
+    stated_coverage: float
 
 
 class MethodFigures(ReportData):
@@ -109,21 +120,47 @@ class LevelReport(ReportData):
     attainable_coverage: float
 
 
+class StatedLevelReport(ReportData):
+    """The results on the test prompts for which one coverage is stated.
+
+    Attributes:
+        stated_coverage: The coverage stated for them.
+        n: Their number.
+        coverage: Share of them whose returned set holds a correct answer.
+        kept_promise: Share covered or flagged as not certifiable.
+        kept_promise_ci: Its interval; those of all levels hold together with confidence 95 % (Bonferroni).
+        not_certifiable_rate: Share flagged.
+    """
+
+    stated_coverage: float
+    n: int
+    coverage: float
+    kept_promise: float
+    kept_promise_ci: tuple[float, float]
+    not_certifiable_rate: float
+
+
 class MethodReport(MethodFigures):
     """The results of one threshold rule over all test prompts.
 
     Attributes:
+        stated_coverage: Mean coverage stated for the prompts, which is the target where levels are not
+            adaptive.
         not_certifiable_ci: Interval of the share flagged.
         refused_rate: Share flagged only because the artifact keeps too few calibration prompts to know the
             threshold; part of `not_certifiable_rate`.
         abstention_ci: Interval of the share without an answer.
         groups: The guaranteed weightings that hold test prompts, in the order of the feature map.
+        stated_levels: The levels stated for test prompts, the largest coverage first; only where levels are
+            adaptive. What is guaranteed are the `groups`, not each level by itself.
     """
 
+    stated_coverage: float
     not_certifiable_ci: tuple[float, float]
     refused_rate: float = 0.0
     abstention_ci: tuple[float, float]
     groups: list[GroupReport]
+    stated_levels: list[StatedLevelReport] = []
 
 
 class AnswersReport(ReportData):
@@ -307,6 +344,7 @@ def _report_method(artifact: CalibrationArtifact, seen: Outcomes) -> MethodRepor
     sizes = decisions.accepted.sum(axis=1).astype(np.float64)
     empty = sizes == 0.0
     return MethodReport(
+        stated_coverage=float(seen.stated.mean()),
         coverage=float(seen.covered.mean()),
         coverage_ci=_compute_interval(seen.covered),
         kept_promise=float(seen.kept.mean()),
@@ -319,7 +357,28 @@ def _report_method(artifact: CalibrationArtifact, seen: Outcomes) -> MethodRepor
         mean_set_size=float(sizes.mean()),
         mean_distinct_answers=float(decisions.distinct_answers.mean()),
         groups=_report_groups(artifact.feature_map.guaranteed_weights()[1:], seen, sizes),
+        stated_levels=_report_stated_levels(seen) if np.ptp(seen.stated) > 0.0 else [],
     )
+
+
+def _report_stated_levels(seen: Outcomes) -> list[StatedLevelReport]:
+    """Report the prompts of each stated coverage."""
+    levels = np.unique(seen.decisions.stated_alphas)
+    reports = []
+    for alpha in levels:
+        of = seen.decisions.stated_alphas == alpha
+        n = int(of.sum())
+        reports.append(
+            StatedLevelReport(
+                stated_coverage=round(1.0 - float(alpha), 12),
+                n=n,
+                coverage=float(seen.covered[of].mean()),
+                kept_promise=float(seen.kept[of].mean()),
+                kept_promise_ci=clopper_pearson(float(seen.kept[of].sum()), n, 1.0 - 0.05 / len(levels)),
+                not_certifiable_rate=float(seen.decisions.not_certifiable[of].mean()),
+            )
+        )
+    return reports
 
 
 def _find_contradicted(
@@ -329,18 +388,28 @@ def _find_contradicted(
     if artifact.shift is not None:
         return []  # it is unknown whether these prompts are distributed like those served
     guarantee = artifact.guarantee(level)
+    target = guarantee.target_coverage - 1e-12  # up to round-off of a mean
     promised = {weighting.name for weighting in guarantee.weightings}
     calibrated = {group.name: group.size for group in artifact.calibration.groups}
     everyone = artifact.calibration.groups[0].name
+    # Stated levels that differ make the number of kept promises vary less than the same mean level for all
+    # prompts does (Hoeffding 1956), so that the mean level gives no more false alarms.
     seen = [
-        (everyone, float(n_test), method.kept_promise),
-        *((g.name, g.n, g.kept_promise) for g in method.groups),
+        (everyone, float(n_test), method.stated_coverage, method.kept_promise),
+        *((g.name, g.n, g.stated_coverage, g.kept_promise) for g in method.groups),
     ]
-    tests = [(name, n, kept) for name, n, kept in seen if name in promised]
+    tests = [one for one in seen if one[0] in promised]
     broken = [
         name
-        for name, n, kept in tests
-        if is_contradicted(level, calibrated[name], n, kept, len(tests), randomised=artifact.randomised)
+        for name, n, stated, kept in tests
+        if is_contradicted(
+            level if stated >= target else 1.0 - stated,
+            calibrated[name],
+            n,
+            kept,
+            len(tests),
+            randomised=artifact.randomised,
+        )
     ]
     certificate = guarantee.certificate
     if certificate is not None and everyone not in broken:
@@ -367,6 +436,7 @@ def _report_groups(
                 name=weight.name,
                 words=weight.words,
                 n=total,
+                stated_coverage=float(of @ seen.stated) / total,
                 coverage=float(of @ seen.covered) / total,
                 kept_promise=kept,
                 kept_promise_ci=clopper_pearson(kept * effective, effective, 1.0 - 0.05 / len(held)),

@@ -21,7 +21,7 @@ from langchain_cfc.artifact import files
 from langchain_cfc.artifact.content import ArtifactContent, LevelState
 from langchain_cfc.artifact.facts import CertifiedPolicy
 from langchain_cfc.guarantee import Certificate, CoverageCertificate
-from langchain_cfc.thresholds import compute_tau, conformal_rank
+from langchain_cfc.thresholds import ConditionalThreshold, compute_tau, conformal_rank
 
 # Relative difference allowed between SciPy and NumPy, and between sums in another order.
 TOLERANCE = 1e-6
@@ -33,6 +33,7 @@ _VERSION = re.compile(r"[0-9][0-9A-Za-z.+!-]{0,63}")
 def find_contradictions(artifact: ArtifactContent) -> Iterator[str]:
     """Yield in words each part of an artifact that contradicts another part."""
     yield from _check_references(artifact)
+    yield from _check_extras(artifact)
     yield from _check_header(artifact)
     yield from _check_attainable(artifact)
     yield from _check_reference(artifact)
@@ -116,12 +117,20 @@ def _check_references(artifact: ArtifactContent) -> Iterator[str]:
             yield "a policy comes with what is certified about the sets of every level"
         if artifact.policy.certificate.policy.min_agreement > artifact.n:
             yield f"min_agreement: {artifact.n} candidates cannot agree so often"
-    extras = artifact.ridge is not None or artifact.shift is not None or artifact.randomised
-    if extras and artifact.threshold_rule != "conditional":
-        yield "only the conditional rule has a ridge, a shift or randomised thresholds"
     names = {one.name for one in artifact.feature_map.guaranteed_weights()}
     if artifact.confidence is not None and not set(artifact.confidence.names) <= names:
         yield "confidence is claimed for a weighting that the feature map does not have"
+
+
+def _check_extras(artifact: ArtifactContent) -> Iterator[str]:
+    """Check that the threshold rule and its extras go together."""
+    adaptive = artifact.feature_map.adaptive_alpha is not None
+    extras = artifact.ridge is not None or artifact.shift is not None or artifact.randomised or adaptive
+    if extras and artifact.threshold_rule != "conditional":
+        yield "only the conditional rule has a ridge, a shift, randomised thresholds or adaptive levels"
+    stricter = artifact.ridge is not None or artifact.stability is not None or artifact.confidence is not None
+    if adaptive and stricter:
+        yield "adaptive levels have no ridge, no stability slack and no confidence"
 
 
 def _check_header(artifact: ArtifactContent) -> Iterator[str]:
@@ -207,6 +216,7 @@ def _check_fit(artifact: ArtifactContent, level: LevelState) -> Iterator[str]:
     constant = _constant(state)
     if constant is None:
         return
+    # With adaptive levels the coverage differs between prompts: a prompt's weight times its coverage counts.
     low, total, _ = state["rest"]
     residuals = scores - features @ centre
     on_fit = np.abs(residuals) <= ZERO * max(1.0, float(np.abs(scores).max()))
@@ -218,6 +228,11 @@ def _check_fit(artifact: ArtifactContent, level: LevelState) -> Iterator[str]:
         yield f"level {level.alpha}: the fit is on {everyone:g} prompts, and {size:g} calibrated"
     alpha = level.alpha if level.effective_alpha is None else level.effective_alpha
     rank, slack = float(compute_tau(alpha)) * everyone, TOLERANCE * (1.0 + everyone)
+    if "targets" in state:
+        unit = float(
+            ConditionalThreshold(alpha, artifact.cap, levels=artifact.list_stated_levels(alpha)).unit
+        )
+        rank = unit * float(state["targets"].sum() + state["rest_target"] @ constant)
     if not below - slack <= rank <= below + float(weights[on_fit].sum()) + slack:
         yield f"level {level.alpha}: the fit does not have the rank that the level requires"
     if not state["rest"].any() and artifact.shift is None:

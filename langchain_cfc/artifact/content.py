@@ -32,7 +32,7 @@ from langchain_cfc.guarantee.stability import PaperStability
 from langchain_cfc.records import Provenance
 from langchain_cfc.scoring import Combination
 from langchain_cfc.set_rules import SetRule, parse_set_rule
-from langchain_cfc.thresholds import format_alpha
+from langchain_cfc.thresholds import compute_tau, format_alpha
 
 
 class SelfCheck(ArtifactData):
@@ -122,6 +122,17 @@ class ArtifactContent(ArtifactData):
     def parsed_set_rule(self) -> SetRule:
         """The set rule."""
         return parse_set_rule(self.set_rule)
+
+    def list_stated_levels(self, alpha: str) -> tuple[str, ...]:
+        """List the error levels that are stated for prompts at a level, ascending; only this one if fixed."""
+        adaptive = self.feature_map.adaptive_alpha
+        return (alpha,) if adaptive is None else adaptive.list_levels(alpha)
+
+    def list_adaptive_coverages(self, alpha: str) -> tuple[float, ...]:
+        """List the coverages that are stated for prompts at a level, ascending; none if levels are fixed."""
+        adaptive = self.feature_map.adaptive_alpha
+        levels = () if adaptive is None else reversed(adaptive.list_levels(alpha))
+        return tuple([float(compute_tau(one)) for one in levels])
 
     @property
     def set_rule_words(self) -> str:

@@ -311,15 +311,24 @@ def make_threshold_rule(
     delta: str | None = None,
     ridge: Ridge | None = None,
     window: int | None = WINDOW,
+    levels: tuple[str, ...] = (),
 ) -> ThresholdRule[Any]:
-    """Make an unfitted threshold rule by name; an `effective_alpha` of `0` flags every prompt."""
+    """Make an unfitted threshold rule by name; an `effective_alpha` of `0` flags every prompt.
+
+    Only the conditional rule knows `levels` that prompts may have instead of alpha.
+    """
     if effective_alpha == "0":
         return MarginalThreshold(alpha, cap)  # its state without an order statistic flags every prompt
     level = alpha if effective_alpha is None else effective_alpha
     if name == "conditional":
         penalty = Ridge(strength=0.0, penalised="slopes") if ridge is None else ridge
         return ConditionalThreshold(
-            level, cap, ridge=penalty.strength, penalised=penalty.penalised, window=window
+            level,
+            cap,
+            ridge=penalty.strength,
+            penalised=penalty.penalised,
+            window=window,
+            levels=levels,
         )
     if name == "marginal":
         return MarginalThreshold(level, cap, delta=delta)

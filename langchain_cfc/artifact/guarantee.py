@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from langchain_cfc.artifact.content import ArtifactContent
+from langchain_cfc.errors import InputError
 from langchain_cfc.guarantee import (
     NOT_CERTIFIABLE,
     Binding,
@@ -18,7 +19,9 @@ from langchain_cfc.guarantee import (
 from langchain_cfc.thresholds import compute_tau
 
 
-def build_guarantee(artifact: ArtifactContent, alpha: str, binding: Binding | None = None) -> Guarantee:
+def build_guarantee(
+    artifact: ArtifactContent, alpha: str, binding: Binding | None, stated_alpha: str | None
+) -> Guarantee:
     """Build the guarantee of an artifact at one of its levels; see `CalibrationArtifact.guarantee`."""
     facts, ridge, confidence = artifact.calibration, artifact.ridge, artifact.confidence
     if binding is None:
@@ -50,11 +53,20 @@ def build_guarantee(artifact: ArtifactContent, alpha: str, binding: Binding | No
     # although the threshold lies below every level: then coverage is more than exact.
     exact = artifact.randomised and alpha == artifact.alphas[-1] and not artifact.never_empty
     weighted = facts.weight is not None
+    adaptive = artifact.list_adaptive_coverages(alpha)
+    if stated_alpha is not None:
+        stated_alphas = artifact.list_stated_levels(alpha)
+        if stated_alpha not in stated_alphas:
+            msg = f"the artifact states the levels {', '.join(stated_alphas)} at {alpha}, not {stated_alpha}"
+            raise InputError(msg)
+        adaptive = (float(compute_tau(stated_alpha)),) if adaptive else ()
+    stated = adaptive or (target,)
     sentence = state_guarantee(
         kind,
         target,
         facts.size,
         weightings,
+        adaptive=adaptive,
         shift=artifact.shift,
         weighted=weighted,
         randomised=exact,
@@ -68,6 +80,7 @@ def build_guarantee(artifact: ArtifactContent, alpha: str, binding: Binding | No
         sentence=sentence,
         alpha=alpha,
         target_coverage=target,
+        stated_coverage=stated[0] if kind != "heuristic" and len(stated) == 1 else None,
         threshold_rule=artifact.threshold_rule,
         set_rule=artifact.set_rule,
         weightings=weightings,
@@ -83,6 +96,7 @@ def build_guarantee(artifact: ArtifactContent, alpha: str, binding: Binding | No
             shift=artifact.shift,
             weighted=weighted,
             randomised=artifact.randomised,
+            adaptive=bool(adaptive),
         ),
         not_promised=list_exclusions(
             kind,

@@ -122,6 +122,7 @@ class CalibrationArtifact(ArtifactContent):
     @cached_property
     def _rules(self) -> dict[str, ThresholdRule[Any]]:
         delta = None if self.confidence is None or self.confidence.prompts else self.confidence.delta
+        adaptive = self.feature_map.adaptive_alpha
         return {
             level.alpha: make_threshold_rule(
                 self.threshold_rule,
@@ -130,6 +131,7 @@ class CalibrationArtifact(ArtifactContent):
                 effective_alpha=level.effective_alpha,
                 delta=delta,
                 ridge=self.ridge,
+                levels=() if adaptive is None else adaptive.list_levels(level.alpha),
             ).restore(self.unpack_state(level.rule))
             for level in self.levels
         }
@@ -200,12 +202,18 @@ class CalibrationArtifact(ArtifactContent):
                 msg = f"thresholds of this artifact are asked for {'with' if wanted else 'without'} {name}"
                 raise InputError(msg)
         rules = self._marginal_rules if marginal else self._rules
+        adaptive = self.feature_map.adaptive_alpha
         if not marginal and self.threshold_rule != "marginal":
             unknown = self.feature_map.has_unknown_category(features)
             if unknown.any():
                 return self._solve_known(features, text, ~unknown, weights, uniforms)
         solved = [
-            rule.solve(features, weights, uniforms)
+            rule.solve(
+                features,
+                weights,
+                uniforms,
+                None if adaptive is None else adaptive.read_alphas(features, level),
+            )
             if isinstance(rule, ConditionalThreshold)
             else rule.solve(features)
             for level, rule in rules.items()
@@ -217,6 +225,24 @@ class CalibrationArtifact(ArtifactContent):
         errors = np.max([one.errors for one in solved], axis=0)
         outside = np.any([one.outside for one in solved], axis=0)
         return Thresholds(values, np.where(np.isinf(values), 0.0, errors), outside)
+
+    def read_alphas(self, features: FloatArray, alpha: Level | None = None) -> FloatArray:
+        """Return the error levels that are stated for prompts: alpha, or more where levels are adaptive.
+
+        Args:
+            features: (m, d) features from `feature_map`.
+            alpha: Error level, the smallest that is stated; may be left out where there is only one.
+
+        Returns:
+            (m,) error levels.
+
+        Raises:
+            InputError: If the level is not held.
+        """
+        text, adaptive = self.level(alpha), self.feature_map.adaptive_alpha
+        if adaptive is None:
+            return np.full(len(features), float(text))
+        return adaptive.read_alphas(features, text)
 
     def _solve_known(
         self,
@@ -239,27 +265,39 @@ class CalibrationArtifact(ArtifactContent):
             values[known], errors[known], outside[known] = solved.values, solved.errors, solved.outside
         return Thresholds(values, errors, outside)
 
-    def guarantee(self, alpha: Level | None = None, binding: Binding | None = None) -> Guarantee:
+    def guarantee(
+        self,
+        alpha: Level | None = None,
+        binding: Binding | None = None,
+        *,
+        stated_alpha: Level | None = None,
+    ) -> Guarantee:
         """Return the guarantee at a level.
 
         Args:
             alpha: Error level; may be left out where there is only one.
             binding: Whether generator and verifier are known to be those calibrated; by default `unbound` or
                 `unchecked`.
+            stated_alpha: Where levels are adaptive, the error level of a prompt, for the guarantee of this
+                prompt.
 
         Returns:
             The guarantee as data.
 
         Raises:
-            InputError: If the level is not held.
+            InputError: If the level is not held, or the other one is not stated.
         """
-        return build_guarantee(self, self.level(alpha), binding)
+        stated = None if stated_alpha is None else format_alpha(stated_alpha)
+        return build_guarantee(self, self.level(alpha), binding, stated)
 
-    def bot_guarantee(self, binding: Binding | None = None) -> Guarantee:
+    def bot_guarantee(
+        self, binding: Binding | None = None, *, stated_alpha: Level | None = None
+    ) -> Guarantee:
         """Return the guarantee of bot mode, about its answers and the sets that they come from.
 
         Args:
             binding: As in `guarantee`.
+            stated_alpha: As in `guarantee`.
 
         Returns:
             The guarantee as data.
@@ -268,7 +306,8 @@ class CalibrationArtifact(ArtifactContent):
             InputError: If the artifact holds no certified policy.
         """
         certificate = self.certified_policy.certificate
-        return restrict_to_policy(self.guarantee(certificate.alpha, binding), certificate.policy, certificate)
+        about_sets = self.guarantee(certificate.alpha, binding, stated_alpha=stated_alpha)
+        return restrict_to_policy(about_sets, certificate.policy, certificate)
 
     @property
     def certified_policy(self) -> CertifiedPolicy:

@@ -15,6 +15,7 @@ from langchain_cfc.artifact import (
     ThresholdRuleName,
     compute_likelihood_ratios,
 )
+from langchain_cfc.calibration.adaptive import fit_adaptive_alpha
 from langchain_cfc.calibration.checks import (
     check_answers,
     check_attainable,
@@ -44,6 +45,7 @@ def calibrate(  # noqa: D417 - `CalibrationConfig` documents the options
     records: Iterable[PromptRecord] | LabelledBatch,
     *,
     alpha: Level | Sequence[Level] | None = None,
+    adaptive_alpha: bool = False,
     features: str | FeatureMap = "hat(mean_score, 5)",
     set_rule: str = "all",
     never_empty: bool = True,
@@ -98,8 +100,8 @@ def calibrate(  # noqa: D417 - `CalibrationConfig` documents the options
         CalibrationError: If a split is empty, or a combination is to be fitted to candidates of one kind.
         UnattainableTargetError: If the target coverage is out of reach for these records, or a wrong-answer
             rate or confidence cannot be certified with them.
-        MissingExtraError: If verifiers are to be combined or something is certified, and SciPy is not
-            installed.
+        MissingExtraError: If verifiers are to be combined, levels are adaptive or something is certified, and
+            SciPy is not installed.
 
     Warns:
         AttainabilityWarning: If the target is out of reach for a guaranteed group.
@@ -107,6 +109,7 @@ def calibrate(  # noqa: D417 - `CalibrationConfig` documents the options
     """
     config = CalibrationConfig(
         alpha=alpha,
+        adaptive_alpha=adaptive_alpha,
         features=features,
         set_rule=set_rule,
         never_empty=never_empty,
@@ -155,6 +158,8 @@ def _calibrate(
     fit_split = prompts.part("fit")
     labelled = prompts.calibration(config.within_clusters)
     feature_map = fit_feature_map(given, fit_split, labelled)
+    if config.adaptive_alpha:
+        feature_map = fit_adaptive_alpha(feature_map, fit_split, rule, config)
     with name_records_in_errors(labelled.ids):
         data = CalibrationData(
             labelled=labelled,
@@ -167,10 +172,11 @@ def _calibrate(
         )
     check_orientation(prompts.one_per_cluster(labelled), prompts.combination)
     alphas = _select_alphas(config, data)
+    adaptive = feature_map.adaptive_alpha
     check_attainable(
         *data.counts,
         data.groups,
-        alphas[0],
+        alphas[0] if adaptive is None else adaptive.list_levels(alphas[0])[-1],
         promised=config.threshold_rule in {"conditional", "grouped"},
         allow_unattainable=config.allow_unattainable,
     )

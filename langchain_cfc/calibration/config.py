@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from decimal import ROUND_FLOOR, Decimal
 from typing import Any, Literal
 
@@ -53,6 +53,9 @@ class CalibrationConfig:
         alpha: Error level or levels, each 0 < alpha < 1; one of them is chosen per call when serving. May be
             left out with `max_wrong_rate`; with a certification_fraction, one among levels from 0.05 to 0.9
             is chosen then.
+        adaptive_alpha: Whether hard prompts are promised less instead of being flagged: the error level of a
+            prompt is a function of its mean score, never below alpha, which is fitted on the fit split. Every
+            result states its coverage. Only the conditional rule has it.
         features: Feature map or its text, such as `hat(mean_score, 5)` or `bins(max_score, 5) +
             group(topic)`.
         set_rule: `all`, `best_prefix` or `rank`, or `unique(...)` or `at_least_one(...)` around one of them.
@@ -104,6 +107,7 @@ class CalibrationConfig:
     """
 
     alpha: Level | Sequence[Level] | None = None
+    adaptive_alpha: bool = False
     features: str | FeatureMap = "hat(mean_score, 5)"
     set_rule: str = "all"
     never_empty: bool = True
@@ -141,7 +145,10 @@ class CalibrationConfig:
         deltas = [one.delta for one in (confidence, certificate) if one is not None]
         return cls(
             alpha=None if level_chosen else artifact.alphas,
-            features=artifact.feature_map if facts.map_came_fitted else artifact.feature_map.text,
+            adaptive_alpha=artifact.feature_map.adaptive_alpha is not None,
+            features=replace(artifact.feature_map, adaptive_alpha=None)
+            if facts.map_came_fitted
+            else artifact.feature_map.text,
             set_rule=artifact.set_rule,
             never_empty=artifact.never_empty,
             threshold_rule=artifact.threshold_rule,
@@ -181,6 +188,16 @@ class CalibrationConfig:
         _ = self.make_rule(self.alphas[0])
         conditional = self.threshold_rule == "conditional"
         problems = {
+            "adaptive_alpha: only the conditional rule has adaptive levels": (
+                self.adaptive_alpha and not conditional
+            ),
+            "adaptive_alpha: there is no alpha, the smallest error level": (
+                self.adaptive_alpha and self.alpha is None
+            ),
+            "adaptive_alpha, together with a ridge, stability or confident: no theorem says that each level "
+            "is kept then; certify the artifact on held-out records instead of asking for confident": (
+                self.adaptive_alpha and bool(self.ridge or self.stability or self.confident)
+            ),
             "a ridge: only the conditional rule has one": self.ridge and not conditional,
             "stability: it is the paper's slack, of the conditional rule": self.stability and not conditional,
             'a shift: only the conditional rule has one; its plain form are the features "1"': (
@@ -286,8 +303,10 @@ class CalibrationConfig:
         """Whether the third split is used up to choose a level or a policy."""
         return self.tests_levels or (self.max_wrong_rate is not None and not self.certifies_mean_score)
 
-    def make_rule(self, alpha: str, effective_alpha: str | None = None) -> ThresholdRule[Any]:
-        """Make the unfitted rule of one level."""
+    def make_rule(
+        self, alpha: str, effective_alpha: str | None = None, levels: tuple[str, ...] = ()
+    ) -> ThresholdRule[Any]:
+        """Make the unfitted rule of one level; prompts may have one of `levels` instead."""
         delta = None
         if self.confident and not self.tests_levels:
             delta = self.failure_probability
@@ -303,6 +322,7 @@ class CalibrationConfig:
             delta=delta,
             ridge=self.ridge_penalty,
             window=self.window,
+            levels=levels,
         )
 
     def level_steps(self, alpha: str) -> list[str]:
@@ -315,8 +335,13 @@ class CalibrationConfig:
 
     def plan_split(self, feature_map: FeatureMap) -> SplitPlan:
         """Plan the split, with parts to fit and to certify on only where they are needed."""
-        # The units of a ridge are fitted as well, and the first cut of bot mode without sets.
-        learns = self.combine is not None or self.ridge_penalty is not None or self.certifies_mean_score
+        # The units of a ridge and adaptive levels are fitted too, and the first cut of bot mode without sets.
+        learns = (
+            self.combine is not None
+            or self.ridge_penalty is not None
+            or self.adaptive_alpha
+            or self.certifies_mean_score
+        )
         fit_fraction, certification_fraction = self.fit_fraction, self.certification_fraction
         if feature_map.needs_fit and feature_map.fitted and fit_fraction and not learns:
             msg = (

@@ -2,20 +2,13 @@
 
 `CalibrationPrompts` splits the labelled prompts, `CalibrationData` holds the calibration split as arrays, and
 `fit_levels` fits the threshold rules. `fit_combination` fits a combination of verifiers: logistic regression
-of `correct` on their raw outputs.
+of `correct` on their raw outputs, see `fit_logistic`.
 
-With standardised raw outputs x_ij of candidate j of prompt i, log-odds z_ij = b + c'x_ij and labels y_ij in
-{0, 1}, the fit minimises
-
-    sum_i v_i mean_j [log(1 + exp(z_ij)) - y_ij z_ij] + RIDGE / 2 |c|^2,
-
-where v_i is 1, shared out among the prompts of a cluster. So every prompt weighs the same, and every cluster
-like a prompt that stands alone: the promise is about such prompts, one of each cluster, and a conversation of
-a hundred turns shall not decide for all others. The intercept is free, which keeps the mean probability equal
-to the share of correct candidates.
-
-The penalty is a hundredth of a prompt. It does not shrink what thousands of prompts say, and it keeps
-coefficients finite where the outputs separate right from wrong, and unique where two verifiers say the same.
+Every prompt has weight 1 there, shared out among the prompts of a cluster. So every cluster weighs like a
+prompt that stands alone: the promise is about such prompts, one of each cluster, and a conversation of a
+hundred turns shall not decide for all others. The penalty is a hundredth of a prompt. It does not shrink what
+thousands of prompts say, and it keeps coefficients finite where the outputs separate right from wrong, and
+unique where two verifiers say the same.
 """
 
 from __future__ import annotations
@@ -30,10 +23,10 @@ from typing import Any, TypeVar
 import numpy as np
 
 from langchain_cfc._internal.arrays import BoolArray, FloatArray, IntArray
-from langchain_cfc._internal.imports import require
 from langchain_cfc.artifact import AttainableGroup, CalibrationFacts, LevelState, PackedArray, SelfCheck
 from langchain_cfc.calibration.checks import compute_attainable_groups
 from langchain_cfc.calibration.config import CalibrationConfig
+from langchain_cfc.calibration.logistic import fit_logistic
 from langchain_cfc.candidates import LabelledBatch, list_ids_and_clusters
 from langchain_cfc.errors import CalibrationError, InputError
 from langchain_cfc.features import FeatureMap, GuaranteedWeight, name_records_in_errors
@@ -45,9 +38,8 @@ from langchain_cfc.thresholds import WINDOW, ConditionalThreshold, MarginalThres
 # Number of calibration prompts that a fitted rule is asked, and the factor by which its window grows if it
 # refuses one.
 ASKED, WIDER = 1_000, 4
-# Of the logistic regression: the penalty, the largest slope per prompt at which the objective counts as
-# minimal, and the largest number of Newton steps.
-RIDGE, _FLAT, _NEWTON_STEPS = 0.01, 1e-12, 100
+# Penalty of the logistic regression.
+RIDGE = 0.01
 RuleT = TypeVar("RuleT", bound=ThresholdRule[Any])
 
 
@@ -165,11 +157,13 @@ def fit_levels(
         effective = None
         if config.stability is not None:
             effective = config.stability.effective_alpha(alpha, len(data.labelled))
-        rule = config.make_rule(alpha, effective)
-        fitted = None if effective == "0" else _fit(rule, data)
+        adaptive = data.feature_map.adaptive_alpha
+        stated = None if adaptive is None else adaptive.read_alphas(data.features, alpha)
+        rule = config.make_rule(alpha, effective, () if adaptive is None else adaptive.list_levels(alpha))
+        fitted = None if effective == "0" else _fit(rule, data, stated)
         check = None
         if isinstance(fitted, ConditionalThreshold):
-            fitted, check = _widen_window(fitted, data)
+            fitted, check = _widen_window(fitted, data, stated)
         marginal = MarginalThreshold(alpha, data.cap)
         compared = marginal.fit(data.features[fair], data.success_scores[fair]) if fair.any() else None
         levels.append(
@@ -185,14 +179,15 @@ def fit_levels(
     return levels, arrays
 
 
-def _fit(rule: RuleT, data: CalibrationData) -> RuleT:
+def _fit(rule: RuleT, data: CalibrationData, stated: FloatArray | None) -> RuleT:
+    """Fit a rule; `stated` are the (N,) error levels of prompts where they are adaptive."""
     if not isinstance(rule, ConditionalThreshold):
         return rule.fit(data.features, data.success_scores)
-    return rule.fit(data.features, data.success_scores, data.weights, units_of=data.units_of)
+    return rule.fit(data.features, data.success_scores, data.weights, units_of=data.units_of, alphas=stated)
 
 
 def _widen_window(
-    fitted: ConditionalThreshold, data: CalibrationData
+    fitted: ConditionalThreshold, data: CalibrationData, stated: FloatArray | None
 ) -> tuple[ConditionalThreshold, SelfCheck]:
     """Widen a rule's window until it refuses none of a sample of its own prompts.
 
@@ -200,12 +195,13 @@ def _widen_window(
     """
     chosen = np.unique(np.linspace(0, len(data.features) - 1, ASKED).astype(np.int64))
     weights = None if data.ratios is None else data.ratios[chosen]
+    alphas = None if stated is None else stated[chosen]
     while True:
-        refused = int(fitted.solve(data.features[chosen], weights).outside.sum())
+        refused = int(fitted.solve(data.features[chosen], weights, alphas=alphas).outside.sum())
         if refused == 0 or fitted.window is None:
             break
         wider = WIDER * fitted.window
-        fitted = _fit(replace(fitted, window=wider if wider < len(data.features) else None), data)
+        fitted = _fit(replace(fitted, window=wider if wider < len(data.features) else None), data, stated)
     kept = len(fitted.state_data()["success_scores"])
     return fitted, SelfCheck(asked=len(chosen), refused=refused, kept=kept)
 
@@ -251,7 +247,7 @@ def fit_combination(names: Sequence[str], raw: FloatArray, fit_split: LabelledBa
     outputs = raw.reshape(-1, raw.shape[2])
     centres, scales = _standardise(names, outputs, weights)
     x = np.column_stack([np.ones(len(outputs)), (outputs - centres) / scales])
-    intercept, *coefficients = _fit_logistic(x, fit_split.correct.ravel(), weights).tolist()
+    intercept, *coefficients = fit_logistic(x, fit_split.correct.ravel(), weights, RIDGE).tolist()
     return Combination(
         names=tuple(names),
         centres=tuple(centres.tolist()),
@@ -285,57 +281,6 @@ def _standardise(
         )
         raise InputError(msg)
     return centres, scales
-
-
-def _fit_logistic(x: FloatArray, correct: BoolArray, weights: FloatArray) -> FloatArray:
-    """Minimise the objective above, divided by the number of prompts, over (k + 1,) coefficients.
-
-    `x` is (M, k + 1), a constant and the standardised outputs; `correct` and `weights` are (M,).
-    """
-    optimize = require("scipy.optimize", "calibrate", "fitting a combination of verifiers")
-    size = float(weights.sum())
-    penalties = np.array([0.0] + [RIDGE] * (x.shape[1] - 1))  # none on the intercept
-
-    def objective(theta: FloatArray) -> float:
-        z = x @ theta
-        losses = np.logaddexp(0.0, z) - correct * z
-        return float(weights @ losses + penalties @ theta**2 / 2.0) / size
-
-    def gradient(theta: FloatArray) -> FloatArray:
-        residuals = _expit(x @ theta) - correct
-        return np.asarray((x.T @ (weights * residuals) + penalties * theta) / size)
-
-    def hessian(theta: FloatArray) -> FloatArray:
-        p = _expit(x @ theta)
-        curvature = (x.T * (weights * p * (1.0 - p))) @ x
-        return np.asarray((curvature + np.diag(penalties)) / size)
-
-    solution = optimize.minimize(
-        objective,
-        np.zeros(x.shape[1]),
-        method="trust-exact",
-        jac=gradient,
-        hess=hessian,
-        options={"gtol": 1e-6, "maxiter": 1000},
-    )
-    # The solver compares values, which round-off makes equal within its square root of the minimum. Newton
-    # steps use the slope, and reach the last digits.
-    theta, largest = np.asarray(solution.x, dtype=np.float64), np.inf
-    for _ in range(_NEWTON_STEPS):
-        slope = gradient(theta)
-        largest = float(np.abs(slope).max())
-        if largest <= _FLAT:
-            return theta
-        theta = theta - np.linalg.solve(hessian(theta), slope)
-    msg = (
-        f"the combination of verifiers could not be fitted: the slope is still {largest:.1e} "
-        f"({solution.message}); look for outliers among the raw outputs"
-    )
-    raise CalibrationError(msg)
-
-
-def _expit(values: FloatArray) -> FloatArray:
-    return np.asarray(0.5 + 0.5 * np.tanh(0.5 * values))
 
 
 @dataclass(frozen=True)

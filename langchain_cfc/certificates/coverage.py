@@ -56,6 +56,11 @@ class Outcomes:
     kept: BoolArray  # (m,) whether the promise was kept: covered, or flagged as not certifiable
     wrong: BoolArray  # (m,) whether the best answer is incorrect; False for an empty set
 
+    @property
+    def stated(self) -> FloatArray:
+        """(m,) the coverage stated for each prompt: 1 - alpha, or less where levels are adaptive."""
+        return 1.0 - self.decisions.stated_alphas
+
     def answered_under(self, policy: AnswerPolicy) -> BoolArray:
         """Return (m,) which prompts another policy would answer."""
         return replace(self.decisions, policy=policy).answered

@@ -29,9 +29,15 @@ from rich.text import Text
 from langchain_cfc._internal.text import escape_controls, escape_controls_in_json, format_percent
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.errors import CFCError, CFCWarning, UnattainableTargetError
-from langchain_cfc.evaluation import AnswersReport, EvaluationReport, GroupReport
-from langchain_cfc.features import shorten_words
-from langchain_cfc.guarantee import Guarantee, count_weightings, format_share
+from langchain_cfc.evaluation import (
+    AnswersReport,
+    EvaluationReport,
+    GroupReport,
+    MethodReport,
+    StatedLevelReport,
+)
+from langchain_cfc.features import AdaptiveAlpha, shorten_words
+from langchain_cfc.guarantee import Guarantee, count_weightings, format_least, format_share
 from langchain_cfc.scoring import Combination
 
 Item = TypeVar("Item")
@@ -214,6 +220,9 @@ def make_report_tables(report: EvaluationReport) -> Iterator[Table]:
     yield _make_overall_table(report)
     if any(method.groups for method in report.methods.values()):
         yield _make_group_table(report)
+    for method in report.methods.values():
+        if method.stated_levels:
+            yield _make_stated_table(method)
 
 
 def _make_overall_table(report: EvaluationReport) -> Table:
@@ -230,7 +239,12 @@ def _make_overall_table(report: EvaluationReport) -> Table:
             cells.append(format_interval(getattr(method, ci)) if ci else "")
         table.add_row(label, *cells, style=style)
 
-    row(f"promise kept (target {100 * report.target_coverage:g})", "kept_promise", "kept_promise_ci", "bold")
+    if any(method.stated_levels for method in report.methods.values()):
+        row(f"promised (at most {100 * report.target_coverage:g})", "stated_coverage", None)
+        row("promise kept", "kept_promise", "kept_promise_ci", "bold")
+    else:
+        target = f"target {100 * report.target_coverage:g}"
+        row(f"promise kept ({target})", "kept_promise", "kept_promise_ci", "bold")
     row("set holds a correct answer", "coverage", "coverage_ci")
     row("flagged as not certifiable", "not_certifiable_rate", "not_certifiable_ci")
     if any(method.refused_rate > 0.0 for method in report.methods.values()):
@@ -254,14 +268,28 @@ def _make_group_table(report: EvaluationReport) -> Table:
     table.add_column("flagged", justify="right", no_wrap=True)
     for index, group in enumerate(report.methods[own].groups):
         cells = [
-            _format_kept(method.groups[index], report.target_coverage) for method in report.methods.values()
+            _format_kept(method.groups[index], method.groups[index].stated_coverage)
+            for method in report.methods.values()
         ]
         flagged = f"{100 * group.not_certifiable_rate:.0f}"
         table.add_row(format_group(group.words), f"{group.n:.0f}", *cells, flagged)
     return table
 
 
-def _format_kept(group: GroupReport, target: float) -> str:
+def _make_stated_table(method: MethodReport) -> Table:
+    table = make_table("by stated coverage, %", "n", "kept", "right answer in set", "flagged", texts=0)
+    for level in method.stated_levels:
+        table.add_row(
+            f"{100 * level.stated_coverage:g}",
+            f"{level.n}",
+            _format_kept(level, level.stated_coverage),
+            f"{100 * level.coverage:.0f}",
+            f"{100 * level.not_certifiable_rate:.0f}",
+        )
+    return table
+
+
+def _format_kept(group: GroupReport | StatedLevelReport, target: float) -> str:
     share = f"{100 * group.kept_promise:.0f}"
     if group.kept_promise_ci[1] < target:
         share = f"[bold red]{share}[/]"
@@ -308,6 +336,8 @@ def list_facts(artifact: CalibrationArtifact) -> Iterator[str]:
     yield f"set rule      {artifact.set_rule_words}"
     yield f"threshold     {artifact.threshold_rule}"
     yield f"features      {artifact.feature_map.text}"
+    if artifact.feature_map.adaptive_alpha is not None:
+        yield from _list_stated_levels(artifact, artifact.feature_map.adaptive_alpha)
     combination = artifact.combination
     if combination is not None:
         yield f"combination   {_list_coefficients(combination)}"
@@ -326,6 +356,15 @@ def list_facts(artifact: CalibrationArtifact) -> Iterator[str]:
         yield f"{part:<13} {name_part(artifact, part)}"
     yield f"made          {artifact.created_at} by version {artifact.library_version}"
     yield f"digest        {artifact.digest}"
+
+
+def _list_stated_levels(artifact: CalibrationArtifact, adaptive: AdaptiveAlpha) -> Iterator[str]:
+    """List the coverage that is stated for prompts, by mean score."""
+    coverages = [format_share(1.0 - float(alpha)) for alpha in adaptive.alphas]
+    steps = [f"{stated} up to {cut:.3g}" for stated, cut in zip(coverages, adaptive.cuts, strict=False)]
+    above = f"{coverages[-1]} above" if steps else coverages[0]
+    yield f"states        by mean score: {', '.join([*steps, above])}"
+    yield f"              (fitted on {artifact.calibration.fit_size} prompts, margin {adaptive.margin:g})"
 
 
 def _list_coefficients(combination: Combination) -> str:
@@ -436,7 +475,8 @@ def _format_promise(artifact: CalibrationArtifact, promise: Guarantee) -> str:
         return promise.sentence
     event = "the answer set holds a correct answer, or the prompt is flagged as not certifiable"
     if len(artifact.alphas) == 1:
-        return f"With probability at least {format_share(promise.target_coverage)} {event}."
+        least = format_least(promise.target_coverage, artifact.list_adaptive_coverages(artifact.alphas[0]))
+        return f"With probability at least {least}, {event}."
     return (
         f"With probability at least 1 - alpha {event}; alpha is {', '.join(artifact.alphas)}, chosen per "
         "call before anything is drawn."

@@ -125,6 +125,13 @@ def calibrate(
             help="For a known shift, e.g. 'meta(ratio)': how much likelier a prompt is where it is served."
         ),
     ] = None,
+    adaptive_alpha: Annotated[
+        bool,
+        _variant_option(
+            "--adaptive-alpha",
+            help="Promise less for hard prompts instead of flagging them; every answer states its coverage.",
+        ),
+    ] = False,
     randomised: Annotated[
         bool,
         _variant_option(
@@ -197,6 +204,7 @@ def calibrate(
                 if stability_delta is None
                 else PaperStability.from_constant(delta=stability_delta),
                 shift=shift,
+                adaptive_alpha=adaptive_alpha,
                 randomised=randomised,
                 confident=confident,
                 max_wrong_rate=max_wrong_rate,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from langchain_cfc.evaluation import GroupReport, LevelReport, MethodFigures, ReportData
+from langchain_cfc.evaluation import GroupFigures, LevelReport, MethodFigures, ReportData
 
 Family = Literal["ours", "paper", "outside"]
 # One of each kind: more than eight lines or bars side by side cannot be distinguished.
@@ -43,7 +43,7 @@ class Spread(ReportData):
     splits: int
 
 
-class GroupComparison(GroupReport):
+class GroupComparison(GroupFigures):
     """Results of one method in one group of test prompts, as means over splits; `n` is one as well.
 
     Attributes:

@@ -6,12 +6,14 @@ these guarantee as `weights`, `parser` reads the text in which a user names them
 
 from __future__ import annotations
 
+from langchain_cfc.features.adaptive import AdaptiveAlpha
 from langchain_cfc.features.map import FeatureMap, name_records_in_errors
 from langchain_cfc.features.parser import parse_statistic
 from langchain_cfc.features.statistics import Statistic, precompute_statistics
 from langchain_cfc.features.weights import GuaranteedWeight, shorten_words
 
 __all__ = [
+    "AdaptiveAlpha",
     "FeatureMap",
     "GuaranteedWeight",
     "Statistic",

@@ -13,6 +13,7 @@ import numpy as np
 from langchain_cfc._internal.arrays import BoolArray, FloatArray
 from langchain_cfc.candidates import CandidateBatch
 from langchain_cfc.errors import FeatureError, NotFittedError
+from langchain_cfc.features.adaptive import AdaptiveAlpha
 from langchain_cfc.features.parser import parse_terms
 from langchain_cfc.features.terms import Constant, Group, Term
 from langchain_cfc.features.weights import GuaranteedWeight
@@ -28,6 +29,7 @@ class FeatureMap:
 
     Attributes:
         terms: The terms of the feature text, in its order.
+        adaptive_alpha: The error level of each prompt, whose columns come last; None for a fixed level.
 
     Example:
         >>> years = [{"year": 1}, {"year": 2}, {"year": 4}]
@@ -44,6 +46,7 @@ class FeatureMap:
     """
 
     terms: tuple[Term[Any], ...]
+    adaptive_alpha: AdaptiveAlpha | None = None
 
     @classmethod
     def parse(cls, text: str) -> FeatureMap:
@@ -75,7 +78,7 @@ class FeatureMap:
 
     @property
     def text(self) -> str:
-        """The canonical feature text; parsing it gives the same map."""
+        """The canonical feature text; parsing it gives the same map, without adaptive levels."""
         return " + ".join(term.text for term in self.terms)
 
     @property
@@ -101,7 +104,7 @@ class FeatureMap:
     @cached_property
     def names(self) -> tuple[str, ...]:
         """The names of the d columns; a NotFittedError before `fit`."""
-        return tuple(name for term in self._fitted_terms for name in term.names)
+        return tuple(name for part in self._fitted_parts for name in part.names)
 
     @property
     def dimension(self) -> int:
@@ -170,7 +173,7 @@ class FeatureMap:
             term.transform(draws, allow_unknown=allow_unknown)
             if isinstance(term, Group)
             else term.transform(draws)
-            for term in self._fitted_terms
+            for term in self._fitted_parts
         ]
         return np.ascontiguousarray(np.concatenate(blocks, axis=1))
 
@@ -212,7 +215,7 @@ class FeatureMap:
         ones = tuple(constant.tolist())
         weights = [GuaranteedWeight("1", "constant", "all prompts", ones, 1.0, ones)]
         start = 0
-        for term in self._fitted_terms:
+        for term in self._fitted_parts:
             weights += [_embed_weight(weight, constant, start) for weight in term.weights]
             start += len(term.names)
         return tuple(weights)
@@ -221,20 +224,23 @@ class FeatureMap:
         """Return the text and the learned values, ready for JSON.
 
         Returns:
-            `{"text": str, "terms": [...]}` with one object per term, empty for the term `1`.
+            `{"text": str, "terms": [...]}` with one object per term, empty for the term `1`, and
+            `adaptive_alpha` where levels are adaptive.
 
         Raises:
             NotFittedError: If the map is not fitted.
         """
         self._require_fitted()
-        return {"text": self.text, "terms": [term.to_data() for term in self.terms]}
+        adaptive = self.adaptive_alpha
+        levels = {} if adaptive is None else {"adaptive_alpha": adaptive.to_data()}
+        return {"text": self.text, "terms": [term.to_data() for term in self.terms], **levels}
 
     @classmethod
     def from_data(cls, data: object) -> FeatureMap:
         """Return the fitted map from the result of `to_data`, with bit-identical features.
 
         Args:
-            data: `{"text": str, "terms": [...]}`.
+            data: `{"text": str, "terms": [...]}`, and perhaps `adaptive_alpha`.
 
         Returns:
             The fitted map.
@@ -242,20 +248,29 @@ class FeatureMap:
         Raises:
             FeatureError: If a field is missing, unknown or of the wrong type, or a value is impossible.
         """
-        if not isinstance(data, Mapping) or set(data) != {"text", "terms"}:
+        if not isinstance(data, Mapping) or set(data) - {"adaptive_alpha"} != {"text", "terms"}:
             msg = f"a feature map is stored as an object with the fields text and terms, got {data!r}"
             raise FeatureError(msg)
         unfitted, stored = parse_terms(data["text"]), data["terms"]
         if not isinstance(stored, list) or len(stored) != len(unfitted):
             msg = f"the terms of {data['text']} are {len(unfitted)} objects in a list, got {stored!r}"
             raise FeatureError(msg)
-        return cls(tuple(term.from_data(values) for term, values in zip(unfitted, stored, strict=True)))
+        adaptive = AdaptiveAlpha.from_data(data["adaptive_alpha"]) if "adaptive_alpha" in data else None
+        fitted = tuple(term.from_data(values) for term, values in zip(unfitted, stored, strict=True))
+        return cls(fitted, adaptive)
 
     @cached_property
     def _fitted_terms(self) -> tuple[Term[Any], ...]:
         """The terms of the columns, with the constant first if it is not in the span of the others."""
         self._require_fitted()
         return self.terms if any(term.sums_to_one for term in self.terms) else (Constant(), *self.terms)
+
+    @property
+    def _fitted_parts(self) -> tuple[Term[Any] | AdaptiveAlpha, ...]:
+        """Everything that has columns, in their order."""
+        return (
+            self._fitted_terms if self.adaptive_alpha is None else (*self._fitted_terms, self.adaptive_alpha)
+        )
 
     def _require_fitted(self) -> None:
         if not self.fitted:
@@ -264,9 +279,10 @@ class FeatureMap:
 
     def _constant_coefficients(self) -> FloatArray:
         """Return the (d,) coefficients of the function 1: ones for the first term that sums to one."""
-        terms = self._fitted_terms
-        chosen = next(term for term in terms if term.sums_to_one)
-        return np.concatenate([np.full(len(term.names), float(term is chosen)) for term in terms])
+        chosen = next(term for term in self._fitted_terms if term.sums_to_one)
+        return np.concatenate(
+            [np.full(len(part.names), float(part is chosen)) for part in self._fitted_parts]
+        )
 
 
 def _embed_weight(weight: GuaranteedWeight, constant: FloatArray, start: int) -> GuaranteedWeight:

@@ -43,6 +43,10 @@ NOT_AFTER_A_CHOICE = (
     "level or a policy, and is not promised for what they chose."
 )
 NOTHING_PROMISED = ("Nothing is promised about sets: coverage may be lower, on average and in any group.",)
+ADAPTIVE = (
+    "The smallest error level was chosen before the candidates were drawn. The one stated for a prompt is a "
+    "function of its scores, which was fitted on a split that calibration never saw."
+)
 _PROVEN: dict[str, GuaranteeKind] = {
     "conditional": "conditional",
     "grouped": "conditional",
@@ -87,12 +91,31 @@ def count_weightings(weightings: Sequence[Weighting]) -> str:
     return " and ".join(f"{count} {kind}{'s'[: count > 1]}" for kind, count in number.items())
 
 
+def format_least(target_coverage: float, adaptive: Sequence[float] = ()) -> str:
+    """Format the probability that is promised at least.
+
+    Args:
+        target_coverage: 1 - alpha.
+        adaptive: Where levels are adaptive, the coverage stated for the prompt, or the smallest and the
+            largest one that may be stated.
+
+    >>> format_least(0.9), format_least(0.9, [0.62]), format_least(0.9, [0.35, 0.9])
+    ('90 %', '62 %, the coverage stated for it', 'the coverage stated for it, from 35 % to 90 %')
+    """
+    if not adaptive:
+        return format_share(target_coverage)
+    if len(adaptive) == 1:
+        return f"{format_share(adaptive[0])}, the coverage stated for it"
+    return f"the coverage stated for it, from {format_share(adaptive[0])} to {format_share(adaptive[-1])}"
+
+
 def state_guarantee(
     kind: GuaranteeKind,
     target_coverage: float,
     calibration_size: int,
     weightings: tuple[Weighting, ...],
     *,
+    adaptive: Sequence[float] = (),
     shift: str | None = None,
     weighted: bool = False,
     randomised: bool = False,
@@ -105,6 +128,7 @@ def state_guarantee(
         target_coverage: 1 - alpha.
         calibration_size: Number N of calibration prompts.
         weightings: The weightings covered.
+        adaptive: Stated coverages, see `format_least`.
         shift: Name of the likelihood ratio between serving and calibration; None without a covariate shift.
         weighted: Whether calibration prompts were chosen to be labelled with unequal probabilities.
         randomised: Whether thresholds are randomised.
@@ -123,7 +147,7 @@ def state_guarantee(
         who = f"exchangeable with those of which {calibrated} were chosen to be labelled"
     sentence = (
         f"For a new prompt {who}, the answer set holds a correct answer, or the prompt is flagged as not "
-        f"certifiable, with probability at least {percent}"
+        f"certifiable, with probability at least {format_least(target_coverage, adaptive)}"
     )
     if randomised:
         sentence += " (and no more than that where success scores are continuous)"
@@ -160,6 +184,7 @@ def list_assumptions(
     shift: str | None = None,
     weighted: bool = False,
     randomised: bool = False,
+    adaptive: bool = False,
 ) -> tuple[str, ...]:
     """List the assumptions of a guarantee; the last one is about the binding."""
     exchangeable = {
@@ -198,7 +223,7 @@ def list_assumptions(
         *([alone] if fewer_than_recorded else []),
         *([drawn] if randomised else []),
         "The labels of the calibration records are right.",
-        "The level was chosen before the candidates were drawn.",
+        ADAPTIVE if adaptive else "The level was chosen before the candidates were drawn.",
         _BINDING[binding],
     )
 
@@ -229,6 +254,7 @@ def reduce_to_certificate(
         update={
             "kind": "certified",
             "sentence": certificate.sentence(),
+            "stated_coverage": certificate.shares[0].kept_at_least,
             "weightings": (),
             "assumptions": _add_independence(guarantee.assumptions),
             "not_promised": list_exclusions(
@@ -257,6 +283,7 @@ def restrict_to_policy(
             update={
                 "kind": "certified",
                 "sentence": certificate.sentence(),
+                "stated_coverage": None,
                 "weightings": (),
                 "assumptions": _add_independence(guarantee.assumptions),
                 "not_promised": (

@@ -16,6 +16,7 @@ from langchain_cfc.guarantee import (
     Guarantee,
     count_weightings,
     format_bound,
+    format_least,
     format_share,
 )
 from langchain_cfc.report._text import format_interval, to_percent
@@ -63,9 +64,10 @@ def describe_promise(artifact: CalibrationArtifact, guarantee: Guarantee) -> Pro
     elif guarantee.kind == "certified" and certificate is not None:
         claim, scope = _state_certificate(certificate), [FLAGGED]
     else:
+        least = format_least(guarantee.target_coverage, artifact.list_adaptive_coverages(guarantee.alpha))
         claim = (
-            f"With probability at least {format_share(guarantee.target_coverage)}, the answer set holds a "
-            "correct answer or the prompt is flagged."
+            f"With probability at least {least}, the answer set holds a correct answer or the prompt is "
+            "flagged."
         )
         scope = list(_describe_scope(artifact, guarantee))
     return Promise(

@@ -173,8 +173,13 @@ class CFCRunnable(AnsweringRunnable[CFCResult]):
                 "the message states no guarantee: it is not an answer of a CFCRunnable, or a fallback gave it"
             )
             raise InputError(msg)
-        guarantee = self._pipeline.guarantees.get(stated["alpha"])
-        if guarantee is None or stated["artifact_digest"] != self.artifact.digest:
+        guarantees = self._make_guarantees(self._pipeline.policy, stated["binding"])
+        same = ("alpha", "stated_coverage", "artifact_digest")
+        guarantee = next(
+            (one for one in guarantees.values() if all(getattr(one, key) == stated.get(key) for key in same)),
+            None,
+        )
+        if guarantee is None:
             msg = (
                 f"the message was answered under alpha = {stated['alpha']} of the artifact "
                 f"{stated['artifact_digest']}, which is not what this chain serves; ask the chain that did"
@@ -266,19 +271,30 @@ class CFCRunnable(AnsweringRunnable[CFCResult]):
             raise InputError(msg)
         return certificate.policy
 
-    def _make_guarantees(self, policy: AnswerPolicy, binding: Binding) -> dict[str, Guarantee]:
-        """Return the guarantee at each level that may be asked for."""
-        if self.bot:
-            return {self._resolve_level(None): self.artifact.bot_guarantee(binding)}
-        guarantees = {alpha: self.artifact.guarantee(alpha, binding) for alpha in self.artifact.alphas}
-        if policy == AnswerPolicy():
-            return guarantees
-        return {alpha: restrict_to_policy(guarantee, policy) for alpha, guarantee in guarantees.items()}
+    def _make_guarantees(
+        self, policy: AnswerPolicy, binding: Binding
+    ) -> dict[tuple[str, float | None], Guarantee]:
+        """Return the guarantees of each level that may be asked for; see `ServingPipeline.guarantees`."""
+        artifact = self.artifact
+        found: dict[tuple[str, float | None], Guarantee] = {}
+        for alpha in (self._resolve_level(None),) if self.bot else artifact.alphas:
+            for stated in (None, *artifact.list_stated_levels(alpha)):
+                if self.bot:
+                    guarantee = artifact.bot_guarantee(binding, stated_alpha=stated)
+                else:
+                    guarantee = artifact.guarantee(alpha, binding, stated_alpha=stated)
+                    if policy != AnswerPolicy():
+                        guarantee = restrict_to_policy(guarantee, policy)
+                found[alpha, None if stated is None else float(stated)] = guarantee
+        return found
 
     @property
     def guarantee(self) -> Guarantee:
-        """The guarantee of an answer set at this runnable's level, as every result carries it."""
-        return self._pipeline.guarantees[self._resolve_level(None)]
+        """The guarantee of an answer set at this runnable's level, as every result carries it.
+
+        Where levels are adaptive, results carry that of their prompt.
+        """
+        return self._pipeline.guarantees[self._resolve_level(None), None]
 
     def get_graph(self, config: RunnableConfig | None = None) -> Graph:
         """Return generator, verifier and decision as a graph; see `Runnable.get_graph`."""

@@ -33,7 +33,9 @@ _Number: TypeAlias = Annotated[
 _SHORT: Any = {
     "reason": True,
     "guarantee": {
-        **dict.fromkeys(("kind", "alpha", "target_coverage", "binding", "artifact_digest"), True),
+        **dict.fromkeys(
+            ("kind", "alpha", "target_coverage", "stated_coverage", "binding", "artifact_digest"), True
+        ),
         "wrong_answers": {"max_wrong_rate"},
     },
 }
@@ -115,6 +117,14 @@ class CFCResult(BaseModel):
         """Return whether there is an answer, so that `if result:` does not take an abstention for one."""
         return not self.abstained
 
+    @property
+    def stated_coverage(self) -> float | None:
+        """The coverage promised for this prompt, see `Guarantee`; None where nothing is promised about sets.
+
+        The answer set holds a correct answer, or the prompt is flagged, with at least this probability.
+        """
+        return self.guarantee.stated_coverage
+
     def to_message(self, abstain_message: str, *, full_result: bool = False) -> AIMessage:
         """Return the best answer or the abstention as the message of a chat model.
 
@@ -128,9 +138,9 @@ class CFCResult(BaseModel):
 
         Returns:
             A message with plain data in `response_metadata["cfc"]`: `reason`, and of the `guarantee` its
-            `kind`, `alpha`, `target_coverage`, `binding` and `artifact_digest`, in bot mode also the
-            `max_wrong_rate` of its `wrong_answers`; or all fields of the result. Its `usage_metadata` is the
-            `usage`. A best answer that calls tools becomes a message that calls them.
+            `kind`, `alpha`, `target_coverage`, `stated_coverage`, `binding` and `artifact_digest`, in bot
+            mode also the `max_wrong_rate` of its `wrong_answers`; or all fields of the result. Its
+            `usage_metadata` is the `usage`. A best answer that calls tools becomes a message that calls them.
         """
         shown = self.model_dump(mode="json") if full_result else self._dump_short()
         metadata: dict[str, Any] = {"cfc": shown}

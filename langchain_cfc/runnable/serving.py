@@ -75,7 +75,8 @@ class ServingPipeline:
         sampler: Draws the candidates.
         scorer: Scores them.
         description: Extracts answers and describes the prompt.
-        guarantees: By error level.
+        guarantees: By error level, and by the error level stated for a prompt; None for that of no prompt
+            in particular.
         versions: Watches which models answer.
         policy: Which sets are answered.
         show_rejected: Whether results hold the texts of rejected candidates.
@@ -85,7 +86,7 @@ class ServingPipeline:
     sampler: Sampler
     scorer: CandidateScorer
     description: Description
-    guarantees: Mapping[str, Guarantee]
+    guarantees: Mapping[tuple[str, float | None], Guarantee]
     versions: ModelVersionWatcher
     policy: AnswerPolicy
     show_rejected: bool
@@ -164,7 +165,7 @@ class ServingPipeline:
                 "features": dict(zip(self._feature_names, decisions.features[0].tolist(), strict=True)),
                 "metadata": dict(metadata),
                 "unknown_categories": self._find_unknown_categories(decisions),
-                "guarantee": self.guarantees[level],
+                "guarantee": self.guarantees[level, float(decisions.stated_alphas[0])],
                 "candidates": self._list_candidates(draws, texts, scored, decisions),
                 "models": models,
                 "usage": usage,

@@ -180,6 +180,7 @@ def evaluated(words: Sequence[str] = (), alpha: float = 0.1) -> EvaluationReport
             name=f"group {place}",
             words=text,
             n=50.0,
+            stated_coverage=1.0 - alpha,
             coverage=0.85 - 0.02 * place,
             kept_promise=0.9 - 0.03 * place,
             kept_promise_ci=(0.8 - 0.03 * place, 0.97 - 0.03 * place),
@@ -189,6 +190,7 @@ def evaluated(words: Sequence[str] = (), alpha: float = 0.1) -> EvaluationReport
         for place, text in enumerate(words)
     ]
     method = MethodReport(
+        stated_coverage=1.0 - alpha,
         coverage=0.85,
         coverage_ci=(0.8, 0.9),
         kept_promise=0.91,

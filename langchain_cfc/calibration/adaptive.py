@@ -1,0 +1,179 @@
+"""`fit_adaptive_alpha`: chooses the error level that is stated for each prompt, on the fit split.
+
+A prompt can be certified at an error level a(x) only if at least a share 1 - a(x) of the prompts like it has
+a correct candidate. So, with q(x) the estimated probability that one is drawn,
+
+    a(x) = max(alpha, 1 - q(x) + margin), rounded up to a grid of levels,
+
+q(x) a logistic regression on the mean score. Rounding lets prompts share a threshold's linear programme. The
+function is fixed before calibration prompts are seen, which is all that the theorem needs: a poor estimate
+costs usefulness (lower levels than necessary, or flagged prompts), never validity.
+
+The margin is chosen by cross-fitting: the fit split is divided into folds, q is fitted without a fold, and
+thresholds for the fold's prompts are computed from the other folds. The smallest margin that flags at most
+`FLAGGED` of all prompts is taken. Fewer prompts flag more, so that a small fit split gives a larger margin.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from langchain_cfc._internal.arrays import BoolArray, FloatArray, IntArray
+from langchain_cfc.calibration.config import CalibrationConfig
+from langchain_cfc.calibration.logistic import expit, fit_logistic
+from langchain_cfc.candidates import LabelledBatch
+from langchain_cfc.errors import CalibrationError
+from langchain_cfc.features import AdaptiveAlpha, FeatureMap, name_records_in_errors
+from langchain_cfc.set_rules import SetRule
+from langchain_cfc.thresholds import ConditionalThreshold, format_alpha
+
+# Distance between offered levels, and the largest of them.
+STEP, LARGEST = 0.05, 0.95
+# Margins to try, and the share of flagged prompts that is acceptable.
+MARGINS = (0.0, 0.02, 0.04, 0.06, 0.08, 0.1, 0.13, 0.16, 0.2)
+FLAGGED = 0.025
+# Number of folds, and the largest number of prompts that are used to choose the margin.
+FOLDS, LARGEST_SAMPLE = 5, 500
+# Penalty of the regression's slope, in prompts.
+RIDGE = 0.5
+
+
+@dataclass(frozen=True)
+class FitPrompts:
+    """The M prompts of the fit split."""
+
+    features: FloatArray  # (M, d) without the columns of adaptive levels
+    mean_scores: FloatArray  # (M,)
+    success_scores: FloatArray  # (M,) the cap where there is no correct candidate
+
+    def take(self, rows: IntArray | BoolArray) -> FitPrompts:
+        """Return some of the prompts."""
+        return FitPrompts(self.features[rows], self.mean_scores[rows], self.success_scores[rows])
+
+
+def fit_adaptive_alpha(
+    feature_map: FeatureMap, fit_split: LabelledBatch, set_rule: SetRule, config: CalibrationConfig
+) -> FeatureMap:
+    """Add adaptive levels to a fitted feature map.
+
+    Args:
+        feature_map: The fitted map, without adaptive levels.
+        fit_split: The prompts of the fit split, none of which may calibrate.
+        set_rule: The set rule, which gives success scores.
+        config: The options; prompts get at least the smallest of its error levels.
+
+    Returns:
+        The map with `adaptive_alpha`.
+
+    Raises:
+        CalibrationError: If the fit split is empty.
+        MissingExtraError: If SciPy is not installed.
+    """
+    if len(fit_split) == 0:
+        msg = (
+            "adaptive levels are fitted on prompts that calibration never sees, but the fit split is empty: "
+            "raise fit_fraction, or bring more records"
+        )
+        raise CalibrationError(msg)
+    with name_records_in_errors(fit_split.ids):
+        prompts = FitPrompts(
+            features=feature_map.transform(fit_split.draws),
+            mean_scores=AdaptiveAlpha.read_mean_scores(fit_split.draws),
+            success_scores=set_rule.success_scores(fit_split, float(config.cap)),
+        )
+    grid = _list_grid(config.alphas)
+    sample = np.unique(np.linspace(0, len(fit_split) - 1, LARGEST_SAMPLE).astype(np.int64))
+    margin = _choose_margin(prompts.take(sample), grid, config)
+    estimate = _Estimate.fit(prompts, float(config.cap))
+    return replace(feature_map, adaptive_alpha=estimate.make_levels(grid, margin))
+
+
+def _list_grid(alphas: Sequence[str]) -> list[str]:
+    """List the levels on offer, ascending: those given, and multiples of `STEP` above the smallest."""
+    steps = [format_alpha(STEP * step) for step in range(1, round(LARGEST / STEP) + 1)]
+    offered = {*alphas, *(one for one in steps if float(one) > float(alphas[0]))}
+    return sorted(offered, key=float)
+
+
+def _choose_margin(prompts: FitPrompts, grid: Sequence[str], config: CalibrationConfig) -> float:
+    """Return the smallest margin that flags few enough prompts, or else the one that flags fewest."""
+    size = len(prompts.mean_scores)
+    if size < FOLDS:
+        return MARGINS[-1]
+    members = [np.arange(size) % FOLDS == fold for fold in range(FOLDS)]
+    folds = [(prompts.take(~inside), prompts.take(inside)) for inside in members]
+    estimates = [_Estimate.fit(others, float(config.cap)) for others, _ in folds]
+    shares = []
+    for margin in MARGINS:
+        flagged = 0
+        for (others, fold), estimate in zip(folds, estimates, strict=True):
+            levels = estimate.make_levels(grid, margin)
+            features, alphas = _add_columns(levels, others, grid[0])
+            rule = ConditionalThreshold(grid[0], float(config.cap), levels=levels.list_levels(grid[0]))
+            fitted = rule.fit(features, others.success_scores, alphas=alphas)
+            features, alphas = _add_columns(levels, fold, grid[0])
+            flagged += int(np.isinf(fitted.solve(features, alphas=alphas).values).sum())
+        shares.append(flagged / size)
+        if shares[-1] <= FLAGGED:
+            break
+    return MARGINS[int(np.argmin(shares))]
+
+
+def _add_columns(levels: AdaptiveAlpha, prompts: FitPrompts, alpha: str) -> tuple[FloatArray, FloatArray]:
+    """Return the features with the columns of adaptive levels, and the levels."""
+    features = np.concatenate([prompts.features, levels.compute_columns(prompts.mean_scores)], axis=1)
+    return features, levels.read_alphas(features, alpha)
+
+
+@dataclass(frozen=True)
+class _Estimate:
+    """The estimated probability that a correct candidate is drawn, by mean score."""
+
+    centre: float
+    scale: float
+    intercept: float
+    slope: float
+    lowest: float  # smallest mean score seen
+    highest: float
+
+    @classmethod
+    def fit(cls, prompts: FitPrompts, cap: float) -> _Estimate:
+        """Fit the estimate to the prompts of the fit split."""
+        scores, reachable = prompts.mean_scores, prompts.success_scores < cap
+        centre, scale = float(scores.mean()), float(scores.std())
+        standardised = (scores - centre) / scale if scale > 0.0 else np.zeros(len(scores))
+        # Half a prompt of either kind at the mean, so that the estimate is never 0 or 1.
+        x = np.column_stack([np.ones(len(scores) + 2), np.append(standardised, [0.0, 0.0])])
+        weights = np.append(np.ones(len(scores)), [0.5, 0.5])
+        theta = fit_logistic(x, np.append(reachable, [False, True]), weights, RIDGE)
+        return cls(centre, scale, float(theta[0]), float(theta[1]), float(scores.min()), float(scores.max()))
+
+    def estimate(self, mean_scores: FloatArray) -> FloatArray:
+        """Return the probability at each mean score."""
+        place = (mean_scores - self.centre) / self.scale if self.scale > 0.0 else np.zeros(len(mean_scores))
+        return expit(self.intercept + self.slope * place)
+
+    def make_levels(self, grid: Sequence[str], margin: float) -> AdaptiveAlpha:
+        """Make the step function of the mean score; prompts outside the range seen get its end's level."""
+        offered = np.array([float(one) for one in grid])
+        # The level passes g where q = 1 + margin - g, which a monotone q reaches once.
+        passed = 1.0 + margin - offered[:-1]
+        passed = passed[(passed > 0.0) & (passed < 1.0)]
+        cuts = np.empty(0)
+        if self.slope * self.scale != 0.0:
+            log_odds = np.log(passed) - np.log1p(-passed)
+            cuts = np.sort(self.centre + self.scale * (log_odds - self.intercept) / self.slope)
+        ends = np.unique([self.lowest, *cuts[(cuts > self.lowest) & (cuts < self.highest)], self.highest])
+        # Between two cuts the level is that of their middle.
+        middles = (ends[:-1] + ends[1:]) / 2.0 if len(ends) > 1 else ends
+        needed = 1.0 - self.estimate(middles) + margin
+        places = np.minimum(np.searchsorted(offered, needed), len(grid) - 1)
+        changes = np.flatnonzero(np.diff(places)) + 1
+        return AdaptiveAlpha(
+            cuts=tuple(ends[changes].tolist()),
+            alphas=tuple(grid[place] for place in places[[0, *changes]]),
+            margin=margin,
+        )

@@ -1,0 +1,86 @@
+"""Logistic regression with a penalty on its slopes.
+
+With standardised inputs x_i of prompt i, log-odds z_i = b + c'x_i, labels y_i in {0, 1} and weights v_i, the
+fit minimises
+
+    sum_i v_i [log(1 + exp(z_i)) - y_i z_i] + ridge / 2 |c|^2.
+
+The intercept is free, which keeps the mean probability equal to the share of ones.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from langchain_cfc._internal.arrays import BoolArray, FloatArray
+from langchain_cfc._internal.imports import require
+from langchain_cfc.errors import CalibrationError
+
+# The largest slope per prompt at which the objective counts as minimal, and the largest number of Newton
+# steps.
+_FLAT, _NEWTON_STEPS = 1e-12, 100
+
+
+def fit_logistic(
+    x: FloatArray, outcomes: FloatArray | BoolArray, weights: FloatArray, ridge: float
+) -> FloatArray:
+    """Fit a logistic regression.
+
+    Args:
+        x: (M, k + 1) a constant and the standardised inputs.
+        outcomes: (M,) zeros and ones, not all equal.
+        weights: (M,) weights above 0.
+        ridge: Penalty of the slopes, above 0.
+
+    Returns:
+        (k + 1,) the intercept and the slopes.
+
+    Raises:
+        CalibrationError: If no minimum is found.
+        MissingExtraError: If SciPy is not installed.
+    """
+    optimize = require("scipy.optimize", "calibrate", "fitting a logistic regression")
+    size = float(weights.sum())
+    penalties = np.array([0.0] + [ridge] * (x.shape[1] - 1))  # none on the intercept
+
+    def objective(theta: FloatArray) -> float:
+        z = x @ theta
+        losses = np.logaddexp(0.0, z) - outcomes * z
+        return float(weights @ losses + penalties @ theta**2 / 2.0) / size
+
+    def gradient(theta: FloatArray) -> FloatArray:
+        residuals = expit(x @ theta) - outcomes
+        return np.asarray((x.T @ (weights * residuals) + penalties * theta) / size)
+
+    def hessian(theta: FloatArray) -> FloatArray:
+        p = expit(x @ theta)
+        curvature = (x.T * (weights * p * (1.0 - p))) @ x
+        return np.asarray((curvature + np.diag(penalties)) / size)
+
+    solution = optimize.minimize(
+        objective,
+        np.zeros(x.shape[1]),
+        method="trust-exact",
+        jac=gradient,
+        hess=hessian,
+        options={"gtol": 1e-6, "maxiter": 1000},
+    )
+    # The solver compares values, which round-off makes equal within its square root of the minimum. Newton
+    # steps use the slope, and reach the last digits.
+    theta, largest = np.asarray(solution.x, dtype=np.float64), np.inf
+    for _ in range(_NEWTON_STEPS):
+        slope = gradient(theta)
+        largest = float(np.abs(slope).max())
+        if largest <= _FLAT:
+            return theta
+        theta = theta - np.linalg.solve(hessian(theta), slope)
+    msg = (
+        f"a logistic regression could not be fitted: the slope is still {largest:.1e} ({solution.message}); "
+        "look for outliers among the scores or the verifiers' raw outputs"
+    )
+    raise CalibrationError(msg)
+
+
+def expit(values: FloatArray) -> FloatArray:
+    """Return the logistic function 1 / (1 + exp(-v)) of each value."""
+    return np.asarray(0.5 + 0.5 * np.tanh(0.5 * values))
