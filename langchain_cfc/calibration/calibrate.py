@@ -158,7 +158,7 @@ def _calibrate(
     fit_split = prompts.part("fit")
     labelled = prompts.calibration(config.within_clusters)
     feature_map = fit_feature_map(given, fit_split, labelled)
-    if config.adaptive_alpha:
+    if config.adaptive_alpha and not config.has_given_levels:
         feature_map = fit_adaptive_alpha(feature_map, fit_split, rule, config)
     with name_records_in_errors(labelled.ids):
         data = CalibrationData(
@@ -177,7 +177,8 @@ def _calibrate(
         *data.counts,
         data.groups,
         alphas[0] if adaptive is None else adaptive.list_levels(alphas[0])[-1],
-        promised=config.threshold_rule in {"conditional", "grouped"},
+        # Adaptive levels are chosen so that few prompts are flagged.
+        promised=config.threshold_rule in {"conditional", "grouped"} and adaptive is None,
         allow_unattainable=config.allow_unattainable,
     )
     steps = {alpha: config.level_steps(alpha) for alpha in alphas}

@@ -54,8 +54,9 @@ class CalibrationConfig:
             left out with `max_wrong_rate`; with a certification_fraction, one among levels from 0.05 to 0.9
             is chosen then.
         adaptive_alpha: Whether hard prompts are promised less instead of being flagged: the error level of a
-            prompt is a function of its mean score, never below alpha, which is fitted on the fit split. Every
-            result states its coverage. Only the conditional rule has it.
+            prompt is a function of its mean score, never below alpha, which is fitted on the fit split,
+            unless `features` came fitted with one. Every result states its coverage. Only the conditional
+            rule has it.
         features: Feature map or its text, such as `hat(mean_score, 5)` or `bins(max_score, 5) +
             group(topic)`.
         set_rule: `all`, `best_prefix` or `rank`, or `unique(...)` or `at_least_one(...)` around one of them.
@@ -146,9 +147,7 @@ class CalibrationConfig:
         return cls(
             alpha=None if level_chosen else artifact.alphas,
             adaptive_alpha=artifact.feature_map.adaptive_alpha is not None,
-            features=replace(artifact.feature_map, adaptive_alpha=None)
-            if facts.map_came_fitted
-            else artifact.feature_map.text,
+            features=_drop_fitted_levels(artifact) if facts.map_came_fitted else artifact.feature_map.text,
             set_rule=artifact.set_rule,
             never_empty=artifact.never_empty,
             threshold_rule=artifact.threshold_rule,
@@ -190,6 +189,9 @@ class CalibrationConfig:
         problems = {
             "adaptive_alpha: only the conditional rule has adaptive levels": (
                 self.adaptive_alpha and not conditional
+            ),
+            "features: the map came with adaptive levels, so adaptive_alpha must be true": (
+                self.has_given_levels and not self.adaptive_alpha
             ),
             "adaptive_alpha: there is no alpha, the smallest error level": (
                 self.adaptive_alpha and self.alpha is None
@@ -246,6 +248,11 @@ class CalibrationConfig:
             msg = "alpha: at least one error level is needed"
             raise InputError(msg)
         return tuple(sorted(texts, key=float))
+
+    @property
+    def has_given_levels(self) -> bool:
+        """Whether the feature map came fitted with adaptive levels."""
+        return isinstance(self.features, FeatureMap) and self.features.adaptive_alpha is not None
 
     @property
     def ridge_penalty(self) -> Ridge | None:
@@ -339,7 +346,7 @@ class CalibrationConfig:
         learns = (
             self.combine is not None
             or self.ridge_penalty is not None
-            or self.adaptive_alpha
+            or (self.adaptive_alpha and not self.has_given_levels)
             or self.certifies_mean_score
         )
         fit_fraction, certification_fraction = self.fit_fraction, self.certification_fraction
@@ -387,6 +394,12 @@ class CalibrationConfig:
             if not is_default or (one.name in _ALWAYS and value is not None):
                 words += _flag(one.name, value)
         return shlex.join(words)
+
+
+def _drop_fitted_levels(artifact: CalibrationArtifact) -> FeatureMap:
+    """Return a map that came fitted, without the adaptive levels that were fitted on the fit split."""
+    feature_map = artifact.feature_map
+    return replace(feature_map, adaptive_alpha=None) if artifact.calibration.fit_size else feature_map
 
 
 def _flag(name: str, value: Any) -> list[str]:

@@ -79,8 +79,9 @@ def promise_gaps(
     alpha: str | None = None,
     marginal: bool = False,
     set_rule: str | None = None,
+    stated: float | None = None,
 ) -> dict[str, float]:
-    """The mean of f(X) (kept - tau) over test prompts, for every guaranteed weighting f.
+    """The mean of f(X) (kept - stated coverage) over test prompts, for every guaranteed weighting f.
 
     Args:
         artifact: Decides.
@@ -88,6 +89,7 @@ def promise_gaps(
         alpha: Level, where the artifact holds several.
         marginal: Whether to decide by the marginal rule instead.
         set_rule: Apply the artifact's thresholds to the sets of another rule, which breaks the promise.
+        stated: Take this for the coverage that is stated for every prompt.
 
     Returns:
         By name of the weighting; the promise says that each has expectation >= 0.
@@ -100,9 +102,9 @@ def promise_gaps(
         thresholds = artifact.solve(decisions.features, alpha, marginal=marginal)
         inside = select_candidates(levels, thresholds) & ~decisions.not_certifiable[:, None]
     kept = np.any(inside & labelled.correct, axis=1) | decisions.not_certifiable
-    tau = artifact.guarantee(alpha).target_coverage
+    gaps = kept - (1.0 - decisions.stated_alphas if stated is None else stated)
     return {
-        weight.name: float(np.mean(weight.values(decisions.features) * (kept - tau)))
+        weight.name: float(np.mean(weight.values(decisions.features) * gaps))
         for weight in artifact.feature_map.guaranteed_weights()
     }
 

@@ -56,6 +56,7 @@ def sums(
     alpha: Any = "0.2",
     level: str | None = None,
     marginal: bool = False,
+    stated: float | None = None,
     **options: Any,
 ) -> dict[str, float]:
     """sum_i f(X_i) (kept_i - tau) for every guaranteed weighting, each prompt decided upon by the others."""
@@ -65,7 +66,9 @@ def sums(
         artifact: CalibrationArtifact = calibrate(
             others, alpha=alpha, features=features, allow_unattainable=True, **options
         )
-        for name, gap in promise_gaps(artifact, [record], alpha=level, marginal=marginal).items():
+        for name, gap in promise_gaps(
+            artifact, [record], alpha=level, marginal=marginal, stated=stated
+        ).items():
             totals[name] = totals.get(name, 0.0) + gap
     return totals
 
@@ -97,6 +100,25 @@ def test_the_promise_costs_no_more_than_the_features_do(features: str) -> None:
     fitted = FeatureMap.parse(features).fit(tabulate(make_prompts(rng, 40)).draws)
     found = sums(make_prompts(rng, 40, hopeless=False), fitted)
     assert -ROUND_OFF <= found["1"] <= fitted.dimension + ROUND_OFF
+
+
+@pytest.mark.parametrize(
+    "features", ["hat(mean_score, 4)", pytest.param(FEATURES[4], marks=pytest.mark.long)]
+)
+def test_stated_coverages_are_kept_in_any_bag_of_prompts(features: str) -> None:
+    rng = np.random.default_rng(12)
+    fitted = calibrate(
+        make_prompts(rng, 300, n=2), alpha="0.1", adaptive_alpha=True, features=features, fit_fraction=0.6
+    ).feature_map
+    bag = make_prompts(rng, 40, n=2)
+    stated = fitted.adaptive_alpha
+    assert stated is not None
+    assert len(set(stated.alphas)) > 3
+    found = sums(bag, fitted, alpha="0.1", adaptive_alpha=True)
+    assert sum(name.startswith("stated_coverage[") for name in found) == 2
+    assert min(found.values()) >= -ROUND_OFF
+    # The control: if 90 % were stated for all of them, this would not be kept.
+    assert min(sums(bag, fitted, alpha="0.1", adaptive_alpha=True, stated=0.9).values()) < -1.0
 
 
 @pytest.mark.parametrize(

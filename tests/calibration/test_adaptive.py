@@ -1,0 +1,240 @@
+"""Adaptive levels: the coverage that is stated for each prompt, from calibration to the answer."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from langchain_cfc import CalibrationArtifact, FeatureMap, calibrate, evaluate
+from langchain_cfc.artifact import files
+from langchain_cfc.calibration.config import CalibrationConfig
+from langchain_cfc.candidates import CandidateBatch, LabelledBatch
+from langchain_cfc.certificates import certify
+from langchain_cfc.decision import decide
+from langchain_cfc.demo import load_recording
+from langchain_cfc.errors import ArtifactFormatError, InputError, UnattainableTargetError
+from langchain_cfc.features import AdaptiveAlpha
+from langchain_cfc.records import tabulate
+from tests.calls import Invoke
+from tests.factories import make_chain, make_hopeless_records, make_records, reload_artifact
+
+STEPS = AdaptiveAlpha(cuts=(0.4, 0.6), alphas=("0.1", "0.3", "0.5"), margin=0.05)
+
+
+def draw_world(seed: int, size: int) -> LabelledBatch:
+    """Draw prompts with three candidates; the larger the scores, the rarer a correct one."""
+    rng = np.random.default_rng(seed)
+    difficulty = rng.random(size)
+    scores = np.clip(difficulty[:, np.newaxis] + 0.1 * rng.standard_normal((size, 3)), 0.0, 1.0)
+    correct = rng.random((size, 3)) < 1.0 - 0.8 * difficulty[:, np.newaxis]
+    ids = tuple(f"{seed}-{row}" for row in range(size))
+    return LabelledBatch(CandidateBatch.of(scores), correct, ids, (None,) * size)
+
+
+@pytest.fixture(scope="module")
+def artifact() -> CalibrationArtifact:
+    """An artifact with adaptive levels."""
+    return calibrate(draw_world(1, 600), alpha="0.1", adaptive_alpha=True)
+
+
+@given(
+    st.lists(st.floats(0.0, 1.0), min_size=1, max_size=5),
+    st.sampled_from(["0.05", "0.1", "0.3", "0.4", "0.9"]),
+)
+def test_levels_are_read_back_from_the_columns(means: list[float], alpha: str) -> None:
+    draws = CandidateBatch.of([[mean] for mean in means])
+    expected = [max(float(alpha), 0.1 if one < 0.4 else 0.3 if one < 0.6 else 0.5) for one in means]
+    assert STEPS.read_alphas(STEPS.transform(draws), alpha).tolist() == expected
+    assert set(expected) <= {float(level) for level in STEPS.list_levels(alpha)}
+
+
+def test_a_hard_prompt_is_stated_less(artifact: CalibrationArtifact) -> None:
+    adaptive = artifact.feature_map.adaptive_alpha
+    assert adaptive is not None
+    levels = [float(one) for one in adaptive.alphas]
+    assert levels == sorted(levels)
+    assert levels[0] == 0.1
+    assert levels[-1] > 0.4
+    decisions = decide(artifact, CandidateBatch.of([[0.05] * 3, [0.95] * 3]))
+    assert decisions.stated_alphas.tolist() == [levels[0], levels[-1]]
+
+
+def test_fewer_prompts_are_flagged_and_more_are_covered(artifact: CalibrationArtifact) -> None:
+    test = draw_world(2, 2000)
+    fixed = calibrate(draw_world(1, 600), alpha="0.1", allow_unattainable=True)
+    own = evaluate(artifact, test).methods["conditional"]
+    other = evaluate(fixed, test).methods["conditional"]
+    assert own.not_certifiable_rate < 0.05
+    assert other.not_certifiable_rate > 0.2
+    assert own.coverage > other.coverage + 0.05
+    assert own.kept_promise >= own.stated_coverage
+    assert other.stated_coverage == pytest.approx(0.9)
+    assert other.stated_levels == []
+    assert sum(one.n for one in own.stated_levels) == 2000
+    mean = sum(one.n * one.stated_coverage for one in own.stated_levels) / 2000
+    assert mean == pytest.approx(own.stated_coverage)
+    kept = sum(one.n * one.kept_promise for one in own.stated_levels) / 2000
+    assert kept == pytest.approx(own.kept_promise)
+
+
+def test_an_evaluation_notices_that_stated_coverages_are_not_kept(artifact: CalibrationArtifact) -> None:
+    test = draw_world(3, 2000)
+    assert evaluate(artifact, test).contradicted == []
+    # Every third correct candidate of hard prompts is called wrong: less is kept there than is stated.
+    hard = test.draws.scores.mean(axis=1) > 0.7
+    worse = test.correct & ~(hard & (np.arange(2000) % 3 == 0))[:, np.newaxis]
+    assert "1" not in evaluate(artifact, replace(test, correct=worse)).contradicted[1:]
+    assert any(
+        name.startswith("stated") for name in evaluate(artifact, replace(test, correct=worse)).contradicted
+    )
+
+
+def test_equal_levels_give_the_thresholds_of_the_fixed_level_to_the_bit() -> None:
+    records = make_records("easy", 60)
+    adaptive = calibrate(records, alpha="0.25", adaptive_alpha=True, features="mean_score")
+    assert adaptive.feature_map.adaptive_alpha == AdaptiveAlpha((), ("0.25",), 0.0)
+    fixed = calibrate(records, alpha="0.25", features="mean_score")
+    draws = tabulate(make_records("easy", 39)).draws
+    ours, theirs = decide(adaptive, draws), decide(fixed, draws)
+    assert ours.thresholds.tolist() == theirs.thresholds.tolist()
+    assert ours.accepted.tolist() == theirs.accepted.tolist()
+
+
+def test_levels_come_from_the_fit_split_alone(artifact: CalibrationArtifact) -> None:
+    world = draw_world(1, 600)
+    rows = artifact.calibration.split.rows(world)
+    correct = world.correct.copy()
+    correct[rows["calibration"]] ^= True
+    flipped = calibrate(replace(world, correct=correct), alpha="0.1", adaptive_alpha=True)
+    assert flipped.feature_map.adaptive_alpha == artifact.feature_map.adaptive_alpha
+    correct[rows["fit"]] ^= True
+    assert (
+        calibrate(
+            replace(world, correct=correct), alpha="0.1", adaptive_alpha=True
+        ).feature_map.adaptive_alpha
+        != artifact.feature_map.adaptive_alpha
+    )
+
+
+def test_it_is_saved_and_restored_to_the_bit(artifact: CalibrationArtifact) -> None:
+    again = reload_artifact(artifact)
+    assert again.digest == artifact.digest
+    draws = draw_world(4, 50).draws
+    assert decide(again, draws).thresholds.tolist() == decide(artifact, draws).thresholds.tolist()
+    assert again.list_adaptive_coverages("0.1") == artifact.list_adaptive_coverages("0.1")
+
+
+def test_the_options_reproduce_it(artifact: CalibrationArtifact, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = CalibrationConfig.from_artifact(artifact)
+    assert config.adaptive_alpha
+    assert "--adaptive-alpha" in config.command(["r.jsonl"])
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "0")
+    first = calibrate(draw_world(1, 600), alpha="0.1", adaptive_alpha=True)
+    assert calibrate(draw_world(1, 600), **config.options()).digest == first.digest
+    # A map that came fitted keeps the levels that it came with.
+    given = calibrate(draw_world(1, 600), alpha="0.1", adaptive_alpha=True, features=artifact.feature_map)
+    assert given.calibration.fit_size == 0
+    options = CalibrationConfig.from_artifact(given).options()
+    assert calibrate(draw_world(1, 600), **options).digest == given.digest
+
+
+def change_levels(content: dict[str, Any], **changes: Any) -> None:
+    """Change the adaptive levels of an artifact's content."""
+    content["features"]["adaptive_alpha"] |= changes
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"cuts": [0.9, 0.1]},
+        {"cuts": []},
+        {"alphas": ["0.1"]},
+        {"alphas": [0.1]},
+        {"margin": "0"},
+        {"margin": 0.5},
+        {"more": 1},
+    ],
+)
+def test_forged_levels_are_refused(
+    artifact: CalibrationArtifact, tmp_path: Path, changes: dict[str, Any]
+) -> None:
+    path = tmp_path / "artifact.json"
+    content = artifact.model_dump(mode="json")
+    change_levels(content, **changes)
+    path.write_bytes(files.encode(content))
+    with pytest.raises(ArtifactFormatError):
+        CalibrationArtifact.load(path)
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"alpha": "0.1", "threshold_rule": "marginal"}, "only the conditional rule"),
+        ({"alpha": "0.1", "ridge": 1e-3}, "no theorem"),
+        ({"alpha": "0.1", "confident": True}, "no theorem"),
+        ({"max_wrong_rate": "0.1"}, "there is no alpha"),
+    ],
+)
+def test_what_has_no_theorem_is_refused(options: dict[str, Any], problem: str) -> None:
+    with pytest.raises(InputError, match=problem):
+        calibrate(draw_world(1, 100), adaptive_alpha=True, **options)
+
+
+def test_levels_that_came_with_a_map_are_named(artifact: CalibrationArtifact) -> None:
+    with pytest.raises(InputError, match="adaptive_alpha must be true"):
+        calibrate(draw_world(1, 100), alpha="0.1", features=artifact.feature_map)
+
+
+def test_where_nothing_is_correct_no_level_is_within_reach() -> None:
+    with pytest.raises(UnattainableTargetError, match=r"alpha = 0\.95 is out of reach"):
+        calibrate(make_hopeless_records(size=60), alpha="0.1", adaptive_alpha=True, features="1")
+
+
+def test_a_guarantee_states_the_coverage_of_a_prompt() -> None:
+    recorded = calibrate(load_recording(), alpha="0.1", adaptive_alpha=True)
+    assert recorded.feature_map.adaptive_alpha is not None
+    stated = set(recorded.list_adaptive_coverages("0.1"))
+    assert len(stated) > 2
+    for alpha in recorded.list_stated_levels("0.1"):
+        guarantee = recorded.guarantee("0.1", stated_alpha=alpha)
+        assert guarantee.stated_coverage == pytest.approx(1.0 - float(alpha))
+        assert f"{100 * (1 - float(alpha)):g} %, the coverage stated for it" in guarantee.sentence
+    assert recorded.guarantee().stated_coverage is None
+    with pytest.raises(InputError, match="states the levels"):
+        recorded.guarantee(stated_alpha="0.99")
+
+
+def test_served_through_the_runnable_and_as_a_message(invoke: Invoke) -> None:
+    served = calibrate(make_records("easy", 39), alpha="0.25", adaptive_alpha=True, features=fit_steps())
+    chain = make_chain(served)
+    result = invoke(chain, "x")
+    assert result.stated_coverage == pytest.approx(1.0 - decide(served, batch_of(result)).stated_alphas[0])
+    message = invoke(chain.as_answer(), "x")
+    assert message.response_metadata["cfc"]["guarantee"]["stated_coverage"] == result.stated_coverage
+    assert chain.guarantee_of(message) == result.guarantee
+    assert chain.guarantee.stated_coverage is None
+    assert f"at least {100 * (result.stated_coverage or 0):g} %" in result.explain()
+
+
+def fit_steps() -> FeatureMap:
+    """A fitted map with levels that differ between the prompts of `make_records`."""
+    return replace(FeatureMap.parse("1"), adaptive_alpha=replace(STEPS, cuts=(0.8, 0.9)))
+
+
+def batch_of(result: Any) -> CandidateBatch:
+    """The candidates of a result, with their scores alone."""
+    return CandidateBatch.of([[one.score for one in result.candidates]])
+
+
+def test_a_certificate_is_about_what_is_kept(artifact: CalibrationArtifact) -> None:
+    certified = certify(artifact, draw_world(5, 400))
+    share = certified.certificates[0].shares[0]
+    assert share.kept / share.prompts >= 0.5
+    assert {one.name for one in certified.certificates[0].shares} >= {"stated_coverage[0.9]"}
+    assert reload_artifact(certified).digest == certified.digest
