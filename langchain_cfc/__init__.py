@@ -37,21 +37,16 @@ __all__ = [
     "write_records",
 ]
 
-_HOMES = {
-    "CFCChatModel": "runnable",
-    "CFCError": "errors",
-    "CFCResult": "runnable",
-    "CFCRunnable": "runnable",
-    "CalibrationArtifact": "artifact",
-    "Candidate": "records",
-    "FeatureMap": "features",
-    "Guarantee": "guarantee",
-    "PromptRecord": "records",
-    "calibrate": "calibration",
-    "evaluate": "evaluation",
-    "read_records": "records",
-    "write_records": "records",
+_NAMES = {
+    "artifact": ("CalibrationArtifact",),
+    "calibration": ("calibrate",),
+    "errors": ("CFCError",),
+    "evaluation": ("evaluate",),
+    "features": ("FeatureMap",),
+    "guarantee": ("Guarantee",),
+    "records": ("Candidate", "PromptRecord", "read_records", "write_records"),
+    "runnable": ("CFCChatModel", "CFCResult", "CFCRunnable"),
 }
 
 
-__getattr__, __dir__ = make_lazy(globals(), _HOMES)
+__getattr__, __dir__ = make_lazy(globals(), _NAMES)

@@ -207,17 +207,17 @@ def test_every_listed_name_can_be_imported(package: Any, more: set[str]) -> None
 
 @LAZY
 def test_public_names_are_those_of_their_rooms(package: Any, more: set[str]) -> None:
-    for name, home in package._HOMES.items():
+    for home, names in package._NAMES.items():
         room = importlib.import_module(f".{home}", package.__package__)
-        assert getattr(package, name) is getattr(room, name)
-    assert set(package._HOMES) | more == set(package.__all__)
+        assert all(getattr(package, name) is getattr(room, name) for name in names)
+    assert {name for names in package._NAMES.values() for name in names} | more == set(package.__all__)
 
 
 @LAZY
 def test_no_public_name_is_that_of_a_module(package: Any, more: set[str]) -> None:
     # Once such a module is imported, the name would mean it.
     del more
-    assert not set(package._HOMES) & set(package._HOMES.values())
+    assert not set(package.__all__) & set(package._NAMES)
 
 
 @LAZY
@@ -225,15 +225,14 @@ def test_static_readers_see_the_same_names(package: Any, more: set[str]) -> None
     # Type checkers read the imports under TYPE_CHECKING; the interpreter never does.
     del more
     tree = ast.parse(Path(package.__file__).read_text())
-    homes = {
-        alias.name: (node.module or "").removeprefix(f"{package.__package__}.")
+    names = {
+        (node.module or "").removeprefix(f"{package.__package__}."): {alias.name for alias in node.names}
         for block in tree.body
         if isinstance(block, ast.If)
         for node in block.body
         if isinstance(node, ast.ImportFrom)
-        for alias in node.names
     }
-    assert homes == package._HOMES
+    assert names == {home: set(listed) for home, listed in package._NAMES.items()}
 
 
 @pytest.mark.parametrize("name", ["CFCRunable", "artifacts", "_homes", "__wrapped__"])

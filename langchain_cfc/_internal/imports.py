@@ -14,9 +14,10 @@ if TYPE_CHECKING:
 
 
 def make_lazy(
-    package: dict[str, Any], homes: Mapping[str, str]
+    package: dict[str, Any], names: Mapping[str, tuple[str, ...]]
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Build `__getattr__` and `__dir__` of a package from its `globals()` and the module of each name."""
+    """Build `__getattr__` and `__dir__` of a package from its `globals()` and the names of each module."""
+    homes = {name: module for module, listed in names.items() for name in listed}
 
     def load(name: str) -> Any:
         if name not in homes:
@@ -26,10 +27,7 @@ def make_lazy(
         package[name] = value
         return value
 
-    def names() -> list[str]:
-        return sorted({*package, *homes})
-
-    return load, names
+    return load, lambda: sorted({*package, *homes})
 
 
 def require(module: str, extra: str, purpose: str) -> Any:

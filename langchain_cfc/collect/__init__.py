@@ -56,32 +56,23 @@ __all__ = [
     "write_review",
 ]
 
-_HOMES = {
-    "Budget": "costs",
-    "CallPolicy": "collecting",
-    "CollectionConfig": "config",
-    "CollectionOptions": "collecting",
-    "CollectionResult": "collecting",
-    "CollectionStatus": "status",
-    "Columns": "sources.columns",
-    "Components": "executor",
-    "Examples": "sources.columns",
-    "Executor": "executor",
-    "Journal": "executor",
-    "LocalExecutor": "executor",
-    "Outcome": "executor",
-    "Price": "costs",
-    "ReviewReport": "review",
-    "Store": "store.store",
-    "Usage": "costs",
-    "acollect": "collecting",
-    "acollect_with": "collecting",
-    "collect": "collecting",
-    "create_review_report": "review",
-    "progress_bar": "collecting",
-    "read_config": "config",
-    "read_examples": "sources.columns",
-    "write_review": "review",
+_NAMES = {
+    "collecting": (
+        "CallPolicy",
+        "CollectionOptions",
+        "CollectionResult",
+        "acollect",
+        "acollect_with",
+        "collect",
+        "progress_bar",
+    ),
+    "config": ("CollectionConfig", "read_config"),
+    "costs": ("Budget", "Price", "Usage"),
+    "executor": ("Components", "Executor", "Journal", "LocalExecutor", "Outcome"),
+    "review": ("ReviewReport", "create_review_report", "write_review"),
+    "sources.columns": ("Columns", "Examples", "read_examples"),
+    "status": ("CollectionStatus",),
+    "store.store": ("Store",),
 }
 
-__getattr__, __dir__ = make_lazy(globals(), _HOMES)
+__getattr__, __dir__ = make_lazy(globals(), _NAMES)

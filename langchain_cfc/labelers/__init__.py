@@ -47,26 +47,21 @@ __all__ = [
     "find_final_number",
 ]
 
-_HOMES = {
-    "Agreement": "agreement",
-    "BaseLabeler": "base",
-    "CandidateLabeling": "base",
-    "HumanLabels": "human",
-    "JsonField": "patterns",
-    "JudgeLabels": "judge",
-    "Kappa": "agreement",
-    "Labeler": "base",
-    "LabelerInput": "base",
-    "MultipleChoice": "multiple_choice",
-    "NormalisedMatch": "matching",
-    "NumericMatch": "numeric",
-    "PatternMatch": "patterns",
-    "Reads": "base",
-    "bound_true_coverage": "agreement",
-    "bound_true_coverage_at_worst": "agreement",
-    "compare_labels": "agreement",
-    "compute_normal_form": "matching",
-    "find_final_number": "numeric",
+_NAMES = {
+    "agreement": (
+        "Agreement",
+        "Kappa",
+        "bound_true_coverage",
+        "bound_true_coverage_at_worst",
+        "compare_labels",
+    ),
+    "base": ("BaseLabeler", "CandidateLabeling", "Labeler", "LabelerInput", "Reads"),
+    "human": ("HumanLabels",),
+    "judge": ("JudgeLabels",),
+    "matching": ("NormalisedMatch", "compute_normal_form"),
+    "multiple_choice": ("MultipleChoice",),
+    "numeric": ("NumericMatch", "find_final_number"),
+    "patterns": ("JsonField", "PatternMatch"),
 }
 
-__getattr__, __dir__ = make_lazy(globals(), _HOMES)
+__getattr__, __dir__ = make_lazy(globals(), _NAMES)

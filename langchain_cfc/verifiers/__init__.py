@@ -46,23 +46,16 @@ __all__ = [
     "pointwise",
 ]
 
-_HOMES = {
-    "BaseVerifier": "base",
-    "EmbeddingSimilarity": "embedding_similarity",
-    "EvaluatorVerifier": "evaluators",
-    "ModelJudge": "model_judge",
-    "PTrue": "p_true",
-    "Pointwise": "base",
-    "RewardModel": "reward_model",
-    "SelfConsistency": "self_consistency",
-    "SequenceProbability": "sequence_probability",
-    "Verifier": "base",
-    "VerifierEnsemble": "base",
-    "VerifierInput": "base",
-    "from_evaluator": "evaluators",
-    "messages_to_text": "_prompts",
-    "normalise_answer": "self_consistency",
-    "pointwise": "base",
+_NAMES = {
+    "_prompts": ("messages_to_text",),
+    "base": ("BaseVerifier", "Pointwise", "Verifier", "VerifierEnsemble", "VerifierInput", "pointwise"),
+    "embedding_similarity": ("EmbeddingSimilarity",),
+    "evaluators": ("EvaluatorVerifier", "from_evaluator"),
+    "model_judge": ("ModelJudge",),
+    "p_true": ("PTrue",),
+    "reward_model": ("RewardModel",),
+    "self_consistency": ("SelfConsistency", "normalise_answer"),
+    "sequence_probability": ("SequenceProbability",),
 }
 
-__getattr__, __dir__ = make_lazy(globals(), _HOMES)
+__getattr__, __dir__ = make_lazy(globals(), _NAMES)

@@ -12,7 +12,6 @@ import pytest
 from langchain_core.language_models import FakeListChatModel
 from langchain_core.runnables import Runnable, RunnableLambda
 
-from langchain_cfc import labelers
 from langchain_cfc.errors import CollectionError, LabelerError, ServingError
 from langchain_cfc.execution import arun_flow, run_flow
 from langchain_cfc.labelers import (
@@ -260,13 +259,3 @@ def test_a_model_in_an_extractor_is_kept_from_streams() -> None:
 
     assert asyncio.run(seen()) == ""
     assert outer.invoke(labeler_input("Lima", "a long story")) == [True]
-
-
-# --- the package
-
-
-@pytest.mark.parametrize("first", labelers.__all__)
-def test_no_name_is_hidden_by_a_module_whichever_is_loaded_first(first: str) -> None:
-    # To load a module sets its name in the package, where it would hide a function of that name.
-    assert getattr(labelers, first) is not None
-    assert not set(labelers.__all__) & {path.stem for path in Path(labelers.__path__[0]).glob("*.py")}
