@@ -16,7 +16,6 @@ if TYPE_CHECKING:
         CollectionOptions,
         CollectionResult,
         acollect,
-        acollect_with,
         collect,
         progress_bar,
     )
@@ -47,7 +46,6 @@ __all__ = [
     "Store",
     "Usage",
     "acollect",
-    "acollect_with",
     "collect",
     "create_review_report",
     "progress_bar",
@@ -62,7 +60,6 @@ _NAMES = {
         "CollectionOptions",
         "CollectionResult",
         "acollect",
-        "acollect_with",
         "collect",
         "progress_bar",
     ),

@@ -148,7 +148,7 @@ class CollectionOptions:
 
 def collect(
     examples: Iterable[Example],
-    components: Components,
+    components: Components | Executor,
     store: str | os.PathLike[str],
     options: CollectionOptions | None = None,
 ) -> CollectionResult:
@@ -159,8 +159,11 @@ def collect(
 
     Args:
         examples: The prompts; those that the store holds already are not added again.
-        components: What draws, scores and labels.
-        store: Path of an SQLite file, created if it does not exist, or the URL of a PostgreSQL database.
+        components: What draws, scores and labels; or an executor that runs such components elsewhere and is
+            itself responsible for limits and retries: `call_policy` then only sets the number of prompts in
+            progress.
+        store: Path of an SQLite file, created if it does not exist, or the URL of a PostgreSQL database. This
+            process is the only one that writes it.
         options: Limits, callbacks and further options; None for the defaults.
 
     Returns:
@@ -186,7 +189,7 @@ def collect(
 
 async def acollect(
     examples: Iterable[Example],
-    components: Components,
+    components: Components | Executor,
     store: str | os.PathLike[str],
     options: CollectionOptions | None = None,
 ) -> CollectionResult:
@@ -202,29 +205,13 @@ async def acollect(
         How the run ended.
     """
     options = options or CollectionOptions()
-    policy = options.call_policy
-    limiter, retry_policy = ConcurrencyLimiter(policy.concurrency), policy.create_retry_policy()
-    executor = LocalExecutor(components, limiter, retry_policy, options.config)
-    return await acollect_with(executor, examples, store, options)
-
-
-async def acollect_with(
-    executor: Executor,
-    examples: Iterable[Example],
-    store: str | os.PathLike[str],
-    options: CollectionOptions,
-) -> CollectionResult:
-    """Do the same as `acollect` with any executor, which is responsible for limits and retries.
-
-    Args:
-        executor: What draws, scores and labels.
-        examples: As in `collect`.
-        store: As in `collect`. This process is the only one that writes it.
-        options: As in `collect`; `call_policy` only sets the number of prompts in progress.
-
-    Returns:
-        How the run ended.
-    """
+    executor: Executor
+    if isinstance(components, Components):
+        policy = options.call_policy
+        limiter, retry_policy = ConcurrencyLimiter(policy.concurrency), policy.create_retry_policy()
+        executor = LocalExecutor(components, limiter, retry_policy, options.config)
+    else:
+        executor = components
     configuration = executor.configuration
     suspicion = find_shared_judge(configuration["verifier"], configuration["labeler"])
     if suspicion is not None:

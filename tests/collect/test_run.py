@@ -12,12 +12,13 @@ from typing import Any
 
 import pytest
 
+from langchain_cfc.collect import CollectionOptions, collect
 from langchain_cfc.collect.costs import Stage, Usage
 from langchain_cfc.collect.run import MAX_CONSECUTIVE_FAILURES, Run
 from langchain_cfc.collect.status import CollectionStatus
 from langchain_cfc.collect.store import Store
 from langchain_cfc.errors import CollectionError, DrawError, LabelerError, StoreError, VerifierError
-from tests.collect.fakes import FakeExecutor, N, make_usage, run
+from tests.collect.fakes import FakeExecutor, N, examples, make_usage, run
 
 
 @pytest.fixture
@@ -67,6 +68,13 @@ def test_what_the_standing_says_is_what_the_store_holds(path: Path) -> None:
             of_label = [score for score, correct in flat if correct is label]
             assert found == pytest.approx(sum(of_label) / len(of_label))
         assert standing.usage.tokens == sum(range(60))
+
+
+def test_an_executor_takes_the_place_of_components(path: Path) -> None:
+    executor = FakeExecutor()
+    ran = collect(examples(5), executor, path, CollectionOptions(on_progress=lambda _: None))
+    assert (ran.complete, ran.status.labelled) == (True, 5)
+    assert executor.count("draw") == 5
 
 
 def read_status(path: Path) -> CollectionStatus:

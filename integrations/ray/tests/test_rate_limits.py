@@ -19,7 +19,7 @@ from langchain_cfc_ray import RayExecutor
 from langchain_cfc_ray.rate_limits import ClusterRateLimiter, ClusterTokenRateLimiter, start_limiter
 
 from integrations.ray.tests.working import TOKENS, N, begun, exactly_once, examples, noted, noting, quiet
-from langchain_cfc.collect.collecting import CallPolicy, CollectionOptions, acollect_with
+from langchain_cfc.collect.collecting import CallPolicy, CollectionOptions, acollect
 from tests.concurrency import wait_until, wait_until_async
 
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("cluster")]
@@ -51,8 +51,8 @@ def busiest(log: Path) -> int:
 
 async def collected(executor: RayExecutor, where: str, pace: CallPolicy) -> None:
     async with executor:
-        ended = await acollect_with(
-            executor, examples(PROMPTS), where, CollectionOptions(call_policy=pace, on_notice=quiet)
+        ended = await acollect(
+            examples(PROMPTS), executor, where, CollectionOptions(call_policy=pace, on_notice=quiet)
         )
     assert ended.complete
 

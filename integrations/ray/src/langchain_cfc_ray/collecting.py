@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from langchain_cfc.collect import CollectionOptions, CollectionResult, acollect_with
+from langchain_cfc.collect import CollectionOptions, CollectionResult, acollect
 from langchain_cfc.records import Example
 from langchain_cfc_ray.executor import RayExecutor
 from langchain_cfc_ray.worker import Factory
@@ -77,4 +77,4 @@ async def acollect_on_ray(
     options = options or CollectionOptions()
     cluster = RayExecutor(factory, options.call_policy, actors=actors, each=each, config=options.config)
     async with cluster as executor:
-        return await acollect_with(executor, examples, store, options)
+        return await acollect(examples, executor, store, options)
