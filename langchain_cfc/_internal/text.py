@@ -1,9 +1,11 @@
-"""Sanitizing of untrusted text for terminals and messages."""
+"""Sanitizing of untrusted text for terminals and messages, and JSON that is equal for equal values."""
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
+from typing import Any
 
 # C0 and C1 controls and DEL, which terminals interpret as commands, except newline and tab; and characters
 # that change the direction of text.
@@ -43,6 +45,14 @@ def escape_controls(text: str) -> str:
 def escape_controls_in_json(text: str) -> str:
     r"""Escape the control characters of a JSON document that JSON itself does not, such as `\u009b`."""
     return _CONTROLS_IN_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+_CANONICAL = json.JSONEncoder(sort_keys=True, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+
+
+def canonical_json(value: Any) -> str:
+    """Return the JSON of a value, equal for equal values; a TypeError or ValueError if it has none."""
+    return _CANONICAL.encode(value)
 
 
 def redact_secrets(text: str) -> str:

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from langchain_core.runnables import RunnableConfig
 
+from langchain_cfc._internal.text import canonical_json
 from langchain_cfc.errors import InputError, LabelerError, RecordError
 from langchain_cfc.execution import Steps
 from langchain_cfc.labelers.base import BaseLabeler, LabelerInput, reject_duplicate_keys
@@ -91,7 +92,7 @@ def format_value(value: Any) -> str:
     if isinstance(value, str):
         return value.replace("\r\n", "\n").replace("\r", "\n")
     try:
-        return json.dumps(value, sort_keys=True, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        return canonical_json(value)
     except (TypeError, ValueError) as error:
         msg = f"the prompt is a {type(value).__name__} that is no JSON: label by id"
         raise LabelerError(msg) from error

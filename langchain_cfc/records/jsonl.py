@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from pydantic_core import from_json
 
 from langchain_cfc._internal.arrays import FloatArray
+from langchain_cfc._internal.text import canonical_json
 from langchain_cfc.candidates import (
     CandidateBatch,
     LabelledBatch,
@@ -43,7 +44,7 @@ from langchain_cfc.records.batches import (
     no_records_error,
     single_or_none,
 )
-from langchain_cfc.records.schema import Candidate, PromptRecord, Provenance, canonical_json, validate_fields
+from langchain_cfc.records.schema import Candidate, PromptRecord, Provenance, validate_fields
 
 _Kind = TypeVar("_Kind", bound=np.generic)
 

@@ -22,6 +22,7 @@ import numpy as np
 
 from langchain_cfc._internal.arrays import BoolArray, FloatArray, IntArray
 from langchain_cfc._internal.imports import require
+from langchain_cfc._internal.text import canonical_json
 from langchain_cfc.candidates import (
     CandidateBatch,
     JsonMetadata,
@@ -43,7 +44,6 @@ from langchain_cfc.records.schema import (
     Candidate,
     PromptRecord,
     Provenance,
-    canonical_json,
     compact_json,
     encode_provenance,
     validate_fields,

@@ -22,6 +22,7 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails
 
+from langchain_cfc._internal.text import canonical_json
 from langchain_cfc.candidates import Scalar
 from langchain_cfc.errors import RecordError
 from langchain_cfc.records._json import NotJsonError, check_json, short_repr
@@ -94,11 +95,6 @@ class Candidate(_Model):
         if self.text is not None:
             return self.text
         return canonical_json(self.message)
-
-
-def canonical_json(value: object) -> str:
-    """Return the JSON of a value, equal for equal values."""
-    return json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
 
 
 def compact_json(value: object) -> str:

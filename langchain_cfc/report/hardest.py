@@ -11,14 +11,13 @@ from typing import Any, Literal
 import numpy as np
 
 from langchain_cfc._internal.arrays import BoolArray
-from langchain_cfc._internal.text import pluralize
+from langchain_cfc._internal.text import canonical_json, pluralize
 from langchain_cfc.artifact import CalibrationArtifact, select_held_out
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.decision import Decisions, decide
 from langchain_cfc.errors import InputError
 from langchain_cfc.features import name_records_in_errors
 from langchain_cfc.records import Candidate, PromptRecord
-from langchain_cfc.records.schema import canonical_json
 from langchain_cfc.report._text import truncate
 from langchain_cfc.thresholds import Level
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, is_dataclass
@@ -11,6 +10,7 @@ from typing import Any
 from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.runnables import RunnableConfig
 
+from langchain_cfc._internal.text import canonical_json
 from langchain_cfc.candidates import Scalar
 from langchain_cfc.errors import DescriptionError, DrawError
 from langchain_cfc.execution import Call, Steps, Target, add_tags, map_distinct
@@ -98,7 +98,7 @@ def _without_ids(calls: Iterable[Any]) -> list[dict[str, Any]]:
 def _dump(slot: int, data: Any) -> str:
     """Write JSON as records do, so that answers are compared and measured alike offline."""
     try:
-        return json.dumps(data, sort_keys=True, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        return canonical_json(data)
     except (TypeError, ValueError) as error:
         raise _unreadable(slot, data) from error
 

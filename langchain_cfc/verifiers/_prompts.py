@@ -9,7 +9,6 @@ as a text. All of them start here, so that none silently drops what another one 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +22,7 @@ from langchain_core.messages import (
 )
 from langchain_core.prompt_values import PromptValue, StringPromptValue
 
+from langchain_cfc._internal.text import canonical_json
 from langchain_cfc.candidates import PromptKind
 from langchain_cfc.errors import CFCError, PromptKindError
 
@@ -208,7 +208,7 @@ def read_prompt(prompt: Any, hint: str, failure: type[CFCError]) -> PromptConten
 
 def _dump(prompt: Mapping[Any, Any], hint: str, failure: type[CFCError]) -> str:
     try:
-        return json.dumps(prompt, sort_keys=True, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        return canonical_json(prompt)
     except (TypeError, ValueError) as error:
         keys = ", ".join(map(str, prompt))
         msg = f"the prompt, an object of {keys}, is not JSON ({error}): {hint}"

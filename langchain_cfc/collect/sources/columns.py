@@ -25,10 +25,11 @@ from pydantic import (
     model_validator,
 )
 
+from langchain_cfc._internal.text import canonical_json
 from langchain_cfc.collect.sources.files import IN_MEMORY, BadRow, Row, Rows, open_rows, to_plain
 from langchain_cfc.errors import InputError, RecordError
 from langchain_cfc.records._json import check_json, parse_json, short_repr
-from langchain_cfc.records.schema import Example, canonical_json, validate_fields
+from langchain_cfc.records.schema import Example, validate_fields
 
 # Template text, messages as pairs of role and template text, or a LangChain prompt.
 Prompt: TypeAlias = str | tuple[tuple[str, str], ...] | BasePromptTemplate[Any]

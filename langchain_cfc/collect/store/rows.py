@@ -32,6 +32,7 @@ from sqlalchemy import (
 )
 
 from langchain_cfc._internal.database import DatabaseStore
+from langchain_cfc._internal.text import canonical_json
 from langchain_cfc.collect.costs import Stage, Usage
 from langchain_cfc.collect.executor import Labels
 from langchain_cfc.collect.store import schema
@@ -95,7 +96,7 @@ def _prompt_row(position: int, example: Example) -> Row:
     row = {
         "position": position,
         "id": example.id,
-        **{name: schema.to_json(getattr(example, name)) for name in _JSON},
+        **{name: canonical_json(getattr(example, name)) for name in _JSON},
         "cluster": example.cluster,
         "stage": int(Stage.OPEN),
         "described": None,
@@ -105,7 +106,7 @@ def _prompt_row(position: int, example: Example) -> Row:
 
 
 def _data_json(draw: DrawnCandidate) -> str | None:
-    return None if draw.data is None else schema.to_json(draw.data)
+    return None if draw.data is None else canonical_json(draw.data)
 
 
 def _draw_row(position: int, slot: int, draw: DrawnCandidate, *, without_nul: bool) -> Row:
@@ -265,7 +266,7 @@ def insert_scores(position: int, scores: VerifierScores, usage: Usage) -> list[W
             "prompt": position,
             "slot": slot,
             "score": float(score),
-            "outputs": None if one is None else schema.to_json(one),
+            "outputs": None if one is None else canonical_json(one),
         }
         for slot, (score, one) in enumerate(zip(scores.scores, outputs, strict=True))
     ]
@@ -289,7 +290,7 @@ def insert_labels(position: int, labels: Labels, usage: Usage, *, without_nul: b
     described = None
     if labels.metadata:
         with _refuse_unstorable("the metadata of the prompt", "Let its function return finite JSON"):
-            described = schema.to_json(labels.metadata)
+            described = canonical_json(labels.metadata)
             _check_text(described, without_nul=False)
     digest = schema.digest_labels(
         position, [row["correct"] for row in rows], [row["answer"] for row in rows], described
@@ -306,7 +307,7 @@ def set_error(position: int, stage: Stage, error: CFCError, usage: Usage) -> lis
     """Prepare the writes of a failed stage; finished stages stay."""
     # Characters that cannot be encoded are escaped.
     text = str(error).encode(errors="backslashreplace").decode()
-    reason = schema.to_json({"kind": type(error).__name__, "said": text})
+    reason = canonical_json({"kind": type(error).__name__, "said": text})
     return [
         (_SET_ERROR, [{"at": position, "new_value": reason}]),
         _add_calls(position, stage, usage),

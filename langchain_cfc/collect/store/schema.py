@@ -134,12 +134,6 @@ _BYTES = 8
 _MODULUS = 1 << (8 * _BYTES)
 # Made once: `json.dumps` makes an encoder for every call.
 ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
-_CANONICAL = json.JSONEncoder(sort_keys=True, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-
-
-def to_json(value: Any) -> str:
-    """Return canonical JSON: equal values give equal text."""
-    return _CANONICAL.encode(value)
 
 
 def _digest(*values: Any) -> str:

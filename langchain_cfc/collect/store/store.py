@@ -17,6 +17,7 @@ from sqlalchemy import BigInteger, Connection, Integer, Select, func, select, up
 
 from langchain_cfc._internal import __version__
 from langchain_cfc._internal.database import DatabaseStore
+from langchain_cfc._internal.text import canonical_json
 from langchain_cfc.candidates import JsonMetadata, LabelledBatch, find_json_prompt_kinds
 from langchain_cfc.collect.costs import ModelCalls, Stage, Usage
 from langchain_cfc.collect.store import schema
@@ -125,8 +126,8 @@ class Store(DatabaseStore):
     def _list_first_facts(self) -> dict[str, str]:
         """Return the facts of a new store, with their seal."""
         facts = super()._list_first_facts() | {
-            "created_at": schema.to_json(datetime.now(tz=timezone.utc).isoformat(timespec="seconds")),
-            "library_version": schema.to_json(__version__),
+            "created_at": canonical_json(datetime.now(tz=timezone.utc).isoformat(timespec="seconds")),
+            "library_version": canonical_json(__version__),
         }
         return {**facts, schema.SEAL: schema.Seal().with_facts(facts).to_json()}
 
@@ -162,7 +163,7 @@ class Store(DatabaseStore):
 
         Raises `StoreError` if the store holds records that were made with another configuration.
         """
-        settled = schema.to_json({**self.configuration, **self.check_configuration(configuration)})
+        settled = canonical_json({**self.configuration, **self.check_configuration(configuration)})
         with self.begin_write() as connection:
             self.write_facts(connection, {"configuration": settled})
             schema.replace_seal(
@@ -174,7 +175,7 @@ class Store(DatabaseStore):
 
         Names that only one of the two has are not compared, except for those that become the provenance.
         """
-        given: dict[str, Any] = json.loads(schema.to_json(configuration))
+        given: dict[str, Any] = json.loads(canonical_json(configuration))
         known = self.configuration
         if not known:
             return given
