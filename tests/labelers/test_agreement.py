@@ -131,26 +131,6 @@ def test_variance_and_coverage_over_every_table_that_can_come_out(law: tuple[flo
     assert covered == pytest.approx(0.95, abs=0.03)
 
 
-def test_simulated_labels_have_the_variance_of_the_formula() -> None:
-    """Law: N var(kappa) tends to the published variance v.
-
-    R estimates of it from normal errors deviate by v sqrt(2 / R) in standard deviations; what is left of
-    O(1/N) at N = 2,000 is below one percent.
-    """
-    rng, size, repetitions = np.random.default_rng(2), 2000, 4000
-    law = LAWS[0]
-    truth, variance = published(law)
-    drawn_tables = rng.multinomial(size, law, size=repetitions) / size
-    kappas = np.array([published(tuple(table))[0] for table in drawn_tables])
-    z = NormalDist().inv_cdf(1 - FALSE_ALARM / 4)
-    assert size * np.var(kappas) == pytest.approx(variance, rel=z * math.sqrt(2 / repetitions) + 0.01)
-    bias = z * math.sqrt(variance / size / repetitions) + 1.0 / size
-    assert np.mean(kappas) == pytest.approx(truth, abs=bias)
-    # The negative control: the variance under chance agreement, which is another formula, is another number.
-    chance = 0.5 / (1 - 0.5) / size
-    assert abs(chance * size / variance - 1) > z * math.sqrt(2 / repetitions) + 0.01
-
-
 def clustered(rng: np.random.Generator, prompts: int, n: int) -> tuple[list[bool], list[bool], list[int]]:
     """Easy and hard prompts, on a fifth of which the judge contradicts people throughout."""
     truth = rng.random((prompts, n)) < rng.choice([0.2, 0.8], (prompts, 1))
