@@ -17,14 +17,13 @@ from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, BaseMessage, ChatMessage, HumanMessage
 
 from langchain_cfc import Candidate, PromptRecord
-from langchain_cfc.collect.costs import ModelCalls, Stage, Usage
+from langchain_cfc.collect.costs import Stage, Usage
 from langchain_cfc.collect.executor import Labels
 from langchain_cfc.collect.store import Store, Writer, rows
-from langchain_cfc.errors import CollectionError, DrawError, StoreError
+from langchain_cfc.errors import CollectionError, StoreError
 from langchain_cfc.records import Example, Provenance
 from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc.sampling.candidates import make_candidate
-from langchain_cfc.verifiers import SequenceProbability, VerifierInput
 from langchain_cfc.verifiers.base import VerifierScores
 from tests.collect.fakes import examples
 from tests.concurrency import wait_until
@@ -174,28 +173,6 @@ def test_a_draw_comes_out_as_it_went_in(path: Path, output: Any) -> None:
         assert vars(found.message) == vars(draw.message)
 
 
-def test_a_verifier_scores_what_was_stored_as_it_would_have_before(path: Path) -> None:
-    draws = [
-        make_candidate(
-            slot,
-            AIMessage(
-                f"{slot}", response_metadata={"logprobs": {"content": [{"token": "x", "logprob": -slot / 7}]}}
-            ),
-        )
-        for slot in range(3)
-    ]
-    with Store(path, create=True) as store:
-        store.add(examples(1))
-        write_draws(store, 0, draws)
-        (work,) = store.read_unfinished()
-    assert work.draws is not None
-    verifier = SequenceProbability()
-    before, after = (
-        verifier.invoke(VerifierInput(prompt="?", candidates=list(some))) for some in (draws, work.draws)
-    )
-    assert before == after
-
-
 def test_what_cannot_be_stored_is_refused_before_anything_is(path: Path) -> None:
     for wrong in (
         DrawnCandidate("half \ud83d"),
@@ -253,40 +230,6 @@ def test_a_transaction_is_written_whole_or_not_at_all(path: Path) -> None:
         assert store.stages() == {Stage.OPEN: 2, Stage.DRAWN: 0, Stage.SCORED: 0, Stage.LABELLED: 1}
         with pytest.raises(StoreError, match="FOREIGN KEY constraint failed"):
             write_draws(store, 7, [DrawnCandidate("of no prompt")])
-
-
-def test_a_prompt_that_failed_keeps_what_it_has_and_is_tried_again_on_request(path: Path) -> None:
-    with Store(path, create=True) as store:
-        store.add(examples(3))
-        write_draws(store, 0, [DrawnCandidate("a")])
-        store.write(rows.set_error(0, Stage.SCORED, CollectionError("the judge is ill"), Usage()))
-        store.write(rows.set_error(2, Stage.DRAWN, DrawError("half \ud83d"), Usage()))
-        said = [(one.id, one.stage, one.error) for one in store.failures()]
-        assert said == [
-            ("p0", Stage.SCORED, "CollectionError: the judge is ill"),
-            ("p2", Stage.DRAWN, "DrawError: half \\ud83d"),
-        ]
-        assert [work.example.id for work in store.read_unfinished()] == ["p1"]
-        assert store.retry_failed() == 2
-        assert store.retry_failed() == 0
-        found = list(store.read_unfinished())
-        assert [work.example.id for work in found] == ["p0", "p1", "p2"]
-        assert found[0].draws == [DrawnCandidate("a")]
-
-
-def test_what_was_paid_adds_up(path: Path) -> None:
-    one = Usage((ModelCalls("a", True, 3, 2), ModelCalls("judge", False, 5, 1)), 2, 0)
-    with Store(path, create=True) as store:
-        store.add(examples(2))
-        write_draws(store, 0, [DrawnCandidate("x")], one)
-        write_draws(store, 1, [DrawnCandidate("x")], one)
-        store.write(rows.set_error(0, Stage.SCORED, CollectionError("x"), one))
-        found = store.usage()
-    assert {(calls.model, calls.input_tokens, calls.output_tokens) for calls in found.calls} == {
-        ("a", 9, 6),
-        ("judge", 15, 3),
-    }
-    assert found.tokens == 33
 
 
 # Records
