@@ -136,8 +136,7 @@ class _Estimate:
     scale: float
     intercept: float
     slope: float
-    lowest: float  # smallest mean score seen
-    highest: float
+    mean_scores: FloatArray  # (M,) of the prompts that it was fitted to
 
     @classmethod
     def fit(cls, prompts: FitPrompts, cap: float) -> _Estimate:
@@ -149,7 +148,7 @@ class _Estimate:
         x = np.column_stack([np.ones(len(scores) + 2), np.append(standardised, [0.0, 0.0])])
         weights = np.append(np.ones(len(scores)), [0.5, 0.5])
         theta = fit_logistic(x, np.append(reachable, [False, True]), weights, RIDGE)
-        return cls(centre, scale, float(theta[0]), float(theta[1]), float(scores.min()), float(scores.max()))
+        return cls(centre, scale, float(theta[0]), float(theta[1]), scores)
 
     def estimate(self, mean_scores: FloatArray) -> FloatArray:
         """Return the probability at each mean score."""
@@ -166,14 +165,19 @@ class _Estimate:
         if self.slope * self.scale != 0.0:
             log_odds = np.log(passed) - np.log1p(-passed)
             cuts = np.sort(self.centre + self.scale * (log_odds - self.intercept) / self.slope)
-        ends = np.unique([self.lowest, *cuts[(cuts > self.lowest) & (cuts < self.highest)], self.highest])
+        low, high = self.mean_scores.min(), self.mean_scores.max()
+        ends = np.unique([low, *cuts[(cuts > low) & (cuts < high)], high])
         # Between two cuts the level is that of their middle.
         middles = (ends[:-1] + ends[1:]) / 2.0 if len(ends) > 1 else ends
         needed = 1.0 - self.estimate(middles) + margin
         places = np.minimum(np.searchsorted(offered, needed), len(grid) - 1)
         changes = np.flatnonzero(np.diff(places)) + 1
+        of_prompts = places[[0, *changes]][np.searchsorted(ends[changes], self.mean_scores, side="right")]
+        above = of_prompts[of_prompts > places.min()]
+        middle = places.min() if len(above) == 0 else np.quantile(above, 0.5, method="lower")
         return AdaptiveAlpha(
             cuts=tuple(ends[changes].tolist()),
             alphas=tuple(grid[place] for place in places[[0, *changes]]),
+            knots=tuple(grid[place] for place in sorted({places.min(), middle, places.max()})),
             margin=margin,
         )

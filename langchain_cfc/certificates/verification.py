@@ -17,6 +17,7 @@ from langchain_cfc._internal.arrays import FloatArray
 from langchain_cfc._internal.imports import require
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.errors import InputError, OutsideCertifiedRegionError, ThresholdError
+from langchain_cfc.features import AdaptiveAlpha
 from langchain_cfc.thresholds import ConditionalThreshold, compute_tau
 
 # Thresholds may differ by this much, objectives by this share. HiGHS solves for theta just below tau, which
@@ -83,7 +84,7 @@ def verify(
         InputError: If the artifact's rule is not the conditional one: others need no solver.
         MissingExtraError: If CVXPY is not installed.
     """
-    levels = []
+    levels, adaptive = [], artifact.feature_map.adaptive_alpha
     for level in artifact.levels:
         if level.effective_alpha == "0":
             continue  # every prompt is flagged, without a regression
@@ -91,7 +92,7 @@ def verify(
         if not isinstance(rule, ConditionalThreshold):
             msg = f"only conditional thresholds are verified; this artifact's rule is {rule.kind!r}"
             raise InputError(msg)
-        levels.append(_verify_level(rule, artifact.unpack_state(level.rule), prompts, progress))
+        levels.append(_verify_level(rule, artifact.unpack_state(level.rule), prompts, progress, adaptive))
     return levels
 
 
@@ -100,30 +101,35 @@ def _verify_level(
     state: Mapping[str, FloatArray],
     prompts: int,
     progress: Callable[[Iterable[FloatArray]], Iterable[FloatArray]],
+    adaptive: AdaptiveAlpha | None,
 ) -> LevelVerification:
     features, size = state["features"], len(state["features"])
     chosen = np.random.default_rng(0).choice(size, min(prompts, size), replace=False)
     sample = np.vstack([features.mean(axis=0, keepdims=True), features[np.sort(chosen)]])
-    solvers = _ReferenceSolvers(state, float(compute_tau(rule.alpha)))
+    solvers = _ReferenceSolvers(state, rule)
     differences, gaps = [0.0], [solvers.base_gap(rule)]
     infinite = outside = contradicted = 0
     for reduced in progress(sample):
         phi = _restore_features(reduced, state)
+        alpha = None
+        if adaptive is not None:
+            alpha = float(adaptive.read_alphas(phi[np.newaxis], str(rule.alpha))[0])
         try:
-            ours = rule.threshold(phi)
+            ours = rule.threshold(phi, alpha=alpha)
         except OutsideCertifiedRegionError:
             outside += 1
             continue
-        theirs = solvers.threshold(reduced)
+        tau = float(compute_tau(rule.alpha if alpha is None else alpha))
+        theirs = solvers.threshold(reduced, tau)
         reaches = theirs >= rule.cap - AGREEMENT
         infinite += bool(np.isinf(ours))
         if np.isinf(ours) != reaches:
             contradicted += 1
         elif not reaches:
             differences.append(abs(ours - theirs))
-        certificate = rule.certificate(phi)
+        certificate = rule.certificate(phi, alpha)
         if certificate is not None:
-            objective = solvers.objective(reduced)
+            objective = solvers.objective(tau * reduced)
             gaps.append(abs(certificate.primal - objective) / max(1.0, abs(objective)))
     return LevelVerification(
         alpha=str(rule.alpha),
@@ -155,17 +161,21 @@ def _restore_features(reduced: FloatArray, state: Mapping[str, FloatArray]) -> F
 class _ReferenceSolvers:
     """The regression of one level, solved by HiGHS and Clarabel through CVXPY."""
 
-    def __init__(self, state: Mapping[str, FloatArray], tau: float) -> None:
+    def __init__(self, state: Mapping[str, FloatArray], rule: ConditionalThreshold) -> None:
         self._cvxpy: Any = require("cvxpy", "calibrate", "verification")
         features, scores = state["features"], state["success_scores"]
         weights = state["weights"] if len(state["weights"]) else np.ones(len(scores))
         (low, total, _), (below, everyone) = state["rest"], state["rest_scores"]
-        self._tau = tau
+        # Weights times coverages, of the prompts one by one and in the sum of all others.
+        targets, rest_target = weights, total
+        if rule.has_levels:
+            targets, rest_target = state["targets"], state["rest_target"]
+        unit = float(rule.unit)
         self._beta = self._cvxpy.Variable(features.shape[1])
         self._linear = self._cvxpy.Parameter(features.shape[1])
         over, under = (self._cvxpy.Variable(len(scores), nonneg=True) for _ in range(2))
-        others = tau * everyone - below + (low - tau * total) @ self._beta
-        pinball = (tau * weights) @ over + ((1.0 - tau) * weights) @ under
+        others = unit * everyone - below + (low - unit * rest_target) @ self._beta
+        pinball = (unit * targets) @ over + (weights - unit * targets) @ under
         self._penalised = "penalty" in state
         penalty = 0.0
         if self._penalised:
@@ -177,18 +187,18 @@ class _ReferenceSolvers:
             [features @ self._beta + over - under == scores],
         )
 
-    def threshold(self, phi: FloatArray) -> float:
-        """Return the smallest fit at the prompt by HiGHS; `inf` where the problem is unbounded."""
-        self._linear.value = (self._tau - NUDGE) * phi
+    def threshold(self, phi: FloatArray, tau: float) -> float:
+        """Return the smallest fit at a prompt of coverage tau by HiGHS; `inf` if the problem is unbounded."""
+        self._linear.value = (tau - NUDGE) * phi
         if self._penalised:
             self._solve(solver=self._cvxpy.CLARABEL, **CLARABEL)
         else:
             self._solve(solver=self._cvxpy.HIGHS, highs_options=HIGHS)
         return float(phi @ self._beta.value) if self._problem.status == "optimal" else np.inf
 
-    def objective(self, phi: FloatArray) -> float:
-        """Return the optimal value by Clarabel."""
-        self._linear.value = self._tau * phi
+    def objective(self, linear: FloatArray) -> float:
+        """Return the optimal value by Clarabel, given a prompt's features times its coverage."""
+        self._linear.value = linear
         self._solve(solver=self._cvxpy.CLARABEL, **CLARABEL)
         return float(self._problem.value)
 

@@ -26,8 +26,8 @@ class AdaptiveAlpha:
     """A step function a(x) of the mean score: the error level that is stated for a prompt.
 
     The threshold rule needs the level of each prompt, and the feature map needs functions of the level, so
-    that stated coverages are calibrated. Both are in its columns: two hat functions of a(x), one at its
-    smallest and one at its largest value, which sum to one. `read_alphas` computes the levels from them.
+    that stated coverages are calibrated. Both are in its columns: hat functions of a(x) with knots at its
+    smallest, a middle and its largest value, which sum to one. `read_alphas` computes the levels from them.
     Where all prompts have the same level there are no columns.
 
     The function must be fixed before calibration prompts are seen; `fit_adaptive_alpha` fits it on the fit
@@ -38,10 +38,12 @@ class AdaptiveAlpha:
         cuts: k increasing mean scores, at which the level changes.
         alphas: k + 1 error levels as decimal text: below the first cut, between cuts, and from the last one
             on. Neighbours differ.
+        knots: The levels at which hat functions are largest, ascending: the smallest and the largest of
+            `alphas`, and perhaps others between them. Only one where all levels are equal.
         margin: What was added to the estimated probability that no correct candidate is drawn.
 
     Example:
-        >>> adaptive = AdaptiveAlpha(cuts=(0.5, 0.7), alphas=("0.1", "0.3", "0.6"), margin=0.05)
+        >>> adaptive = AdaptiveAlpha((0.5, 0.7), ("0.1", "0.3", "0.6"), knots=("0.1", "0.6"), margin=0.0)
         >>> columns = adaptive.transform(CandidateBatch.of([[0.2, 0.4], [0.5, 0.7], [0.8, 1.0]]))
         >>> adaptive.read_alphas(columns, "0.1").tolist(), adaptive.read_alphas(columns, "0.5").tolist()
         ([0.1, 0.3, 0.6], [0.5, 0.5, 0.6])
@@ -49,6 +51,7 @@ class AdaptiveAlpha:
 
     cuts: tuple[float, ...]
     alphas: tuple[str, ...]
+    knots: tuple[str, ...]
     margin: float
 
     def list_levels(self, alpha: str) -> tuple[str, ...]:
@@ -58,9 +61,8 @@ class AdaptiveAlpha:
 
     @cached_property
     def _knots(self) -> FloatArray:
-        """(2,) smallest and largest level; (0,) where all are equal."""
-        levels = sorted({float(one) for one in self.alphas})
-        return np.array(levels[:: len(levels) - 1] if len(levels) > 1 else [])
+        """(k,) the knots of hat functions; (0,) where all levels are equal."""
+        return np.array([float(one) for one in self.knots] if len(self.knots) > 1 else [])
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -70,24 +72,15 @@ class AdaptiveAlpha:
     @property
     def weights(self) -> tuple[GuaranteedWeight, ...]:
         """Each hat function; coefficients of the constant, then of the columns."""
-        return tuple(
-            GuaranteedWeight(
-                name,
-                "hat",
-                f"prompts weighted by how near their stated coverage is to {end} "
-                f"(falling to zero at {other})",
-                coefficients,
-            )
-            for name, end, other, coefficients in zip(
-                self.names,
-                self._ends,
-                reversed(self._ends),
-                ((0.0, 1.0, 0.0), (0.0, 0.0, 1.0)),
-                strict=False,  # there may be no columns
-            )
-        )
+        ends = self._ends
+        found = []
+        for place, (name, row) in enumerate(zip(self.names, np.eye(len(ends)), strict=True)):
+            others = " and ".join(ends[max(place - 1, 0) : place] + ends[place + 1 : place + 2])
+            words = f"how near their stated coverage is to {ends[place]} (falling to zero at {others})"
+            found.append(GuaranteedWeight(name, "hat", f"prompts weighted by {words}", (0.0, *row.tolist())))
+        return tuple(found)
 
-    @property
+    @cached_property
     def _ends(self) -> list[str]:
         """The stated coverage at each knot."""
         return [format_number(round(1.0 - knot, 12)) for knot in self._knots]
@@ -98,7 +91,7 @@ class AdaptiveAlpha:
         return _MEAN_SCORE.values(draws)
 
     def transform(self, draws: CandidateBatch) -> FloatArray:
-        """Compute the (N, 2) hat functions, or (N, 0) where all levels are equal."""
+        """Compute the (N, k) hat functions, or (N, 0) where all levels are equal."""
         return self.compute_columns(self.read_mean_scores(draws))
 
     def compute_columns(self, mean_scores: FloatArray) -> FloatArray:
@@ -106,9 +99,8 @@ class AdaptiveAlpha:
         if len(self._knots) == 0:
             return np.empty((len(mean_scores), 0))
         places = np.searchsorted(np.array(self.cuts), mean_scores, side="right")
-        low, high = self._knots
-        share = (np.array([float(one) for one in self.alphas])[places] - low) / (high - low)
-        return np.stack([1.0 - share, share], axis=1)
+        levels = np.array([float(one) for one in self.alphas])[places]
+        return np.stack([np.interp(levels, self._knots, row) for row in np.eye(len(self._knots))], axis=1)
 
     def read_alphas(self, features: FloatArray, alpha: str) -> FloatArray:
         """Return the (N,) error levels of prompts, none below alpha.
@@ -126,25 +118,54 @@ class AdaptiveAlpha:
 
     def to_data(self) -> dict[str, Any]:
         """Return the step function, ready for JSON."""
-        return {"cuts": list(self.cuts), "alphas": list(self.alphas), "margin": self.margin}
+        return {
+            "cuts": list(self.cuts),
+            "alphas": list(self.alphas),
+            "knots": list(self.knots),
+            "margin": self.margin,
+        }
 
     @classmethod
     def from_data(cls, data: object) -> AdaptiveAlpha:
         """Return the step function from the result of `to_data`; a FeatureError for anything else."""
-        if not isinstance(data, Mapping) or set(data) != {"cuts", "alphas", "margin"}:
-            msg = f"adaptive levels are stored as an object with cuts, alphas and margin, got {data!r}"
+        if not isinstance(data, Mapping) or set(data) != {"cuts", "alphas", "knots", "margin"}:
+            msg = f"adaptive levels are stored as an object with cuts, alphas, knots and margin, got {data!r}"
             raise FeatureError(msg)
-        cuts, alphas, margin = data["cuts"], data["alphas"], data["margin"]
+        cuts, alphas, knots, margin = (data[name] for name in ("cuts", "alphas", "knots", "margin"))
         if not (
-            isinstance(cuts, list)
-            and isinstance(alphas, list)
-            and isinstance(margin, float)
-            and all(isinstance(one, float) and np.isfinite(one) for one in (*cuts, margin))
-            and all(low < high for low, high in pairwise(cuts))
-            and all(isinstance(one, str) and _DECIMAL.fullmatch(one) and 0 < float(one) < 1 for one in alphas)
+            _are_increasing(cuts)
+            and _are_levels(alphas)
             and len(alphas) == len(cuts) + 1
             and all(one != other for one, other in pairwise(alphas))
         ):
             msg = f"adaptive levels must be increasing cuts and one level more, got {cuts!r} and {alphas!r}"
             raise FeatureError(msg)
-        return cls(tuple(cuts), tuple(alphas), margin)
+        if not (
+            _are_levels(knots)
+            and _are_increasing([float(one) for one in knots])
+            and {min(alphas, key=float), max(alphas, key=float)} <= set(knots) <= set(alphas)
+        ):
+            msg = (
+                f"the knots of adaptive levels must be some of {alphas!r}, both ends included, got {knots!r}"
+            )
+            raise FeatureError(msg)
+        if not _are_increasing([margin]):
+            msg = f"the margin of adaptive levels must be a number, got {margin!r}"
+            raise FeatureError(msg)
+        return cls(tuple(cuts), tuple(alphas), tuple(knots), margin)
+
+
+def _are_increasing(numbers: object) -> bool:
+    """Return whether this is a list of finite floats that increase."""
+    return (
+        isinstance(numbers, list)
+        and all(isinstance(one, float) and np.isfinite(one) for one in numbers)
+        and all(low < high for low, high in pairwise(numbers))
+    )
+
+
+def _are_levels(texts: object) -> bool:
+    """Return whether this is a list of error levels as decimal text."""
+    return isinstance(texts, list) and all(
+        isinstance(one, str) and _DECIMAL.fullmatch(one) and float(one) > 0.0 for one in texts
+    )

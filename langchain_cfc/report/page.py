@@ -26,6 +26,7 @@ from langchain_cfc.report.plots import (
     plot_group_miscoverage,
     plot_score_histogram,
     plot_selective_risk,
+    plot_stated_coverage,
     plot_threshold_by_difficulty,
 )
 from langchain_cfc.report.recommendations import (
@@ -314,7 +315,18 @@ def _describe_results(artifact: CalibrationArtifact, evaluation: EvaluationRepor
         else ""
     )
     figures: tuple[Figure, ...] = ()
-    if any(method.groups for method in evaluation.methods.values()):
+    own = evaluation.methods[artifact.threshold_rule]
+    if own.stated_levels:
+        figures = (
+            make_figure(
+                "figure-stated",
+                plot_stated_coverage(own),
+                "What was stated, and what was kept",
+                "Prompts by the coverage stated for them. Points on or above the line keep what is stated; "
+                "bars are 95 % intervals, which hold together.",
+            ),
+        )
+    elif any(method.groups for method in evaluation.methods.values()):
         figures = (
             make_figure(
                 "figure-groups",
@@ -328,7 +340,11 @@ def _describe_results(artifact: CalibrationArtifact, evaluation: EvaluationRepor
         heading="What happened",
         words=(f"Answer sets of the artifact on the test prompts{compared_with}.",),
         figures=figures,
-        tables=(tables.tabulate_overall(evaluation), *tables.tabulate_groups(artifact, evaluation)),
+        tables=(
+            tables.tabulate_overall(evaluation),
+            *([tables.tabulate_stated_levels(own)] if own.stated_levels else []),
+            *tables.tabulate_groups(artifact, evaluation),
+        ),
     )
 
 

@@ -60,6 +60,7 @@ __all__ = [
     "plot_group_miscoverage",
     "plot_score_histogram",
     "plot_selective_risk",
+    "plot_stated_coverage",
     "plot_threshold_by_difficulty",
 ]
 
@@ -304,6 +305,37 @@ def plot_attainable(attainable: Sequence[AttainableComparison], ax: Axes | None 
         axis.set_major_formatter(format_tick)
         axis.set_label_text(f"attainable coverage, {words}")
     return finish_axes(ax, handles, names, shared)
+
+
+def plot_stated_coverage(method: MethodReport, ax: Axes | None = None) -> Axes:
+    """Plot how often the promise was kept against the coverage stated for prompts, with 95 % intervals.
+
+    Points on or above the diagonal keep what is stated.
+
+    Args:
+        method: The results of an artifact with adaptive levels, such as
+            `evaluate(artifact, records).methods["conditional"]`.
+        ax: The axis to draw on.
+    """
+    levels = method.stated_levels
+    _require_data(levels, "all prompts have the same stated coverage: the levels are not adaptive")
+    names = ["as stated", "promise kept"]
+    ax = ax or create_axes(SQUARE, names)
+    stated = [one.stated_coverage for one in levels]
+    handles: list[Any] = ax.plot((0.0, 1.0), (0.0, 1.0), color=get_ink_colour(ax), **TARGET)
+    look = Style.at(0).line_options(get_ink_colour(ax)) | {"linestyle": ""}
+    errors = [
+        [one.kept_promise - one.kept_promise_ci[0] for one in levels],
+        [one.kept_promise_ci[1] - one.kept_promise for one in levels],
+    ]
+    handles.append(ax.errorbar(stated, [one.kept_promise for one in levels], yerr=errors, **look))
+    low = min(*(one.kept_promise_ci[0] for one in levels), *stated)
+    ax.set_xlim(min(stated) - EDGE, max(stated) + EDGE)
+    ax.set_ylim(max(low - 5 * EDGE, -EDGE), 1.0 + EDGE)
+    for axis, words in ((ax.xaxis, "stated coverage"), (ax.yaxis, "share of test prompts")):
+        axis.set_major_formatter(format_tick)
+        axis.set_label_text(words)
+    return finish_axes(ax, handles, names)
 
 
 def plot_selective_risk(

@@ -148,8 +148,11 @@ def describe_verdict(artifact: CalibrationArtifact, evaluation: EvaluationReport
     own = evaluation.methods[artifact.threshold_rule]
     interval = format_interval(own.kept_promise_ci, 1)
     certificate = artifact.guarantee(str(evaluation.alpha)).certificate
+    target = f"the target is {format_share(evaluation.target_coverage)}"
+    if own.stated_levels:
+        target = f"stated are {to_percent(own.stated_coverage, 1)} on average"
     aim = (
-        f"the target is {format_share(evaluation.target_coverage)}"
+        target
         if evaluation.guarantee != "certified" or certificate is None
         else f"certified is at least {format_bound(certificate.shares[0].kept_at_least)}"
     )

@@ -10,7 +10,7 @@ from typing import Literal, TypeAlias
 from langchain_cfc._internal.text import pluralize
 from langchain_cfc.artifact import CalibrationArtifact, CertifiedPolicy
 from langchain_cfc.certificates.bounds import clopper_pearson
-from langchain_cfc.evaluation import EvaluationReport, GroupReport
+from langchain_cfc.evaluation import EvaluationReport, GroupReport, MethodReport, StatedLevelReport
 from langchain_cfc.experiments.comparison_report import (
     ComparisonReport,
     Gap,
@@ -84,6 +84,11 @@ def tabulate_overall(report: EvaluationReport) -> Table:
         caption=f"Over all {report.n_test:,} test prompts",
         head=("", *(_name_method(name) for name in report.methods)),
         rows=(
+            *(
+                [shares("Stated on average", "stated_coverage", None)]
+                if any(one.stated_levels for one in methods)
+                else []
+            ),
             shares(
                 f"Promise kept (target {format_share(report.target_coverage)})",
                 "kept_promise",
@@ -105,6 +110,31 @@ def tabulate_overall(report: EvaluationReport) -> Table:
     )
 
 
+def tabulate_stated_levels(method: MethodReport) -> Table:
+    """Tabulate the test prompts by the coverage stated for them."""
+    confidence = 1.0 - 0.05 / len(method.stated_levels)
+
+    def row(level: StatedLevelReport) -> Row:
+        cells = (
+            Cell(f"{level.n:,}"),
+            _make_promise_cell(level, level.stated_coverage),
+            _make_share_cell(level.coverage, level.n, confidence),
+            _make_share_cell(level.not_certifiable_rate, level.n, confidence),
+        )
+        return Row(format_share(level.stated_coverage), cells)
+
+    return Table(
+        id="stated",
+        caption="By stated coverage",
+        head=("Stated", "Prompts", "Promise kept", "Set holds a correct answer", "Flagged"),
+        rows=tuple(row(one) for one in method.stated_levels),
+        note=(
+            "Hard prompts are promised less. What is promised holds over all prompts and over each group "
+            "below, and is close to what is stated at each level."
+        ),
+    )
+
+
 def tabulate_groups(artifact: CalibrationArtifact, report: EvaluationReport) -> Iterator[Table]:
     """Tabulate each group; no table where the artifact names none."""
     own = report.methods[artifact.threshold_rule].groups
@@ -118,10 +148,10 @@ def tabulate_groups(artifact: CalibrationArtifact, report: EvaluationReport) -> 
     def row(place: int, group: GroupReport) -> Row:
         cells = [
             Cell(f"{group.n:,.0f}"),
-            _make_promise_cell(group, report.target_coverage, broken=group.name in contradicted),
+            _make_promise_cell(group, group.stated_coverage, broken=group.name in contradicted),
         ]
         if other is not None:
-            cells.append(_make_promise_cell(other[place], report.target_coverage))
+            cells.append(_make_promise_cell(other[place], other[place].stated_coverage))
         cells += [
             _make_share_cell(group.coverage, group.n, confidence),
             _make_share_cell(group.not_certifiable_rate, group.n, confidence),
@@ -150,7 +180,11 @@ def tabulate_groups(artifact: CalibrationArtifact, report: EvaluationReport) -> 
 
 
 def _make_promise_cell(
-    group: GroupReport | GroupComparison, target: float, *, broken: bool = False, aimed: bool = True
+    group: GroupReport | GroupComparison | StatedLevelReport,
+    target: float,
+    *,
+    broken: bool = False,
+    aimed: bool = True,
 ) -> Cell:
     """Make a cell of how often the promise was kept, marked where the interval misses a target aimed at."""
     low = aimed and group.kept_promise_ci[1] < target

@@ -31,7 +31,7 @@ from langchain_cfc.records.splits import Part
 from tests.calls import Invoke
 from tests.factories import make_chain, make_hopeless_records, make_records, reload_artifact
 
-STEPS = AdaptiveAlpha(cuts=(0.4, 0.6), alphas=("0.1", "0.3", "0.5"), margin=0.05)
+STEPS = AdaptiveAlpha(cuts=(0.4, 0.6), alphas=("0.1", "0.3", "0.5"), knots=("0.1", "0.5"), margin=0.05)
 
 
 def draw_world(seed: int, size: int) -> LabelledBatch:
@@ -106,7 +106,7 @@ def test_an_evaluation_notices_that_stated_coverages_are_not_kept(artifact: Cali
 def test_equal_levels_give_the_thresholds_of_the_fixed_level_to_the_bit() -> None:
     records = make_records("easy", 60)
     adaptive = calibrate(records, alpha="0.25", adaptive_alpha=True, features="mean_score")
-    assert adaptive.feature_map.adaptive_alpha == AdaptiveAlpha((), ("0.25",), 0.0)
+    assert adaptive.feature_map.adaptive_alpha == AdaptiveAlpha((), ("0.25",), ("0.25",), 0.0)
     fixed = calibrate(records, alpha="0.25", features="mean_score")
     draws = tabulate(make_records("easy", 39)).draws
     ours, theirs = decide(adaptive, draws), decide(fixed, draws)
@@ -163,6 +163,8 @@ def change_levels(content: dict[str, Any], **changes: Any) -> None:
         {"cuts": []},
         {"alphas": ["0.1"]},
         {"alphas": [0.1]},
+        {"knots": ["0.1"]},
+        {"knots": ["0.1", "0.99"]},
         {"margin": "0"},
         {"margin": 0.5},
         {"more": 1},

@@ -115,7 +115,7 @@ def test_stated_coverages_are_kept_in_any_bag_of_prompts(features: str) -> None:
     assert stated is not None
     assert len(set(stated.alphas)) > 3
     found = sums(bag, fitted, alpha="0.1", adaptive_alpha=True)
-    assert sum(name.startswith("stated_coverage[") for name in found) == 2
+    assert sum(name.startswith("stated_coverage[") for name in found) == 3
     assert min(found.values()) >= -ROUND_OFF
     # The control: if 90 % were stated for all of them, this would not be kept.
     assert min(sums(bag, fitted, alpha="0.1", adaptive_alpha=True, stated=0.9).values()) < -1.0

@@ -57,10 +57,12 @@ class Answer:
         guarantee = self.cfc["guarantee"]
         if guarantee is None:
             return {}
+        stated = guarantee["stated_coverage"]
         return {
             "x-cfc-abstained": str(self.cfc["abstained"]).lower(),
             "x-cfc-reason": self.reason,
             "x-cfc-artifact": guarantee["artifact_digest"],
+            **({} if stated is None else {"x-cfc-stated-coverage": f"{stated:.12g}"}),
         }
 
     def to_completion(self) -> bytes:
