@@ -192,6 +192,8 @@ def certify_level(
     each = whole / (4 * len(groups)) if groups else 0.0
     overall = whole / 6 if groups else whole / 3
 
+    is_adaptive = artifact.feature_map.adaptive_alpha is not None
+
     def certify_share(group: PromptGroup, failing: float) -> CertifiedShare:
         prompts = int(group.members.sum())
         kept, covered = int(seen.kept[group.members].sum()), int(seen.covered[group.members].sum())
@@ -203,6 +205,7 @@ def certify_level(
             kept_at_least=lower_bound(kept, prompts, failing),
             covered=covered,
             coverage_at_least=lower_bound(covered, prompts, failing),
+            stated=float(seen.stated[group.members].mean()) if is_adaptive and prompts else None,
         )
 
     return CoverageCertificate(

@@ -62,12 +62,20 @@ class CertifiedShare(_CertifiedGroup):
         kept_at_least: Lower bound on the probability of that.
         covered: Number of these whose set held a correct answer.
         coverage_at_least: Lower bound on the probability of that.
+        stated: Mean coverage stated for these prompts, where levels are adaptive; None where they are not.
     """
 
     kept: Count
     kept_at_least: Share
     covered: Count
     coverage_at_least: Share
+    stated: Share | None = None
+
+    @model_serializer(mode="wrap")
+    def _without_stated(self, serialised: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        # Keeps the content and digest of artifacts whose levels are not adaptive.
+        data: dict[str, Any] = serialised(self)
+        return data if self.stated is not None else {k: v for k, v in data.items() if k != "stated"}
 
     @model_validator(mode="after")
     def _adds_up(self) -> CertifiedShare:
@@ -114,10 +122,13 @@ class CoverageCertificate(Certificate):
     def sentence(self) -> str:
         """State what is certified over all prompts, in a sentence."""
         everyone = self.shares[0]
+        kept = format_bound(everyone.kept_at_least)
+        if everyone.stated is not None:
+            kept += f" ({format_share(everyone.stated)} are stated on average)"
         return (
             f"Certified on {self.prompts} held-out prompts, with confidence "
             f"{format_share(1 - float(self.delta))} for this very artifact: a set holds a correct answer or "
-            f"is flagged with probability at least {format_bound(everyone.kept_at_least)}, holds a correct "
+            f"is flagged with probability at least {kept}, holds a correct "
             f"answer with probability at least {format_bound(everyone.coverage_at_least)}, and has at most "
             f"{math.ceil(100 * self.mean_set_size_at_most) / 100:.2f} candidates on average."
         )

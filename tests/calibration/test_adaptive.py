@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from langchain_cfc import CalibrationArtifact, FeatureMap, calibrate, evaluate
+from langchain_cfc._internal.arrays import FloatArray
 from langchain_cfc.artifact import files
 from langchain_cfc.calibration.config import CalibrationConfig
 from langchain_cfc.candidates import CandidateBatch, LabelledBatch
 from langchain_cfc.certificates import certify
+from langchain_cfc.certificates.verification import verify
 from langchain_cfc.decision import decide
 from langchain_cfc.demo import load_recording
 from langchain_cfc.errors import (
@@ -28,6 +31,7 @@ from langchain_cfc.errors import (
 from langchain_cfc.features import AdaptiveAlpha
 from langchain_cfc.records import tabulate
 from langchain_cfc.records.splits import Part
+from langchain_cfc.report.plots import plot_stated_coverage
 from tests.calls import Invoke
 from tests.factories import make_chain, make_hopeless_records, make_records, reload_artifact
 
@@ -244,6 +248,44 @@ def batch_of(result: Any) -> CandidateBatch:
 def test_a_certificate_is_about_what_is_kept(artifact: CalibrationArtifact) -> None:
     certified = certify(artifact, draw_world(5, 400))
     share = certified.certificates[0].shares[0]
-    assert share.kept / share.prompts >= 0.5
+    assert share.stated is not None
+    assert 0.5 < share.stated < 0.9
+    assert "are stated on average" in certified.certificates[0].sentence()
+    assert share.kept / share.prompts > share.stated - 0.1
     assert {one.name for one in certified.certificates[0].shares} >= {"stated_coverage[0.9]"}
     assert reload_artifact(certified).digest == certified.digest
+
+
+def test_other_solvers_confirm_thresholds_at_their_levels(artifact: CalibrationArtifact) -> None:
+    pytest.importorskip("cvxpy")
+    (found,) = verify(artifact, prompts=8)
+    assert found.agrees
+    assert found.prompts == 9
+
+
+def test_other_solvers_contradict_thresholds_of_other_levels(
+    artifact: CalibrationArtifact, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("cvxpy")
+    unpack = CalibrationArtifact.unpack_state
+
+    def unpack_other_levels(self: CalibrationArtifact, names: Mapping[str, str]) -> dict[str, FloatArray]:
+        state = unpack(self, names)
+        return state | {"targets": np.full_like(state["targets"], state["targets"].max())}
+
+    assert artifact.rule() is not None  # built before the change
+    monkeypatch.setattr(CalibrationArtifact, "unpack_state", unpack_other_levels)
+    (found,) = verify(artifact, prompts=8)
+    assert found.contradicted > 0 or found.largest_difference > 1e-3
+
+
+def test_a_plot_shows_what_was_stated_and_kept(artifact: CalibrationArtifact) -> None:
+    pytest.importorskip("matplotlib")
+    method = evaluate(artifact, draw_world(6, 500)).methods["conditional"]
+    ax = plot_stated_coverage(method)
+    points: Any = ax.containers[0]
+    shown = np.array(points.lines[0].get_xydata())
+    expected = [(one.stated_coverage, one.kept_promise) for one in method.stated_levels]
+    assert shown.tolist() == [list(one) for one in expected]
+    with pytest.raises(InputError, match="not adaptive"):
+        plot_stated_coverage(evaluate(artifact, draw_world(6, 500)).methods["marginal"])

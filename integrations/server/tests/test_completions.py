@@ -37,6 +37,7 @@ def test_an_answer_comes_with_its_decision_and_its_guarantee(server: Server, art
     assert decision["guarantee"]["alpha"] == "0.2"
     assert response.headers["x-cfc-abstained"] == "false"
     assert response.headers["x-cfc-reason"] == "answered"
+    assert float(response.headers["x-cfc-stated-coverage"]) == decision["guarantee"]["stated_coverage"]
     # Three draws of 11 and 2 tokens.
     assert body["usage"] == {"prompt_tokens": 33, "completion_tokens": 6, "total_tokens": 39}
     assert body["id"] == f"chatcmpl-{response.headers['x-request-id']}"
