@@ -37,7 +37,7 @@ from langchain_cfc.evaluation import (
     StatedLevelReport,
 )
 from langchain_cfc.features import AdaptiveAlpha, shorten_words
-from langchain_cfc.guarantee import Guarantee, count_weightings, format_least, format_share
+from langchain_cfc.guarantee import Guarantee, format_share, state_confidence, state_guarantee
 from langchain_cfc.scoring import Combination
 
 Item = TypeVar("Item")
@@ -416,15 +416,20 @@ def make_curve_table(artifact: CalibrationArtifact) -> Table:
 
 def _list_promise(artifact: CalibrationArtifact) -> Iterator[tuple[str, str]]:
     promise, facts = artifact.guarantee(artifact.alphas[0]), artifact.calibration
-    if promise.kind == "certified":
-        for alpha in artifact.alphas:
-            level = f"alpha = {alpha}: " if len(artifact.alphas) > 1 else ""
-            yield "Promise", f"{level}{artifact.guarantee(alpha).sentence}"
-    else:
-        yield "Promise", _format_promise(artifact, promise)
+    levels = {alpha: f"alpha = {alpha}: " if len(artifact.alphas) > 1 else "" for alpha in artifact.alphas}
+    for alpha, level in levels.items():
+        yield "Promise", f"{level}{_format_promise(artifact, artifact.guarantee(alpha))}"
     if promise.kind in {"conditional", "marginal"}:
-        yield "Holds", _format_scope(artifact, promise)
-        yield from _list_confidence(artifact, promise)
+        if promise.failure_probability is None and not artifact.certificates:
+            yield (
+                "Confidence",
+                (
+                    "On average over calibration sets: this very artifact may do better or worse; "
+                    "`langchain-cfc certify` says how well."
+                ),
+            )
+        for one in artifact.certificates:
+            yield "Certified", f"{levels[one.alpha]}{one.sentence()}"
     if promise.kind != "heuristic":
         yield "Rests on", _format_assumptions(artifact)
     for claim in promise.heuristics:
@@ -471,46 +476,22 @@ def _format_refused(artifact: CalibrationArtifact) -> str:
 
 
 def _format_promise(artifact: CalibrationArtifact, promise: Guarantee) -> str:
-    if promise.kind == "heuristic":
+    """Format a promise without naming every group."""
+    if promise.kind in {"certified", "heuristic"}:
         return promise.sentence
-    event = "the answer set holds a correct answer, or the prompt is flagged as not certifiable"
-    if len(artifact.alphas) == 1:
-        least = format_least(promise.target_coverage, artifact.list_adaptive_coverages(artifact.alphas[0]))
-        return f"With probability at least {least}, {event}."
-    return (
-        f"With probability at least 1 - alpha {event}; alpha is {', '.join(artifact.alphas)}, chosen per "
-        "call before anything is drawn."
+    brief = state_guarantee(
+        promise.kind,
+        promise.target_coverage,
+        promise.calibration_size,
+        promise.weightings,
+        adaptive=artifact.list_adaptive_coverages(promise.alpha),
+        shift=artifact.shift,
+        weighted=artifact.calibration.weight is not None,
+        listed=False,
     )
-
-
-def _format_scope(artifact: CalibrationArtifact, promise: Guarantee) -> str:
-    others = count_weightings(promise.weightings)
-    where = "where they are served, " if artifact.shift is not None else ""
-    if others:
-        return (
-            f"{where}on average over new prompts, and over each of {others} and any mix of them (--details)."
-        )
-    slack = " (under other weightings about, see --details)" if promise.estimated_slack else ""
-    return f"{where}on average over new prompts{slack}; nothing is said about hard ones in particular."
-
-
-def _list_confidence(artifact: CalibrationArtifact, promise: Guarantee) -> Iterator[tuple[str, str]]:
-    if promise.failure_probability is not None:
-        sure = format_share(1.0 - promise.failure_probability)
-        others = count_weightings([one for one in promise.weightings if one.name in promise.confident])
-        also = f" and over each of {others}" if others else ""
-        yield "Confidence", f"{sure} that this very artifact keeps it over all prompts{also}."
-    elif not artifact.certificates:
-        yield (
-            "Confidence",
-            (
-                "On average over calibration sets: this very artifact may do better or worse; `langchain-cfc "
-                "certify` says how well."
-            ),
-        )
-    for one in artifact.certificates:
-        level = f"alpha = {one.alpha}: " if len(artifact.alphas) > 1 else ""
-        yield "Certified", f"{level}{one.sentence()}"
+    delta = promise.failure_probability
+    sure = "" if delta is None else f" {state_confidence(delta, promise.confident, promise.weightings)}"
+    return f"{brief}{sure}"
 
 
 def _format_assumptions(artifact: CalibrationArtifact) -> str:

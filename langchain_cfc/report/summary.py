@@ -18,6 +18,7 @@ from langchain_cfc.guarantee import (
     format_bound,
     format_least,
     format_share,
+    state_confidence,
 )
 from langchain_cfc.report._text import format_interval, to_percent
 from langchain_cfc.report.tables import Table, Tone, tabulate_certificate, tabulate_promises
@@ -125,22 +126,17 @@ def _describe_scope(artifact: CalibrationArtifact, guarantee: Guarantee) -> Iter
         yield f"It holds for new prompts {prompts}: over all, over each of {others}, and any mix of them."
     else:
         yield f"It holds for new prompts {prompts}, on average over all; nothing is said about hard ones."
-    yield _describe_confidence(guarantee)
+    delta = guarantee.failure_probability
+    if delta is None:
+        yield "It is on average over calibration sets as well: this very artifact may do better or worse."
+    else:
+        yield state_confidence(delta, guarantee.confident, guarantee.weightings)
     if guarantee.estimated_slack:
         slack = (
             f"{100 * share:.1f} points for {shorten_words(name)}"
             for name, share in guarantee.estimated_slack.items()
         )
         yield f"The ridge is estimated to take off coverage: {', '.join(slack)}. An estimate, not a bound."
-
-
-def _describe_confidence(guarantee: Guarantee) -> str:
-    if guarantee.failure_probability is None:
-        return "It is on average over calibration sets as well: this very artifact may do better or worse."
-    others = count_weightings([one for one in guarantee.weightings if one.name in guarantee.confident])
-    sure = format_share(1.0 - guarantee.failure_probability)
-    also = f" and over each of {others}" if others else ""
-    return f"With confidence {sure} this very artifact keeps it over all prompts{also}."
 
 
 def describe_verdict(artifact: CalibrationArtifact, evaluation: EvaluationReport) -> Verdict:

@@ -248,7 +248,7 @@ def test_inspect_says_what_is_promised(artifact: Path) -> None:
     ran = run("inspect", artifact)
     assert ran.code == 0
     flat = " ".join(ran.out.split())
-    assert "With probability at least 80 %" in flat
+    assert "with probability at least 80 %" in flat
     assert "Nothing is promised after drift" not in flat
     assert "Nothing is promised after drift" in " ".join(run("inspect", artifact, "--details").out.split())
     assert run("inspect", artifact, "--json").data["guarantees"][0]["kind"] == "conditional"

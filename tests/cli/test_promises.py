@@ -23,7 +23,7 @@ def test_inspect_explains_the_demo_in_half_a_screen(tmp_path: Path) -> None:
     assert max(map(len, lines)) <= WIDTH
     said = " ".join(" ".join(lines).split())
     for needed in (
-        "With probability at least 80 %",
+        "with probability at least 80 %",
         "flagged as not certifiable",
         "11 groups",
         "On average over calibration sets",

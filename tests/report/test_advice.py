@@ -41,6 +41,7 @@ SIZE, N = 400, 4
 # For each option a value other than its default, and what else it needs.
 CASES: dict[str, tuple[Any, dict[str, Any]]] = {
     "alpha": (["0.35", "0.5"], {}),
+    "adaptive_alpha": (True, {}),
     "features": ("bins(mean_score, 2)", {}),
     "set_rule": ("rank", {}),
     "never_empty": (False, {}),
