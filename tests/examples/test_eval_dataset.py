@@ -80,7 +80,7 @@ def served(tried: Tried) -> CFCRunnable:
 def test_the_readme_goes_from_questions_to_an_answer(tried: Tried) -> None:
     for said in (
         "1224 of 1224 finished, 0 failed",
-        "With probability at least 80 %",
+        "with probability at least 80 %",
         "243 test prompts",
         "Nothing seen here contradicts the promise.",
         "\nJakarta\n",
