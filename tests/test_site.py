@@ -179,7 +179,7 @@ def test_every_command_is_described_under_its_full_name(site: Path) -> None:
     page = (site / "command-line" / "index.html").read_text(encoding="utf-8")
     described = re.findall(r'<h\d id="langchain-cfc-([a-z0-9-]+)">.*?</h\d>\s*<p>(.*?)</p>', page, re.DOTALL)
     commands = all_commands()
-    assert {"demo", "status", "monitor status", "monitor report", "paper gsm8k"} <= set(commands)
+    assert {"demo", "status", "monitor status", "paper gsm8k"} <= set(commands)
     assert {name: html.unescape(words) for name, words in described} == {
         name.replace(" ", "-"): words for name, words in commands.items()
     }

@@ -39,23 +39,11 @@ Artifact = Annotated[Path, typer.Argument(metavar="ARTIFACT", help="The artifact
 Store = Annotated[
     str, typer.Argument(help="SQLite file that a monitor writes, or URL of a PostgreSQL database.")
 ]
-FalseAlarmRate = Annotated[
-    float,
-    typer.Option(help="Probability of any false alarm, ever: of drift, and of broken promises."),
-]
 LeastProbability = Annotated[
     float,
     typer.Option(help="Smallest probability with which any result is chosen to be labelled."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print it as JSON.")]
-MaxAge = Annotated[float | None, typer.Option(min=0.0, help="Most days that the artifact may be old.")]
-MaxFailing = Annotated[
-    float | None,
-    typer.Option(min=0.0, max=1.0, help="Largest share of the latest 1,000 prompts that may fail."),
-]
-MaxSeconds = Annotated[
-    float | None, typer.Option(min=0.0, help="Most seconds that the latest may take, 99th percentile.")
-]
 Since = Annotated[
     str | None,
     typer.Option(metavar="TIME", help="Only results from then on, e.g. 2026-11-01 or 2026-11-01T12:30, UTC."),
@@ -66,11 +54,26 @@ Since = Annotated[
 def status(
     artifact: Artifact,
     store: Store,
-    level: FalseAlarmRate = 0.01,
+    level: Annotated[
+        float,
+        typer.Option(help="Probability of any false alarm, ever: of drift, and of broken promises."),
+    ] = 0.01,
     least_probability: LeastProbability = 1.0,
-    max_age_days: MaxAge = None,
-    max_failing: MaxFailing = None,
-    max_seconds: MaxSeconds = None,
+    max_age_days: Annotated[
+        float | None, typer.Option(min=0.0, help="Most days that the artifact may be old.")
+    ] = None,
+    max_failing: Annotated[
+        float | None,
+        typer.Option(min=0.0, max=1.0, help="Largest share of the latest 1,000 prompts that may fail."),
+    ] = None,
+    max_seconds: Annotated[
+        float | None,
+        typer.Option(min=0.0, help="Most seconds that the latest may take, 99th percentile."),
+    ] = None,
+    report: Annotated[
+        Path | None,
+        typer.Option(help="Write one HTML page: alarms, how the evidence grew, and what to do."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Say whether anything has drifted, broken or exceeded its limit.
@@ -85,43 +88,16 @@ def status(
             artifact, store, limits, level=level, least_probability=least_probability
         ) as monitor:
             found = monitor.status()
+            if report is not None:
+                from langchain_cfc.monitor.page import write_page
+
+                write_page(report, found, monitor.curves())
     if as_json:
         emit_json({**found.model_dump(mode="json"), "alarms": len(found.alarms)})
     else:
         _print_status(get_console(), found)
-    raise typer.Exit(0 if found.sound else EXIT_NO)
-
-
-@app.command("report")
-def report(
-    artifact: Artifact,
-    store: Store,
-    out_path: Annotated[Path, typer.Option("--out", "-o", help="The page to write.")] = Path("monitor.html"),
-    level: FalseAlarmRate = 0.01,
-    least_probability: LeastProbability = 1.0,
-    max_age_days: MaxAge = None,
-    max_failing: MaxFailing = None,
-    max_seconds: MaxSeconds = None,
-    as_json: AsJson = False,
-) -> None:
-    """Write a page: alarms, how the evidence grew, and what to do.
-
-    Exit code 1 if anything alarms.
-    """
-    with report_errors():
-        from langchain_cfc.monitor.page import write_page
-
-        limits = (max_age_days, max_failing, max_seconds)
-        with _open_monitor(
-            artifact, store, limits, level=level, least_probability=least_probability
-        ) as monitor:
-            found = monitor.status()
-            write_page(out_path, found, monitor.curves())
-    if as_json:
-        emit_json({"alarms": len(found.alarms), "breaches": len(found.breaches), "written": str(out_path)})
-    else:
-        counts = f"{len(found.alarms)} alarms, {len(found.breaches)} limits exceeded"
-        get_console().print(escape(f"{counts}; page written to {out_path}"), soft_wrap=True)
+        if report is not None:
+            get_console().print(escape(f"page written to {report}"), soft_wrap=True)
     raise typer.Exit(0 if found.sound else EXIT_NO)
 
 

@@ -240,11 +240,10 @@ def test_what_needs_no_statistics_has_limits(
     saved = tmp_path / "artifact.json"
     artifact.save(saved)
     assert run("status", saved, store).code == 0
-    limited = run("status", saved, store, "--max-failing", "0.05")
+    page = tmp_path / "page.html"
+    limited = run("status", saved, store, "--max-failing", "0.05", "--report", page)
     assert limited.code == 1
     assert "10.0 % of the latest prompts could not be served" in limited.out
-    page = tmp_path / "page.html"
-    assert run("report", saved, store, "--out", page, "--max-failing", "0.05").code == 1
     assert "None of" in page.read_text()
     assert "could not be served; at most 5 % are allowed." in page.read_text()
 

@@ -71,7 +71,7 @@ def test_the_page_says_what_alarms_and_what_to_do_and_fetches_nothing(
 ) -> None:
     saved, written = tmp_path / "artifact.json", tmp_path / "monitor.html"
     artifact.save(saved)
-    ran = run("report", saved, loud, "--out", written)
+    ran = run("status", saved, loud, "--report", written)
     assert (ran.code, ran.err) == (1, "")
     assert f"page written to {written}" in " ".join(ran.out.split())
     with look.running() as browser:
