@@ -288,6 +288,10 @@ class LabelledBatch:
         shares = None if weights is None else to_float_array(weights, "weights")
         return cls(draws, labels, tuple(ids), all_clusters, draws.n, extracted, outputs, shares, prompt_kinds)
 
+    def select_drawn(self) -> LabelledBatch:
+        """Return the prompts for which a correct candidate was drawn."""
+        return self.take(np.flatnonzero(self.correct.any(axis=1)))
+
     @classmethod
     def concatenate(cls, parts: Iterable[LabelledBatch]) -> LabelledBatch:
         """Concatenate one or more parts of a dataset; an InputError if n or the verifiers of `raw` differ."""

@@ -128,6 +128,11 @@ def _check_extras(artifact: ArtifactContent) -> Iterator[str]:
     extras = artifact.ridge is not None or artifact.shift is not None or artifact.randomised or adaptive
     if extras and artifact.threshold_rule != "conditional":
         yield "only the conditional rule has a ridge, a shift, randomised thresholds or adaptive levels"
+    drawn, size = artifact.calibration.drawn_among, artifact.calibration.size
+    if drawn is not None and (adaptive or artifact.policy or artifact.confidence or artifact.shift):
+        yield "a promise given a correct candidate has no adaptive levels, policy, confidence or shift"
+    if drawn is not None and drawn < size:
+        yield f"drawn_among: {size} of {drawn} calibration prompts have a correct candidate"
     stricter = artifact.ridge is not None or artifact.stability is not None or artifact.confidence is not None
     if adaptive and stricter:
         yield "adaptive levels have no ridge, no stability slack and no confidence"
@@ -184,8 +189,9 @@ def _check_reference(artifact: ArtifactContent) -> Iterator[str]:
         if histogram.alpha is not None and total > facts.held_out_size:
             yield f"reference counts of {name} are of more prompts than were held out"
         # Only a fair sample of prompts with weights is counted, and one prompt of each cluster.
-        if histogram.alpha is None and not facts.sampled and (total == facts.size) != facts.exchangeable:
-            yield f"reference counts of {name} are of {total} prompts, and {facts.size} calibrated"
+        size = facts.size if facts.drawn_among is None else facts.drawn_among
+        if histogram.alpha is None and not facts.sampled and (total == size) != facts.exchangeable:
+            yield f"reference counts of {name} are of {total} prompts, and {size} calibrated"
 
 
 def _check_effective_alpha(artifact: ArtifactContent, level: LevelState) -> Iterator[str]:

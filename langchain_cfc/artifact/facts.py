@@ -110,6 +110,8 @@ class CalibrationFacts(ArtifactData):
             counts as one.
         window: The option `window` of `calibrate`, 0 for all prompts; None for the default.
         allow_unattainable: The option `allow_unattainable` of `calibrate`.
+        drawn_among: Number of calibration prompts of which those with a correct candidate calibrate; None
+            where all do.
         prompt_kinds: Kinds of the calibration prompts, `text`, `messages` and `object`, sorted; None where
             they are unknown, as of arrays.
     """
@@ -132,6 +134,7 @@ class CalibrationFacts(ArtifactData):
     weight: float | None = None
     window: Count | None = None
     allow_unattainable: bool = False
+    drawn_among: Count | None = None
     prompt_kinds: list[PromptKind] | None = None
 
     @property

@@ -48,18 +48,14 @@ def build_guarantee(
     if artifact.policy is not None and not artifact.policy.coverage and delta is None:
         # The labels of the calibration prompts have certified the policy; no others are left for the sets.
         kind, weightings = "heuristic", ()
+    if facts.drawn_among is not None and kind != "heuristic":
+        kind = "given_drawn"
     target = float(compute_tau(alpha))
     # The running maximum over larger levels may keep more, and so does a best candidate that is returned
     # although the threshold lies below every level: then coverage is more than exact.
     exact = artifact.randomised and alpha == artifact.alphas[-1] and not artifact.never_empty
     weighted = facts.weight is not None
-    adaptive = artifact.list_adaptive_coverages(alpha)
-    if stated_alpha is not None:
-        stated_alphas = artifact.list_stated_levels(alpha)
-        if stated_alpha not in stated_alphas:
-            msg = f"the artifact states the levels {', '.join(stated_alphas)} at {alpha}, not {stated_alpha}"
-            raise InputError(msg)
-        adaptive = (float(compute_tau(stated_alpha)),) if adaptive else ()
+    adaptive = _list_coverages(artifact, alpha, stated_alpha)
     stated = adaptive or (target,)
     sentence = state_guarantee(
         kind,
@@ -119,3 +115,15 @@ def build_guarantee(
     if coverage is None:
         return guarantee
     return reduce_to_certificate(guarantee, coverage, never_empty=artifact.never_empty)
+
+
+def _list_coverages(artifact: ArtifactContent, alpha: str, stated_alpha: str | None) -> tuple[float, ...]:
+    """List the coverages that may be stated, or the one stated; none where levels are not adaptive."""
+    coverages = artifact.list_adaptive_coverages(alpha)
+    if stated_alpha is None:
+        return coverages
+    stated_alphas = artifact.list_stated_levels(alpha)
+    if stated_alpha not in stated_alphas:
+        msg = f"the artifact states the levels {', '.join(stated_alphas)} at {alpha}, not {stated_alpha}"
+        raise InputError(msg)
+    return (float(compute_tau(stated_alpha)),) if coverages else ()

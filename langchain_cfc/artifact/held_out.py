@@ -41,7 +41,8 @@ def select_held_out(
     """Select the prompts that an artifact may be tested on, and say which they are.
 
     All prompts are taken if they are new, else those of the part that was held out of calibration; one prompt
-    of each cluster, and a fair sample of prompts with weights.
+    of each cluster, and a fair sample of prompts with weights. Where the promise is given a correct
+    candidate, only prompts with one are taken.
     """
     plan, facts = artifact.calibration.split, artifact.calibration
     which = NEW_RECORDS
@@ -59,7 +60,13 @@ def select_held_out(
     if len(labelled) == 0:
         msg = "no prompts are left to test on"
         raise CalibrationError(msg)
-    return labelled, which
+    if facts.drawn_among is None:
+        return labelled, which
+    drawn = labelled.select_drawn()
+    if len(drawn) == 0:
+        msg = f"none of {len(labelled)} prompts has a correct candidate, and the promise is about such"
+        raise CalibrationError(msg)
+    return drawn, f"{which}; of these {len(labelled)}, the prompts with a correct candidate"
 
 
 def _check_usable(

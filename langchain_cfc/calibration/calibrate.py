@@ -33,7 +33,7 @@ from langchain_cfc.calibration.fit import (
 from langchain_cfc.calibration.reference import count_reference
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.certificates import certify_mean_score, certify_policy, select_tested_levels
-from langchain_cfc.errors import InputError
+from langchain_cfc.errors import CalibrationError, InputError
 from langchain_cfc.features import FeatureMap, name_records_in_errors
 from langchain_cfc.guarantee.stability import PaperStability
 from langchain_cfc.records import PromptRecord, Provenance, Records
@@ -46,6 +46,7 @@ def calibrate(  # noqa: D417 - `CalibrationConfig` documents the options
     *,
     alpha: Level | Sequence[Level] | None = None,
     adaptive_alpha: bool = False,
+    given_drawn: bool = False,
     features: str | FeatureMap = "hat(mean_score, 5)",
     set_rule: str = "all",
     never_empty: bool = True,
@@ -97,7 +98,8 @@ def calibrate(  # noqa: D417 - `CalibrationConfig` documents the options
             together.
         FeatureError: If the feature text is wrong, metadata is missing, or a map that came fitted does not
             know a category.
-        CalibrationError: If a split is empty, or a combination is to be fitted to candidates of one kind.
+        CalibrationError: If a split is empty, a combination is to be fitted to candidates of one kind, or
+            `given_drawn` finds no prompt with a correct candidate.
         UnattainableTargetError: If the target coverage is out of reach for these records, or a wrong-answer
             rate or confidence cannot be certified with them.
         MissingExtraError: If verifiers are to be combined, levels are adaptive or something is certified, and
@@ -110,6 +112,7 @@ def calibrate(  # noqa: D417 - `CalibrationConfig` documents the options
     config = CalibrationConfig(
         alpha=alpha,
         adaptive_alpha=adaptive_alpha,
+        given_drawn=given_drawn,
         features=features,
         set_rule=set_rule,
         never_empty=never_empty,
@@ -156,8 +159,12 @@ def _calibrate(
     )
     check_answers(prompts.labelled, provenance, needed=needs_answers)
     fit_split = prompts.part("fit")
-    labelled = prompts.calibration(config.within_clusters)
-    feature_map = fit_feature_map(given, fit_split, labelled)
+    everyone = prompts.calibration(config.within_clusters)
+    feature_map = fit_feature_map(given, fit_split, everyone)
+    labelled = everyone.select_drawn() if config.given_drawn else everyone
+    if len(labelled) == 0:
+        msg = f"given_drawn: none of {len(everyone)} calibration prompts has a correct candidate"
+        raise CalibrationError(msg)
     if config.adaptive_alpha and not config.has_given_levels:
         feature_map = fit_adaptive_alpha(feature_map, fit_split, rule, config)
     with name_records_in_errors(labelled.ids):
@@ -184,7 +191,7 @@ def _calibrate(
     steps = {alpha: config.level_steps(alpha) for alpha in alphas}
     fitted = {step for tried in steps.values() for step in tried} if config.tests_levels else alphas
     levels, arrays = fit_levels(data, config, sorted(fitted, key=float), plan.flag_fair_sample(labelled))
-    fair = plan.draw_fair_sample(labelled)
+    fair = plan.draw_fair_sample(everyone)
     artifact = CalibrationArtifact(
         library_version=__version__,
         created_at=_creation_time(),
@@ -196,7 +203,12 @@ def _calibrate(
         levels=levels,
         arrays=arrays,
         provenance=provenance,
-        calibration=prompts.facts(data, config, came_fitted=given.needs_fit and given.fitted),
+        calibration=prompts.facts(
+            data,
+            config,
+            came_fitted=given.needs_fit and given.fitted,
+            drawn_among=len(everyone) if config.given_drawn else None,
+        ),
         combination=prompts.combination,
         ridge=config.ridge_penalty,
         stability=config.stability,

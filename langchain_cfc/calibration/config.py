@@ -57,6 +57,8 @@ class CalibrationConfig:
             prompt is a function of its mean score, never below alpha, which is fitted on the fit split,
             unless `features` came fitted with one. Every result states its coverage. Only the conditional
             rule has it.
+        given_drawn: Whether to promise less and flag fewer: if a correct candidate is drawn, it is kept. Only
+            the prompts with a correct candidate calibrate.
         features: Feature map or its text, such as `hat(mean_score, 5)` or `bins(max_score, 5) +
             group(topic)`.
         set_rule: `all`, `best_prefix` or `rank`, or `unique(...)` or `at_least_one(...)` around one of them.
@@ -109,6 +111,7 @@ class CalibrationConfig:
 
     alpha: Level | Sequence[Level] | None = None
     adaptive_alpha: bool = False
+    given_drawn: bool = False
     features: str | FeatureMap = "hat(mean_score, 5)"
     set_rule: str = "all"
     never_empty: bool = True
@@ -147,6 +150,7 @@ class CalibrationConfig:
         return cls(
             alpha=None if level_chosen else artifact.alphas,
             adaptive_alpha=artifact.feature_map.adaptive_alpha is not None,
+            given_drawn=facts.drawn_among is not None,
             features=_drop_fitted_levels(artifact) if facts.map_came_fitted else artifact.feature_map.text,
             set_rule=artifact.set_rule,
             never_empty=artifact.never_empty,
@@ -199,6 +203,15 @@ class CalibrationConfig:
             "adaptive_alpha, together with a ridge, stability or confident: no theorem says that each level "
             "is kept then; certify the artifact on held-out records instead of asking for confident": (
                 self.adaptive_alpha and bool(self.ridge or self.stability or self.confident)
+            ),
+            "given_drawn, together with adaptive_alpha, max_wrong_rate, confident, a shift or stability: "
+            "these speak of all prompts; calibrate once with each, both may be served": self.given_drawn
+            and bool(
+                self.adaptive_alpha
+                or self.max_wrong_rate is not None
+                or self.confident
+                or self.shift is not None
+                or self.stability
             ),
             "a ridge: only the conditional rule has one": self.ridge and not conditional,
             "stability: it is the paper's slack, of the conditional rule": self.stability and not conditional,

@@ -372,6 +372,7 @@ class CalibrationPrompts:
         config: CalibrationConfig,
         *,
         came_fitted: bool,
+        drawn_among: int | None,
     ) -> CalibrationFacts:
         """Return the facts that an artifact states about its prompts."""
         used = [cluster for cluster in data.labelled.clusters if cluster is not None]
@@ -406,5 +407,6 @@ class CalibrationPrompts:
             certification_size=len(ids["certification"]),
             window=None if config.window == WINDOW else config.window or 0,
             allow_unattainable=config.allow_unattainable,
+            drawn_among=drawn_among,
             prompt_kinds=None if labelled.prompt_kinds is None else sorted(labelled.prompt_kinds),
         )

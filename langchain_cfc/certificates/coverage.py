@@ -126,7 +126,8 @@ def certify(
         artifact: The artifact.
         records: Labelled records with at least the artifact's number of candidates, independent and
             identically distributed with the prompts to come. Of the records that the artifact was calibrated
-            on, the part held out for certificates is used. One prompt of each cluster counts.
+            on, the part held out for certificates is used. One prompt of each cluster counts. Where the
+            promise is given a correct candidate, prompts without one are left out.
         alpha: Error level; by default every level that the artifact holds, each with a certificate of its
             own.
         delta: Probability that any bound of a certificate is wrong, 0 < delta < 1.
@@ -215,6 +216,7 @@ def certify_level(
         shares=(certify_share(everyone, overall), *(certify_share(group, each) for group in groups)),
         mean_set_size=float(sizes.mean()),
         mean_set_size_at_most=mean_upper_bound(sizes, float(artifact.n), overall),
+        given_drawn=artifact.calibration.drawn_among is not None,
         records_digest=digest,
         artifact_digest=artifact.frozen_digest,
     )

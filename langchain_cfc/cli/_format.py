@@ -419,7 +419,7 @@ def _list_promise(artifact: CalibrationArtifact) -> Iterator[tuple[str, str]]:
     levels = {alpha: f"alpha = {alpha}: " if len(artifact.alphas) > 1 else "" for alpha in artifact.alphas}
     for alpha, level in levels.items():
         yield "Promise", f"{level}{_format_promise(artifact, artifact.guarantee(alpha))}"
-    if promise.kind in {"conditional", "marginal"}:
+    if promise.kind in {"conditional", "marginal", "given_drawn"}:
         if promise.failure_probability is None and not artifact.certificates:
             yield (
                 "Confidence",

@@ -132,6 +132,13 @@ def calibrate(
             help="Promise less for hard prompts instead of flagging them; every answer states its coverage.",
         ),
     ] = False,
+    given_drawn: Annotated[
+        bool,
+        _variant_option(
+            "--given-drawn",
+            help="Promise only this: if a correct candidate is drawn, it is kept. Flags fewer prompts.",
+        ),
+    ] = False,
     randomised: Annotated[
         bool,
         _variant_option(
@@ -205,6 +212,7 @@ def calibrate(
                 else PaperStability.from_constant(delta=stability_delta),
                 shift=shift,
                 adaptive_alpha=adaptive_alpha,
+                given_drawn=given_drawn,
                 randomised=randomised,
                 confident=confident,
                 max_wrong_rate=max_wrong_rate,
@@ -239,7 +247,7 @@ def describe_artifact(artifact: CalibrationArtifact) -> dict[str, object]:
 
 def make_groups_table(artifact: CalibrationArtifact) -> Table:
     """Make a table of attainable coverage by group; red where the strictest level is out of reach."""
-    group = "guaranteed group" if artifact.guarantee(artifact.alphas[0]).kind == "conditional" else "group"
+    group = "guaranteed group" if artifact.guarantee(artifact.alphas[0]).weightings[1:] else "group"
     table = make_table(group, "prompts", "attainable", "smallest alpha", width=42)
     for one in artifact.calibration.groups:
         smallest = f"{one.smallest_alpha:.3f}"

@@ -43,6 +43,12 @@ class Certified(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
+def _drop_defaults(model: Certified, data: dict[str, Any], *names: str) -> dict[str, Any]:
+    """Drop fields at their default, which keeps the content and digest of artifacts without them."""
+    unused = {name for name in names if getattr(model, name) == type(model).model_fields[name].default}
+    return {name: value for name, value in data.items() if name not in unused}
+
+
 class _CertifiedGroup(Certified):
     """A weighting of prompts, and the number of held-out prompts with a positive weight."""
 
@@ -73,9 +79,7 @@ class CertifiedShare(_CertifiedGroup):
 
     @model_serializer(mode="wrap")
     def _without_stated(self, serialised: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        # Keeps the content and digest of artifacts whose levels are not adaptive.
-        data: dict[str, Any] = serialised(self)
-        return data if self.stated is not None else {k: v for k, v in data.items() if k != "stated"}
+        return _drop_defaults(self, serialised(self), "stated")
 
     @model_validator(mode="after")
     def _adds_up(self) -> CertifiedShare:
@@ -111,6 +115,7 @@ class CoverageCertificate(Certificate):
 
     Attributes:
         shares: All prompts first, then every guaranteed weighting.
+        given_drawn: Whether prompts, held out and to come, are those for which a correct candidate is drawn.
         mean_set_size: Mean number of candidates returned.
         mean_set_size_at_most: Upper bound on its expectation.
     """
@@ -118,15 +123,21 @@ class CoverageCertificate(Certificate):
     shares: tuple[CertifiedShare, ...] = Field(min_length=1)
     mean_set_size: Annotated[float, Field(ge=0.0)]
     mean_set_size_at_most: Annotated[float, Field(ge=0.0)]
+    given_drawn: bool = False
+
+    @model_serializer(mode="wrap")
+    def _without_given_drawn(self, serialised: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return _drop_defaults(self, serialised(self), "given_drawn")
 
     def sentence(self) -> str:
         """State what is certified over all prompts, in a sentence."""
         everyone = self.shares[0]
+        given = " with a correct candidate, and for such prompts alone" if self.given_drawn else ""
         kept = format_bound(everyone.kept_at_least)
         if everyone.stated is not None:
             kept += f" ({format_share(everyone.stated)} are stated on average)"
         return (
-            f"Certified on {self.prompts} held-out prompts, with confidence "
+            f"Certified on {self.prompts} held-out prompts{given}, with confidence "
             f"{format_share(1 - float(self.delta))} for this very artifact: a set holds a correct answer or "
             f"is flagged with probability at least {kept}, holds a correct "
             f"answer with probability at least {format_bound(everyone.coverage_at_least)}, and has at most "
@@ -152,12 +163,7 @@ class AnswerPolicy(Certified):
 
     @model_serializer(mode="wrap")
     def _without_new_defaults(self, serialised: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        # Keeps the content and digest of artifacts from before these fields existed.
-        data: dict[str, Any] = serialised(self)
-        for name in ("max_mean_score", "ignores_sets"):
-            if getattr(self, name) == type(self).model_fields[name].default:
-                data.pop(name, None)
-        return data
+        return _drop_defaults(self, serialised(self), "max_mean_score", "ignores_sets")
 
     @property
     def needs_answers(self) -> bool:

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict
 
 from langchain_cfc.guarantee.certified import CoverageCertificate, WrongRateCertificate
 
-GuaranteeKind = Literal["conditional", "marginal", "certified", "heuristic"]
+GuaranteeKind = Literal["conditional", "marginal", "given_drawn", "certified", "heuristic"]
 Binding = Literal["unchecked", "matched", "unverified", "unbound"]
 
 
@@ -35,6 +35,7 @@ class Guarantee(BaseModel):
 
     Attributes:
         kind: `conditional` (under every listed weighting), `marginal` (only on average over prompts),
+            `given_drawn` (of prompts for which a correct candidate is drawn, under every listed weighting),
             `certified` (only what held-out prompts certify) or `heuristic` (no theorem).
         sentence: The guarantee in a sentence.
         alpha: Error level as decimal text.

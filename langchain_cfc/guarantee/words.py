@@ -42,6 +42,10 @@ NOT_AFTER_A_CHOICE = (
     "What holds on average over calibration sets, such as a promise for groups, holds before labels choose a "
     "level or a policy, and is not promised for what they chose."
 )
+NOTHING_WHERE_NONE_IS_DRAWN = (
+    "Nothing is promised for a prompt for which no correct candidate is drawn: it may get a set of wrong "
+    "answers."
+)
 NOTHING_PROMISED = ("Nothing is promised about sets: coverage may be lower, on average and in any group.",)
 ADAPTIVE = (
     "The smallest error level was chosen before the candidates were drawn. The one stated for a prompt is a "
@@ -145,8 +149,16 @@ def state_guarantee(
         who = f"distributed as {calibrated} reweighted by {shift}"
     elif weighted:
         who = f"exchangeable with those of which {calibrated} were chosen to be labelled"
+    prompts = "all prompts"
+    about = f"For a new prompt {who},"
+    if kind == "given_drawn":
+        prompts = "all prompts for which one is drawn"
+        about = (
+            "If a correct answer is among the candidates drawn for a new prompt, "
+            f"{who} for which one was drawn,"
+        )
     sentence = (
-        f"For a new prompt {who}, the answer set holds a correct answer, or the prompt is flagged as not "
+        f"{about} the answer set holds a correct answer, or the prompt is flagged as not "
         f"certifiable, with probability at least {format_least(target_coverage, adaptive)}"
     )
     if randomised:
@@ -155,11 +167,11 @@ def state_guarantee(
         return f"{sentence}, on average over all prompts; nothing is said about hard prompts in particular."
     others = [weighting.words for weighting in weightings if weighting.kind != "constant"]
     if not others:
-        return f"{sentence}, on average over all prompts."
+        return f"{sentence}, on average over {prompts}."
     if not listed:
         return f"{sentence}: on average, and over each of {count_weightings(weightings)} and any mix of them."
     each = "; ".join(others)
-    return f"{sentence}: on average over all prompts, and over each of these and any mix of them: {each}."
+    return f"{sentence}: on average over {prompts}, and over each of these and any mix of them: {each}."
 
 
 def state_confidence(delta: float, confident: Sequence[str], weightings: Sequence[Weighting]) -> str:
@@ -240,6 +252,7 @@ def list_exclusions(
         return NOTHING_PROMISED
     return (
         *([NOT_AFTER_A_CHOICE] if chosen else []),
+        *([NOTHING_WHERE_NONE_IS_DRAWN] if kind == "given_drawn" else []),
         *NOT_PROMISED,
         BEST_ALONE if never_empty else EMPTY_IS_A_MISS,
         *([] if confident else [ON_AVERAGE]),

@@ -138,6 +138,11 @@ class Label:
         """Whether it says of every candidate whether it is correct."""
         return not (self.correct is None or isinstance(self.correct, bool) or None in self.correct)
 
+    @property
+    def shows_drawn(self) -> bool:
+        """Whether it says of every candidate whether it is correct, and one is."""
+        return self.is_complete and any(self.correct or ())  # type: ignore[arg-type]
+
     def compute_weight(self, least: float) -> float:
         """Return least / p in (0, 1] if the result was chosen with probability p to be labelled.
 

@@ -401,6 +401,8 @@ class CoverageTest(_SequentialTest):
         if not self.rates:
             return self
         kept_promise, right = label.judge(one)
+        if self.artifact.calibration.drawn_among is not None and not label.shows_drawn:
+            kept_promise = None  # the promise speaks of prompts for which a correct candidate was drawn
         # A certified wrong-answer rate speaks of bot mode alone.
         outcomes = {"kept": kept_promise, "right": right if one.bot else None}
         features = np.array(one.features)

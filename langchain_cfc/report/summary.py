@@ -66,9 +66,12 @@ def describe_promise(artifact: CalibrationArtifact, guarantee: Guarantee) -> Pro
         claim, scope = _state_certificate(certificate), [FLAGGED]
     else:
         least = format_least(guarantee.target_coverage, artifact.list_adaptive_coverages(guarantee.alpha))
+        given = (
+            ", if a correct answer is among the candidates drawn" if guarantee.kind == "given_drawn" else ""
+        )
         claim = (
             f"With probability at least {least}, the answer set holds a correct answer or the prompt is "
-            "flagged."
+            f"flagged{given}."
         )
         scope = list(_describe_scope(artifact, guarantee))
     return Promise(

@@ -141,6 +141,7 @@ def _describe_promise(result: CFCResult) -> str:
     *others, last = scope
     where = f"{', '.join(others)} and {last}" if others else last
     assumed = "" if guarantee.binding == "matched" else f" {guarantee.assumptions[-1]}"
+    given_drawn = guarantee.kind == "given_drawn"
     stated = guarantee.target_coverage if guarantee.stated_coverage is None else guarantee.stated_coverage
     less = (
         f" It aims at {format_share(guarantee.target_coverage)}, and promises less for a hard question."
@@ -148,7 +149,8 @@ def _describe_promise(result: CFCResult) -> str:
         else ""
     )
     return (
-        f"With probability at least {format_share(stated)}, a question like those of the calibration gets "
-        "a set of answers that holds a correct one, or is flagged because nothing can be promised for it: "
+        f"{'If the model gave a correct answer at all, then w' if given_drawn else 'W'}ith probability at "
+        f"least {format_share(stated)}, a question like those of the calibration gets a set of answers that "
+        "holds a correct one, or is flagged because nothing can be promised for it: "
         f"{where}.{less} This says nothing about one answer by itself.{wrong}{assumed}"
     )
