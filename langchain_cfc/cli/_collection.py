@@ -33,7 +33,6 @@ from langchain_cfc.collect.collecting import (
 )
 from langchain_cfc.collect.config import CollectionConfig
 from langchain_cfc.collect.executor import LocalExecutor
-from langchain_cfc.collect.review import check_sheet, write_review
 from langchain_cfc.collect.run import Run
 from langchain_cfc.collect.sources import Examples
 from langchain_cfc.collect.status import ASSUMED_OUTPUT, CollectionStatus, Estimate, estimate_remaining
@@ -48,15 +47,11 @@ _MOST_LISTED = 5
 def run(
     config: CollectionConfig,
     records: Path | None,
-    sheet: tuple[Path, int] | None,
     *,
     retry_failed: bool,
     as_json: bool,
 ) -> bool:
-    """Collect, write finished records and the sheet, print the outcome; return whether all is finished."""
-    if sheet is not None:
-        # Before the collection is paid for.
-        check_sheet(*sheet)
+    """Collect, write finished records, print the outcome; return whether all is finished."""
     with _exit_on_interrupt():
         ended = _collect(config, retry_failed=retry_failed)
     written: dict[str, Any] = {"store": config.store}
@@ -66,10 +61,6 @@ def run(
             if records is not None:
                 write_records(records, store.records(), store.provenance())
                 written["records"] = str(records)
-            if sheet is not None:
-                path, rows = sheet
-                write_review(store.records(), rows, path)
-                written["review"] = str(path)
             if not ended.status.covered:
                 with closing(store.records()) as records_of:
                     sample = next(records_of)
@@ -179,8 +170,6 @@ def _list_next_steps(
     yield f"store         {written['store']}"
     if "records" in written:
         yield f"records       {written['records']}"
-    if "review" in written:
-        yield f"review        {written['review']}: fill in `correct`, then see langchain-cfc agreement --help"
     if sample is not None:
         yield from _list_nothing_correct(sample)
     elif ended.status.labelled:

@@ -37,7 +37,7 @@ def agreement(
     """Measure how far the records' labels agree with people.
 
     It also says what is left of a promise that was made with these labels. The sheet is a random sample of
-    the records' candidates, written by --sample-for-review of `collect` or by `write_review`; rows that are
+    the records' candidates, written by --sample-for-review of `export` or by `write_review`; rows that are
     not filled in yet are left out.
     """
     with report_errors():

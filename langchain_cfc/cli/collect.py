@@ -77,13 +77,6 @@ def collect(
     ] = None,
     answer: Annotated[str | None, _part_option(help="Answer extractor, a function of the text.")] = None,
     concurrency: Annotated[int | None, _call_option(help="Most calls at once. Default 8.")] = None,
-    requests_per_second: Annotated[float | None, _call_option(help="Most calls per second.")] = None,
-    tokens_per_second: Annotated[float | None, _call_option(help="Most tokens per second.")] = None,
-    attempts: Annotated[
-        int | None, _call_option(help="Most times that a call is made while its failure may pass. Default 5.")
-    ] = None,
-    timeout: Annotated[float | None, _call_option(help="Seconds that a call may take. Default 120.")] = None,
-    max_tokens: Annotated[int | None, _call_option(help="Most tokens in all, earlier runs included.")] = None,
     max_cost: Annotated[
         float | None,
         _call_option(help="Highest cost in all; needs [prices] in the file, or --set prices.'*'=..."),
@@ -99,13 +92,6 @@ def collect(
         Path | None,
         typer.Option("--out", "-o", help="Write the finished records here at the end, .jsonl or .parquet."),
     ] = None,
-    sample_for_review: Annotated[
-        int | None,
-        typer.Option(metavar="K", help="Write a sheet of K candidates for people to label; see `agreement`."),
-    ] = None,
-    review: Annotated[Path, typer.Option(help="Where that sheet goes; it is never overwritten.")] = Path(
-        "review.csv"
-    ),
     as_json: Annotated[bool, typer.Option("--json", help="Print how it ended as JSON.")] = False,
 ) -> None:
     r"""Draw, score and label n candidates for each prompt of a dataset.
@@ -146,20 +132,11 @@ def collect(
             "verifier": {"factory": verifier},
             "labeler": {"factory": labeler},
             "answer": {"factory": answer},
-            "run": {
-                "concurrency": concurrency,
-                "requests_per_second": requests_per_second,
-                "tokens_per_second": tokens_per_second,
-                "attempts": attempts,
-                "timeout": timeout,
-                "max_tokens": max_tokens,
-                "max_cost": max_cost,
-            },
+            "run": {"concurrency": concurrency, "max_cost": max_cost},
         }
         read = read_config(config, given, settings or ())
         if dry_run:
             _collection.show_estimate(read, as_json=as_json)
             return
-        sheet = None if sample_for_review is None else (review, sample_for_review)
-        finished = _collection.run(read, out_path, sheet, retry_failed=retry_failed, as_json=as_json)
+        finished = _collection.run(read, out_path, retry_failed=retry_failed, as_json=as_json)
     raise typer.Exit(0 if finished else EXIT_NO)

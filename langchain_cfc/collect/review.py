@@ -99,7 +99,16 @@ def write_review(
             correct and wrong in its record.
         RecordError: If the records are not one dataset.
     """
-    target = check_sheet(path, k)
+    target = Path(path)
+    if not isinstance(k, int) or k < 1:  # type: ignore[redundant-expr]  # floats come too
+        msg = f"the number of candidates to review is {k!r}; expected a whole number of at least 1"
+        raise InputError(msg)
+    if target.suffix != ".csv":
+        msg = f"the sheet {target} would be CSV: give it a name that ends in .csv"
+        raise InputError(msg)
+    if target.exists():
+        msg = f"{target} exists and may hold people's work; it will not be overwritten: give another path"
+        raise InputError(msg)
     sample = _sample_records(records, k, str(seed))
     if len(sample) < k:
         msg = (
@@ -116,21 +125,6 @@ def write_review(
     with atomic_writer(target) as file:
         # With a byte order mark, because some programs need it to recognize UTF-8.
         file.write(table.getvalue().encode("utf-8-sig"))
-
-
-def check_sheet(path: str | os.PathLike[str], k: int) -> Path:
-    """Return the path of a new sheet of k candidates; raises `InputError` if it cannot be written."""
-    target = Path(path)
-    if not isinstance(k, int) or k < 1:  # type: ignore[redundant-expr]  # floats come too
-        msg = f"the number of candidates to review is {k!r}; expected a whole number of at least 1"
-        raise InputError(msg)
-    if target.suffix != ".csv":
-        msg = f"the sheet {target} would be CSV: give it a name that ends in .csv"
-        raise InputError(msg)
-    if target.exists():
-        msg = f"{target} exists and may hold people's work; it will not be overwritten: give another path"
-        raise InputError(msg)
-    return target
 
 
 def format_candidate(candidate: Candidate) -> str:

@@ -220,9 +220,11 @@ def test_bad_rows_are_refused_or_set_aside(collect: Collect, folder: Path) -> No
 
 def test_a_sheet_for_people_is_written_once(collect: Collect, folder: Path) -> None:
     sheet = folder / "sheet.csv"
-    assert collect("--sample-for-review", "3", "--review", sheet).code == 0
+    assert collect().code == 0
+    written = run("export", folder / "facts.db", sheet, "--sample-for-review", "3", "--json")
+    assert written.data == {"candidates": 3, "written": str(sheet)}
     assert len(sheet.read_text(encoding="utf-8-sig").splitlines()) >= 4
-    ran = collect("--sample-for-review", "3", "--review", sheet)
+    ran = run("export", folder / "facts.db", sheet, "--sample-for-review", "3")
     assert ran.code == 2
     assert "will not be overwritten" in ran.err
 
