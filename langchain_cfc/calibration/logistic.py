@@ -24,7 +24,7 @@ _FLAT, _NEWTON_STEPS = 1e-12, 100
 def fit_logistic(
     x: FloatArray, outcomes: FloatArray | BoolArray, weights: FloatArray, ridge: float
 ) -> FloatArray:
-    """Fit a logistic regression.
+    """Fit a logistic regression with a ridge penalty on its slopes.
 
     Args:
         x: (M, k + 1) a constant and the standardised inputs.
