@@ -14,9 +14,10 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, model_serializer
 
 from langchain_cfc._internal.arrays import BoolArray, FloatArray
 from langchain_cfc._internal.imports import require
@@ -27,6 +28,7 @@ from langchain_cfc.certificates.bounds import clopper_pearson, lower_bound, uppe
 from langchain_cfc.certificates.coverage import Outcomes
 from langchain_cfc.errors import FingerprintWarning
 from langchain_cfc.features import GuaranteedWeight
+from langchain_cfc.guarantee import WrongRateCertificate
 from langchain_cfc.records import PromptRecord, Provenance, Records
 from langchain_cfc.thresholds import Level, compute_tau, conformal_rank
 
@@ -199,7 +201,9 @@ class EvaluationReport(LevelReport):
             promise, or the certificate over all prompts, too rarely for chance; empty if nothing contradicts
             it.
         methods: By threshold rule; the artifact's own, and `marginal` for comparison.
-        answers: The results of bot mode; None where the artifact holds no certified policy.
+        answers: The results of bot mode at the smallest certified rate; None where the artifact holds no
+            certified policy.
+        other_answers: Those at further rates, ascending; left out of the data where there are none.
         n_unknown_category: Number of test prompts of a category that was not calibrated on. The artifact's
             own rule flags them, unless it is the marginal one.
     """
@@ -210,7 +214,20 @@ class EvaluationReport(LevelReport):
     contradicted: list[str]
     methods: dict[str, MethodReport]
     answers: AnswersReport | None = None
+    other_answers: tuple[AnswersReport, ...] = ()
     n_unknown_category: int = 0
+
+    @model_serializer(mode="wrap")
+    def _without_further_rates(self, serialised: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        data: dict[str, Any] = serialised(self)
+        if not self.other_answers:
+            data.pop("other_answers", None)
+        return data
+
+    @property
+    def all_answers(self) -> tuple[AnswersReport, ...]:
+        """The results of bot mode at every certified rate, ascending."""
+        return () if self.answers is None else (self.answers, *self.other_answers)
 
 
 # Probability that a kept promise is reported as contradicted.
@@ -301,6 +318,8 @@ def evaluate(
         methods["marginal"] = _report_method(
             artifact, compute_outcomes(artifact, labelled, level, marginal=True)
         )
+    certificates = () if artifact.policy is None else artifact.policy.certificates
+    answers = [_report_answers(artifact, labelled, one) for one in certificates]
     return EvaluationReport(
         alpha=float(level),
         target_coverage=artifact.guarantee(level).target_coverage,
@@ -313,15 +332,15 @@ def evaluate(
         guarantee=artifact.guarantee(level).kind,
         contradicted=_find_contradicted(artifact, level, own, len(labelled)),
         methods=methods,
-        answers=_report_answers(artifact, labelled),
+        answers=answers[0] if answers else None,
+        other_answers=tuple(answers[1:]),
         n_unknown_category=int(artifact.feature_map.has_unknown_category(seen.decisions.features).sum()),
     )
 
 
-def _report_answers(artifact: CalibrationArtifact, labelled: LabelledBatch) -> AnswersReport | None:
-    if artifact.policy is None:
-        return None
-    certificate = artifact.policy.certificate
+def _report_answers(
+    artifact: CalibrationArtifact, labelled: LabelledBatch, certificate: WrongRateCertificate
+) -> AnswersReport:
     seen = compute_outcomes(artifact, labelled, certificate.alpha, certificate.policy)
     answered = int(seen.decisions.answered.sum())
     wrong = int((seen.wrong & seen.decisions.answered).sum())

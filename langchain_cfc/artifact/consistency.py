@@ -11,16 +11,17 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
+from itertools import pairwise
 
 import numpy as np
 
 from langchain_cfc._internal.arrays import FloatArray
 from langchain_cfc.artifact import files
 from langchain_cfc.artifact.content import ArtifactContent, LevelState
-from langchain_cfc.artifact.facts import CertifiedPolicy
-from langchain_cfc.guarantee import Certificate, CoverageCertificate
+from langchain_cfc.artifact.facts import CertifiedPolicy, TradeOff
+from langchain_cfc.guarantee import Certificate, CoverageCertificate, WrongRateCertificate
 from langchain_cfc.thresholds import ConditionalThreshold, compute_tau, conformal_rank
 
 # Relative difference allowed between SciPy and NumPy, and between sums in another order.
@@ -105,7 +106,7 @@ def _check_references(artifact: ArtifactContent) -> Iterator[str]:
         yield f"array {stray!r} belongs to no level"
     certified: list[Certificate] = [*artifact.certificates]
     if artifact.policy is not None:
-        certified += [artifact.policy.certificate, *artifact.policy.coverage]
+        certified += [*artifact.policy.certificates, *artifact.policy.coverage]
     if any(one.artifact_digest != artifact.frozen_digest for one in certified):
         yield "a certificate is about another artifact"
     levels = [one.alpha for one in artifact.certificates]
@@ -325,13 +326,33 @@ def _check_coverage(artifact: ArtifactContent, one: CoverageCertificate, among: 
 
 def _check_policy(artifact: ArtifactContent, policy: CertifiedPolicy) -> Iterator[str]:
     """Check the exact tests of wrong-answer rates, and the bounds of the curve."""
-    certificate, curve = policy.certificate, policy.curve
+    curve, whole = policy.curve, float(policy.certificate.delta)
+    rates = [one.max_wrong_rate for one in policy.certificates]
+    if rates != sorted({*rates}.difference(policy.refused), key=float):
+        yield "expected certificates of different rates, ascending, none of them refused"
+    if policy.others and not all(one.policy.ignores_sets for one in policy.certificates):
+        yield "a policy on sets is certified for one rate"
+    for certificate in policy.certificates:
+        yield from _check_wrong_rate(artifact, certificate)
+        yield from _check_chosen(certificate, curve)
+        first = policy.certificate
+        if (certificate.delta, certificate.records_digest) != (first.delta, first.records_digest):
+            yield "certificates of different rates rest on different prompts or levels"
+    for trade in curve:
+        bound = trade.wrong_rate_at_most
+        if not _is_lower_bound(1.0 - bound, trade.answered - trade.wrong, trade.answered, whole / len(curve)):
+            yield f"a policy at {trade.alpha} states a bound that its counts deny"
+    yield from _check_coverage_of_policy(artifact, policy)
+
+
+def _check_wrong_rate(artifact: ArtifactContent, certificate: WrongRateCertificate) -> Iterator[str]:
+    """Check the exact tests of one certificate."""
     everyone, *groups = certificate.groups
     whole, rate = float(certificate.delta), float(certificate.max_wrong_rate)
     facts = artifact.calibration
     held_out = facts.certification_size
-    if certificate.policy.ignores_sets:  # it depends on no other label
-        held_out += facts.size
+    if certificate.policy.ignores_sets:  # it depends on no label
+        held_out += facts.size + facts.fit_size
     if not 0 < certificate.prompts <= held_out:
         yield f"the policy rests on {certificate.prompts} prompts, more than were held out for it"
     if everyone.prompts != certificate.prompts or not everyone.certified:
@@ -341,16 +362,29 @@ def _check_policy(artifact: ArtifactContent, policy: CertifiedPolicy) -> Iterato
         p_value = 1.0 if one.wrong == one.answered else lower_tail(one.wrong, one.answered, rate)
         if one.certified and p_value > failing * (1.0 + TOLERANCE):
             yield f"{one.wrong} wrong of {one.answered} answers certify no rate of {rate:g} on {one.name}"
-    chosen = (certificate.alpha, certificate.policy, everyone.answered, everyone.wrong)
-    if chosen not in [(one.alpha, one.policy, one.answered, one.wrong) for one in curve]:
-        yield "the policy is not among those compared"
-    if not 1 <= certificate.policies_tested <= len(curve):
-        yield f"{certificate.policies_tested} policies tested of {len(curve)} compared"
-    for trade in curve:
-        bound = trade.wrong_rate_at_most
-        if not _is_lower_bound(1.0 - bound, trade.answered - trade.wrong, trade.answered, whole / len(curve)):
-            yield f"a policy at {trade.alpha} states a bound that its counts deny"
-    yield from _check_coverage_of_policy(artifact, policy)
+
+
+def _check_chosen(certificate: WrongRateCertificate, curve: Sequence[TradeOff]) -> Iterator[str]:
+    """Check that the certified policy fits those compared."""
+    everyone, cut = certificate.groups[0], certificate.policy.max_mean_score
+    if cut is None:
+        chosen = (certificate.alpha, certificate.policy, everyone.answered, everyone.wrong)
+        if chosen not in [(one.alpha, one.policy, one.answered, one.wrong) for one in curve]:
+            yield "the policy is not among those compared"
+        if not 1 <= certificate.policies_tested <= len(curve):
+            yield f"{certificate.policies_tested} policies tested of {len(curve)} compared"
+        return
+    # A cut on the mean score answers at least what smaller cuts answer.
+    counts = [(one.policy.max_mean_score, one.answered, one.wrong) for one in curve]
+    counts = [*counts, (cut, everyone.answered, everyone.wrong)]
+    ordered = sorted((1.0 if other is None else other, *seen) for other, *seen in counts)
+    rising = all(
+        one[1] <= other[1] and 0 <= other[2] - one[2] <= other[1] - one[1] for one, other in pairwise(ordered)
+    )
+    if not rising:
+        yield "the policy is not among those compared: a larger cut answers fewer prompts"
+    if not 1 <= certificate.policies_tested <= certificate.prompts:
+        yield f"{certificate.policies_tested} cuts tested on {certificate.prompts} prompts"
 
 
 def _check_coverage_of_policy(artifact: ArtifactContent, policy: CertifiedPolicy) -> Iterator[str]:

@@ -40,6 +40,7 @@ from langchain_cfc.thresholds import (
     Level,
     MarginalThreshold,
     ThresholdRule,
+    format_alpha,
 )
 
 
@@ -207,12 +208,72 @@ class CertifiedPolicy(ArtifactData):
             before the policy withholds any; bounds of all levels hold together.
         curve: The policies compared, by answered prompts ascending.
         level_chosen: Whether the level was chosen too, because none was given.
+        others: Certificates of further rates, each of a policy of its own, larger rates last.
+        refused: By rate, why it cannot be certified.
     """
 
     certificate: WrongRateCertificate
     coverage: list[CoverageCertificate]
     curve: list[TradeOff]
     level_chosen: bool = False
+    others: list[WrongRateCertificate] = Field(default=[])
+    refused: dict[Alpha, str] = Field(default={})
+
+    @property
+    def certificates(self) -> tuple[WrongRateCertificate, ...]:
+        """The certificates of all rates, ascending."""
+        return (self.certificate, *self.others)
+
+    @property
+    def rates(self) -> tuple[str, ...]:
+        """The rates that were asked for, certified or refused, ascending."""
+        certified = [one.max_wrong_rate for one in self.certificates]
+        return tuple(sorted([*certified, *self.refused], key=float))
+
+    def with_certified_points(self) -> list[tuple[TradeOff, bool]]:
+        """Return the curve with the certified policies in it, and whether each is one of these.
+
+        A certified cut on the mean score need not be one of those compared; its bound is the certified rate.
+        """
+        certified = {}
+        for one in self.certificates:
+            everyone = one.groups[0]
+            certified[one.alpha, one.policy.model_dump_json()] = TradeOff(
+                alpha=one.alpha,
+                policy=one.policy,
+                answered=everyone.answered,
+                wrong=everyone.wrong,
+                wrong_rate_at_most=float(one.max_wrong_rate),
+            )
+        points = []
+        for point in self.curve:
+            key = point.alpha, point.policy.model_dump_json()
+            points.append((point, certified.pop(key, None) is not None))
+        points += [(point, True) for point in certified.values()]
+        return sorted(points, key=lambda one: one[0].answered)
+
+    def find_certificate(self, max_wrong_rate: Level | None = None) -> WrongRateCertificate:
+        """Return the certificate of a rate; None stands for the only one.
+
+        Raises:
+            InputError: If several are certified and none is named, or the one named is not certified.
+        """
+        held = ", ".join(one.max_wrong_rate for one in self.certificates)
+        if max_wrong_rate is None:
+            if not self.others:
+                return self.certificate
+            msg = (
+                f"several wrong-answer rates are certified ({held}): say which, with max_wrong_rate=..., "
+                "before any question is asked"
+            )
+            raise InputError(msg)
+        text = format_alpha(max_wrong_rate)
+        for certificate in self.certificates:
+            if certificate.max_wrong_rate == text:
+                return certificate
+        reason = self.refused.get(text, f"it was not asked for; certified are {held}")
+        msg = f"max_wrong_rate = {text} is not certified: {reason}"
+        raise InputError(msg)
 
 
 class PackedArray(BaseModel):

@@ -291,21 +291,26 @@ class CalibrationArtifact(ArtifactContent):
         return build_guarantee(self, self.level(alpha), binding, stated)
 
     def bot_guarantee(
-        self, binding: Binding | None = None, *, stated_alpha: Level | None = None
+        self,
+        binding: Binding | None = None,
+        *,
+        stated_alpha: Level | None = None,
+        max_wrong_rate: Level | None = None,
     ) -> Guarantee:
         """Return the guarantee of bot mode, about its answers and the sets that they come from.
 
         Args:
             binding: As in `guarantee`.
             stated_alpha: As in `guarantee`.
+            max_wrong_rate: The certified rate; may be left out where there is only one.
 
         Returns:
             The guarantee as data.
 
         Raises:
-            InputError: If the artifact holds no certified policy.
+            InputError: If the artifact holds no certified policy, or none of this rate.
         """
-        certificate = self.certified_policy.certificate
+        certificate = self.certified_policy.find_certificate(max_wrong_rate)
         about_sets = self.guarantee(certificate.alpha, binding, stated_alpha=stated_alpha)
         return restrict_to_policy(about_sets, certificate.policy, certificate)
 

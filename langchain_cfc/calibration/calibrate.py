@@ -61,7 +61,7 @@ def calibrate(  # noqa: D417 - `CalibrationConfig` documents the options
     shift: str | None = None,
     randomised: bool = False,
     confident: bool = False,
-    max_wrong_rate: Level | None = None,
+    max_wrong_rate: Level | Sequence[Level] | None = None,
     wrong_rate_groups: bool = False,
     delta: Level | None = None,
     seed: str | int = 0,
@@ -221,14 +221,15 @@ def _calibrate(
         artifact = select_tested_levels(artifact, prompts.certification(), steps, config.failure_probability)
     artifact = artifact.with_settings()
     artifact = artifact.model_copy(update={"reference": count_reference(artifact, prompts, fair)})
-    if config.wrong_rate is None:
+    if not config.wrong_rates:
         return artifact
     if config.certifies_mean_score:
+        # Labels of the fit split certify as well, unless they made the scores or fixed the groups.
+        fits = config.combine is not None or config.wrong_rate_groups
         return certify_mean_score(
             artifact,
-            fit_split,
-            prompts.one_per_cluster(fair),
-            max_wrong_rate=config.wrong_rate,
+            prompts.one_per_cluster(fair if fits else prompts.fit_and_calibration()),
+            max_wrong_rates=config.wrong_rates,
             delta=config.failure_probability,
             by_group=config.wrong_rate_groups,
         )
@@ -236,7 +237,7 @@ def _calibrate(
         artifact,
         fair,
         prompts.certification(),
-        max_wrong_rate=config.wrong_rate,
+        max_wrong_rate=config.wrong_rates[0],
         delta=config.failure_probability,
         by_group=config.wrong_rate_groups,
         keep_levels=config.alpha is not None,

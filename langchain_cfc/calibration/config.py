@@ -92,8 +92,9 @@ class CalibrationConfig:
             `grouped` in all groups), or by levels tested on a third split (`conditional`, over all prompts).
         max_wrong_rate: Certify a policy for bot mode: of the prompts that it answers, at most this share gets
             a wrong best answer, with confidence 1 - delta. Without an alpha and a certification_fraction the
-            calibration prompts certify, and bot mode answers with the best candidate where the mean score is
-            small enough.
+            labels that calibrate and fit certify as well, and bot mode answers with the best candidate where
+            the mean score is small enough; several rates may be given then, one of which is chosen when
+            serving.
         wrong_rate_groups: Whether to certify that in the groups of the feature map as well, which takes half
             of delta.
         delta: Failure probability of what holds with confidence, 0 < delta < 1; by default 0.05.
@@ -126,7 +127,7 @@ class CalibrationConfig:
     shift: str | None = None
     randomised: bool = False
     confident: bool = False
-    max_wrong_rate: Level | None = None
+    max_wrong_rate: Level | Sequence[Level] | None = None
     wrong_rate_groups: bool = False
     delta: Level | None = None
     seed: str | int = 0
@@ -165,7 +166,7 @@ class CalibrationConfig:
             shift=artifact.shift,
             randomised=artifact.randomised,
             confident=confidence is not None,
-            max_wrong_rate=None if certificate is None else certificate.max_wrong_rate,
+            max_wrong_rate=_get_rates(artifact),
             wrong_rate_groups=certificate is not None and len(certificate.groups) > 1,
             delta=deltas[0] if deltas else None,
             seed=facts.split.seed,
@@ -187,7 +188,7 @@ class CalibrationConfig:
             msg = "alpha: at least one error level is needed"
             raise InputError(msg)
         # Each property refuses an impossible value; the rule refuses a cap that would spoil success scores.
-        _ = self.alphas, self.ridge_penalty, self.wrong_rate, self.failure_probability, self.shift_statistic
+        _ = self.alphas, self.ridge_penalty, self.wrong_rates, self.failure_probability, self.shift_statistic
         _ = self.make_rule(self.alphas[0])
         conditional = self.threshold_rule == "conditional"
         problems = {
@@ -230,6 +231,10 @@ class CalibrationConfig:
             "calibrated, not from where it is served": (
                 self.max_wrong_rate is not None and self.shift is not None
             ),
+            "max_wrong_rate: several rates, together with an alpha, a certification_fraction or confident: "
+            "a policy on sets is certified for one rate": (
+                len(self.wrong_rates) > 1 and not self.certifies_mean_score
+            ),
             "max_wrong_rate, together with confident and the conditional rule: both would test on the same "
             "prompts. Take the marginal or the grouped rule, whose confidence needs none": (
                 self.max_wrong_rate is not None and self.tests_levels
@@ -251,12 +256,7 @@ class CalibrationConfig:
         """Error levels as decimal text, ascending; those of `POLICY_ALPHAS` where none are given."""
         if self.alpha is None:
             return POLICY_ALPHAS
-        several = (
-            [self.alpha]
-            if isinstance(self.alpha, str) or not isinstance(self.alpha, Sequence)
-            else self.alpha
-        )
-        texts = {format_alpha(one) for one in several}
+        texts = {format_alpha(one) for one in _list_levels(self.alpha)}
         if not texts:
             msg = "alpha: at least one error level is needed"
             raise InputError(msg)
@@ -274,12 +274,16 @@ class CalibrationConfig:
         return Ridge(strength=float(checked.ridge), penalised=self.penalised) if self.ridge else None
 
     @property
-    def wrong_rate(self) -> str | None:
-        """`max_wrong_rate` as decimal text; None without bot mode."""
+    def wrong_rates(self) -> tuple[str, ...]:
+        """`max_wrong_rate` as decimal texts, ascending; empty without bot mode."""
         if self.max_wrong_rate is None:
-            return None
+            return ()
+        rates = _list_levels(self.max_wrong_rate)
+        if not rates:
+            msg = "max_wrong_rate: at least one rate is needed"
+            raise InputError(msg)
         try:
-            return format_alpha(self.max_wrong_rate)
+            return tuple(sorted({format_alpha(one) for one in rates}, key=float))
         except InputError as error:
             msg = (
                 "max_wrong_rate must be a decimal number strictly between 0 and 1, such as 0.05; got "
@@ -355,12 +359,11 @@ class CalibrationConfig:
 
     def plan_split(self, feature_map: FeatureMap) -> SplitPlan:
         """Plan the split, with parts to fit and to certify on only where they are needed."""
-        # The units of a ridge and adaptive levels are fitted too, and the first cut of bot mode without sets.
+        # The units of a ridge and adaptive levels are fitted as well.
         learns = (
             self.combine is not None
             or self.ridge_penalty is not None
             or (self.adaptive_alpha and not self.has_given_levels)
-            or self.certifies_mean_score
         )
         fit_fraction, certification_fraction = self.fit_fraction, self.certification_fraction
         if feature_map.needs_fit and feature_map.fitted and fit_fraction and not learns:
@@ -415,6 +418,19 @@ def _drop_fitted_levels(artifact: CalibrationArtifact) -> FeatureMap:
     return replace(feature_map, adaptive_alpha=None) if artifact.calibration.fit_size else feature_map
 
 
+def _list_levels(given: Level | Sequence[Level]) -> Sequence[Level]:
+    """Return one level or several as a sequence."""
+    return [given] if isinstance(given, str) or not isinstance(given, Sequence) else given
+
+
+def _get_rates(artifact: CalibrationArtifact) -> str | tuple[str, ...] | None:
+    """Return the wrong-answer rates that were asked for; None without bot mode."""
+    if artifact.policy is None:
+        return None
+    rates = artifact.policy.rates
+    return rates if len(rates) > 1 else rates[0]
+
+
 def _flag(name: str, value: Any) -> list[str]:
     """Return one option as the words of a command line."""
     if name == "never_empty":  # on by default
@@ -423,8 +439,7 @@ def _flag(name: str, value: Any) -> list[str]:
     if value is True:
         return [flag]
     if name in _LEVELS:
-        several = [value] if isinstance(value, str) or not isinstance(value, Sequence) else value
-        return [word for one in several for word in (flag, format_alpha(one))]
+        return [word for one in _list_levels(value) for word in (flag, format_alpha(one))]
     if name == "combine":
         value = ",".join(value)
     elif isinstance(value, FeatureMap):

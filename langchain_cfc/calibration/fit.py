@@ -353,6 +353,11 @@ class CalibrationPrompts:
             raise CalibrationError(msg)
         return self.one_per_cluster(part) if within_clusters == "one" else part
 
+    def fit_and_calibration(self) -> LabelledBatch:
+        """Return a fair sample of the prompts of the fit and the calibration split."""
+        rows = np.sort(np.concatenate([self.rows["fit"], self.rows["calibration"]]))
+        return self.plan.draw_fair_sample(self.labelled.take(rows))
+
     def certification(self) -> LabelledBatch:
         """Return the prompts of the certification part, one of each cluster."""
         part = self.part("certification")

@@ -10,17 +10,7 @@ before are certified together.
 Source: Learn then Test (Angelopoulos, Bates, Candes, Jordan and Lei 2021), with fixed sequence testing in an
 order learned on other data.
 
-*Without sets.* `certify_mean_score` needs no third split. It returns the best candidate alone where the mean
-score lies below a cut. Such a policy depends on scores only, so the labels of the calibration prompts may
-test it. The cuts and their order, from the strictest to the loosest, are fixed before any data is seen. The
-first to be tested is chosen by scores of prompts that do not certify, the fit split: the first cut at which
-so many answers are to be expected that its test is likely to pass.
-
-Theorem (fixed sequence: Maurer, Hothorn and Lehmacher 1995; Bauer 1991). Given the fit split the sequence is
-fixed. Let K be the first cut in it whose wrong-answer rate exceeds r. A wrong cut is certified only if K
-passes. Given how many prompts K answers, the number of wrong ones is binomial with a probability above r, so
-that has probability at most delta. Were the start chosen by the scores of the certification prompts, the
-number answered at an earlier cut would be known too, and K's rate given that may lie below r.
+*Without sets* bot mode certifies a cut on the mean score, see `cuts`.
 
 *The promise about sets.* It holds on average over all calibration sets, but not over those calibration sets
 for which a policy is found: strict thresholds make answers rarer and safer, so that a policy passes more
@@ -48,14 +38,10 @@ from langchain_cfc.certificates.coverage import (
     compute_records_digest,
     sample_groups,
 )
-from langchain_cfc.errors import CalibrationError, UnattainableTargetError
+from langchain_cfc.errors import UnattainableTargetError
 from langchain_cfc.guarantee import AnswerPolicy, CertifiedAnswers, WrongRateCertificate
 
 MOST_ANSWERS = (1, 2, 3, 5)
-# Cuts on the mean score, fixed before any data is seen, in the order of their tests.
-CUTS = tuple(step / 100 for step in range(1, 101))
-# The first cut tested is expected to answer this many times the prompts that pass if none is wrong.
-HEADROOM = 2.0
 
 
 @dataclass(frozen=True)
@@ -111,66 +97,6 @@ def certify_policy(
     return kept.model_copy(update={"policy": stored})
 
 
-def certify_mean_score(
-    artifact: CalibrationArtifact,
-    ordering: LabelledBatch,
-    certification: LabelledBatch,
-    *,
-    max_wrong_rate: str,
-    delta: str,
-    by_group: bool = False,
-) -> CalibrationArtifact:
-    """Certify a cut on the mean score for bot mode, and store it in the artifact.
-
-    The policy ignores sets, so the certification prompts may have calibrated their thresholds. Neither they
-    nor the `ordering` prompts, whose scores choose the first cut, may be among the others. Nothing is
-    certified about the sets. `by_group` is as in `certify_policy`.
-    """
-    if len(ordering) == 0:
-        msg = (
-            "the first cut of bot mode is chosen by prompts that calibration never sees, but the fit split "
-            "is empty: raise fit_fraction, or bring more records"
-        )
-        raise CalibrationError(msg)
-    rate, alpha = Fraction(max_wrong_rate), artifact.alphas[0]
-    first = float(delta) / 2 if by_group else float(delta)
-    wanted = HEADROOM * math.log(first) / math.log(1.0 - rate)
-    expected, seen = (
-        [_apply_cut(artifact, prompts, cut) for cut in CUTS] for prompts in (ordering, certification)
-    )
-    start = next(
-        (
-            place
-            for place, one in enumerate(expected)
-            if float(one.decisions.answered.mean()) * len(certification) >= wanted
-        ),
-        len(CUTS) - 1,
-    )
-    # Of cuts that answer the same prompts the loosest is kept: they pass or fail together.
-    by_answers = {int(one.decisions.answered.sum()): one for one in seen[start:]}
-    if not any(by_answers):
-        msg = f"{_failure(rate)}: all answers of the certification prompts are blank"
-        raise UnattainableTargetError(msg)
-    tested = [(_Policy(alpha, one.decisions.policy, 0, 0, 0), one) for one in by_answers.values()]
-    certificate, curve = _test_in_sequence(
-        {alpha: artifact},
-        tested,
-        certification,
-        max_wrong_rate,
-        delta,
-        by_group=by_group,
-        compared=len(CUTS) - start,
-    )
-    stored = CertifiedPolicy(certificate=certificate, coverage=[], curve=curve, level_chosen=True)
-    return artifact.model_copy(update={"policy": stored})
-
-
-def _apply_cut(artifact: CalibrationArtifact, prompts: LabelledBatch, cut: float) -> Outcomes:
-    """Return what prompts get where their mean score is at most a cut."""
-    policy = AnswerPolicy(max_mean_score=cut, ignores_sets=True)
-    return compute_outcomes(artifact, prompts, artifact.alphas[0], policy)
-
-
 def _test_in_sequence(
     served: Mapping[str, CalibrationArtifact],
     tested: Sequence[tuple[_Policy, Outcomes]],
@@ -179,13 +105,8 @@ def _test_in_sequence(
     delta: str,
     *,
     by_group: bool,
-    compared: int | None = None,
 ) -> tuple[WrongRateCertificate, list[TradeOff]]:
-    """Test policies in their order; return the certificate of the chosen one, and the curve of all.
-
-    `compared` is the number of policies among which delta is divided for the curve, where some that answer
-    the same prompts were left out.
-    """
+    """Test policies in their order; return the certificate of the chosen one, and the curve of all."""
     rate, whole = Fraction(max_wrong_rate), float(delta)
     artifact = served[tested[0][0].alpha]
     everyone, *groups = sample_groups(artifact, certification, tested[0][1].decisions.features)
@@ -213,7 +134,7 @@ def _test_in_sequence(
     curve = []
     for one, outcomes in tested:
         answered, wrong = outcomes.count_answers(outcomes.decisions.answered)
-        bound = upper_bound(wrong, answered, whole / (compared or len(tested)))
+        bound = upper_bound(wrong, answered, whole / len(tested))
         curve.append(
             TradeOff(
                 alpha=one.alpha, policy=one.policy, answered=answered, wrong=wrong, wrong_rate_at_most=bound
@@ -279,10 +200,9 @@ def _unattainable(one: _Policy, seen: Outcomes, rate: Fraction, delta: float) ->
     """
     size = len(seen.kept)
     answered, wrong = seen.count_answers(seen.decisions.answered)
-    words = one.policy.described + ("" if one.policy.ignores_sets else f" at alpha = {one.alpha}")
     msg = (
-        f"{_failure(rate)}. The policy that looked safest, {words}, answers {answered} of {size} "
-        f"certification prompts, {wrong} of them wrongly"
+        f"{_failure(rate)}. The policy that looked safest, {one.policy.described} at alpha = {one.alpha}, "
+        f"answers {answered} of {size} certification prompts, {wrong} of them wrongly"
     )
     pooled = Fraction(one.wrong + wrong, max(one.answered + answered, 1))
     needed = required_size(max(pooled, Fraction(wrong, max(answered, 1))), rate, delta)
@@ -293,17 +213,8 @@ def _unattainable(one: _Policy, seen: Outcomes, rate: Fraction, delta: float) ->
         )
     else:
         answering = Fraction(answered, size) or Fraction(one.answered, one.tuned + size)
-        if answering:
-            msg += f". If that stays so, about {math.ceil(needed / answering)} would do: bring more records"
-        else:
-            msg += (
-                ", although the scores of the fit split made many likely: bring more records of the same kind"
-            )
-        if not one.policy.ignores_sets:
-            msg += " or raise certification_fraction (on the command line --certification-fraction)"
-    if one.policy.ignores_sets:
         msg += (
-            ". With certification_fraction (on the command line --certification-fraction) policies may also "
-            "look at agreement and at the size of sets"
+            f". If that stays so, about {math.ceil(needed / answering)} would do: bring more records or "
+            "raise certification_fraction (on the command line --certification-fraction)"
         )
     return UnattainableTargetError(msg)

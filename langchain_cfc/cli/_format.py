@@ -315,7 +315,7 @@ def format_group(words: str) -> str:
 
 def is_contradicted(report: EvaluationReport) -> bool:
     """Return whether what is seen contradicts the promise about sets, or the one about answers."""
-    return bool(report.contradicted) or (report.answers is not None and report.answers.contradicted)
+    return bool(report.contradicted) or any(one.contradicted for one in report.all_answers)
 
 
 def format_verdict(report: EvaluationReport) -> str:
@@ -394,12 +394,12 @@ def make_curve_table(artifact: CalibrationArtifact) -> Table:
     """Make a table of answered share and certified wrong-answer rate by policy, bot mode's own in bold."""
     policy = artifact.certified_policy
     certificate = policy.certificate
+    points = policy.with_certified_points()
     sure = format_share(1.0 - float(certificate.delta))
     title = f"What answering more would cost (all bounds together with confidence {sure})"
     headings = ("answered", "wrong at most", "wrong seen", "alpha", "distinct", "agreeing", "mean score")
     table = make_table(*headings, texts=0, title=title)
-    for point in policy.curve:
-        own = (point.alpha, point.policy) == (certificate.alpha, certificate.policy)
+    for point, own in points:
         most = point.policy.max_answers
         table.add_row(
             format_percent(point.answered / certificate.prompts),
@@ -412,6 +412,21 @@ def make_curve_table(artifact: CalibrationArtifact) -> Table:
             style="bold" if own else "",
         )
     return table
+
+
+def _list_bot_mode(artifact: CalibrationArtifact) -> Iterator[tuple[str, str]]:
+    if artifact.policy is None:
+        yield (
+            "Answers",
+            "How often an answered prompt is wrong is not certified (calibrate --max-wrong-rate).",
+        )
+        return
+    for certificate in artifact.policy.certificates:
+        yield "Bot mode", certificate.sentence()
+    if artifact.policy.others:
+        yield "", "Each of these rates holds with its confidence by itself; choose one before any question."
+    for reason in artifact.policy.refused.values():
+        yield "Refused", reason
 
 
 def _list_promise(artifact: CalibrationArtifact) -> Iterator[tuple[str, str]]:
@@ -434,13 +449,7 @@ def _list_promise(artifact: CalibrationArtifact) -> Iterator[tuple[str, str]]:
         yield "Rests on", _format_assumptions(artifact)
     for claim in promise.heuristics:
         yield "Heuristic", claim
-    if artifact.policy is None:
-        yield (
-            "Answers",
-            "How often an answered prompt is wrong is not certified (calibrate --max-wrong-rate).",
-        )
-    else:
-        yield "Bot mode", artifact.policy.certificate.sentence()
+    yield from _list_bot_mode(artifact)
     yield (
         "Flagged",
         (

@@ -41,6 +41,10 @@ def ask(
     bot: Annotated[
         bool, typer.Option("--bot", help="Answer or abstain by the artifact's certified policy.")
     ] = False,
+    max_wrong_rate: Annotated[
+        str | None,
+        typer.Option(help="With --bot, which of several certified wrong-answer rates to answer by."),
+    ] = None,
     show_rejected: Annotated[
         bool, typer.Option("--show-rejected", help="Show rejected candidates as well.")
     ] = False,
@@ -71,7 +75,13 @@ def ask(
             parts |= _replay_parts(replay, artifact, prompt)
         else:
             parts |= _import_parts(generator, verifier, answer, metadata)
-        chain = CFCRunnable(artifact=artifact, bot=bot, show_rejected=show_rejected, **parts)
+        chain = CFCRunnable(
+            artifact=artifact,
+            bot=bot,
+            max_wrong_rate=max_wrong_rate,
+            show_rejected=show_rejected,
+            **parts,
+        )
         with get_error_console().status("drawing and scoring candidates"):
             result = chain.invoke(prompt, alpha=alpha)
     print_result(result, _print_answers, as_json=as_json)

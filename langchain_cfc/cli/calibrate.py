@@ -155,9 +155,10 @@ def calibrate(
         ),
     ] = False,
     max_wrong_rate: Annotated[
-        str | None,
+        list[str] | None,
         _certificate_option(
-            help="Bot mode: certify that at most this share of the answered prompts is answered wrongly."
+            help="Bot mode: certify that at most this share of the answered prompts is answered wrongly. May "
+            "be given several times; one is chosen when serving."
         ),
     ] = None,
     wrong_rate_groups: Annotated[
@@ -196,7 +197,7 @@ def calibrate(
         with open_records(records, verifiers) as dataset:
             artifact = calibration.calibrate(
                 dataset.records,
-                alpha=alpha or (["0.1"] if max_wrong_rate is None else None),
+                alpha=alpha or (None if max_wrong_rate else ["0.1"]),
                 features=features,
                 set_rule=set_rule,
                 never_empty=never_empty,
@@ -215,7 +216,7 @@ def calibrate(
                 given_drawn=given_drawn,
                 randomised=randomised,
                 confident=confident,
-                max_wrong_rate=max_wrong_rate,
+                max_wrong_rate=max_wrong_rate or None,
                 wrong_rate_groups=wrong_rate_groups,
                 delta=delta,
                 seed=seed,

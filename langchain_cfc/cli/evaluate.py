@@ -60,5 +60,5 @@ def _print_evaluation(console: Console, report: EvaluationReport) -> None:
     for table in make_report_tables(report):
         console.print(table, "")
     console.print(format_verdict(report))
-    if report.answers is not None:
-        console.print(format_answers(report.answers))
+    for answers in report.all_answers:
+        console.print(format_answers(answers))

@@ -226,7 +226,8 @@ class WrongRateCertificate(Certificate):
         max_wrong_rate: The bound as decimal text.
         policy: The policy that is certified.
         groups: All prompts first, then the requested groups.
-        policies_tested: Number of policies that were tested in sequence.
+        policies_tested: Number of policies that were tested in sequence; of cuts on the mean score, how many
+            passed.
     """
 
     max_wrong_rate: Alpha

@@ -345,7 +345,8 @@ def list_certified_rates(artifact: CalibrationArtifact) -> list[CertifiedRate]:
             if 0.0 < one.kept_at_least < 1.0
         ]
     if policy is not None:
-        wrong = policy.certificate
+        # Whichever of several rates results were answered by, none is above the largest.
+        wrong = policy.certificates[-1]
         rate = 1.0 - float(wrong.max_wrong_rate)
         found += [
             CertifiedRate("right", one.name, one.words, wrong.alpha, rate)

@@ -349,22 +349,26 @@ def _describe_results(artifact: CalibrationArtifact, evaluation: EvaluationRepor
 
 
 def _describe_bot_mode(artifact: CalibrationArtifact, evaluation: EvaluationReport) -> Iterator[_Section]:
-    policy, answers = artifact.policy, evaluation.answers
-    if policy is None or answers is None:
+    policy = artifact.policy
+    if policy is None or not evaluation.all_answers:
         return
     known = set(artifact.guarantee(policy.certificate.alpha).not_promised)
-    silent = [one for one in artifact.bot_guarantee().not_promised if one not in known]
-    seen = (
+    promise = artifact.bot_guarantee(max_wrong_rate=policy.certificate.max_wrong_rate)
+    silent = [one for one in promise.not_promised if one not in known]
+    seen = [
         f"Of {evaluation.n_test:,} test prompts {answers.answered:,} ({to_percent(answers.answered_rate)}) "
         f"are answered, {answers.wrong:,} of them wrongly: {to_percent(answers.wrong_rate, 1)} (95 % "
         f"interval {format_interval(answers.wrong_rate_ci, 1)}). Certified are at most "
-        f"{format_share(answers.max_wrong_rate)}."
-    )
-    verdict = (
-        "That is too many for chance: do not serve it."
-        if answers.contradicted
-        else "Nothing contradicts the certificate."
-    )
+        f"{format_share(answers.max_wrong_rate)}. "
+        + (
+            "That is too many for chance: do not serve it."
+            if answers.contradicted
+            else "Nothing contradicts the certificate."
+        )
+        for answers in evaluation.all_answers
+    ]
+    certified = [one.sentence() for one in policy.certificates]
+    words = [text for pair in zip(certified, seen, strict=True) for text in pair]
     figures: tuple[Figure, ...] = ()
     if any(point.answered for point in policy.curve):
         figures = (
@@ -378,7 +382,7 @@ def _describe_bot_mode(artifact: CalibrationArtifact, evaluation: EvaluationRepo
     yield _Section(
         id="bot",
         heading="Answering or abstaining",
-        words=(policy.certificate.sentence(), f"{seen} {verdict}", *silent),
+        words=(*words, *policy.refused.values(), *silent),
         figures=figures,
         tables=(tables.tabulate_policies(policy),),
     )

@@ -388,15 +388,15 @@ def plot_certified_policies(policy: CertifiedPolicy, ax: Axes | None = None) -> 
     certificate = policy.certificate
     curve = [one for one in policy.curve if one.answered]
     _require_data(curve, "no policy compared answered any certification prompt")
-    promised = float(certificate.max_wrong_rate)
+    rates = [float(one.max_wrong_rate) for one in policy.certificates]
     names = [
-        f"promised: at most {format_tick(promised)}",
+        f"promised: at most {', '.join(format_tick(rate) for rate in rates)}",
         f"bound, confidence {format_tick(1.0 - float(certificate.delta))}",
         "seen",
-        "the certified policy",
+        "the certified policy" if len(rates) == 1 else "the certified policies",
     ]
     ax = ax or create_axes(WIDTH, names)
-    ours = [one for one in curve if (one.alpha, one.policy) == (certificate.alpha, certificate.policy)]
+    ours = [point for point, own in policy.with_certified_points() if own]
     answered, wrong = _compute_shares(curve, certificate.prompts)
     ring: dict[str, Any] = {
         "marker": "o",
@@ -406,8 +406,9 @@ def plot_certified_policies(policy: CertifiedPolicy, ax: Axes | None = None) -> 
         "linestyle": "",
     }
     bounds = [one.wrong_rate_at_most for one in curve]
+    promised = [ax.axhline(rate, color=get_ink_colour(ax), **TARGET) for rate in rates]
     handles: list[Any] = [
-        ax.axhline(promised, color=get_ink_colour(ax), **TARGET),
+        promised[0],
         ax.errorbar(answered, bounds, **Style.at(3).line_options(get_ink_colour(ax))),
         ax.errorbar(answered, wrong, **Style.at(0).line_options(get_ink_colour(ax))),
         *ax.plot(*_compute_shares(ours, certificate.prompts), **ring),

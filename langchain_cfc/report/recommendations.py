@@ -121,7 +121,7 @@ class Situation:
             n=artifact.n,
             heuristic=guarantee.kind == "heuristic",
             contradicted=tuple(words.get(name, name) for name in evaluation.contradicted),
-            wrong_too_often=evaluation.answers is not None and evaluation.answers.contradicted,
+            wrong_too_often=any(one.contradicted for one in evaluation.all_answers),
             bot=artifact.policy is not None,
             certified=guarantee.certificate is not None or guarantee.failure_probability is not None,
             certification_left=facts.certification_size > 0 and not artifact.has_used_certification,
@@ -138,7 +138,7 @@ class Situation:
             unique=artifact.set_rule.startswith("unique"),
             combined=artifact.combination is not None,
             config=CalibrationConfig.from_artifact(artifact),
-            held_out_part=evaluation.test_prompts == HELD_OUT_PART,
+            held_out_part=evaluation.test_prompts.startswith(HELD_OUT_PART),
             sources=sources or Sources(),
         )
 

@@ -229,8 +229,7 @@ def tabulate_policies(policy: CertifiedPolicy) -> Table:
     """Tabulate what answering more would cost; bot mode's own policy is marked."""
     certificate = policy.certificate
     rows = []
-    for point in policy.curve:
-        own = (point.alpha, point.policy) == (certificate.alpha, certificate.policy)
+    for point, own in policy.with_certified_points():
         words = point.policy.described if point.policy.words else "every set"
         if not point.policy.ignores_sets:
             words += f" at alpha = {point.alpha}"

@@ -85,6 +85,8 @@ class CFCRunnable(AnsweringRunnable[CFCResult]):
             the reason `too_little_agreement`.
         bot: Answer or abstain by the artifact's certified policy, which fixes `alpha`, `max_answers` and
             `min_agreement`; results then carry both guarantees, about the sets and about wrong answers.
+        max_wrong_rate: In bot mode the certified rate to answer by, where the artifact holds several. It is
+            fixed here, before any question: choosing it by the answers would void it.
         max_concurrency: Most calls of generator and verifier at once, over all prompts and threads that this
             runnable serves. A config's `max_concurrency` holds for its own call or batch in the same way.
         timeout: Seconds that a prompt may take.
@@ -101,7 +103,8 @@ class CFCRunnable(AnsweringRunnable[CFCResult]):
         FingerprintError: If generator, verifier or extractor are not those calibrated, or the map's metadata
             function is missing.
         InputError: If `alpha` is not among the artifact's levels, the artifact holds no policy for `bot` or
-            one is given beside it, the generator has a fixed seed, or `single_request` does not suit it.
+            one is given beside it, `max_wrong_rate` is not certified or not given although several are, the
+            generator has a fixed seed, or `single_request` does not suit it.
         MissingExtraError: If the generator is given by name and LangChain's `langchain` is not installed.
 
     Warns:
@@ -123,6 +126,7 @@ class CFCRunnable(AnsweringRunnable[CFCResult]):
     max_answers: int | None = Field(default=None, ge=1)
     min_agreement: int | None = Field(default=None, ge=1)
     bot: bool = False
+    max_wrong_rate: Level | None = None
     max_concurrency: int | None = Field(default=None, ge=1)
     timeout: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     generator_id: str | None = None
@@ -175,8 +179,14 @@ class CFCRunnable(AnsweringRunnable[CFCResult]):
             raise InputError(msg)
         guarantees = self._make_guarantees(self._pipeline.policy, stated["binding"])
         same = ("alpha", "stated_coverage", "artifact_digest")
+        rate = (stated.get("wrong_answers") or {}).get("max_wrong_rate")
         guarantee = next(
-            (one for one in guarantees.values() if all(getattr(one, key) == stated.get(key) for key in same)),
+            (
+                one
+                for one in guarantees.values()
+                if all(getattr(one, key) == stated.get(key) for key in same)
+                and (None if one.wrong_answers is None else one.wrong_answers.max_wrong_rate) == rate
+            ),
             None,
         )
         if guarantee is None:
@@ -261,8 +271,13 @@ class CFCRunnable(AnsweringRunnable[CFCResult]):
             msg = f"min_agreement is {self.min_agreement}, but only {self.artifact.n} candidates are drawn"
             raise InputError(msg)
         if not self.bot:
+            if self.max_wrong_rate is not None:
+                msg = (
+                    "max_wrong_rate says by which certified policy to answer: give it together with bot=True"
+                )
+                raise InputError(msg)
             return AnswerPolicy(max_answers=self.max_answers, min_agreement=self.min_agreement or 1)
-        certificate = self.artifact.certified_policy.certificate
+        certificate = self.artifact.certified_policy.find_certificate(self.max_wrong_rate)
         if (self.alpha, self.max_answers, self.min_agreement) != (None, None, None):
             msg = (
                 "bot mode follows the artifact's certified policy: leave alpha, max_answers and "
@@ -280,7 +295,9 @@ class CFCRunnable(AnsweringRunnable[CFCResult]):
         for alpha in (self._resolve_level(None),) if self.bot else artifact.alphas:
             for stated in (None, *artifact.list_stated_levels(alpha)):
                 if self.bot:
-                    guarantee = artifact.bot_guarantee(binding, stated_alpha=stated)
+                    guarantee = artifact.bot_guarantee(
+                        binding, stated_alpha=stated, max_wrong_rate=self.max_wrong_rate
+                    )
                 else:
                     guarantee = artifact.guarantee(alpha, binding, stated_alpha=stated)
                     if policy != AnswerPolicy():
@@ -392,7 +409,7 @@ class CFCRunnable(AnsweringRunnable[CFCResult]):
     def _resolve_level(self, alpha: Level | None) -> str:
         if not self.bot:
             return self.artifact.level(self.alpha if alpha is None else alpha)
-        certified = self.artifact.certified_policy.certificate.alpha
+        certified = self.artifact.certified_policy.find_certificate(self.max_wrong_rate).alpha
         if alpha is not None and self.artifact.level(alpha) != certified:
             msg = (
                 f"bot mode answers from the sets at alpha = {certified}, which its policy was certified with"

@@ -1,9 +1,11 @@
-"""Bot mode that ignores sets: a cut on the mean score, certified with the labels of the calibration split."""
+"""Bot mode that ignores sets: a cut on the mean score, certified with all labels."""
 
 from __future__ import annotations
 
-import math
+import re
+from collections.abc import Sequence
 from dataclasses import replace
+from itertools import takewhile
 
 import numpy as np
 import pytest
@@ -13,7 +15,7 @@ from langchain_cfc import CalibrationArtifact, calibrate
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.certificates import certify_mean_score
 from langchain_cfc.decision import decide
-from langchain_cfc.errors import AttainabilityWarning, CalibrationError, UnattainableTargetError
+from langchain_cfc.errors import AttainabilityWarning, InputError, UnattainableTargetError
 from langchain_cfc.guarantee import AnswerPolicy
 from langchain_cfc.records import tabulate
 from tests.certificates.prompts import make_replay_chain, prompts
@@ -32,19 +34,9 @@ def bot() -> CalibrationArtifact:
     return calibrate(KNOWN, features="group(topic)", max_wrong_rate=RATE, delta=DELTA)
 
 
-def take_part(bot: CalibrationArtifact, part: str) -> LabelledBatch:
-    split = bot.calibration.split
-    return tabulate([one for one in KNOWN if split.part(one.id, one.cluster) == part])
-
-
 @pytest.fixture(scope="module")
-def ordering(bot: CalibrationArtifact) -> LabelledBatch:
-    return take_part(bot, "fit")
-
-
-@pytest.fixture(scope="module")
-def table(bot: CalibrationArtifact) -> LabelledBatch:
-    return take_part(bot, "calibration")
+def table() -> LabelledBatch:
+    return tabulate(KNOWN)
 
 
 def count_below(table: LabelledBatch, cut: float) -> tuple[int, int]:
@@ -57,73 +49,177 @@ def count_below(table: LabelledBatch, cut: float) -> tuple[int, int]:
     return answered, wrong
 
 
-def find_last_cut(ordering: LabelledBatch, table: LabelledBatch, rate: float, delta: float) -> float | None:
-    """The last cut before the first that fails its test, from the first on that is expected to pass it."""
-    passed, wanted = None, 2.0 * math.log(delta) / math.log(1 - rate)
-    for cut in np.arange(1, 101) / 100:
-        if passed is None and count_below(ordering, cut)[0] * len(table) < wanted * len(ordering):
-            continue
-        answered, wrong = count_below(table, cut)
-        if stats.binom.cdf(wrong, answered, rate) > delta:
-            break
-        passed = float(cut)
-    return passed
+def find_last_size(wrong: Sequence[bool], rate: float, delta: float) -> int:
+    """How many prompts the last passed rank answers, where no mean scores tie; 0 for none."""
+    size = len(wrong)
+
+    def passes(one: int, level: float) -> bool:
+        return bool(stats.binom.cdf(sum(wrong[:one]), one, rate) <= level)
+
+    def run(sizes: Sequence[int], level: float) -> int:
+        return max(takewhile(lambda one: passes(one, level), sizes), default=0)
+
+    growing = [
+        next((m for m in range(k + 1, size + 1) if stats.binom.cdf(k, m, rate) <= 0.98 * delta), size + 1)
+        for k in range(9)
+    ]
+    main = {*range(growing[0], growing[1]), *growing, *range(growing[-1], size), size}
+    main = {one for one in main if growing[0] <= one <= size}
+    starts = [-(-size * step // 10) for step in range(1, 11)]
+    return max(run(sorted(main), 0.98 * delta), *(run(range(one, size + 1), 0.002 * delta) for one in starts))
 
 
-def test_the_certified_cut_is_that_of_an_independent_computation(
-    bot: CalibrationArtifact, ordering: LabelledBatch, table: LabelledBatch
-) -> None:
-    certificate = bot.certified_policy.certificate
-    expected = find_last_cut(ordering, table, float(RATE), float(DELTA))
-    assert expected is not None
-    assert expected < 1.0
-    assert certificate.policy == AnswerPolicy(max_mean_score=expected, ignores_sets=True)
+@pytest.mark.parametrize("rate", ["0.02", "0.05", "0.1", "0.2"])
+def test_the_certified_cut_is_that_of_an_independent_computation(rate: str) -> None:
+    known = prompts(3, 900, decimals=12)
+    table = tabulate(known)
+    order = np.argsort([sum(sorted(one)) for one in table.draws.scores.tolist()], kind="stable")
+    best = table.draws.scores.argmin(axis=1)
+    wrong = ~table.correct[np.arange(len(table)), best][order]
+    expected = find_last_size(wrong.tolist(), float(rate), float(DELTA))
+    if expected == 0:
+        with pytest.raises(UnattainableTargetError, match="cannot be certified"):
+            calibrate(known, features="group(topic)", max_wrong_rate=rate, delta=DELTA)
+        return
+    made = calibrate(known, features="group(topic)", max_wrong_rate=rate, delta=DELTA)
+    certificate = made.certified_policy.certificate
     everyone = certificate.groups[0]
-    assert (everyone.prompts, everyone.answered, everyone.wrong) == (
-        len(table),
-        *count_below(table, expected),
-    )
-    # All labels but those of the fit split certify, and nothing is stated about the sets.
-    assert len(ordering) + len(table) == len(KNOWN)
-    assert bot.calibration.certification_size == 0
-    assert bot.certified_policy.coverage == []
-    for point in bot.certified_policy.curve:
-        assert point.policy.max_mean_score is not None
-        assert (point.answered, point.wrong) == count_below(table, point.policy.max_mean_score)
-    loaded = reload_artifact(bot)
-    assert (loaded, loaded.digest) == (bot, bot.digest)
+    assert (everyone.answered, everyone.wrong) == (expected, wrong[:expected].sum())
+    assert certificate.policy.ignores_sets
+    assert certificate.policy.max_mean_score is not None
+    assert count_below(table, certificate.policy.max_mean_score) == (everyone.answered, everyone.wrong)
 
 
-def test_no_label_and_no_certification_prompt_chooses_what_is_tested(
-    bot: CalibrationArtifact, ordering: LabelledBatch, table: LabelledBatch
-) -> None:
-    def find_start(first: LabelledBatch, labelled: LabelledBatch) -> float:
-        made = certify_mean_score(bot, first, labelled, max_wrong_rate=RATE, delta=DELTA)
-        cuts = [one.policy.max_mean_score for one in made.certified_policy.curve]
-        return min(cut for cut in cuts if cut is not None)
-
-    right = replace(table, correct=np.ones_like(table.correct))
-    start = find_start(ordering, right)
-    assert find_start(replace(ordering, correct=~ordering.correct), right) == start
-    assert find_start(ordering, right.take(np.arange(len(right) - 1))) == start
-    # Controls: scores of the ordering prompts do choose the start, and labels what is certified.
-    easy = ordering.take(np.argsort(ordering.draws.scores.mean(axis=1))[: 2 * len(ordering) // 3])
-    assert find_start(easy, right) < start
-    wrong = replace(table, correct=~right.correct)
-    with pytest.raises(UnattainableTargetError, match=r"mean score of at most .*may also look at agreement"):
-        certify_mean_score(bot, ordering, wrong, max_wrong_rate="0.1", delta=DELTA)
-    with pytest.raises(CalibrationError, match="the fit split is empty"):
-        certify_mean_score(bot, ordering.take(np.arange(0)), right, max_wrong_rate=RATE, delta=DELTA)
-
-
-def test_certification_prompts_unlike_those_of_the_fit_split_are_refused(
+def test_all_labels_certify_and_nothing_is_stated_about_sets(
     bot: CalibrationArtifact, table: LabelledBatch
 ) -> None:
-    order = np.argsort(table.draws.scores.mean(axis=1))
-    easy, hard = table.take(order[:200]), table.take(order[200:])
-    for few in (hard, hard.take(np.arange(30))):
-        with pytest.raises(UnattainableTargetError, match=r"answers 0 of .*bring more records"):
-            certify_mean_score(bot, easy, few, max_wrong_rate="0.4", delta=DELTA)
+    certificate, facts = bot.certified_policy.certificate, bot.calibration
+    assert facts.fit_size > 0
+    assert certificate.prompts == facts.fit_size + facts.size == len(KNOWN)
+    assert facts.certification_size == 0
+    assert bot.certified_policy.coverage == []
+    assert len(bot.certified_policy.curve) > 10
+    everyone = certificate.groups[0]
+    counted = [(one.policy, one.answered, one.wrong) for one in bot.certified_policy.curve]
+    for policy, answered, wrong in [*counted, (certificate.policy, everyone.answered, everyone.wrong)]:
+        assert policy.max_mean_score is not None
+        assert (answered, wrong) == count_below(table, policy.max_mean_score)
+    loaded = reload_artifact(bot)
+    assert (loaded, loaded.digest) == (bot, bot.digest)
+    # Labels that made the scores, or scores that fixed the groups, do not certify.
+    groups = calibrate(
+        KNOWN, features="bins(mean_score, 2)", max_wrong_rate="0.2", delta=DELTA, wrong_rate_groups=True
+    )
+    assert groups.certified_policy.certificate.prompts == groups.calibration.size
+    assert groups.calibration.fit_size > 0
+
+
+def test_groups_are_certified_by_tests_of_their_own() -> None:
+    records = prompts(5, 1500, decimals=12)
+    made = calibrate(
+        records, features="group(topic)", max_wrong_rate="0.2", delta=DELTA, wrong_rate_groups=True
+    )
+    certificate = made.certified_policy.certificate
+    everyone, *groups = certificate.groups
+    assert [one.certified for one in groups] == [True] * 3
+    for one, share in zip(certificate.groups, [0.05, *[0.05 / 3] * 3], strict=True):
+        assert stats.binom.cdf(one.wrong, one.answered, 0.2) <= share
+    assert sum(one.answered for one in groups) == everyone.answered
+    # Control: a group whose answers are all wrong is not certified, whatever the others are.
+    spoiled = [
+        one.model_copy(
+            update={"candidates": tuple(c.model_copy(update={"correct": False}) for c in one.candidates)}
+        )
+        if one.metadata["topic"] == "sea" and row % 4 == 2
+        else one
+        for row, one in enumerate(records)
+    ]
+    worse = calibrate(
+        spoiled, features="group(topic)", max_wrong_rate="0.2", delta=DELTA, wrong_rate_groups=True
+    )
+    assert not all(one.certified for one in worse.certified_policy.certificate.groups)
+
+
+def test_a_cut_never_divides_prompts_that_tie(table: LabelledBatch, bot: CalibrationArtifact) -> None:
+    # Of the mean scores two are left. The lower one is that of 400 prompts, nearly all answered rightly.
+    scores = np.where(np.arange(len(table)) < 400, 0.25, 0.75)[:, np.newaxis] * np.ones((1, 4))
+    correct = np.ones_like(table.correct)
+    correct[400:] = False
+    tied = replace(table, correct=correct, draws=replace(table.draws, scores=scores, precomputed={}))
+    made = certify_mean_score(bot, tied, max_wrong_rates=["0.1"], delta=DELTA)
+    everyone = made.certified_policy.certificate.groups[0]
+    assert (everyone.answered, everyone.wrong) == (400, 0)
+    # Control: one more wrong answer than a tie of few prompts can bear, and there is no cut at all.
+    with pytest.raises(UnattainableTargetError):
+        certify_mean_score(bot, replace(tied, correct=~correct), max_wrong_rates=["0.1"], delta=DELTA)
+
+
+def test_a_refusal_says_what_is_missing(table: LabelledBatch, bot: CalibrationArtifact) -> None:
+    def refuse(labelled: LabelledBatch, rate: str) -> str:
+        with pytest.raises(UnattainableTargetError) as caught:
+            certify_mean_score(bot, labelled, max_wrong_rates=[rate], delta=DELTA)
+        return str(caught.value)
+
+    few = table.take(np.arange(20))
+    assert "takes 46 answered prompts, and there are 20" in refuse(few, "0.05")
+    hopeless = refuse(replace(table, correct=np.zeros_like(table.correct)), "0.05")
+    assert "no number of prompts would do" in hopeless
+    assert "every method must abstain on at least 100 % of the prompts" in hopeless
+    # One wrong answer in eleven where at most one in ten may be: it takes more prompts.
+    order = np.argsort(table.draws.scores.mean(axis=1), kind="stable")
+    correct = np.ones_like(table.correct)
+    correct[order[::11]] = False
+    close = refuse(replace(table, correct=correct).take(order[:200]), "0.1")
+    found = re.search(r"about (\d+) prompts would do, (\d+) more than there are", close)
+    assert found is not None
+    assert int(found[1]) - int(found[2]) == 200
+    assert "every method must abstain on at least 0 % of the prompts" in close
+
+
+def test_several_rates_have_a_certificate_each() -> None:
+    rates = ["0.2", "0.0001", "0.05", "0.1"]
+    made = reload_artifact(calibrate(KNOWN, features="1", max_wrong_rate=rates, delta=DELTA))
+    policy = made.certified_policy
+    assert policy.rates == ("0.0001", "0.05", "0.1", "0.2")
+    assert [one.max_wrong_rate for one in policy.certificates] == ["0.05", "0.1", "0.2"]
+    assert "takes 23227 answered prompts" in policy.refused["0.0001"]
+    for one in policy.certificates:
+        alone = calibrate(KNOWN, features="1", max_wrong_rate=one.max_wrong_rate, delta=DELTA)
+        certificate = alone.certified_policy.certificate
+        assert (certificate.policy, certificate.groups) == (one.policy, one.groups)
+        assert policy.find_certificate(float(one.max_wrong_rate)) == one
+    with pytest.raises(InputError, match=r"several .* are certified \(0.05, 0.1, 0.2\): say which"):
+        policy.find_certificate()
+    with pytest.raises(InputError, match=r"is not certified: A wrong-answer rate of 0\.0001 cannot"):
+        policy.find_certificate("0.0001")
+    with pytest.raises(InputError, match="it was not asked for"):
+        policy.find_certificate("0.3")
+    with pytest.raises(InputError, match="several rates, together with an alpha"):
+        calibrate(KNOWN, alpha="0.3", max_wrong_rate=rates)
+
+
+def test_forged_certificates_of_several_rates_are_refused() -> None:
+    made = calibrate(KNOWN, features="1", max_wrong_rate=["0.05", "0.1"], delta=DELTA)
+    policy = made.certified_policy
+    low, high = policy.certificates
+    (everyone,) = high.groups
+
+    def forge(**changes: object) -> None:
+        content = made.model_copy(update={"policy": policy.model_copy(update=changes)})
+        CalibrationArtifact.model_validate(content.model_dump(mode="json"), strict=False)
+
+    forge()  # control: nothing is changed
+    better = everyone.model_copy(update={"answered": len(KNOWN), "wrong": 10})
+    for changes, said in (
+        ({"others": [high.model_copy(update={"max_wrong_rate": "0.06"})]}, "certify no rate of 0.06"),
+        ({"others": [high.model_copy(update={"groups": (better,)})]}, "a larger cut answers fewer"),
+        ({"others": [low]}, "different rates, ascending"),
+        ({"refused": {"0.1": "no"}}, "none of them refused"),
+        ({"others": [high.model_copy(update={"records_digest": "sha256:0"})]}, "rest on different prompts"),
+        ({"others": [high.model_copy(update={"policies_tested": 0})]}, "cuts tested"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            forge(**changes)
 
 
 def test_flags_and_thresholds_play_no_role(table: LabelledBatch, bot: CalibrationArtifact) -> None:

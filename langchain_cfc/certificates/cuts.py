@@ -1,0 +1,384 @@
+"""`certify_mean_score`: a cut on the mean score, with a certificate on how often answers below it are wrong.
+
+The policy ignores sets. It answers with the best candidate where the mean score of the n candidates is at
+most a cut. It depends on no label, so that all labels may certify.
+
+*The tests.* The certification prompts are put in the order of their mean scores; ties are broken by hash. Let
+t_k be the k-th smallest, and W_k the number of wrong answers among the k - 1 prompts before it. A rank k
+passes at a level if W_k or fewer wrong answers of k - 1 have at most that probability under the rate r (exact
+binomial test). Sequences of ranks, fixed by r, delta and the number of prompts, are tested in ascending order
+until one fails; the levels of all sequences sum to delta. The last rank is behind all prompts (t = infinity).
+A rank that passes certifies the cuts from t_{k-1} on and below t_k; none divides ties.
+
+*The theorem.* With R(c) the wrong-answer rate of the policy that answers below c, the probability that any
+cut with R(c) > r is certified is at most delta: for every number of prompts, and however R(c) goes up and
+down. Proof. With the hash the order has no ties, and R is continuous. The cuts with R(c) > r form disjoint
+intervals; let D be their ends, where R = r, with 0 and infinity. Condition on the number of prompts between
+neighbours of D. These numbers decide for every rank k whether (t_{k-1}, t_k] meets one of the intervals: a
+wrong rank. It is enough that every wrong rank passes at level x with probability at most x: then of each
+sequence the first wrong rank, which is now known, has to pass (fixed sequence testing), and over sequences
+levels add up. Let (b, e) be an interval that a wrong rank k meets. If t_k >= e, the k - 1 prompts before it
+are those before e. Given the numbers they are independent draws from pieces with an average risk of r,
+since R = r at both ends of each: W_k is binomial with rate r. Otherwise t_k lies inside. The prompts before b
+are as above; given t_k those between b and t_k are independent draws from there, where the average risk
+exceeds r because R(t_k) > r = R(b). So W_k is stochastically at least as large as a binomial number.
+The start may not be, in place of a rank, the first of some fixed cuts that has enough prompts below it: given
+that the cut before has too few, those below the next are selected.
+
+*The sequences.* The main one has `MAIN_SHARE` of delta. The number of wrong answers allowed grows by one at
+certain sizes n_0 < n_1 < ... Tested are every rank from n_0 to n_1, then n_2, ..., n_8, then every rank.
+Early on this skips tests that a later one makes superfluous; before the first wrong answer and later on it
+answers as much as possible. (Chosen among a few such sequences on the recordings of `benchmarks/BOT.md`; the
+theorem holds for each of them.) If the prompts of the smallest mean scores are the wrong ones, it stops
+early. So the rest of delta is divided among `FALLBACKS` sequences that start at equal steps of the share
+answered, and test every rank from there on. In groups the main sequence tests every rank from n_0 on as well,
+so that cuts between are certified, too.
+
+*Several rates* have a sequence each, and each holds with confidence 1 - delta by itself.
+
+Sources: given the k-th order statistic those below are independent draws from the distribution cut off there
+(David and Nagaraja 2003, "Order statistics", Theorem 2.5); fixed sequence testing (Maurer, Hothorn and
+Lehmacher 1995); Learn then Test (Angelopoulos, Bates, Candes, Jordan and Lei 2021).
+
+*What no method can avoid.* Let mu be the share of wrong answers if every prompt is answered. A policy that
+abstains on a share a gives at least mu - a wrong answers, out of 1 - a. So a rate of r needs
+a >= (mu - r) / (1 - r), with equality where only wrong answers are withheld.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import partial
+
+import numpy as np
+
+from langchain_cfc._internal.arrays import BoolArray, FloatArray, IntArray
+from langchain_cfc._internal.text import format_percent
+from langchain_cfc.artifact import CalibrationArtifact, CertifiedPolicy, TradeOff
+from langchain_cfc.candidates import LabelledBatch
+from langchain_cfc.certificates.bounds import LARGEST_SIZE, binomial_p_value, required_size, upper_bound
+from langchain_cfc.certificates.coverage import (
+    Outcomes,
+    PromptGroup,
+    compute_outcomes,
+    compute_records_digest,
+    sample_groups,
+)
+from langchain_cfc.errors import UnattainableTargetError
+from langchain_cfc.features import parse_statistic
+from langchain_cfc.guarantee import AnswerPolicy, CertifiedAnswers, WrongRateCertificate
+
+# Share of delta for the main sequence, and the number of sequences that divide the rest.
+MAIN_SHARE = 0.98
+FALLBACKS = 10
+# The main sequence skips sizes until this number of wrong answers is allowed.
+SPACED_TESTS = 9
+# Number of policies on the curve, at equal steps of the share answered.
+CURVE_POINTS = 20
+_MEAN_SCORE = parse_statistic("mean_score")
+
+
+def certify_mean_score(
+    artifact: CalibrationArtifact,
+    certification: LabelledBatch,
+    *,
+    max_wrong_rates: Sequence[str],
+    delta: str,
+    by_group: bool = False,
+) -> CalibrationArtifact:
+    """Certify a cut on the mean score for each rate, and store them in the artifact.
+
+    The policy ignores sets, so the certification prompts may have calibrated their thresholds, or fitted the
+    feature map. Nothing is certified about the sets. With `by_group` half of delta goes to all prompts, the
+    other half is divided among the groups, and of the cuts certified over all prompts the one with the most
+    groups certified is chosen, and among these the one that answers most; the groups must not depend on the
+    certification prompts. A rate that cannot be certified is stored with the reason, if another one can.
+
+    Raises:
+        UnattainableTargetError: If none of the rates can be certified.
+    """
+    alpha = artifact.alphas[0]
+    seen = compute_outcomes(artifact, certification, alpha, AnswerPolicy(ignores_sets=True))
+    ranking = _Ranking.of(artifact, certification, seen)
+    certificates: list[WrongRateCertificate] = []
+    refused: dict[str, str] = {}
+    for rate in max_wrong_rates:
+        certificate = _certify_rate(
+            artifact,
+            certification,
+            seen,
+            ranking,
+            max_wrong_rate=rate,
+            delta=delta,
+            by_group=by_group,
+        )
+        if isinstance(certificate, str):
+            refused[rate] = certificate
+        else:
+            certificates.append(certificate)
+    if not certificates:
+        raise UnattainableTargetError(" ".join(refused.values()))
+    first, *others = certificates
+    stored = CertifiedPolicy(
+        certificate=first,
+        others=others,
+        refused=refused,
+        coverage=[],
+        curve=list(_compute_curve(ranking, alpha, float(delta))),
+        level_chosen=True,
+    )
+    return artifact.model_copy(update={"policy": stored})
+
+
+def compute_least_abstention(wrong_rate: float, max_wrong_rate: float) -> float:
+    """Compute the share of prompts that every policy must abstain on; see the module.
+
+    >>> round(compute_least_abstention(0.25, 0.05), 4), compute_least_abstention(0.04, 0.05)
+    (0.2105, 0.0)
+    """
+    return max(0.0, (wrong_rate - max_wrong_rate) / (1.0 - max_wrong_rate))
+
+
+@dataclass(frozen=True)
+class _Ranking:
+    """Prompts with an answer, in the order of their mean scores."""
+
+    rows: IntArray  # (m,) their rows among the certification prompts
+    scores: FloatArray  # (m,) mean scores, ascending
+    wrong: IntArray  # (m + 1,) number of wrong answers among the first 0 ... m
+
+    @classmethod
+    def of(cls, artifact: CalibrationArtifact, labelled: LabelledBatch, seen: Outcomes) -> _Ranking:
+        """Rank the prompts; ties are broken by hash."""
+        answered = np.flatnonzero(seen.decisions.answered)
+        scores = _MEAN_SCORE.values(labelled.draws)[answered]
+        tickets = artifact.calibration.split.uniforms("tie", [labelled.ids[row] for row in answered])
+        order = np.lexsort((tickets, scores))
+        return cls._of_rows(answered[order], scores[order], seen.wrong)
+
+    @classmethod
+    def _of_rows(cls, rows: IntArray, scores: FloatArray, wrong: BoolArray) -> _Ranking:
+        return cls(rows, scores, np.concatenate([[0], np.cumsum(wrong[rows])]).astype(np.int64))
+
+    def select(self, members: BoolArray, wrong: BoolArray) -> _Ranking:
+        """Return the ranking of some of the certification prompts."""
+        inside = members[self.rows]
+        return self._of_rows(self.rows[inside], self.scores[inside], wrong)
+
+    def divides_ties(self, size: int) -> bool:
+        """Whether a prompt behind the first `size` has the mean score of one of these."""
+        return 0 < size < len(self.scores) and bool(self.scores[size - 1] == self.scores[size])
+
+    def count_below(self, size: int) -> int:
+        """Return how many of the first `size` have a smaller mean score than the prompt behind them."""
+        if size == len(self.scores):
+            return size
+        return int(np.searchsorted(self.scores, self.scores[size], side="left"))
+
+    def make_policy(self, size: int) -> AnswerPolicy:
+        """Return the policy that answers the first `size` prompts, and none of those behind them."""
+        if size == len(self.scores):
+            return AnswerPolicy(max_mean_score=1.0, ignores_sets=True)
+        cut = _find_short_number(float(self.scores[size - 1]), float(self.scores[size]))
+        return AnswerPolicy(max_mean_score=cut, ignores_sets=True)
+
+
+def _find_short_number(low: float, high: float) -> float:
+    """Return the largest number of the fewest decimals in [low, high)."""
+    for decimals in range(2, 17):
+        unit = 10.0**decimals
+        number = float(round(math.ceil(high * unit) - 1.0) / unit)
+        if low <= number < high:
+            return number
+    return low
+
+
+def _list_sizes(largest: int, rate: Fraction, delta: float) -> Iterator[int]:
+    """Yield the sizes of the ranks to test, ascending; the size of a rank is the number of prompts before it.
+
+    See the module for their choice. The rank behind all prompts is the last.
+    """
+
+    def passes(size: int, allowed: int) -> bool:
+        return binomial_p_value(min(allowed, size), size, rate) <= delta
+
+    growing: list[int] = []
+    for allowed in range(SPACED_TESTS):
+        larger = range(growing[-1] + 1 if growing else 1, largest + 1)
+        place = bisect_left(larger, True, key=partial(passes, allowed=allowed))
+        if place == len(larger):
+            break
+        growing.append(larger[place])
+    if not growing:
+        return
+    yield from range(growing[0], growing[1] if len(growing) > 1 else largest + 1)
+    yield from growing[1:]
+    if len(growing) == SPACED_TESTS:
+        yield from range(growing[-1] + 1, largest + 1)
+    elif len(growing) > 1 and growing[-1] < largest:
+        yield largest
+
+
+def _find_passing(ranking: _Ranking, rate: Fraction, delta: float, *, every: bool = False) -> IntArray:
+    """Return the sizes of the ranks that pass, ascending; with `every` the main sequence skips no rank."""
+    everyone = len(ranking.scores)
+    main = delta * MAIN_SHARE
+    sizes = _list_sizes(everyone, rate, main)
+    if every:
+        sizes = iter(range(next(sizes, everyone), everyone + 1))
+    passed = set(_run_tests(ranking, sizes, rate, main))
+    for step in range(1, FALLBACKS + 1):
+        start = math.ceil(everyone * step / FALLBACKS)
+        passed.update(_run_tests(ranking, range(start, everyone + 1), rate, _get_fallback_level(delta)))
+    return np.array(sorted(passed), dtype=np.int64)
+
+
+def _get_fallback_level(delta: float) -> float:
+    return delta * (1.0 - MAIN_SHARE) / FALLBACKS
+
+
+def _run_tests(ranking: _Ranking, sizes: Iterable[int], rate: Fraction, delta: float) -> Iterator[int]:
+    """Yield the sizes that pass before the first that fails."""
+    known = -1  # so many wrong answers have passed, and pass at larger sizes as well
+    for size in sizes:
+        wrong = int(ranking.wrong[size])
+        if wrong > known and binomial_p_value(wrong, size, rate) > delta:
+            return
+        known = max(known, wrong)
+        yield size
+
+
+def _certify_rate(
+    artifact: CalibrationArtifact,
+    certification: LabelledBatch,
+    seen: Outcomes,
+    ranking: _Ranking,
+    *,
+    max_wrong_rate: str,
+    delta: str,
+    by_group: bool,
+) -> WrongRateCertificate | str:
+    """Return the certificate of the best cut at a rate, or why there is none."""
+    rate, whole = Fraction(max_wrong_rate), float(delta)
+    everyone, *groups = sample_groups(artifact, certification, seen.decisions.features)
+    groups = groups if by_group else []
+    own = whole / 2 if groups else whole
+    passed = _find_passing(ranking, rate, own).tolist()
+    sizes = [size for size in passed if not ranking.divides_ties(size)]
+    if not sizes:
+        return _explain_refusal(ranking, rate, own, tie=bool(passed))
+    within = []
+    for group in groups:
+        members = ranking.select(group.members, seen.wrong)
+        alone = _find_passing(members, rate, whole / (2 * len(groups)), every=True)
+        # (m + 1,) how many of the group are among the first 0 ... m, and whether so many are certified
+        counts = np.concatenate([[0], np.cumsum(group.members[ranking.rows])])
+        within.append(np.isin(counts, alone))
+    size = max(sizes, key=lambda one: (sum(bool(certified[one]) for certified in within), one))
+
+    def certify_group(group: PromptGroup, *, certified: bool) -> CertifiedAnswers:
+        answered = ranking.rows[:size][group.members[ranking.rows[:size]]]
+        return CertifiedAnswers(
+            name=group.name,
+            words=group.words,
+            prompts=int(group.members.sum()),
+            answered=len(answered),
+            wrong=int(seen.wrong[answered].sum()),
+            certified=certified,
+        )
+
+    return WrongRateCertificate(
+        max_wrong_rate=max_wrong_rate,
+        delta=delta,
+        alpha=artifact.alphas[0],
+        policy=ranking.make_policy(size),
+        prompts=len(certification),
+        groups=(
+            certify_group(everyone, certified=True),
+            *(
+                certify_group(group, certified=bool(certified[size]))
+                for group, certified in zip(groups, within, strict=True)
+            ),
+        ),
+        policies_tested=len(passed),
+        records_digest=compute_records_digest(certification),
+        artifact_digest=artifact.frozen_digest,
+    )
+
+
+def _compute_curve(ranking: _Ranking, alpha: str, delta: float) -> Iterator[TradeOff]:
+    """Yield policies at equal steps of the share answered, with bounds that hold together.
+
+    The ranks are fixed by the number of prompts, and given the prompt of that rank those of smaller mean
+    score are independent draws, so that each bound is exact; delta is divided among them.
+    """
+    everyone = len(ranking.scores)
+    steps = dict.fromkeys(
+        ranking.count_below(math.ceil(everyone * step / CURVE_POINTS)) for step in range(1, CURVE_POINTS + 1)
+    )
+    for size in filter(None, steps):
+        wrong = int(ranking.wrong[size])
+        yield TradeOff(
+            alpha=alpha,
+            policy=ranking.make_policy(size),
+            answered=size,
+            wrong=wrong,
+            wrong_rate_at_most=upper_bound(wrong, size, delta / CURVE_POINTS),
+        )
+
+
+def _explain_refusal(ranking: _Ranking, rate: Fraction, delta: float, *, tie: bool) -> str:
+    """Say why a rate cannot be certified, and what is missing: prompts, or a better model or verifier."""
+    everyone = len(ranking.scores)
+    words = f"A wrong-answer rate of {float(rate):g} cannot be certified with these records. "
+    if not everyone:
+        return words + "All answers of the certification prompts are blank."
+    least = required_size(0.0, rate, delta * MAIN_SHARE)
+    if least is None or least > everyone:
+        return words + (
+            f"Even without a wrong answer it takes {least or f'more than {LARGEST_SIZE:,}'} answered "
+            f"prompts, and there are {everyone}: bring more records."
+        )
+    if tie:
+        return words + (
+            "The mean scores tie so often that no cut lies between prompts that were tested: bring more "
+            "records, or a verifier with finer scores."
+        )
+    words += (
+        f"Of the {least} prompts with the smallest mean scores {ranking.wrong[least]} got a wrong best "
+        "answer, and none may. "
+    )
+    level = _get_fallback_level(delta)
+    steps = (math.ceil(everyone * step / CURVE_POINTS) for step in range(1, CURVE_POINTS + 1))
+    needed = {
+        size: math.ceil(trials * everyone / size)
+        for size in [least, *(size for size in steps if size > least)]
+        for trials in [required_size(Fraction(int(ranking.wrong[size]), size), rate, level)]
+        if trials is not None
+    }
+    if needed:
+        size = min(needed, key=lambda one: needed[one])
+        words += (
+            f"Of the first {size} they are {ranking.wrong[size]}; if that stays so, about {needed[size]} "
+            f"prompts would do, {max(needed[size] - everyone, 1)} more than there are: bring more records. "
+        )
+    else:
+        words += (
+            "However many prompts are answered, a larger share is wrong, so that no number of prompts would "
+            "do: a better model or verifier is needed, or a larger rate. "
+        )
+    mu = float(ranking.wrong[everyone] / everyone)
+    return words + state_least_abstention(mu, float(rate))
+
+
+def state_least_abstention(wrong_rate: float, max_wrong_rate: float) -> str:
+    """State in a sentence on how many prompts every policy must abstain."""
+    least = compute_least_abstention(wrong_rate, max_wrong_rate)
+    return (
+        f"With {format_percent(wrong_rate)} of all best answers wrong, every method must abstain on at least "
+        f"{format_percent(least)} of the prompts."
+    )
