@@ -111,6 +111,19 @@ def test_the_comparison_of_bot_mode_finds_what_its_counts_say() -> None:
     assert all(float(row[-3]) == 1.0 and 0.5 < float(row[-2]) <= 1.0 for row in rows)
 
 
+def test_the_comparison_of_adaptive_levels_flags_fewer_prompts() -> None:
+    recording = "langchain_cfc/demo/facts.jsonl.gz:0.1"
+    command = [sys.executable, "benchmarks/adaptive.py", recording, "--splits", "2"]
+    ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    lines = [line.split() for line in ran.stdout.splitlines()]
+    rows = {
+        line[0]: [float(one) for one in line[1:5]] for line in lines if line[:1] in (["fixed"], ["adaptive"])
+    }
+    assert rows["fixed"][0] == 0.9 > rows["adaptive"][0]  # stated
+    assert rows["adaptive"][3] < rows["fixed"][3]  # flagged
+
+
 @pytest.mark.parametrize("rounds", [6, 9, 40, 400])
 def test_the_interval_of_a_ratio_is_the_sign_tests(rounds: int) -> None:
     from benchmarks.lib.timing import Ratio
