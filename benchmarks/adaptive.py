@@ -39,8 +39,9 @@ FIFTHS = 5
 HEADINGS = ("level", "stated", "kept", "covered", "flagged", "distinct", "hardest fifth", "smallest gap")
 PAGE = (
     "Made by `benchmarks/adaptive.py`, whose docstring says what is compared. *stated*: mean coverage "
-    "stated; *kept*: covered or flagged; *covered*: the set holds a correct answer; *hardest fifth*: covered there, "
-    "and in brackets what is stated; *smallest gap*: kept less stated in the fifth where it is smallest."
+    "stated; *kept*: covered or flagged; *covered*: the set holds a correct answer; *hardest fifth*: "
+    "covered there, and in brackets what is stated; *smallest gap*: kept less stated in the fifth where it "
+    "is smallest."
 )
 
 
