@@ -154,7 +154,7 @@ def _calibrate(
     needs_answers = (
         given.needs_answers
         or rule.text.startswith("unique")
-        or config.max_wrong_rate is not None
+        or (config.max_wrong_rate is not None and not config.certifies_mean_score)
         or (shift is not None and shift.needs_answers)
     )
     check_answers(prompts.labelled, provenance, needed=needs_answers)

@@ -131,7 +131,8 @@ def recalibrate(
         leave_out_incomplete: Whether to leave out labels that do not speak of every candidate; sound only if
             that depends neither on what is correct nor on what results look like.
         test_fraction: Share of the results on which both are compared, in (0, 1).
-        certification_fraction: Share of the others that certifies, in (0, 1).
+        certification_fraction: Share of the others that certifies, in (0, 1). In a bot mode that ignores sets
+            all of the others certify.
         **changes: Options of `calibrate` that differ from those of the artifact that serves, such as
             `features` or `alpha`. Trying several until one certifies voids the certificate.
 
@@ -168,7 +169,9 @@ def recalibrate(
     sampled = traffic.select_sampled(least)
     table = replace(traffic.to_batch(), weights=traffic.compute_weights(least))
     provenance = _make_provenance(traffic)
-    config = replace(config, test_fraction=test_fraction, certification_fraction=certification_fraction)
+    # With a share of its own a bot mode that ignores sets would become one that answers from sets.
+    share = None if config.certifies_mean_score else certification_fraction
+    config = replace(config, test_fraction=test_fraction, certification_fraction=share)
     new = calibrate(table, **config.options(), provenance=provenance)
     if not new.has_used_certification:
         # As probable to be wrong as the old certificates, or the usual level without any.
@@ -244,7 +247,8 @@ def _get_certified_rate(artifact: CalibrationArtifact, alpha: str) -> float:
     for certificate in [*artifact.certificates, *coverage]:
         if certificate.alpha == alpha:
             return certificate.shares[0].kept_at_least
-    return artifact.guarantee(alpha).target_coverage  # tested on the third split
+    promise = artifact.guarantee(alpha)
+    return 0.0 if promise.kind == "heuristic" else promise.target_coverage  # tested on the third split
 
 
 def _list_shortfalls(certified: Mapping[str, float], wanted: float) -> Iterator[str]:

@@ -574,6 +574,25 @@ def timeless(data: Any) -> Any:
     }
 
 
+def test_a_bot_that_ignores_sets_stays_one(tmp_path: Path) -> None:
+    source = load_recording()
+    bot = calibrate(source, max_wrong_rate=["0.3", "0.4"], features="1", provenance=source.provenance)
+    records = list(source)[:400]
+    chain = demo_chain(bot)
+    results = [chain.invoke(one.input) for one in records]
+    with watch_results(bot, tmp_path / "store.db", records, results) as monitor:
+        made = recalibrate(monitor)
+        strict = recalibrate(monitor, min_kept=0.5)
+    policy = made.artifact.certified_policy
+    assert made.certifies
+    assert policy.rates == ("0.3", "0.4")
+    for one in policy.certificates:
+        assert one.policy.ignores_sets
+        assert one.prompts == made.artifact.calibration.size + made.artifact.calibration.fit_size
+    # Nothing is promised about its sets, so no wish about them is fulfilled.
+    assert any("the promise is certified to be kept" in one for one in strict.objections)
+
+
 @pytest.mark.long
 def test_a_bot_that_cannot_be_certified_is_not_made(tmp_path: Path) -> None:
     bot = calibrate(
