@@ -396,7 +396,8 @@ def make_curve_table(artifact: CalibrationArtifact) -> Table:
     certificate = policy.certificate
     points = policy.with_certified_points()
     sure = format_share(1.0 - float(certificate.delta))
-    title = f"What answering more would cost (all bounds together with confidence {sure})"
+    alone = "; each certified rate, in bold, by itself" if certificate.policy.ignores_sets else ""
+    title = f"What answering more would cost (all bounds together with confidence {sure}{alone})"
     headings = ("answered", "wrong at most", "wrong seen", "alpha", "distinct", "agreeing", "mean score")
     table = make_table(*headings, texts=0, title=title)
     for point, own in points:

@@ -251,7 +251,8 @@ def tabulate_policies(policy: CertifiedPolicy) -> Table:
         head=("Answered are", "Answered", "Wrong", "Wrong at most"),
         rows=tuple(rows),
         note=f"On {pluralize(certificate.prompts, 'certification prompt')}; all bounds hold together with "
-        f"confidence {sure}.",
+        f"confidence {sure}"
+        + ("; each certified rate, of bot mode, by itself." if certificate.policy.ignores_sets else "."),
     )
 
 
