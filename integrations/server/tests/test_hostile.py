@@ -532,7 +532,7 @@ def test_a_stream_says_what_is_said_at_once(server: Server, question: str) -> No
     assert last == whole.json()["cfc"]
     names = {name for name in whole.headers if name.startswith("x-cfc-")}
     assert {name: whole.headers[name] for name in names} == {name: streamed.headers[name] for name in names}
-    assert len(names) == 3
+    assert len(names) == 4
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -57,7 +57,7 @@ class Answer:
         guarantee = self.cfc["guarantee"]
         if guarantee is None:
             return {}
-        stated = guarantee["stated_coverage"]
+        stated = guarantee.get("stated_coverage")
         return {
             "x-cfc-abstained": str(self.cfc["abstained"]).lower(),
             "x-cfc-reason": self.reason,
