@@ -31,6 +31,8 @@ def _list_sampling_differences(everything: Traffic, chosen: Traffic, level: floa
     sampled = LabelSamplingTest.start(everything.artifact, 0.0)
     tests = sampled.layout.tests
     used, results = {one.id for one in chosen.results}, everything.results if tests else ()
+    if len(used) == len(results):
+        return  # there are no others
     for start in range(0, len(results), BLOCK):
         block = [(one, one.id in used) for one in results[start : start + BLOCK]]
         sampled = sampled.update(block, start)
