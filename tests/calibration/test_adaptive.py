@@ -24,6 +24,7 @@ from langchain_cfc.demo import load_recording
 from langchain_cfc.errors import (
     ArtifactFormatError,
     AttainabilityWarning,
+    CalibrationError,
     InputError,
     OrientationWarning,
     UnattainableTargetError,
@@ -289,3 +290,19 @@ def test_a_plot_shows_what_was_stated_and_kept(artifact: CalibrationArtifact) ->
     assert shown.tolist() == [list(one) for one in expected]
     with pytest.raises(InputError, match="not adaptive"):
         plot_stated_coverage(evaluate(artifact, draw_world(6, 500)).methods["marginal"])
+
+
+def test_randomised_thresholds_keep_what_is_stated_and_no_more() -> None:
+    # In expectation kept equals stated. Its standard deviation is at most 0.5 / sqrt(1600) over calibration
+    # sets and 0.5 / sqrt(4000) over test prompts, 0.015 together: the tolerance is four of them.
+    world = draw_world(7, 2000)
+    artifact = calibrate(world, alpha="0.1", adaptive_alpha=True, randomised=True, never_empty=False)
+    own = evaluate(artifact, draw_world(8, 4000)).methods["conditional"]
+    assert abs(own.kept_promise - own.stated_coverage) < 0.06
+    plain = calibrate(world, alpha="0.1", adaptive_alpha=True)
+    assert evaluate(plain, draw_world(8, 4000)).methods["conditional"].kept_promise > own.kept_promise
+
+
+def test_an_empty_fit_split_is_named() -> None:
+    with pytest.raises(CalibrationError, match=r"adaptive levels are fitted on .* fit split is empty"):
+        calibrate(draw_world(1, 60), alpha="0.1", adaptive_alpha=True, features="1", fit_fraction=0.001)

@@ -501,7 +501,7 @@ def test_answers_that_only_some_candidates_have_are_refused() -> None:
         }
     )
     with pytest.raises(InputError, match="only some candidates have an extracted `answer`"):
-        calibrate([first, *KNOWN[1:]], max_wrong_rate="0.1", features="group(topic)")
+        calibrate([first, *KNOWN[1:]], alpha="0.5", max_wrong_rate="0.1", features="group(topic)")
 
 
 def test_a_level_that_is_served_by_itself_is_tested_by_itself(

@@ -14,7 +14,9 @@ from langchain_core.runnables import RunnableLambda
 from langchain_openai import ChatOpenAI
 from pydantic import SecretStr
 
-from langchain_cfc import CalibrationArtifact, CFCChatModel, CFCResult
+from langchain_cfc import CalibrationArtifact, CFCChatModel, CFCResult, CFCRunnable, calibrate
+from langchain_cfc.demo import load_recording
+from langchain_cfc.demo.replay import make_replay_parts
 from langchain_cfc.errors import AbstentionError, CFCError, InputError, ServingError
 from langchain_cfc.runnable import Answer, OrElse
 from tests.calls import Invoke, copies_of
@@ -276,3 +278,29 @@ def test_what_is_written_of_a_chain_holds_no_key() -> None:
         dumps(chain.as_answer()),
     ):
         assert "very-secret" not in written
+
+
+def test_one_of_several_certified_rates_is_served() -> None:
+    recording = load_recording()
+    artifact = calibrate(recording, max_wrong_rate=["0.02", "0.1", "0.3"])
+    parts = make_replay_parts(recording)
+    answered = []
+    prompts = [record.input for record in recording][:40]
+    for rate in ("0.02", "0.1", "0.3"):
+        chain = CFCRunnable(artifact=artifact, bot=True, max_wrong_rate=rate, **parts)
+        results = [chain.invoke(prompt) for prompt in prompts]
+        certified = {
+            one.guarantee.wrong_answers.max_wrong_rate for one in results if one.guarantee.wrong_answers
+        }
+        assert certified == {rate}
+        message = chain.as_answer().invoke(prompts[0])
+        assert isinstance(message, AIMessage)
+        assert chain.guarantee_of(message) == results[0].guarantee
+        answered.append({number for number, one in enumerate(results) if one})
+    assert answered[0] < answered[1] < answered[2]
+    with pytest.raises(InputError, match="say which, with max_wrong_rate"):
+        CFCRunnable(artifact=artifact, bot=True, **parts)
+    with pytest.raises(InputError, match="is not certified"):
+        CFCRunnable(artifact=artifact, bot=True, max_wrong_rate="0.5", **parts)
+    with pytest.raises(InputError, match="together with bot=True"):
+        CFCRunnable(artifact=artifact, max_wrong_rate="0.1", **parts)
