@@ -23,9 +23,9 @@ import numpy as np
 
 from langchain_cfc._internal.arrays import BoolArray, FloatArray, IntArray
 from langchain_cfc.calibration.config import CalibrationConfig
+from langchain_cfc.calibration.fit import require_fit_split
 from langchain_cfc.calibration.logistic import expit, fit_logistic
 from langchain_cfc.candidates import LabelledBatch
-from langchain_cfc.errors import CalibrationError
 from langchain_cfc.features import AdaptiveAlpha, FeatureMap, name_records_in_errors
 from langchain_cfc.set_rules import SetRule
 from langchain_cfc.thresholds import ConditionalThreshold, format_alpha
@@ -72,12 +72,7 @@ def fit_adaptive_alpha(
         CalibrationError: If the fit split is empty.
         MissingExtraError: If SciPy is not installed.
     """
-    if len(fit_split) == 0:
-        msg = (
-            "adaptive levels are fitted on prompts that calibration never sees, but the fit split is empty: "
-            "raise fit_fraction, or bring more records"
-        )
-        raise CalibrationError(msg)
+    require_fit_split(fit_split, "adaptive levels are fitted on")
     with name_records_in_errors(fit_split.ids):
         prompts = FitPrompts(
             features=feature_map.transform(fit_split.draws),

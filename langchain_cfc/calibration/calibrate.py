@@ -184,8 +184,12 @@ def _calibrate(
         *data.counts,
         data.groups,
         alphas[0] if adaptive is None else adaptive.list_levels(alphas[0])[-1],
-        # Adaptive levels are chosen so that few prompts are flagged.
-        promised=config.threshold_rule in {"conditional", "grouped"} and adaptive is None,
+        # Adaptive levels are chosen so that few prompts are flagged; a bot on the mean score flags none.
+        promised=(
+            config.threshold_rule in {"conditional", "grouped"}
+            and adaptive is None
+            and not config.certifies_mean_score
+        ),
         allow_unattainable=config.allow_unattainable,
     )
     steps = {alpha: config.level_steps(alpha) for alpha in alphas}

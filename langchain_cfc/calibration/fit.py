@@ -102,6 +102,16 @@ class CalibrationData:
         return compute_attainable_groups(self.weightings, self.features, self.reachable, weights)
 
 
+def require_fit_split(fit_split: LabelledBatch, what: str) -> None:
+    """Raise a CalibrationError that begins with `what` if the fit split is empty."""
+    if len(fit_split) == 0:
+        msg = (
+            f"{what} prompts that calibration never sees, but the fit split is empty: raise fit_fraction, or "
+            "bring more records (a cluster is never split, so many clusters are needed)"
+        )
+        raise CalibrationError(msg)
+
+
 def fit_feature_map(
     feature_map: FeatureMap, fit_split: LabelledBatch, calibration: LabelledBatch
 ) -> FeatureMap:
@@ -112,13 +122,8 @@ def fit_feature_map(
     """
     if feature_map.fitted:
         return feature_map
-    if feature_map.needs_fit and len(fit_split) == 0:
-        msg = (
-            f"features {feature_map.text!r} must be fitted on prompts that calibration never sees, but the "
-            "fit split is empty: raise fit_fraction, or bring more records (a cluster is never split, so "
-            "many clusters are needed)"
-        )
-        raise CalibrationError(msg)
+    if feature_map.needs_fit:
+        require_fit_split(fit_split, f"features {feature_map.text!r} must be fitted on")
     with name_records_in_errors(fit_split.ids):
         fitted = feature_map.fit(fit_split.draws)
     with name_records_in_errors(calibration.ids):
@@ -127,12 +132,7 @@ def fit_feature_map(
 
 def compute_ridge_units(feature_map: FeatureMap, fit_split: LabelledBatch) -> FloatArray:
     """Return the (M, d) features of the fit split, which set the units of a ridge."""
-    if len(fit_split) == 0:
-        msg = (
-            "a ridge takes its units from prompts that calibration never sees, but the fit split is empty: "
-            "raise fit_fraction, or bring more records"
-        )
-        raise CalibrationError(msg)
+    require_fit_split(fit_split, "a ridge takes its units from")
     with name_records_in_errors(fit_split.ids):
         return feature_map.transform(fit_split.draws)
 

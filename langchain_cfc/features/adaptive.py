@@ -32,7 +32,7 @@ class AdaptiveAlpha:
 
     The function must be fixed before calibration prompts are seen; `fit_adaptive_alpha` fits it on the fit
     split. Source: Cherian, Gibbs and Candes (2024), "Large language model validity via enhanced conformal
-    prediction methods", section 3.1 (level-adaptive conformal prediction).
+    prediction methods".
 
     Attributes:
         cuts: k increasing mean scores, at which the level changes.
