@@ -367,7 +367,7 @@ def _check_wrong_rate(artifact: ArtifactContent, certificate: WrongRateCertifica
 def _check_chosen(certificate: WrongRateCertificate, curve: Sequence[TradeOff]) -> Iterator[str]:
     """Check that the certified policy fits those compared."""
     everyone, cut = certificate.groups[0], certificate.policy.max_mean_score
-    if cut is None:
+    if not certificate.policy.ignores_sets:
         chosen = (certificate.alpha, certificate.policy, everyone.answered, everyone.wrong)
         if chosen not in [(one.alpha, one.policy, one.answered, one.wrong) for one in curve]:
             yield "the policy is not among those compared"

@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 from langchain_cfc.certificates.coverage import certify, compute_outcomes
-from langchain_cfc.certificates.cuts import certify_mean_score
+from langchain_cfc.certificates.cuts import certify_mean_score, state_abstentions
 from langchain_cfc.certificates.levels import select_tested_levels
 from langchain_cfc.certificates.policies import certify_policy
 
-__all__ = ["certify", "certify_mean_score", "certify_policy", "compute_outcomes", "select_tested_levels"]
+__all__ = [
+    "certify",
+    "certify_mean_score",
+    "certify_policy",
+    "compute_outcomes",
+    "select_tested_levels",
+    "state_abstentions",
+]

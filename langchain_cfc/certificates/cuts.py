@@ -80,6 +80,7 @@ SPACED_TESTS = 9
 # Number of policies on the curve, at equal steps of the share answered.
 CURVE_POINTS = 20
 _MEAN_SCORE = parse_statistic("mean_score")
+_EVERYONE = AnswerPolicy(max_mean_score=1.0, ignores_sets=True)
 
 
 def certify_mean_score(
@@ -182,12 +183,12 @@ class _Ranking:
     def make_policy(self, size: int) -> AnswerPolicy:
         """Return the policy that answers the first `size` prompts, and none of those behind them."""
         if size == len(self.scores):
-            return AnswerPolicy(max_mean_score=1.0, ignores_sets=True)
-        cut = _find_short_number(float(self.scores[size - 1]), float(self.scores[size]))
+            return _EVERYONE
+        cut = find_short_number(float(self.scores[size - 1]), float(self.scores[size]))
         return AnswerPolicy(max_mean_score=cut, ignores_sets=True)
 
 
-def _find_short_number(low: float, high: float) -> float:
+def find_short_number(low: float, high: float) -> float:
     """Return the largest number of the fewest decimals in [low, high)."""
     for decimals in range(2, 17):
         unit = 10.0**decimals
@@ -221,6 +222,34 @@ def _list_sizes(largest: int, rate: Fraction, delta: float) -> Iterator[int]:
         yield from range(growing[-1] + 1, largest + 1)
     elif len(growing) > 1 and growing[-1] < largest:
         yield largest
+
+
+def list_shares(prompts: int) -> list[int]:
+    """Return how many of the prompts are answered at `CURVE_POINTS` equal steps of the share, ascending."""
+    return list(
+        dict.fromkeys(math.ceil(prompts * step / CURVE_POINTS) for step in range(1, CURVE_POINTS + 1))
+    )
+
+
+def project_sizes(wrong: IntArray, rate: Fraction, delta: float, sizes: Iterable[int]) -> dict[int, int]:
+    """Return about how many prompts certify the cut behind the first k prompts, by k.
+
+    Args:
+        wrong: (m + 1,) number of wrong answers among the first 0 ... m prompts by mean score.
+        rate: The largest wrong-answer rate.
+        delta: Level of the test.
+        sizes: Values of k, 1 <= k <= m. Where too many of the first k are wrong k is left out.
+
+    Returns:
+        How many prompts there must be in all, if the share answered and the wrong rate stay as they are.
+    """
+    everyone = len(wrong) - 1
+    return {
+        size: math.ceil(trials * everyone / size)
+        for size in sizes
+        for trials in [required_size(Fraction(int(wrong[size]), size), rate, delta)]
+        if trials is not None
+    }
 
 
 def _find_passing(ranking: _Ranking, rate: Fraction, delta: float, *, every: bool = False) -> IntArray:
@@ -317,10 +346,7 @@ def _compute_curve(ranking: _Ranking, alpha: str, delta: float) -> Iterator[Trad
     score are independent draws, so that each bound is exact; delta is divided among them.
     """
     everyone = len(ranking.scores)
-    steps = dict.fromkeys(
-        ranking.count_below(math.ceil(everyone * step / CURVE_POINTS)) for step in range(1, CURVE_POINTS + 1)
-    )
-    for size in filter(None, steps):
+    for size in dict.fromkeys(filter(None, map(ranking.count_below, list_shares(everyone)))):
         wrong = int(ranking.wrong[size])
         yield TradeOff(
             alpha=alpha,
@@ -352,14 +378,8 @@ def _explain_refusal(ranking: _Ranking, rate: Fraction, delta: float, *, tie: bo
         f"Of the {least} prompts with the smallest mean scores {ranking.wrong[least]} got a wrong best "
         "answer, and none may. "
     )
-    level = _get_fallback_level(delta)
-    steps = (math.ceil(everyone * step / CURVE_POINTS) for step in range(1, CURVE_POINTS + 1))
-    needed = {
-        size: math.ceil(trials * everyone / size)
-        for size in [least, *(size for size in steps if size > least)]
-        for trials in [required_size(Fraction(int(ranking.wrong[size]), size), rate, level)]
-        if trials is not None
-    }
+    sizes = [least, *(size for size in list_shares(everyone) if size > least)]
+    needed = project_sizes(ranking.wrong, rate, _get_fallback_level(delta), sizes)
     if needed:
         size = min(needed, key=lambda one: needed[one])
         words += (
@@ -373,6 +393,28 @@ def _explain_refusal(ranking: _Ranking, rate: Fraction, delta: float, *, tie: bo
         )
     mu = float(ranking.wrong[everyone] / everyone)
     return words + state_least_abstention(mu, float(rate))
+
+
+def state_abstentions(policy: CertifiedPolicy) -> str | None:
+    """State how many prompts bot mode abstains on at each certified rate, and how many every method must.
+
+    None where no policy compared answers all prompts: the error rate of the model is not known then.
+    """
+    everyone = policy.curve[-1] if policy.curve else None
+    if everyone is None or everyone.policy != _EVERYONE:
+        return None
+    wrong_rate = everyone.wrong / everyone.answered
+    shares = [
+        f"at most {format_percent(rate)} wrong answers at least "
+        f"{format_percent(compute_least_abstention(wrong_rate, rate))} (this bot: "
+        f"{format_percent(1.0 - one.groups[0].answered / one.prompts)})"
+        for one in policy.certificates
+        for rate in [float(one.max_wrong_rate)]
+    ]
+    return (
+        f"If every prompt were answered, {format_percent(wrong_rate)} of the answers would be wrong. So "
+        f"every method must abstain on a share of the prompts: for {', for '.join(shares)}."
+    )
 
 
 def state_least_abstention(wrong_rate: float, max_wrong_rate: float) -> str:

@@ -1,8 +1,9 @@
 """`certify_policy`: a policy that answers or abstains, with a certificate on how often its answers are wrong.
 
 The family: from the sets of one of the artifact's levels, answer where the set holds at most so many distinct
-answers and at least so many candidates agree on the best one. The calibration prompts, whose labels have been
-used already, show which policies look safe, and fix the order of the tests. On the third split each is tested
+answers, at least so many candidates agree on the best one, and the mean score of all candidates is at most a
+cut, one of the deciles of the calibration prompts. The labels of these have been used already, so they may
+show which policies look safe, and fix the order of the tests. On the third split each policy is tested
 against "of the answered prompts more than r get a wrong best answer": given how many are answered, the number
 of wrong ones is binomial, so the p-value is exact. Tests stop at the first failure; all policies that passed
 before are certified together.
@@ -22,11 +23,15 @@ all levels at once; or the promise with confidence, where the calibration gave o
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
+import numpy as np
+
+from langchain_cfc._internal.arrays import FloatArray
 from langchain_cfc.artifact import CalibrationArtifact, CertifiedPolicy, TradeOff
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.certificates.bounds import binomial_p_value, required_size, upper_bound
@@ -38,10 +43,15 @@ from langchain_cfc.certificates.coverage import (
     compute_records_digest,
     sample_groups,
 )
+from langchain_cfc.certificates.cuts import find_short_number
 from langchain_cfc.errors import UnattainableTargetError
+from langchain_cfc.features import parse_statistic
 from langchain_cfc.guarantee import AnswerPolicy, CertifiedAnswers, WrongRateCertificate
 
 MOST_ANSWERS = (1, 2, 3, 5)
+# Cuts on the mean score, at equal steps of the share of calibration prompts below them.
+SCORE_CUTS = 10
+_MEAN_SCORE = parse_statistic("mean_score")
 
 
 @dataclass(frozen=True)
@@ -146,11 +156,23 @@ def _test_in_sequence(
 def _list_policies(artifact: CalibrationArtifact, alpha: str, tuning: LabelledBatch) -> Iterator[_Policy]:
     n = artifact.n
     agreements = sorted({1, *(-(-n * quarter // 4) for quarter in (1, 2, 3, 4))})
+    sizes = (*(one for one in MOST_ANSWERS if one < n), None)
+    cuts = (None, *_choose_cuts(np.sort(_MEAN_SCORE.values(tuning.draws))))
     seen = compute_outcomes(artifact, tuning, alpha)
-    for most in (*(one for one in MOST_ANSWERS if one < n), None):
-        for agreement in agreements:
-            policy = AnswerPolicy(max_answers=most, min_agreement=agreement)
-            yield _Policy(alpha, policy, len(tuning), *seen.count_answers(seen.answered_under(policy)))
+    for most, agreement, cut in itertools.product(sizes, agreements, cuts):
+        policy = AnswerPolicy(max_answers=most, min_agreement=agreement, max_mean_score=cut)
+        yield _Policy(alpha, policy, len(tuning), *seen.count_answers(seen.answered_under(policy)))
+
+
+def _choose_cuts(means: FloatArray) -> Iterator[float]:
+    """Yield the cuts below which are equal shares of the ascending mean scores, each between two of these."""
+    places = dict.fromkeys(
+        int(np.searchsorted(means, means[len(means) * step // SCORE_CUTS], side="right"))
+        for step in range(1, SCORE_CUTS)
+    )
+    for place in places:
+        if place < len(means):
+            yield find_short_number(float(means[place - 1]), float(means[place]))
 
 
 def _order_tests(family: Sequence[_Policy], rate: Fraction, size: int) -> list[_Policy]:

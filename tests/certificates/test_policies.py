@@ -86,7 +86,8 @@ def compute_plainly(
         best = min(inside, key=lambda slot: (scores[slot], slot))
         few = policy.max_answers is None or len({answers[slot] for slot in inside}) <= policy.max_answers
         agreed = sum(answer == answers[best] for answer in answers) >= policy.min_agreement
-        answered = few and agreed
+        certain = policy.max_mean_score is None or float(np.mean(scores)) <= policy.max_mean_score
+        answered = few and agreed and certain
         found.append((answered, answered and not labelled.correct[row, best]))
     return found
 
@@ -483,12 +484,16 @@ def test_an_artifact_with_a_policy_needs_answers_where_the_policy_looks_at_them(
 ) -> None:
     assert not frozen.needs_answers
     artifact = certify_policy(frozen, tuning, tests, max_wrong_rate="0.1", delta="0.1")
-    assert certificate_of(artifact).policy.words
-    assert artifact.needs_answers
     assert artifact.policy is not None
-    plain = certificate_of(artifact).model_copy(update={"policy": AnswerPolicy()})
-    every = artifact.policy.model_copy(update={"certificate": plain})
-    assert not artifact.model_copy(update={"policy": every}).needs_answers
+    for policy, needed in (
+        (AnswerPolicy(), False),
+        (AnswerPolicy(max_mean_score=0.5), False),
+        (AnswerPolicy(max_answers=1), True),
+        (AnswerPolicy(min_agreement=2), True),
+    ):
+        certificate = certificate_of(artifact).model_copy(update={"policy": policy})
+        changed = artifact.policy.model_copy(update={"certificate": certificate})
+        assert artifact.model_copy(update={"policy": changed}).needs_answers is needed
 
 
 def test_answers_that_only_some_candidates_have_are_refused() -> None:
