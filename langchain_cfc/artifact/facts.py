@@ -267,7 +267,7 @@ class CertifiedPolicy(ArtifactData):
                 "before any question is asked"
             )
             raise InputError(msg)
-        text = format_alpha(max_wrong_rate)
+        text = format_alpha(max_wrong_rate, "max_wrong_rate")
         for certificate in self.certificates:
             if certificate.max_wrong_rate == text:
                 return certificate

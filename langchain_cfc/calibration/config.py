@@ -282,14 +282,7 @@ class CalibrationConfig:
         if not rates:
             msg = "max_wrong_rate: at least one rate is needed"
             raise InputError(msg)
-        try:
-            return tuple(sorted({format_alpha(one) for one in rates}, key=float))
-        except InputError as error:
-            msg = (
-                "max_wrong_rate must be a decimal number strictly between 0 and 1, such as 0.05; got "
-                f"{self.max_wrong_rate!r}"
-            )
-            raise InputError(msg) from error
+        return tuple(sorted({format_alpha(one, "max_wrong_rate") for one in rates}, key=float))
 
     @property
     def failure_probability(self) -> str:

@@ -28,6 +28,7 @@ from rich.text import Text
 
 from langchain_cfc._internal.text import escape_controls, escape_controls_in_json, format_percent
 from langchain_cfc.artifact import CalibrationArtifact
+from langchain_cfc.certificates import state_abstentions
 from langchain_cfc.errors import CFCError, CFCWarning, UnattainableTargetError
 from langchain_cfc.evaluation import (
     AnswersReport,
@@ -396,20 +397,22 @@ def make_curve_table(artifact: CalibrationArtifact) -> Table:
     certificate = policy.certificate
     points = policy.with_certified_points()
     sure = format_share(1.0 - float(certificate.delta))
-    alone = "; each certified rate, in bold, by itself" if certificate.policy.ignores_sets else ""
-    title = f"What answering more would cost (all bounds together with confidence {sure}{alone})"
-    headings = ("answered", "wrong at most", "wrong seen", "alpha", "distinct", "agreeing", "mean score")
-    table = make_table(*headings, texts=0, title=title)
+    alone = certificate.policy.ignores_sets
+    each = "; each certified rate, in bold, by itself" if alone else ""
+    title = f"What answering more would cost (all bounds together with confidence {sure}{each})"
+    own_conditions = () if alone else ("alpha", "distinct", "agreeing")
+    table = make_table(
+        "answered", "wrong at most", "wrong seen", *own_conditions, "mean score", texts=0, title=title
+    )
     for point, own in points:
-        most = point.policy.max_answers
+        most, cut = point.policy.max_answers, point.policy.max_mean_score
+        sets = (point.alpha, "any" if most is None else f"<= {most}", f">= {point.policy.min_agreement}")
         table.add_row(
             format_percent(point.answered / certificate.prompts),
             format_percent(point.wrong_rate_at_most, ".1f"),
             f"{point.wrong} of {point.answered}",
-            "any" if point.policy.ignores_sets else point.alpha,
-            "any" if most is None else f"<= {most}",
-            f">= {point.policy.min_agreement}",
-            "any" if point.policy.max_mean_score is None else f"<= {point.policy.max_mean_score:g}",
+            *(() if alone else sets),
+            "any" if cut is None else f"<= {cut:g}",
             style="bold" if own else "",
         )
     return table
@@ -428,11 +431,17 @@ def _list_bot_mode(artifact: CalibrationArtifact) -> Iterator[tuple[str, str]]:
         yield "", "Each of these rates holds with its confidence by itself; choose one before any question."
     for reason in artifact.policy.refused.values():
         yield "Refused", reason
+    if abstentions := state_abstentions(artifact.policy):
+        yield "", abstentions
 
 
 def _list_promise(artifact: CalibrationArtifact) -> Iterator[tuple[str, str]]:
     promise, facts = artifact.guarantee(artifact.alphas[0]), artifact.calibration
     levels = {alpha: f"alpha = {alpha}: " if len(artifact.alphas) > 1 else "" for alpha in artifact.alphas}
+    bot = artifact.policy
+    if bot is not None and bot.certificate.policy.ignores_sets:
+        yield from _list_bot_mode(artifact)
+        levels = {} if promise.kind == "heuristic" else levels
     for alpha, level in levels.items():
         yield "Promise", f"{level}{_format_promise(artifact, artifact.guarantee(alpha))}"
     if promise.kind in {"conditional", "marginal", "given_drawn"}:
@@ -450,7 +459,8 @@ def _list_promise(artifact: CalibrationArtifact) -> Iterator[tuple[str, str]]:
         yield "Rests on", _format_assumptions(artifact)
     for claim in promise.heuristics:
         yield "Heuristic", claim
-    yield from _list_bot_mode(artifact)
+    if bot is None or not bot.certificate.policy.ignores_sets:
+        yield from _list_bot_mode(artifact)
     yield (
         "Flagged",
         (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from typing import Annotated, Any
 
@@ -21,16 +22,24 @@ from langchain_cfc.cli._format import (
 )
 from langchain_cfc.cli._inputs import DATASET, open_records
 from langchain_cfc.errors import InputError
-from langchain_cfc.experiments import Plan, plan_from_assumptions, plan_from_pilot
+from langchain_cfc.experiments import BotPlan, Plan, plan_bot, plan_from_assumptions, plan_from_pilot
 from langchain_cfc.guarantee import format_share
 from langchain_cfc.records import tabulate
 
+# What a plan of bot mode depends on.
+_BOT_OPTIONS = frozenset({"--pilot", "--max-wrong-rate", "--delta", "--test-fraction", "--as-json"})
+
 
 def plan(
+    context: typer.Context,
     pilot: Annotated[
         list[str] | None, typer.Argument(help=f"{DATASET}, of a pilot; leave out to state assumptions.")
     ] = None,
     alpha: Annotated[str, typer.Option(help="Error level that you would like.")] = "0.1",
+    max_wrong_rate: Annotated[
+        str | None,
+        typer.Option(help="Plan a bot instead: largest share of wrong answers among those it gives."),
+    ] = None,
     n: Annotated[
         int | None, typer.Option(help="Candidates per prompt; default all that the pilot holds.")
     ] = None,
@@ -67,9 +76,28 @@ def plan(
 
         langchain-cfc plan --n 5 --attainable 0.9 --alpha 0.15
 
+    With --max-wrong-rate it says how many prompts certify a bot that is rarely wrong.
+
+        langchain-cfc plan pilot.jsonl --max-wrong-rate 0.05
+
     Exit code 1 if the target is out of reach.
     """
     with report_errors():
+        if max_wrong_rate is not None:
+            if not pilot or (others := _list_given(context) - _BOT_OPTIONS):
+                msg = "--max-wrong-rate plans a bot from a pilot: give a file" + (
+                    f", and leave out {', '.join(sorted(others))}" if pilot else ""
+                )
+                raise InputError(msg)
+            with open_records(pilot) as dataset:
+                bot = plan_bot(
+                    tabulate(dataset.records),
+                    max_wrong_rate=max_wrong_rate,
+                    delta=str(delta),
+                    test_fraction=test_fraction,
+                )
+            print_result(bot, _print_bot_plan, as_json=as_json)
+            raise typer.Exit(0 if bot.is_possible else EXIT_NO)
         settings: dict[str, Any] = {
             "alpha": alpha,
             "slack": slack,
@@ -131,6 +159,44 @@ def _print_plan(console: Console, found: Plan) -> None:
         console.print("", _make_n_table(found))
     if found.advice:
         print_list(console, found.advice, "Advice")
+
+
+def _list_given(context: typer.Context) -> set[str]:
+    """Return the options that the command line gives."""
+    sources = {name: context.get_parameter_source(name) for name in context.params}
+    return {
+        f"--{name.replace('_', '-')}"
+        for name, source in sources.items()
+        if source is not None and source.name == "COMMANDLINE"
+    }
+
+
+def _print_bot_plan(console: Console, found: BotPlan) -> None:
+    low, high = (round(100 * bound) for bound in found.wrong_rate_ci)
+    console.print(
+        f"If every prompt were answered, {format_percent(found.wrong_rate)} of the answers would be wrong "
+        f"(95 % interval {low}-{high} %, from {found.pilot_size} pilot prompts). For at most "
+        f"{format_share(found.max_wrong_rate)} wrong answers every method must abstain on at least "
+        f"[bold]{format_percent(found.least_abstention)}[/] of the prompts.\n"
+    )
+    if found.fewest_answered is not None:
+        console.print(
+            f"Nothing is certified with fewer than {found.fewest_answered} answered prompts, even if none of "
+            "the answers is wrong. By the pilot, to answer at least so many takes about:\n"
+        )
+    table = make_table("answered", "wrong", "labelled prompts", texts=0)
+    for step, larger in itertools.zip_longest(found.steps, found.steps[1:]):
+        if larger is not None and step.prompts_needed == larger.prompts_needed is not None:
+            continue  # the larger share takes no more prompts
+        reached = step.prompts_needed is not None
+        table.add_row(
+            format_percent(step.answered),
+            format_percent(step.wrong_rate, ".1f"),
+            f"{step.prompts_needed:,}" if reached else "out of reach",
+        )
+        if not reached:
+            break
+    console.print(table)
 
 
 def _make_group_table(found: Plan) -> Table:

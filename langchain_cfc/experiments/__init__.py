@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from langchain_cfc.experiments.bot_plan import BotPlan, BotStep, plan_bot
 from langchain_cfc.experiments.compare import compare
 from langchain_cfc.experiments.comparison_report import (
     ComparisonReport,
@@ -39,6 +40,8 @@ __all__ = [
     "STUDIES",
     "Agreement",
     "AttainableAt",
+    "BotPlan",
+    "BotStep",
     "Cell",
     "ComparisonReport",
     "GroupComparison",
@@ -61,6 +64,7 @@ __all__ = [
     "Unusable",
     "compare",
     "get_methods",
+    "plan_bot",
     "plan_from_assumptions",
     "plan_from_pilot",
     "published_cells",

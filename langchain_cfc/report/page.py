@@ -10,6 +10,7 @@ from typing import Any
 
 from langchain_cfc._internal.text import pluralize
 from langchain_cfc.artifact import CalibrationArtifact
+from langchain_cfc.certificates import state_abstentions
 from langchain_cfc.certificates.bounds import clopper_pearson
 from langchain_cfc.errors import InputError
 from langchain_cfc.evaluation import EvaluationReport
@@ -382,7 +383,7 @@ def _describe_bot_mode(artifact: CalibrationArtifact, evaluation: EvaluationRepo
     yield _Section(
         id="bot",
         heading="Answering or abstaining",
-        words=(*words, *policy.refused.values(), *silent),
+        words=(*words, *policy.refused.values(), *filter(None, [state_abstentions(policy)]), *silent),
         figures=figures,
         tables=(tables.tabulate_policies(policy),),
     )

@@ -37,12 +37,13 @@ State = TypeVar("State")
 Level: TypeAlias = str | float | Decimal
 
 
-def format_alpha(alpha: Level) -> str:
+def format_alpha(alpha: Level, name: str = "alpha") -> str:
     """Convert an error level to canonical decimal text.
 
     Args:
         alpha: Error level, 0 < alpha < 1. A float is rounded to the nearest decimal of 12 digits, so that
             `1 - 0.8` means 0.2; text and `Decimal` are exact.
+        name: What errors call it.
 
     Returns:
         Plain decimal text without exponent or trailing zeros, such as `0.1`.
@@ -54,7 +55,7 @@ def format_alpha(alpha: Level) -> str:
     >>> format_alpha(0.10), format_alpha("0.050"), format_alpha(1e-3), format_alpha(1 - 0.8)
     ('0.1', '0.05', '0.001', '0.2')
     """
-    return _decimal_text(alpha, "alpha")
+    return _decimal_text(alpha, name)
 
 
 def format_delta(delta: Level) -> str:

@@ -406,6 +406,35 @@ def test_plan_from_a_pilot_counts_prompts_cost_and_groups(records: Path) -> None
     assert max(map(len, readable.splitlines())) <= 80
 
 
+def test_plan_of_a_bot_says_what_each_share_of_answers_takes(records: Path) -> None:
+    ran = run("plan", records, "--max-wrong-rate", "0.15", "--json")
+    assert ran.code == 0
+    sizes = [step["prompts_needed"] for step in ran.data["steps"]]
+    assert sizes[0] < sizes[-1] if sizes[-1] else sizes[0] is not None
+    readable = run("plan", records, "--max-wrong-rate", "0.15").out
+    assert f"{sizes[0]:,}" in readable
+    assert "every method must abstain on at least" in " ".join(readable.split())
+    assert max(map(len, readable.splitlines())) <= 80
+    assert run("plan", records, "--max-wrong-rate", "0.000000001").code == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--alpha", "0.1"], "leave out --alpha"),
+        (["--n", "3", "--group", "topic"], "leave out --group, --n"),
+        (["--max-wrong-rate", "2"], "max_wrong_rate must be a decimal number"),
+    ],
+)
+def test_options_that_do_not_concern_a_bot_are_refused(
+    records: Path, options: list[str], message: str
+) -> None:
+    ran = run("plan", records, "--max-wrong-rate", "0.1", *options)
+    assert ran.code == 2
+    assert message in " ".join(ran.err.split())
+    assert run("plan", "--max-wrong-rate", "0.1").code == 2
+
+
 def test_plan_from_assumptions_says_no_where_the_target_is_out_of_reach() -> None:
     possible = run(
         "plan", "--n", "5", "--attainable", "0.9", "--alpha", "0.15", "--assumed-group", "sums=0.3:0.8"

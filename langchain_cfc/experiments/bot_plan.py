@@ -1,0 +1,145 @@
+"""How many labelled prompts a bot takes that is rarely wrong, planned from a pilot."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import numpy as np
+
+from langchain_cfc.candidates import LabelledBatch, check_unweighted
+from langchain_cfc.certificates.bounds import clopper_pearson, required_size
+from langchain_cfc.certificates.cuts import (
+    MAIN_SHARE,
+    compute_least_abstention,
+    list_shares,
+    project_sizes,
+)
+from langchain_cfc.decision import AnswerSets
+from langchain_cfc.errors import InputError
+from langchain_cfc.evaluation import ReportData
+from langchain_cfc.features import parse_statistic
+from langchain_cfc.records.splits import split_plan
+from langchain_cfc.set_rules import AcceptAll
+from langchain_cfc.thresholds import Level, format_alpha, format_delta
+
+_MEAN_SCORE = parse_statistic("mean_score")
+
+
+class BotStep(ReportData):
+    """How many labelled prompts it takes to answer at least a share of the prompts.
+
+    Attributes:
+        answered: The share, in (0, 1]: the prompts with the smallest mean scores.
+        wrong_rate: Share of wrong answers among these prompts of the pilot.
+        prompts_needed: Labelled prompts that certify a cut which answers at least this share, if the pilot's
+            figures are right; None where no number does, because too many of the answers are wrong.
+    """
+
+    answered: float
+    wrong_rate: float
+    prompts_needed: int | None
+
+
+class BotPlan(ReportData):
+    """How many labelled prompts certify a wrong-answer rate for bot mode, by the share of prompts answered.
+
+    Attributes:
+        max_wrong_rate: The largest share of wrong answers among answered prompts.
+        delta: Failure probability of the certificate.
+        pilot_size: Number of pilot prompts, one of each cluster.
+        wrong_rate: Share of the pilot's prompts whose best candidate is wrong.
+        wrong_rate_ci: Two-sided 95 % Clopper-Pearson interval of it.
+        least_abstention: Share of the prompts that every method must abstain on, if `wrong_rate` is right.
+        fewest_answered: Number of answered prompts, none of them wrong, below which nothing is certified;
+            None where 10**8 do not suffice.
+        steps: By share answered, ascending.
+    """
+
+    max_wrong_rate: float
+    delta: float
+    pilot_size: int
+    wrong_rate: float
+    wrong_rate_ci: tuple[float, float]
+    least_abstention: float
+    fewest_answered: int | None
+    steps: list[BotStep]
+
+    @property
+    def is_possible(self) -> bool:
+        """Whether some number of prompts certifies the rate for some share of the prompts."""
+        return any(step.prompts_needed is not None for step in self.steps)
+
+
+def plan_bot(
+    labelled: LabelledBatch, *, max_wrong_rate: Level, delta: Level = "0.1", test_fraction: float = 0.2
+) -> BotPlan:
+    """Plan bot mode from a small file of labelled records.
+
+    The bot planned for is the one that `calibrate(records, max_wrong_rate=...)` makes: it answers with the
+    best candidate where the mean score is at most a cut. As in calibration, one hash-chosen prompt of each
+    cluster counts. The numbers are estimates: the pilot's wrong rates are taken for the true ones.
+
+    Args:
+        labelled: The pilot, such as `tabulate(read_records(path))`.
+        max_wrong_rate: Largest share of wrong answers among answered prompts, in (0, 1).
+        delta: Failure probability of the certificate, in (0, 1).
+        test_fraction: Share of all prompts that will be held out for evaluation, in [0, 1).
+
+    Returns:
+        The plan.
+
+    Raises:
+        InputError: If there are no prompts, they have weights, or an argument is out of range.
+        MissingExtraError: If SciPy is not installed.
+
+    >>> import numpy as np
+    >>> from langchain_cfc.candidates import CandidateBatch
+    >>> scores = np.arange(100)[:, np.newaxis] / 100
+    >>> correct = scores < 0.7  # the 30 least certain answers are wrong
+    >>> pilot = LabelledBatch(CandidateBatch.of(scores), correct, tuple(map(str, range(100))), (None,) * 100)
+    >>> plan = plan_bot(pilot, max_wrong_rate=0.1, test_fraction=0)
+    >>> plan.wrong_rate, round(plan.least_abstention, 3), plan.fewest_answered
+    (0.3, 0.222, 23)
+    >>> [step.prompts_needed for step in plan.steps if step.answered in (0.5, 0.7, 0.75, 0.8)]
+    [33, 33, 203, None]
+    """
+    if len(labelled) == 0:
+        msg = "a pilot of 0 prompts says nothing: bring labelled prompts"
+        raise InputError(msg)
+    check_unweighted(labelled)
+    rate = Fraction(format_alpha(max_wrong_rate, "max_wrong_rate"))
+    failing = float(format_delta(delta))
+    held_out = split_plan(0, fit=0.0, test=test_fraction)
+    alone = labelled.take(held_out.one_per_cluster(labelled))
+    sets = AnswerSets.of_best_candidates(alone.draws, AcceptAll().levels(alone.draws))
+    answerable = np.flatnonzero(sets.accepted.any(axis=1))
+    if not len(answerable):
+        msg = "all answers of the pilot are blank, so that a bot could answer nothing: look at the generator"
+        raise InputError(msg)
+    order = answerable[np.argsort(_MEAN_SCORE.values(alone.draws)[answerable], kind="stable")]
+    wrong = np.concatenate([[0], np.cumsum(~alone.correct[order, sets.best[order]])]).astype(np.int64)
+    size = len(order)
+    # Certified by all prompts that are not held out; of those with blank answers alone none is answered.
+    kept = Fraction(size, len(alone)) * (1 - Fraction(str(test_fraction)))
+    needed = project_sizes(wrong, rate, failing * MAIN_SHARE, list_shares(size))
+    fewest: int | None = None
+    steps: list[BotStep] = []
+    for count in reversed(list_shares(size)):
+        if count in needed:
+            alone_needed = math.ceil(needed[count] / kept)
+            fewest = alone_needed if fewest is None else min(fewest, alone_needed)
+        steps.append(
+            BotStep(answered=count / len(alone), wrong_rate=int(wrong[count]) / count, prompts_needed=fewest)
+        )
+    wrong_rate = int(wrong[-1]) / size
+    return BotPlan(
+        max_wrong_rate=float(rate),
+        delta=failing,
+        pilot_size=len(alone),
+        wrong_rate=wrong_rate,
+        wrong_rate_ci=clopper_pearson(int(wrong[-1]), size),
+        least_abstention=compute_least_abstention(wrong_rate, float(rate)),
+        fewest_answered=required_size(0.0, rate, failing * MAIN_SHARE),
+        steps=steps[::-1],
+    )

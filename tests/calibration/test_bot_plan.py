@@ -1,0 +1,135 @@
+"""Plans of bot mode: brute force over all sizes, and calibrations of the size that a plan names."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from langchain_cfc import Candidate, PromptRecord, calibrate
+from langchain_cfc.candidates import CandidateBatch, LabelledBatch
+from langchain_cfc.certificates.cuts import MAIN_SHARE
+from langchain_cfc.errors import InputError, UnattainableTargetError
+from langchain_cfc.experiments import BotPlan, plan_bot
+from langchain_cfc.records import tabulate
+
+
+def make_records(seed: int, size: int) -> list[PromptRecord]:
+    """Prompts whose best candidate is the more often wrong the larger the scores are."""
+    rng = np.random.default_rng(seed)
+    hardness = rng.random(size)
+    right = rng.random(size) >= np.maximum(0.0, hardness - 0.5)
+    return [
+        PromptRecord(
+            id=f"{seed}-{row}",
+            input=f"question {row}",
+            candidates=(Candidate(text="an answer", score=float(hardness[row]), correct=bool(right[row])),),
+        )
+        for row in range(size)
+    ]
+
+
+def find_size_by_search(wrong: int, answered: int, rate: float, delta: float) -> int | None:
+    """Return the smallest size from which on the test passes, if the share of wrong ones stays."""
+    passes = [
+        bool(stats.binom.cdf(math.floor(Fraction(wrong, answered) * size), size, rate) <= delta)
+        for size in range(3000)
+    ]
+    if not passes[-1]:
+        return None
+    return max((size for size, one in enumerate(passes) if not one), default=-1) + 1
+
+
+def test_every_step_is_what_a_search_over_all_sizes_finds() -> None:
+    records = make_records(1, 240)
+    plan = plan_bot(tabulate(records), max_wrong_rate="0.1", delta="0.2", test_fraction=0.25)
+    ranked = sorted(records, key=lambda one: float(one.candidates[0].score or 0.0))
+    labels = [not one.candidates[0].correct for one in ranked]
+    assert plan.wrong_rate == sum(labels) / 240
+    assert plan.least_abstention == pytest.approx((plan.wrong_rate - 0.1) / 0.9)
+    assert [step.answered for step in plan.steps] == pytest.approx(np.arange(1, 21) / 20)
+    assert plan.fewest_answered == find_size_by_search(0, 1, 0.1, 0.2 * MAIN_SHARE)
+    needed = []
+    for step in plan.steps:
+        answered = round(step.answered * 240)
+        assert step.wrong_rate == sum(labels[:answered]) / answered
+        size = find_size_by_search(sum(labels[:answered]), answered, 0.1, 0.2 * MAIN_SHARE)
+        needed.append(math.inf if size is None else math.ceil(math.ceil(size * 240 / answered) / 0.75))
+    # What certifies a larger share certifies this one too.
+    expected = [min(needed[place:]) for place in range(len(needed))]
+    assert [
+        math.inf if step.prompts_needed is None else step.prompts_needed for step in plan.steps
+    ] == expected
+    assert math.inf in expected
+    assert expected[0] < math.inf
+
+
+def test_calibrations_of_the_planned_size_answer_about_the_planned_share() -> None:
+    """The median of 25 calibrations of the planned size answers the planned share, within 12 points.
+
+    The wrong rate among the best share s of the prompts is max(0, s - 1/2)^2 / (2 s). With a quarter of the
+    size the median falls short of the share by more (control).
+    """
+    pilot = make_records(2, 4000)
+    plan = plan_bot(tabulate(pilot), max_wrong_rate="0.1", test_fraction=0.2)
+    step = next(step for step in plan.steps if step.answered >= 0.8)
+    assert step.prompts_needed is not None
+
+    def find_median(size: int) -> float:
+        shares = []
+        for seed in range(25):
+            try:
+                artifact = calibrate(make_records(100 + seed, size), max_wrong_rate="0.1", test_fraction=0.2)
+            except UnattainableTargetError:
+                shares.append(0.0)
+                continue
+            certificate = artifact.certified_policy.certificate
+            shares.append(certificate.groups[0].answered / certificate.prompts)
+        return float(np.median(shares))
+
+    assert find_median(step.prompts_needed) >= step.answered - 0.12
+    assert find_median(step.prompts_needed // 4) < step.answered - 0.12
+
+
+def test_a_model_that_is_always_wrong_can_be_certified_nowhere() -> None:
+    records = [
+        one.model_copy(update={"candidates": (one.candidates[0].model_copy(update={"correct": False}),)})
+        for one in make_records(3, 50)
+    ]
+    plan = plan_bot(tabulate(records), max_wrong_rate="0.1")
+    assert (plan.wrong_rate, plan.least_abstention, plan.is_possible) == (1.0, 1.0, False)
+    assert BotPlan.model_validate_json(plan.model_dump_json()) == plan
+
+
+def test_one_prompt_of_each_cluster_counts() -> None:
+    records = make_records(4, 60)
+    clustered = [one.model_copy(update={"cluster": str(row // 3)}) for row, one in enumerate(records)]
+    assert plan_bot(tabulate(records), max_wrong_rate="0.1").pilot_size == 60
+    assert plan_bot(tabulate(clustered), max_wrong_rate="0.1").pilot_size == 20
+
+
+def test_of_blank_answers_none_is_given() -> None:
+    records = make_records(5, 100)
+    blank = [
+        one.model_copy(update={"candidates": (Candidate(text=" ", score=0.0, correct=False),)})
+        for one in records[:50]
+    ]
+    plan = plan_bot(tabulate([*blank, *records[50:]]), max_wrong_rate="0.1", test_fraction=0)
+    alone = plan_bot(tabulate(records[50:]), max_wrong_rate="0.1", test_fraction=0)
+    assert plan.wrong_rate == alone.wrong_rate
+    assert [step.answered for step in plan.steps] == [step.answered / 2 for step in alone.steps]
+    for step, other in zip(plan.steps, alone.steps, strict=True):
+        assert step.prompts_needed == (None if other.prompts_needed is None else 2 * other.prompts_needed)
+    with pytest.raises(InputError, match="all answers of the pilot are blank"):
+        plan_bot(tabulate(blank), max_wrong_rate="0.1")
+
+
+def test_what_no_plan_can_be_made_from_is_refused() -> None:
+    empty = LabelledBatch(CandidateBatch.of(np.zeros((0, 1))), np.zeros((0, 1), dtype=bool), (), ())
+    with pytest.raises(InputError, match="a pilot of 0 prompts"):
+        plan_bot(empty, max_wrong_rate="0.1")
+    with pytest.raises(InputError, match="max_wrong_rate must be a decimal number"):
+        plan_bot(tabulate(make_records(6, 20)), max_wrong_rate=5)
