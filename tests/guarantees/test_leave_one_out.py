@@ -66,10 +66,11 @@ def sums(
         artifact: CalibrationArtifact = calibrate(
             others, alpha=alpha, features=features, allow_unattainable=True, **options
         )
+        weight = float(record.metadata["difficulty"]) if "shift" in options else 1.0
         for name, gap in promise_gaps(
             artifact, [record], alpha=level, marginal=marginal, stated=stated
         ).items():
-            totals[name] = totals.get(name, 0.0) + gap
+            totals[name] = totals.get(name, 0.0) + weight * gap
     return totals
 
 
@@ -117,6 +118,10 @@ def test_stated_coverages_are_kept_in_any_bag_of_prompts(features: str) -> None:
     found = sums(bag, fitted, alpha="0.1", adaptive_alpha=True)
     assert sum(name.startswith("stated_coverage[") for name in found) == 3
     assert min(found.values()) >= -ROUND_OFF
+    # Under a shift each prompt counts with its likelihood ratio.
+    shifted = sums(bag, fitted, alpha="0.1", adaptive_alpha=True, shift="meta(difficulty)")
+    assert shifted != found
+    assert min(shifted.values()) >= -ROUND_OFF
     # The control: if 90 % were stated for all of them, this would not be kept.
     assert min(sums(bag, fitted, alpha="0.1", adaptive_alpha=True, stated=0.9).values()) < -1.0
 
