@@ -204,7 +204,7 @@ def observe(
                 if decided.not_certifiable[row]
                 else (ANSWERED if decided.accepted[row].any() else EMPTY),
                 withheld=False,
-                bot=False,
+                max_wrong_rate=None,
                 threshold=float(decided.thresholds[row]),
                 scores=tuple(part.draws.scores[row].tolist()),
                 accepted=tuple(decided.accepted[row].tolist()),

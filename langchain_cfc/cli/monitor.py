@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -336,7 +336,7 @@ def _print_status(console: Console, found: MonitorStatus) -> None:
         console.print("[green]no alarm[/]")
     for one in found.together:
         console.print(escape(one.sentence()), soft_wrap=True)
-    console.print("", _make_test_table(found))
+    console.print("", *_make_tables(found))
     for note in found.notes:
         print_note(console, note)
     if found.alarms:
@@ -345,6 +345,12 @@ def _print_status(console: Console, found: MonitorStatus) -> None:
             "label some of the results since then, and calibrate again (langchain-cfc monitor recalibrate)",
             soft_wrap=True,
         )
+
+
+def _make_tables(found: MonitorStatus) -> Iterator[Table]:
+    yield _make_test_table(found)
+    if found.stated:
+        yield _make_stated_table(found)
 
 
 def _make_test_table(found: MonitorStatus) -> Table:
@@ -368,5 +374,19 @@ def _make_test_table(found: MonitorStatus) -> Table:
             "" if one.seen is None else format_percent(one.seen),
             format_evidence(one.evidence),
             format_evidence(one.needed),
+        )
+    return table
+
+
+def _make_stated_table(found: MonitorStatus) -> Table:
+    """Make a table of labelled results by the coverage stated for them."""
+    table = make_table("stated", "labels", "kept", "95 % CI", title="Stated and kept coverage", texts=0)
+    for one in found.stated:
+        low, high = one.kept_ci
+        table.add_row(
+            format_percent(one.stated_coverage),
+            f"{one.labels:,}",
+            format_percent(one.kept / one.labels),
+            f"{round(100 * low)}-{round(100 * high)} %",
         )
     return table

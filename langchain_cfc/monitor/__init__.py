@@ -11,6 +11,7 @@ from langchain_cfc.monitor.monitor import CFCMonitor, parse_labels, read_labels 
 from langchain_cfc.monitor.observed import Label  # noqa: E402 - see above
 from langchain_cfc.monitor.recalibration import Recalibration, recalibrate  # noqa: E402 - see above
 from langchain_cfc.monitor.shadow import ShadowComparison, ShadowSide, shadow  # noqa: E402 - see above
+from langchain_cfc.monitor.stated import StatedLevel  # noqa: E402 - see above
 from langchain_cfc.monitor.status import (  # noqa: E402 - see above
     CombinedTest,
     EvidenceCurve,
@@ -29,6 +30,7 @@ __all__ = [
     "Recalibration",
     "ShadowComparison",
     "ShadowSide",
+    "StatedLevel",
     "Test",
     "parse_labels",
     "read_labels",

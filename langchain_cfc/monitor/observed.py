@@ -39,7 +39,7 @@ class ObservedResult:
     alpha: str
     outcome: int  # `FLAGGED`, `EMPTY` or `ANSWERED`: what the artifact decided, before a policy withheld sets
     withheld: bool  # whether a policy withheld the set
-    bot: bool  # whether it was answered by the artifact's certified policy
+    max_wrong_rate: str | None  # rate of the certified policy that it followed; None outside of bot mode
     threshold: float  # the threshold; `inf` where none can be certified
     scores: tuple[float, ...]  # (n,) scores of the candidates
     accepted: tuple[bool, ...]  # (n,) which of them are in the set
@@ -65,7 +65,7 @@ class ObservedResult:
         metadata: Collection[str] = (),
     ) -> ObservedResult:
         """Make the numbers of a result, with these entries of the prompt's metadata."""
-        candidates = result.candidates
+        candidates, certified = result.candidates, result.guarantee.wrong_answers
         accepted = tuple(one.accepted for one in candidates)
         outcome = ANSWERED if any(accepted) else EMPTY
         return cls(
@@ -75,7 +75,7 @@ class ObservedResult:
             alpha=result.guarantee.alpha,
             outcome=FLAGGED if result.reason == "not_certifiable" else outcome,
             withheld=result.abstained and any(accepted),
-            bot=result.guarantee.wrong_answers is not None,
+            max_wrong_rate=None if certified is None else certified.max_wrong_rate,
             threshold=result.threshold,
             scores=tuple(one.score for one in candidates),
             accepted=accepted,

@@ -332,6 +332,7 @@ class CertifiedRate:
     words: str  # the same for people
     alpha: str  # level of the sets
     rate: float  # what is certified: at least so often, in (0, 1)
+    max_wrong_rate: str | None = None  # of right answers, the certified rate of wrong ones
 
 
 def list_certified_rates(artifact: CalibrationArtifact) -> list[CertifiedRate]:
@@ -345,11 +346,10 @@ def list_certified_rates(artifact: CalibrationArtifact) -> list[CertifiedRate]:
             if 0.0 < one.kept_at_least < 1.0
         ]
     if policy is not None:
-        # Whichever of several rates results were answered by, none is above the largest.
-        wrong = policy.certificates[-1]
-        rate = 1.0 - float(wrong.max_wrong_rate)
         found += [
-            CertifiedRate("right", one.name, one.words, wrong.alpha, rate)
+            CertifiedRate("right", one.name, one.words, wrong.alpha, 1.0 - float(rate), rate)
+            for wrong in policy.certificates
+            for rate in [wrong.max_wrong_rate]
             for one in wrong.groups
             if one.certified or one is wrong.groups[0]
         ]
@@ -362,7 +362,8 @@ def list_certified_rates(artifact: CalibrationArtifact) -> list[CertifiedRate]:
             if one.name in confidence.names
         ]
     # Two of them may speak of the same rate; the first is what held-out prompts say.
-    return list({(one.what, one.group, one.alpha): one for one in reversed(found)}.values())[::-1]
+    watched = {(one.what, one.group, one.alpha, one.max_wrong_rate): one for one in reversed(found)}
+    return list(watched.values())[::-1]
 
 
 @dataclass(frozen=True)
@@ -404,8 +405,7 @@ class CoverageTest(_SequentialTest):
         kept_promise, right = label.judge(one)
         if self.artifact.calibration.drawn_among is not None and not label.shows_drawn:
             kept_promise = None  # the promise speaks of prompts for which a correct candidate was drawn
-        # A certified wrong-answer rate speaks of bot mode alone.
-        outcomes = {"kept": kept_promise, "right": right if one.bot else None}
+        outcomes = {"kept": kept_promise, "right": right}
         features = np.array(one.features)
         uniform, sampled = one.draw_uniforms("kept", 1)[0], label.is_sampled(one, least)
         seen = np.array(
@@ -413,6 +413,8 @@ class CoverageTest(_SequentialTest):
                 sampled
                 and outcomes[it.what] is not None
                 and it.alpha == one.alpha
+                # A certified wrong-answer rate speaks of the policy that was chosen by it.
+                and it.max_wrong_rate in {None, one.max_wrong_rate}
                 and uniform < self._coefficients[it.group] @ features
                 for it in self.rates
             ]

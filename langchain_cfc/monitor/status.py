@@ -13,8 +13,10 @@ import numpy as np
 from langchain_cfc._internal.text import format_percent, pluralize
 from langchain_cfc.artifact import CalibrationArtifact, ReferenceHistogram
 from langchain_cfc.features import shorten_words
+from langchain_cfc.guarantee import format_share
 from langchain_cfc.monitor.observed import ANSWERED, DAY, EMPTY, FLAGGED, Data
-from langchain_cfc.monitor.sequential_tests import CoverageTest, DriftTest, LabelSamplingTest
+from langchain_cfc.monitor.sequential_tests import CertifiedRate, CoverageTest, DriftTest, LabelSamplingTest
+from langchain_cfc.monitor.stated import StatedLevel
 from langchain_cfc.monitor.store import Evidence, ResultCounts
 
 SequentialTests: TypeAlias = DriftTest | CoverageTest | LabelSamplingTest
@@ -200,6 +202,7 @@ class MonitorStatus(Data):
         level: Probability of any false alarm of either kind.
         together: The tests of each kind together, which is what alarms; without kinds that have no tests.
         tests: All tests, those with most evidence first.
+        stated: Labelled results by the coverage stated for them, where levels are adaptive.
         breaches: What is not as calibrated or beyond its limit, in sentences, statistics aside.
         notes: What the monitor cannot test, and why.
     """
@@ -217,6 +220,7 @@ class MonitorStatus(Data):
     level: float
     together: tuple[CombinedTest, ...]
     tests: tuple[Test, ...]
+    stated: tuple[StatedLevel, ...]
     breaches: tuple[str, ...]
     notes: tuple[str, ...]
 
@@ -244,7 +248,7 @@ def make_curves(evidence: Evidence, tests: Sequence[Test], most: int) -> list[Ev
         ("drift", name_quantity(watched), words[group], watched.alpha): (place, evidence.drifted)
         for place, (watched, group) in enumerate(drift.tests)
     } | {
-        (one.what, _RATES[one.what], one.words, one.alpha): (place, evidence.broken)
+        (one.what, _name_rate(one), one.words, one.alpha): (place, evidence.broken)
         for place, one in enumerate(evidence.kept.rates)
     }
     curves = []
@@ -289,6 +293,7 @@ def make_status(
         level=level,
         together=tuple(_combine_tests(evidence, tests, level)),
         tests=tuple(sorted(tests, key=lambda one: (-one.progress, -one.evidence))),
+        stated=tuple(evidence.stated.report()),
         breaches=tuple(limits.list_breaches(age, counts, models)),
         notes=tuple(_list_notes(artifact, evidence, counts)),
     )
@@ -314,8 +319,15 @@ def _list_tests(evidence: Evidence, level: float) -> Iterator[Test]:
     for place, one in enumerate(kept.rates):
         found = _summarize(kept, place, level)
         seen = float(kept.kept[place] / found["outcomes"]) if found["outcomes"] else None
-        about: dict[str, Any] = {"what": _RATES[one.what], "group": one.words, "alpha": one.alpha}
+        about: dict[str, Any] = {"what": _name_rate(one), "group": one.words, "alpha": one.alpha}
         yield Test(kind=one.what, seen=seen, certified=one.rate, **about, **found)
+
+
+def _name_rate(rate: CertifiedRate) -> str:
+    """Name a certified rate in words, by the wrong-answer rate where several are certified."""
+    if rate.max_wrong_rate is None:
+        return _RATES[rate.what]
+    return f"{_RATES[rate.what]} (at most {format_share(float(rate.max_wrong_rate))} wrong)"
 
 
 def name_quantity(watched: ReferenceHistogram) -> str:

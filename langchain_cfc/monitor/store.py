@@ -36,6 +36,7 @@ from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.errors import CFCWarning, InputError, StoreError
 from langchain_cfc.monitor.observed import ANSWERED, DAY, FLAGGED, Label, ObservedResult
 from langchain_cfc.monitor.sequential_tests import BLOCK, CoverageTest, DriftTest, LabelSamplingTest
+from langchain_cfc.monitor.stated import StatedCounts
 
 # Results that one transaction shows to the tests.
 _PAGE = 1000
@@ -76,7 +77,7 @@ _results = Table(
     Column("alpha", Text, nullable=False),
     Column("outcome", SmallInteger, nullable=False),
     Column("withheld", Boolean, nullable=False),
-    Column("bot", Boolean, nullable=False),
+    Column("max_wrong_rate", Text),
     Column("threshold", Double, nullable=False),
     Column("scores", _Json, nullable=False),
     Column("accepted", _Json, nullable=False),
@@ -185,6 +186,7 @@ class Evidence:
     drift: DriftTest  # do prompts look as they did?
     kept: CoverageTest  # do certified rates hold?
     sampled: LabelSamplingTest  # do labelled results look like the others?
+    stated: StatedCounts  # how often are adaptive promises kept?
     drifted: Curve  # wealth of the first over time
     broken: Curve  # wealth of the second over time
 
@@ -195,6 +197,7 @@ class Evidence:
             DriftTest.start(artifact, now),
             CoverageTest.start(artifact, now),
             LabelSamplingTest.start(artifact, now),
+            StatedCounts.start(artifact),
         )
         return cls(*parts, Curve(), Curve())
 
@@ -206,7 +209,8 @@ class Evidence:
     def add_label(self, one: ObservedResult, label: Label, now: float, least: float) -> Evidence:
         """Return the state after one more label; `least` as `Label.is_sampled` takes it."""
         kept = self.kept.update(one, label, now, least)
-        return replace(self, kept=kept, broken=self.broken.update(kept.wealth.log, now))
+        stated = self.stated.update(one, label, least)
+        return replace(self, kept=kept, stated=stated, broken=self.broken.update(kept.wealth.log, now))
 
     def to_data(self) -> dict[str, Any]:
         """Return the state as plain data."""
@@ -219,6 +223,7 @@ class Evidence:
             DriftTest.from_data(artifact, data["drift"]),
             CoverageTest.from_data(artifact, data["kept"]),
             LabelSamplingTest.from_data(artifact, data["sampled"]),
+            StatedCounts.from_data(artifact, data["stated"]),
             Curve.from_data(data["drifted"]),
             Curve.from_data(data["broken"]),
         )
@@ -232,7 +237,7 @@ class MonitorStore(DatabaseStore):
 
     _facts = _facts
     _format = "langchain-cfc/monitor"
-    _version = 2
+    _version = 3
     _not_found = "there is no monitor at"
     _not_this = "is not the store of a monitor"
     _advice = "use a new store, or the release that made it"

@@ -94,8 +94,7 @@ class Compared:
     def count_apart(self, decisions: Decisions, alphas: FloatArray) -> int:
         """Count thresholds that differ from HiGHS', or are infinite for one of the two alone."""
         expected = self.solve_by_highs(decisions.features, alphas)
-        found = decisions.thresholds
-        same = (found == expected) | (np.abs(found - expected) <= AGREEMENT)
+        same = np.isclose(decisions.thresholds, expected, rtol=0.0, atol=AGREEMENT)
         return int((~same).sum())
 
 

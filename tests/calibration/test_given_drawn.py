@@ -144,7 +144,7 @@ def test_a_monitor_counts_only_results_for_which_one_was_drawn(artifact: Calibra
         alpha="0.1",
         outcome=2,
         withheld=False,
-        bot=False,
+        max_wrong_rate=None,
         threshold=float(decisions.thresholds[0]),
         scores=tuple(draws.scores[0].tolist()),
         accepted=tuple(decisions.accepted[0].tolist()),

@@ -1,0 +1,96 @@
+"""What labels show where promises differ: stated and kept coverage by level, and several certified rates."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from scipy import stats
+
+from langchain_cfc import CalibrationArtifact, CFCRunnable, PromptRecord, calibrate
+from langchain_cfc.demo import demo_chain, load_recording
+from langchain_cfc.demo.replay import make_replay_parts
+from langchain_cfc.monitor import CFCMonitor, Label
+from langchain_cfc.monitor.page import write_page
+
+from .watching import run, truths
+
+
+@pytest.fixture(scope="module")
+def adaptive() -> CalibrationArtifact:
+    """An artifact with adaptive levels."""
+    return calibrate(load_recording(), alpha="0.1", adaptive_alpha=True, test_fraction=0.4)
+
+
+def test_labels_are_counted_by_the_coverage_that_was_stated(
+    adaptive: CalibrationArtifact, served: Sequence[PromptRecord], tmp_path: Path
+) -> None:
+    chain, asked = demo_chain(adaptive), served[:120]
+    labels: Counter[float | None] = Counter()
+    kept: Counter[float | None] = Counter()
+    with CFCMonitor(adaptive, tmp_path / "monitor.db") as monitor:
+        for one in asked:
+            result = chain.invoke(one.input)
+            monitor.see(result, one.id)
+            labels[result.stated_coverage] += 1
+            covered = any(
+                it.accepted and right for it, right in zip(result.candidates, truths(one), strict=True)
+            )
+            kept[result.stated_coverage] += covered or result.reason == "not_certifiable"
+        assert monitor.status().stated == ()
+        monitor.label(*(Label(one.id, truths(one)) for one in asked[:60]))
+        monitor.status()
+    # The counts are stored, and the rest is added by another process.
+    with CFCMonitor(adaptive, tmp_path / "monitor.db") as monitor:
+        monitor.label(*(Label(one.id, truths(one)) for one in asked[60:]))
+        status = monitor.status()
+        write_page(tmp_path / "page.html", status, monitor.curves())
+    assert len(labels) > 3
+    assert {one.stated_coverage: one.labels for one in status.stated} == labels
+    assert {one.stated_coverage: one.kept for one in status.stated} == +kept
+    coverages = [one.stated_coverage for one in status.stated]
+    assert coverages == sorted(coverages, reverse=True)
+    for level in status.stated:
+        test = stats.binomtest(level.kept, level.labels)
+        expected = test.proportion_ci(1.0 - 0.05 / len(status.stated), method="wilson")
+        assert level.kept_ci == pytest.approx((expected.low, expected.high), abs=1e-9)
+    adaptive.save(tmp_path / "adaptive.json")
+    shown = run("status", tmp_path / "adaptive.json", tmp_path / "monitor.db").out
+    assert "Stated and kept coverage" in shown
+    assert "How often promises were kept" in (tmp_path / "page.html").read_text()
+
+
+def test_where_one_coverage_is_stated_there_is_no_table(
+    artifact: CalibrationArtifact, served: Sequence[PromptRecord], tmp_path: Path
+) -> None:
+    with CFCMonitor(artifact, tmp_path / "monitor.db") as monitor:
+        monitor.see(demo_chain(artifact).invoke(served[0].input), served[0].id)
+        monitor.label(Label(served[0].id, truths(served[0])))
+        status = monitor.status()
+        write_page(tmp_path / "page.html", status, monitor.curves())
+    assert status.labels == 1
+    assert status.stated == ()
+    assert "How often promises were kept" not in (tmp_path / "page.html").read_text()
+
+
+def test_each_of_several_certified_rates_is_watched_by_itself(tmp_path: Path) -> None:
+    """Answers at the strict rate are all right, those at the loose one all wrong: the loose one alarms."""
+    source = load_recording()
+    bot = calibrate(source, max_wrong_rate=["0.3", "0.4"], features="1", provenance=source.provenance)
+    with CFCMonitor(bot, tmp_path / "monitor.db") as monitor:
+        for rate, right in (("0.3", True), ("0.4", False)):
+            chain = CFCRunnable(artifact=bot, bot=True, max_wrong_rate=rate, **make_replay_parts(source))
+            for one in list(source)[:120]:
+                result = chain.invoke(one.input)
+                name = monitor.see(result)
+                if not result.abstained:
+                    monitor.label(Label(name, right))
+        found = {one.what: one for one in monitor.status().tests if one.kind == "right"}
+    strict = found["the rate of right answers (at most 30 % wrong)"]
+    loose = found["the rate of right answers (at most 40 % wrong)"]
+    assert (strict.certified, loose.certified) == (0.7, 0.6)
+    assert (strict.seen, loose.seen) == (1.0, 0.0)
+    assert 0 < strict.outcomes <= loose.outcomes
+    assert (strict.alarm, loose.alarm) == (False, True)
