@@ -306,7 +306,7 @@ if TYPE_CHECKING:
     from langchain_cfc.runnable import CFCResult
 def later():
     import scipy.stats
-    require("cvxpy.problems", "calibrate", "this")
+    require("cvxpy.problems", "verify", "this")
 """
     assert set(imported(source)) == {
         "numpy.typing",

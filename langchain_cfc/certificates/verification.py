@@ -162,7 +162,7 @@ class _ReferenceSolvers:
     """The regression of one level, solved by HiGHS and Clarabel through CVXPY."""
 
     def __init__(self, state: Mapping[str, FloatArray], rule: ConditionalThreshold) -> None:
-        self._cvxpy: Any = require("cvxpy", "calibrate", "verification")
+        self._cvxpy: Any = require("cvxpy", "verify", "verification")
         features, scores = state["features"], state["success_scores"]
         weights = state["weights"] if len(state["weights"]) else np.ones(len(scores))
         (low, total, _), (below, everyone) = state["rest"], state["rest_scores"]

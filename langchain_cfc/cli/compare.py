@@ -14,6 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from langchain_cfc import experiments
+from langchain_cfc._internal.imports import check_installed
 from langchain_cfc.cli._format import (
     format_group,
     make_table,
@@ -111,6 +112,7 @@ def prepare_outputs(page: Path | None, folder: Path | None) -> None:
     if page is not None:
         check_report(page)
     if folder is not None:
+        check_installed({"matplotlib": "report"}, "drawing figures")
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:

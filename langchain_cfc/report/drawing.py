@@ -280,7 +280,7 @@ def _shorten_label(label: str) -> str:
 
 def create_axes(width: float, names: Sequence[str] = (), height: float = HEIGHT) -> Axes:
     """Return an axis of so many inches in a figure of its own, with room for a key that says `names`."""
-    figures: Any = require("matplotlib.figure", "calibrate", "drawing figures")
+    figures: Any = require("matplotlib.figure", "report", "drawing figures")
     lines = sum(_wrap_for_key(name).count("\n") + 1.5 for name in names) + 3.0
     size = width + MARGINS + estimate_key_width(names), max(height, lines * LINE / 72.0)
     axes: Axes = figures.Figure(figsize=size, layout="constrained").subplots()
@@ -410,7 +410,7 @@ def to_svg(drawn: Axes | Figure, *, title: str) -> str:
 
 
 def _write_svg(drawn: Axes | Figure) -> str:
-    matplotlib: Any = require("matplotlib", "calibrate", "drawing figures")
+    matplotlib: Any = require("matplotlib", "report", "drawing figures")
     figure = drawn.get_figure(root=True)
     if figure is None:
         msg = "the axis belongs to no figure any more, so there is nothing to draw"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from langchain_cfc._internal import __version__
 from langchain_cfc._internal.files import atomic_writer
-from langchain_cfc._internal.imports import require
+from langchain_cfc._internal.imports import check_installed, require
 from langchain_cfc.errors import InputError
 from langchain_cfc.report._text import escape_invisible
 from langchain_cfc.report.drawing import to_svg
@@ -73,7 +73,7 @@ def render_page(template: str, *, title: str, byline: str, **content: Any) -> st
 
 @cache
 def _create_environment() -> Any:
-    jinja: Any = require("jinja2", "calibrate", "a page")
+    jinja: Any = require("jinja2", "report", "a page")
     return jinja.Environment(
         loader=jinja.FunctionLoader(_read_resource),
         autoescape=True,
@@ -88,7 +88,7 @@ def _escape_value(value: Any) -> Any:
 
 
 def _mark_safe(text: str) -> Markup:
-    markup: Markup = require("markupsafe", "calibrate", "a page").Markup(text)
+    markup: Markup = require("markupsafe", "report", "a page").Markup(text)
     return markup
 
 
@@ -108,14 +108,16 @@ def replace_page(path: str | os.PathLike[str], html: str) -> None:
 
 
 def check_report(path: str | os.PathLike[str]) -> None:
-    """Refuse to overwrite any file that is not a report, such as the records that it is made from.
+    """Check that a report can be written: never over another file, such as the records it is made from.
 
     Args:
         path: Path that a report is to be written to.
 
     Raises:
         InputError: If the path holds something else, or is `-`.
+        MissingExtraError: If jinja2 or matplotlib is not installed.
     """
+    check_installed({"jinja2": "report", "matplotlib": "report"}, "a page")
     target = Path(path)
     if str(target) == "-":
         msg = "reports are written to files: give a path"

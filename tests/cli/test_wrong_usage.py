@@ -83,15 +83,38 @@ def test_all_packages_that_a_collection_lacks_are_named_with_one_command(
     assert "pip install 'langchain-cfc[collect,openai]'" in said
 
 
-@pytest.mark.parametrize("words", [["collect", "--store"], ["status"]])
-def test_a_command_without_its_extra_says_what_to_install(words: list[str], tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def artifact(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("artifact") / "artifact.json"
+    assert run("calibrate", RECORDING, "--alpha", "0.3", "--test-fraction", "0.3", "--out", path).code == 0
+    return path
+
+
+@pytest.mark.parametrize(
+    ("words", "extra"),
+    [
+        (["collect", "--store", "one.db"], "collect"),
+        (["status", "one.db"], "collect"),
+        (["monitor", "status", "ARTIFACT", "one.db"], "monitor"),
+        (["inspect", "ARTIFACT", "--verify"], "verify"),
+        (["report", "ARTIFACT", RECORDING], "report"),
+        (["compare", RECORDING, "--report", "page.html"], "report"),
+        (["compare", RECORDING, "--figures", "figures"], "report"),
+    ],
+)
+def test_a_command_without_its_extra_says_what_to_install(
+    words: list[str], extra: str, artifact: Path, tmp_path: Path
+) -> None:
     # In a process of its own: here, other tests have imported the modules of a collection already.
     code = (
-        "import sys; sys.modules.update(filelock=None, sqlalchemy=None); "
+        "import sys; sys.modules.update(dict.fromkeys("
+        "('cvxpy', 'filelock', 'jinja2', 'matplotlib', 'sqlalchemy'))); "
         "from langchain_cfc.cli import main; main()"
     )
-    command = [sys.executable, "-c", code, *words, str(tmp_path / "one.db")]
-    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    given = [str(artifact) if word == "ARTIFACT" else word for word in words]
+    command = [sys.executable, "-c", code, *given]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
     assert ran.returncode == 2
     assert "Traceback" not in ran.stderr
-    assert "pip install 'langchain-cfc[collect]'" in " ".join(ran.stderr.split())
+    assert f"pip install 'langchain-cfc[{extra}]'" in " ".join(ran.stderr.split())
+    assert list(tmp_path.iterdir()) == []

@@ -29,6 +29,10 @@ HEAVY = {
     "torch",
 }
 
+# Megabytes: what calibrating may take on a disk, with Python's own tools in a fresh environment, and a wheel.
+MOST_INSTALLED = 350
+MOST_WHEEL = 1.0
+
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
 # Both sides run this text, so that they cannot drift apart.
@@ -106,6 +110,22 @@ def test_only_light_libraries_are_installed(light: Run) -> None:
     names = {one["name"].lower() for one in listed}
     assert {"langchain-cfc", "numpy", "pydantic", "langchain-core"} <= names
     assert not HEAVY & names
+
+
+def measure(folder: Path) -> float:
+    """Return how many megabytes the files in a folder take."""
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) / 2**20
+
+
+@pytest.mark.long
+def test_a_wheel_and_what_calibrating_installs_are_small(tmp_path: Path) -> None:
+    pip = [sys.executable, "-m", "pip"]
+    subprocess.run([*pip, "wheel", "--quiet", "--no-deps", "-w", tmp_path / "wheel", CHECKOUT], check=True)
+    assert 0.0 < measure(tmp_path / "wheel") < MOST_WHEEL
+    home = tmp_path / "home"
+    venv.create(home, with_pip=True)
+    subprocess.run([home / "bin" / "pip", "install", "--quiet", f"{CHECKOUT}[calibrate]"], check=True)
+    assert 200.0 < measure(home) < MOST_INSTALLED
 
 
 @pytest.mark.long
