@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -97,11 +98,21 @@ def _print_answers(console: Console, result: CFCResult) -> None:
         if candidate.text is not None:
             mark = "+" if candidate.accepted else " "
             console.print(f"  {mark} {candidate.score:.4f}  {escape(candidate.text)}", style="dim")
-    lowest = min(one.score for one in result.candidates)
-    console.print(
-        f"  threshold {result.threshold:.4g}, lowest score {lowest:.4g} (smaller is better)", style="dim"
-    )
+    console.print(f"  {_describe_scores(result)} (smaller is better)", style="dim")
     console.print(escape(result.explain()))
+
+
+def _describe_scores(result: CFCResult) -> str:
+    """Say which numbers decided."""
+    scores = [one.score for one in result.candidates]
+    certified = result.guarantee.wrong_answers
+    if certified is not None and certified.policy.ignores_sets:
+        cut = certified.policy.max_mean_score
+        return f"mean score {sum(scores) / len(scores):.4g}, largest answered {cut:.4g}"
+    lowest = f"lowest score {min(scores):.4g}"
+    if math.isinf(result.threshold):
+        return f"no threshold can be certified for this prompt, {lowest}"
+    return f"threshold {result.threshold:.4g}, {lowest}"
 
 
 def _replay_parts(path: Path, artifact: CalibrationArtifact, prompt: str) -> dict[str, Any]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from langchain_cfc._internal.text import escape_controls
 from langchain_cfc.features.statistics import format_key
-from langchain_cfc.guarantee import format_share
+from langchain_cfc.guarantee import WrongRateCertificate, format_share
 
 if TYPE_CHECKING:
     from langchain_cfc.runnable.result import CFCResult
@@ -39,13 +40,7 @@ def explain_reason(result: CFCResult) -> str:
     accepted = [one for one in result.candidates if one.accepted]
     passed = f"{f'{len(accepted)} of {given}' if len(accepted) < n else given} passed the check"
     if not result.abstained:
-        if _ignores_sets(result):
-            return f"Answered with the best of {given}, because these look reliable on average."
-        if _is_best_alone(result):
-            return f"Answered with the best of {given}, because none of them passed the check."
-        if len(result.answers) > 1:
-            return f"Answered, because {passed}; these are {len(result.answers)} different answers."
-        return f"Answered, because {passed}{' and say the same' if len(accepted) > 1 else ''}."
+        return f"Answered{_explain_answer(result, given, passed)}."
     if result.unknown_categories:
         named = " and ".join(f"{key} is {result.metadata[key]!r}" for key in result.unknown_categories)
         return f"Abstained, because {named}, which no question of the calibration had."
@@ -71,6 +66,26 @@ def explain_result(result: CFCResult) -> str:
     )
 
 
+def _explain_answer(result: CFCResult, given: str, passed: str) -> str:
+    """Say why an answer was given, and how many candidates give it."""
+    if len(result.answers) > 1:
+        return f", because {passed}; these are {len(result.answers)} different answers"
+    accepted = sum(one.accepted for one in result.candidates)
+    agreeing, n = _count_agreeing(result), len(result.candidates)
+    same = f"; {agreeing} of the {n} say this" if agreeing < n else "; all of them say the same"
+    if _ignores_sets(result):
+        return f" with the best of {given}, because these look reliable on average{same}"
+    if _is_best_alone(result):
+        return f" with the best of {given}, because none of them passed the check{same}"
+    return f", because {passed}{' and say the same' if accepted == agreeing > 1 else same}"
+
+
+def _count_agreeing(result: CFCResult) -> int:
+    """Return how many candidates give the best answer, accepted or not."""
+    (best,) = {one.same_as for one in result.candidates if one.accepted}
+    return sum(one.same_as == best for one in result.candidates)
+
+
 def _ignores_sets(result: CFCResult) -> bool:
     """Return whether a certified policy decided that looks at no threshold."""
     wrong = result.guarantee.wrong_answers
@@ -88,7 +103,7 @@ def _describe_question(result: CFCResult) -> str:
     if result.guarantee.threshold_rule == "marginal":  # it looks at no features
         return ""
     groups = [
-        f"{key} is {value!r}"
+        f"{key}: {escape_controls(str(value))}"
         for key, value in result.metadata.items()
         if any(
             name.startswith(f"group({format_key(key)})=") and value == 1.0
@@ -96,10 +111,9 @@ def _describe_question(result: CFCResult) -> str:
         )
     ]
     difficulty = _describe_difficulty(result.features)
-    if not groups and difficulty is None:
-        return ""
-    whose = f" whose {' and '.join(groups)}" if groups else ""
-    return f"It counts as {difficulty or 'a question'}{whose}."
+    if difficulty is None:
+        return f"Its {', '.join(groups)}." if groups else ""
+    return f"It counts as {', '.join([difficulty, *groups])}."
 
 
 def _describe_difficulty(features: dict[str, float]) -> str | None:
@@ -124,19 +138,33 @@ def _describe_difficulty(features: dict[str, float]) -> str | None:
     return None
 
 
+def _describe_certificate(wrong: WrongRateCertificate) -> str:
+    """Return what is certified of a bot that decides by the mean score."""
+    everyone = wrong.groups[0]
+    return (
+        f"Of the questions that are answered, at most {format_share(float(wrong.max_wrong_rate))} get a "
+        f"wrong best answer, with confidence {format_share(1.0 - float(wrong.delta))}: of "
+        f"{everyone.prompts:,} questions with known answers {everyone.answered:,} were answered, "
+        f"{everyone.wrong:,} of these wrongly."
+    )
+
+
 def _describe_promise(result: CFCResult) -> str:
     """Return what is promised, and what it is worth for one answer."""
     guarantee = result.guarantee
     wrong = "" if guarantee.wrong_answers is None else f" {guarantee.wrong_answers.brief()}"
+    if guarantee.wrong_answers is not None and _ignores_sets(result):
+        return _describe_certificate(guarantee.wrong_answers)
     if guarantee.kind in {"heuristic", "certified"}:
-        return guarantee.sentence if _ignores_sets(result) else f"{guarantee.sentence}{wrong}"
+        return f"{guarantee.sentence}{wrong}"
     groups = sum(weighting.kind == "indicator" for weighting in guarantee.weightings)
     soft = len(guarantee.weightings) - 1 - groups
     scope = ["on average"]
     if groups:
         scope.append(f"in each of {groups} groups")
     if soft:
-        placed = _describe_difficulty(result.features) is not None
+        # What is stated follows the mean score, which tells easy from hard prompts.
+        placed = guarantee.stated_coverage is not None or _describe_difficulty(result.features) is not None
         scope.append("for easy as well as for hard questions" if placed else f"under {soft} soft weightings")
     *others, last = scope
     where = f"{', '.join(others)} and {last}" if others else last

@@ -97,6 +97,41 @@ def test_bot_mode_from_calibration_to_an_answer(tmp_path: Path) -> None:
     assert not report["contradicted"]
 
 
+def test_several_rates_from_calibration_to_a_report(tmp_path: Path) -> None:
+    artifact, question = tmp_path / "bot.json", "What is the currency of Singapore?"
+    options = ["--max-wrong-rate", "0.1", "--max-wrong-rate", "0.2", "--test-fraction", "0.2"]
+    assert run("calibrate", RECORDING, "-o", artifact, *options).code == 0
+    asked = ["ask", artifact, question, "--replay", "demo", "--bot"]
+    unclear = run(*asked)
+    assert unclear.code == 2
+    assert "several wrong-answer rates are certified (0.1, 0.2)" in unclear.err
+    assert "max_wrong_rate = 0.3 is not certified" in run(*asked, "--max-wrong-rate", "0.3").err
+    strict, loose = (run(*asked, "--max-wrong-rate", rate) for rate in ("0.1", "0.2"))
+    assert (strict.code, loose.code) == (1, 0)
+    assert "at most 10 % get a wrong best answer" in " ".join(strict.out.split())
+    assert "at most 20 % get a wrong best answer" in " ".join(loose.out.split())
+    # What decided is shown: the mean score, and no threshold.
+    for ran in (strict, loose):
+        assert "mean score 0.7797, largest answered 0." in ran.out
+        assert "threshold" not in ran.out
+    page = tmp_path / "page.html"
+    assert run("report", artifact, RECORDING, "-o", page).code == 0
+    words = page.read_text()
+    for rate in ("10 %", "20 %"):
+        assert f"at most {rate} get a wrong best answer" in words
+    assert "every method must abstain" in words
+
+
+def test_a_flagged_prompt_is_shown_without_a_threshold(tmp_path: Path) -> None:
+    artifact = tmp_path / "artifact.json"
+    options = ["--alpha", "0.2", "--features", "group(topic)", "--allow-unattainable"]
+    assert run("calibrate", RECORDING, "-o", artifact, *options).code == 0
+    ran = run("ask", artifact, "27 * 73", "--replay", "demo")
+    assert ran.code == 1
+    assert "no threshold can be certified for this prompt, lowest score 0." in ran.out
+    assert "inf" not in ran.out
+
+
 def test_a_rate_out_of_reach_is_no_and_says_what_would_do(tmp_path: Path) -> None:
     artifact = tmp_path / "bot.json"
     ran = run("calibrate", RECORDING, "-o", artifact, "--features", FEATURES, "--max-wrong-rate", "0.001")

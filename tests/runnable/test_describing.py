@@ -114,7 +114,7 @@ def test_a_category_that_was_not_calibrated_on_is_flagged_and_named(
     known = invoke(make_chain(by_topics, metadata=topic_of), "about easy")
     assert known.unknown_categories == ()
     assert "no question of the calibration" not in known.explain()
-    assert "It counts as a question whose topic is 'easy'." in known.explain()
+    assert "Its topic: easy." in known.explain()
 
 
 def test_a_missing_key_is_named(by_topics: CalibrationArtifact, invoke: Invoke) -> None:

@@ -112,7 +112,7 @@ def test_the_explanation_of_an_answer(result: CFCResult) -> None:
         "Answered, because 2 of the 4 answers that the model gave passed the check and say the same."
     )
     assert result.explain().startswith(
-        f"{result.explain_reason()} It counts as a question whose topic is 'easy'. With probability at least "
+        f"{result.explain_reason()} Its topic: easy. With probability at least "
         "75 %, a question like those of the calibration gets a set of answers that holds a correct one, or "
         "is flagged because nothing can be promised for it: on average and in each of 2 groups. This says "
         "nothing about one answer by itself."
@@ -139,7 +139,8 @@ def test_the_explanation_of_the_best_candidate_alone() -> None:
     assert [one.text for one in result.candidates] == ["lima|0.8", None, None, None]
     assert result.threshold == pytest.approx(0.75)
     assert result.explain_reason() == (
-        "Answered with the best of the 4 answers that the model gave, because none of them passed the check."
+        "Answered with the best of the 4 answers that the model gave, because none of them passed the check; "
+        "2 of the 4 say this."
     )
 
 
@@ -147,9 +148,17 @@ def test_the_explanation_of_the_best_candidate_alone() -> None:
 def test_the_explanation_of_a_flag(result: CFCResult) -> None:
     text = result.explain()
     assert text.startswith("Abstained, because nothing can be promised for a question like this: in the ")
-    for part in ("It counts as a question whose topic is 'hopeless'.", "75 %"):
+    for part in ("Its topic: hopeless.", "75 %"):
         assert part in text
     assert "inf" not in text
+
+
+def test_the_explanation_counts_the_candidates_that_say_the_same(by_topics: CalibrationArtifact) -> None:
+    texts = ("lima|0.1", "lima|0.9", "lima|0.9", "quito|0.9")
+    chain = make_chain(by_topics, generator=ScriptedModel(texts=texts), metadata=topic_of, answer=answer_of)
+    assert chain.invoke("an easy").explain_reason() == (
+        "Answered, because 1 of the 4 answers that the model gave passed the check; 3 of the 4 say this."
+    )
 
 
 def test_several_answers_are_explained_as_several(by_topics: CalibrationArtifact) -> None:
