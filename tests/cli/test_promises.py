@@ -101,7 +101,7 @@ def test_several_rates_from_calibration_to_a_report(tmp_path: Path) -> None:
     artifact, question = tmp_path / "bot.json", "What is the currency of Singapore?"
     options = ["--max-wrong-rate", "0.1", "--max-wrong-rate", "0.2", "--test-fraction", "0.2"]
     assert run("calibrate", RECORDING, "-o", artifact, *options).code == 0
-    asked = ["ask", artifact, question, "--replay", "demo", "--bot"]
+    asked: list[str | Path] = ["ask", artifact, question, "--replay", "demo", "--bot"]
     unclear = run(*asked)
     assert unclear.code == 2
     assert "several wrong-answer rates are certified (0.1, 0.2)" in unclear.err
