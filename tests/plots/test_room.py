@@ -33,7 +33,7 @@ def test_without_the_extra_the_error_names_it(monkeypatch: pytest.MonkeyPatch) -
     for module in ("matplotlib", "matplotlib.figure"):
         monkeypatch.setitem(sys.modules, module, None)
     message = (
-        r"drawing figures needs matplotlib, which is not installed: pip install 'langchain-cfc\[calibrate\]'"
+        r"drawing figures needs matplotlib, which is not installed: pip install 'langchain-cfc\[report\]'"
     )
     with pytest.raises(MissingExtraError, match=message):
         plots.plot_score_histogram(HISTOGRAM)
