@@ -113,7 +113,7 @@ def _check_references(artifact: ArtifactContent) -> Iterator[str]:
     if len(set(levels)) < len(levels) or not {one.alpha for one in certified} <= set(artifact.alphas):
         yield "a certificate is about a level that the artifact does not hold, or two are about the same"
     if artifact.policy is not None:
-        ignores_sets = artifact.policy.certificate.policy.ignores_sets
+        ignores_sets = artifact.policy.ignores_sets
         if [one.alpha for one in artifact.policy.coverage] != ([] if ignores_sets else list(artifact.alphas)):
             yield "a policy comes with what is certified about the sets of every level"
         if artifact.policy.certificate.policy.min_agreement > artifact.n:

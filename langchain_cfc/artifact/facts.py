@@ -225,6 +225,11 @@ class CertifiedPolicy(ArtifactData):
         return (self.certificate, *self.others)
 
     @property
+    def ignores_sets(self) -> bool:
+        """Whether bot mode decides by the mean score; nothing is promised about sets then."""
+        return self.certificate.policy.ignores_sets
+
+    @property
     def rates(self) -> tuple[str, ...]:
         """The rates that were asked for, certified or refused, ascending."""
         certified = [one.max_wrong_rate for one in self.certificates]

@@ -309,6 +309,21 @@ def format_answers(answers: AnswersReport) -> str:
     )
 
 
+def make_answers_table(reports: Iterable[AnswersReport]) -> Table:
+    """Make a table of what bot mode did at each certified rate; red where it was wrong too often."""
+    table = make_table("at most wrong", "answered", "wrong", "wrong rate", "95 % CI", texts=0)
+    for one in reports:
+        rate = format_percent(one.wrong_rate, ".1f")
+        table.add_row(
+            format_share(one.max_wrong_rate),
+            format_percent(one.answered_rate),
+            f"{one.wrong} of {one.answered}",
+            f"[bold red]{rate}[/]" if one.contradicted else rate,
+            format_interval(one.wrong_rate_ci),
+        )
+    return table
+
+
 def format_group(words: str) -> str:
     """Format the group of a weighting, short and on one line."""
     return escape(shorten_words(words).replace("\n", " "))
@@ -439,7 +454,7 @@ def _list_promise(artifact: CalibrationArtifact) -> Iterator[tuple[str, str]]:
     promise, facts = artifact.guarantee(artifact.alphas[0]), artifact.calibration
     levels = {alpha: f"alpha = {alpha}: " if len(artifact.alphas) > 1 else "" for alpha in artifact.alphas}
     bot = artifact.policy
-    if bot is not None and bot.certificate.policy.ignores_sets:
+    if bot is not None and bot.ignores_sets:
         yield from _list_bot_mode(artifact)
         levels = {} if promise.kind == "heuristic" else levels
     for alpha, level in levels.items():
@@ -459,16 +474,18 @@ def _list_promise(artifact: CalibrationArtifact) -> Iterator[tuple[str, str]]:
         yield "Rests on", _format_assumptions(artifact)
     for claim in promise.heuristics:
         yield "Heuristic", claim
-    if bot is None or not bot.certificate.policy.ignores_sets:
+    attainable = f"{format_percent(facts.attainable_coverage)} of the calibration prompts{facts.by_weight}"
+    if bot is not None and bot.ignores_sets:
+        yield "Attainable", f"{attainable} have a correct candidate among the {artifact.n}."
+    else:
         yield from _list_bot_mode(artifact)
-    yield (
-        "Flagged",
-        (
-            f"{format_percent(facts.attainable_coverage)} of the calibration prompts{facts.by_weight} have a "
-            "correct candidate that can enter the set. Where too few do, prompts are flagged as not "
-            f"certifiable and abstained on.{_format_refused(artifact)}"
-        ),
-    )
+        yield (
+            "Flagged",
+            (
+                f"{attainable} have a correct candidate that can enter the set. Where too few do, prompts "
+                f"are flagged as not certifiable and abstained on.{_format_refused(artifact)}"
+            ),
+        )
     yield (
         "Made from",
         (

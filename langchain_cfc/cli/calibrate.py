@@ -233,7 +233,8 @@ def calibrate(
         return
     console = get_console()
     console.print(make_promise_table(artifact))
-    console.print("", make_groups_table(artifact))
+    if artifact.policy is None or not artifact.policy.ignores_sets:
+        console.print("", make_groups_table(artifact))
     if artifact.policy is not None:
         console.print("", make_curve_table(artifact))
     console.print(f"\nartifact written to [bold]{escape(str(out_path))}[/]", soft_wrap=True)

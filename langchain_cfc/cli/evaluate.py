@@ -14,6 +14,7 @@ from langchain_cfc.cli._format import (
     format_answers,
     format_verdict,
     is_contradicted,
+    make_answers_table,
     make_report_tables,
     print_result,
     report_errors,
@@ -48,17 +49,33 @@ def evaluate(
             report = evaluation.evaluate(
                 artifact, dataset.records, alpha=alpha, provenance=dataset.provenance
             )
-    print_result(report, _print_evaluation, as_json=as_json)
+    bot_alone = artifact.policy is not None and artifact.policy.ignores_sets
+    print_text = _print_answers if bot_alone else _print_evaluation
+    print_result(report, print_text, as_json=as_json)
     raise typer.Exit(EXIT_NO if is_contradicted(report) else 0)
 
 
 def _print_evaluation(console: Console, report: EvaluationReport) -> None:
-    console.print(
-        f"{report.n_test} test prompts ({escape(report.test_prompts)}), {report.n_candidates} candidates "
-        f"each; attainable coverage {format_percent(report.attainable_coverage, '.1f')}\n"
-    )
+    _print_prompts(console, report)
     for table in make_report_tables(report):
         console.print(table, "")
     console.print(format_verdict(report))
     for answers in report.all_answers:
         console.print(format_answers(answers))
+
+
+def _print_answers(console: Console, report: EvaluationReport) -> None:
+    """Print the answers of a bot that looks at no sets, of which nothing is promised."""
+    _print_prompts(console, report)
+    console.print(make_answers_table(report.all_answers), "")
+    if is_contradicted(report):
+        console.print("[bold red]Red rates have more wrong answers than chance explains.[/]")
+    else:
+        console.print("Nothing seen here contradicts the certified rates.")
+
+
+def _print_prompts(console: Console, report: EvaluationReport) -> None:
+    console.print(
+        f"{report.n_test} test prompts ({escape(report.test_prompts)}), {report.n_candidates} candidates "
+        f"each; attainable coverage {format_percent(report.attainable_coverage, '.1f')}\n"
+    )

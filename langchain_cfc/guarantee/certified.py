@@ -173,9 +173,8 @@ class AnswerPolicy(Certified):
     @property
     def described(self) -> str:
         """What is answered, in plain English."""
-        if self.ignores_sets:
-            return f"prompts{f' {self.words}' * bool(self.words)}, with the best candidate"
-        return f"sets{f' {self.words}' * bool(self.words)}"
+        kind = "prompts" if self.ignores_sets else "sets"
+        return f"{kind} {self.words}" if self.words else kind
 
     @property
     def words(self) -> str:
@@ -247,12 +246,14 @@ class WrongRateCertificate(Certificate):
         everyone, *others = self.groups
         certified = [group.words for group in others if group.certified]
         also = f", and in each of these groups: {'; '.join(certified)}" if certified else ""
-        level = "" if self.policy.ignores_sets else f" at alpha = {self.alpha}"
+        answers = f"{self.policy.described} with the best candidate"
+        if not self.policy.ignores_sets:
+            answers = f"from {self.policy.described} at alpha = {self.alpha}"
         return (
             f"Of the prompts that are answered, at most {format_share(float(self.max_wrong_rate))} get a "
             f"wrong best answer{also}, with confidence {format_share(1 - float(self.delta))} for this very "
-            f"artifact: answered are {self.policy.described}{level}, {everyone.answered} of "
-            f"{everyone.prompts} certification prompts, {everyone.wrong} of them wrongly."
+            f"artifact. It answers {answers}: {everyone.answered} of {everyone.prompts} certification "
+            f"prompts, {everyone.wrong} of them wrongly."
         )
 
 

@@ -114,6 +114,13 @@ def test_several_rates_from_calibration_to_a_report(tmp_path: Path) -> None:
     for ran in (strict, loose):
         assert "mean score 0.7797, largest answered 0." in ran.out
         assert "threshold" not in ran.out
+    # Nothing is promised about sets, so nothing is shown of them.
+    measured = run("evaluate", artifact, RECORDING)
+    assert measured.code == 0
+    assert "at most wrong  answered" in measured.out
+    assert "Nothing seen here contradicts the certified rates." in measured.out
+    assert "candidates per set" not in measured.out
+    assert "Flagged" not in run("inspect", artifact).out
     page = tmp_path / "page.html"
     assert run("report", artifact, RECORDING, "-o", page).code == 0
     words = page.read_text()
