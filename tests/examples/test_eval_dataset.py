@@ -91,7 +91,7 @@ def test_the_readme_goes_from_questions_to_an_answer(tried: Tried) -> None:
 
 @pytest.mark.long
 def test_the_tutorial_quotes_what_its_commands_print(tried: Tried) -> None:
-    assert len(tried.quoted) == 15
+    assert len(tried.quoted) == 22
     for command, printed, quoted in tried.quoted:
         assert missing(quoted, printed) == [], command
 

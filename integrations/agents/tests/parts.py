@@ -81,7 +81,7 @@ def as_messages(text: str) -> list[dict[str, str]]:
 
 
 def artifact_in(
-    folder: Path, model: str = "recorded", prompt: Callable[[str], Any] = as_messages
+    folder: Path, model: str = "recorded", prompt: Callable[[str], Any] = as_messages, **options: Any
 ) -> CalibrationArtifact:
     """An artifact that was saved and read again: right answers score 0.1 to 0.3, wrong ones 0.9."""
     records = [
@@ -97,7 +97,8 @@ def artifact_in(
     ]
     named = Provenance(n=N, generator={"id": "clerk", "model": model}, verifier={"id": "judge"})
     # Where every candidate scores badly, the guard abstains.
-    made = calibrate(records, alpha=0.1, features="1", never_empty=False, provenance=named)
+    given = options or {"alpha": 0.1, "never_empty": False}
+    made = calibrate(records, features="1", provenance=named, **given)
     made.save(folder / "artifact.json")
     return CalibrationArtifact.load(folder / "artifact.json")
 

@@ -73,6 +73,15 @@ def test_it_abstains_where_the_chain_does(guarded: Callable[..., Agent], way: Wa
     assert said.response_metadata["cfc"]["reason"] == "no_candidate_accepted"
 
 
+@both_ways
+def test_it_answers_by_the_rate_that_the_chain_was_given(url: str, tmp_path: Path, way: Way) -> None:
+    bot = artifact_in(tmp_path, max_wrong_rate=[0.1, 0.2])
+    agent = agent_of(model_at(url), [GuardedAnswer(chain_at(url, bot, bot=True, max_wrong_rate=0.2))])
+    decision = last(way(agent, PLAIN)).response_metadata["cfc"]
+    assert decision["guarantee"]["kind"] == "certified"
+    assert decision["guarantee"]["wrong_answers"] == {"max_wrong_rate": "0.2"}
+
+
 class TriesAgain(AgentMiddleware[Any, Any, Any]):
     """Asks a second time after any error, as LangChain's retries and fallbacks do."""
 

@@ -51,7 +51,7 @@ def topic(prompt: Any) -> dict[str, str]:
     return {"topic": "hard" if "hard" in repr(prompt) else "easy"}
 
 
-def calibrated(size: int = 120, worst: float = 0.3) -> CalibrationArtifact:
+def calibrated(size: int = 120, worst: float = 0.3, **options: Any) -> CalibrationArtifact:
     """Easy prompts whose right answers score up to a number, and hard ones without any."""
     records = [
         PromptRecord(
@@ -67,14 +67,8 @@ def calibrated(size: int = 120, worst: float = 0.3) -> CalibrationArtifact:
         for number in range(size)
     ]
     named = Provenance(n=N, generator={"id": BOT}, verifier={"id": "sequence-probability"})
-    return calibrate(
-        records,
-        alpha=[0.1, 0.2],
-        features="group(topic)",
-        never_empty=False,
-        provenance=named,
-        allow_unattainable=True,
-    )
+    given = {"alpha": [0.1, 0.2], "features": "group(topic)", "never_empty": False}
+    return calibrate(records, provenance=named, allow_unattainable=True, **{**given, **options})
 
 
 def chain_of(path: Path | str, url: str, **fields: Any) -> CFCRunnable:

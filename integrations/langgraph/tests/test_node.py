@@ -17,7 +17,18 @@ from langgraph.graph import END, START, MessagesState, StateGraph
 from pydantic import BaseModel
 from typing_extensions import TypedDict
 
-from integrations.langgraph.tests.parts import EASY, GOOD, HARD, MANY, UNSURE, N, Talk, chain_of, thread
+from integrations.langgraph.tests.parts import (
+    EASY,
+    GOOD,
+    HARD,
+    MANY,
+    UNSURE,
+    N,
+    Talk,
+    calibrated,
+    chain_of,
+    thread,
+)
 from langchain_cfc import CFCChatModel, CFCRunnable
 from langchain_cfc.errors import InputError
 from tests.serving.openai_server import Script
@@ -163,6 +174,16 @@ def test_the_level_is_taken_from_the_state_once_and_before_the_draw(
     with pytest.raises(InputError, match=r"0\.3"):
         graph.invoke({"question": EASY, "alpha": "0.3"}, thread())
     assert len(served.requests) == drawn == 3 * N
+
+
+def test_a_decision_states_the_coverage_of_its_prompt(chain: CFCRunnable) -> None:
+    stated = calibrated(alpha=0.1, adaptive_alpha=True)
+    graph = graph_of(cfc_node(chain.model_copy(update={"artifact": stated})))
+    state = graph.invoke({"question": EASY})
+    # Half of the prompts have no correct candidate, and look like the others.
+    assert state["decision"]["guarantee"]["stated_coverage"] in stated.list_adaptive_coverages("0.1")
+    assert state["decision"]["guarantee"]["stated_coverage"] < 0.6
+    assert state["answer"]["guarantee"] == state["decision"]["guarantee"]
 
 
 def test_the_level_may_come_with_the_config_of_a_run(chain: CFCRunnable) -> None:

@@ -7,11 +7,14 @@ from typing import Any
 
 import jsonschema
 import pytest
+from langchain_cfc_server.answers import Answer
 from langchain_cfc_server.schema import ChatCompletion
 
 from integrations.server.tests.bots import EASY, EMOJI, FALLBACK, GOOD, HARD, TOOL, UNSURE
 from integrations.server.tests.parts import Server, asking
-from langchain_cfc import CalibrationArtifact
+from langchain_cfc import CalibrationArtifact, calibrate
+from langchain_cfc.demo import load_recording
+from tests.certificates.prompts import make_replay_chain
 
 
 def no_constant(name: str) -> None:
@@ -43,6 +46,16 @@ def test_an_answer_comes_with_its_decision_and_its_guarantee(server: Server, art
     assert body["id"] == f"chatcmpl-{response.headers['x-request-id']}"
     assert "candidates" not in decision
     ChatCompletion.model_validate(body)
+
+
+def test_the_headers_of_a_bot_name_its_certified_rate() -> None:
+    records = list(load_recording())
+    bot = calibrate(records, max_wrong_rate=[0.1, 0.2])
+    for rate in ("0.1", "0.2"):
+        chain = make_replay_chain(bot, records[:1], bot=True, max_wrong_rate=rate).as_answer(full_result=True)
+        headers = Answer("chatcmpl-1", 0, "bot", chain.invoke(records[0].input)).headers
+        assert headers["x-cfc-max-wrong-rate"] == rate
+        assert "x-cfc-stated-coverage" not in headers
 
 
 @pytest.mark.parametrize(

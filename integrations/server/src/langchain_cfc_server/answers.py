@@ -58,11 +58,13 @@ class Answer:
         if guarantee is None:
             return {}
         stated = guarantee.get("stated_coverage")
+        certified = guarantee.get("wrong_answers")
         return {
             "x-cfc-abstained": str(self.cfc["abstained"]).lower(),
             "x-cfc-reason": self.reason,
             "x-cfc-artifact": guarantee["artifact_digest"],
             **({} if stated is None else {"x-cfc-stated-coverage": f"{stated:.12g}"}),
+            **({} if certified is None else {"x-cfc-max-wrong-rate": certified["max_wrong_rate"]}),
         }
 
     def to_completion(self) -> bytes:
