@@ -12,7 +12,7 @@ from langchain_cfc_server.schema import ChatCompletion
 
 from integrations.server.tests.bots import EASY, EMOJI, FALLBACK, GOOD, HARD, TOOL, UNSURE
 from integrations.server.tests.parts import Server, asking
-from langchain_cfc import CalibrationArtifact, calibrate
+from langchain_cfc import CalibrationArtifact, CFCChatModel, calibrate
 from langchain_cfc.demo import load_recording
 from tests.certificates.prompts import make_replay_chain
 
@@ -52,8 +52,9 @@ def test_the_headers_of_a_bot_name_its_certified_rate() -> None:
     records = list(load_recording())
     bot = calibrate(records, max_wrong_rate=[0.1, 0.2])
     for rate in ("0.1", "0.2"):
-        chain = make_replay_chain(bot, records[:1], bot=True, max_wrong_rate=rate).as_answer(full_result=True)
-        headers = Answer("chatcmpl-1", 0, "bot", chain.invoke(records[0].input)).headers
+        chain = make_replay_chain(bot, records[:1], bot=True, max_wrong_rate=rate)
+        message = CFCChatModel(chain=chain, full_result=True).invoke(str(records[0].input))
+        headers = Answer("chatcmpl-1", 0, "bot", message).headers
         assert headers["x-cfc-max-wrong-rate"] == rate
         assert "x-cfc-stated-coverage" not in headers
 
