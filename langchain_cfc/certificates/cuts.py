@@ -375,21 +375,21 @@ def _explain_refusal(ranking: _Ranking, rate: Fraction, delta: float, *, tie: bo
             "records, or a verifier with finer scores."
         )
     words += (
-        f"Of the {least} prompts with the smallest mean scores {ranking.wrong[least]} got a wrong best "
-        "answer, and none may. "
+        f"Among the {least} prompts with the smallest mean scores, {ranking.wrong[least]} got a wrong best "
+        "answer, where none is allowed. "
     )
     sizes = [least, *(size for size in list_shares(everyone) if size > least)]
     needed = project_sizes(ranking.wrong, rate, _get_fallback_level(delta), sizes)
     if needed:
         size = min(needed, key=lambda one: needed[one])
         words += (
-            f"Of the first {size} they are {ranking.wrong[size]}; if that stays so, about {needed[size]} "
-            f"prompts would do, {max(needed[size] - everyone, 1)} more than there are: bring more records. "
+            f"Among the first {size}, {ranking.wrong[size]} did; at this rate about {needed[size]} prompts "
+            f"would be enough, {max(needed[size] - everyone, 1)} more than there are: bring more records. "
         )
     else:
         words += (
-            "However many prompts are answered, a larger share is wrong, so that no number of prompts would "
-            "do: a better model or verifier is needed, or a larger rate. "
+            "At every cut a larger share is wrong, so more prompts would not help: take a better model or "
+            "verifier, or allow a larger rate. "
         )
     mu = float(ranking.wrong[everyone] / everyone)
     return words + state_least_abstention(mu, float(rate))

@@ -230,13 +230,13 @@ def _unattainable(one: _Policy, seen: Outcomes, rate: Fraction, delta: float) ->
     needed = required_size(max(pooled, Fraction(wrong, max(answered, 1))), rate, delta)
     if needed is None:
         msg += (
-            "; if that stays so, no number of prompts would do. A better verifier or model is needed, a "
+            "; at this rate more prompts would not help. A better verifier or model is needed, a "
             "larger rate, or more levels to choose from"
         )
     else:
         answering = Fraction(answered, size) or Fraction(one.answered, one.tuned + size)
         msg += (
-            f". If that stays so, about {math.ceil(needed / answering)} would do: bring more records or "
+            f". At this rate about {math.ceil(needed / answering)} would be enough: bring more records or "
             "raise certification_fraction (on the command line --certification-fraction)"
         )
     return UnattainableTargetError(msg)

@@ -163,14 +163,14 @@ def test_a_refusal_says_what_is_missing(table: LabelledBatch, bot: CalibrationAr
     few = table.take(np.arange(20))
     assert "takes 46 answered prompts, and there are 20" in refuse(few, "0.05")
     hopeless = refuse(replace(table, correct=np.zeros_like(table.correct)), "0.05")
-    assert "no number of prompts would do" in hopeless
+    assert "more prompts would not help" in hopeless
     assert "every method must abstain on at least 100 % of the prompts" in hopeless
     # One wrong answer in eleven where at most one in ten may be: it takes more prompts.
     order = np.argsort(table.draws.scores.mean(axis=1), kind="stable")
     correct = np.ones_like(table.correct)
     correct[order[::11]] = False
     close = refuse(replace(table, correct=correct).take(order[:200]), "0.1")
-    found = re.search(r"about (\d+) prompts would do, (\d+) more than there are", close)
+    found = re.search(r"about (\d+) prompts would be enough, (\d+) more than there are", close)
     assert found is not None
     assert int(found[1]) - int(found[2]) == 200
     assert "every method must abstain on at least 0 % of the prompts" in close

@@ -337,7 +337,7 @@ def test_delta_is_halved_where_groups_are_certified() -> None:
 
 
 def needed_of(message: str) -> int:
-    found = re.search(r"about (\d+) would do", message)
+    found = re.search(r"about (\d+) would be enough", message)
     assert found is not None
     return int(found[1])
 
@@ -416,7 +416,7 @@ def test_a_good_policy_behind_a_bad_one_is_no_reason_to_bring_more_prompts() -> 
     artifact, tuning, tests = two_policies(tuned, {("one", "a"): (18, 4), ("two", "b"): (65, 0)})
     for times in (1, 10, 100):
         again = tests.take(np.tile(np.arange(len(tests)), times))
-        with pytest.raises(UnattainableTargetError, match="no number of prompts would do"):
+        with pytest.raises(UnattainableTargetError, match="more prompts would not help"):
             certify_policy(artifact, tuning, again, max_wrong_rate="0.1", delta="0.01")
     # By itself it passes: 4 of 87 wrong answers are few enough, if there are ten times as many prompts.
     assert stats.binom.cdf(40, 870, 0.1) <= 0.01
@@ -427,7 +427,7 @@ def test_where_no_number_would_do_it_says_so(
 ) -> None:
     wrong = replace(tests, correct=np.zeros_like(tests.correct))
     with pytest.raises(
-        UnattainableTargetError, match="of them wrongly; if that stays so, no number of prompts would do"
+        UnattainableTargetError, match="of them wrongly; at this rate more prompts would not help"
     ):
         certify_policy(frozen, tuning, wrong, max_wrong_rate="0.1", delta="0.05")
 
@@ -443,7 +443,7 @@ def test_too_few_certification_prompts_are_an_error_with_a_cure() -> None:
     options: dict[str, Any] = {"features": "group(topic)", "max_wrong_rate": "0.2"}
     with pytest.raises(CalibrationError, match="is empty: raise certification_fraction"):
         calibrate(KNOWN, certification_fraction=0.0, **options)
-    with pytest.raises(UnattainableTargetError, match=r"about \d+ would do.*--certification-fraction"):
+    with pytest.raises(UnattainableTargetError, match=r"about \d+ would be enough.*--certification-fraction"):
         calibrate(KNOWN, certification_fraction=0.01, **options)
     assert calibrate(KNOWN, **options).policy
 
