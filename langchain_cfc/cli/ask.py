@@ -40,11 +40,17 @@ def ask(
     ] = None,
     alpha: HeldAlpha = None,
     bot: Annotated[
-        bool, typer.Option("--bot", help="Answer or abstain by the artifact's certified policy.")
-    ] = False,
+        bool | None,
+        typer.Option(
+            "--bot/--sets",
+            help="Answer or abstain by the certified policy, or return an answer set. Default --bot where "
+            "the artifact certifies nothing else.",
+            show_default=False,
+        ),
+    ] = None,
     max_wrong_rate: Annotated[
         str | None,
-        typer.Option(help="With --bot, which of several certified wrong-answer rates to answer by."),
+        typer.Option(help="Which of several certified wrong-answer rates to answer by; implies --bot."),
     ] = None,
     show_rejected: Annotated[
         bool, typer.Option("--show-rejected", help="Show rejected candidates as well.")
@@ -78,7 +84,7 @@ def ask(
             parts |= _import_parts(generator, verifier, answer, metadata)
         chain = CFCRunnable(
             artifact=artifact,
-            bot=bot,
+            bot=_is_bot(artifact) or max_wrong_rate is not None if bot is None else bot,
             max_wrong_rate=max_wrong_rate,
             show_rejected=show_rejected,
             **parts,
@@ -87,6 +93,11 @@ def ask(
             result = chain.invoke(prompt, alpha=alpha)
     print_result(result, _print_answers, as_json=as_json)
     raise typer.Exit(EXIT_NO if result.abstained else 0)
+
+
+def _is_bot(artifact: CalibrationArtifact) -> bool:
+    """Return whether the artifact is certified for bot mode and promises nothing about sets."""
+    return artifact.policy is not None and artifact.policy.certificate.policy.ignores_sets
 
 
 def _print_answers(console: Console, result: CFCResult) -> None:

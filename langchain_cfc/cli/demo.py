@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import shlex
 import sys
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -11,64 +14,178 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.padding import Padding
+from rich.table import Table
 
+from langchain_cfc._internal.text import format_percent
 from langchain_cfc.cli._format import (
     EXIT_NO,
     emit_json,
     format_verdict,
     get_console,
+    is_contradicted,
     make_report_tables,
+    make_table,
     make_tracker,
     report_errors,
 )
-from langchain_cfc.cli._inputs import OutArtifact, ReportAsJson, check_output
-from langchain_cfc.demo import DemoResult, run_demo
+from langchain_cfc.cli._inputs import ReportAsJson, check_output
+from langchain_cfc.demo import BotDemoResult, DemoResult, Served, is_best_correct, run_bot_demo, run_demo
+from langchain_cfc.errors import InputError
 from langchain_cfc.guarantee import format_share
 from langchain_cfc.records import PromptRecord
 from langchain_cfc.runnable import CFCResult
 
+# Written into the folder of the other artifact.
+_BOT = "bot.json"
+# Examples that are printed, and the longest question and answer that fit a line of 80 columns.
+_ANSWERED, _ABSTAINED = 3, 2
+_QUESTION, _ANSWER = 47, 14
+
 
 def demo(
     seed: Annotated[str, typer.Option(help="Another seed gives another split of the recording.")] = "0",
-    out_path: OutArtifact = Path("cfc-demo/artifact.json"),
+    out_path: Annotated[
+        Path,
+        typer.Option(
+            "--out",
+            "-o",
+            help=f"Where to write the artifact of the answer sets; that of the bot is {_BOT} in its folder.",
+        ),
+    ] = Path("cfc-demo/artifact.json"),
+    full: Annotated[
+        bool, typer.Option("--full", help="Print the answer sets as well, and what is promised of them.")
+    ] = False,
     as_json: ReportAsJson = False,
 ) -> None:
     """Calibrate and serve recorded answers, without key or network.
 
-    A real model answered the questions. One part calibrates, the rest is served through CFCRunnable. Exit
-    code 1 if the promise was kept too rarely for chance on some guaranteed group.
+    A real model answered the questions. One part of them calibrates, the rest is served through CFCRunnable:
+    by a bot that is rarely wrong, and as answer sets. Exit code 1 if a promise was kept too rarely for
+    chance.
     """
     with report_errors():
-        check_output(out_path)
+        bot_path = out_path.with_name(_BOT)
+        if out_path == bot_path:
+            msg = f"{out_path} is where the artifact of the bot goes: give --out another name"
+            raise InputError(msg)
+        for path in (out_path, bot_path):
+            check_output(path)
         out_path.parent.mkdir(parents=True, exist_ok=True)
-        seen = run_demo(seed, out_path, make_tracker("serving held-out prompts"))
+        bot = run_bot_demo(seed, bot_path, make_tracker("serving held-out prompts as a bot"))
+        sets = run_demo(seed, out_path, make_tracker("serving them as answer sets"))
+    answers, *others = bot.answers
+    report = sets.report.model_copy(update={"answers": answers, "other_answers": tuple(others)})
     if as_json:
         emit_json(
             {
                 "artifact": str(out_path),
+                "bot_artifact": str(bot_path),
                 "seed": seed,
-                "notes": list(seen.notes),
-                **seen.report.model_dump(mode="json"),
+                "notes": list(sets.notes),
+                "plain": {"wrong": bot.plain_wrong, "wrong_rate": bot.plain_wrong / len(bot.served)},
+                **report.model_dump(mode="json"),
             }
         )
     else:
         console = get_console()
-        print_report(console, seen)
-        _print_prompts(console, seen)
-        _print_next(console, seen, out_path)
-    raise typer.Exit(EXIT_NO if seen.report.contradicted else 0)
+        print_bot(console, bot)
+        if full:
+            print_sets(console, sets)
+            _print_prompts(console, sets)
+        _print_next(console, bot, bot_path, out_path, full=full)
+    raise typer.Exit(EXIT_NO if is_contradicted(report) else 0)
 
 
-def print_report(console: Console, seen: DemoResult) -> None:
-    """Print what the demo promised and what happened."""
-    report, facts = seen.report, seen.artifact.calibration
-    everything = facts.fit_size + facts.size + facts.held_out_size
-    console.rule("Conditional Factuality Control, on real recorded answers")
+def print_bot(console: Console, seen: BotDemoResult) -> None:
+    """Print how often the bot was wrong beside the model alone, and what it said to some questions."""
+    first, tested = seen.artifact.certified_policy.certificate, len(seen.served)
     console.print(
-        f"A small real model answered {everything} questions about countries, elements and sums, "
-        f"{report.n_candidates} times each and often wrongly. {facts.fit_size} of them fitted the features, "
-        f"{facts.size} calibrated the threshold, and {report.n_test} were held out and have just been served "
-        "through CFCRunnable.\n"
+        f"A real model of 1.5 billion parameters answered {first.prompts + tested:,} questions about "
+        f"countries, elements and sums, {seen.artifact.n} times each. {first.prompts} of them calibrated a "
+        f"bot, which has just served the other {tested} through CFCRunnable:\n"
+    )
+    console.print(_make_bot_table(seen))
+    console.print(
+        f"Each rate is certified with confidence {format_share(1.0 - float(first.delta))}, for questions "
+        "like these.\n\nWhat the bot that is wrong at most "
+        f"{format_share(seen.answers[0].max_wrong_rate)} of the time says:\n"
+    )
+    console.print(_make_examples_table(choose_examples(seen.served)))
+
+
+def _make_bot_table(seen: BotDemoResult) -> Table:
+    tested = len(seen.served)
+    table = make_table(f"on {tested} held-out questions", "answered", "wrong answers", "")
+    bots = [
+        (f"bot, at most {format_share(one.max_wrong_rate)} wrong", one.answered, one.wrong)
+        for one in reversed(seen.answers)
+    ]
+    rows = [("the model alone, its first answer", tested, seen.plain_wrong), *bots]
+    for name, answered, wrong in rows:
+        table.add_row(
+            name,
+            format_percent(answered / tested),
+            f"[bold]{format_percent(wrong / max(answered, 1), '.1f')}[/]",
+            f"{wrong} of {answered}",
+        )
+    return table
+
+
+def choose_examples(served: Served) -> Served:
+    """Choose right answers, and abstentions on answers that disagree and would have been wrong.
+
+    They are taken in the order of the hash of their ids, each from another topic, if they fit a line.
+    """
+    topics: set[object] = set()
+
+    def take(most: int, *, abstained: bool) -> Iterator[tuple[PromptRecord, CFCResult]]:
+        for record, result in sorted(served, key=lambda pair: hashlib.sha256(pair[0].id.encode()).digest()):
+            topic = record.metadata["topic"]
+            if most and topic not in topics and result.abstained == abstained and _is_clear(record, result):
+                most -= 1
+                topics.add(topic)
+                yield record, result
+
+    return (*take(_ANSWERED, abstained=False), *take(_ABSTAINED, abstained=True))
+
+
+def _is_clear(record: PromptRecord, result: CFCResult) -> bool:
+    """Return whether a person who knows the right answer would decide as the bot did."""
+    if len(str(record.input)) > _QUESTION:
+        return False
+    if result.best is not None:
+        return is_best_correct(record, result) and len(result.best) <= _ANSWER
+    best = min(record.candidates, key=lambda candidate: candidate.score)
+    return not best.correct and 2 * len(_count_answers(result)) >= len(result.candidates)
+
+
+def _count_answers(result: CFCResult) -> Counter[int]:
+    """Count the candidates that give each answer, by the slot of the first that gives it."""
+    return Counter(candidate.same_as for candidate in result.candidates)
+
+
+def _make_examples_table(examples: Served) -> Table:
+    table = make_table()
+    table.add_column("question", no_wrap=True)
+    table.add_column("answer", no_wrap=True)
+    for record, result in examples:
+        counts, n = _count_answers(result), len(result.candidates)
+        if result.abstained:
+            said = f"[yellow]abstained:[/] {len(counts)} different answers"
+        else:
+            agreeing = next(counts[one.same_as] for one in result.candidates if one.accepted)
+            said = f"[green]{escape(str(result.best))}[/] ({agreeing} of {n} agree)"
+        table.add_row(escape(str(record.input)), said)
+    return table
+
+
+def print_sets(console: Console, seen: DemoResult) -> None:
+    """Print what the demo promised of the answer sets, and what happened."""
+    report, facts = seen.report, seen.artifact.calibration
+    console.rule("Answer sets")
+    console.print(
+        f"The same recording: {facts.fit_size} questions fitted the features, {facts.size} calibrated the "
+        f"threshold, and the {report.n_test} were served as answer sets.\n"
     )
     console.print(
         f"[bold]Promised:[/] with probability at least {format_share(report.target_coverage)}, the answer "
@@ -100,19 +217,26 @@ def _print_prompts(console: Console, seen: DemoResult) -> None:
         _print_prompt(console, record, result)
 
 
-def _print_next(console: Console, seen: DemoResult, path: Path) -> None:
-    question = next(record.input for record, result in seen.served if not result.abstained)
-    name, command = escape(str(path)), _find_command()
-    console.rule()
-    console.print(f"The artifact is in [bold]{name}[/]. Go on with\n", soft_wrap=True)
-    console.print(f"  {command} inspect {name}", soft_wrap=True)
-    console.print(f'  {command} ask {name} --replay demo "{escape(str(question))}"', soft_wrap=True)
+def _print_next(console: Console, seen: BotDemoResult, bot_path: Path, out_path: Path, *, full: bool) -> None:
+    question = shlex.quote(str(choose_examples(seen.served)[0][0].input))
+    rate = f"{seen.answers[0].max_wrong_rate:g}"
+    command, bot, sets = _find_command(), *(escape(shlex.quote(str(path))) for path in (bot_path, out_path))
+    more = f"inspect {sets}" if full else "demo --full"
+    lines = [
+        "\nNext, ask the bot, read what it promises, or see answer sets:\n",
+        f"  {command} ask {bot} --max-wrong-rate {rate} \\",
+        f"    --replay demo {escape(question)}",
+        f"  {command} inspect {bot}",
+        f"  {command} {more}",
+    ]
+    for line in lines:
+        console.print(line, soft_wrap=True)
 
 
 def _find_command() -> str:
     """Return the console script as it was called, so that the printed commands work."""
-    called = Path(sys.argv[0])
-    return escape(str(called)) if called.name == "langchain-cfc" else "langchain-cfc"
+    called = sys.argv[0]
+    return escape(shlex.quote(called)) if Path(called).name == "langchain-cfc" else "langchain-cfc"
 
 
 def _print_prompt(console: Console, record: PromptRecord, result: CFCResult) -> None:

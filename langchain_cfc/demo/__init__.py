@@ -9,24 +9,29 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
+from typing import Any, TypeAlias
 
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.calibration import calibrate
 from langchain_cfc.demo.replay import make_replay_parts
 from langchain_cfc.errors import AttainabilityWarning, CFCError
-from langchain_cfc.evaluation import EvaluationReport, evaluate
+from langchain_cfc.evaluation import AnswersReport, EvaluationReport, evaluate
 from langchain_cfc.records import PromptRecord, Records, read_records
 from langchain_cfc.runnable import CFCResult, CFCRunnable
 
 __all__ = [
     "ALPHA",
     "FEATURES",
+    "MAX_WRONG_RATES",
     "SET_RULE",
     "TEST_FRACTION",
+    "BotDemoResult",
     "DemoResult",
     "demo_chain",
+    "is_best_correct",
     "is_promise_kept",
     "load_recording",
+    "run_bot_demo",
     "run_demo",
 ]
 
@@ -35,6 +40,13 @@ ALPHA = "0.2"
 FEATURES = "mean_score + hard(mean_score, 0.8) + group(topic)"
 SET_RULE = "unique(all)"
 TEST_FRACTION = 0.3
+# What the bot is certified for, in one artifact.
+MAX_WRONG_RATES = ("0.05", "0.1")
+
+# Prompts with what `CFCRunnable` returned.
+Served: TypeAlias = tuple[tuple[PromptRecord, CFCResult], ...]
+# Wraps prompts while they are served; the second argument is their number.
+Tracker: TypeAlias = Callable[[Iterable[Any], int], Iterable[Any]]
 
 
 @dataclass(frozen=True)
@@ -43,8 +55,18 @@ class DemoResult:
 
     artifact: CalibrationArtifact
     report: EvaluationReport  # on the held-out prompts
-    served: tuple[tuple[PromptRecord, CFCResult], ...]  # these prompts with what `CFCRunnable` returned
+    served: Served
     notes: tuple[str, ...]  # warnings of calibration
+
+
+@dataclass(frozen=True)
+class BotDemoResult:
+    """The artifact of a bot that is rarely wrong, its evaluation, and what it served."""
+
+    artifact: CalibrationArtifact
+    answers: tuple[AnswersReport, ...]  # on the held-out prompts, at each certified rate, ascending
+    served: Served  # at the smallest rate
+    plain_wrong: int  # held-out prompts whose first candidate is wrong: what the model alone would say
 
 
 def load_recording() -> Records:
@@ -70,12 +92,8 @@ def demo_chain(artifact: CalibrationArtifact | str | os.PathLike[str]) -> CFCRun
     return CFCRunnable(artifact=loaded, **make_replay_parts(load_recording(), outputs))
 
 
-def run_demo(
-    seed: str | int,
-    out: Path,
-    progress: Callable[[Iterable[PromptRecord], int], Iterable[PromptRecord]] = lambda prompts, _: prompts,
-) -> DemoResult:
-    """Calibrate on one part of the recording and serve the rest through `CFCRunnable`.
+def run_demo(seed: str | int, out: Path, progress: Tracker = lambda prompts, _: prompts) -> DemoResult:
+    """Calibrate answer sets on one part of the recording and serve the rest through `CFCRunnable`.
 
     Args:
         seed: Another seed gives another split.
@@ -90,39 +108,78 @@ def run_demo(
         CFCError: If what was served differs from what `evaluate` computes.
     """
     source = load_recording()
-    records = list(source)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", AttainabilityWarning)
-        artifact = calibrate(
-            records,
-            alpha=ALPHA,
-            features=FEATURES,
-            set_rule=SET_RULE,
-            seed=seed,
-            test_fraction=TEST_FRACTION,
-            provenance=source.provenance,
-        )
-    artifact.save(out)
-    artifact = CalibrationArtifact.load(out)
+        artifact = _calibrate(source, out, alpha=ALPHA, features=FEATURES, set_rule=SET_RULE, seed=seed)
     chain = CFCRunnable(artifact=artifact, show_rejected=True, **make_replay_parts(source))
-    split = artifact.calibration.split
-    held_out = [record for record in records if split.part(record.id, record.cluster) == "test"]
-    served = tuple((record, chain.invoke(record.input)) for record in progress(held_out, len(held_out)))
-    report = evaluate(artifact, records, provenance=source.provenance)
-    _check_served(report, served)
+    served = _serve(source, chain, progress)
+    report = evaluate(artifact, source)
+    kept = sum(is_promise_kept(record, result) for record, result in served)
+    _check_served(kept / len(served), report.methods["conditional"].kept_promise)
     return DemoResult(artifact, report, served, tuple(str(warning.message) for warning in caught))
+
+
+def run_bot_demo(seed: str | int, out: Path, progress: Tracker = lambda prompts, _: prompts) -> BotDemoResult:
+    """Certify a bot that is rarely wrong on one part of the recording and let it answer the rest.
+
+    Args:
+        seed: Another seed gives another split.
+        out: Where to write the artifact; it is read back from there before it serves.
+        progress: Wraps the prompts while they are served, once at each rate; see `run_demo`.
+
+    Returns:
+        The artifact, its evaluation and what was served.
+
+    Raises:
+        InputError: If the artifact cannot be written.
+        UnattainableTargetError: If no rate of `MAX_WRONG_RATES` can be certified.
+        CFCError: If what was served differs from what `evaluate` computes.
+    """
+    source = load_recording()
+    # The policy looks at no features: a constant is enough.
+    artifact = _calibrate(source, out, max_wrong_rate=MAX_WRONG_RATES, features="1", seed=seed)
+    answers = evaluate(artifact, source).all_answers
+    parts, by_rate = make_replay_parts(source), []
+    for one in answers:
+        chain = CFCRunnable(artifact=artifact, bot=True, max_wrong_rate=one.max_wrong_rate, **parts)
+        by_rate.append(_serve(source, chain, progress))
+        answered = [pair for pair in by_rate[-1] if not pair[1].abstained]
+        _check_served(len(answered), one.answered)
+        _check_served(sum(not is_best_correct(*pair) for pair in answered), one.wrong)
+    plain_wrong = sum(not record.candidates[0].correct for record, _ in by_rate[0])
+    return BotDemoResult(artifact, answers, by_rate[0], plain_wrong)
+
+
+def _calibrate(source: Records, out: Path, **options: Any) -> CalibrationArtifact:
+    """Calibrate on a part of the recording, save the artifact, and return it as read back."""
+    calibrate(source, test_fraction=TEST_FRACTION, **options).save(out)
+    return CalibrationArtifact.load(out)
+
+
+def _serve(source: Records, chain: CFCRunnable, progress: Tracker) -> Served:
+    """Serve the prompts that were held out when the chain's artifact was made."""
+    split = chain.artifact.calibration.split
+    held_out = [record for record in source if split.part(record.id, record.cluster) == "test"]
+    return tuple((record, chain.invoke(record.input)) for record in progress(held_out, len(held_out)))
 
 
 def is_promise_kept(record: PromptRecord, result: CFCResult) -> bool:
     """Return whether the set holds a correct answer, or the prompt was flagged as not certifiable."""
-    correct = {candidate.answer_key for candidate in record.candidates if candidate.correct}
-    return result.reason == "not_certifiable" or bool(correct & set(result.answers))
+    return result.reason == "not_certifiable" or bool(_list_correct(record) & set(result.answers))
 
 
-def _check_served(report: EvaluationReport, served: tuple[tuple[PromptRecord, CFCResult], ...]) -> None:
+def is_best_correct(record: PromptRecord, result: CFCResult) -> bool:
+    """Return whether the best answer that a result gives is a correct one."""
+    return result.best in _list_correct(record)
+
+
+def _list_correct(record: PromptRecord) -> set[str]:
+    """Return the correct ones among the recorded answers."""
+    return {candidate.answer_key for candidate in record.candidates if candidate.correct}
+
+
+def _check_served(served: float, expected: float) -> None:
     """Require that the runnable and `evaluate`, which decide by the same function, agree."""
-    share = sum(is_promise_kept(record, result) for record, result in served) / len(served)
-    expected = report.methods["conditional"].kept_promise
-    if report.n_test != len(served) or not math.isclose(share, expected):
-        msg = f"served prompts kept the promise at {share}, evaluation says {expected}: please report this"
+    if not math.isclose(served, expected):
+        msg = f"serving counts {served:g} where evaluation counts {expected:g}: please report this"
         raise CFCError(msg)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -81,20 +82,61 @@ def test_demo_shows_the_marginal_rule_break_its_promise_on_the_hardest_fifth(dem
     assert groups["hard(mean_score, 0.8)=hard"]["kept_promise_ci"][1] < 0.8
 
 
-def test_demo_is_readable_in_eighty_columns(tmp_path: Path) -> None:
-    ran = run("demo", "--out", tmp_path / "a.json", "--seed", "7")
+def test_demo_fits_a_screen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    ran = run("demo", "--seed", "7")
+    assert ran.code == 0
+    lines = ran.out.splitlines()
+    assert len(lines) <= 25
+    assert max(map(len, lines)) <= 80
+    rows = [line for line in lines if line.startswith(("the model alone", "bot, at most"))]
+    assert [row.split("  ")[0] for row in rows] == [
+        "the model alone, its first answer", "bot, at most 10 % wrong", "bot, at most 5 % wrong"
+    ]  # fmt: skip
+    assert sum(line.rstrip().endswith("agree)") for line in lines) == 3
+    assert ran.out.count("abstained: ") == 2
+    assert "Answer sets" not in ran.out
+    # The commands to go on with work as printed.
+    commands = ran.out.partition("Next, ")[2].replace("\\\n", " ").splitlines()
+    asked, inspected, full = (shlex.split(line)[1:] for line in commands if "langchain-cfc" in line)
+    assert run(*asked).code == 0
+    assert "at most 5 %" in " ".join(run(*inspected).out.split())
+    assert full == ["demo", "--full"]
+
+
+def test_demo_states_what_the_bot_served(demo: tuple[Ran, Path]) -> None:
+    report, artifact = demo[0].data, CalibrationArtifact.load(demo[0].data["bot_artifact"])
+    assert Path(report["bot_artifact"]).parent == demo[1].parent
+    by_rate = {one["max_wrong_rate"]: one for one in (report["answers"], *report["other_answers"])}
+    assert list(by_rate) == [0.05, 0.1]
+    # As `evaluate` measures it from the files; the model alone by its first candidates.
+    records = list(load_recording())
+    found = evaluate(artifact, records, provenance=load_recording().provenance)
+    assert [one.model_dump(mode="json") for one in found.all_answers] == list(by_rate.values())
+    split = artifact.calibration.split
+    held_out = [one for one in records if split.part(one.id, one.cluster) == "test"]
+    assert len(held_out) == report["n_test"]
+    wrong = sum(not one.candidates[0].correct for one in held_out)
+    assert report["plain"] == {"wrong": wrong, "wrong_rate": wrong / len(held_out)}
+
+
+def test_demo_shows_sets_in_full(tmp_path: Path) -> None:
+    ran = run("demo", "--full", "--out", tmp_path / "a.json", "--seed", "7")
     assert ran.code == 0
     # Commands to copy stay on one line, whatever its length.
-    lines = [
-        line
-        for line in ran.out.splitlines()
-        if "langchain-cfc " not in line and str(tmp_path)[:20] not in line
-    ]
+    lines = [line for line in ran.out.splitlines() if str(tmp_path)[:20] not in line]
     assert max(map(len, lines)) <= 80
     assert ran.out.count("  Answered") == 3
     assert ran.out.count("  Abstained, because") == 2
     assert "out of reach for" in " ".join(ran.out.split())
-    assert str(tmp_path / "a.json") in ran.out
+    assert f"inspect {tmp_path / 'a.json'}" in ran.out
+
+
+def test_demo_does_not_write_two_artifacts_to_one_file(tmp_path: Path) -> None:
+    ran = run("demo", "--out", tmp_path / "bot.json")
+    assert ran.code == 2
+    assert "give --out another name" in ran.err
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.long
