@@ -6,7 +6,7 @@ import asyncio
 import signal
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
@@ -38,10 +38,15 @@ from langchain_cfc.collect.sources import Examples
 from langchain_cfc.collect.status import ASSUMED_OUTPUT, CollectionStatus, Estimate, estimate_remaining
 from langchain_cfc.collect.store import Store
 from langchain_cfc.errors import CFCWarning, StoreError
-from langchain_cfc.records import Example, PromptRecord, write_records
+from langchain_cfc.records import Example, write_records
 
 # Bad rows that a note lists.
 _MOST_LISTED = 5
+# Below this attainable coverage the labels are to be looked at, before anything is calibrated.
+_LEAST_ATTAINABLE = 0.1
+# Error levels that are proposed, and how far above the smallest attainable one.
+_ALPHAS = ("0.1", "0.2", "0.3", "0.4", "0.5", "0.6", "0.7", "0.8", "0.9")
+_MARGIN = 0.05
 
 
 def run(
@@ -55,20 +60,16 @@ def run(
     with _exit_on_interrupt():
         ended = _collect(config, retry_failed=retry_failed)
     written: dict[str, Any] = {"store": config.store}
-    sample = None
-    if ended.status.labelled:
-        with _exit_on_interrupt(), Store(config.store) as store:
-            if records is not None:
-                write_records(records, store.records(), store.provenance())
-                written["records"] = str(records)
-            if not ended.status.covered:
-                with closing(store.records()) as records_of:
-                    sample = next(records_of)
+    with _exit_on_interrupt(), Store(config.store) as store:
+        if records is not None and ended.status.labelled:
+            write_records(records, store.records(), store.provenance())
+            written["records"] = str(records)
+        configuration, summary = store.configuration, summarize_status(ended.status, store)
     if as_json:
-        emit_json({**summarize_status(ended.status), "complete": ended.complete, **written})
+        emit_json({**summary, "complete": ended.complete, **written})
     else:
-        print_status(get_console(), ended.status, config.n)
-        print_lines(get_console(), _list_next_steps(written, ended, sample))
+        print_status(get_console(), ended.status, summary, configuration)
+        print_lines(get_console(), _list_next_steps(written, ended))
     return ended.complete and not ended.status.failed
 
 
@@ -160,9 +161,7 @@ def _format_bad_rows(examples: Examples) -> str:
     return f"{len(rows)} rows of {examples.source} were set aside: {listed}{more}"
 
 
-def _list_next_steps(
-    written: Mapping[str, Any], ended: CollectionResult, sample: PromptRecord | None
-) -> Iterator[str]:
+def _list_next_steps(written: Mapping[str, Any], ended: CollectionResult) -> Iterator[str]:
     if not ended.complete:
         yield "not every prompt was begun: run the same command again to go on"
     elif ended.status.failed:
@@ -170,23 +169,24 @@ def _list_next_steps(
     yield f"store         {written['store']}"
     if "records" in written:
         yield f"records       {written['records']}"
-    if sample is not None:
-        yield from _list_nothing_correct(sample)
-    elif ended.status.labelled:
-        yield f"next          langchain-cfc calibrate {written.get('records', written['store'])}"
-
-
-def _list_nothing_correct(sample: PromptRecord) -> Iterator[str]:
-    """List what to look at if no candidate is correct, so that nothing can be certified."""
-    yield "next          nothing can be certified, for no prompt has a correct candidate; compare:"
-    yield f"  question    {sample.input!r:.200}"
-    yield f"  answer      {sample.candidates[0].answer_key!r:.200}"
-    yield f"  reference   {sample.reference!r:.200}"
+    coverage = ended.status.coverage
+    if coverage is None:
+        return
+    if coverage < _LEAST_ATTAINABLE:
+        yield (
+            "next          look at the labels: hardly any prompt has a correct candidate, so there is "
+            "nothing to certify. If the answers above are right, the labeler does not read them. "
+            "NormalisedMatch compares whole answers, NumericMatch final numbers; "
+            "NormalisedMatch(anywhere=True) finds the reference in a sentence, PatternMatch what a pattern "
+            "finds, and JudgeLabels asks a model (docs/labelers.md). Take one of these, or an answer "
+            "extractor, with another store"
+        )
+        return
+    # At least the margin above the smallest level that would do, as a split of the prompts may fare worse.
+    alpha = next((one for one in _ALPHAS if float(one) >= 1.0 - coverage + _MARGIN), _ALPHAS[-1])
     yield (
-        "If the answer is right, the labeler does not read such answers. NormalisedMatch compares whole "
-        "answers; of answers in sentences, PatternMatch reads what a pattern finds, NumericMatch the final "
-        "number, and JudgeLabels asks a model (docs/labelers.md). Take one of these, or an answer extractor, "
-        "with another store"
+        f"next          langchain-cfc calibrate {written.get('records', written['store'])} --alpha {alpha} "
+        "--test-fraction 0.3"
     )
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -14,6 +17,7 @@ from langchain_cfc._internal.text import format_percent
 from langchain_cfc.cli._format import (
     emit_json,
     get_console,
+    make_table,
     print_lines,
     report_errors,
     track_progress,
@@ -22,6 +26,9 @@ from langchain_cfc.cli._inputs import STORE
 from langchain_cfc.collect.collecting import format_cost, format_mean_scores
 from langchain_cfc.collect.status import CollectionStatus
 from langchain_cfc.records import read_records, write_records
+
+if TYPE_CHECKING:
+    from langchain_cfc.collect.store import Store
 
 _MOST_LISTED = 10
 
@@ -46,25 +53,22 @@ def status(
             if check:
                 collection.check()
             state, failures = CollectionStatus.from_store(collection), collection.failures()
-            configuration, versions = collection.configuration, collection.models()
+            configuration, summary = collection.configuration, summarize_status(state, collection)
     if as_json:
         failed = [{"id": one.id, "stage": one.stage.name.lower(), "error": one.error} for one in failures]
         emit_json(
             {
-                **summarize_status(state),
+                **summary,
                 **({"checked": True} if check else {}),
                 "failures": failed,
-                "models": versions,
                 "configuration": configuration,
             }
         )
         return
     console = get_console()
-    print_status(console, state, configuration.get("n", 0))
+    print_status(console, state, summary, configuration)
     if check:
         console.print("checked       all of it is what was written")
-    if versions:
-        console.print(escape(f"drawn by      {', '.join(versions)}"), soft_wrap=True)
     reasons = Counter((one.stage.name.lower(), one.error) for one in failures)
     for (stage, error), count in reasons.most_common(_MOST_LISTED):
         console.print(escape(f"{count} failed before they were {stage}: {error}"), soft_wrap=True)
@@ -123,8 +127,10 @@ def _print_written(where: Any, count: int, *, as_json: bool, what: str) -> None:
         get_console().print(escape(f"{count} {what} written to {where}"), soft_wrap=True)
 
 
-def summarize_status(state: CollectionStatus) -> dict[str, Any]:
-    """Return the state of a collection as plain data."""
+def summarize_status(state: CollectionStatus, store: Store) -> dict[str, Any]:
+    """Return the state of a collection as plain data, with some answers that are labelled wrong."""
+    from langchain_cfc.collect.store.wrong import read_wrong_answers
+
     wrong, correct = state.mean_scores
     return {
         "prompts": state.total,
@@ -138,20 +144,26 @@ def summarize_status(state: CollectionStatus) -> dict[str, Any]:
         "output_tokens": sum(one.output_tokens for one in state.usage.calls),
         "cost": state.cost,
         "unanswered_requests": state.unanswered,
+        "models": store.models(),
+        "wrong_answers": [asdict(one) for one in read_wrong_answers(store)],
     }
 
 
-def print_status(console: Console, state: CollectionStatus, n: int) -> None:
-    """Print the state of a collection with n candidates for each prompt."""
-    data = summarize_status(state)
+def print_status(
+    console: Console, state: CollectionStatus, summary: Mapping[str, Any], configuration: Mapping[str, Any]
+) -> None:
+    """Print the state of a collection: its summary, and what its configuration says beside that."""
     left = f", {state.remaining} left" if state.remaining else ""
     lines = [f"prompts       {state.labelled} of {state.total} finished, {state.failed} failed{left}"]
     if state.coverage is not None:
+        n = configuration.get("n", 0)
         lines.append(
             f"attainable    {format_percent(state.coverage)} have a correct one among {n} candidates"
         )
         lines.append(f"scores        {format_mean_scores(state)} on average")
-    lines.append(f"tokens        {data['input_tokens']:,} in, {data['output_tokens']:,} out")
+    if summary["models"]:
+        lines.append(f"drawn by      {_format_models(summary['models'], configuration)}")
+    lines.append(f"tokens        {summary['input_tokens']:,} in, {summary['output_tokens']:,} out")
     if state.cost is not None:
         lines.append(f"cost          {format_cost(state.cost)}")
     if state.unanswered:
@@ -160,3 +172,25 @@ def print_status(console: Console, state: CollectionStatus, n: int) -> None:
             "budgets count them like the dearest that were answered"
         )
     print_lines(console, lines)
+    if summary["wrong_answers"]:
+        _print_wrong_answers(console, summary["wrong_answers"])
+
+
+def _format_models(models: Sequence[str], configuration: Mapping[str, Any]) -> str:
+    """Format the names that models answered under, and the one that was asked for where it differs."""
+    asked = (configuration.get("generator") or {}).get("model")
+    differs = asked is not None and list(models) != [asked]
+    return ", ".join(models) + (f" (asked for: {asked})" if differs else "")
+
+
+def _print_wrong_answers(console: Console, wrong: Sequence[Mapping[str, Any]]) -> None:
+    """Print some answers that are labelled wrong, for people to see whether they are."""
+    table = make_table("labelled wrong", "reference", "prompt", texts=3, width=24)
+    for one in wrong:
+        table.add_row(*(escape(_format_cell(one[name])) for name in ("answer", "reference", "prompt")))
+    console.print(table)
+
+
+def _format_cell(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return " ".join(text.split())

@@ -276,7 +276,7 @@ def _named_models(fingerprint: Mapping[str, Any]) -> set[str]:
 
 
 # Seconds between two lines if there is no terminal; shorter runs print none.
-_LINE_INTERVAL = 30.0
+_LINE_INTERVAL = 10.0
 
 
 @contextmanager
@@ -285,7 +285,7 @@ def progress_bar(console: Console | None = None) -> Iterator[Callable[[Collectio
 
     Args:
         console: Where to show it; None for standard error. If that is no terminal, a plain line is printed
-            every 30 seconds.
+            every 10 seconds.
 
     Yields:
         The function to call with each new status.

@@ -308,8 +308,10 @@ class Run:
         if not await self._save_stage(work, Stage.LABELLED, outcome, journal, insert_labels):
             return
         self._consecutive_failures = 0
-        self.status.add_prompt(scores, outcome.result.correct)
-        self._notify(self._warnings.check_labels(self.status, scores, outcome.result.correct))
+        labels = outcome.result
+        self.status.add_prompt(scores, labels.correct)
+        answers = labels.answers or [draw.text for draw in draws]
+        self._notify(self._warnings.check_labels(self.status, work.example, answers, scores, labels.correct))
         self._on_progress(self.status)
 
     def _open_journal(self, work: Work, stage: Stage, requests: int | None = None) -> _StoreJournal:

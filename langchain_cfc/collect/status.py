@@ -11,6 +11,7 @@ import numpy as np
 
 from langchain_cfc.collect.costs import Budget, ModelCalls, Stage, Usage
 from langchain_cfc.collect.store import Store
+from langchain_cfc.collect.store.wrong import MOST_WRONG, WrongAnswer
 from langchain_cfc.records import Example
 from langchain_cfc.sampling import SamplingName
 from langchain_cfc.scoring import compute_auroc
@@ -166,8 +167,9 @@ def estimate_remaining(
     )
 
 
-# Identical candidates show early; it takes more prompts to see whether a verifier is informative.
-_IDENTICAL_AFTER = 20
+# Identical candidates and a labeler that calls nothing correct show early; it takes more prompts to see
+# whether a verifier is informative.
+_LOOK_AFTER = 20
 _CHECK_AFTER = 100
 # A useless verifier is reported in 99 of 100 collections, an informative one hardly ever.
 _CONFIDENCE = 0.99
@@ -184,14 +186,15 @@ class EarlyWarnings:
         self._scores: list[Sequence[float]] = []
         self._correct: list[Sequence[bool]] = []
         self._models: set[str] = set()
+        self._wrong: list[WrongAnswer] = []
 
     def check_draws(self, texts: Sequence[str], usage: Usage) -> Iterator[str]:
         """Yield warnings after the candidates of one more prompt."""
         self._drawn += 1
         self._identical += len(set(texts)) == 1
-        if self._drawn == _IDENTICAL_AFTER == self._identical and self._n > 1:
+        if self._drawn == _LOOK_AFTER == self._identical and self._n > 1:
             yield (
-                f"all {self._n} candidates were identical for each of the first {_IDENTICAL_AFTER} prompts: "
+                f"all {self._n} candidates were identical for each of the first {_LOOK_AFTER} prompts: "
                 "is the temperature 0, or does something cache? There is nothing to choose from"
             )
         models = {one.model for one in usage.calls if one.drew and one.model}
@@ -204,13 +207,22 @@ class EarlyWarnings:
         self._models |= models
 
     def check_labels(
-        self, status: CollectionStatus, scores: Sequence[float], correct: Sequence[bool]
+        self,
+        status: CollectionStatus,
+        example: Example,
+        answers: Sequence[str],
+        scores: Sequence[float],
+        correct: Sequence[bool],
     ) -> Iterator[str]:
         """Yield warnings after the scores and labels of one more prompt, which `status` counts already."""
-        if status.labelled == _CHECK_AFTER and status.covered == 0:
+        if status.covered == 0 and len(self._wrong) < MOST_WRONG:
+            best = min(range(len(scores)), key=scores.__getitem__)
+            self._wrong.append(WrongAnswer(example.input, answers[best], example.reference))
+        if status.labelled == _LOOK_AFTER and status.covered == 0:
+            lines = "".join(f"\n  {one}" for one in self._wrong)
             yield (
-                f"none of the first {_CHECK_AFTER} prompts has a correct candidate: look at the labeler and "
-                "the references (an export shows both), and at whether the model can do this at all"
+                f"none of the first {_LOOK_AFTER} prompts has a correct candidate. Is the labeler right, and "
+                f"can the model do this at all?{lines}"
             )
         if len(self._scores) == _CHECK_AFTER:
             return

@@ -129,7 +129,7 @@ def compute_normal_form(text: str, convention: Convention = "squad") -> str:
 
 
 class NormalisedMatch(TextMatcher):
-    """A candidate is correct if its normal form is that of an alias in the reference.
+    """A candidate is correct if its normal form is that of an alias in the reference, or holds it.
 
     The reference is a text, or a list of texts any of which is right. What has an empty normal form, such as
     "The" or "!!!", matches nothing; there alone this departs from the published scripts, to which it would
@@ -137,18 +137,24 @@ class NormalisedMatch(TextMatcher):
 
     Args:
         convention: `squad` or `triviaqa`, see the top of the module.
+        anywhere: Whether it is enough that an alias stands somewhere in the candidate, as whole words: for
+            models that answer in sentences. "Lima, not Cusco" then holds Cusco too.
         answer: Text to answer, a function or Runnable, plain or async; the whole text if left out.
 
     Raises:
         InputError: If the convention is neither.
     """
 
-    def __init__(self, convention: Convention = "squad", *, answer: Reading | None = None) -> None:
+    def __init__(
+        self, convention: Convention = "squad", *, anywhere: bool = False, answer: Reading | None = None
+    ) -> None:
         if convention not in get_args(Convention):
             msg = f"convention is {convention!r}; expected one of {', '.join(get_args(Convention))}"
             raise InputError(msg)
-        super().__init__("normalised-match", {"convention": convention}, {"answer": answer})
+        where = {"compared": "anywhere"} if anywhere else {}
+        super().__init__("normalised-match", {"convention": convention, **where}, {"answer": answer})
         self._convention: Convention = convention
+        self._anywhere = anywhere
 
     def read_reference(self, reference: Any) -> Callable[[str], bool]:
         """Compare with the normal forms of the aliases."""
@@ -161,4 +167,9 @@ class NormalisedMatch(TextMatcher):
                 "compare it with PatternMatch or MultipleChoice"
             )
             raise LabelerError(msg)
-        return lambda answer: compute_normal_form(answer, self._convention) in forms
+
+        def is_expected(answer: str) -> bool:
+            form = compute_normal_form(answer, self._convention)
+            return any(f" {one} " in f" {form} " for one in forms) if self._anywhere else form in forms
+
+        return is_expected

@@ -74,6 +74,8 @@ def folder(tmp_path: Path, facts: list[PromptRecord], script: Script) -> Iterato
         rows.writerow(["question", "answers", "topic"])
         for one in facts[:COUNT]:
             rows.writerow([one.input, json.dumps(one.reference), one.metadata["topic"]])
+    many = [{"question": one.input, "answers": one.reference, "topic": "any"} for one in facts]
+    (tmp_path / "many.jsonl").write_text("\n".join(map(json.dumps, many)))
     with serving(script) as url:
         (tmp_path / "collect.toml").write_text(TOML.format(url=url))
         yield tmp_path
@@ -234,7 +236,7 @@ def test_status_says_what_the_store_holds(collect: Collect, folder: Path) -> Non
     ran = run("status", folder / "facts.db")
     assert ran.code == 0
     assert "3 of 3 finished, 0 failed" in ran.out
-    assert f"drawn by      {MODEL}" in ran.out
+    assert f"drawn by      {MODEL} (asked for: gpt-4o-mini)" in ran.out
     assert "sk-" not in run("status", folder / "facts.db", "--json").out
 
 
@@ -252,9 +254,21 @@ def test_a_file_that_is_no_store_and_one_that_is_not_there(tmp_path: Path) -> No
     assert not (tmp_path / "none.db").exists()
 
 
-def test_where_nothing_is_correct_an_answer_is_shown_with_its_reference(
-    collect: Collect, folder: Path
-) -> None:
+def test_wrong_answers_are_shown_beside_their_references(collect: Collect, folder: Path) -> None:
+    data = collect("--json").data
+    wrong = data["wrong_answers"]
+    assert len(wrong) == 3
+    assert not any(one["answer"] in one["reference"] for one in wrong)
+    for ran in (collect(), run("status", folder / "facts.db")):
+        head, *rows = ran.out[ran.out.index("labelled wrong") :].splitlines()[:4]
+        assert head.split() == ["labelled", "wrong", "reference", "prompt"]
+        for row, one in zip(rows, wrong, strict=True):
+            assert row.startswith(one["answer"][:20])
+            assert len(row) <= 80
+    assert run("status", folder / "facts.db", "--json").data["wrong_answers"] == wrong
+
+
+def test_where_nothing_is_correct_the_labels_are_to_be_looked_at(collect: Collect, folder: Path) -> None:
     path = folder / "questions.csv"
     header, *lines = path.read_text().splitlines()
     # References that no answer equals, as sentences equal none of these.
@@ -262,11 +276,26 @@ def test_where_nothing_is_correct_an_answer_is_shown_with_its_reference(
     path.write_text("\n".join([header, *rows[:3]]) + "\n")
     said = " ".join(collect().out.split())
     assert "attainable 0 %" in said
-    assert "nothing can be certified, for no prompt has a correct candidate" in said
-    assert "reference ['another 0']" in said
+    assert '["another 0"]' in said
+    assert "look at the labels: hardly any prompt has a correct candidate" in said
     for labeler in ("PatternMatch", "NumericMatch", "JudgeLabels"):
         assert labeler in said
     assert "langchain-cfc calibrate" not in said
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_next_command_is_one_that_works(
+    collect: Collect, monkeypatch: pytest.MonkeyPatch, folder: Path
+) -> None:
+    monkeypatch.chdir(folder)
+    said = collect(
+        "--source", folder / "many.jsonl", "--set", "source.json_columns=[]", "--out", "r.jsonl"
+    ).out
+    (command,) = [
+        line.partition("langchain-cfc ")[2] for line in said.splitlines() if line.startswith("next ")
+    ]
+    assert command.startswith("calibrate r.jsonl --alpha 0.")
+    assert run(*command.split()).code == 0
 
 
 def test_export_and_import_keep_every_record(collect: Collect, folder: Path) -> None:
@@ -316,17 +345,13 @@ def test_where_it_is_no_terminal_there_is_no_bar_but_a_line_now_and_then(
 
 
 @pytest.fixture
-def interrupted(folder: Path, facts: list[PromptRecord], script: Script) -> Interrupt:
+def interrupted(folder: Path, script: Script) -> Interrupt:
     """A function that signals the command so many times in the middle of its work."""
 
     def interrupt(times: int, number: signal.Signals = signal.SIGINT) -> Interrupted:
         script.faults = (Fault("slow", seconds=0.02 if times == 1 else 0.5),)
-        many = [
-            json.dumps({"question": one.input, "answers": one.reference, "topic": "any"}) for one in facts
-        ]
-        (folder / "questions.jsonl").write_text("\n".join(many))
         command = [sys.executable, "-c", "from langchain_cfc.cli import main; main()", "collect"]
-        options = ["--config", folder / "collect.toml", "--source", folder / "questions.jsonl"]
+        options = ["--config", folder / "collect.toml", "--source", folder / "many.jsonl"]
         more = ["--set", "source.json_columns=[]", "--set", "run.concurrency=4"]
         process = subprocess.Popen(
             [*command, *map(str, options), *more], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -369,4 +394,4 @@ def test_interrupted_twice_it_gives_up_what_is_under_way(
     held = run("status", folder / "facts.db", "--json").data
     assert held["finished"] == held["failed"] == 0
     script.faults = ()
-    assert collect("--source", folder / "questions.jsonl", "--set", "source.json_columns=[]").code == 0
+    assert collect("--source", folder / "many.jsonl", "--set", "source.json_columns=[]").code == 0

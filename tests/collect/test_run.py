@@ -17,6 +17,7 @@ from langchain_cfc.collect.costs import Stage, Usage
 from langchain_cfc.collect.run import MAX_CONSECUTIVE_FAILURES, Run
 from langchain_cfc.collect.status import CollectionStatus
 from langchain_cfc.collect.store import Store
+from langchain_cfc.collect.store.wrong import WrongAnswer, read_wrong_answers
 from langchain_cfc.errors import CollectionError, DrawError, LabelerError, StoreError, VerifierError
 from tests.collect.fakes import FakeExecutor, N, examples, make_usage, run
 
@@ -292,18 +293,44 @@ def test_one_prompt_whose_candidates_differ_is_enough(path: Path) -> None:
     assert collect_notices(path, executor, 60) == []
 
 
-@pytest.mark.parametrize(("size", "notices"), [(99, 0), (100, 1), (110, 1)])
-def test_that_nothing_is_correct_shows_after_a_hundred(path: Path, size: int, notices: int) -> None:
-    executor = FakeExecutor(correct=lambda name: [False] * N)  # noqa: ARG005 - of all prompts
+@pytest.mark.parametrize(("size", "notices"), [(19, 0), (20, 1), (110, 1)])
+def test_that_nothing_is_correct_shows_after_twenty_with_three_answers(
+    path: Path, size: int, notices: int
+) -> None:
+    executor = FakeExecutor(
+        correct=lambda name: [False] * N,  # noqa: ARG005 - of all prompts
+        scores=lambda name: [0.9, 0.2, 0.5],  # noqa: ARG005 - the second is the best of all
+    )
     found = collect_notices(path, executor, size)
     assert len(found) == notices
-    assert all("none of the first 100 prompts has a correct candidate" in one for one in found)
+    for one in found:
+        first, *shown = one.splitlines()
+        assert first.startswith("none of the first 20 prompts has a correct candidate")
+        assert len(shown) == 3
+        assert "  answer 'p0 1', reference None, prompt 'question 0'" in shown
 
 
 def test_one_correct_candidate_is_enough(path: Path) -> None:
-    executor = FakeExecutor(**make_scores(0.3, 0.7, lambda name, slot: name == "p99" and slot == 0))
+    executor = FakeExecutor(**make_scores(0.3, 0.7, lambda name, slot: name == "p19" and slot == 0))
     found = collect_notices(path, executor, 120)
     assert not any("has a correct candidate" in one for one in found)
+
+
+def test_the_wrong_answers_with_the_best_scores_are_found(path: Path) -> None:
+    # Slot 1 of every other prompt is right; of the others the score falls with the number.
+    right = {f"p{number}" for number in range(0, 10, 2)}
+    executor = FakeExecutor(
+        correct=lambda name: [False, name in right, False],
+        scores=lambda name: [0.9 - int(name[1:]) / 100, 0.01, 0.9],
+    )
+    run(path, executor, 10)
+    with Store(path) as store:
+        found = read_wrong_answers(store)
+        more = read_wrong_answers(store, 7)
+    # All slots of odd prompts are wrong, so that their best is slot 1; prompts of equal scores are in order.
+    assert [one.answer for one in found] == ["p1 1", "p3 1", "p5 1"]
+    assert found[0] == WrongAnswer("question 1", "p1 1", None)
+    assert [one.answer for one in more[5:]] == ["p8 0", "p6 0"]
 
 
 @pytest.mark.parametrize(

@@ -122,3 +122,25 @@ def test_there_are_two_conventions() -> None:
     other: Any = "bleu"
     with pytest.raises(InputError, match="convention is 'bleu'; expected one of squad, triviaqa"):
         NormalisedMatch(other)
+
+
+@pytest.mark.parametrize(
+    ("text", "exactly", "anywhere"),
+    [
+        ("The capital of Peru is Lima.", False, True),
+        ("Lima", True, True),
+        ("Limassol", False, False),
+        ("San José!", True, True),
+        ("It is San Salvador, not San\nJosé", False, True),
+        ("San or José", False, False),
+        ("", False, False),
+    ],
+)
+def test_a_reference_may_stand_anywhere_as_whole_words(text: str, exactly: bool, anywhere: bool) -> None:
+    assert is_correct(NormalisedMatch(), ["Lima", "San José"], text) is exactly
+    assert is_correct(NormalisedMatch(anywhere=True), ["Lima", "San José"], text) is anywhere
+
+
+def test_the_two_ways_have_different_fingerprints() -> None:
+    assert NormalisedMatch().fingerprint != NormalisedMatch(anywhere=True).fingerprint
+    assert "anywhere" not in str(NormalisedMatch().fingerprint)

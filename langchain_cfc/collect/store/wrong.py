@@ -1,0 +1,64 @@
+"""Answers that are labelled wrong, beside their references: where a labeler's mistakes show first."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import func, select
+
+from langchain_cfc.collect.store import schema
+from langchain_cfc.collect.store.store import SELECT_CANDIDATES, Store
+from langchain_cfc.records._json import short_repr
+
+# As many as people read.
+MOST_WRONG = 3
+_prompts, _draws, _scores, _labels = schema.prompts, schema.draws, schema.scores, schema.labels
+
+
+@dataclass(frozen=True)
+class WrongAnswer:
+    """A candidate that is labelled wrong, with what it was compared with."""
+
+    prompt: Any
+    answer: str  # what the answer extractor found, if there is one; else the text
+    reference: Any
+
+    def __str__(self) -> str:
+        """Return one line that shows the answer beside its reference."""
+        answer, reference = short_repr(self.answer), short_repr(self.reference)
+        return f"answer {answer}, reference {reference}, prompt {short_repr(self.prompt)}"
+
+
+def read_wrong_answers(store: Store, most: int = MOST_WRONG) -> list[WrongAnswer]:
+    """Return the candidates labelled wrong that have the best scores, at most one of each prompt.
+
+    The verifier takes these for correct. So either the model is sure of a wrong answer, or the labeler errs.
+    """
+    lowest = (
+        select(_labels.c.prompt, func.min(_scores.c.score).label("score"))
+        .join_from(
+            _labels, _scores, (_labels.c.prompt == _scores.c.prompt) & (_labels.c.slot == _scores.c.slot)
+        )
+        .where(_labels.c.correct.is_(False))
+        .group_by(_labels.c.prompt)
+        .order_by("score", _labels.c.prompt)
+        .limit(most)
+        .subquery()
+    )
+    query = (
+        SELECT_CANDIDATES.add_columns(_prompts.c.input, _prompts.c.reference)
+        .join(lowest, lowest.c.prompt == _draws.c.prompt)
+        .join(_prompts, _prompts.c.position == _draws.c.prompt)
+        .where(_labels.c.correct.is_(False), _scores.c.score == lowest.c.score)
+        .order_by(None)
+        .order_by(lowest.c.score, _draws.c.prompt, _draws.c.slot)
+    )
+    with schema.report_damage(store.name):
+        rows = store.read_rows(query)
+    found: dict[int, WrongAnswer] = {}
+    for row in rows:
+        answer = row.text if row.answer is None else row.answer
+        found.setdefault(row.prompt, WrongAnswer(json.loads(row.input), answer, json.loads(row.reference)))
+    return list(found.values())
