@@ -79,7 +79,8 @@ class Test(Data):
         group = shorten_words(self.group)
         where = f"{f'over {group}' if group == self.group else f'where {group}'}{level}{since}"
         # Features keep the names from their text.
-        what = self.what if "(" in self.what else f"{self.what[0].upper()}{self.what[1:]}"
+        is_feature = "(" in self.what.partition(" ")[0]
+        what = self.what if is_feature else f"{self.what[0].upper()}{self.what[1:]}"
         if self.kind == "labelled":
             verdict = "differs" if self.alarm else "shows no difference"
             return f"{what} {verdict} between labelled results and the others {where}"
