@@ -128,7 +128,8 @@ def test_labels_of_best_answers_show_whether_they_are_as_rarely_wrong_as_certifi
     _, (broken, *_) = watched(bot, 0.3)
     assert broken.alarm
     assert re.match(
-        r"The rate of right answers \(at most 20 % wrong\), certified at least 80.0 %, observed \d+\.\d %, is broken",
+        r"The rate of right answers \(at most 20 % wrong\), certified at least 80.0 %, "
+        r"observed \d+\.\d %, is broken",
         broken.sentence(),
     )
     # The certificate speaks of its policy, and not of sets that are answered without it.
