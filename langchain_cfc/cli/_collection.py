@@ -23,7 +23,7 @@ from langchain_cfc.cli._format import (
     print_lines,
     print_note,
 )
-from langchain_cfc.cli.status import print_status, summarize_status
+from langchain_cfc.cli.store import print_status, summarize_status
 from langchain_cfc.collect.collecting import (
     CollectionOptions,
     CollectionResult,

@@ -37,8 +37,8 @@ def agreement(
     """Measure how far the records' labels agree with people.
 
     It also says what is left of a promise that was made with these labels. The sheet is a random sample of
-    the records' candidates, written by --sample-for-review of `export` or by `write_review`; rows that are
-    not filled in yet are left out.
+    the records' candidates, written by --sample-for-review of `store export` or by `write_review`; rows that
+    are not filled in yet are left out.
     """
     with report_errors():
         source = read_records(*records)

@@ -1,14 +1,15 @@
 """The command-line application: commands by name and by topic, each loaded only when it is called.
 
-Lists of commands, in `--help` and in shells that complete words, are made from the summaries below: the
-modules of the commands import NumPy and LangChain, which takes more than a second. Commands of other
-distributions, such as `serve` of langchain-cfc-server, are found by their entry points. They have no summary
-here, so a list loads them.
+Lists of commands, in `--help` and in shells that complete words, load no command: their modules import NumPy
+and LangChain, which takes more than a second. The summaries of this package's commands are below. Commands of
+other distributions, such as `serve` of langchain-cfc-server, are found by their entry points and listed with
+the summary of their distribution.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cached_property
 from importlib.metadata import EntryPoint, entry_points
 from typing import Annotated, Any
 
@@ -32,9 +33,8 @@ BUILT_IN = {
     "Collect": {
         "plan": ("plan:plan", "Say how many prompts to label, at what cost, for which alpha."),
         "collect": ("collect:collect", "Draw, score and label n candidates for each prompt of a dataset."),
-        "status": ("status:status", "Show how far a collection is, its labels, and what failed."),
-        "export": ("status:export", "Write the finished records of a store to a file, all or nothing."),
-        "import": ("status:import_", "Add records that were made elsewhere to a store."),
+        "status": ("store:status", "Show how far a collection is, its labels, and what failed."),
+        "store": ("store:app", "Look into the store of a collection, copy records, check it."),
         "agreement": ("agreement:agreement", "Measure how far the records' labels agree with people."),
     },
     "Calibrate and check": {
@@ -53,7 +53,7 @@ BUILT_IN = {
         "paper": ("paper:app", "Reproduce the experiments of the CFC paper."),
     },
 }
-# The topic of commands of other distributions that name none.
+# The topic of commands of other distributions.
 _ADDED = "Added by other packages"
 _PLACES = {name: place for commands in BUILT_IN.values() for name, (place, _) in commands.items()}
 
@@ -67,16 +67,22 @@ class CommandGroup(TyperGroup):
             for name, (_, summary) in commands.items():
                 self.commands[name] = TyperCommand(name, help=summary, rich_help_panel=topic)
 
+    @cached_property
+    def _added(self) -> dict[str, EntryPoint]:
+        """The commands of other distributions; to find them takes time with the number of distributions."""
+        return {found.name: found for found in entry_points(group=_ENTRY_POINTS)}
+
     def list_commands(self, ctx: Any) -> list[str]:
         """List built-in commands in their order, then the others by name."""
         del ctx  # the same in every context
-        return [*self.commands, *sorted(set(entry_points(group=_ENTRY_POINTS).names) - set(self.commands))]
+        return [*self.commands, *sorted(set(self._added) - set(self.commands))]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Return what a list needs: only the summary of a built-in command, which nothing can replace."""
+        """Return what a list needs: the summary of a command. None of this package can be replaced."""
+        del ctx  # the same in every context
         if cmd_name in self.commands:
             return self.commands[cmd_name]
-        return self.load_command(ctx, cmd_name)
+        return _list_added(self._added[cmd_name]) if cmd_name in self._added else None
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Load the command that the first argument names; return it with the other arguments."""
@@ -89,8 +95,7 @@ class CommandGroup(TyperGroup):
         if cmd_name in _PLACES:
             place = EntryPoint(cmd_name, f"langchain_cfc.cli.{_PLACES[cmd_name]}", _ENTRY_POINTS)
             return _make_command(cmd_name, place.load())
-        found = next(iter(entry_points(group=_ENTRY_POINTS, name=cmd_name)), None)
-        return None if found is None else _load_added(found)
+        return _load_added(self._added[cmd_name]) if cmd_name in self._added else None
 
 
 def make_app(**settings: Any) -> typer.Typer:
@@ -99,16 +104,19 @@ def make_app(**settings: Any) -> typer.Typer:
     return typer.Typer(**{**shared, **settings})
 
 
+def _list_added(found: EntryPoint) -> TyperCommand:
+    """Make a command of another distribution that can be listed and not called."""
+    summary = "" if found.dist is None else found.dist.metadata["Summary"] or f"Comes with {found.dist.name}."
+    return TyperCommand(found.name, help=summary.replace("[", r"\["), rich_help_panel=_ADDED)
+
+
 def _load_added(found: EntryPoint) -> Any:
     try:
         loaded = found.load()
-    except Exception as error:  # noqa: BLE001 - one broken command must not break the others
+    except Exception as error:  # noqa: BLE001 - anything may go wrong in code of others
         anything = {"ignore_unknown_options": True, "allow_extra_args": True}
-        command = _make_command(found.name, _make_substitute(found, error), anything)
-    else:
-        command = _make_command(found.name, loaded)
-    command.rich_help_panel = command.rich_help_panel or _ADDED
-    return command
+        return _make_command(found.name, _make_substitute(found, error), anything)
+    return _make_command(found.name, loaded)
 
 
 def _make_command(name: str, loaded: Any, settings: dict[str, Any] | None = None) -> Any:
@@ -142,6 +150,7 @@ app = make_app(
     cls=CommandGroup,
     no_args_is_help=True,
     add_completion=True,
+    rich_markup_mode="rich",  # a list of summaries as Markdown takes a third longer
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
@@ -161,7 +170,8 @@ def _options(
 ) -> None:
     """Conformal answer sets for LangChain: answer with a guarantee, or abstain.
 
-    Every command takes --json for machine-readable output. Exit codes: 0 done, 1 the answer is no (a check
-    failed, the target is out of reach, the question was abstained on), 2 wrong usage or bad input.
+    Every command takes --json for machine-readable output. Exit codes: 0 done;
+    1 the answer is no (a check failed, the target is out of reach, the question
+    was abstained on); 2 wrong usage or bad input.
     """
     del version

@@ -111,7 +111,7 @@ def report(
 def _get_texts(dataset: Dataset) -> Records:
     """Return the records with their texts; refuse the table of a store, which holds none."""
     if isinstance(dataset.records, LabelledBatch):
-        msg = "texts are read from records files: `langchain-cfc export` writes one from a store"
+        msg = "texts are read from records files: `langchain-cfc store export` writes one from a store"
         raise InputError(msg)
     return dataset.records
 

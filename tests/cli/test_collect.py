@@ -1,4 +1,4 @@
-"""`collect`, `status`, `export` and `import` against a real server on this machine."""
+"""`collect`, `status` and `store` against a real server on this machine."""
 
 from __future__ import annotations
 
@@ -223,10 +223,10 @@ def test_bad_rows_are_refused_or_set_aside(collect: Collect, folder: Path) -> No
 def test_a_sheet_for_people_is_written_once(collect: Collect, folder: Path) -> None:
     sheet = folder / "sheet.csv"
     assert collect().code == 0
-    written = run("export", folder / "facts.db", sheet, "--sample-for-review", "3", "--json")
+    written = run("store", "export", folder / "facts.db", sheet, "--sample-for-review", "3", "--json")
     assert written.data == {"candidates": 3, "written": str(sheet)}
     assert len(sheet.read_text(encoding="utf-8-sig").splitlines()) >= 4
-    ran = run("export", folder / "facts.db", sheet, "--sample-for-review", "3")
+    ran = run("store", "export", folder / "facts.db", sheet, "--sample-for-review", "3")
     assert ran.code == 2
     assert "will not be overwritten" in ran.err
 
@@ -301,11 +301,11 @@ def test_the_next_command_is_one_that_works(
 def test_export_and_import_keep_every_record(collect: Collect, folder: Path) -> None:
     assert collect().code == 0
     first, second = folder / "first.jsonl", folder / "second.jsonl"
-    assert run("export", folder / "facts.db", first, "--json").data["records"] == COUNT
-    ran = run("import", first, folder / "again.db", "--json")
+    assert run("store", "export", folder / "facts.db", first, "--json").data["records"] == COUNT
+    ran = run("store", "import", first, folder / "again.db", "--json")
     assert ran.data["records"] == COUNT
-    assert run("import", first, folder / "again.db", "--json").data["records"] == 0
-    assert run("export", folder / "again.db", second).code == 0
+    assert run("store", "import", first, folder / "again.db", "--json").data["records"] == 0
+    assert run("store", "export", folder / "again.db", second).code == 0
     assert first.read_bytes() == second.read_bytes()
 
 

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -87,7 +88,7 @@ def test_listing_commands_imports_none_of_them() -> None:
 
 def test_only_the_module_of_the_command_at_hand_is_imported() -> None:
     _, modules = run_program("status", "--help")
-    assert modules & MODULES == {"langchain_cfc.cli.status"}
+    assert modules & MODULES == {"langchain_cfc.cli.store"}
 
 
 @pytest.mark.parametrize("words", [(), ("status",), ("monitor",), ("monitor", "shadow")])
@@ -120,7 +121,37 @@ def test_a_shell_completes_commands_without_importing_them_and_options_of_the_on
     assert completed("langchain-cfc calibrate --feat")[0] == ["--features"]
 
 
-def test_a_mistyped_command_gets_a_suggestion() -> None:
-    ran = run("calibrat")
+def test_bash_completes_with_the_script_that_is_shown() -> None:
+    script = """
+    source <(_LANGCHAIN_CFC_COMPLETE=source_bash langchain-cfc)
+    complete -p langchain-cfc
+    COMP_WORDS=(langchain-cfc store e) COMP_CWORD=2
+    _langchain_cfc_completion langchain-cfc
+    echo "${COMPREPLY[@]}"
+    COMP_WORDS=(langchain-cfc calibrate --threshold-rule g) COMP_CWORD=3
+    _langchain_cfc_completion langchain-cfc
+    echo "${COMPREPLY[@]}"
+    """
+    environment = {
+        **os.environ,
+        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
+    }
+    ran = subprocess.run(["bash", "-c", script], env=environment, capture_output=True, text=True, check=True)
+    registered, command, value = ran.stdout.splitlines()
+    assert "-F _langchain_cfc_completion langchain-cfc" in registered
+    assert (command, value) == ("export", "grouped")
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        (["calibrat"], "calibrate"),
+        (["store", "exprot"], "export"),
+        (["calibrate", "records.jsonl", "--max-wrong-rat", "0.1"], "--max-wrong-rate"),
+        (["monitor", "status", "--max-age-day", "3"], "--max-age-days"),
+    ],
+)
+def test_a_mistyped_word_gets_a_suggestion(words: list[str], meant: str) -> None:
+    ran = run(*words)
     assert ran.code == 2
-    assert "Did you mean 'calibrate'" in ran.err
+    assert meant in ran.err

@@ -98,13 +98,13 @@ def test_what_a_further_run_goes_on_with_cannot_change_unnoticed(path: Path, sta
         list(store.read_unfinished())
 
 
-def test_status_checks_everything_where_it_is_asked_to(path: Path) -> None:
-    assert "all of it is what was written" in run("status", path, "--check").out
-    assert run("status", path, "--check", "--json").data["checked"]
+def test_the_command_that_checks_reads_everything(path: Path) -> None:
+    assert "prompts are as they were written" in run("store", "check", path).out
+    assert run("store", "check", path, "--json").data["checked"]
     # Of the failed prompt 7 nothing is read otherwise.
     change(path, "UPDATE prompts SET input = '\"another\"' WHERE position = 7")
     assert run("status", path).code == 0
-    ran = run("status", path, "--check")
+    ran = run("store", "check", path)
     assert ran.code == 2
     assert "the prompt 'p7' is not what was written" in " ".join(ran.err.split())
 

@@ -123,5 +123,5 @@ def test_a_store_has_no_texts_to_show(
     monkeypatch.setattr(command, "open_records", stored)
     refused = run(artifact, "store.db", "-o", tmp_path / "page.html", "--show-text")
     assert refused.exit_code == 2
-    assert "langchain-cfc export" in " ".join(refused.stderr.split())
+    assert "langchain-cfc store export" in " ".join(refused.stderr.split())
     assert run(artifact, "store.db", "-o", tmp_path / "page.html").exit_code == 0

@@ -281,7 +281,7 @@ def verify_seal(name: str, connection: Connection) -> tuple[Seal, list[int]]:
     return seal, [position for position, _ in finished]
 
 
-_ADVICE = ". Restore a copy of it; `langchain-cfc status --check STORE` checks everything in it"
+_ADVICE = ". Restore a copy of it; `langchain-cfc store check STORE` checks everything in it"
 
 
 @contextmanager

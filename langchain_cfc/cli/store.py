@@ -1,4 +1,4 @@
-"""`langchain-cfc status`, `export` and `import`: what a store holds; records out of and into it."""
+"""`langchain-cfc store` and `status`: what a store holds; records out of and into it."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from langchain_cfc.cli._format import (
     track_progress,
 )
 from langchain_cfc.cli._inputs import STORE
+from langchain_cfc.cli.commands import make_app
 from langchain_cfc.collect.collecting import format_cost, format_mean_scores
 from langchain_cfc.collect.status import CollectionStatus
 from langchain_cfc.records import read_records, write_records
@@ -30,28 +31,21 @@ from langchain_cfc.records import read_records, write_records
 if TYPE_CHECKING:
     from langchain_cfc.collect.store import Store
 
+app = make_app(no_args_is_help=True, help="Look into the store of a collection, copy records, check it.")
 _MOST_LISTED = 10
 
 
+@app.command("status")
 def status(
     store: Annotated[str, typer.Argument(help=STORE)],
-    check: Annotated[
-        bool, typer.Option("--check", help="Read all of it first, and compare every prompt with its digests.")
-    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
 ) -> None:
-    """Show how far a collection is, its labels, and what failed.
-
-    A damaged store is refused with exit code 2, by this command and by all others that read one. Each looks
-    at what it reads; `--check` looks at everything.
-    """
+    """Show how far a collection is, its labels, and what failed."""
     with report_errors():
         # Imported late: it needs the extra.
         from langchain_cfc.collect.store import Store
 
         with Store(store) as collection:
-            if check:
-                collection.check()
             state, failures = CollectionStatus.from_store(collection), collection.failures()
             configuration, summary = collection.configuration, summarize_status(state, collection)
     if as_json:
@@ -59,7 +53,6 @@ def status(
         emit_json(
             {
                 **summary,
-                **({"checked": True} if check else {}),
                 "failures": failed,
                 "configuration": configuration,
             }
@@ -67,8 +60,6 @@ def status(
         return
     console = get_console()
     print_status(console, state, summary, configuration)
-    if check:
-        console.print("checked       all of it is what was written")
     reasons = Counter((one.stage.name.lower(), one.error) for one in failures)
     for (stage, error), count in reasons.most_common(_MOST_LISTED):
         console.print(escape(f"{count} failed before they were {stage}: {error}"), soft_wrap=True)
@@ -76,6 +67,7 @@ def status(
         console.print(f"and for {len(reasons) - _MOST_LISTED} more reasons; --json lists all")
 
 
+@app.command("export")
 def export(
     store: Annotated[str, typer.Argument(help=STORE)],
     records: Annotated[Path, typer.Argument(help="File to write: .jsonl, .jsonl.gz or .parquet.")],
@@ -102,6 +94,7 @@ def export(
     )
 
 
+@app.command("import")
 def import_(
     records: Annotated[list[Path], typer.Argument(help="Labelled records that were made elsewhere.")],
     store: Annotated[str, typer.Argument(help=f"{STORE} Made if it is not there.")],
@@ -118,6 +111,28 @@ def import_(
         with Store(store, create=True) as target, target.lock():
             added = target.add_records(track_progress(source, "reading records"), source.provenance)
     _print_written(store, added, as_json=as_json, what="records")
+
+
+@app.command("check")
+def check(
+    store: Annotated[str, typer.Argument(help=STORE)],
+    as_json: Annotated[bool, typer.Option("--json", help="Print the outcome as JSON.")] = False,
+) -> None:
+    """Read all of a store, and compare every prompt with its digests.
+
+    A damaged store is refused with exit code 2, by this command and by all others that read one. The others
+    check only what they read.
+    """
+    with report_errors():
+        from langchain_cfc.collect.store import Store
+
+        with Store(store) as collection:
+            collection.check()
+            total = CollectionStatus.from_store(collection).total
+    if as_json:
+        emit_json({"checked": True, "prompts": total})
+    else:
+        get_console().print(f"all {total} prompts are as they were written")
 
 
 def _print_written(where: Any, count: int, *, as_json: bool, what: str) -> None:
