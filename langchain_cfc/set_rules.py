@@ -24,6 +24,7 @@ from dataclasses import replace
 import numpy as np
 
 from langchain_cfc._internal.arrays import BoolArray, FloatArray, IntArray
+from langchain_cfc._internal.suggestions import suggest_name
 from langchain_cfc.candidates import CandidateBatch, LabelledBatch
 from langchain_cfc.errors import InputError
 from langchain_cfc.thresholds import Thresholds
@@ -251,7 +252,8 @@ def parse_set_rule(text: str) -> SetRule:
         inner = wrapped[2] or "all"
     if inner not in _PLAIN or len(set(wrappers)) < len(wrappers):
         known = ", ".join([*_PLAIN, *(f"{wrapper}(...) around one of them" for wrapper in _WRAPPERS)])
-        msg = f"unknown set rule {text!r}; known are {known}, or unique(at_least_one(...))"
+        known += f", or unique(at_least_one(...)){suggest_name(inner, _PLAIN)}"
+        msg = f"unknown set rule {text!r}; known are {known}"
         raise InputError(msg)
     rule = _PLAIN[inner]()
     if "at_least_one" in wrappers:

@@ -32,6 +32,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 
+from langchain_cfc._internal.suggestions import suggest_file
 from langchain_cfc.errors import StoreError
 
 StoreT = TypeVar("StoreT", bound="DatabaseStore")
@@ -90,7 +91,7 @@ class DatabaseStore:
             _check_one_name(self.path)
             event.listen(self.engine, "connect", _configure)
             if not create and not self.path.is_file():
-                msg = f"{self._not_found} {self.name}"
+                msg = f"{self._not_found} {self.name}{suggest_file(self.path)}"
                 raise StoreError(msg)
         try:
             self._open(create=create)

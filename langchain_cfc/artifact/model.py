@@ -12,6 +12,7 @@ from pydantic import model_validator
 
 from langchain_cfc._internal.arrays import BoolArray, FloatArray
 from langchain_cfc._internal.files import atomic_writer, read_regular
+from langchain_cfc._internal.suggestions import suggest_file
 from langchain_cfc.artifact import files
 from langchain_cfc.artifact.consistency import compute_settings_digest, find_contradictions
 from langchain_cfc.artifact.content import ArtifactContent
@@ -358,9 +359,10 @@ class CalibrationArtifact(ArtifactContent):
             data = read_regular(Path(path), files.MOST_BYTES)
         except (OSError, InputError) as error:
             reason = getattr(error, "strerror", None) or error
+            nearest = suggest_file(source) if isinstance(error, FileNotFoundError) else ""
             msg = (
                 f"{source}: cannot be read ({reason}); `langchain-cfc calibrate` or `artifact.save(path)` "
-                "writes artifacts"
+                f"writes artifacts{nearest}"
             )
             raise ArtifactFormatError(msg) from error
         content = files.decode(data, source)

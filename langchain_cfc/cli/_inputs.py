@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from langchain_cfc._internal.suggestions import suggest_share
 from langchain_cfc.artifact import CalibrationArtifact, looks_like_artifact
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.cli._format import make_progress
@@ -37,6 +38,15 @@ Jobs = Annotated[int | None, typer.Option(min=1, help="Processes; default one pe
 FigureFolder = Annotated[Path | None, typer.Option(help="Write the figures into a folder.")]
 SplitsSeed = Annotated[str, typer.Option(help="Another seed gives other splits.")]
 
+
+def _check_share(share: float | None) -> float | None:
+    if share is not None and not 0.0 <= share <= 1.0:
+        msg = f"{share:g} is not a share in [0, 1]{suggest_share(share)}"
+        raise typer.BadParameter(msg)
+    return share
+
+
+share_option = partial(typer.Option, callback=_check_share)
 split_option = partial(typer.Option, rich_help_panel="Splits")
 TestFraction = Annotated[float, split_option(help="Share of prompts held out for `evaluate`.")]
 

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from langchain_cfc._internal.plugins import FACTORY, load_object
+from langchain_cfc._internal.suggestions import suggest_file
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.cli._format import EXIT_NO, get_error_console, print_result, report_errors
 from langchain_cfc.cli._inputs import ArtifactPath, HeldAlpha, get_verifier_names
@@ -129,6 +130,9 @@ def _describe_scores(result: CFCResult) -> str:
 def _replay_parts(path: Path, artifact: CalibrationArtifact, prompt: str) -> dict[str, Any]:
     from langchain_cfc.demo import load_recording
 
+    if str(path) != "demo" and not path.exists():
+        msg = f"--replay {path}: no such file; demo stands for the demo's recording{suggest_file(path)}"
+        raise InputError(msg)
     source = load_recording() if str(path) == "demo" else read_records(path)
     parts = make_replay_parts(source, get_verifier_names(artifact))
     # Fails here for a prompt without a recording, rather than as candidates that could not be drawn.

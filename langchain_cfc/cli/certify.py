@@ -17,6 +17,7 @@ from langchain_cfc.cli._inputs import (
     check_output,
     get_verifier_names,
     open_records,
+    share_option,
 )
 from langchain_cfc.cli.inspect import make_certificate_table
 
@@ -34,9 +35,7 @@ def certify(
     ] = "0.05",
     min_kept: Annotated[
         float | None,
-        typer.Option(
-            min=0.0, max=1.0, help="Exit with 1 unless the promise is certified to be kept so often."
-        ),
+        share_option(help="Exit with 1 unless the promise is certified to be kept so often."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the certificates as JSON.")] = False,
 ) -> None:

@@ -170,8 +170,8 @@ def _options(
 ) -> None:
     """Conformal answer sets for LangChain: answer with a guarantee, or abstain.
 
-    Every command takes --json for machine-readable output. Exit codes: 0 done;
+    Every command takes --json for machine-readable output. Exit codes: 0 done,
     1 the answer is no (a check failed, the target is out of reach, the question
-    was abstained on); 2 wrong usage or bad input.
+    was abstained on), 2 wrong usage or bad input.
     """
     del version

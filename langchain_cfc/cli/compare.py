@@ -15,6 +15,7 @@ from rich.table import Table
 
 from langchain_cfc import experiments
 from langchain_cfc._internal.imports import check_installed
+from langchain_cfc._internal.suggestions import suggest_name
 from langchain_cfc.cli._format import (
     format_group,
     make_table,
@@ -211,7 +212,8 @@ def compare(
     with report_errors():
         unknown = [one for one in figure or () if one not in experiments.FIGURES]
         if unknown:
-            msg = f"unknown figure {unknown[0]!r}; known are {', '.join(experiments.FIGURES)}"
+            known = ", ".join(experiments.FIGURES) + suggest_name(unknown[0], experiments.FIGURES)
+            msg = f"unknown figure {unknown[0]!r}; known are {known}"
             raise InputError(msg)
         prepare_outputs(report, figures)
         with open_records(records, combine or ()) as dataset:

@@ -24,7 +24,7 @@ from langchain_cfc.cli._format import (
     print_note,
     report_errors,
 )
-from langchain_cfc.cli._inputs import check_output
+from langchain_cfc.cli._inputs import check_output, share_option
 from langchain_cfc.cli.commands import make_app
 from langchain_cfc.errors import InputError
 
@@ -64,7 +64,7 @@ def status(
     ] = None,
     max_failing: Annotated[
         float | None,
-        typer.Option(min=0.0, max=1.0, help="Largest share of the latest 1,000 prompts that may fail."),
+        share_option(help="Largest share of the latest 1,000 prompts that may fail."),
     ] = None,
     max_seconds: Annotated[
         float | None,
@@ -145,9 +145,7 @@ def recalibrate(
     ] = Path("recalibrated.json"),
     min_kept: Annotated[
         float | None,
-        typer.Option(
-            min=0.0,
-            max=1.0,
+        share_option(
             help="How often the promise must be certified to be kept, e.g. 0.85. Needed unless the artifact "
             "was made with --confident or --max-wrong-rate.",
         ),

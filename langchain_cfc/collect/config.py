@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from langchain_cfc._internal.plugins import is_plugin_source, load_object
+from langchain_cfc._internal.suggestions import suggest_file
 from langchain_cfc.collect.collecting import CallPolicy
 from langchain_cfc.collect.costs import Budget, Price
 from langchain_cfc.collect.executor import Components
@@ -270,7 +271,8 @@ def _read_toml(path: Path) -> dict[str, Any]:
         with path.open("rb") as file:
             return tomllib.load(file)
     except OSError as error:
-        msg = f"{path} cannot be read: {error.strerror}"
+        nearest = suggest_file(path) if isinstance(error, FileNotFoundError) else ""
+        msg = f"{path} cannot be read: {error.strerror}{nearest}"
         raise InputError(msg) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         msg = f"{path} is not TOML: {error}"

@@ -12,6 +12,7 @@ import numpy as np
 
 from langchain_cfc._internal.arrays import FloatArray
 from langchain_cfc._internal.imports import require
+from langchain_cfc._internal.suggestions import suggest_share
 from langchain_cfc._internal.text import format_percent
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.errors import InputError
@@ -403,6 +404,6 @@ def _parse_levels(alpha: Level | Sequence[Level]) -> tuple[str, ...]:
 
 def _check_share(number: object, name: str) -> float:
     if isinstance(number, bool) or not isinstance(number, (int, float)) or not 0.0 < number < 1.0:
-        msg = f"{name} must be a share above 0 and below 1, got {number!r}"
+        msg = f"{name} must be a share above 0 and below 1, got {number!r}{suggest_share(number)}"
         raise InputError(msg)
     return float(number)

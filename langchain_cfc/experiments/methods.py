@@ -25,6 +25,7 @@ from typing import Any, ClassVar, Literal, TypeAlias, TypeVar
 import numpy as np
 
 from langchain_cfc._internal.arrays import BoolArray, FloatArray, IntArray
+from langchain_cfc._internal.suggestions import suggest_name
 from langchain_cfc.calibration.fit import fit_combination
 from langchain_cfc.candidates import CandidateBatch, LabelledBatch
 from langchain_cfc.decision import AnswerSets
@@ -395,10 +396,11 @@ def make_our_method(name: str) -> Method:
     kind, colon, set_rule = name.partition(":")
     served = parse_set_rule(set_rule).text if colon else None
     if kind not in _OURS:
-        listed = ", ".join(one.name for one in (*list_paper_methods(), *list_outside_methods()))
+        others = [one.name for one in (*list_paper_methods(), *list_outside_methods())]
         msg = (
-            f"unknown method {name!r}; known are the families ours, paper and outside, {', '.join(_OURS)}, "
-            f"each perhaps with a set rule of its own, such as conditional:best_prefix, and {listed}"
+            f"unknown method {name!r}; known are the families ours, paper and outside, "
+            f"{', '.join(_OURS)}, each perhaps with a set rule of its own, such as conditional:best_prefix, "
+            f"and {', '.join(others)}{suggest_name(kind, [*_OURS, *others])}"
         )
         raise InputError(msg)
     rule, words, promise = _OURS[kind]

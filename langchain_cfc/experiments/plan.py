@@ -15,6 +15,7 @@ import numpy as np
 
 from langchain_cfc._internal.arrays import BoolArray
 from langchain_cfc._internal.imports import require
+from langchain_cfc._internal.suggestions import suggest_share
 from langchain_cfc._internal.text import format_percent, join_names
 from langchain_cfc.calibration.checks import smallest_size
 from langchain_cfc.candidates import LabelledBatch, check_unweighted
@@ -302,8 +303,18 @@ class _Terms:
     def __post_init__(self) -> None:
         format_alpha(self.alpha)
         split_plan(0, fit=self.fit, test=self.test)
-        _require(_SMALLEST_GAP <= self.slack < 1.0, "slack", f"in [{_SMALLEST_GAP}, 1)", self.slack)
-        _require(0.0 < self.delta < 1.0, "delta", "strictly between 0 and 1", self.delta)
+        _require(
+            _SMALLEST_GAP <= self.slack < 1.0,
+            "slack",
+            f"in [{_SMALLEST_GAP}, 1){suggest_share(self.slack)}",
+            self.slack,
+        )
+        _require(
+            0.0 < self.delta < 1.0,
+            "delta",
+            f"strictly between 0 and 1{suggest_share(self.delta)}",
+            self.delta,
+        )
         for name in ("cost_per_candidate", "cost_per_prompt"):
             cost = getattr(self, name)
             _require(0.0 <= cost < math.inf, name, "a finite number, at least 0", cost)
@@ -576,7 +587,7 @@ def _check_candidates(value: int, most: int | None) -> int:
 
 
 def _parse_share(name: str, value: float) -> Fraction:
-    _require(0.0 <= value <= 1.0, name, "in [0, 1]", value)
+    _require(0.0 <= value <= 1.0, name, f"in [0, 1]{suggest_share(value)}", value)
     return Fraction(str(value))
 
 

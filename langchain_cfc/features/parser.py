@@ -28,9 +28,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from difflib import get_close_matches
 from typing import Any, NamedTuple, NoReturn
 
+from langchain_cfc._internal.suggestions import find_nearest
 from langchain_cfc.errors import FeatureError
 from langchain_cfc.features.statistics import STATISTICS, Statistic
 from langchain_cfc.features.terms import Bins, Constant, Group, Hard, Hat, Polynomial, Term
@@ -205,10 +205,10 @@ class _Parser:
         if token.kind != "name":
             self.raise_error(f"unexpected {_describe(token)}", expected)
         known = [*STATISTICS, "meta", *self.functions]
-        near = get_close_matches(token.text, known, n=1)
+        near = find_nearest(token.text, known)
         advice = f"metadata is read by meta({token.text}), if it is a number, or else by group({token.text})"
-        if near:
-            advice = f"did you mean '{near[0]}'?"
+        if near is not None:
+            advice = f"did you mean '{near}'?"
         self.raise_error(f"unknown name '{token.text}'", f"{expected}; {advice}")
 
     def raise_error(self, problem: str, expected: str, token: _Token | None = None) -> NoReturn:

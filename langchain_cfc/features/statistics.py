@@ -20,6 +20,7 @@ from typing import TypeAlias
 import numpy as np
 
 from langchain_cfc._internal.arrays import FloatArray, IntArray
+from langchain_cfc._internal.suggestions import suggest_name
 from langchain_cfc.candidates import CandidateBatch, Scalar
 from langchain_cfc.errors import FeatureError
 
@@ -149,7 +150,7 @@ def get_metadata(row: int, entries: Mapping[str, Scalar], key: str) -> Scalar:
     if key not in entries:
         msg = (
             f"prompt {row} has no metadata {key!r}, which the features need; its metadata keys are: "
-            f"{format_list(entries)}"
+            f"{format_list(entries)}{suggest_name(key, entries)}"
         )
         raise FeatureError(msg, row)
     return entries[key]

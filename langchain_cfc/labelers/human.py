@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from langchain_core.runnables import RunnableConfig
 
+from langchain_cfc._internal.suggestions import suggest_file
 from langchain_cfc._internal.text import canonical_json
 from langchain_cfc.errors import InputError, LabelerError, RecordError
 from langchain_cfc.execution import Steps
@@ -60,6 +61,9 @@ def read_sheet(path: str | Path, *, partly: bool = False) -> Sheet:
     try:
         content = source.read_bytes()
         text = content.decode("utf-8-sig")
+    except FileNotFoundError as error:
+        msg = f"{source}: no such file{suggest_file(source)}"
+        raise InputError(msg) from error
     except (OSError, UnicodeDecodeError) as error:
         msg = f"{source} cannot be read as text in UTF-8: {error}"
         raise InputError(msg) from error

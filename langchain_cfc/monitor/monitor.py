@@ -21,6 +21,7 @@ from langchain_core.callbacks import BaseCallbackHandler
 from pydantic import TypeAdapter, ValidationError
 
 from langchain_cfc._internal.plugins import is_plugin_source, load_plugin
+from langchain_cfc._internal.suggestions import suggest_file, suggest_share
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.errors import AbstentionError, CFCError, InputError
 from langchain_cfc.monitor.observed import DAY, Label, ObservedResult
@@ -103,7 +104,7 @@ class CFCMonitor(BaseCallbackHandler):
     ) -> None:
         for name, value in (("level", level), ("least_probability", least_probability)):
             if not (0.0 < value < 1.0 or (value == 1.0 and name != "level")):
-                msg = f"{name} must lie in (0, 1), got {value!r}"
+                msg = f"{name} must lie in (0, 1), got {value!r}{suggest_share(value)}"
                 raise InputError(msg)
         if (
             every <= 0.0
@@ -459,6 +460,9 @@ def read_labels(path: str | os.PathLike[str], names: Sequence[str] = ()) -> list
     try:
         lines = Path(path).read_text(encoding="utf-8").splitlines()
         rows = [json.loads(line) for line in lines if line.strip()]
+    except FileNotFoundError as error:
+        msg = f"{os.fspath(path)}: no such file{suggest_file(path)}"
+        raise InputError(msg) from error
     except (OSError, ValueError, RecursionError) as error:
         msg = f"{os.fspath(path)}: cannot be read as JSON Lines: {error}"
         raise InputError(msg) from error

@@ -19,6 +19,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar, cast
 
+from langchain_cfc._internal.suggestions import suggest_file
 from langchain_cfc.errors import RecordError
 
 _Value = TypeVar("_Value")
@@ -121,7 +122,7 @@ _GZIP_MAGIC = b"\x1f\x8b"
 def check_regular_file(path: Path) -> None:
     """Refuse a path that is not a regular file, and so may not be readable twice."""
     if not path.exists():
-        raise RecordError(str(path), 0, "", "no such file")
+        raise RecordError(str(path), 0, "", f"no such file{suggest_file(path)}")
     if not path.is_file():
         raise RecordError(str(path), 0, "", "not a regular file; expected one that can be read again")
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from difflib import get_close_matches
 from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
 from pydantic import (
@@ -22,6 +21,7 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails
 
+from langchain_cfc._internal.suggestions import find_nearest, suggest_name
 from langchain_cfc._internal.text import canonical_json
 from langchain_cfc.candidates import Scalar
 from langchain_cfc.errors import RecordError
@@ -191,7 +191,7 @@ def _find_misspelling(details: list[ErrorDetails]) -> ErrorDetails | None:
     for detail in details:
         if detail["type"] == "extra_forbidden":
             *here, name = detail["loc"]
-            if here == parent and _closest_names(name, [missing]):
+            if here == parent and find_nearest(str(name), [str(missing)]):
                 return detail
     return None
 
@@ -200,9 +200,8 @@ def _describe_problem(model: type[BaseModel], detail: ErrorDetails, flaw: Except
     kind, value = detail["type"], detail["input"]
     owner, name = _locate_field(model, detail["loc"])
     if kind == "extra_forbidden":
-        nearest = _closest_names(name, owner.model_fields)
-        hint = f", did you mean {nearest[0]}?" if nearest else ""
-        return f"unknown field{hint}; known are {', '.join(owner.model_fields)}"
+        known = owner.model_fields
+        return f"unknown field; known are {', '.join(known)}{suggest_name(str(name), known)}"
     if name == "correct" and (kind == "missing" or value is None):
         return _UNLABELLED
     if kind == "model_type":
@@ -222,10 +221,6 @@ def _locate_field(model: type[BaseModel], path: tuple[str | int, ...]) -> tuple[
             return Candidate, name
         case _:
             return model, str(path[0])
-
-
-def _closest_names(name: str | int, known: Iterable[str | int]) -> list[str]:
-    return get_close_matches(str(name), [str(one) for one in known], n=1)
 
 
 def _format_path(path: Iterable[str | int]) -> str:

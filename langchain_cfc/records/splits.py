@@ -17,6 +17,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, field_validator, model_serializer
 
 from langchain_cfc._internal.arrays import BoolArray, FloatArray, IntArray
+from langchain_cfc._internal.suggestions import suggest_share
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.errors import InputError
 
@@ -133,9 +134,10 @@ def split_plan(seed: str | int, *, fit: float, test: float, certification: float
     try:
         return SplitPlan(seed=str(seed), fit=float(fit), test=float(test), certification=float(certification))
     except ValueError as error:
+        meant = "".join(map(suggest_share, (fit, test, certification)))
         msg = (
             f"fit, test and certification must be shares in [0, 1), got fit={fit!r}, test={test!r}, "
-            f"certification={certification!r}"
+            f"certification={certification!r}{meant}"
         )
         raise InputError(msg) from error
 

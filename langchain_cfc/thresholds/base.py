@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from langchain_cfc._internal.arrays import BoolArray, FloatArray, to_float_array
+from langchain_cfc._internal.suggestions import suggest_share
 from langchain_cfc.errors import InputError, NotFittedError, OutsideCertifiedRegionError
 from langchain_cfc.thresholds._rows import LARGEST
 
@@ -80,6 +81,7 @@ def _decimal_text(level: Level, name: str) -> str:
         number = Decimal("NaN")
     if isinstance(level, bool) or not number.is_finite() or not 0 < number < 1:
         msg = f"{name} must be a decimal number strictly between 0 and 1, such as 0.1 or '0.1'; got {level!r}"
+        msg += suggest_share(level)
         raise InputError(msg)
     if isinstance(level, float):
         # Arithmetic such as 1 - 0.8 differs from the decimal only by round-off.

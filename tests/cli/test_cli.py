@@ -384,7 +384,19 @@ def test_ask_takes_parts_from_the_users_own_module(
         (["inspect", "missing.json"], 2, "cannot be read"),
         (["ask", "missing.json", "?"], 2, "cannot be read"),
         (["calibrate", "RECORDS", "--features", "mean_scor"], 2, "did you mean 'mean_score'"),
+        (["calibrate", "RECORDS", "--features", "group(topics)"], 2, "did you mean 'topic'?"),
         (["calibrate", "RECORDS", "--alpha", "1.5"], 2, "strictly between 0 and 1"),
+        (["calibrate", "RECORDS", "--alpha", "20"], 2, "did you mean 0.2?"),
+        (["calibrate", "RECORDS", "--max-wrong-rate", "5%"], 2, "did you mean 0.05?"),
+        (["calibrate", "RECORDS", "--test-fraction", "30"], 2, "did you mean 0.3?"),
+        (["calibrate", "RECORDS", "--set-rule", "bestprefix"], 2, "did you mean 'best_prefix'?"),
+        (["calibrate", "RECORDSl"], 2, "facts.jsonl?"),
+        (["certify", "ARTIFACT", "RECORDS", "--min-kept", "80"], 2, "did you mean 0.8?"),
+        (["compare", "RECORDS", "--method", "condtional"], 2, "did you mean 'conditional'?"),
+        (["compare", "RECORDS", "--figure", "coverge"], 2, "did you mean 'coverage'?"),
+        (["evaluate", "FOLDER/artefact.json", "RECORDS"], 2, "artifact.json?"),
+        (["plan", "--n", "5", "--attainable", "90"], 2, "did you mean 0.9?"),
+        (["ask", "ARTIFACT", "?", "--replay", "dmeo"], 2, "demo stands for"),
         (["calibrate", "RECORDS", "--set-rule", "topk"], 2, "known are all"),
         (["calibrate", "RECORDS", "--threshold-rule", "exact"], 2, "exact"),
         (["ask", "ARTIFACT", "?"], 2, "--generator and --verifier"),
@@ -397,10 +409,12 @@ def test_ask_takes_parts_from_the_users_own_module(
 def test_bad_input_is_one_clear_error(
     arguments: Sequence[str], code: int, says: str, records: Path, artifact: Path
 ) -> None:
-    known = {"RECORDS": str(records), "ARTIFACT": str(artifact)}
-    ran = run(*[known.get(one, one) for one in arguments])
+    known = {"RECORDS": str(records), "ARTIFACT": str(artifact), "FOLDER": str(artifact.parent)}
+    for word, path in known.items():
+        arguments = [one.replace(word, path) for one in arguments]
+    ran = run(*arguments)
     assert ran.code == code
-    assert says in " ".join(ran.err.split())
+    assert says in " ".join(ran.err.replace("│", " ").split())
     assert "Traceback" not in ran.err
 
 

@@ -126,7 +126,7 @@ LINES = [
     pytest.param(fields(candidates={}), "candidates", ["found {}", "a list"], id="candidates"),
     pytest.param(fields(candidates=[5]), "candidates[0]", ["found 5", "a JSON object"], id="candidate"),
     pytest.param(
-        fields(refrence=1), "refrence", ["did you mean reference?", "known are id, input"], id="unknown"
+        fields(refrence=1), "refrence", ["did you mean 'reference'?", "known are id, input"], id="unknown"
     ),
     pytest.param(fields(zzz=1), "zzz", ["unknown field; known are id, input"], id="unknown, far"),
     pytest.param(fields(text="a"), "text", ["known are id, input"], id="field of a candidate"),
@@ -150,12 +150,12 @@ LINES = [
         line(scores={"a": 1e999}), "candidates[1].scores.a", ["found inf", "finite"], id="scores inf"
     ),
     pytest.param(
-        line(scroe=0.5), "candidates[1].scroe", ["did you mean score?", "known are text"], id="typo"
+        line(scroe=0.5), "candidates[1].scroe", ["did you mean 'score'?", "known are text"], id="typo"
     ),
     pytest.param(
         line(scroe=0.5, score=...),
         "candidates[1].scroe",
-        ["unknown field, did you mean score?"],
+        ["unknown field; known are text", "did you mean 'score'?"],
         id="only typo",
     ),
     pytest.param(
@@ -242,7 +242,7 @@ def test_a_file_given_twice_repeats_its_ids(path: Path) -> None:
         ({"format": "langchain-cfc/records", "n": 2}, "version", ["missing", "1"]),
         ({"format": "langchain-cfc/records", "version": 1}, "n", ["missing", "whole number"]),
         (HEADER | {"n": 2.5}, "n", ["found 2.5", "whole number"]),
-        (HEADER | {"generater": {}}, "generater", ["did you mean generator?"]),
+        (HEADER | {"generater": {}}, "generater", ["did you mean 'generator'?"]),
         (HEADER | {"generator": {"t": float("nan")}}, "generator.t", ["found nan", "a JSON object"]),
         (HEADER | {"verifier": "judge"}, "verifier", ["found 'judge'", "a JSON object"]),
     ],

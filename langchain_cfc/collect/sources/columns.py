@@ -7,7 +7,6 @@ import math
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import cached_property
 from typing import Annotated, Any, Literal, TypeAlias, get_args
 
@@ -25,6 +24,7 @@ from pydantic import (
     model_validator,
 )
 
+from langchain_cfc._internal.suggestions import suggest_name
 from langchain_cfc._internal.text import canonical_json
 from langchain_cfc.collect.sources.files import IN_MEMORY, BadRow, Row, Rows, open_rows, to_plain
 from langchain_cfc.errors import InputError, RecordError
@@ -335,10 +335,9 @@ class _FlawError(Exception):
 
 def _explain_absence(row: Mapping[str, Any], name: str) -> str:
     names = list(map(str, row))
-    near = get_close_matches(name, names, n=1)
-    hint = f", did you mean {near[0]!r}?" if near else ";"
     more = f" and {len(names) - _MOST_LISTED} more" if len(names) > _MOST_LISTED else ""
-    return f"no column {name!r}{hint} there are {', '.join(names[:_MOST_LISTED])}{more}"
+    listed = f"{', '.join(names[:_MOST_LISTED])}{more}"
+    return f"no column {name!r}; there are {listed}{suggest_name(name, names)}"
 
 
 def _follow_path(value: Any, path: str) -> Any:

@@ -308,7 +308,7 @@ def test_what_json_columns_do_not_hold_makes_a_bad_row(cell: object) -> None:
 
 def test_a_column_that_is_not_there() -> None:
     found = problem(NQ_OPEN, input="question", reference="anwser")
-    assert found == "no column 'anwser', did you mean 'answer'? there are question, answer"
+    assert found == "no column 'anwser'; there are question, answer; did you mean 'answer'?"
     error = refusal([SVAMP], Columns(prompt="{Body} {question}"), "set_aside")
     assert (error.line, error.field) == (1, "prompt")
     assert "did you mean 'Question'?" in error.problem

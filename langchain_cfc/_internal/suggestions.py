@@ -1,0 +1,64 @@
+"""What errors suggest: the name, the file or the share that was probably meant."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from contextlib import suppress
+from decimal import Decimal
+from difflib import get_close_matches
+from itertools import islice
+from pathlib import Path
+
+# Files of a folder that are compared with one that is missing.
+_MOST_FILES = 10_000
+
+
+def find_nearest(given: str, known: Iterable[str]) -> str | None:
+    """Return the known name that is most like the given one; None if none is like it."""
+    return next(iter(get_close_matches(given, known, n=1)), None)
+
+
+def suggest_name(given: str, known: Iterable[str]) -> str:
+    """Return the end of a message about an unknown name: a known one like it, or nothing.
+
+    >>> suggest_name("topics", ["topic", "level"]), suggest_name("topics", ["level"])
+    ("; did you mean 'topic'?", '')
+    """
+    nearest = find_nearest(given, known)
+    return "" if nearest is None else f"; did you mean {nearest!r}?"
+
+
+def suggest_share(given: object) -> str:
+    """Return the end of a message about something that is no share: the share that it is in percent, if any.
+
+    >>> suggest_share(20), suggest_share("5 %"), suggest_share("0,2"), suggest_share("some")
+    ('; did you mean 0.2?', '; did you mean 0.05?', '; did you mean 0.2?', '')
+    """
+    text = str(given).strip()
+    try:
+        number = Decimal(text.rstrip("% ").replace(",", "."))
+    except ArithmeticError:
+        return ""
+    if not number.is_finite():
+        return ""
+    percent = text.endswith("%") or number > 1
+    meant = number / 100 if percent else number
+    is_other = percent or "," in text
+    return f"; did you mean {meant.normalize():f}?" if is_other and 0 < meant < 1 else ""
+
+
+def suggest_file(missing: str | os.PathLike[str]) -> str:
+    """Return the end of a message about a missing file: a file of its folder with a similar name, or nothing.
+
+    A folder that is missing itself is named.
+    """
+    path = Path(missing)
+    if not path.parent.is_dir():
+        return f"; there is no folder {path.parent}"
+    with suppress(OSError):
+        names = [found.name for found in islice(path.parent.iterdir(), _MOST_FILES)]
+        nearest = find_nearest(path.name, names)
+        if nearest is not None:
+            return f"; did you mean {path.with_name(nearest)}?"
+    return ""

@@ -1,0 +1,37 @@
+"""Errors name what was probably meant, and nothing where there is no telling."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from langchain_cfc._internal.suggestions import suggest_file, suggest_name, suggest_share
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [(20, "0.2"), (5.0, "0.05"), ("2.5", "0.025"), ("80%", "0.8"), ("0.5 %", "0.005"), ("0,2", "0.2")],
+)
+def test_a_percentage_is_read_as_a_share(given: object, meant: str) -> None:
+    assert suggest_share(given) == f"; did you mean {meant}?"
+
+
+@pytest.mark.parametrize("given", [0.2, "0.2", 0, 1, -3, 100, 250, "nan", "inf", "some", "", True, None])
+def test_a_share_and_what_is_no_percentage_suggest_nothing(given: object) -> None:
+    assert suggest_share(given) == ""
+
+
+def test_a_file_of_a_similar_name_in_the_same_folder_is_suggested(tmp_path: Path) -> None:
+    for name in ("artifact.json", "records.jsonl"):
+        tmp_path.joinpath(name).touch()
+    assert suggest_file(tmp_path / "artefact.json") == f"; did you mean {tmp_path / 'artifact.json'}?"
+    assert suggest_file(tmp_path / "else.csv") == ""
+    assert (
+        suggest_file(tmp_path / "nowhere" / "artifact.json") == f"; there is no folder {tmp_path / 'nowhere'}"
+    )
+
+
+def test_a_similar_name_is_suggested() -> None:
+    assert suggest_name("topics", {"level": 1, "topic": 2}) == "; did you mean 'topic'?"
+    assert suggest_name("colour", ["level", "topic"]) == ""
