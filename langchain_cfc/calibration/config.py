@@ -386,9 +386,6 @@ class CalibrationConfig:
             "the feature map came fitted, and the command fits its text": not isinstance(self.features, str),
             "the constant of the stability slack is not 1": stability is not None
             and stability != PaperStability.from_constant(delta=stability.delta),
-            "a verifier's name holds a comma or space at its ends": any(
-                "," in name or name != name.strip() for name in self.combine or ()
-            ),
         }
         return tuple(words for words, found in problems.items() if found)
 
@@ -434,8 +431,8 @@ def _flag(name: str, value: Any) -> list[str]:
     if name in _LEVELS:
         return [word for one in _list_levels(value) for word in (flag, format_alpha(one))]
     if name == "combine":
-        value = ",".join(value)
-    elif isinstance(value, FeatureMap):
+        return [word for one in value for word in (flag, one)]
+    if isinstance(value, FeatureMap):
         value = value.text
     elif isinstance(value, PaperStability):
         value = value.delta

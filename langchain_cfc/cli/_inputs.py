@@ -22,21 +22,27 @@ DATASET = "Labelled records: .jsonl, .jsonl.gz or .parquet; or the store of a co
 STORE = "SQLite file, or URL of a PostgreSQL database."
 
 ArtifactPath = Annotated[Path, typer.Argument(metavar="ARTIFACT", help="Calibration artifact.")]
-RecordPaths = Annotated[list[str], typer.Argument(help=DATASET)]
-HeldOutPaths = Annotated[list[str], typer.Argument(help=f"{DATASET}; not calibrated on.")]
+RecordPaths = Annotated[list[str], typer.Argument(help=f"{DATASET}.")]
+HeldOutPaths = Annotated[
+    list[str], typer.Argument(help=f"{DATASET}. They must not have calibrated the artifact.")
+]
 OutArtifact = Annotated[Path, typer.Option("--out", "-o", help="Where to write the artifact.")]
 ReportAsJson = Annotated[bool, typer.Option("--json", help="Print the report as JSON.")]
 # One of the levels that an artifact holds.
-HeldAlpha = Annotated[str | None, typer.Option(help="Error level, where the artifact holds several.")]
+HeldAlpha = Annotated[str | None, typer.Option(help="Error level, if the artifact holds several.")]
 FirstCandidates = Annotated[
     int | None,
     typer.Option(
-        help="Use the first n candidates; only for verifiers that score each by itself. Default all."
+        "--n",
+        "-n",
+        rich_help_panel="Scores and sets",
+        help="Use the first n candidates; only for verifiers that score each by itself. Default: all.",
     ),
 ]
-Jobs = Annotated[int | None, typer.Option(min=1, help="Processes; default one per core.")]
-FigureFolder = Annotated[Path | None, typer.Option(help="Write the figures into a folder.")]
-SplitsSeed = Annotated[str, typer.Option(help="Another seed gives other splits.")]
+Jobs = Annotated[int | None, typer.Option(min=1, help="Number of processes. Default: one per core.")]
+FigureFolder = Annotated[
+    Path | None, typer.Option(metavar="FOLDER", help="Write the figures into a folder, as PNG and SVG.")
+]
 
 
 def _check_share(share: float | None) -> float | None:
@@ -48,6 +54,7 @@ def _check_share(share: float | None) -> float | None:
 
 share_option = partial(typer.Option, callback=_check_share)
 split_option = partial(typer.Option, rich_help_panel="Splits")
+SplitsSeed = Annotated[str, split_option(help="Another seed gives other splits.")]
 TestFraction = Annotated[float, split_option(help="Share of prompts held out for `evaluate`.")]
 
 _SQLITE = b"SQLite format 3\0"

@@ -26,7 +26,7 @@ def agreement(
     sheet: Annotated[Path, typer.Argument(help="Sheet that people filled in, CSV or JSON Lines.")],
     coverage: Annotated[
         list[float] | None,
-        typer.Option(help="Coverage that is promised of the labels; several may be given. Default 0.9."),
+        typer.Option(help="Coverage that was promised with these labels; give several. Default: 0.9."),
     ] = None,
     artifact_path: Annotated[
         Path | None,
@@ -34,9 +34,9 @@ def agreement(
     ] = None,
     as_json: ReportAsJson = False,
 ) -> None:
-    """Measure how far the records' labels agree with people.
+    """Measure how well the records' labels agree with people.
 
-    It also says what is left of a promise that was made with these labels. The sheet is a random sample of
+    It also bounds what a promise made with these labels is worth. The sheet is a random sample of
     the records' candidates, written by --sample-for-review of `store export` or by `write_review`; rows that
     are not filled in yet are left out.
     """

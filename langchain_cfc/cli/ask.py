@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,32 +21,33 @@ from langchain_cfc.errors import InputError
 from langchain_cfc.records import read_records
 from langchain_cfc.runnable import CFCResult, CFCRunnable
 
+# Options under a heading of their own in the help.
+_part_option = partial(typer.Option, rich_help_panel="Who answers: model and verifier, or a recording")
+
 
 def ask(
     artifact_path: ArtifactPath,
     prompt: Annotated[str, typer.Argument(help="The question.")],
-    generator: Annotated[str | None, typer.Option(help=f"The chat model or chain: {FACTORY}.")] = None,
-    verifier: Annotated[str | None, typer.Option(help=f"The verifier: {FACTORY}.")] = None,
+    generator: Annotated[str | None, _part_option(help=f"The chat model or chain: {FACTORY}.")] = None,
+    verifier: Annotated[str | None, _part_option(help=f"The verifier: {FACTORY}.")] = None,
     answer: Annotated[
-        str | None, typer.Option(help="The answer extractor: MODULE:NAME of the function.")
+        str | None, _part_option(help="The answer extractor: MODULE:NAME of the function.")
     ] = None,
-    metadata: Annotated[str | None, typer.Option(help="The metadata function: MODULE:NAME.")] = None,
-    generator_id: Annotated[str | None, typer.Option(help="What the records call the generator.")] = None,
-    verifier_id: Annotated[str | None, typer.Option(help="What the records call the verifier.")] = None,
-    answer_id: Annotated[str | None, typer.Option(help="What the records call the extractor.")] = None,
+    metadata: Annotated[str | None, _part_option(help="The metadata function: MODULE:NAME.")] = None,
+    generator_id: Annotated[str | None, _part_option(help="Id of the generator in the records.")] = None,
+    verifier_id: Annotated[str | None, _part_option(help="Id of the verifier in the records.")] = None,
+    answer_id: Annotated[str | None, _part_option(help="Id of the answer extractor in the records.")] = None,
     replay: Annotated[
         Path | None,
-        typer.Option(
-            help="Instead of a model: records whose candidates are replayed. 'demo' for the demo's."
-        ),
+        _part_option(help="Records to replay instead of calling a model; 'demo' for the demo's."),
     ] = None,
     alpha: HeldAlpha = None,
     bot: Annotated[
         bool | None,
         typer.Option(
             "--bot/--sets",
-            help="Answer or abstain by the certified policy, or return an answer set. Default --bot where "
-            "the artifact certifies nothing else.",
+            help="Answer or abstain by the certified policy, or return an answer set. Default: --bot if the "
+            "artifact certifies nothing else.",
             show_default=False,
         ),
     ] = None,

@@ -36,8 +36,9 @@ from langchain_cfc.guarantee.stability import PaperStability
 from langchain_cfc.thresholds import WINDOW
 
 # Options under headings of their own in the help.
-_certificate_option = partial(typer.Option, rich_help_panel="Confidence and certificates")
-_variant_option = partial(typer.Option, rich_help_panel="Variants")
+_promise_option = partial(typer.Option, rich_help_panel="What is promised")
+_scores_option = partial(typer.Option, rich_help_panel="Scores and sets")
+_variant_option = partial(typer.Option, rich_help_panel="Variants for research")
 
 
 class _ThresholdRule(str, Enum):
@@ -68,43 +69,45 @@ def calibrate(
     out_path: OutArtifact = Path("artifact.json"),
     alpha: Annotated[
         list[str] | None,
-        typer.Option(
-            help="Error level; give several to choose per call. Default 0.1, or with --max-wrong-rate levels "
-            "from 0.05 to 0.9."
+        _promise_option(
+            help="Error level; give several to choose one per call when serving. Default: 0.1, or levels "
+            "from 0.05 to 0.9 with --max-wrong-rate."
         ),
     ] = None,
     features: Annotated[
-        str, typer.Option(help="Feature map, e.g. 'hat(mean_score, 5) + group(topic)'.")
+        str, _scores_option(help="Feature map, e.g. 'hat(mean_score, 5) + group(topic)'.")
     ] = "hat(mean_score, 5)",
     set_rule: Annotated[
         str,
-        typer.Option(
+        _scores_option(
             help="all, best_prefix or rank, or unique(...) or at_least_one(...) around one of them."
         ),
     ] = "all",
     never_empty: Annotated[
         bool,
-        typer.Option(
+        _scores_option(
             "--never-empty/--allow-empty",
             help="Where no candidate reaches the threshold: return the best one, or abstain.",
         ),
     ] = True,
     threshold_rule: Annotated[
         _ThresholdRule,
-        typer.Option(
+        _scores_option(
+            metavar="RULE",
             help="conditional holds for every weighting that the features span; grouped for disjoint groups, "
-            "with --confident."
+            "with --confident; marginal over all prompts alone; learned without a promise.",
         ),
     ] = _ThresholdRule.conditional,
     combine: Annotated[
-        str | None, typer.Option(help="Make one score of these verifiers' raw outputs, e.g. judge,p_true.")
+        list[str] | None,
+        _scores_option(help="Make one score of the raw outputs of this verifier and others; give several."),
     ] = None,
     n: FirstCandidates = None,
     cap: Annotated[
-        float, typer.Option(help="Success score of a prompt without a correct candidate, above 1.")
+        float, _scores_option(help="Success score of a prompt without a correct candidate, above 1.")
     ] = 2.0,
     window: Annotated[
-        int, typer.Option(help="Calibration prompts kept at least for each level; more if need be, 0: all.")
+        int, _scores_option(help="Smallest number of calibration prompts to keep per level; 0 keeps all.")
     ] = WINDOW,
     ridge: Annotated[
         float, _variant_option(help="Smooth thresholds; the promise then is exact over all prompts only.")
@@ -122,19 +125,19 @@ def calibrate(
     shift: Annotated[
         str | None,
         _variant_option(
-            help="For a known shift, e.g. 'meta(ratio)': how much likelier a prompt is where it is served."
+            help="For a known shift, e.g. 'meta(ratio)': how much more likely a prompt is when serving."
         ),
     ] = None,
     adaptive_alpha: Annotated[
         bool,
-        _variant_option(
+        _promise_option(
             "--adaptive-alpha",
             help="Promise less for hard prompts instead of flagging them; every answer states its coverage.",
         ),
     ] = False,
     given_drawn: Annotated[
         bool,
-        _variant_option(
+        _promise_option(
             "--given-drawn",
             help="Promise only this: if a correct candidate is drawn, it is kept. Flags fewer prompts.",
         ),
@@ -149,52 +152,49 @@ def calibrate(
     ] = False,
     confident: Annotated[
         bool,
-        _certificate_option(
+        _promise_option(
             "--confident",
-            help="The promise for this very artifact, with confidence 1 - delta, not on average.",
+            help="Promise it for this very artifact with confidence 1 - delta, not on average.",
         ),
     ] = False,
     max_wrong_rate: Annotated[
         list[str] | None,
-        _certificate_option(
-            help="Bot mode: certify that at most this share of the answered prompts is answered wrongly. May "
-            "be given several times; one is chosen when serving."
+        _promise_option(
+            help="Bot mode: certify that at most this share of the answered prompts is answered wrongly. "
+            "Give several to choose one when serving."
         ),
     ] = None,
     wrong_rate_groups: Annotated[
-        bool, _certificate_option("--wrong-rate-groups", help="Certify that in each group as well.")
+        bool,
+        _promise_option("--wrong-rate-groups", help="Certify the wrong-answer rate in each group as well."),
     ] = False,
     delta: Annotated[
         str | None,
-        _certificate_option(help="Failure probability of --confident and of --max-wrong-rate; default 0.05."),
+        _promise_option(help="Failure probability of --confident and of --max-wrong-rate. Default: 0.05."),
     ] = None,
     seed: Annotated[str, split_option(help="Another seed gives another split.")] = "0",
     fit_fraction: Annotated[
         float | None,
-        split_option(
-            help="Share of prompts that fits feature map and combination; default 0.2 if any is needed."
-        ),
+        split_option(help="Share of prompts to fit feature map and combination on. Default: 0.2 if needed."),
     ] = None,
     test_fraction: TestFraction = 0.0,
     certification_fraction: Annotated[
         float | None,
-        _certificate_option(
-            help="Share of prompts held out for certificates; default 0.3 if any is needed, else 0."
-        ),
+        split_option(help="Share of prompts held out for certificates. Default: 0.3 if needed, else 0."),
     ] = None,
     within_clusters: Annotated[
         _Clusters, split_option(help="Calibrate on one prompt of each cluster, or on all (no theorem).")
     ] = _Clusters.one,
     allow_unattainable: Annotated[
-        bool, typer.Option("--allow-unattainable", help="Go on where the target is out of reach overall.")
+        bool,
+        _promise_option("--allow-unattainable", help="Continue even if the target is out of reach overall."),
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print facts and promise as JSON.")] = False,
 ) -> None:
     """Build a calibration artifact from labelled records."""
     with report_errors():
         check_output(out_path)
-        verifiers = [] if combine is None else [name.strip() for name in combine.split(",")]
-        with open_records(records, verifiers) as dataset:
+        with open_records(records, combine or ()) as dataset:
             artifact = calibration.calibrate(
                 dataset.records,
                 alpha=alpha or (None if max_wrong_rate else ["0.1"]),
@@ -202,7 +202,7 @@ def calibrate(
                 set_rule=set_rule,
                 never_empty=never_empty,
                 threshold_rule=threshold_rule.value,
-                combine=verifiers or None,
+                combine=combine or None,
                 n=n,
                 cap=cap,
                 window=window or None,

@@ -27,23 +27,25 @@ def certify(
     records: HeldOutPaths,
     out_path: Annotated[
         Path | None,
-        typer.Option("--out", "-o", help="Where to write the certified artifact; over it by default."),
+        typer.Option(
+            "--out", "-o", help="Where to write the certified artifact. Default: over the given one."
+        ),
     ] = None,
-    alpha: Annotated[str | None, typer.Option(help="Error level; every one by default.")] = None,
+    alpha: Annotated[str | None, typer.Option(help="Error level. Default: all of the artifact's.")] = None,
     delta: Annotated[
         str, typer.Option(help="Probability that any bound of a certificate is wrong.")
     ] = "0.05",
     min_kept: Annotated[
         float | None,
-        share_option(help="Exit with 1 unless the promise is certified to be kept so often."),
+        share_option(help="Exit with 1 unless the promise is certified to be kept this often."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the certificates as JSON.")] = False,
 ) -> None:
     """Certify an artifact on held-out labelled records.
 
     The certificate is stored in the artifact. Bounds on how often the promise is kept, overall and in every
-    group, and on the size of sets, hold together with confidence 1 - delta for this very artifact. Given the
-    very file that it was calibrated on, only the part held out by --certification-fraction is used.
+    group, and on the size of sets, hold together with confidence 1 - delta for this very artifact. From the
+    calibration file itself, only the part held out by --certification-fraction is used.
     """
     with report_errors():
         target = artifact_path if out_path is None else out_path

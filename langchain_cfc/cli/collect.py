@@ -15,9 +15,9 @@ from langchain_cfc.sampling.models import list_required_packages
 
 # Options under headings of their own in the help.
 _settings_option = partial(typer.Option, rich_help_panel="Settings")
-_dataset_option = partial(typer.Option, rich_help_panel="The dataset")
-_part_option = partial(typer.Option, rich_help_panel="What draws, scores and labels")
-_call_option = partial(typer.Option, rich_help_panel="How calls are made, and what they may cost")
+_dataset_option = partial(typer.Option, rich_help_panel="Dataset")
+_part_option = partial(typer.Option, rich_help_panel="Model, verifier and labeler")
+_call_option = partial(typer.Option, rich_help_panel="Concurrency and cost")
 
 
 def collect(
@@ -37,7 +37,7 @@ def collect(
         str | None,
         _settings_option(help="SQLite file, or the URL of a PostgreSQL database, that holds everything."),
     ] = None,
-    n: Annotated[int | None, _settings_option("--n", "-n", help="Candidates for each prompt.")] = None,
+    n: Annotated[int | None, _settings_option("--n", "-n", help="Candidates per prompt.")] = None,
     source: Annotated[
         str | None,
         _dataset_option(
@@ -45,29 +45,32 @@ def collect(
         ),
     ] = None,
     input_: Annotated[
-        str | None, _dataset_option("--input", help="Column that is the prompt as it stands.")
+        str | None, _dataset_option("--input", help="Column that holds the whole prompt.")
     ] = None,
     prompt: Annotated[
         str | None,
-        _dataset_option(help="Template that makes the prompt from columns: 'Question: {question}'"),
+        _dataset_option(help="Template that makes the prompt from columns, e.g. 'Question: {question}'."),
     ] = None,
-    reference: Annotated[str | None, _dataset_option(help="Column that labels are made with.")] = None,
+    reference: Annotated[
+        str | None, _dataset_option(help="Column with the right answer, which labels are made with.")
+    ] = None,
     id_: Annotated[
-        str | None, _dataset_option("--id", help="Column that names the prompt; else a digest does.")
+        str | None,
+        _dataset_option("--id", help="Column with the prompt's id. Default: a digest of the prompt."),
     ] = None,
-    limit: Annotated[int | None, _dataset_option(help="Only the first so many prompts.")] = None,
+    limit: Annotated[int | None, _dataset_option(help="Use only the first prompts, this many.")] = None,
     set_aside: Annotated[
         bool,
         _dataset_option(
             "--set-aside-bad-rows",
-            help="Go on without rows that cannot be used, instead of refusing the dataset.",
+            help="Skip rows that cannot be used instead of refusing the dataset.",
         ),
     ] = False,
     model: Annotated[
-        str | None, _part_option(help="Name of the chat model that draws, such as openai:gpt-4o-mini.")
+        str | None, _part_option(help="Name of the chat model, such as openai:gpt-4o-mini.")
     ] = None,
     generator: Annotated[
-        str | None, _part_option(help=f"In its place, a model or chain of your own: {FACTORY}.")
+        str | None, _part_option(help=f"Instead of --model, a model or chain of your own: {FACTORY}.")
     ] = None,
     verifier: Annotated[
         str | None, _part_option(help="The verifier, such as langchain_cfc.verifiers:SequenceProbability.")
@@ -75,29 +78,35 @@ def collect(
     labeler: Annotated[
         str | None, _part_option(help="The labeler, such as langchain_cfc.labelers:NormalisedMatch.")
     ] = None,
-    answer: Annotated[str | None, _part_option(help="Answer extractor, a function of the text.")] = None,
-    concurrency: Annotated[int | None, _call_option(help="Most calls at once. Default 8.")] = None,
+    answer: Annotated[str | None, _part_option(help="The answer extractor, a function of the text.")] = None,
+    concurrency: Annotated[
+        int | None, _call_option(help="Largest number of calls at once. Default: 8.")
+    ] = None,
     max_cost: Annotated[
         float | None,
-        _call_option(help="Highest cost in all; needs [prices] in the file, or --set prices.'*'=..."),
+        _call_option(help="Largest total cost; needs [prices] in the file, or --set prices.'*'=..."),
     ] = None,
     retry_failed: Annotated[
-        bool, typer.Option("--retry-failed", help="Try prompts again that failed in an earlier run.")
+        bool, typer.Option("--retry-failed", help="Retry prompts that failed in an earlier run.")
     ] = False,
     dry_run: Annotated[
         bool,
-        typer.Option("--dry-run", help="Read the dataset, make all parts, say what it will take; call none."),
+        typer.Option(
+            "--dry-run", help="Read the dataset, make all parts and estimate the cost; call no model."
+        ),
     ] = False,
     out_path: Annotated[
         Path | None,
-        typer.Option("--out", "-o", help="Write the finished records here at the end, .jsonl or .parquet."),
+        typer.Option(
+            "--out", "-o", help="Where to write the finished records: .jsonl, .jsonl.gz or .parquet."
+        ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print how it ended as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the outcome as JSON.")] = False,
 ) -> None:
     r"""Draw, score and label n candidates for each prompt of a dataset.
 
-    Everything that is finished is on disk at once. Interrupted or failed, run the same command again: it goes
-    on where it stopped. Exit code 1 says that prompts are left, or have failed.
+    Whatever is finished is saved at once. After an interruption or a failure, run the same command again to
+    resume. Exit code 1 if prompts are left or have failed.
 
         langchain-cfc collect --source questions.csv \
           --prompt 'Give the answer alone: {question}' \

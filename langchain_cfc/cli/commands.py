@@ -23,22 +23,19 @@ _ENTRY_POINTS = "langchain_cfc.commands"
 # By topic, in the order of the help: where each command is, and the first sentence of its help.
 BUILT_IN = {
     "Try": {
-        "demo": ("demo:demo", "Calibrate and serve recorded answers, without key or network."),
-        "preview": (
-            "preview:preview",
-            "Ask each question several times; show where answers agree.",
-        ),
+        "demo": ("demo:demo", "Calibrate and serve recorded answers; no key or network needed."),
+        "preview": ("preview:preview", "Ask each question several times; show where answers agree."),
         "ask": ("ask:ask", "Ask one question: print the answer set, or why there is none."),
     },
     "Collect": {
-        "plan": ("plan:plan", "Say how many prompts to label, at what cost, for which alpha."),
+        "plan": ("plan:plan", "Plan how many prompts to label, at what cost, for which alpha."),
         "collect": ("collect:collect", "Draw, score and label n candidates for each prompt of a dataset."),
-        "status": ("store:status", "Show how far a collection is, its labels, and what failed."),
-        "store": ("store:app", "Look into the store of a collection, copy records, check it."),
-        "agreement": ("agreement:agreement", "Measure how far the records' labels agree with people."),
+        "status": ("store:status", "Show a collection's progress, its labels and what failed."),
+        "store": ("store:app", "Show, export, import and check what a collection's store holds."),
+        "agreement": ("agreement:agreement", "Measure how well the records' labels agree with people."),
     },
     "Calibrate and check": {
-        "suggest": ("suggest:suggest", "Choose feature map, set rule and verifiers, and say why."),
+        "suggest": ("suggest:suggest", "Choose a feature map, a set rule and verifiers, with reasons."),
         "calibrate": ("calibrate:calibrate", "Build a calibration artifact from labelled records."),
         "inspect": ("inspect:inspect", "Check an artifact's digest and say what it promises."),
         "certify": ("certify:certify", "Certify an artifact on held-out labelled records."),
@@ -46,7 +43,7 @@ BUILT_IN = {
         "report": ("report:report", "Write one HTML page: promise, data, results and next steps."),
     },
     "Serve and watch": {
-        "monitor": ("monitor:app", "Watch the promise where it is served."),
+        "monitor": ("monitor:app", "Watch a served artifact: drift, broken promises, new labels."),
     },
     "Research": {
         "compare": ("compare:compare", "Compare methods on labelled records over random splits."),

@@ -24,7 +24,15 @@ from langchain_cfc.cli._format import (
     print_result,
     report_errors,
 )
-from langchain_cfc.cli._inputs import FigureFolder, Jobs, RecordPaths, ReportAsJson, SplitsSeed, open_records
+from langchain_cfc.cli._inputs import (
+    FigureFolder,
+    Jobs,
+    RecordPaths,
+    ReportAsJson,
+    SplitsSeed,
+    open_records,
+    split_option,
+)
 from langchain_cfc.errors import InputError
 from langchain_cfc.experiments import ComparisonReport, LevelComparison, MethodComparison
 from langchain_cfc.experiments.compare import FEATURES, GROUPS, METHODS
@@ -56,6 +64,7 @@ _FIGURE_NAMES = {
 _COVERAGE_FIGURES = frozenset({"kept_promise", "worst_group_kept_promise"})
 _SIZES = ("mean_set_size", "mean_distinct_answers", "mean_candidates_drawn")
 _FAMILIES = {"ours": "ours", "paper": "the paper's own conventions", "outside": "others"}
+_method_option = partial(typer.Option, rich_help_panel="What is compared")
 _DEFAULT_FIGURES = ("worst_group_kept_promise", "mean_distinct_answers")
 
 
@@ -167,35 +176,36 @@ def compare(
     records: RecordPaths,
     alpha: Annotated[
         list[str] | None,
-        typer.Option(help="Error level; several may be given.", show_default="8 within reach"),
+        _method_option(help="Error level; give several.", show_default="8 within reach"),
     ] = None,
     method: Annotated[
         list[str] | None,
-        typer.Option(
+        _method_option(
             help="Families (ours, paper, outside) or methods: conditional, marginal, confident, learned, "
             "each perhaps with a set rule of its own (conditional:best_prefix), or a name of the table. "
-            "Several may be given.",
+            "Give several.",
             show_default="all",
         ),
     ] = None,
-    features: Annotated[str, typer.Option(help="Feature map of methods that name none.")] = FEATURES,
-    set_rule: Annotated[str, typer.Option(help="Set rule of methods that name none.")] = "all",
+    features: Annotated[str, _method_option(help="Feature map of methods that name none.")] = FEATURES,
+    set_rule: Annotated[str, _method_option(help="Set rule of methods that name none.")] = "all",
     groups: Annotated[
-        str, typer.Option(help="Groups to look at: bins(STATISTIC, K), group(KEY) or hard(...).")
+        str, _method_option(help="Groups to report: bins(STATISTIC, K), group(KEY) or hard(...).")
     ] = GROUPS,
     combine: Annotated[
-        list[str] | None, typer.Option(help="Verifier to combine into the score; several may be given.")
+        list[str] | None,
+        _method_option(help="Make one score of the raw outputs of this verifier and others; give several."),
     ] = None,
-    n: Annotated[int | None, typer.Option(help="Candidates to use; default all recorded.")] = None,
-    splits: Annotated[int, typer.Option(help="Number of random splits.")] = 100,
+    n: Annotated[int | None, _method_option("--n", "-n", help="Use only the first n candidates.")] = None,
+    splits: Annotated[int, split_option(help="Number of random splits.")] = 100,
     seed: SplitsSeed = "0",
-    test_fraction: Annotated[float, typer.Option(help="Share of prompts tested on in each split.")] = 0.5,
-    fit_fraction: Annotated[float, typer.Option(help="Share of the others that fits feature maps.")] = 0.2,
+    test_fraction: Annotated[float, split_option(help="Share of prompts to test on in each split.")] = 0.5,
+    fit_fraction: Annotated[float, split_option(help="Share of the others to fit feature maps on.")] = 0.2,
     jobs: Jobs = None,
-    figure: Annotated[
+    metric: Annotated[
         list[str] | None,
         typer.Option(
-            help="Figure shown against alpha; several may be given.", show_default=", ".join(_DEFAULT_FIGURES)
+            help=f"Metric to print against alpha; give several. Default: {' and '.join(_DEFAULT_FIGURES)}."
         ),
     ] = None,
     report: Annotated[Path | None, typer.Option(help="Write one HTML page with everything.")] = None,
@@ -210,10 +220,10 @@ def compare(
         langchain-cfc compare records.jsonl --report comparison.html
     """
     with report_errors():
-        unknown = [one for one in figure or () if one not in experiments.FIGURES]
+        unknown = [one for one in metric or () if one not in experiments.FIGURES]
         if unknown:
             known = ", ".join(experiments.FIGURES) + suggest_name(unknown[0], experiments.FIGURES)
-            msg = f"unknown figure {unknown[0]!r}; known are {known}"
+            msg = f"unknown metric {unknown[0]!r}; known are {known}"
             raise InputError(msg)
         prepare_outputs(report, figures)
         with open_records(records, combine or ()) as dataset:
@@ -235,7 +245,7 @@ def compare(
                 provenance=dataset.provenance,
             )
         write_outputs(found, records, report, figures)
-    shown = partial(_print_comparison, figures=figure or _DEFAULT_FIGURES, page=report)
+    shown = partial(_print_comparison, figures=metric or _DEFAULT_FIGURES, page=report)
     print_result(found, shown, as_json=as_json)
 
 

@@ -57,7 +57,7 @@ def demo(
     ] = False,
     as_json: ReportAsJson = False,
 ) -> None:
-    """Calibrate and serve recorded answers, without key or network.
+    """Calibrate and serve recorded answers; no key or network needed.
 
     A real model answered the questions. One part of them calibrates, the rest is served through CFCRunnable:
     by a bot that is rarely wrong, and as answer sets. Exit code 1 if a promise was kept too rarely for

@@ -38,10 +38,10 @@ def evaluate(
 ) -> None:
     """Measure an artifact on labelled records.
 
-    The marginal rule, calibrated on the same prompts, is measured beside it. Given the very file that it was
-    calibrated on, only the part held out by --test-fraction is used. Exit code 1 if what is seen contradicts
-    the promise: on some guaranteed group it was kept on fewer prompts than chance explains, at 2.5 % for all
-    groups together; or if bot mode answers wrongly more often than chance explains.
+    The marginal rule, calibrated on the same prompts, is measured next to it. From the calibration
+    file itself, only the part held out by --test-fraction is used. Exit code 1 if the results contradict the
+    promise: if it was kept in some guaranteed group more rarely than chance explains (2.5 % for all groups
+    together), or if bot mode is wrong more often than chance explains.
     """
     with report_errors():
         artifact = CalibrationArtifact.load(artifact_path)

@@ -38,12 +38,12 @@ from langchain_cfc.guarantee import CoverageCertificate, format_bound
 def inspect(
     artifact_path: ArtifactPath,
     details: Annotated[
-        bool, typer.Option("--details", help="Every assumption, every group, the whole digest.")
+        bool, typer.Option("--details", help="Show every assumption, every group and the whole digest.")
     ] = False,
     verify: Annotated[
-        bool, typer.Option("--verify", help="Solve a sample of thresholds again with HiGHS and Clarabel.")
+        bool, typer.Option("--verify", help="Recompute a sample of thresholds with HiGHS and Clarabel.")
     ] = False,
-    prompts: Annotated[int, typer.Option(min=1, help="How many prompts --verify asks about.")] = 20,
+    prompts: Annotated[int, typer.Option(min=1, help="How many prompts --verify takes.")] = 20,
     as_json: Annotated[bool, typer.Option("--json", help="Print facts and promises as JSON.")] = False,
 ) -> None:
     """Check an artifact's digest and say what it promises."""

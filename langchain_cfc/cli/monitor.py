@@ -31,11 +31,11 @@ from langchain_cfc.errors import InputError
 if TYPE_CHECKING:
     from langchain_cfc.monitor import CFCMonitor, MonitorStatus, ShadowComparison
 
-app = make_app(no_args_is_help=True, help="Watch the promise where it is served.")
+app = make_app(no_args_is_help=True, help="Watch a served artifact: drift, broken promises, new labels.")
 # Tests that are listed though they do not alarm.
 _MOST_LISTED = 10
 
-Artifact = Annotated[Path, typer.Argument(metavar="ARTIFACT", help="The artifact that serves.")]
+Artifact = Annotated[Path, typer.Argument(metavar="ARTIFACT", help="The served artifact.")]
 Store = Annotated[
     str, typer.Argument(help="SQLite file that a monitor writes, or URL of a PostgreSQL database.")
 ]
@@ -43,10 +43,10 @@ LeastProbability = Annotated[
     float,
     typer.Option(help="Smallest probability with which any result is chosen to be labelled."),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print it as JSON.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the outcome as JSON.")]
 Since = Annotated[
     str | None,
-    typer.Option(metavar="TIME", help="Only results from then on, e.g. 2026-11-01 or 2026-11-01T12:30, UTC."),
+    typer.Option(metavar="TIME", help="Only results since then, e.g. 2026-11-01 or 2026-11-01T12:30, UTC."),
 ]
 
 
@@ -56,11 +56,11 @@ def status(
     store: Store,
     level: Annotated[
         float,
-        typer.Option(help="Probability of any false alarm, ever: of drift, and of broken promises."),
+        typer.Option(help="Probability of ever raising a false alarm: of drift, and of broken promises."),
     ] = 0.01,
     least_probability: LeastProbability = 1.0,
     max_age_days: Annotated[
-        float | None, typer.Option(min=0.0, help="Most days that the artifact may be old.")
+        float | None, typer.Option(min=0.0, help="Largest age of the artifact, in days.")
     ] = None,
     max_failing: Annotated[
         float | None,
@@ -68,7 +68,7 @@ def status(
     ] = None,
     max_seconds: Annotated[
         float | None,
-        typer.Option(min=0.0, help="Most seconds that the latest may take, 99th percentile."),
+        typer.Option(min=0.0, help="Largest time to serve the latest of them, in seconds, 99th percentile."),
     ] = None,
     report: Annotated[
         Path | None,
@@ -76,11 +76,11 @@ def status(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say whether anything has drifted, broken or exceeded its limit.
+    """Show whether anything has drifted, a promise is broken or a limit exceeded.
 
-    Exit code 1 if so. Tests may be looked at as often as one likes: the chance that one of them ever alarms
-    without a cause is at most the level, for drift; for certified rates, the level and the certificate's own
-    delta together.
+    Exit code 1 if so. You may look as often as you like: the probability that any test ever raises a false
+    alarm is at most the level, for drift; for certified rates, the level and the certificate's own delta
+    together.
     """
     with report_errors():
         limits = (max_age_days, max_failing, max_seconds)
@@ -118,9 +118,8 @@ def labels(
 ) -> None:
     """Add labels of results, all or none.
 
-    A result keeps the first label that it gets. `id` is the run that gave the result. `correct` speaks of all
-    candidates in draw order, or in one word of the best answer; null stands for a set that was empty or
-    flagged.
+    A result keeps its first label. `id` is the run that gave the result. `correct` lists all candidates in
+    draw order, or is one value for the best answer; null stands for a set that was empty or flagged.
     """
     with report_errors():
         from langchain_cfc.monitor import read_labels
@@ -141,7 +140,7 @@ def recalibrate(
     artifact: Artifact,
     store: Store,
     out_path: Annotated[
-        Path, typer.Option("--out", "-o", help="The artifact to write; only if it certifies.")
+        Path, typer.Option("--out", "-o", help="Where to write the new artifact, if it certifies.")
     ] = Path("recalibrated.json"),
     min_kept: Annotated[
         float | None,
@@ -152,20 +151,18 @@ def recalibrate(
     ] = None,
     since: Since = None,
     alpha: Annotated[
-        list[str] | None, typer.Option(help="Error level; those of the artifact by default.")
+        list[str] | None, typer.Option(help="Error level; give several. Default: those of the artifact.")
     ] = None,
-    features: Annotated[
-        str | None, typer.Option(help="Feature map; that of the artifact by default.")
-    ] = None,
+    features: Annotated[str | None, typer.Option(help="Feature map. Default: that of the artifact.")] = None,
     delta: Annotated[
-        str | None, typer.Option(help="Probability that a bound or test is wrong; as before by default.")
+        str | None, typer.Option(help="Probability that a bound or test is wrong. Default: as before.")
     ] = None,
     leave_out_incomplete: Annotated[
         bool,
         typer.Option(
             "--leave-out-incomplete",
-            help="Pass over labels that do not speak of every candidate; only where that depends neither on "
-            "what is correct nor on what results look like.",
+            help="Skip labels that do not cover every candidate. Only valid if which these are depends "
+            "neither on correctness nor on the results.",
         ),
     ] = False,
     least_probability: LeastProbability = 1.0,
@@ -173,8 +170,8 @@ def recalibrate(
 ) -> None:
     """Calibrate again on labelled results of the monitor.
 
-    The artifact is written if it certifies; exit code 1 if not. The new artifact is asked for as the old one
-    was. Part of the results is held out: one part certifies, on another both are compared, on the same draws.
+    The new artifact has the options of the old one, and is written only if it certifies; exit code 1 if not.
+    Some results are held out: one part certifies it, on another both are compared, on the same draws.
     """
     given = {"alpha": alpha, "features": features}
     changes: Any = {name: value for name, value in given.items() if value is not None}
@@ -236,8 +233,9 @@ def shadow(
 ) -> None:
     """Show what another artifact would have decided.
 
-    Both are compared on the very draws that were served. Results count from when the other artifact was made,
-    for earlier ones may have calibrated it. Where some have labels, it shows as well what came of both.
+    Both are compared on the draws that were served. Only results since the other artifact was made count,
+    because earlier ones may have calibrated it. Where results have labels, it also shows how often both were
+    right.
     """
     with report_errors():
         from langchain_cfc import monitor as monitoring

@@ -22,7 +22,15 @@ from langchain_cfc.cli._format import (
     print_result,
     report_errors,
 )
-from langchain_cfc.cli._inputs import FigureFolder, Jobs, RecordPaths, ReportAsJson, SplitsSeed, open_records
+from langchain_cfc.cli._inputs import (
+    FigureFolder,
+    Jobs,
+    RecordPaths,
+    ReportAsJson,
+    SplitsSeed,
+    open_records,
+    split_option,
+)
 from langchain_cfc.cli.commands import make_app
 from langchain_cfc.cli.compare import (
     make_methods_table,
@@ -50,12 +58,13 @@ _METRICS = ("ECR", "GSC", "APSS")
 @app.command("synthetic")
 def synthetic(
     seeds: Annotated[
-        int, typer.Option(help="Number of seeds; a verdict takes 100. The paper seems to have 5.")
+        int, typer.Option(help="Number of seeds; a verdict needs 100. The paper seems to use 5.")
     ] = 200,
     seed: Annotated[int, typer.Option(help="Another number gives other seeds.")] = 0,
     jobs: Jobs = None,
     alpha: Annotated[
-        list[str] | None, typer.Option(help="Levels of the main table to print; default 0.1 and 0.2.")
+        list[str] | None,
+        typer.Option(help="Level of the main table to print; give several. Default: 0.1 and 0.2."),
     ] = None,
     figures: FigureFolder = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print every cell as JSON.")] = False,
@@ -152,11 +161,9 @@ def _make_study_command(name: StudyName, title: str) -> Callable[..., None]:
     def command(
         records: RecordPaths,
         alpha: Annotated[
-            list[str] | None, typer.Option(help="Other levels than the paper's; several may be given.")
+            list[str] | None, typer.Option(help="Error level; give several. Default: the paper's.")
         ] = None,
-        splits: Annotated[
-            int, typer.Option(help="Number of random splits; the paper seems to have 5.")
-        ] = 100,
+        splits: Annotated[int, split_option(help="Number of random splits; the paper seems to use 5.")] = 100,
         seed: SplitsSeed = "0",
         jobs: Jobs = None,
         report: Annotated[

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+from functools import partial
 from typing import Annotated, Any
 
 import typer
@@ -20,12 +21,16 @@ from langchain_cfc.cli._format import (
     print_result,
     report_errors,
 )
-from langchain_cfc.cli._inputs import DATASET, open_records
+from langchain_cfc.cli._inputs import DATASET, open_records, split_option
 from langchain_cfc.errors import InputError
 from langchain_cfc.experiments import BotPlan, Plan, plan_bot, plan_from_assumptions, plan_from_pilot
 from langchain_cfc.guarantee import format_share
 from langchain_cfc.records import tabulate
 
+# Options under headings of their own in the help.
+_promise_option = partial(typer.Option, rich_help_panel="What is promised")
+_assumed_option = partial(typer.Option, rich_help_panel="Assumptions, without a pilot")
+_cost_option = partial(typer.Option, rich_help_panel="Costs")
 # What a plan of bot mode depends on.
 _BOT_OPTIONS = frozenset({"--pilot", "--max-wrong-rate", "--delta", "--test-fraction", "--as-json"})
 
@@ -33,46 +38,48 @@ _BOT_OPTIONS = frozenset({"--pilot", "--max-wrong-rate", "--delta", "--test-frac
 def plan(
     context: typer.Context,
     pilot: Annotated[
-        list[str] | None, typer.Argument(help=f"{DATASET}, of a pilot; leave out to state assumptions.")
+        list[str] | None, typer.Argument(help=f"{DATASET}. Leave out to state assumptions instead.")
     ] = None,
-    alpha: Annotated[str, typer.Option(help="Error level that you would like.")] = "0.1",
+    alpha: Annotated[str, _promise_option(help="Target error level.")] = "0.1",
     max_wrong_rate: Annotated[
         str | None,
-        typer.Option(help="Plan a bot instead: largest share of wrong answers among those it gives."),
+        _promise_option(help="Plan a bot instead: the largest share of its answers that may be wrong."),
     ] = None,
     n: Annotated[
-        int | None, typer.Option(help="Candidates per prompt; default all that the pilot holds.")
+        int | None,
+        typer.Option("--n", "-n", help="Candidates per prompt. Default: all that the pilot holds."),
     ] = None,
     group: Annotated[
-        str | None, typer.Option(help="Metadata key whose groups shall be promised for.")
+        str | None, _promise_option(help="Metadata key; the promise is to hold in each of its groups.")
     ] = None,
     attainable: Annotated[
         float | None,
-        typer.Option(help="Assumed share of prompts with a correct candidate among n, in [0, 1]."),
+        _assumed_option(help="Assumed share of prompts with a correct candidate among n, in [0, 1]."),
     ] = None,
     assumed_group: Annotated[
         list[str] | None,
-        typer.Option(
+        _assumed_option(
             help="Assumed group, NAME=SHARE:ATTAINABLE, such as sums=0.3:0.8; several may be given."
         ),
     ] = None,
-    slack: Annotated[float, typer.Option(help="Coverage may fall below target by this much ...")] = 0.03,
-    delta: Annotated[float, typer.Option(help="... in this share of calibrations.")] = 0.1,
-    fit_fraction: Annotated[
-        float, typer.Option(help="Share of prompts that will fit the feature map.")
-    ] = 0.2,
-    test_fraction: Annotated[float, typer.Option(help="Share of prompts that will be held out.")] = 0.2,
+    slack: Annotated[float, _promise_option(help="How far coverage may fall below the target.")] = 0.03,
+    delta: Annotated[
+        float, _promise_option(help="Share of calibrations in which it may fall further.")
+    ] = 0.1,
+    fit_fraction: Annotated[float, split_option(help="Share of prompts to fit the feature map on.")] = 0.2,
+    test_fraction: Annotated[float, split_option(help="Share of prompts to hold out.")] = 0.2,
     cost_per_candidate: Annotated[
-        float, typer.Option(help="Cost to draw, score and label one candidate.")
+        float, _cost_option(help="Cost to draw, score and label one candidate.")
     ] = 0.0,
     cost_per_prompt: Annotated[
-        float, typer.Option(help="Cost of one prompt beside its candidates, such as a reference answer.")
+        float, _cost_option(help="Cost of one prompt besides its candidates, such as its reference.")
     ] = 0.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print the plan as JSON.")] = False,
 ) -> None:
-    """Say how many prompts to label, at what cost, for which alpha.
+    """Plan how many prompts to label, at what cost, for which alpha.
 
-    Overall and per group, from a small labelled pilot or from assumptions. It also says which n to draw.
+    The plan covers all prompts and each group, from a small labelled pilot or from assumptions. It also says
+    how many candidates to draw.
 
         langchain-cfc plan --n 5 --attainable 0.9 --alpha 0.15
 

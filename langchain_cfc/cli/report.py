@@ -42,14 +42,14 @@ def report(
     ),
     alpha: HeldAlpha = None,
     show_text: Annotated[
-        bool, typer.Option("--show-text", help="Show prompts and answers of the hardest prompts.")
+        bool, typer.Option("--show-text", help="Include the texts of the hardest prompts and their answers.")
     ] = False,
     prompts: Annotated[
         int, typer.Option(min=0, help="How many of the hardest prompts to show.")
     ] = reports.MOST_PROMPTS,
     compare: Annotated[
         int | None,
-        typer.Option(min=1, metavar="SPLITS", help="Compare methods as well, over so many splits."),
+        typer.Option(min=1, metavar="SPLITS", help="Also compare methods, over this many splits."),
     ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the path and the evaluation as JSON.")
@@ -58,8 +58,8 @@ def report(
     """Write one HTML page: promise, data, results and next steps.
 
     The page is a single file that loads nothing and runs nothing. Prompts and answers are in it only with
-    --show-text. Given the very file that the artifact was calibrated on, only the part held out by
-    --test-fraction is tested on. Exit code 1 as for `evaluate`.
+    --show-text. From the calibration file itself, only the part held out by --test-fraction is used to
+    test. Exit code 1 as for `evaluate`.
     """
     with report_errors():
         reports.check_report(out_path)

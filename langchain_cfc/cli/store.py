@@ -31,16 +31,16 @@ from langchain_cfc.records import read_records, write_records
 if TYPE_CHECKING:
     from langchain_cfc.collect.store import Store
 
-app = make_app(no_args_is_help=True, help="Look into the store of a collection, copy records, check it.")
+app = make_app(no_args_is_help=True, help="Show, export, import and check what a collection's store holds.")
 _MOST_LISTED = 10
 
 
 @app.command("status")
 def status(
     store: Annotated[str, typer.Argument(help=STORE)],
-    as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the status as JSON.")] = False,
 ) -> None:
-    """Show how far a collection is, its labels, and what failed."""
+    """Show a collection's progress, its labels and what failed."""
     with report_errors():
         # Imported late: it needs the extra.
         from langchain_cfc.collect.store import Store
@@ -73,7 +73,7 @@ def export(
     records: Annotated[Path, typer.Argument(help="File to write: .jsonl, .jsonl.gz or .parquet.")],
     sample_for_review: Annotated[
         int | None,
-        typer.Option(metavar="K", help="Write a sheet of K candidates for people to label instead, .csv."),
+        typer.Option(metavar="K", help="Write a sheet of K candidates for people to label instead, as .csv."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print what was written as JSON.")] = False,
 ) -> None:
@@ -97,12 +97,12 @@ def export(
 @app.command("import")
 def import_(
     records: Annotated[list[Path], typer.Argument(help="Labelled records that were made elsewhere.")],
-    store: Annotated[str, typer.Argument(help=f"{STORE} Made if it is not there.")],
+    store: Annotated[str, typer.Argument(help=f"{STORE} Created if it does not exist.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print what was added as JSON.")] = False,
 ) -> None:
     """Add records that were made elsewhere to a store.
 
-    Records that it holds already are passed over; others of the same id are refused.
+    Records that the store already holds are skipped; different ones of the same id are refused.
     """
     with report_errors():
         from langchain_cfc.collect.store import Store

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -23,38 +24,43 @@ from langchain_cfc.cli._inputs import DATASET, FirstCandidates, Jobs, TestFracti
 from langchain_cfc.experiments import Suggestion
 from langchain_cfc.guarantee import format_share
 
+# Options under the headings that they have in `calibrate`.
+_promise_option = partial(typer.Option, rich_help_panel="What is promised")
+_scores_option = partial(typer.Option, rich_help_panel="Scores and sets")
 # Rows of the table; the JSON holds all options.
 _MOST_SHOWN = 10
 
 
 def suggest(
-    records: Annotated[list[str], typer.Argument(help=f"{DATASET}; of all verifiers that --verifier names.")],
-    alpha: Annotated[str, typer.Option(help="Error level to select for.")] = "0.1",
+    records: Annotated[
+        list[str], typer.Argument(help=f"{DATASET}. They hold the outputs of all that --verifier names.")
+    ],
+    alpha: Annotated[str, _promise_option(help="Target error level.")] = "0.1",
     features: Annotated[
         list[str] | None,
-        typer.Option(help="Feature map to choose from; give several. Default about a dozen."),
+        _scores_option(help="Feature map to choose from; give several. Default: about a dozen."),
     ] = None,
     set_rule: Annotated[
         list[str] | None,
-        typer.Option(help="Set rule to choose from; give several. Default all and best_prefix."),
+        _scores_option(help="Set rule to choose from; give several. Default: all and best_prefix."),
     ] = None,
     verifier: Annotated[
         list[str] | None,
-        typer.Option(
-            help="Verifier whose raw output may make the score, alone or with others; give several. Default "
-            "those in a file whose output every candidate has; of a store, none."
+        _scores_option(
+            help="Verifier whose raw output may be the score, alone or combined; give several. Default: in a "
+            "file, those whose output every candidate has; in a store, none."
         ),
     ] = None,
-    judge: Annotated[
+    groups: Annotated[
         list[str] | None,
-        typer.Option(
-            help="Groups that have to be served well, e.g. 'group(topic)'; give several. Default groups "
-            "along everything that is known of prompts."
+        _promise_option(
+            help="Groups that must be served well, e.g. 'group(topic)'; give several. Default: groups by "
+            "everything that is known about prompts."
         ),
     ] = None,
     n: FirstCandidates = None,
-    seed: Annotated[str, split_option(help="Another seed selects on other prompts.")] = "0",
-    fit_fraction: Annotated[float, split_option(help="Share of prompts to select on.")] = 0.3,
+    seed: Annotated[str, split_option(help="Another seed chooses on other prompts.")] = "0",
+    fit_fraction: Annotated[float, split_option(help="Share of prompts to choose on.")] = 0.3,
     test_fraction: TestFraction = 0.0,
     certification_fraction: Annotated[
         float, split_option(help="Share of prompts held out for certificates.")
@@ -63,10 +69,10 @@ def suggest(
     jobs: Jobs = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the suggestion as JSON.")] = False,
 ) -> None:
-    """Choose feature map, set rule and verifiers, and say why.
+    """Choose a feature map, a set rule and verifiers, with reasons.
 
-    Selected on is the part of the prompts that `calibrate` fits on, never one that calibrates: the command
-    that is printed makes the same split, and its promise holds as if nothing had been selected.
+    The choice is made on the prompts that `calibrate` fits on, never on those that calibrate. The printed
+    command makes the same split, so that its promise holds as if nothing had been chosen.
 
     Exit code 1 if the target is out of reach.
     """
@@ -81,7 +87,7 @@ def suggest(
             alpha=alpha,
             features=features or None,
             set_rules=set_rule or None,
-            judge=judge or None,
+            judge=groups or None,
             n=n,
             seed=seed,
             fit_fraction=fit_fraction,

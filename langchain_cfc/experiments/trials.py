@@ -232,19 +232,6 @@ def tabulate_verifiers(
         names = tuple(records.raw)
     else:
         names, notes = _find_verifiers(records)
-    # `calibrate --combine` reads names between commas, and strips them.
-    unlistable = [name for name in names if "," in name or name != name.strip() or not name]
-    if verifiers is not None and unlistable:
-        msg = (
-            f"the verifier {unlistable[0]!r} cannot be named to `calibrate --combine`, which takes names "
-            "between commas: rename it in the records"
-        )
-        raise InputError(msg)
-    notes += [
-        f"The verifier {name!r} was left out: a list of names between commas cannot hold it."
-        for name in unlistable
-    ]
-    names = tuple(name for name in names if name not in unlistable)
     if names:
         table, _ = tabulate_raw(records, names, n=n, provenance=provenance)
     else:

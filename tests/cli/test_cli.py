@@ -194,7 +194,16 @@ def test_verifiers_are_combined_shown_and_evaluated(with_verifiers: Path, tmp_pa
     path = tmp_path / "a.json"
     options = ["--alpha", "0.2", "--features", "1", "--test-fraction", "0.3"]
     ran = run(
-        "calibrate", with_verifiers, "-o", path, *options, "--combine", "sequence_logprob, length", "--json"
+        "calibrate",
+        with_verifiers,
+        "-o",
+        path,
+        *options,
+        "--combine",
+        "sequence_logprob",
+        "--combine",
+        "length",
+        "--json",
     )
     assert ran.code == 0
     artifact = CalibrationArtifact.load(path)
@@ -224,10 +233,10 @@ def test_a_verifier_that_was_not_recorded_is_named(
     with_verifiers: Path, records: Path, tmp_path: Path
 ) -> None:
     options: list[str | Path] = ["-o", tmp_path / "a.json", "--alpha", "0.2", "--features", "1"]
-    ran = run("calibrate", records, *options, "--combine", "sequence_logprob,length")
+    ran = run("calibrate", records, *options, "--combine", "sequence_logprob", "--combine", "length")
     assert ran.code == 2
     assert "has no raw output of 'length'; it has 'sequence_logprob'" in " ".join(ran.err.split())
-    assert run("calibrate", records, *options, "--combine", "length,").code == 2
+    assert run("calibrate", records, *options, "--combine", "length", "--combine", "").code == 2
     assert run("calibrate", with_verifiers, *options, "--combine", "length").code == 0
     ran = run("evaluate", tmp_path / "a.json", records)
     assert ran.code == 2
@@ -393,7 +402,7 @@ def test_ask_takes_parts_from_the_users_own_module(
         (["calibrate", "RECORDSl"], 2, "facts.jsonl?"),
         (["certify", "ARTIFACT", "RECORDS", "--min-kept", "80"], 2, "did you mean 0.8?"),
         (["compare", "RECORDS", "--method", "condtional"], 2, "did you mean 'conditional'?"),
-        (["compare", "RECORDS", "--figure", "coverge"], 2, "did you mean 'coverage'?"),
+        (["compare", "RECORDS", "--metric", "coverge"], 2, "did you mean 'coverage'?"),
         (["evaluate", "FOLDER/artefact.json", "RECORDS"], 2, "artifact.json?"),
         (["plan", "--n", "5", "--attainable", "90"], 2, "did you mean 0.9?"),
         (["ask", "ARTIFACT", "?", "--replay", "dmeo"], 2, "demo stands for"),

@@ -83,7 +83,7 @@ def test_files_of_others_are_not_overwritten(tmp_path: Path) -> None:
     ("options", "said"),
     [
         (("--method", "magic"), "unknown method 'magic'"),
-        (("--figure", "beauty"), "unknown figure 'beauty'"),
+        (("--metric", "beauty"), "unknown metric 'beauty'"),
         (("--groups", "hat(mean_score, 5)"), "groups must be one term that splits prompts"),
         (("--features", "bins(mean_scor, 5)"), "did you mean 'mean_score'"),
         (("--set-rule", "some"), "unknown set rule"),

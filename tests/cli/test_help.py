@@ -104,6 +104,21 @@ def test_help_is_whole_in_80_columns() -> None:
         # Markup of consoles would swallow what stands in brackets.
         bracketed = {word for one in command.params for word in (one.help or "").split() if "[" in word}
         assert bracketed <= set(said.split()), name
+        # A column that is too narrow would cut names off.
+        assert {flag for one in command.params for flag in one.opts if flag[0] == "-"} <= set(said.split()), (
+            name
+        )
+
+
+def test_an_option_has_the_same_short_form_in_every_command() -> None:
+    short: dict[str, set[tuple[str, ...]]] = {}
+    for _, command in all_commands():
+        for one in command.params:
+            for flag in one.opts:
+                if flag.startswith("--"):
+                    short.setdefault(flag, set()).add(tuple(sorted(set(one.opts) - {flag})))
+    assert {flag: forms for flag, forms in short.items() if len(forms) > 1} == {}
+    assert short["--n"] == {("-n",)}
 
 
 def test_a_shell_completes_commands_without_importing_them_and_options_of_the_one_at_hand() -> None:

@@ -24,7 +24,6 @@ QUICK = ("--splits", "2", "--jobs", "1", "--alpha", "0.4")
         (("paper", "synthetic", "--seeds", "1"), "at least two seeds"),
         (("paper", "synthetic", "--jobs", "-1"), "Invalid value for '--jobs'"),
         (("suggest", RECORDING, "--alpha", "0.4", "--jobs", "0"), "Invalid value for '--jobs'"),
-        (("suggest", RECORDING, "--alpha", "0.4", "--verifier", "a,b"), "cannot be named"),
         (("compare", RECORDING, "--report", "nowhere/page.html"), "folder that does not exist"),
         (("compare", RECORDING, "--report", "."), "is a folder"),
         (("compare", RECORDING, "--figures", f"{RECORDING}/figures"), "cannot be a folder"),

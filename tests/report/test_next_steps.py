@@ -164,7 +164,7 @@ def test_the_records_verifiers_are_combined_if_they_hold_several() -> None:
     two = replace(FINE.sources, verifiers=("judge", "p_true"))
     (known,) = check_set_size(replace(FINE, distinct=4.0, sources=two))
     (unknown,) = check_set_size(replace(FINE, distinct=4.0))
-    assert "--combine judge,p_true" in known.command
+    assert "--combine judge --combine p_true" in known.command
     assert "collect" in unknown.command
     assert list(check_set_size(replace(FINE, distinct=4.0, combined=True))) == []
 
