@@ -33,6 +33,7 @@ PROMISED = {
         "Guarantee",
         "PromptRecord",
         "calibrate",
+        "calibrate_chain",
         "evaluate",
         "read_records",
     },
@@ -84,7 +85,7 @@ ROOMS: dict[str, set[str]] = {
     "verifiers": BASE | {"candidates", "execution", "sampling"},
     "labelers": BASE | {"execution", "sampling", "verifiers"},
     "runnable": DATA | SERVING | {"scoring", "guarantee", "artifact", "decision"},
-    "collect": OFFLINE | SERVING | {"evaluation", "labelers"},
+    "collect": OFFLINE | SERVING | {"calibration", "evaluation", "labelers", "report"},
     "monitor": OFFLINE | {"calibration", "runnable", "report"},
     "demo": OFFLINE | {"calibration", "evaluation", "execution", "runnable", "sampling", "verifiers"},
     "cli": OFFLINE

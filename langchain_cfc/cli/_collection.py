@@ -184,10 +184,9 @@ def _list_next_steps(written: Mapping[str, Any], ended: CollectionResult) -> Ite
         return
     # At least the margin above the smallest level that would do, as a split of the prompts may fare worse.
     alpha = next((one for one in _ALPHAS if float(one) >= 1.0 - coverage + _MARGIN), _ALPHAS[-1])
-    yield (
-        f"next          langchain-cfc calibrate {written.get('records', written['store'])} --alpha {alpha} "
-        "--test-fraction 0.3"
-    )
+    calibrate = f"langchain-cfc calibrate {written.get('records', written['store'])}"
+    yield f"next          {calibrate} --alpha {alpha} --test-fraction 0.3"
+    yield f"or, for a bot {calibrate} --max-wrong-rate 0.1"
 
 
 def show_estimate(config: CollectionConfig, *, as_json: bool) -> None:

@@ -43,6 +43,9 @@ from langchain_cfc.scoring import Combination
 
 Item = TypeVar("Item")
 
+# Characters of an answer in a table; it takes as many lines as it needs.
+_CELL = 72
+
 EXIT_NO = 1
 EXIT_BAD_INPUT = 2
 EXIT_INTERRUPTED = 130  # as shells report them; 1 would read as "no"
@@ -209,6 +212,18 @@ def make_table(
     for heading in headings[texts:]:
         table.add_column(heading, justify="right", **numbers)
     return table
+
+
+def format_answer_cell(value: Any, instruction: Any = None) -> str:
+    """Format a prompt, answer or reference for such a table, without the instruction before the question.
+
+    `instruction` is the template of the prompt, if it is text.
+    """
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    if isinstance(instruction, str):
+        text = text.removeprefix(instruction.partition("{")[0])
+    line = " ".join(text.split())
+    return escape(line if len(line) <= _CELL else f"{line[: _CELL - 1]}…")
 
 
 def format_interval(bounds: tuple[float, float]) -> str:

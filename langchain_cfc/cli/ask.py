@@ -37,6 +37,14 @@ def ask(
     generator_id: Annotated[str | None, _part_option(help="Id of the generator in the records.")] = None,
     verifier_id: Annotated[str | None, _part_option(help="Id of the verifier in the records.")] = None,
     answer_id: Annotated[str | None, _part_option(help="Id of the answer extractor in the records.")] = None,
+    config: Annotated[
+        Path | None,
+        _part_option(
+            "--config",
+            "-c",
+            help="Instead of these: the settings of the collection, whose prompt template is applied, too.",
+        ),
+    ] = None,
     replay: Annotated[
         Path | None,
         _part_option(help="Records to replay instead of calling a model; 'demo' for the demo's."),
@@ -65,15 +73,21 @@ def ask(
     Give the model and the verifier that the artifact was calibrated with, or a recording of them.
 
         langchain-cfc ask artifact.json "What is the capital of Peru?" \
+          --config collect.toml
+
+        langchain-cfc ask artifact.json "What is the capital of Peru?" \
           --generator mybot:model --verifier mybot:judge
 
     Exit code 1 if there is no answer set.
     """
     with report_errors():
         artifact = CalibrationArtifact.load(artifact_path)
-        named = [generator, verifier, answer, metadata]
-        if replay is not None and any(one is not None for one in named):
-            msg = "--replay brings generator, verifier, answer and metadata with it: leave those options out"
+        named = [generator, verifier, answer, metadata, config if replay is not None else replay]
+        instead = "--config" if replay is None else "--replay"
+        if (replay is not None or config is not None) and any(one is not None for one in named):
+            msg = (
+                f"{instead} brings generator, verifier, answer and metadata with it: leave those options out"
+            )
             raise InputError(msg)
         # A recording names some of its parts, which takes precedence.
         parts: dict[str, Any] = {
@@ -83,6 +97,9 @@ def ask(
         }
         if replay is not None:
             parts |= _replay_parts(replay, artifact, prompt)
+        elif config is not None:
+            prompt, collected = _read_collection(config, prompt)
+            parts |= collected
         else:
             parts |= _import_parts(generator, verifier, answer, metadata)
         chain = CFCRunnable(
@@ -142,13 +159,33 @@ def _replay_parts(path: Path, artifact: CalibrationArtifact, prompt: str) -> dic
     return parts
 
 
+def _read_collection(path: Path, question: str) -> tuple[Any, dict[str, Any]]:
+    """Return the prompt that a collection makes of a question, and what draws and scores there."""
+    # Imported late: it needs an extra of its own.
+    from langchain_cfc.collect.config import read_config
+
+    config = read_config(path)
+    made = config.create_components()
+    parts = {
+        "generator": made.generator,
+        "verifier": made.verifier,
+        "answer": made.answer,
+        "metadata": made.metadata,
+        "sampling": made.sampling,
+        "generator_id": made.generator_id,
+        "verifier_id": made.verifier_id,
+        "answer_id": made.answer_id,
+    }
+    return config.source.columns.render_question(question), parts
+
+
 def _import_parts(
     generator: str | None, verifier: str | None, answer: str | None, metadata: str | None
 ) -> dict[str, Any]:
     if generator is None or verifier is None:
         msg = (
-            "say who answers: --generator and --verifier with MODULE:NAME each, or --replay with a records "
-            "file"
+            "say who answers: --config with the settings of the collection, --generator and --verifier with "
+            "MODULE:NAME each, or --replay with a records file"
         )
         raise InputError(msg)
     return {

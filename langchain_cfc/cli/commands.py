@@ -28,6 +28,7 @@ BUILT_IN = {
         "ask": ("ask:ask", "Ask one question: print the answer set, or why there is none."),
     },
     "Collect": {
+        "init": ("init:init", "Propose the settings of a collection from a few real answers."),
         "plan": ("plan:plan", "Plan how many prompts to label, at what cost, for which alpha."),
         "collect": ("collect:collect", "Draw, score and label n candidates for each prompt of a dataset."),
         "status": ("store:status", "Show a collection's progress, its labels and what failed."),

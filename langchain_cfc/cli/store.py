@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -16,6 +15,7 @@ from rich.markup import escape
 from langchain_cfc._internal.text import format_percent
 from langchain_cfc.cli._format import (
     emit_json,
+    format_answer_cell,
     get_console,
     make_table,
     print_lines,
@@ -188,7 +188,8 @@ def print_status(
         )
     print_lines(console, lines)
     if summary["wrong_answers"]:
-        _print_wrong_answers(console, summary["wrong_answers"])
+        columns = configuration.get("columns") or {}
+        _print_wrong_answers(console, summary["wrong_answers"], columns.get("prompt"))
 
 
 def _format_models(models: Sequence[str], configuration: Mapping[str, Any]) -> str:
@@ -198,14 +199,13 @@ def _format_models(models: Sequence[str], configuration: Mapping[str, Any]) -> s
     return ", ".join(models) + (f" (asked for: {asked})" if differs else "")
 
 
-def _print_wrong_answers(console: Console, wrong: Sequence[Mapping[str, Any]]) -> None:
+def _print_wrong_answers(console: Console, wrong: Sequence[Mapping[str, Any]], template: Any) -> None:
     """Print some answers that are labelled wrong, for people to see whether they are."""
-    table = make_table("labelled wrong", "reference", "prompt", texts=3, width=24)
+    table = make_table("labelled wrong", "reference", "prompt", texts=3)
     for one in wrong:
-        table.add_row(*(escape(_format_cell(one[name])) for name in ("answer", "reference", "prompt")))
+        table.add_row(
+            format_answer_cell(one["answer"]),
+            format_answer_cell(one["reference"]),
+            format_answer_cell(one["prompt"], template),
+        )
     console.print(table)
-
-
-def _format_cell(value: Any) -> str:
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    return " ".join(text.split())

@@ -183,7 +183,10 @@ def collect(
         asyncio.get_running_loop()
     except RuntimeError:
         return asyncio.run(acollect(examples, components, store, options))
-    msg = "an event loop runs here already, as in a notebook: await acollect(...) with the same arguments"
+    msg = (
+        "an event loop runs here already, as in a notebook: await acollect(...), or acalibrate_chain(...), "
+        "with the same arguments"
+    )
     raise InputError(msg)
 
 

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from langchain_cfc.labelers.human import HumanLabels
     from langchain_cfc.labelers.judge import JudgeLabels
     from langchain_cfc.labelers.matching import NormalisedMatch, compute_normal_form
-    from langchain_cfc.labelers.multiple_choice import MultipleChoice
-    from langchain_cfc.labelers.numeric import NumericMatch, find_final_number
+    from langchain_cfc.labelers.multiple_choice import MultipleChoice, extract_choice
+    from langchain_cfc.labelers.numeric import NumericMatch, extract_number, find_final_number
     from langchain_cfc.labelers.patterns import JsonField, PatternMatch
 
 __all__ = [
@@ -44,6 +44,8 @@ __all__ = [
     "bound_true_coverage_at_worst",
     "compare_labels",
     "compute_normal_form",
+    "extract_choice",
+    "extract_number",
     "find_final_number",
 ]
 
@@ -59,8 +61,8 @@ _NAMES = {
     "human": ("HumanLabels",),
     "judge": ("JudgeLabels",),
     "matching": ("NormalisedMatch", "compute_normal_form"),
-    "multiple_choice": ("MultipleChoice",),
-    "numeric": ("NumericMatch", "find_final_number"),
+    "multiple_choice": ("MultipleChoice", "extract_choice"),
+    "numeric": ("NumericMatch", "extract_number", "find_final_number"),
     "patterns": ("JsonField", "PatternMatch"),
 }
 

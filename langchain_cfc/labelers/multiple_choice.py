@@ -38,6 +38,8 @@ Options: TypeAlias = (
 )
 
 _LETTERS = string.ascii_uppercase
+# The letters of options that are not given.
+DEFAULT_LETTERS = "ABCDE"
 _MARKS = r"[\s*_\"'`(\[]*"
 _BARE = re.compile(rf"{_MARKS}([A-Za-z])[\s*_\"'`)\].,:;!]*")
 # No two repetitions of the same signs are adjacent: on a long run of them that would take for ever.
@@ -68,7 +70,7 @@ class MultipleChoice(TextMatcher):
     """
 
     def __init__(
-        self, options: Options | None = None, *, letters: str = "ABCDE", answer: Reading | None = None
+        self, options: Options | None = None, *, letters: str = DEFAULT_LETTERS, answer: Reading | None = None
     ) -> None:
         if not letters or len(set(letters)) < len(letters) or set(letters) - set(_LETTERS):
             msg = f"letters is {letters!r}; expected distinct capital letters, such as 'ABCD'"
@@ -115,6 +117,15 @@ def find_choice(text: str, letters: str, options: Mapping[str, str]) -> str | No
         if named:
             return named.pop() if len(named) == 1 else None
     return None
+
+
+def extract_choice(text: str) -> str:
+    """Return the letter from A to E that a text chooses, as an answer extractor; empty if it chooses none.
+
+    >>> extract_choice("B. Paris, of course"), extract_choice("either (A) or (B)")
+    ('B', '')
+    """
+    return find_choice(text, DEFAULT_LETTERS, {}) or ""
 
 
 def _find_bare(text: str, options: Mapping[str, str]) -> Iterator[str | None]:

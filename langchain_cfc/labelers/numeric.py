@@ -31,6 +31,7 @@ import math
 import re
 import unicodedata
 from collections.abc import Callable
+from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
@@ -81,6 +82,25 @@ def find_final_number(text: str) -> Fraction | None:
     if not found:
         return None
     return _read_value(found[0] if marked else found[-1])
+
+
+def extract_number(text: str) -> str:
+    """Return the final number of a text in plain digits, as an answer extractor.
+
+    Args:
+        text: Any text.
+
+    Returns:
+        A decimal where it ends, else a fraction; empty where `find_final_number` finds none.
+
+    >>> extract_number("She pays $1,250.50."), extract_number("a third, 1/3"), extract_number("none")
+    ('1250.5', '1/3', '')
+    """
+    number = find_final_number(text)
+    if number is None:
+        return ""
+    decimal = Decimal(number.numerator) / Decimal(number.denominator)
+    return f"{decimal.normalize():f}" if Fraction(decimal) == number else str(number)
 
 
 class NumericMatch(TextMatcher):

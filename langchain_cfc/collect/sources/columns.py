@@ -233,6 +233,25 @@ class Columns(BaseModel):
                 return part, _explain_absence(row, name)
         return None
 
+    def render_question(self, question: str) -> Any:
+        """Return the input that a question becomes, as in a dataset of questions.
+
+        Args:
+            question: The text of the one column that the template of the prompt names.
+
+        Returns:
+            What the chain is invoked with; the question itself without a template.
+
+        Raises:
+            InputError: If the input is made of several columns.
+        """
+        template = self._template
+        if self.inputs is not None or (template is not None and len(template.required) > 1):
+            names = ", ".join(self.inputs or (() if template is None else template.required))
+            msg = f"the input is made of several columns ({names}), so that one text is not enough"
+            raise InputError(msg)
+        return question if template is None else template.render({template.required[0]: question})
+
     def create_example(self, row: Mapping[str, Any], source: str, number: int) -> Example:
         """Create the example of one row.
 

@@ -1,0 +1,250 @@
+"""`langchain-cfc init`: from a file of questions and a model to the settings of a collection."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from langchain_cfc._internal.files import atomic_writer
+from langchain_cfc._internal.imports import check_installed
+from langchain_cfc._internal.text import join_names, pluralize
+from langchain_cfc.cli._format import (
+    EXIT_NO,
+    emit_json,
+    format_answer_cell,
+    get_console,
+    get_error_console,
+    make_table,
+    report_errors,
+)
+from langchain_cfc.errors import InputError
+from langchain_cfc.sampling.models import list_required_packages
+
+if TYPE_CHECKING:
+    from langchain_cfc.collect.proposal import Dataset, Model, Proposal
+
+_dataset_option = partial(typer.Option, rich_help_panel="The dataset")
+_model_option = partial(typer.Option, rich_help_panel="The model")
+
+
+def init(
+    source: Annotated[
+        str | None, _dataset_option(help="CSV, JSON Lines, JSON or Parquet file of questions and references.")
+    ] = None,
+    question: Annotated[
+        str | None, _dataset_option(help="Column of the questions; guessed by its name if left out.")
+    ] = None,
+    reference: Annotated[
+        str | None, _dataset_option(help="Column of the right answers; guessed by its name if left out.")
+    ] = None,
+    prompt: Annotated[
+        str | None,
+        _dataset_option(help="Template of the prompt. Default 'Give the answer alone: {question}'."),
+    ] = None,
+    model: Annotated[
+        str | None, _model_option(help="Name of the chat model, such as openai:gpt-4o-mini.")
+    ] = None,
+    base_url: Annotated[
+        str | None,
+        _model_option(help="Address of an OpenAI-compatible server that has the model, such as a local one."),
+    ] = None,
+    n: Annotated[int, typer.Option("--n", "-n", min=1, help="Candidates for each prompt.")] = 10,
+    out_path: Annotated[Path, typer.Option("--out", "-o", help="Where to write the settings.")] = Path(
+        "collect.toml"
+    ),
+    force: Annotated[bool, typer.Option("--force", help="Overwrite the file if it exists.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print what is proposed as JSON.")] = False,
+) -> None:
+    r"""Propose the settings of a collection from a few real answers.
+
+    Asks the model five of the questions, shows what it answers beside the references and what a labeler makes
+    of it, and writes `collect.toml`. What is not given by an option is asked for, if standard input is a
+    terminal. No key is written: set it in the environment, such as OPENAI_API_KEY.
+
+        langchain-cfc init --source questions.csv --model openai:gpt-4o-mini
+
+        langchain-cfc init --source questions.csv \
+          --base-url http://127.0.0.1:11434/v1 --model llama3.2
+
+    Exit code 1 if no answer is correct: look at them before you collect.
+    """
+    with report_errors():
+        needed = {"filelock": "collect", "sqlalchemy": "collect"}
+        check_installed({**needed, **(list_required_packages(model) if model else {})}, "a collection")
+        # Imported late: they need the extra.
+        from langchain_cfc.collect import proposal as proposals
+
+        is_asking = sys.stdin.isatty() and not as_json
+        _check_output(out_path, force=force)
+        if not is_asking:
+            _check_options(source, model)
+        source = source or _ask("File of questions and references (CSV, JSON Lines, JSON, Parquet)")
+        if is_asking:
+            question, reference = _ask_columns(source, question, reference)
+        dataset = proposals.Dataset.read(source, question, reference, prompt)
+        if model is None:
+            model, base_url = _ask_model(base_url)
+        chat = proposals.Model.of(model, base_url)
+        check_installed({**needed, **list_required_packages(chat.name)}, "a collection")
+        if is_asking and prompt is None:
+            given = _ask("Prompt", default=str(dataset.columns.prompt))
+            dataset = proposals.Dataset.read(source, question, reference, given)
+        proposal = _propose(dataset, chat, n, out_path)
+        while is_asking and not _confirm(proposal, dataset):
+            given = _ask("Another prompt", default=str(dataset.columns.prompt))
+            dataset = proposals.Dataset.read(source, question, reference, given)
+            proposal = _propose(dataset, chat, n, out_path)
+        with atomic_writer(out_path) as file:
+            file.write(proposal.format_toml().encode())
+    following = f"langchain-cfc collect --config {shlex.quote(str(out_path))} --out records.jsonl"
+    if as_json:
+        emit_json({**_summarize(proposal), "written": str(out_path), "next": following})
+    else:
+        console = get_console()
+        if not is_asking:
+            _print_proposal(console, proposal, dataset)
+        requests = len(dataset.all) * n
+        console.print(f"\n{escape(str(out_path))} is written. Next, {requests:,} requests:", soft_wrap=True)
+        console.print(f"  {escape(following)}", soft_wrap=True)
+    raise typer.Exit(0 if any(proposal.correct) else EXIT_NO)
+
+
+def _propose(dataset: Dataset, model: Model, n: int, out_path: Path) -> Proposal:
+    from langchain_cfc.collect.proposal import propose
+
+    with get_error_console().status("asking the model a few questions"):
+        return propose(dataset, model, n=n, folder=out_path.parent)
+
+
+# What is given by options
+
+
+def _check_output(path: Path, *, force: bool) -> None:
+    if path.exists() and not force:
+        msg = f"{path} exists: give --out another path, or --force to overwrite it"
+        raise InputError(msg)
+    if not path.parent.is_dir():
+        msg = f"{path} is in a folder that does not exist"
+        raise InputError(msg)
+
+
+def _check_options(source: str | None, model: str | None) -> None:
+    missing = [name for name, value in (("--source", source), ("--model", model)) if value is None]
+    if missing:
+        msg = f"give {join_names(missing)}: they are asked for only where standard input is a terminal"
+        raise InputError(msg)
+
+
+# What is asked for
+
+
+def _ask(text: str, default: str | None = None) -> str:
+    answer: str = typer.prompt(text, default=default, err=True)
+    return answer.strip()
+
+
+def _ask_columns(source: str, question: str | None, reference: str | None) -> tuple[str | None, str | None]:
+    """Ask for the columns whose names do not tell what they hold."""
+    from langchain_cfc.collect.sources import detection, open_rows
+
+    names = list(detection.read_sample(open_rows(source))[0])
+    question, reference = detection.find_columns(names, question, reference)
+    listed = join_names(names, 20)
+    if question is None:
+        question = _ask(f"Column of the questions ({listed})")
+        _, reference = detection.find_columns(names, question, reference)
+    return question, reference or _ask(f"Column of the right answers ({listed})")
+
+
+def _ask_model(base_url: str | None) -> tuple[str, str | None]:
+    if base_url is None:
+        given = _ask("Model (such as openai:gpt-4o-mini, or the URL of an OpenAI-compatible server)")
+        if not given.startswith(("http://", "https://")):
+            return given, None
+        base_url = given
+    return _ask("Name of the model there"), base_url
+
+
+def _confirm(proposal: Proposal, dataset: Dataset) -> bool:
+    _print_proposal(get_error_console(), proposal, dataset)
+    confirmed: bool = typer.confirm("\nWrite this? (n: try another prompt)", default=True, err=True)
+    return confirmed
+
+
+# What is shown
+
+
+def _print_proposal(console: Console, proposal: Proposal, dataset: Dataset) -> None:
+    settings, reasons = proposal.settings, proposal.reasons
+    columns = dataset.columns
+    console.print(
+        escape(
+            f"{pluralize(len(dataset.all), 'question')} in {dataset.path}, answers in {columns.reference}"
+        ),
+        soft_wrap=True,
+    )
+    if bad_rows := dataset.examples.bad_rows:
+        listed = "; ".join(str(row) for row in bad_rows[:3])
+        console.print(escape(f"set aside: {pluralize(len(bad_rows), 'row')} ({listed})"), soft_wrap=True)
+    console.print()
+    table = make_table("question", "answer", "reference", "labelled", texts=4)
+    for one, correct in zip(proposal.answers, proposal.correct, strict=True):
+        table.add_row(
+            format_answer_cell(one.example.input, columns.prompt),
+            format_answer_cell(one.candidate.text),
+            format_answer_cell(one.example.reference),
+            "[green]correct[/]" if correct else "[red]wrong[/]",
+        )
+    console.print(table)
+    console.print()
+    arguments = settings["generator"]["arguments"]
+    lines = {
+        "prompt": (f"{columns.prompt}", ""),
+        "max_tokens": (f"{arguments['max_tokens']}", reasons["generator.arguments"]),
+        "verifier": (_format_factory(settings["verifier"]), reasons["verifier.factory"]),
+        "labeler": (_format_factory(settings["labeler"]), reasons["labeler.factory"]),
+    }
+    if "answer" in settings:
+        lines["extractor"] = (_format_factory(settings["answer"]), reasons["answer.factory"])
+    for name, (value, reason) in lines.items():
+        console.print(f"{name:<11} [bold]{escape(value)}[/]{escape(f': {reason}' if reason else '')}")
+    if not any(proposal.correct):
+        console.print(
+            "\n[yellow]note:[/] no answer is correct. If they are right, the labeler does not read them: try "
+            "another --prompt, or another labeler (docs/labelers.md). If they are wrong, so is the model."
+        )
+
+
+def _format_factory(table: Mapping[str, Any]) -> str:
+    """Format a component as it is written in Python."""
+    arguments = ", ".join(f"{name}={value!r}" for name, value in table.get("arguments", {}).items())
+    return f"{table['factory'].rpartition(':')[2]}{f'({arguments})' if arguments else ''}"
+
+
+def _summarize(proposal: Proposal) -> dict[str, Any]:
+    return {
+        "settings": proposal.settings,
+        "reasons": {name: reason for name, reason in proposal.reasons.items() if _is_used(name, proposal)},
+        "answers": [
+            {
+                "input": one.example.input,
+                "answer": one.candidate.text,
+                "reference": one.example.reference,
+                "correct": correct,
+            }
+            for one, correct in zip(proposal.answers, proposal.correct, strict=True)
+        ],
+    }
+
+
+def _is_used(name: str, proposal: Proposal) -> bool:
+    table, _, setting = name.partition(".")
+    return setting in proposal.settings.get(table, {})

@@ -1,0 +1,256 @@
+"""`calibrate_chain`: from questions with references to a calibrated artifact, in one resumable call."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import KW_ONLY, dataclass, fields
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from langchain_core.runnables import Runnable
+
+from langchain_cfc.artifact import CalibrationArtifact
+from langchain_cfc.calibration import CalibrationConfig, calibrate
+from langchain_cfc.collect.collecting import CollectionOptions, CollectionResult, acollect, collect
+from langchain_cfc.collect.executor import Components
+from langchain_cfc.collect.sources import Rows, read_examples
+from langchain_cfc.collect.sources.detection import detect_columns
+from langchain_cfc.collect.store import Store
+from langchain_cfc.errors import CollectionError, InputError
+from langchain_cfc.evaluation import EvaluationReport, evaluate
+from langchain_cfc.execution import Target
+from langchain_cfc.labelers import Labeler
+from langchain_cfc.records import Example
+from langchain_cfc.records._json import short_repr
+from langchain_cfc.report import Sources, check_report, find_hardest_prompts, write_report
+from langchain_cfc.sampling import SamplingName
+from langchain_cfc.verifiers import Verifier
+
+# A question with its reference: a pair, a mapping of both under usual names, or an `Example`.
+Question: TypeAlias = tuple[Any, Any] | Mapping[str, Any] | Example
+_PAIR = 2
+
+
+def calibrate_chain(
+    generator: Runnable[Any, Any] | Callable[[Any], Any] | str,
+    examples: Iterable[Question],
+    *,
+    verifier: Verifier | Mapping[str, Verifier],
+    labeler: Labeler,
+    n: int = 10,
+    answer: Target | None = None,
+    metadata: Target | None = None,
+    sampling: SamplingName = "requests",
+    generator_id: str | None = None,
+    verifier_id: str | None = None,
+    answer_id: str | None = None,
+    store: str | os.PathLike[str] | None = None,
+    out: str | os.PathLike[str] | None = None,
+    report: str | os.PathLike[str] | None = None,
+    test_fraction: float = 0.3,
+    collection: CollectionOptions | None = None,
+    **calibration: Any,
+) -> tuple[CalibrationArtifact, EvaluationReport]:
+    """Calibrate a chain on questions with known answers, and evaluate it on a part held out.
+
+    This is `collect`, `calibrate` and `evaluate` in one call: candidates are drawn, scored and labelled, one
+    part of the questions calibrates and the other shows what to expect. Everything that is finished is in the
+    store at once: call it again with the same arguments after an interruption, or with other options of the
+    calibration, and nothing is paid for twice.
+
+    Args:
+        generator: The chat model or chain, or a model's name such as `openai:gpt-4o-mini`.
+        examples: Questions with references: pairs, mappings with both under usual names (`question` and
+            `answer`, `input` and `reference`, ...), or `Example`s, which may have metadata and clusters.
+        verifier: One verifier, or several by name, which `combine` makes one score of.
+        labeler: Says which candidates are correct, given the reference.
+        n: Number of candidates per question, at least 1.
+        answer: Answer extractor, from text to answer; None without one.
+        metadata: Metadata function of the prompt; None to use the metadata of the examples alone.
+        sampling: How candidates are drawn, see `CFCRunnable`.
+        generator_id: Name of the generator, if it cannot name itself.
+        verifier_id: Name of the verifier, likewise.
+        answer_id: Name of the answer extractor, likewise.
+        store: SQLite file or database URL that holds all that was paid for; None for a temporary one, which
+            nothing can resume.
+        out: Where to write the artifact; None to write none.
+        report: Where to write the HTML report; None to write none.
+        test_fraction: Share of the questions held out for the evaluation, in (0, 1).
+        collection: Limits of calls and cost, callbacks and further options of `collect`; by default progress
+            is shown on standard error.
+        **calibration: The options of `calibrate`, such as `alpha=0.1` or `max_wrong_rate=0.05`:
+            `CalibrationConfig` documents them.
+
+    Returns:
+        The artifact, and the report of its evaluation at its smallest error level.
+
+    Raises:
+        InputError: If an argument or an example cannot be used, before anything is paid for.
+        CollectionError: If candidates cannot be collected, or the budget ended the collection; what is
+            finished is kept in the store.
+        UnattainableTargetError: If the target is out of reach for these candidates.
+        MissingExtraError: If the extra `[collect]`, `[calibrate]` or, for a report, `[report]` is missing.
+
+    Warns:
+        CollectionWarning: As soon as it shows that the records will not calibrate well.
+    """
+    plan = _Plan(
+        generator,
+        _list_examples(examples),
+        verifier=verifier,
+        labeler=labeler,
+        n=n,
+        answer=answer,
+        metadata=metadata,
+        sampling=sampling,
+        generator_id=generator_id,
+        verifier_id=verifier_id,
+        answer_id=answer_id,
+        store=store,
+        out=out,
+        report=report,
+        config=CalibrationConfig(test_fraction=test_fraction, **calibration),
+        collection=collection,
+    )
+    plan.check()
+    with plan.open_place() as place:
+        return plan.finish(place, collect(plan.examples, plan.make_components(), place, collection))
+
+
+async def acalibrate_chain(
+    generator: Runnable[Any, Any] | Callable[[Any], Any] | str,
+    examples: Iterable[Question],
+    *,
+    test_fraction: float = 0.3,
+    **options: Any,
+) -> tuple[CalibrationArtifact, EvaluationReport]:
+    """Do the same as `calibrate_chain` on an event loop that runs already, as in a notebook.
+
+    Args:
+        generator: As in `calibrate_chain`.
+        examples: As in `calibrate_chain`.
+        test_fraction: As in `calibrate_chain`.
+        **options: As in `calibrate_chain`.
+
+    Returns:
+        The artifact and the report.
+    """
+    own = {one.name for one in fields(_Plan)}
+    calibration = {name: value for name, value in options.items() if name not in own}
+    plan = _Plan(
+        generator,
+        _list_examples(examples),
+        config=CalibrationConfig(test_fraction=test_fraction, **calibration),
+        **{name: value for name, value in options.items() if name in own},
+    )
+    plan.check()
+    with plan.open_place() as place:
+        ended = await acollect(plan.examples, plan.make_components(), place, plan.collection)
+        return await asyncio.to_thread(plan.finish, place, ended)
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """What is to be done; the keywords of `calibrate_chain`, with `config` for those of `calibrate`."""
+
+    generator: Any
+    examples: Sequence[Example]
+    config: CalibrationConfig
+    _: KW_ONLY
+    verifier: Verifier | Mapping[str, Verifier]
+    labeler: Labeler
+    n: int = 10
+    answer: Target | None = None
+    metadata: Target | None = None
+    sampling: SamplingName = "requests"
+    generator_id: str | None = None
+    verifier_id: str | None = None
+    answer_id: str | None = None
+    store: str | os.PathLike[str] | None = None
+    out: str | os.PathLike[str] | None = None
+    report: str | os.PathLike[str] | None = None
+    collection: CollectionOptions | None = None
+
+    def check(self) -> None:
+        """Refuse what would fail after everything has been paid for."""
+        self.config.check()
+        if not self.config.test_fraction > 0:
+            msg = "test_fraction is 0, so that there is nothing to evaluate on; expected a share such as 0.3"
+            raise InputError(msg)
+        if self.out is not None and not Path(self.out).parent.is_dir():
+            msg = f"out: {self.out} is in a folder that does not exist"
+            raise InputError(msg)
+        if self.report is not None:
+            check_report(self.report)
+
+    def make_components(self) -> Components:
+        """Return what draws, scores and labels."""
+        return Components(
+            generator=self.generator,
+            verifier=self.verifier,
+            labeler=self.labeler,
+            n=self.n,
+            answer=self.answer,
+            metadata=self.metadata,
+            sampling=self.sampling,
+            generator_id=self.generator_id,
+            verifier_id=self.verifier_id,
+            answer_id=self.answer_id,
+        )
+
+    @contextmanager
+    def open_place(self) -> Iterator[str]:
+        """Yield the place of the store: as given, or a file that is deleted in the end."""
+        if self.store is not None:
+            yield str(self.store)
+            return
+        with tempfile.TemporaryDirectory() as folder:
+            yield str(Path(folder, "collection.db"))
+
+    def finish(self, place: str, ended: CollectionResult) -> tuple[CalibrationArtifact, EvaluationReport]:
+        """Calibrate, evaluate and write what is to be written."""
+        if not ended.complete:
+            msg = (
+                f"{ended.status.remaining} of {ended.status.total} questions were not begun, as the budget "
+                "ends or the run was stopped; call again with the same store to go on"
+            )
+            raise CollectionError(msg)
+        with Store(place) as store:
+            table, provenance = store.table(self.config.combine or ()), store.provenance()
+        artifact = calibrate(table, provenance=provenance, **self.config.options())
+        seen = evaluate(artifact, table, alpha=artifact.alphas[0], provenance=provenance)
+        if self.out is not None:
+            artifact.save(self.out)
+        if self.report is not None:
+            write_report(
+                self.report,
+                artifact=artifact,
+                evaluation=seen,
+                hardest=find_hardest_prompts(artifact, table, seen.alpha),
+                sources=Sources(str(self.out or "artifact.json"), (place,)),
+            )
+        return artifact, seen
+
+
+def _list_examples(examples: Iterable[Question]) -> list[Example]:
+    given = list(examples)
+    if given and all(isinstance(one, Example) for one in given):
+        return given  # type: ignore[return-value]  # all were looked at
+    rows = Rows.from_iterable([_to_row(number, one) for number, one in enumerate(given, start=1)])
+    return list(read_examples(rows, detect_columns(rows)))
+
+
+def _to_row(number: int, given: Any) -> Mapping[str, Any]:
+    if isinstance(given, Mapping):
+        return given
+    if isinstance(given, (tuple, list)) and len(given) == _PAIR:
+        return {"question": given[0], "reference": given[1]}
+    msg = (
+        f"example {number} is {short_repr(given)}; expected a pair of question and reference, a mapping of "
+        "both, or Examples alone"
+    )
+    raise InputError(msg)

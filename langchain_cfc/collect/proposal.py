@@ -1,0 +1,424 @@
+"""Settings for a collection, proposed from a dataset and a few answers that the model really gives.
+
+What is proposed rests on two things that are looked at: which labelers can read all references, and what they
+make of the answers. Of the labelers that fit, a stricter one is taken unless a looser one calls more of the
+answers correct. A verifier by log-probabilities is taken where the model returns any.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from langchain_cfc._internal.plugins import is_plugin_source, load_object
+from langchain_cfc._internal.text import escape_controls_in_json, pluralize
+from langchain_cfc.collect.executor import is_transient
+from langchain_cfc.collect.sources import Columns, Examples, open_rows, read_examples
+from langchain_cfc.collect.sources.detection import detect_columns
+from langchain_cfc.errors import CFCError, CollectionError, DrawError, InputError, LabelerError
+from langchain_cfc.execution import Progress, describe_error, run_flow
+from langchain_cfc.labelers import LabelerInput
+from langchain_cfc.labelers.matching import TextMatcher, list_aliases
+from langchain_cfc.records import Example
+from langchain_cfc.sampling import DrawnCandidate, Sampler, resolve_generator
+
+N_DRAWS = 5
+# Tokens of an answer while nothing is known about its length, and the fewest that are proposed.
+_TRIAL_TOKENS = 256
+_FEWEST_TOKENS = 16
+# Room that the longest of a few answers leaves for longer ones.
+_ROOM = 4
+_CHARACTERS_PER_TOKEN = 3
+# Sampling settings in the order in which they are tried: models refuse those that they do not have.
+_ATTEMPTS: tuple[Mapping[str, Any], ...] = ({"temperature": 0.7, "logprobs": True}, {"temperature": 0.7}, {})
+_LOCAL = {"localhost", "127.0.0.1", "::1", "0.0.0.0"}  # noqa: S104 - compared, never bound
+_PLACEHOLDER = "none"
+_LABELERS = "langchain_cfc.labelers"
+_VERIFIERS = "langchain_cfc.verifiers"
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Questions with references, and what their columns mean."""
+
+    path: str
+    columns: Columns
+    examples: Examples
+    all: list[Example]
+
+    @classmethod
+    def read(
+        cls, path: str, question: str | None = None, reference: str | None = None, prompt: str | None = None
+    ) -> Dataset:
+        """Read a dataset whose columns are guessed where they are not given; bad rows are set aside."""
+        rows = open_rows(path)
+        columns = detect_columns(rows, question, reference, prompt)
+        examples = read_examples(rows, columns, "set_aside")
+        found = list(examples)
+        if prompt is not None:
+            return cls(path, columns, examples, found)
+        template = propose_prompt(str(columns.input), asks_letter=_fits(_CHOICE, found))
+        return cls.read(path, question, reference, template)
+
+    def spread(self, count: int) -> list[Example]:
+        """Return so many examples, evenly over the dataset."""
+        step = max(1, len(self.all) // count)
+        return self.all[::step][:count]
+
+
+def propose_prompt(question: str, *, asks_letter: bool) -> str:
+    """Return a prompt template that asks for the answer alone, which the labelers read best."""
+    what = "letter of the right option" if asks_letter else "answer"
+    return f"Give the {what} alone: {{{question}}}"
+
+
+# The model
+
+
+@dataclass(frozen=True)
+class Model:
+    """A chat model by name, at an address of its own if there is one."""
+
+    name: str
+    base_url: str | None = None
+
+    @classmethod
+    def of(cls, name: str, base_url: str | None) -> Model:
+        """Return the model that a user names, for LangChain's `init_chat_model`."""
+        if base_url is None:
+            return cls(name)
+        parts = urlsplit(base_url)
+        if parts.scheme not in {"http", "https"} or not parts.hostname:
+            msg = f"{base_url!r} is no URL of a server; expected such as http://127.0.0.1:8080/v1"
+            raise InputError(msg)
+        if parts.username or parts.password or parts.query:
+            msg = "the URL holds a user, a password or a query, which would be written to a file"
+            raise InputError(msg)
+        url = base_url.rstrip("/") + ("/v1" if parts.path in {"", "/"} else "")
+        return cls(name if name.startswith("openai:") else f"openai:{name}", url)
+
+    @property
+    def connection(self) -> dict[str, Any]:
+        """The arguments that say how the model is reached; never a key.
+
+        Clients insist on a key. A server on this machine gets a placeholder, so that no key of another
+        service is sent to it; any other server gets the one in `OPENAI_API_KEY`, if it is set.
+        """
+        if self.base_url is None:
+            return {}
+        needs_none = urlsplit(self.base_url).hostname in _LOCAL or not os.environ.get("OPENAI_API_KEY")
+        return {"base_url": self.base_url, **({"api_key": _PLACEHOLDER} if needs_none else {})}
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One answer of the model to an example."""
+
+    example: Example
+    candidate: DrawnCandidate
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        """What the response says about itself."""
+        message = self.candidate.message
+        return {} if message is None else message.response_metadata
+
+    @property
+    def tokens(self) -> int:
+        """Number of tokens of the answer, estimated where the model does not report it."""
+        usage = getattr(self.candidate.message, "usage_metadata", None)
+        return int(usage["output_tokens"]) if usage else len(self.candidate.text) // _CHARACTERS_PER_TOKEN
+
+    @property
+    def has_logprobs(self) -> bool:
+        """Whether the answer carries token log-probabilities."""
+        return bool((self.metadata.get("logprobs") or {}).get("content"))
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """Answers of a model, and the sampling settings that it accepted."""
+
+    settings: Mapping[str, Any]
+    answers: Sequence[Answer]
+
+
+def draw_answers(model: Model, examples: Sequence[Example]) -> Drawing:
+    """Draw one answer to each example, with log-probabilities where the model has them.
+
+    Args:
+        model: The model.
+        examples: At least one.
+
+    Returns:
+        The answers, in order.
+
+    Raises:
+        CFCError: If the model cannot be made, reached or read.
+    """
+    *earlier, last = _ATTEMPTS
+    drawings = (_try_to_draw(model, settings, examples) for settings in earlier)
+    return next(filter(None, drawings), None) or _draw_with(model, last, examples)
+
+
+def _try_to_draw(model: Model, settings: Mapping[str, Any], examples: Sequence[Example]) -> Drawing | None:
+    """Return the answers, or None if the model may do better with other settings."""
+    try:
+        return _draw_with(model, settings, examples)
+    except CFCError as error:
+        if is_transient(error) or _is_refused(error):
+            raise
+        return None
+
+
+def _draw_with(model: Model, settings: Mapping[str, Any], examples: Sequence[Example]) -> Drawing:
+    arguments = {**model.connection, **settings, "max_tokens": _TRIAL_TOKENS}
+    sampler = Sampler(resolve_generator(model.name, arguments), "requests")
+    answers = []
+    for example in examples:
+        try:
+            (candidate,) = run_flow(sampler.draw_steps(example.input, 1, {}, Progress()))
+        except DrawError as error:
+            where = f" at {model.base_url}" if model.base_url else ""
+            msg = f"{model.name} does not answer{where}: {describe_error(error.__cause__ or error)}"
+            raise CollectionError(msg) from error
+        answers.append(Answer(example, candidate))
+    if all(one.has_logprobs for one in answers):
+        return Drawing(settings, answers)
+    return Drawing({name: value for name, value in settings.items() if name != "logprobs"}, answers)
+
+
+def _is_refused(error: BaseException) -> bool:
+    """Return whether a server refused the key: other settings would not change that."""
+    cause = error.__cause__
+    return getattr(cause, "status_code", None) in {401, 403} or (cause is not None and _is_refused(cause))
+
+
+# The labeler
+
+
+@dataclass(frozen=True)
+class LabelerChoice:
+    """A labeler that ships with the package, the extractor that goes with it, and what it reads."""
+
+    factory: str
+    arguments: Mapping[str, Any]
+    reads: str
+    extractor: str | None = None
+
+    @property
+    def name(self) -> str:
+        """The labeler as it is written in Python."""
+        arguments = ", ".join(f"{name}={value!r}" for name, value in self.arguments.items())
+        return f"{self.factory.rpartition(':')[2]}({arguments})"
+
+    def create(self) -> TextMatcher:
+        """Create the labeler."""
+        made: TextMatcher = load_object(self.factory, self.arguments)
+        return made
+
+
+_CHOICE = LabelerChoice(f"{_LABELERS}:MultipleChoice", {}, "letters", f"{_LABELERS}:extract_choice")
+_NUMBER = LabelerChoice(f"{_LABELERS}:NumericMatch", {}, "numbers", f"{_LABELERS}:extract_number")
+_EXACT = LabelerChoice(f"{_LABELERS}:NormalisedMatch", {}, "texts")
+_ANYWHERE = LabelerChoice(f"{_LABELERS}:NormalisedMatch", {"anywhere": True}, "texts")
+_JSON = LabelerChoice(f"{_LABELERS}:JsonField", {}, "JSON values")
+_LETTER = re.compile(r"[A-Za-z]")
+
+
+def list_labelers(examples: Sequence[Example]) -> list[LabelerChoice]:
+    """Return the labelers that read every reference, the strictest first.
+
+    Raises:
+        InputError: If none does.
+    """
+    if _fits(_CHOICE, examples):
+        return [_CHOICE]
+    if _fits(_NUMBER, examples) and not any(map(_has_words, examples)):
+        return [_NUMBER]
+    if _fits(_EXACT, examples):
+        return [_EXACT, _ANYWHERE]
+    if not any(isinstance(one.reference, str) for one in examples) and _fits(_JSON, examples):
+        return [_JSON]
+    problem = next(filter(None, (_find_problem(_EXACT, one) for one in examples)))
+    msg = (
+        f"{problem}. Correct the reference, or write the file by hand with a labeler of your own "
+        "(docs/labelers.md)"
+    )
+    raise InputError(msg)
+
+
+def _fits(choice: LabelerChoice, examples: Sequence[Example]) -> bool:
+    return all(_find_problem(choice, one) is None for one in examples)
+
+
+def _find_problem(choice: LabelerChoice, example: Example) -> str | None:
+    try:
+        choice.create().read_reference(example.reference)
+    except LabelerError as error:
+        return str(error)
+    return None
+
+
+def _has_words(example: Example) -> bool:
+    """Return whether a reference is more than a number, such as `Apollo 11` or `5 km`."""
+    return any(isinstance(one, str) and _LETTER.search(one) for one in list_aliases(example.reference))
+
+
+def label_answers(choice: LabelerChoice, answers: Sequence[Answer]) -> list[bool]:
+    """Return whether a labeler calls each answer correct."""
+    labeler = choice.create()
+    labels = []
+    for answer in answers:
+        example = answer.example
+        given = LabelerInput(prompt=example.input, reference=example.reference, candidates=[answer.candidate])
+        labels += labeler.invoke(given)
+    return labels
+
+
+# The proposal
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """Settings of a collection, and why.
+
+    Attributes:
+        settings: The content of `collect.toml`, as plain data.
+        reasons: By setting, one sentence.
+        answers: The answers that it rests on.
+        correct: What the proposed labeler made of each.
+    """
+
+    settings: Mapping[str, Any]
+    reasons: Mapping[str, str]
+    answers: Sequence[Answer]
+    correct: Sequence[bool]
+
+    def format_toml(self) -> str:
+        """Return the file, with the reasons as comments."""
+        lines = [f"{name} = {_format(value)}" for name, value in self.settings.items() if _is_plain(value)]
+        for table, values in self.settings.items():
+            if isinstance(values, Mapping):
+                lines += ["", f"[{table}]"]
+                for name, value in values.items():
+                    reason = self.reasons.get(f"{table}.{name}")
+                    lines += [f"# {reason}"] if reason else []
+                    lines.append(f"{name} = {_format(value)}")
+        return "\n".join(lines) + "\n"
+
+
+def propose(dataset: Dataset, model: Model, *, n: int, folder: Path) -> Proposal:
+    """Draw a few answers, and propose the settings of a collection.
+
+    Args:
+        dataset: The questions.
+        model: What answers them. A few more are drawn where no answer is called correct.
+        n: Number of candidates per prompt.
+        folder: Where the file will be written; paths are relative to it.
+
+    Returns:
+        The proposal.
+
+    Raises:
+        CFCError: If the model cannot be asked.
+        InputError: If no labeler reads the references.
+    """
+    choices = list_labelers(dataset.all)
+    drawing = draw_answers(model, dataset.spread(N_DRAWS))
+    if not any(label_answers(choices[-1], drawing.answers)):
+        asked = {one.example.id for one in drawing.answers}
+        more = [one for one in dataset.spread(2 * N_DRAWS) if one.id not in asked][:N_DRAWS]
+        if more:
+            drawing = Drawing(drawing.settings, [*drawing.answers, *draw_answers(model, more).answers])
+    answers = drawing.answers
+    labels = {choice.name: label_answers(choice, answers) for choice in choices}
+    choice = max(choices, key=lambda one: sum(labels[one.name]))
+    extracts = choice.extractor is not None and any(map(_is_wordy, answers))
+    max_tokens = _propose_max_tokens(answers)
+    verifier = "SequenceProbability" if "logprobs" in drawing.settings else "SelfConsistency"
+    source = {
+        "path": _relate(dataset.path, folder),
+        **dataset.columns.model_dump(mode="json", exclude_defaults=True),
+    }
+    if dataset.examples.bad_rows:
+        source["bad_rows"] = "set_aside"
+    labeler: dict[str, Any] = {"factory": choice.factory}
+    if choice.arguments:
+        labeler["arguments"] = choice.arguments
+    settings: dict[str, Any] = {
+        "store": f"{_name_store(dataset.path)}.db",
+        "n": n,
+        "source": source,
+        "generator": {
+            "model": model.name,
+            "arguments": {**model.connection, **drawing.settings, "max_tokens": max_tokens},
+        },
+        "verifier": {"factory": f"{_VERIFIERS}:{verifier}"},
+        "labeler": labeler,
+    }
+    if extracts and choice.extractor is not None:
+        settings["answer"] = {"factory": choice.extractor, "id": choice.extractor.rpartition(":")[2]}
+    reasons = {
+        "labeler.factory": _explain_labeler(choice, choices, labels),
+        "verifier.factory": _explain_verifier(verifier),
+        "generator.arguments": f"the longest answer took {pluralize(_longest(answers), 'token')}",
+        "answer.factory": f"some answers hold more than the {choice.reads[:-1]}",
+        "source.bad_rows": f"{pluralize(len(dataset.examples.bad_rows), 'row')} cannot be used",
+    }
+    return Proposal(settings, reasons, answers, labels[choice.name])
+
+
+def _is_wordy(answer: Answer) -> bool:
+    """Return whether an answer has more than one word, so that letters and numbers are to be extracted."""
+    return len(answer.candidate.text.split()) > 1
+
+
+def _longest(answers: Sequence[Answer]) -> int:
+    return max(one.tokens for one in answers)
+
+
+def _propose_max_tokens(answers: Sequence[Answer]) -> int:
+    """Return a power of two with room above the longest answer."""
+    wanted = max(_FEWEST_TOKENS, _ROOM * _longest(answers))
+    return 1 << (wanted - 1).bit_length()
+
+
+def _explain_labeler(
+    choice: LabelerChoice, choices: Sequence[LabelerChoice], labels: Mapping[str, Sequence[bool]]
+) -> str:
+    found = labels[choice.name]
+    text = f"all references are {choice.reads}; it calls {sum(found)} of {len(found)} answers correct"
+    others = [f"{one.name} {sum(labels[one.name])}" for one in choices if one is not choice]
+    return f"{text}, {', '.join(others)}" if others else text
+
+
+def _explain_verifier(verifier: str) -> str:
+    if verifier == "SequenceProbability":
+        return "the model returns log-probabilities: the score of an answer costs no further call"
+    return "the model returns no log-probabilities: an answer is scored by how many candidates agree with it"
+
+
+def _name_store(path: str) -> str:
+    return re.sub(r"\W+", "-", Path(path.rpartition(":")[2]).stem).strip("-") or "collection"
+
+
+def _relate(path: str, folder: Path) -> str:
+    return path if is_plugin_source(path) else os.path.relpath(path, folder)
+
+
+def _is_plain(value: Any) -> bool:
+    return not isinstance(value, Mapping)
+
+
+def _format(value: Any) -> str:
+    """Format a value in TOML, whose texts, numbers and lists are those of JSON."""
+    if isinstance(value, Mapping):
+        return "{ " + ", ".join(f"{name} = {_format(inner)}" for name, inner in value.items()) + " }"
+    return escape_controls_in_json(json.dumps(value, ensure_ascii=False))

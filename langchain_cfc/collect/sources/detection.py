@@ -1,0 +1,111 @@
+"""Find the columns of a dataset that hold the question and its reference, by their names."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from itertools import islice
+from typing import Any
+
+from langchain_cfc._internal.text import join_names
+from langchain_cfc.collect.sources.columns import Columns
+from langchain_cfc.collect.sources.files import BadRow, Rows
+from langchain_cfc.errors import InputError, RecordError
+
+# Usual names, the likeliest first; case does not count.
+_QUESTION = ("question", "prompt", "input", "query", "problem", "instruction", "text", "q")
+_REFERENCE = (
+    "reference",
+    "answers",
+    "answer",
+    "expected",
+    "expected_output",
+    "ground_truth",
+    "gold",
+    "target",
+    "label",
+    "output",
+    "solution",
+    "a",
+)
+# Rows that are looked at to see whether a column holds JSON.
+_MOST_ROWS = 50
+
+
+def find_columns(
+    names: Sequence[str], question: str | None = None, reference: str | None = None
+) -> tuple[str | None, str | None]:
+    """Return the columns of the question and the reference, None where the names do not tell.
+
+    A column is known by a usual name, or by being the only one beside the other.
+    """
+    reference = reference or _find(names, _REFERENCE, question)
+    question = question or _find(names, _QUESTION, reference)
+    return question, reference or _find(names, _REFERENCE, question)
+
+
+def detect_columns(
+    rows: Rows, question: str | None = None, reference: str | None = None, prompt: str | None = None
+) -> Columns:
+    """Return what the columns of a dataset mean, guessed by their names where nothing is given.
+
+    Args:
+        rows: The dataset.
+        question: The column of the question.
+        reference: The column of the reference.
+        prompt: Template of the prompt, which may name any columns; None to use the question as it stands.
+
+    Returns:
+        The columns. A text column of references that are all lists in JSON is read as JSON.
+
+    Raises:
+        RecordError: If there are no rows.
+        InputError: If a column cannot be guessed.
+    """
+    sample = read_sample(rows)
+    names = list(sample[0])
+    question, reference = find_columns(names, question, reference)
+    if reference is None:
+        raise _refuse(rows, "reference", names)
+    if question is None and prompt is None:
+        raise _refuse(rows, "question", names)
+    values = [row[reference] for row in sample if reference in row]
+    return Columns(
+        input=question if prompt is None else None,
+        prompt=prompt,
+        reference=reference,
+        json_columns=(reference,) if values and all(map(_is_json_list, values)) else (),
+    )
+
+
+def read_sample(rows: Rows) -> list[Mapping[str, Any]]:
+    """Return the first rows that can be read; raise a `RecordError` if there are none."""
+    sample = [row[1] for row in islice((row for row in rows if not isinstance(row, BadRow)), _MOST_ROWS)]
+    if not sample or not sample[0]:
+        raise RecordError(rows.name, 0, "", "no rows; expected at least one with a question and a reference")
+    return sample
+
+
+def _refuse(rows: Rows, part: str, names: Sequence[str]) -> InputError:
+    return InputError(
+        f"{rows.name}: which column holds the {part}? Their names do not tell: {join_names(names, 20)}. Name "
+        f"it (on the command line --{part})"
+    )
+
+
+def _find(names: Sequence[str], usual: Sequence[str], other: str | None) -> str | None:
+    free = [name for name in names if name != other]
+    by_lower_case = {name.strip().lower(): name for name in reversed(free)}
+    found = next((by_lower_case[name] for name in usual if name in by_lower_case), None)
+    if found is None and other is not None and len(free) == 1:
+        return free[0]
+    return found
+
+
+def _is_json_list(value: Any) -> bool:
+    if not isinstance(value, str) or not value.lstrip().startswith("["):
+        return False
+    try:
+        return isinstance(json.loads(value), list)
+    except ValueError:
+        return False

@@ -1,0 +1,261 @@
+"""`calibrate_chain`: one call from questions to artifact and report; nothing is paid for twice."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable, Iterator
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from langchain_openai import ChatOpenAI
+from pydantic import SecretStr
+
+from langchain_cfc import (
+    CalibrationArtifact,
+    CFCRunnable,
+    PromptRecord,
+    acalibrate_chain,
+    calibrate,
+    calibrate_chain,
+    evaluate,
+    read_records,
+)
+from langchain_cfc.collect import Budget, CollectionOptions, Price, Store
+from langchain_cfc.collect.calibrating import _Plan
+from langchain_cfc.demo import load_recording
+from langchain_cfc.errors import CollectionError, InputError, StoreError, UnattainableTargetError
+from langchain_cfc.labelers import NormalisedMatch
+from langchain_cfc.records import Example, write_records
+from langchain_cfc.verifiers import SequenceProbability
+from tests.serving.openai_server import Script, serving
+
+MANY = 60
+QUIET = CollectionOptions(on_progress=lambda _: None)
+OPTIONS: dict[str, Any] = {"alpha": 0.3, "features": "1", "collection": QUIET}
+
+
+@pytest.fixture(scope="module")
+def facts() -> list[PromptRecord]:
+    return list(load_recording())[::20][:MANY]
+
+
+@pytest.fixture
+def script(facts: list[PromptRecord]) -> Script:
+    return Script.of(facts)
+
+
+@pytest.fixture
+def model(script: Script) -> Iterator[ChatOpenAI]:
+    with serving(script) as url:
+        yield ChatOpenAI(
+            model="recorded",
+            base_url=url,
+            api_key=SecretStr("none"),
+            temperature=0.7,
+            logprobs=True,
+            max_retries=0,
+        )
+
+
+@pytest.fixture
+def pairs(facts: list[PromptRecord], monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, Any]]:
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1767225600")
+    return [(one.input, one.reference) for one in facts]
+
+
+Calibrate = Callable[..., tuple[CalibrationArtifact, Any]]
+
+
+def arun(*arguments: Any, **options: Any) -> tuple[CalibrationArtifact, Any]:
+    return asyncio.run(acalibrate_chain(*arguments, **options))
+
+
+@pytest.mark.parametrize("form", [calibrate_chain, arun], ids=["sync", "async"])
+def test_it_is_collect_calibrate_and_evaluate(
+    form: Calibrate,
+    model: ChatOpenAI,
+    pairs: list[tuple[Any, Any]],
+    script: Script,
+    tmp_path: Path,
+) -> None:
+    parts: dict[str, Any] = {"verifier": SequenceProbability(), "labeler": NormalisedMatch()}
+    store, out, page = (tmp_path / name for name in ("a.db", "artifact.json", "report.html"))
+    artifact, report = form(model, pairs, **parts, store=store, out=out, report=page, **OPTIONS)
+    assert len(script.requests) == 10 * MANY
+    with Store(store) as opened:
+        write_records(tmp_path / "r.jsonl", opened.records(), opened.provenance())
+    records = read_records(tmp_path / "r.jsonl")
+    expected = calibrate(records, alpha=0.3, features="1", test_fraction=0.3)
+    assert artifact.levels == expected.levels
+    assert artifact.calibration == expected.calibration
+    assert report == evaluate(expected, records)
+    assert report.n_test + artifact.calibration.size == MANY
+    assert CalibrationArtifact.load(out).digest == artifact.digest
+    assert "<html" in page.read_text(encoding="utf-8")
+    # The same again, and with other options: nothing is asked for.
+    again, _ = form(model, pairs, **parts, store=store, **OPTIONS)
+    assert again.levels == artifact.levels
+    other, _ = form(model, pairs, **parts, store=store, **{**OPTIONS, "alpha": 0.4})
+    assert other.alphas == ("0.4",)
+    assert len(script.requests) == 10 * MANY
+    # What serves is what was calibrated.
+    chain = CFCRunnable(generator=model, verifier=parts["verifier"], artifact=artifact)
+    assert chain.guarantee.binding == "matched"
+
+
+def test_it_goes_on_where_a_budget_or_an_interruption_ended_it(
+    model: ChatOpenAI, pairs: list[tuple[Any, Any]], script: Script, tmp_path: Path
+) -> None:
+    parts: dict[str, Any] = {"verifier": SequenceProbability(), "labeler": NormalisedMatch()}
+    few = CollectionOptions(
+        on_progress=lambda _: None, budget=Budget(max_cost=900.0, prices={"*": Price(input=1e6, output=1e6)})
+    )
+    store = tmp_path / "a.db"
+    with pytest.raises(CollectionError, match=r"\d+ of 60 questions were not begun.*same store"):
+        calibrate_chain(model, pairs, **parts, store=store, **{**OPTIONS, "collection": few})
+    before = len(script.requests)
+    assert 0 < before < 10 * MANY
+    calibrate_chain(model, pairs, **parts, store=store, **OPTIONS)
+    assert len(script.requests) == 10 * MANY
+    with pytest.raises(StoreError, match="n was 10 and is now 9"):
+        calibrate_chain(model, pairs, **parts, store=store, n=9, **OPTIONS)
+
+
+# With a generator in this process
+
+
+def candidates(question: Any) -> str:
+    """Right for every question but each fifth."""
+    number = int(str(question).rpartition(" ")[2])
+    return "wrong" if number % 5 == 0 else f"answer {number}"
+
+
+def score(prompt: Any, drawn: list[Any]) -> list[float]:
+    number = int(str(prompt).rpartition(" ")[2])
+    return [0.9 if number % 5 == 0 else number / 1000] * len(drawn)
+
+
+LOCAL: dict[str, Any] = {
+    "verifier": score,
+    "labeler": NormalisedMatch(),
+    "n": 2,
+    "generator_id": "numbers",
+    "verifier_id": "by number",
+    "alpha": 0.4,
+    "features": "1",
+    "collection": CollectionOptions(on_progress=lambda _: None, on_notice=lambda _: None),
+}
+FORMS: dict[str, list[Any]] = {
+    "pairs": [(f"question {number}", f"answer {number}") for number in range(60)],
+    "lists": [[f"question {number}", f"answer {number}"] for number in range(60)],
+    "mappings": [{"prompt": f"question {number}", "answer": f"answer {number}"} for number in range(60)],
+    "examples": [
+        Example(id=str(number), input=f"question {number}", reference=f"answer {number}")
+        for number in range(60)
+    ],
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_examples_come_in_several_forms_and_without_a_store_nothing_is_left(
+    form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    artifact, report = calibrate_chain(candidates, iter(FORMS[form]), **LOCAL)
+    assert report.n_candidates == artifact.n == 2
+    assert report.n_test + report.n_calibration == 60
+    assert artifact.provenance is not None
+    assert (artifact.provenance.generator or {})["id"] == "numbers"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_metadata_of_examples_may_be_features() -> None:
+    examples = [
+        one.model_copy(update={"metadata": {"half": "low" if number < 30 else "high"}})
+        for number, one in enumerate(FORMS["examples"])
+        if isinstance(one, Example)
+    ]
+    artifact, _ = calibrate_chain(candidates, examples, **{**LOCAL, "features": "group(half)", "alpha": 0.5})
+    assert len(artifact.calibration.groups) == 3
+
+
+@pytest.mark.parametrize(
+    ("examples", "options", "said"),
+    [
+        ([("a", "b", "c")], {}, r"example 1 is \('a', 'b', 'c'\); expected a pair"),
+        ([FORMS["examples"][0], ("a", "b")], {}, "example 1 is Example"),
+        ([], {}, "no rows"),
+        ([("a", "b"), ("a", "b")], {}, "the same input and reference as row 1"),
+        ([{"x": "a", "y": "b"}], {}, "which column holds the reference"),
+        (FORMS["pairs"], {"alpha": None}, "alpha: at least one error level is needed"),
+        (FORMS["pairs"], {"alpha": 20}, "alpha"),
+        (FORMS["pairs"], {"test_fraction": 0.0}, "nothing to evaluate on"),
+        (FORMS["pairs"], {"out": "nowhere/artifact.json"}, "folder that does not exist"),
+        (FORMS["pairs"], {"report": "nowhere/page.html"}, "folder that does not exist"),
+    ],
+)
+def test_what_cannot_be_used_is_refused_before_anything_is_drawn(
+    examples: list[Any], options: dict[str, Any], said: str
+) -> None:
+    drawn: list[str] = []
+
+    def draw(question: Any) -> str:
+        drawn.append(question)
+        return "x"
+
+    with pytest.raises(InputError, match=said):
+        calibrate_chain(draw, examples, **{**LOCAL, **options})
+    assert drawn == []
+
+
+def test_an_option_that_calibrate_does_not_know_is_refused() -> None:
+    with pytest.raises(TypeError, match="alhpa"):
+        calibrate_chain(candidates, FORMS["pairs"], **LOCAL, alhpa=0.2)
+
+
+def test_a_target_out_of_reach_is_an_error_and_the_store_is_kept(tmp_path: Path) -> None:
+    options = {**LOCAL, "alpha": 0.05, "store": tmp_path / "a.db"}
+    with pytest.raises(UnattainableTargetError, match=r"Smallest alpha here: 0\.2"):
+        calibrate_chain(candidates, FORMS["pairs"], **options)
+    asked: list[str] = []
+    artifact, _ = calibrate_chain(asked.append, FORMS["pairs"], **{**options, "alpha": 0.4})
+    assert (asked, artifact.alphas) == ([], ("0.4",))
+
+
+def test_an_event_loop_that_runs_wants_the_other_form() -> None:
+    async def call() -> None:
+        calibrate_chain(candidates, FORMS["pairs"], **LOCAL)
+
+    with pytest.raises(InputError, match=r"await acollect\(\.\.\.\), or acalibrate_chain"):
+        asyncio.run(call())
+
+
+def test_both_forms_have_the_same_keywords_and_defaults() -> None:
+    stated = {
+        name: one.default
+        for name, one in inspect.signature(calibrate_chain).parameters.items()
+        if name not in {"generator", "examples", "calibration", "test_fraction"}
+    }
+    own = {
+        one.name: inspect.Parameter.empty if one.name in {"verifier", "labeler"} else one.default
+        for one in fields(_Plan)
+        if one.name not in {"generator", "examples", "config"}
+    }
+    assert stated == own
+    fractions = [
+        inspect.signature(form).parameters["test_fraction"].default
+        for form in (calibrate_chain, acalibrate_chain)
+    ]
+    assert fractions == [0.3, 0.3]
+
+
+def test_the_progress_bar_is_the_default(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("langchain_cfc.collect.collecting._LINE_INTERVAL", 0.0)
+    noticing = replace(LOCAL["collection"], on_progress=None)
+    calibrate_chain(candidates, FORMS["pairs"], **{**LOCAL, "collection": noticing})
+    assert "60 of 60 prompts" in capsys.readouterr().err

@@ -1,0 +1,287 @@
+"""What `init` proposes: columns by their names, labelers by what they read, and a file that reads back."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from langchain_cfc.collect.config import read_config
+from langchain_cfc.collect.proposal import Dataset, Model, Proposal, draw_answers, list_labelers, propose
+from langchain_cfc.collect.sources import Rows
+from langchain_cfc.collect.sources.detection import detect_columns
+from langchain_cfc.errors import CFCError, InputError, RecordError
+from langchain_cfc.labelers import MultipleChoice, NormalisedMatch, NumericMatch, extract_number
+from langchain_cfc.records import Example
+from langchain_cfc.verifiers import SelfConsistency, SequenceProbability
+from tests.serving.openai_bodies import Answer
+from tests.serving.openai_server import Fault, Script, serving
+
+QUESTIONS = [f"What is question {number}?" for number in range(12)]
+
+
+def written(folder: Path, references: Sequence[str], header: tuple[str, ...] = ("question", "answer")) -> str:
+    """A CSV with the questions above."""
+    path = folder / "own data.csv"
+    with path.open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows([header, *zip(QUESTIONS, references, strict=False)])
+    return str(path)
+
+
+def answering(texts: Sequence[str], prompt: str = "Give the answer alone: {}") -> Script:
+    """A server that answers the questions above."""
+    said = {
+        prompt.format(question): [Answer(text, -0.5)]
+        for question, text in zip(QUESTIONS, texts, strict=False)
+    }
+    return Script(said)
+
+
+@pytest.fixture
+def local(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+
+
+def proposed(folder: Path, script: Script, path: str, **given: Any) -> Proposal:
+    with serving(script) as url:
+        dataset = Dataset.read(path, **given)
+        return propose(dataset, Model.of("local", url.removesuffix("/v1")), n=3, folder=folder)
+
+
+# Columns
+
+
+@pytest.mark.parametrize(
+    ("names", "found"),
+    [
+        (("question", "answer"), ("question", "answer")),
+        (("id", "Prompt", "Expected", "topic"), ("Prompt", "Expected")),
+        (("frage", "answer"), ("frage", "answer")),
+        (("question", "antwort"), ("question", "antwort")),
+        (("answer", "question", "reference"), ("question", "reference")),
+    ],
+)
+def test_columns_are_found_by_their_names(names: tuple[str, ...], found: tuple[str, str]) -> None:
+    columns = detect_columns(Rows.from_iterable([dict.fromkeys(names, "x")]))
+    assert (columns.input, columns.reference) == found
+
+
+@pytest.mark.parametrize(
+    ("names", "part"), [(("a1", "b1", "c1"), "reference"), (("answer", "b1", "c1"), "question")]
+)
+def test_columns_that_no_name_tells_are_to_be_named(names: tuple[str, ...], part: str) -> None:
+    rows = Rows.from_iterable([dict.fromkeys(names, "x")])
+    with pytest.raises(InputError, match=rf"which column holds the {part}\?.*b1 and c1.*--{part}"):
+        detect_columns(rows)
+    columns = detect_columns(rows, question="b1", reference="c1")
+    assert (columns.input, columns.reference) == ("b1", "c1")
+
+
+def test_lists_in_json_are_read_as_such() -> None:
+    row = {"question": "x", "answers": '["Lima", "the city"]'}
+    assert detect_columns(Rows.from_iterable([row])).json_columns == ("answers",)
+    other = {"question": "x", "answers": "[sic]"}
+    assert detect_columns(Rows.from_iterable([row, other])).json_columns == ()
+
+
+def test_a_dataset_without_rows_is_refused() -> None:
+    with pytest.raises(RecordError, match="no rows"):
+        detect_columns(Rows.from_iterable([]))
+
+
+# Labelers
+
+
+def examples(*references: Any) -> list[Example]:
+    return [Example(id=str(number), input="?", reference=one) for number, one in enumerate(references)]
+
+
+@pytest.mark.parametrize(
+    ("references", "names"),
+    [
+        (("8", "1,250", "-3.5"), ["NumericMatch()"]),
+        ((8, 2.5), ["NumericMatch()"]),
+        (("A", "c"), ["MultipleChoice()"]),
+        (("Lima", "8"), ["NormalisedMatch()", "NormalisedMatch(anywhere=True)"]),
+        (("Apollo 11", "5 km"), ["NormalisedMatch()", "NormalisedMatch(anywhere=True)"]),
+        ((["Lima", "the city"],), ["NormalisedMatch()", "NormalisedMatch(anywhere=True)"]),
+        (({"total": 3}, {"total": 4}), ["JsonField()"]),
+    ],
+)
+def test_labelers_are_those_that_read_every_reference(references: Sequence[Any], names: list[str]) -> None:
+    assert [one.name for one in list_labelers(examples(*references))] == names
+
+
+@pytest.mark.parametrize("reference", ["", None, "!?"])
+def test_a_reference_that_none_reads_is_named(reference: Any) -> None:
+    with pytest.raises(InputError, match=r"reference.*Correct the reference"):
+        list_labelers(examples("Lima", reference))
+
+
+# What is proposed
+
+
+@pytest.mark.usefixtures("local")
+def test_answers_alone_are_matched_whole_and_the_file_is_read_by_collect(tmp_path: Path) -> None:
+    texts = ["Lima", "Cusco", "The Vatican", 'a "quoted" ü', "x", *"klmnopq"]
+    path = written(tmp_path, texts)
+    script = answering(texts)
+    found = proposed(tmp_path, script, path)
+    assert [one.candidate.text for one in found.answers] == texts[::2][:5]
+    assert found.correct == [True] * 5
+    file = tmp_path / "collect.toml"
+    file.write_text(found.format_toml(), encoding="utf-8")
+    config = read_config(file)
+    assert (config.n, config.store) == (3, str(tmp_path / "own-data.db"))
+    assert config.source.path == Path(path)
+    assert config.source.columns.prompt == "Give the answer alone: {question}"
+    assert config.generator.model == "openai:local"
+    arguments = config.generator.arguments
+    assert arguments["base_url"].endswith("/v1")
+    assert (arguments["temperature"], arguments["logprobs"], arguments["max_tokens"]) == (0.7, True, 16)
+    parts = config.create_components()
+    assert isinstance(parts.verifier, SequenceProbability)
+    assert isinstance(parts.labeler, NormalisedMatch)
+    assert parts.answer is None
+    # Five requests, and none streams.
+    assert len(script.requests) == 5
+
+
+@pytest.mark.usefixtures("local")
+def test_sentences_are_searched_for_the_reference(tmp_path: Path) -> None:
+    names = [
+        "Lima",
+        "Rome",
+        "Oslo",
+        "Bern",
+        "Cairo",
+        "Paris",
+        "Tokyo",
+        "Quito",
+        "Delhi",
+        "Sofia",
+        "Riga",
+        "Kyiv",
+    ]
+    found = proposed(tmp_path, answering([f"It is {one}." for one in names]), written(tmp_path, names))
+    assert found.settings["labeler"] == {
+        "factory": "langchain_cfc.labelers:NormalisedMatch",
+        "arguments": {"anywhere": True},
+    }
+    assert found.correct == [True] * 5
+    assert "calls 5 of 5 answers correct, NormalisedMatch() 0" in found.reasons["labeler.factory"]
+    assert "arguments = { anywhere = true }" in found.format_toml()
+
+
+@pytest.mark.usefixtures("local")
+def test_numbers_in_sentences_are_extracted_and_bare_ones_are_not(tmp_path: Path) -> None:
+    numbers = [str(1000 + number) for number in range(12)]
+    path = written(tmp_path, numbers)
+    found = proposed(tmp_path, answering([f"That makes 1,{one[1:]}." for one in numbers]), path)
+    file = tmp_path / "collect.toml"
+    file.write_text(found.format_toml(), encoding="utf-8")
+    parts = read_config(file).create_components()
+    assert isinstance(parts.labeler, NumericMatch)
+    assert (parts.answer_id, parts.answer) == ("extract_number", extract_number)
+    assert "answer" not in proposed(tmp_path, answering(numbers), path).settings
+
+
+@pytest.mark.usefixtures("local")
+def test_letters_get_a_prompt_of_their_own(tmp_path: Path) -> None:
+    letters = list("ABCDABCDABCD")
+    prompt = "Give the letter of the right option alone: {}"
+    path = written(tmp_path, letters)
+    found = proposed(tmp_path, answering([f"({one}) of course" for one in letters], prompt), path)
+    assert found.settings["source"]["prompt"] == prompt.format("{question}")
+    assert found.settings["answer"]["id"] == "extract_choice"
+    file = tmp_path / "collect.toml"
+    file.write_text(found.format_toml(), encoding="utf-8")
+    assert isinstance(read_config(file).create_components().labeler, MultipleChoice)
+    assert found.correct == [True] * 5
+
+
+@pytest.mark.usefixtures("local")
+def test_where_nothing_is_correct_five_more_are_asked(tmp_path: Path) -> None:
+    script = answering(["no"] * 12)
+    found = proposed(tmp_path, script, written(tmp_path, list("klmnopqrstuv")))
+    assert (found.correct, len(script.requests)) == ([False] * 10, 10)
+    assert len({one.example.id for one in found.answers}) == 10
+
+
+@pytest.mark.usefixtures("local")
+def test_without_log_probabilities_agreement_scores(tmp_path: Path) -> None:
+    script = replace(answering(["x"] * 12), logprobs=False)
+    found = proposed(tmp_path, script, written(tmp_path, ["x"] * 12))
+    assert "logprobs" not in found.settings["generator"]["arguments"]
+    file = tmp_path / "collect.toml"
+    file.write_text(found.format_toml(), encoding="utf-8")
+    assert isinstance(read_config(file).create_components().verifier, SelfConsistency)
+
+
+@pytest.mark.usefixtures("local")
+def test_settings_that_a_model_refuses_are_left_out() -> None:
+    script = answering(["x"] * 12)
+    asked = [Example(id="1", input=f"Give the answer alone: {QUESTIONS[0]}", reference="x")]
+    script.faults = (Fault("status 400", frozenset({0})),)
+    with serving(script) as url:
+        found = draw_answers(Model.of("local", url), asked)
+    assert found.settings == {"temperature": 0.7}
+    assert "logprobs" in script.requests[0]
+    assert "logprobs" not in script.requests[-1]
+
+
+@pytest.mark.usefixtures("local")
+@pytest.mark.parametrize("status", [401, 403])
+def test_a_refused_key_is_not_tried_again_with_other_settings(status: int) -> None:
+    script = answering(["x"] * 12)
+    script.faults = (Fault(f"status {status}"),)
+    asked = [Example(id="1", input=f"Give the answer alone: {QUESTIONS[0]}", reference="x")]
+    with (
+        serving(script) as url,
+        pytest.raises(CFCError, match=r"openai:local does not answer at http.*out of order"),
+    ):
+        draw_answers(Model.of("local", url), asked)
+    assert all("logprobs" in one for one in script.requests)
+
+
+def test_rows_that_cannot_be_used_are_set_aside(tmp_path: Path) -> None:
+    path = Path(written(tmp_path, ["x"] * 12))
+    path.write_text(path.read_text() + "one cell\n")
+    dataset = Dataset.read(str(path))
+    assert (len(dataset.all), [row.number for row in dataset.examples.bad_rows]) == (12, [14])
+
+
+# The address
+
+
+@pytest.mark.parametrize(
+    ("given", "url"),
+    [
+        ("http://127.0.0.1:8080", "http://127.0.0.1:8080/v1"),
+        ("http://127.0.0.1:8080/", "http://127.0.0.1:8080/v1"),
+        ("https://models.example/api/v3", "https://models.example/api/v3"),
+    ],
+)
+def test_an_address_without_a_path_gets_the_usual_one(given: str, url: str) -> None:
+    assert Model.of("m", given) == Model("openai:m", url)
+
+
+def test_no_key_is_written_or_sent_where_it_does_not_belong(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-real-and-secret")
+    assert Model.of("openai:gpt-4o", None).connection == {}
+    assert Model.of("m", "http://localhost:1").connection["api_key"] == "none"
+    assert "api_key" not in Model.of("m", "https://models.example").connection
+    monkeypatch.delenv("OPENAI_API_KEY")
+    assert Model.of("m", "https://models.example").connection["api_key"] == "none"
+
+
+@pytest.mark.parametrize(
+    "url", ["localhost:8080", "ftp://x", "http://user:secret@host/v1", "http://host?key=1"]
+)
+def test_what_is_no_address_or_holds_a_secret_is_refused(url: str) -> None:
+    with pytest.raises(InputError, match="URL"):
+        Model.of("m", url)
