@@ -1,14 +1,14 @@
 """The model that answers: a recording, a small model on this machine, or a paid one. Change `make_bot`.
 
-python examples/qa_bot/qa_bot_model.py    what each level does on the questions held out of calibration
+python examples/qa_bot/qa_bot_model.py    what each certified rate does on the questions held out
 """
 
 from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,23 +16,27 @@ from typing import Any
 from qa_bot_store import FOLDER, same_question
 
 from langchain_cfc import CalibrationArtifact, CFCResult, CFCRunnable, calibrate, evaluate, read_records
-from langchain_cfc.demo import FEATURES, load_recording
+from langchain_cfc.demo import load_recording
 from langchain_cfc.demo.replay import make_replay_parts
+from langchain_cfc.guarantee import WrongRateCertificate
 from langchain_cfc.records import Records
 from langchain_cfc.verifiers import SequenceProbability
 
-ALPHAS = ("0.1", "0.2", "0.3")
+RATES = ("0.05", "0.1", "0.2")
+LOCAL_RATES = ("0.3", "0.4", "0.5")  # a model of 135M parameters is often wrong
+# Five steps from easy to hard, and the topic: what the page says of a question, and what the monitor watches.
+FEATURES = "hat(mean_score, 5) + group(topic)"
 _RUNNING = ExitStack()
 
 
 @dataclass(frozen=True)
 class Bot:
-    """A calibrated chain, and which questions it may be asked.
+    """A certified chain, and which questions it may be asked.
 
     Attributes:
         about: Who answers, in a sentence.
-        artifact: What was calibrated; it holds every level of `ALPHAS`.
-        decide: From a question and a level to the decision.
+        artifact: What was calibrated, with a certificate for each rate.
+        decide: From a question and a certified rate to the decision.
         held_out: The recorded questions that calibration has not seen, by `same_question`.
         seen: Those that it has.
         only_recorded: Whether it can answer recorded questions only.
@@ -45,15 +49,23 @@ class Bot:
     seen: Mapping[str, str]
     only_recorded: bool = False
 
+    @property
+    def certificates(self) -> dict[str, WrongRateCertificate]:
+        """The certificates by their rates, strictest first."""
+        return {one.max_wrong_rate: one for one in self.artifact.certified_policy.certificates}
+
     def refusal(self, question: str) -> str | None:
         """Return why a question is not asked at all; None if it is."""
         key = same_question(question)
         if key in self.seen:
-            return "The bot was calibrated with this question, and the promise is about new ones: not asked."
+            return (
+                "The bot was calibrated with this question, and its certificate is about new ones. Ask "
+                "another one."
+            )
         if self.only_recorded and key not in self.held_out:
             return (
-                "The bot answers from a recording, which holds no such question. No model is running; the "
-                "README says which line to change to have one."
+                "The bot answers from a recording, which does not hold this question. To ask anything you "
+                "like, run it with a model: the README says which line to change."
             )
         return None
 
@@ -61,16 +73,14 @@ class Bot:
 def make_recorded_bot() -> Bot:
     """Make a bot of the recording that the package ships: no key, no network, no model."""
     records = load_recording()
-    artifact = load_or_calibrate("recorded", records, FEATURES)
-    chain = CFCRunnable(artifact=artifact, **make_replay_parts(records))
-    one_at_a_time = threading.Lock()  # recorded candidates keep their slots only so
-
-    def decide(question: str, alpha: str) -> CFCResult:
-        with one_at_a_time:
-            return chain.invoke(question, alpha=alpha)
-
-    about = "Its answers were recorded from Qwen2.5-Coder-1.5B-Instruct."
-    return Bot(about, artifact, decide, *_split_questions(artifact, records), only_recorded=True)
+    artifact = load_or_calibrate("recorded", records, RATES, FEATURES)
+    return _make_bot(
+        "The answers were recorded from Qwen2.5-Coder-1.5B-Instruct.",
+        artifact,
+        records,
+        only_recorded=True,
+        **make_replay_parts(records),
+    )
 
 
 def make_local_bot() -> Bot:
@@ -83,7 +93,7 @@ def make_local_bot() -> Bot:
     records = read_records("cfc-demo/local_model/records.jsonl")
     url = _RUNNING.enter_context(running_server(get(), slots=SLOTS))
     chain = make_chain(url, MODEL_NAME)
-    return _make_model_bot(MODEL_NAME, records, chain, answer=extract, answer_id="extract")
+    return _make_model_bot(MODEL_NAME, records, LOCAL_RATES, chain, answer=extract, answer_id="extract")
 
 
 def make_paid_bot() -> Bot:
@@ -91,44 +101,59 @@ def make_paid_bot() -> Bot:
     from langchain_openai import ChatOpenAI
 
     model = ChatOpenAI(model="gpt-4o-mini", temperature=0.7, logprobs=True)
-    return _make_model_bot("gpt-4o-mini", read_records("records.jsonl"), model)
+    return _make_model_bot("gpt-4o-mini", read_records("records.jsonl"), RATES, model)
 
 
 make_bot: Callable[[], Bot] = make_recorded_bot  # the line to change: make_local_bot, make_paid_bot
 
 
-def load_or_calibrate(name: str, records: Records, features: str) -> CalibrationArtifact:
-    """Calibrate all levels at once, the first time; later the same artifact, so that its digest stays.
+def load_or_calibrate(
+    name: str, records: Records, rates: Sequence[str], features: str
+) -> CalibrationArtifact:
+    """Certify all rates the first time; later load the same artifact, so that its digest stays.
 
-    Three in ten questions are held out, to be asked. At the strictest level more questions lack a correct
-    candidate than may be missed, so that some are flagged whatever the threshold: `allow_unattainable`
-    agrees to that.
+    Three in ten questions are held out, to be asked. A rate that cannot be certified is left out, as long as
+    another one can.
     """
     path = FOLDER / f"{name}.json"
     if not path.exists():
-        made = calibrate(
-            records,
-            alpha=ALPHAS,
-            features=features,
-            set_rule="all",
-            test_fraction=0.3,
-            allow_unattainable=True,
-        )
+        made = calibrate(records, max_wrong_rate=rates, features=features, test_fraction=0.3)
         path.parent.mkdir(parents=True, exist_ok=True)
         made.save(path)
     return CalibrationArtifact.load(path)
 
 
-def _make_model_bot(name: str, records: Records, generator: Any, **parts: Any) -> Bot:
+def _make_model_bot(name: str, records: Records, rates: Sequence[str], generator: Any, **parts: Any) -> Bot:
     """Make a bot of a running model and the artifact of its records."""
-    artifact = load_or_calibrate(name, records, "hat(mean_score, 3)")
-    chain = CFCRunnable(generator=generator, verifier=SequenceProbability(), artifact=artifact, **parts)
-    return Bot(
-        f"Its answers come from {name}.",
-        artifact,
-        lambda question, alpha: chain.invoke(question, alpha=alpha),
-        *_split_questions(artifact, records),
-    )
+    artifact = load_or_calibrate(name, records, rates, "hat(mean_score, 5)")
+    parts = {"generator": generator, "verifier": SequenceProbability(), **parts}
+    return _make_bot(f"The answers come from {name}.", artifact, records, **parts)
+
+
+def _make_bot(
+    about: str,
+    artifact: CalibrationArtifact,
+    records: Records,
+    *,
+    only_recorded: bool = False,
+    **parts: Any,
+) -> Bot:
+    """Make a bot with one chain for each certified rate; the rate is fixed where a chain is built."""
+    # Results hold the rejected answers; the page sends them to the browser only after a click.
+    chains = {
+        one.max_wrong_rate: CFCRunnable(
+            artifact=artifact, bot=True, max_wrong_rate=one.max_wrong_rate, show_rejected=True, **parts
+        )
+        for one in artifact.certified_policy.certificates
+    }
+    # Recorded candidates keep their slots only if questions come one at a time.
+    one_at_a_time = threading.Lock() if only_recorded else nullcontext()
+
+    def decide(question: str, rate: str) -> CFCResult:
+        with one_at_a_time:
+            return chains[rate].invoke(question)
+
+    return Bot(about, artifact, decide, *_split_questions(artifact, records), only_recorded=only_recorded)
 
 
 def _split_questions(
@@ -144,18 +169,18 @@ def _split_questions(
 
 
 def main() -> None:
-    """Print what each level does on the recorded questions held out."""
+    """Print what each certified rate does on the recorded questions held out."""
     records = load_recording()
-    artifact = load_or_calibrate("recorded", records, FEATURES)
-    print("promised  kept  answered  flagged  distinct answers")
-    for alpha in ALPHAS:
-        report = evaluate(artifact, records, alpha=alpha)
-        seen = report.methods["conditional"]
+    artifact = load_or_calibrate("recorded", records, RATES, FEATURES)
+    report = evaluate(artifact, records)
+    print("certified          answered  wrong answers")
+    for seen in report.all_answers:
         print(
-            f"{report.target_coverage:8.0%} {seen.kept_promise:5.0%} {1 - seen.abstention_rate:9.0%} "
-            f"{seen.not_certifiable_rate:8.0%} {seen.mean_distinct_answers:17.1f}"
+            f"at most {seen.max_wrong_rate:3.0%} wrong  {seen.answered_rate:8.0%}  "
+            f"{seen.wrong:3} of {seen.answered} ({seen.wrong_rate:.1%})"
         )
-    print(f"on {report.n_test} questions held out; calibrated on {report.n_calibration}")
+    certified = artifact.certified_policy.certificate
+    print(f"on {report.n_test} questions held out; certified on {certified.prompts} others")
 
 
 if __name__ == "__main__":

@@ -1,73 +1,98 @@
-"""The pages: ask the bot, answer what it could not, watch its promise. `streamlit run` starts them."""
+"""The pages: ask the bot, help it as a person, watch its certificate. `streamlit run` starts them."""
 
 from __future__ import annotations
 
 import difflib
 import re
 import secrets
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 import streamlit as st
-from qa_bot_model import ALPHAS, Bot, make_bot
-from qa_bot_picture import describe_picture, draw_picture
+from qa_bot_model import Bot, make_bot
 from qa_bot_store import FOLDER, Store, Turn, same_question
 
+from langchain_cfc import CFCResult
 from langchain_cfc.errors import CFCError
-from langchain_cfc.guarantee import Guarantee
-from langchain_cfc.monitor import CFCMonitor
+from langchain_cfc.features import shorten_words
+from langchain_cfc.guarantee import Guarantee, format_share
+from langchain_cfc.monitor import CFCMonitor, Label, MonitorStatus
 
 STORE = Store(FOLDER / "qa_bot.db")
-WHY_BEFORE = (
-    "Chosen before you ask, and kept with the question: a level picked after seeing what comes of it voids "
-    "the promise. Surer means larger sets and more questions flagged."
-)
 ASKED_BEFORE = (
-    "You have asked this before, at {level}, and what came of it stands. Asked again, at this level or "
-    "another, until an answer comes, the promise would be void. A person may be asked instead."
+    "You asked this before, with {rate}, and that decision stands. If a question could be asked again until "
+    "an answer comes, the rate would not hold. You can ask a person instead."
 )
-WHY_ALWAYS = (
-    "Tests that may be looked at as often as one likes: if nothing changes, the chance that any of them ever "
-    "alarms is at most {level}."
+NOT_PASSED = (
+    "These answers did not pass the check. No certified rate covers them: do not use one without checking it "
+    "yourself."
 )
 SUGGESTED = 5
+# Streamlit leaves much room above a page, and has no size of text between a heading and a paragraph.
+STYLE = """
+<style>
+  [data-testid=stMainBlockContainer] { padding-top: 2rem; padding-bottom: 2rem; }
+  [data-testid=stHeading] h1 { font-size: 1.75rem; padding: 0 0 .5rem; }
+  [data-testid=stHeading] h3 { font-size: 1.25rem; padding: .75rem 0 .5rem; }
+  [class*=st-key-answer-] [data-testid=stText] { font-size: 1.75rem; font-weight: 600; line-height: 1.3; }
+  [data-testid=stRadio] [role=radiogroup] { gap: .25rem 1.5rem; }
+</style>
+"""
 
 
 def ask_page() -> None:
-    """Ask, and see what was decided so far."""
+    """Ask, and see the decision; the latest one stands first."""
     bot, conversation = the_bot(), conversation_id()
-    st.title("Answer or abstain")
-    st.caption(plain(bot.about))
+    st.title("Ask the bot")
+    st.caption(f"It answers, or says that it cannot. {plain(bot.about)}")
     turns = STORE.conversation(conversation)
-    for turn in turns:
-        show(turn, bot)
+    choose_rate(bot, turns)
+    with st.container():  # without one, Streamlit pins the input to the bottom of the window
+        st.chat_input("Ask a question", key="typed", on_submit=lambda: ask(bot, conversation, "typed"))
     if notice := st.session_state.pop("notice", None):
         st.info(notice, icon=":material/info:")
-    st.radio(
-        "How often must the set hold a correct answer, or the question be flagged?",
-        ALPHAS,
-        index=ALPHAS.index(turns[-1].alpha) if turns else 1,
-        format_func=format_level,
-        key="alpha",
-        horizontal=True,
-    )
-    st.caption(WHY_BEFORE)
+    for turn in turns[-1:]:
+        show(turn, bot)
     asked = {same_question(turn.question) for turn in turns}
     new = [question for key, question in bot.held_out.items() if key not in asked]
     st.pills(
-        "Questions that it was not calibrated on",
+        "Try one of these",
         st.session_state.get("close", new)[:SUGGESTED],
         format_func=plain,
         key="suggested",
         on_change=lambda: ask(bot, conversation, "suggested"),
     )
-    st.chat_input("Ask a question", key="typed", on_submit=lambda: ask(bot, conversation, "typed"))
+    if turns[:-1]:
+        st.subheader("Before")
+    for turn in reversed(turns[:-1]):
+        show(turn, bot)
     waiting = sum(turn.waiting for turn in turns)
     if waiting:
         rerun_once_changed(lambda: sum(turn.waiting for turn in STORE.conversation(conversation)), waiting)
 
 
+def choose_rate(bot: Bot, turns: Sequence[Turn]) -> None:
+    """Offer the certified rates, each with the share of questions that it answers."""
+    rates = list(bot.certificates)
+    everyone = [one.groups[0] for one in bot.certificates.values()]
+    last = turns[-1].rate if turns else None
+    st.radio(
+        "How many of its answers may be wrong?",
+        rates,
+        index=rates.index(last) if last in rates else len(rates) // 2,
+        format_func=format_rate,
+        captions=[f"answers {format_part(one.answered, one.prompts)} of questions" for one in everyone],
+        key="rate",
+        horizontal=True,
+        help=f"Choose before you ask: the rate is stored with the question. The shares are those of the "
+        f"{everyone[0].prompts:,} questions that certified the rates.",
+    )
+    for rate, why in bot.artifact.certified_policy.refused.items():
+        st.caption(f"Not offered: {format_rate(rate)}, which could not be certified.", help=plain(why))
+
+
 def ask(bot: Bot, conversation: str, source: str) -> None:
-    """Write the question down with the level chosen by now; the page that follows has it decided."""
+    """Store the question with the rate chosen by now; the page that follows has it decided."""
     question = st.session_state[source]
     st.session_state.pop("close", None)
     if source == "suggested":
@@ -82,58 +107,51 @@ def ask(bot: Bot, conversation: str, source: str) -> None:
             st.session_state.close = [bot.held_out[key] for key in keys]
         return
     worded = bot.held_out.get(same_question(question), question)
-    if stands := STORE.ask(conversation, worded, st.session_state.alpha):
-        st.session_state.notice = ASKED_BEFORE.format(level=format_level(stands.alpha))
+    if stands := STORE.ask(conversation, worded, st.session_state.rate):
+        st.session_state.notice = ASKED_BEFORE.format(rate=format_rate(stands.rate))
 
 
 def show(turn: Turn, bot: Bot) -> None:
-    """A question, the decision about it, and what a person said."""
-    with st.chat_message("user"):
+    """Show a question, the decision about it, and what a person said."""
+    with st.container(border=True):
         st.text(turn.question)
-        st.caption(f"asked at {format_level(turn.alpha)}")
-    with st.chat_message("assistant"):
         if turn.result is None:
             decide(turn, bot)
             return
         result = turn.result
-        if result.abstained:
-            st.markdown(f":material/block: **Abstained: {result.reason.replace('_', ' ')}**")
-            st.text(result.explain())
-        else:
-            size = len(result.answers)
-            st.caption(
-                "The set holds one answer" if size == 1 else f"The set holds {size} answers, best first"
-            )
-            for place, answer in enumerate(result.answers, start=1):
-                st.text(answer if size == 1 else f"{place}. {answer}")
-        st.altair_chart(draw_picture(result), key=f"picture-{turn.id}")
-        st.caption(describe_picture(result))
-        if not result.abstained:
-            with st.expander("Why this set", icon=":material/help:"):
-                st.text(result.explain())
-        with st.expander("What is promised, and what is not", icon=":material/verified:"):
-            promise(result.guarantee)
+        with st.container(key=f"answer-{turn.id}", gap=None):
+            st.text("No answer" if result.best is None else result.best)
+        why = result.explain_reason()
+        st.text(why)
+        st.caption(plain(result.explain().removeprefix(why).strip()))
         if result.abstained and turn.answer is None:
             st.button(
                 "Waiting for a person" if turn.waiting else "Ask a person",
                 key=f"escalate-{turn.id}",
+                type="primary",
                 icon=":material/person:",
                 disabled=turn.waiting,
                 on_click=STORE.escalate,
                 args=(turn,),
             )
-    if turn.answer is not None:
-        with st.chat_message("person", avatar=":material/person:"):
-            st.markdown("**From a person, without guarantee**")
+        if turn.answer is not None:
+            st.markdown("**A person answered**")
             st.text(turn.answer)
+            st.caption("Answers of people are not covered by the rate.")
+        show_rejected(turn.id, result)
+        # Closed expanders are not filled, so that nothing of them is sent.
+        details = st.expander("What is certified", key=f"certified-{turn.id}", on_change="rerun")
+        if details.open:
+            with details:
+                show_guarantee(result.guarantee)
 
 
 def decide(turn: Turn, bot: Bot) -> None:
-    """Have the bot decide at the level that was written down, and show the page again."""
-    with st.spinner("Drawing candidates"):
+    """Have the bot decide at the rate that was stored, and show the page again."""
+    with st.spinner("Drawing answers"):
         try:
-            result = bot.decide(turn.question, turn.alpha)
-            the_monitor().see(result, f"turn-{turn.id}")
+            result = bot.decide(turn.question, turn.rate)
+            the_monitor().see(result, name_result(turn))
             STORE.save_decision(turn, result)
         except CFCError as error:
             STORE.forget(turn)
@@ -141,14 +159,29 @@ def decide(turn: Turn, bot: Bot) -> None:
     st.rerun()
 
 
-def promise(guarantee: Guarantee) -> None:
-    """The promise as the result carries it."""
+def show_rejected(number: int, result: CFCResult) -> None:
+    """Offer the answers that were not given, behind a click; only the click sends them to the browser."""
+    given = {one.same_as for one in result.candidates if one.accepted and not result.abstained}
+    votes = Counter(one.same_as for one in result.candidates if one.same_as not in given)
+    if not votes:
+        return
+    count = f"{len(votes)} rejected answers" if len(votes) > 1 else "1 rejected answer"
+    rejected = st.expander(f"Show {count}", key=f"rejected-{number}", on_change="rerun")
+    if rejected.open:
+        rejected.warning(NOT_PASSED, icon=":material/warning:")
+        drawn = result.candidates
+        rejected.text(
+            "\n".join(
+                f"{drawn[slot].answer or drawn[slot].text} ({times} of {len(drawn)})"
+                for slot, times in votes.most_common()
+            )
+        )
+
+
+def show_guarantee(guarantee: Guarantee) -> None:
+    """Show the guarantee as the result carries it."""
     st.text(guarantee.sentence)
-    st.caption(
-        f"{guarantee.kind}, alpha {guarantee.alpha}, {guarantee.calibration_size} calibration questions"
-    )
     write_list("It rests on", guarantee.assumptions)
-    write_list("Flagged means", [guarantee.not_certifiable])
     write_list("Not promised", guarantee.not_promised)
     st.caption("Digest of the artifact")
     st.code(guarantee.artifact_digest, language=None, wrap_lines=True)
@@ -160,60 +193,125 @@ def write_list(title: str, sentences: Sequence[str]) -> None:
 
 
 def person_page() -> None:
-    """Answer what the bot could not, one question after the other."""
-    st.title("Questions for a person")
+    """Answer what the bot could not, and check what it answered."""
+    st.title("For a person")
     if notice := st.session_state.pop("late", None):
         st.info(notice, icon=":material/info:")
     queue, done = STORE.queue(), STORE.list_answered()
+    st.subheader(f"Questions to answer: {len(queue)}")
     if not queue:
-        st.info("No question is waiting.", icon=":material/done_all:")
+        st.caption("Where the bot has no answer, its page offers to ask a person. Such questions wait here.")
     for turn in queue:
-        with st.form(f"turn-{turn.id}"):
-            st.text(turn.question)
-            text = st.text_input("Your answer", key=f"answer-{turn.id}", max_chars=2000)
-            sent = st.form_submit_button("Send", icon=":material/send:")
+        with st.container(border=True):
+            with st.form(f"turn-{turn.id}", border=False):
+                st.text(turn.question)
+                text = st.text_input("Your answer", key=f"answered-{turn.id}", max_chars=2000)
+                sent = st.form_submit_button("Send", icon=":material/send:")
+            if turn.result is not None:
+                show_rejected(turn.id, turn.result)
         if sent and text.strip():
             if not STORE.answer(turn, text.strip()):
                 st.session_state.late = "Another person was quicker; their answer stands."
             st.rerun()
-    with st.expander(f"Done: {len(done)}", icon=":material/check:"):
+    check_answer()
+    with st.expander(f"Answered by a person: {len(done)}", icon=":material/check:"):
         for turn in reversed(done):
             st.text(f"{turn.question}\n{turn.answer}")
     rerun_once_changed(lambda: len(STORE.queue()), len(queue))
 
 
+def check_answer() -> None:
+    """Have a person judge the oldest unchecked answer; to pick others would bias the tests of the rates."""
+    unchecked = set(the_monitor().list_unlabelled())
+    turns = [turn for turn in STORE.list_decided() if turn.result and name_result(turn) in unchecked]
+    st.subheader(f"Answers to check: {len(turns)}")
+    st.caption("The monitor compares the checks with the certified rates. Oldest first, without choosing.")
+    if not turns:
+        return
+    turn = turns[0]
+    with st.container(border=True):
+        st.text(turn.question)
+        st.text(f"The bot answered: {turn.result and turn.result.best}")
+        with st.container(horizontal=True):
+            for word, right in (("Right", True), ("Wrong", False)):
+                st.button(
+                    word,
+                    key=f"{word}-{turn.id}",
+                    on_click=store_label,
+                    args=(turn, right),
+                )
+
+
+def store_label(turn: Turn, right: bool) -> None:
+    """Tell the monitor whether an answer was right."""
+    the_monitor().label(Label(name_result(turn), right))
+
+
 def watch_page() -> None:
-    """What all questions so far show about the promise."""
-    st.title("Does the promise still stand?")
-    status = the_monitor().status()
-    asked, answered, flagged, alarms = st.columns(4)
-    asked.metric("Questions", status.results)
-    answered.metric("With a set", format_share(status.answered))
-    flagged.metric("Flagged", format_share(status.flagged))
-    alarms.metric("Alarms", len(status.alarms))
+    """Show what all questions so far say about the certificate."""
+    st.title("Do the rates still hold?")
+    bot, status, decided = the_bot(), the_monitor().status(), STORE.list_decided()
     for alarm in status.alarms:
         st.error(plain(alarm.sentence()), icon=":material/warning:")
-    if not status.alarms:
-        st.success(
-            "Nothing shows so far that questions differ from those that it was calibrated on.",
-            icon=":material/check:",
-        )
-    st.caption(WHY_ALWAYS.format(level=f"{100 * status.level:g} %"))
-    st.dataframe(
-        [
-            {"What": one.what, "Of": one.group, "Evidence": one.progress, "Seen": one.outcomes}
-            for one in status.tests
-        ],
-        column_config={"Evidence": st.column_config.ProgressColumn("On the way to an alarm", max_value=1.0)},
-        hide_index=True,
+    for breach in status.breaches:
+        st.error(plain(breach), icon=":material/warning:")
+    if status.sound:
+        st.success("No alarm: nothing seen so far speaks against them.", icon=":material/check:")
+    st.caption(
+        "Look as often as you like: while nothing changes and the rates hold, the chance of any alarm is at "
+        f"most {format_share(status.level)} for drift and {format_share(status.level)} for the rates."
     )
+    st.subheader("Certified rates")
+    st.table(list_rates(bot, status, decided))
+    st.subheader("Drift")
+    for together in status.together:
+        if together.kind == "drift":
+            st.progress(
+                together.progress,
+                text="Do questions look like those of the calibration? "
+                f"{format_share(round(together.progress, 2))} of the way to an alarm.",
+            )
+    drift = [one for one in status.tests if one.kind == "drift"]
+    words = {one.name: one.words for one in bot.artifact.feature_map.guaranteed_weights()}
+    details = st.expander(f"All {len(drift)} tests of drift", key="drift", on_change="rerun")
+    if details.open:
+        details.dataframe(
+            [
+                {
+                    "What": shorten_words(words.get(one.what, one.what)),
+                    "Among": shorten_words(one.group),
+                    "Way": one.progress,
+                    "Questions": one.outcomes,
+                    "Direction": one.shift,
+                }
+                for one in drift
+            ],
+            column_config={"Way": st.column_config.ProgressColumn("Way to an alarm", max_value=1.0)},
+            hide_index=True,
+        )
     for note in status.notes:
         st.caption(plain(note))
 
 
-def format_share(part: float | None) -> str:
-    """Format a share as people read it."""
-    return "-" if part is None else f"{part:.0%}"
+def list_rates(bot: Bot, status: MonitorStatus, decided: Sequence[Turn]) -> list[dict[str, str]]:
+    """Return a row for each certified rate: what it answers, and how many checked answers were wrong."""
+    tests = {round(1.0 - (one.certified or 0.0), 9): one for one in status.tests if one.kind == "right"}
+    rows = []
+    for rate, certificate in bot.certificates.items():
+        mine = [turn.result for turn in decided if turn.result is not None and turn.rate == rate]
+        everyone, test = certificate.groups[0], tests[float(rate)]
+        checked = test.outcomes
+        wrong = round(checked * (1.0 - test.seen)) if test.seen is not None else 0
+        rows.append(
+            {
+                "Certified": format_rate(rate),
+                "Expected to answer": format_part(everyone.answered, everyone.prompts),
+                "Answered": f"{sum(map(bool, mine))} of {len(mine)} asked",
+                "Wrong": f"{wrong} of {checked} checked",
+                "Test": "alarm" if test.alarm else "no alarm",
+            }
+        )
+    return rows
 
 
 @st.fragment(run_every="2s")
@@ -225,34 +323,45 @@ def rerun_once_changed(count: Callable[[], int], seen: int) -> None:
 
 @st.cache_resource(show_spinner="Calibrating")
 def the_bot() -> Bot:
-    """The bot, made once for all visitors."""
+    """Return the bot, made once for all visitors."""
     return make_bot()
 
 
 @st.cache_resource(show_spinner=False)
 def the_monitor() -> CFCMonitor:
-    """The monitor of every decision, made once for all visitors."""
+    """Return the monitor of every decision, made once for all visitors."""
     return CFCMonitor(the_bot().artifact, FOLDER / "monitor.db")
 
 
+def name_result(turn: Turn) -> str:
+    """Return the name that the monitor has for a decision."""
+    return f"turn-{turn.id}"
+
+
 def conversation_id() -> str:
-    """The conversation of this address; a new one where the address names none."""
+    """Return the conversation of this address; a new one where the address names none."""
     known = st.query_params.get("conversation") or st.session_state.get("conversation")
     st.session_state.conversation = st.query_params["conversation"] = known or secrets.token_urlsafe(12)
     return str(st.session_state.conversation)
 
 
-def format_level(alpha: str) -> str:
-    """Format an error level as people read it."""
-    return f"{100 * (1 - float(alpha)):g} %"
+def format_rate(rate: str) -> str:
+    """Format a certified rate as people read it."""
+    return f"at most {format_share(float(rate))} wrong"
+
+
+def format_part(count: int, total: int) -> str:
+    """Format a share in whole percent."""
+    return format_share(round(count / total, 2))
 
 
 def plain(text: str) -> str:
-    """Text as it stands, where Streamlit would read Markdown."""
-    return re.sub(r"([!-/:-@\[-`{-~])", r"\\\1", text)
+    """Return text that Streamlit does not read as Markdown, with percent signs kept by their numbers."""
+    return re.sub(r"([!-/:-@\[-`{-~])", r"\\\1", text.replace(" %", "\u00a0%"))
 
 
-st.set_page_config(page_title="Answer or abstain")
+st.set_page_config(page_title="Ask the bot")
+st.html(STYLE)
 pages = [
     st.Page(ask_page, title="Ask", default=True),
     st.Page(person_page, title="For a person", url_path="person"),

@@ -18,7 +18,7 @@ CREATE TABLE IF NOT EXISTS turns (
     conversation TEXT NOT NULL,
     key TEXT NOT NULL,
     question TEXT NOT NULL,
-    alpha TEXT NOT NULL,
+    rate TEXT NOT NULL,
     result TEXT,
     waiting INTEGER NOT NULL DEFAULT 0,
     answer TEXT,
@@ -34,7 +34,7 @@ class Turn:
     Attributes:
         id: Its number.
         question: What was asked.
-        alpha: The level, written down before anything was drawn.
+        rate: The certified rate, written down before anything was drawn.
         result: The bot's decision; None until it is made.
         waiting: Whether it is in the queue for a person.
         answer: A person's answer; None until there is one.
@@ -42,7 +42,7 @@ class Turn:
 
     id: int
     question: str
-    alpha: str
+    rate: str
     result: CFCResult | None
     waiting: bool
     answer: str | None
@@ -61,24 +61,24 @@ class Store:
         with self._open() as database:
             database.execute(_TABLE)
 
-    def ask(self, conversation: str, question: str, alpha: str) -> Turn | None:
-        """Write a question down with its level, unless this conversation holds it already.
+    def ask(self, conversation: str, question: str, rate: str) -> Turn | None:
+        """Write a question down with its rate, unless this conversation holds it already.
 
         Returns:
-            The turn that stands, at whatever level it was asked first; None if the question is new.
+            The turn that stands, at whatever rate it was asked first; None if the question is new.
         """
         key = same_question(question)
         with self._open() as database:
             new = database.execute(
-                "INSERT OR IGNORE INTO turns (conversation, key, question, alpha) VALUES (?, ?, ?, ?)",
-                (conversation, key, question, alpha),
+                "INSERT OR IGNORE INTO turns (conversation, key, question, rate) VALUES (?, ?, ?, ?)",
+                (conversation, key, question, rate),
             )
             if new.rowcount:
                 return None
         return self._turns("conversation = ? AND key = ?", conversation, key)[0]
 
     def save_decision(self, turn: Turn, result: CFCResult) -> None:
-        """Store the decision; the first one stands. Texts of rejected candidates are not in it."""
+        """Store the decision, texts of rejected candidates included; the first one stands."""
         self._change("result = ? WHERE result IS NULL AND id = ?", result.model_dump_json(), turn.id)
 
     def forget(self, turn: Turn) -> None:
@@ -102,6 +102,10 @@ class Store:
         """Questions that wait for a person, oldest first."""
         return self._turns("waiting")
 
+    def list_decided(self) -> list[Turn]:
+        """Questions that the bot has decided, oldest first."""
+        return self._turns("result IS NOT NULL")
+
     def list_answered(self) -> list[Turn]:
         """Questions that a person has answered."""
         return self._turns("answer IS NOT NULL")
@@ -109,14 +113,14 @@ class Store:
     def _turns(self, where: str, *values: str) -> list[Turn]:
         with self._open() as database:
             rows = database.execute(
-                f"SELECT id, question, alpha, result, waiting, answer FROM turns WHERE {where} ORDER BY id",  # noqa: S608
+                f"SELECT id, question, rate, result, waiting, answer FROM turns WHERE {where} ORDER BY id",  # noqa: S608
                 values,
             ).fetchall()
         return [
             Turn(
-                number, question, alpha, result and CFCResult.model_validate_json(result), bool(waiting), said
+                number, question, rate, result and CFCResult.model_validate_json(result), bool(waiting), said
             )
-            for number, question, alpha, result, waiting, said in rows
+            for number, question, rate, result, waiting, said in rows
         ]
 
     def _change(self, what: str, *values: object) -> bool:
