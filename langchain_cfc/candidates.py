@@ -36,8 +36,9 @@ class JsonMetadata(Sequence[Mapping[str, Scalar]]):
     A million prompts have a million mappings, but usually few different ones.
 
 
-    >>> JsonMetadata.of(['{"topic": "art"}', "{}", '{"topic": "art"}'])[2]["topic"]
-    'art'
+    Examples:
+        >>> JsonMetadata.of(['{"topic": "art"}', "{}", '{"topic": "art"}'])[2]["topic"]
+        'art'
     """
 
     texts: Sequence[str]  # Distinct JSON objects of texts, finite numbers and booleans
@@ -403,9 +404,10 @@ def encode_answers(answers: Iterable[str], n: int) -> tuple[IntArray, IntArray]:
         (N, n) slots of the first candidate of the same prompt with an equal answer, and (N, n) numbers of
         characters, 0 for an answer that is only whitespace.
 
-    >>> codes, lengths = encode_answers(["Rome", " ", "Rome", "Oslo", "Lima", "Oslo"], 3)
-    >>> codes.tolist(), lengths.tolist()
-    ([[0, 1, 0], [0, 1, 0]], [[4, 0, 4], [4, 4, 4]])
+    Examples:
+        >>> codes, lengths = encode_answers(["Rome", " ", "Rome", "Oslo", "Lima", "Oslo"], 3)
+        >>> codes.tolist(), lengths.tolist()
+        ([[0, 1, 0], [0, 1, 0]], [[4, 0, 4], [4, 4, 4]])
     """
     texts = list(answers)
     first: dict[str, int] = {}
@@ -417,8 +419,9 @@ def encode_answers(answers: Iterable[str], n: int) -> tuple[IntArray, IntArray]:
 def find_first_equal(numbers: IntArray) -> IntArray:
     """Find for each of (N, n) numbers the first slot of the same prompt with an equal number.
 
-    >>> find_first_equal(np.array([[7, 3, 7], [3, 3, 5]])).tolist()
-    [[0, 1, 0], [0, 0, 2]]
+    Examples:
+        >>> find_first_equal(np.array([[7, 3, 7], [3, 3, 5]])).tolist()
+        [[0, 1, 0], [0, 0, 2]]
     """
     size, n = numbers.shape
     # Compare all pairs of candidates, for so many prompts at a time as take a few megabytes.

@@ -244,8 +244,9 @@ def is_contradicted(
     (Bonferroni). Randomised thresholds lie between the ranks k - 1 and k, so the smaller rank is used as a
     bound.
 
-    >>> is_contradicted(0.1, 1000, 500, 0.88, 1), is_contradicted(0.1, 1000, 500, 0.85, 1)
-    (False, True)
+    Examples:
+        >>> is_contradicted(0.1, 1000, 500, 0.88, 1), is_contradicted(0.1, 1000, 500, 0.85, 1)
+        (False, True)
     """
     size, trials = math.floor(calibration), math.floor(test)
     rank = conformal_rank(size, compute_tau(alpha)) - randomised

@@ -94,11 +94,12 @@ class Combination(BaseModel):
             InputError: If there are not k numbers for each candidate, one is missing or not finite, or they
                 are too large to compute a score.
 
-        >>> judge = Combination(
-        ...     names=["judge"], centres=[5.0], scales=[2.0], coefficients=[1.0], intercept=0.0
-        ... )
-        >>> judge.score([[5.0], [9.0], [1.0]]).round(3).tolist()
-        [0.5, 0.119, 0.881]
+        Examples:
+            >>> judge = Combination(
+            ...     names=["judge"], centres=[5.0], scales=[2.0], coefficients=[1.0], intercept=0.0
+            ... )
+            >>> judge.score([[5.0], [9.0], [1.0]]).round(3).tolist()
+            [0.5, 0.119, 0.881]
         """
         columns = self._to_columns(raw)
         log_odds = np.full(columns.shape[1], self.intercept)
@@ -181,9 +182,11 @@ def compute_auroc(scores: FloatArray, correct: BoolArray, confidence: float = 0.
         InputError: If shapes differ, a score is not finite, a label is not a boolean, or the confidence is
             out of range.
 
-    >>> found = compute_auroc(np.array([[0.1, 0.4], [0.4, 0.8]]), np.array([[True, False], [True, False]]))
-    >>> found.auroc, found.n_correct, found.n_wrong
-    (0.875, 2, 2)
+    Examples:
+        >>> scores, correct = np.array([[0.1, 0.4], [0.4, 0.8]]), np.array([[True, False], [True, False]])
+        >>> found = compute_auroc(scores, correct)
+        >>> found.auroc, found.n_correct, found.n_wrong
+        (0.875, 2, 2)
     """
     _check_scores(scores, correct, confidence)
     right, wrong = scores[correct], scores[~correct]

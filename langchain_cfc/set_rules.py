@@ -241,10 +241,11 @@ def parse_set_rule(text: str) -> SetRule:
     Raises:
         InputError: If the name is unknown.
 
-    >>> parse_set_rule("unique(best_prefix)").text
-    'unique(best_prefix)'
-    >>> parse_set_rule("at_least_one(unique)").text
-    'unique(at_least_one(all))'
+    Examples:
+        >>> parse_set_rule("unique(best_prefix)").text
+        'unique(best_prefix)'
+        >>> parse_set_rule("at_least_one(unique)").text
+        'unique(at_least_one(all))'
     """
     inner, wrappers = text.replace(" ", ""), []
     while wrapped := re.fullmatch(rf"({'|'.join(_WRAPPERS)})(?:\((.+)\))?", inner):

@@ -74,8 +74,9 @@ def quote(text: str, longest: int = _LONGEST) -> str:
 def format_percent(share: float, spec: str = ".0f") -> str:
     """Write a share in percent, the number in a format such as `.1f`.
 
-    >>> format_percent(0.825), format_percent(0.8254, ".1f")
-    ('82 %', '82.5 %')
+    Examples:
+        >>> format_percent(0.825), format_percent(0.8254, ".1f")
+        ('82 %', '82.5 %')
     """
     return f"{100 * share:{spec}} %"
 
@@ -83,8 +84,9 @@ def format_percent(share: float, spec: str = ".0f") -> str:
 def pluralize(number: int, noun: str) -> str:
     """Write a number with its noun.
 
-    >>> pluralize(1, "answer"), pluralize(1200, "prompt")
-    ('1 answer', '1,200 prompts')
+    Examples:
+        >>> pluralize(1, "answer"), pluralize(1200, "prompt")
+        ('1 answer', '1,200 prompts')
     """
     return f"{number:,} {noun}{'s' * (number != 1)}"
 
@@ -92,8 +94,9 @@ def pluralize(number: int, noun: str) -> str:
 def join_names(names: Sequence[str], most: int | None = None) -> str:
     """Join names as a sentence does; those beyond the first `most` are counted.
 
-    >>> join_names(["a", "b", "c"]), join_names(["a", "b", "c"], 2)
-    ('a, b and c', 'a, b and 1 more')
+    Examples:
+        >>> join_names(["a", "b", "c"]), join_names(["a", "b", "c"], 2)
+        ('a, b and c', 'a, b and 1 more')
     """
     if most is not None and len(names) > most:
         return f"{', '.join(names[:most])} and {len(names) - most} more"

@@ -67,8 +67,9 @@ def smallest_size(alpha: Level, attainable: float | Fraction) -> int | None:
 
     A float share is read by its shortest decimal form, which for a share such as 20 / 21 is not exact.
 
-    >>> smallest_size(0.1, 1.0), smallest_size(0.1, 0.95), smallest_size(0.1, 0.9)
-    (9, 19, None)
+    Examples:
+        >>> smallest_size(0.1, 1.0), smallest_size(0.1, 0.95), smallest_size(0.1, 0.9)
+        (9, 19, None)
     """
     tau, share = compute_tau(alpha), Fraction(str(attainable))
     if share <= tau:

@@ -32,8 +32,9 @@ def clopper_pearson(successes: float, size: float, confidence: float = 0.95) -> 
 
     Fractional numbers of successes and trials, from weighted shares, give an approximation.
 
-    >>> [round(bound, 4) for bound in clopper_pearson(8, 10)]
-    [0.4439, 0.9748]
+    Examples:
+        >>> [round(bound, 4) for bound in clopper_pearson(8, 10)]
+        [0.4439, 0.9748]
     """
     if size <= 0.0:
         return 0.0, 1.0
@@ -51,8 +52,9 @@ def lower_bound(successes: int, size: int, delta: float) -> float:
     successes or more have probability delta: the one-sided bound of Clopper and Pearson (1934, "The use of
     confidence or fiducial limits illustrated in the case of the binomial", Biometrika 26).
 
-    >>> round(lower_bound(95, 100, 0.05), 4)
-    0.8977
+    Examples:
+        >>> round(lower_bound(95, 100, 0.05), 4)
+        0.8977
     """
     size, delta = _check_whole("size", size), _check_delta(delta)
     successes = _check_whole("successes", successes, size)
@@ -72,8 +74,9 @@ def upper_bound(successes: int, size: int, delta: float) -> float:
     The p at which as many successes or fewer have probability delta: the one-sided bound of Clopper and
     Pearson (1934), and the smallest rate that `binomial_p_value` rejects at level delta.
 
-    >>> round(upper_bound(0, 59, 0.05), 4), round(upper_bound(5, 100, 0.05), 4)
-    (0.0495, 0.1023)
+    Examples:
+        >>> round(upper_bound(0, 59, 0.05), 4), round(upper_bound(5, 100, 0.05), 4)
+        (0.0495, 0.1023)
     """
     size, delta = _check_whole("size", size), _check_delta(delta)
     successes = _check_whole("successes", successes, size)
@@ -91,8 +94,9 @@ def mean_upper_bound(values: Sequence[float] | FloatArray, largest: float, delta
 
     The largest possible value b must be known before the values are seen; it is the bound for m < 2.
 
-    >>> round(mean_upper_bound([1.0, 2.0, 0.0, 1.0] * 100, 10.0, 0.05), 3)
-    1.312
+    Examples:
+        >>> round(mean_upper_bound([1.0, 2.0, 0.0, 1.0] * 100, 10.0, 0.05), 3)
+        1.312
     """
     _check(math.isfinite(largest) and largest >= 0.0, "largest", "a finite number, at least 0", largest)
     logarithm = math.log(2.0 / _check_delta(delta))
@@ -120,8 +124,9 @@ def binomial_p_value(count: int, size: int, rate: float | Fraction) -> float:
     Source: the binomial test, here by the regularised incomplete beta function (NIST Digital Library of
     Mathematical Functions, 8.17.5).
 
-    >>> round(binomial_p_value(1, 100, 0.05), 4)
-    0.0371
+    Examples:
+        >>> round(binomial_p_value(1, 100, 0.05), 4)
+        0.0371
     """
     size = _check_whole("size", size)
     count = _check_whole("count", count, size)
@@ -140,8 +145,9 @@ def required_size(share: float | Fraction, rate: float | Fraction, delta: float)
     p-value (share 0.04, rate 0.1, delta 0.05: 46 trials with 1 event do, 50 with 2 do not, the answer is 76).
     The share is an assumption; a fresh sample may show a larger one. The code holds the derivation.
 
-    >>> required_size(0.0, 0.05, 0.05), required_size(0.02, 0.05, 0.05), required_size(0.0499, 0.05, 0.05)
-    (59, 153, 12855993)
+    Examples:
+        >>> required_size(0.0, 0.05, 0.05), required_size(0.02, 0.05, 0.05), required_size(0.0499, 0.05, 0.05)
+        (59, 153, 12855993)
     """
     share, rate, delta = _to_fraction("share", share), _to_fraction("rate", rate), _check_delta(delta)
     if share >= rate:

@@ -138,8 +138,9 @@ def certify_mean_score(
 def compute_least_abstention(wrong_rate: float, max_wrong_rate: float) -> float:
     """Compute the share of prompts that every policy must abstain on; see the module.
 
-    >>> round(compute_least_abstention(0.25, 0.05), 4), compute_least_abstention(0.04, 0.05)
-    (0.2105, 0.0)
+    Examples:
+        >>> round(compute_least_abstention(0.25, 0.05), 4), compute_least_abstention(0.04, 0.05)
+        (0.2105, 0.0)
     """
     return max(0.0, (wrong_rate - max_wrong_rate) / (1.0 - max_wrong_rate))
 

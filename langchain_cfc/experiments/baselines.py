@@ -78,13 +78,14 @@ class SamplingRule:
     is "all". It gets the number of misses from their mean, in floats; here they are counted. Components of
     answers are left out.
 
-    >>> scores = np.array([[0.2, 0.6], [0.6, 0.2], [0.6, 0.2]] * 50)
-    >>> rule = SamplingRule.learn(scores, scores < 0.5, None, delta="0.05")
-    >>> rule.get_configuration("0.1")
-    (0.2, 0.2)
-    >>> sets = rule.make_sets(scores[:2], None, "0.1")
-    >>> sets.accepted.tolist(), sets.draws.tolist()
-    ([[True, False], [False, True]], [1, 2])
+    Examples:
+        >>> scores = np.array([[0.2, 0.6], [0.6, 0.2], [0.6, 0.2]] * 50)
+        >>> rule = SamplingRule.learn(scores, scores < 0.5, None, delta="0.05")
+        >>> rule.get_configuration("0.1")
+        (0.2, 0.2)
+        >>> sets = rule.make_sets(scores[:2], None, "0.1")
+        >>> sets.accepted.tolist(), sets.draws.tolist()
+        ([[True, False], [False, True]], [1, 2])
     """
 
     cuts: FloatArray  # (G,) scores, ascending, the last one 1.0
@@ -189,13 +190,14 @@ class BackOffRule:
     ceil((N + 1) (1 - alpha)) of theirs, counted from the other end, is k. They keep what reaches the
     threshold and break ties by noise; here nothing is random.
 
-    >>> scores = np.array([[0.1, 0.5], [0.3, 0.2], [0.4, 0.6], [0.2, 0.7]])
-    >>> correct = np.array([[True, False], [False, True], [True, False], [True, True]])
-    >>> rule = BackOffRule.learn(scores, correct)
-    >>> rule.compute_threshold("0.4"), rule.compute_threshold("0.1")
-    (0.5, -inf)
-    >>> rule.make_sets(scores[:1], "0.4").tolist()
-    [[True, False]]
+    Examples:
+        >>> scores = np.array([[0.1, 0.5], [0.3, 0.2], [0.4, 0.6], [0.2, 0.7]])
+        >>> correct = np.array([[True, False], [False, True], [True, False], [True, True]])
+        >>> rule = BackOffRule.learn(scores, correct)
+        >>> rule.compute_threshold("0.4"), rule.compute_threshold("0.1")
+        (0.5, -inf)
+        >>> rule.make_sets(scores[:1], "0.4").tolist()
+        [[True, False]]
     """
 
     lowest: FloatArray  # (N,) the calibration prompts' r, ascending

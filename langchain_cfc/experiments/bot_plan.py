@@ -93,16 +93,18 @@ def plan_bot(
         InputError: If there are no prompts, they have weights, or an argument is out of range.
         MissingExtraError: If SciPy is not installed.
 
-    >>> import numpy as np
-    >>> from langchain_cfc.candidates import CandidateBatch
-    >>> scores = np.arange(100)[:, np.newaxis] / 100
-    >>> correct = scores < 0.7  # the 30 least certain answers are wrong
-    >>> pilot = LabelledBatch(CandidateBatch.of(scores), correct, tuple(map(str, range(100))), (None,) * 100)
-    >>> plan = plan_bot(pilot, max_wrong_rate=0.1, test_fraction=0)
-    >>> plan.wrong_rate, round(plan.least_abstention, 3), plan.fewest_answered
-    (0.3, 0.222, 23)
-    >>> [step.prompts_needed for step in plan.steps if step.answered in (0.5, 0.7, 0.75, 0.8)]
-    [33, 33, 203, None]
+    Examples:
+        >>> import numpy as np
+        >>> from langchain_cfc.candidates import CandidateBatch
+        >>> scores = np.arange(100)[:, np.newaxis] / 100
+        >>> correct = scores < 0.7  # the 30 least certain answers are wrong
+        >>> ids = tuple(map(str, range(100)))
+        >>> pilot = LabelledBatch(CandidateBatch.of(scores), correct, ids, (None,) * 100)
+        >>> plan = plan_bot(pilot, max_wrong_rate=0.1, test_fraction=0)
+        >>> plan.wrong_rate, round(plan.least_abstention, 3), plan.fewest_answered
+        (0.3, 0.222, 23)
+        >>> [step.prompts_needed for step in plan.steps if step.answered in (0.5, 0.7, 0.75, 0.8)]
+        [33, 33, 203, None]
     """
     if len(labelled) == 0:
         msg = "a pilot of 0 prompts says nothing: bring labelled prompts"

@@ -246,8 +246,9 @@ class PublishedCell(ReportData, strict=True):
 def published_tables() -> tuple[str, ...]:
     """Return the names of all tables of the paper.
 
-    >>> published_tables()[:4]
-    ('synthetic', 'synthetic_ablation', 'synthetic_excerpt', 'triviaqa')
+    Examples:
+        >>> published_tables()[:4]
+        ('synthetic', 'synthetic_ablation', 'synthetic_excerpt', 'triviaqa')
     """
     return tuple(_load_tables())
 
@@ -264,9 +265,10 @@ def published_cells(table: str) -> tuple[PublishedCell, ...]:
     Raises:
         InputError: If there is no such table.
 
-    >>> cell = published_cells("synthetic")[0]
-    >>> cell.method, cell.alpha, cell.metric, cell.mean, cell.sd
-    ('TopK', '0.1', 'ECR', '90.6', '0.1')
+    Examples:
+        >>> cell = published_cells("synthetic")[0]
+        >>> cell.method, cell.alpha, cell.metric, cell.mean, cell.sd
+        ('TopK', '0.1', 'ECR', '90.6', '0.1')
     """
     tables = _load_tables()
     if table not in tables:

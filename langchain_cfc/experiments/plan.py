@@ -132,9 +132,10 @@ def estimate_pass_at(correct: BoolArray, k: int) -> Fraction:
     C(m - c, k) / C(m, k); the estimate is one minus the mean of that ("pass@k", Chen et al. 2021, "Evaluating
     large language models trained on code", equation 1). It is exact, so that comparing it with a target is.
 
-    >>> correct = np.array([[True, False, False], [False, False, False]])
-    >>> [str(estimate_pass_at(correct, k)) for k in (1, 2, 3)]
-    ['1/6', '1/3', '1/2']
+    Examples:
+        >>> correct = np.array([[True, False, False], [False, False, False]])
+        >>> [str(estimate_pass_at(correct, k)) for k in (1, 2, 3)]
+        ['1/6', '1/3', '1/2']
     """
     size, drawn = correct.shape
     prompts_with = np.bincount(correct.sum(axis=1), minlength=drawn + 1).tolist()
@@ -159,8 +160,9 @@ def compute_chance_below(size: int, tau: Fraction, coverage: float) -> float:
     0 where N is so small that k = N + 1. With the attainable coverage as x it is the probability that the
     threshold stays below the cap.
 
-    >>> round(compute_chance_below(100, Fraction(9, 10), 0.87), 4)
-    0.1477
+    Examples:
+        >>> round(compute_chance_below(100, Fraction(9, 10), 0.87), 4)
+        0.1477
     """
     rank = conformal_rank(size, tau)
     if rank > size:
@@ -179,8 +181,10 @@ def find_settled_size(tau: Fraction, coverage: Fraction, delta: float) -> int:
     still does) are of no use, since the hash split decides the size. The time taken grows with
     1 / (coverage - tau)^2.
 
-    >>> [find_settled_size(Fraction("0.9"), Fraction(coverage), 0.1) for coverage in ("0.87", "0.93", "1")]
-    [170, 199, 9]
+    Examples:
+        >>> tau = Fraction("0.9")
+        >>> [find_settled_size(tau, Fraction(coverage), 0.1) for coverage in ("0.87", "0.93", "1")]
+        [170, 199, 9]
     """
     gap, share = float(abs(coverage - tau)), float(coverage)
     # Hoeffding (1963): N draws of probability `coverage` deviate by more than gap - 1/N from it with
@@ -199,8 +203,9 @@ def find_settled_size(tau: Fraction, coverage: Fraction, delta: float) -> int:
 def find_pilot_size(attainable: float) -> int:
     """Return the pilot size at which the 95 % Clopper-Pearson interval of an estimate is +-5 points wide.
 
-    >>> find_pilot_size(1.0), find_pilot_size(0.9), find_pilot_size(0.5)
-    (36, 158, 402)
+    Examples:
+        >>> find_pilot_size(1.0), find_pilot_size(0.9), find_pilot_size(0.5)
+        (36, 158, 402)
     """
 
     def narrow(size: int) -> bool:
@@ -383,19 +388,20 @@ def plan_from_pilot(
         FeatureError: If a prompt's metadata lacks the key, or holds a number with decimals under it.
         MissingExtraError: If SciPy is not installed.
 
-    >>> import numpy as np
-    >>> from langchain_cfc.candidates import CandidateBatch
-    >>> correct = np.arange(60)[:, np.newaxis] >= np.array([6, 30])  # 54 of 60 prompts have a correct one
-    >>> draws = CandidateBatch.of(np.full((60, 2), 0.5))
-    >>> pilot = LabelledBatch(draws, correct, tuple(map(str, range(60))), (None,) * 60)
-    >>> plan = plan_from_pilot(pilot, alpha=0.2, cost_per_candidate=0.01, cost_per_prompt=0.5)
-    >>> overall = plan.groups[0]
-    >>> overall.verdict, overall.attainable, round(overall.smallest_alpha_certain, 3)
-    ('attainable', 0.9, 0.188)
-    >>> overall.minimum_calibration, overall.recommended_calibration, plan.labelled_prompts
-    (9, 295, 461)
-    >>> round(plan.expected_cost, 2), [(one.n, one.attainable) for one in plan.by_n]
-    (239.72, [(1, 0.7), (2, 0.9)])
+    Examples:
+        >>> import numpy as np
+        >>> from langchain_cfc.candidates import CandidateBatch
+        >>> correct = np.arange(60)[:, np.newaxis] >= np.array([6, 30])  # 54 of 60 prompts have a correct one
+        >>> draws = CandidateBatch.of(np.full((60, 2), 0.5))
+        >>> pilot = LabelledBatch(draws, correct, tuple(map(str, range(60))), (None,) * 60)
+        >>> plan = plan_from_pilot(pilot, alpha=0.2, cost_per_candidate=0.01, cost_per_prompt=0.5)
+        >>> overall = plan.groups[0]
+        >>> overall.verdict, overall.attainable, round(overall.smallest_alpha_certain, 3)
+        ('attainable', 0.9, 0.188)
+        >>> overall.minimum_calibration, overall.recommended_calibration, plan.labelled_prompts
+        (9, 295, 461)
+        >>> round(plan.expected_cost, 2), [(one.n, one.attainable) for one in plan.by_n]
+        (239.72, [(1, 0.7), (2, 0.9)])
     """
     if len(labelled) == 0:
         msg = "a pilot of 0 prompts says nothing: bring labelled prompts, or plan from assumptions"
@@ -460,9 +466,10 @@ def plan_from_assumptions(
         InputError: If an argument is out of range, or the groups contradict each other or `attainable`.
         MissingExtraError: If SciPy is not installed.
 
-    >>> plan = plan_from_assumptions(alpha=0.1, n=10, attainable=0.95, groups={"rare": (0.05, 0.97)})
-    >>> [(one.name, one.recommended_calibration, one.prompts_needed) for one in plan.groups]
-    [('all prompts', 170, 266), ('rare', 170, 5313)]
+    Examples:
+        >>> plan = plan_from_assumptions(alpha=0.1, n=10, attainable=0.95, groups={"rare": (0.05, 0.97)})
+        >>> [(one.name, one.recommended_calibration, one.prompts_needed) for one in plan.groups]
+        [('all prompts', 170, 266), ('rare', 170, 5313)]
     """
     n = _check_candidates(n, None)
     terms = _Terms(alpha, n, slack, delta, fit_fraction, test_fraction, cost_per_candidate, cost_per_prompt)

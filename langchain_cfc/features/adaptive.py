@@ -42,7 +42,7 @@ class AdaptiveAlpha:
             `alphas`, and perhaps others between them. Only one where all levels are equal.
         margin: What was added to the estimated probability that no correct candidate is drawn.
 
-    Example:
+    Examples:
         >>> adaptive = AdaptiveAlpha((0.5, 0.7), ("0.1", "0.3", "0.6"), knots=("0.1", "0.6"), margin=0.0)
         >>> columns = adaptive.transform(CandidateBatch.of([[0.2, 0.4], [0.5, 0.7], [0.8, 1.0]]))
         >>> adaptive.read_alphas(columns, "0.1").tolist(), adaptive.read_alphas(columns, "0.5").tolist()

@@ -31,7 +31,7 @@ class FeatureMap:
         terms: The terms of the feature text, in its order.
         adaptive_alpha: The error level of each prompt, whose columns come last; None for a fixed level.
 
-    Example:
+    Examples:
         >>> years = [{"year": 1}, {"year": 2}, {"year": 4}]
         >>> draws = CandidateBatch.of([[0.0, 0.4], [0.2, 0.6], [0.9, 0.5]], metadata=years)
         >>> features = FeatureMap.parse("max_score^2 + bins(meta(year),2)").fit(draws)
@@ -61,7 +61,7 @@ class FeatureMap:
         Raises:
             FeatureError: If the text does not follow the grammar; the message shows where.
 
-        Example:
+        Examples:
             >>> FeatureMap.parse('hat( meta("year"),5 )+mean_score').text
             'hat(meta(year), 5) + mean_score'
             >>> FeatureMap.parse("bins(mean_scor, 5)")
@@ -124,7 +124,7 @@ class FeatureMap:
             FeatureError: If there are no prompts, answers or metadata are missing, or a statistic has a
                 single value.
 
-        Example:
+        Examples:
             >>> FeatureMap.parse("mean_score").fit(CandidateBatch.of([[0.25], [0.75]])).to_data()
             {'text': 'mean_score', 'terms': [{'range': [0.25, 0.75]}]}
         """
@@ -164,7 +164,7 @@ class FeatureMap:
             NotFittedError: If the map is not fitted.
             FeatureError: If answers or metadata are missing, or a category is unknown.
 
-        Example:
+        Examples:
             >>> fitted = FeatureMap.parse("mean_score").fit(CandidateBatch.of([[0.25], [0.75]]))
             >>> fitted.transform(CandidateBatch.of([[0.5], [1.0]])).tolist()  # clipped to the fitted range
             [[1.0, 0.5], [1.0, 0.75]]

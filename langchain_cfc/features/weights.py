@@ -76,8 +76,9 @@ def shorten_words(words: str, digits: int | None = 4) -> str:
     Returns:
         The words without "prompts whose" and the details of soft weightings.
 
-    >>> shorten_words("prompts whose mean score is below 0.123456")
-    'mean score is below 0.1235'
+    Examples:
+        >>> shorten_words("prompts whose mean score is below 0.123456")
+        'mean score is below 0.1235'
     """
     if digits is not None:
         words = _DECIMAL.sub(lambda found: f"{float(found[0]):.{digits}g}", words)

@@ -142,8 +142,9 @@ class PaperStability(BaseModel):
         Raises:
             InputError: If a number is out of range.
 
-        >>> round(PaperStability.from_theorem(radius=1.0, ridge=0.01, lipschitz=1.0).slack(10_000), 3)
-        0.459
+        Examples:
+            >>> round(PaperStability.from_theorem(radius=1.0, ridge=0.01, lipschitz=1.0).slack(10_000), 3)
+            0.459
         """
         given: dict[str, Any] = {"radius": radius, "ridge": ridge, "lipschitz": lipschitz}
         for name, number in given.items():
@@ -165,8 +166,9 @@ class PaperStability(BaseModel):
     def slack(self, size: int) -> float:
         """Compute the slack eps from the number of calibration prompts.
 
-        >>> round(PaperStability.from_constant().slack(10_000), 6)
-        0.003246
+        Examples:
+            >>> round(PaperStability.from_constant().slack(10_000), 6)
+            0.003246
         """
         return float(self._slack(size))
 
@@ -175,8 +177,9 @@ class PaperStability(BaseModel):
 
         `0` means that nothing is left and no set can be certified; the paper then accepts every candidate.
 
-        >>> PaperStability.from_constant().effective_alpha("0.1", 10_000)
-        '0.09675407154'
+        Examples:
+            >>> PaperStability.from_constant().effective_alpha("0.1", 10_000)
+            '0.09675407154'
         """
         with localcontext(Context(_DIGITS, ROUND_FLOOR)):
             left = Decimal(format_alpha(alpha)) - self._slack(size)

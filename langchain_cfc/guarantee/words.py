@@ -88,8 +88,9 @@ def find_guarantee_kind(
 def count_weightings(weightings: Sequence[Weighting]) -> str:
     """Count the groups and soft weightings besides all prompts, in words; empty if there are none.
 
-    >>> count_weightings([Weighting(name="a", kind="hat", words="soft", coefficients=(1.0,))] * 2)
-    '2 soft weightings'
+    Examples:
+        >>> count_weightings([Weighting(name="a", kind="hat", words="soft", coefficients=(1.0,))] * 2)
+        '2 soft weightings'
     """
     number = Counter(_KINDS[one.kind] for one in weightings if one.kind != "constant")
     return " and ".join(f"{count} {kind}{'s'[: count > 1]}" for kind, count in number.items())
@@ -103,8 +104,9 @@ def format_least(target_coverage: float, adaptive: Sequence[float] = ()) -> str:
         adaptive: Where levels are adaptive, the coverage stated for the prompt, or the smallest and the
             largest one that may be stated.
 
-    >>> format_least(0.9), format_least(0.9, [0.62]), format_least(0.9, [0.35, 0.9])
-    ('90 %', '62 %, the coverage stated for it', 'the coverage stated for it, from 35 % to 90 %')
+    Examples:
+        >>> format_least(0.9), format_least(0.9, [0.62]), format_least(0.9, [0.35, 0.9])
+        ('90 %', '62 %, the coverage stated for it', 'the coverage stated for it, from 35 % to 90 %')
     """
     if not adaptive:
         return format_share(target_coverage)

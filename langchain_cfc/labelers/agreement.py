@@ -132,9 +132,10 @@ def compare_labels(
         InputError: If there are no candidates, their numbers differ, a label is no boolean or the confidence
             is no level.
 
-    >>> found = compare_labels([True, True, False, False], [True, False, False, False])
-    >>> found.error_on_wrong, found.kappa.value
-    (0.3333333333333333, 0.5)
+    Examples:
+        >>> found = compare_labels([True, True, False, False], [True, False, False, False])
+        >>> found.error_on_wrong, found.kappa.value
+        (0.3333333333333333, 0.5)
     """
     _check_labels(judge, people, prompts, confidence)
     pairs = list(zip(judge, people, strict=True))
@@ -177,9 +178,10 @@ def bound_true_coverage(
     Raises:
         InputError: If a number lies outside of its range.
 
-    >>> ends = bound_true_coverage(0.9, error_on_wrong=0.02, error_on_correct=0.05, largest_set=5)
-    >>> [round(end, 3) for end in ends]
-    [0.889, 0.947]
+    Examples:
+        >>> ends = bound_true_coverage(0.9, error_on_wrong=0.02, error_on_correct=0.05, largest_set=5)
+        >>> [round(end, 3) for end in ends]
+        [0.889, 0.947]
     """
     _check_shares(labelled, error_on_wrong, error_on_correct)
     if not isinstance(largest_set, int) or largest_set < 1:  # type: ignore[redundant-expr]  # floats come too

@@ -39,6 +39,7 @@ Labeler: TypeAlias = (
     | Callable[[Any, Any, list[DrawnCandidate]], Labels]
     | Callable[[Any, Any, list[DrawnCandidate]], Awaitable[Labels]]
 )
+"""Says which candidates are correct: a function of prompt, reference and candidates, or a Runnable."""
 
 _HINT = "a labeler returns True or False for each candidate, True where it is correct"
 

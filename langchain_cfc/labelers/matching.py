@@ -119,10 +119,11 @@ def compute_normal_form(text: str, convention: Convention = "squad") -> str:
     Returns:
         What is compared; it may be empty.
 
-    >>> compute_normal_form("The  Rock-'n'-Roll  Hall!")
-    'rocknroll hall'
-    >>> compute_normal_form("The  Rock-'n'-Roll  Hall!", "triviaqa")
-    'rock n roll hall'
+    Examples:
+        >>> compute_normal_form("The  Rock-'n'-Roll  Hall!")
+        'rocknroll hall'
+        >>> compute_normal_form("The  Rock-'n'-Roll  Hall!", "triviaqa")
+        'rock n roll hall'
     """
     bare = text.lower().translate(_PUNCTUATION[convention])
     return " ".join(_ARTICLES.sub(" ", bare).split())

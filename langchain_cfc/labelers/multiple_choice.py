@@ -109,8 +109,9 @@ def find_choice(text: str, letters: str, options: Mapping[str, str]) -> str | No
 
     `options` maps the normalised text of each option to its letter, and may be empty.
 
-    >>> find_choice("The answer is (b), because Lima is on the coast.", "ABC", {})
-    'B'
+    Examples:
+        >>> find_choice("The answer is (b), because Lima is on the coast.", "ABC", {})
+        'B'
     """
     for find in (_find_bare, _find_stated, _find_leading, _find_bracketed):
         named = {letter for letter in find(text, options) if letter and letter in letters}

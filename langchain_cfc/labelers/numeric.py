@@ -74,8 +74,9 @@ def find_final_number(text: str) -> Fraction | None:
     Returns:
         The exact number; None where there is none, or it is written in a way that is not read.
 
-    >>> find_final_number("She pays 3 x $1,250.50 = $3,751.50."), find_final_number("about 1 1/2 cups")
-    (Fraction(7503, 2), Fraction(3, 2))
+    Examples:
+        >>> find_final_number("She pays 3 x $1,250.50 = $3,751.50."), find_final_number("about 1 1/2 cups")
+        (Fraction(7503, 2), Fraction(3, 2))
     """
     _, marked, rest = text.rpartition(_MARK)
     found = list(_NUMBER.finditer(rest.translate(_VULGAR)))

@@ -108,11 +108,12 @@ class JsonField(TextMatcher):
     Raises:
         InputError: If the path holds anything but texts and whole numbers of at least 0.
 
-    >>> from langchain_cfc.sampling import DrawnCandidate
-    >>> drawn = [DrawnCandidate('{"total": {"value": 12.50}}'), DrawnCandidate('{"total": "12.50"}')]
-    >>> asked = {"prompt": "What is the total?", "reference": 12.5, "candidates": drawn}
-    >>> JsonField("total", "value").invoke(asked)
-    [True, False]
+    Examples:
+        >>> from langchain_cfc.sampling import DrawnCandidate
+        >>> drawn = [DrawnCandidate('{"total": {"value": 12.50}}'), DrawnCandidate('{"total": "12.50"}')]
+        >>> asked = {"prompt": "What is the total?", "reference": 12.5, "candidates": drawn}
+        >>> JsonField("total", "value").invoke(asked)
+        [True, False]
     """
 
     def __init__(self, *path: str | int, answer: Reading | None = None) -> None:

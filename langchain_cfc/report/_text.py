@@ -18,8 +18,9 @@ NO_BREAK = "\N{NO-BREAK SPACE}"
 def to_percent(share: float, decimals: int = 0) -> str:
     r"""Write a share in percent, on one line.
 
-    >>> to_percent(0.825), to_percent(0.8254, 1)
-    ('82\xa0%', '82.5\xa0%')
+    Examples:
+        >>> to_percent(0.825), to_percent(0.8254, 1)
+        ('82\xa0%', '82.5\xa0%')
     """
     return format_percent(share, f".{decimals}f").replace(" ", NO_BREAK)
 
@@ -27,8 +28,9 @@ def to_percent(share: float, decimals: int = 0) -> str:
 def format_interval(bounds: tuple[float, float], decimals: int = 0) -> str:
     """Write an interval of shares in percent, on one line.
 
-    >>> format_interval((0.7817, 0.8634)).split(NO_BREAK)
-    ['78', 'to', '86', '%']
+    Examples:
+        >>> format_interval((0.7817, 0.8634)).split(NO_BREAK)
+        ['78', 'to', '86', '%']
     """
     low, high = (f"{100 * bound:.{decimals}f}" for bound in bounds)
     return NO_BREAK.join([low, "to", high, "%"])
@@ -37,8 +39,9 @@ def format_interval(bounds: tuple[float, float], decimals: int = 0) -> str:
 def escape_invisible(text: str) -> str:
     r"""Write the code points of invisible characters that have an effect in their place.
 
-    >>> escape_invisible("a\0b\u202ec")
-    'a[U+0000]b[U+202E]c'
+    Examples:
+        >>> escape_invisible("a\0b\u202ec")
+        'a[U+0000]b[U+202E]c'
     """
     return _HIDDEN.sub(lambda found: f"[U+{ord(found[0]):04X}]", text)
 
@@ -46,8 +49,9 @@ def escape_invisible(text: str) -> str:
 def truncate(text: str, most: int) -> str:
     """Return the start of a text, never cut between a letter and its accent, and how long the whole is.
 
-    >>> truncate("abcdef", 6), truncate("abcdef", 3)
-    ('abcdef', 'abc… (6 characters)')
+    Examples:
+        >>> truncate("abcdef", 6), truncate("abcdef", 3)
+        ('abcdef', 'abc… (6 characters)')
     """
     if len(text) <= most:
         return text

@@ -200,8 +200,10 @@ def to_single_line(text: str) -> str:
 def label_groups(words: Sequence[str]) -> tuple[str, list[str]]:
     """Return the title of an axis of groups, and a short and distinct label for each group.
 
-    >>> label_groups(["prompts whose score gap is below 0.12341", "prompts whose score gap lies in [0.1, 1)"])
-    ('score gap', ['below 0.123', '[0.1, 1)'])
+    Examples:
+        >>> low, high = "is below 0.12341", "lies in [0.1, 1)"
+        >>> label_groups([f"prompts whose score gap {low}", f"prompts whose score gap {high}"])
+        ('score gap', ['below 0.123', '[0.1, 1)'])
     """
     rounded = _round_numbers([to_single_line(text) for text in words])
     texts = [shorten_words(text, digits=None).removesuffix(" (soft)") for text in rounded]

@@ -33,6 +33,7 @@ Output = TypeVar("Output")
 Configs: TypeAlias = RunnableConfig | list[RunnableConfig] | None
 
 ABSTAIN_MESSAGE = "I do not know."
+"""What is said on abstention unless another text is given."""
 
 
 class AnsweringRunnable(RunnableSerializable[Any, Output]):

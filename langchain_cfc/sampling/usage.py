@@ -191,10 +191,11 @@ _VERSION = re.compile(r"([-@_:]\d{3,}(-\d{2})*)?(-preview)?")
 def is_same_model(asked: str, answered: str) -> bool:
     """Return whether a model that answered is the one asked for, perhaps under a dated or numbered name.
 
-    >>> is_same_model("gpt-4o-mini", "gpt-4o-mini-2024-07-18")
-    True
-    >>> is_same_model("gpt-4o", "gpt-4o-mini-2024-07-18")
-    False
+    Examples:
+        >>> is_same_model("gpt-4o-mini", "gpt-4o-mini-2024-07-18")
+        True
+        >>> is_same_model("gpt-4o", "gpt-4o-mini-2024-07-18")
+        False
     """
     first, second = (_ALIAS.sub("", name.rpartition("/")[2].lower()) for name in (asked, answered))
     shorter, longer = sorted((first, second), key=len)

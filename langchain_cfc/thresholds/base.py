@@ -36,6 +36,7 @@ DECIMALS = 12
 ROUND_OFF = 2.0**-42
 State = TypeVar("State")
 Level: TypeAlias = str | float | Decimal
+"""A decimal such as 0.1, read as its shortest decimal text."""
 
 
 def format_alpha(alpha: Level, name: str = "alpha") -> str:
@@ -53,8 +54,9 @@ def format_alpha(alpha: Level, name: str = "alpha") -> str:
         InputError: If it is not a number strictly between 0 and 1, if a float rounds to 0 or 1, or if text or
             a `Decimal` has more than 12 decimals.
 
-    >>> format_alpha(0.10), format_alpha("0.050"), format_alpha(1e-3), format_alpha(1 - 0.8)
-    ('0.1', '0.05', '0.001', '0.2')
+    Examples:
+        >>> format_alpha(0.10), format_alpha("0.050"), format_alpha(1e-3), format_alpha(1 - 0.8)
+        ('0.1', '0.05', '0.001', '0.2')
     """
     return _decimal_text(alpha, name)
 
@@ -98,8 +100,9 @@ def _decimal_text(level: Level, name: str) -> str:
 def compute_tau(alpha: Level) -> Fraction:
     """Compute the target coverage tau = 1 - alpha as a fraction.
 
-    >>> compute_tau(0.3)
-    Fraction(7, 10)
+    Examples:
+        >>> compute_tau(0.3)
+        Fraction(7, 10)
     """
     return 1 - Fraction(format_alpha(alpha))
 
@@ -114,8 +117,9 @@ def conformal_rank(size: int, tau: Fraction) -> int:
     Returns:
         The rank, 1 ... N + 1.
 
-    >>> conformal_rank(9, compute_tau(0.1)), conformal_rank(9, compute_tau(0.3))
-    (9, 7)
+    Examples:
+        >>> conformal_rank(9, compute_tau(0.1)), conformal_rank(9, compute_tau(0.3))
+        (9, 7)
     """
     return math.ceil((size + 1) * tau)
 
@@ -148,8 +152,9 @@ def confident_rank(size: int, tau: Fraction, delta: Level | Fraction) -> int:
     Raises:
         InputError: If delta is not a number strictly between 0 and 1.
 
-    >>> [confident_rank(size, compute_tau(0.1), 0.1) for size in (21, 22, 200, 1000, 9000)]
-    [22, 22, 186, 913, 8137]
+    Examples:
+        >>> [confident_rank(size, compute_tau(0.1), 0.1) for size in (21, 22, 200, 1000, 9000)]
+        [22, 22, 186, 913, 8137]
     """
     allowed = delta if isinstance(delta, Fraction) else Fraction(format_delta(delta))
     if not 0 < allowed < 1:

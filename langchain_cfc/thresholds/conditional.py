@@ -69,10 +69,11 @@ class ConditionalThreshold(ThresholdRule[Calibrated]):
             span of the features, E f(X) (kept - (1 - level(X))) >= 0: with bins of the level among the
             features, each level is kept where it is stated.
 
-    >>> groups = [[1, 0], [1, 0], [1, 0], [0, 1], [0, 1], [0, 1]]
-    >>> rule = ConditionalThreshold(alpha=0.5).fit(groups, [0.1, 0.2, 0.3, 0.7, 0.8, 0.9])
-    >>> rule.threshold([1, 0]), rule.threshold([0, 1])
-    (0.2, 0.8)
+    Examples:
+        >>> groups = [[1, 0], [1, 0], [1, 0], [0, 1], [0, 1], [0, 1]]
+        >>> rule = ConditionalThreshold(alpha=0.5).fit(groups, [0.1, 0.2, 0.3, 0.7, 0.8, 0.9])
+        >>> rule.threshold([1, 0]), rule.threshold([0, 1])
+        (0.2, 0.8)
     """
 
     kind: ClassVar[str] = "conditional"

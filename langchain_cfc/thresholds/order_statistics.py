@@ -49,9 +49,11 @@ class MarginalThreshold(ThresholdRule[_MarginalState]):
         delta: Failure probability of the guarantee given the calibration set, 0 < delta < 1, read as a
             decimal; None for the guarantee on average alone.
 
-    >>> rule = MarginalThreshold(alpha=0.1).fit([[1.0]] * 9, [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9])
-    >>> rule.threshold([1.0])
-    0.9
+    Examples:
+        >>> scores = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9]
+        >>> rule = MarginalThreshold(alpha=0.1).fit([[1.0]] * 9, scores)
+        >>> rule.threshold([1.0])
+        0.9
     """
 
     kind: ClassVar[str] = "marginal"
@@ -135,10 +137,11 @@ class GroupedThreshold(ThresholdRule[_GroupedState]):
         delta: Probability that the guarantee fails in some group, 0 < delta < 1, read as a decimal; it is
             divided by the number of columns d.
 
-    >>> groups = [[1, 0], [1, 0], [1, 0], [0, 1], [0, 1], [0, 1]]
-    >>> rule = GroupedThreshold(alpha=0.5, delta=0.3).fit(groups, [0.1, 0.2, 0.3, 0.7, 0.8, 2.0])
-    >>> rule.threshold([1, 0]), rule.threshold([0, 1]), rule.threshold([1, 1])
-    (0.3, inf, inf)
+    Examples:
+        >>> groups = [[1, 0], [1, 0], [1, 0], [0, 1], [0, 1], [0, 1]]
+        >>> rule = GroupedThreshold(alpha=0.5, delta=0.3).fit(groups, [0.1, 0.2, 0.3, 0.7, 0.8, 2.0])
+        >>> rule.threshold([1, 0]), rule.threshold([0, 1]), rule.threshold([1, 1])
+        (0.3, inf, inf)
     """
 
     kind: ClassVar[str] = "grouped"

@@ -94,8 +94,9 @@ def messages_to_text(prompt: Any) -> str:
         PromptKindError: If a text would not hold all of it: a system prompt, earlier turns, images or other
             content, tool calls and tool messages, or the name of a speaker.
 
-    >>> messages_to_text([HumanMessage("What is the capital of Peru?")])
-    'What is the capital of Peru?'
+    Examples:
+        >>> messages_to_text([HumanMessage("What is the capital of Peru?")])
+        'What is the capital of Peru?'
     """
     if isinstance(prompt, str):
         return prompt

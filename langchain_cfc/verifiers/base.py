@@ -46,6 +46,7 @@ Verifier: TypeAlias = (
     | Callable[[Any, list[DrawnCandidate]], Scores]
     | Callable[[Any, list[DrawnCandidate]], Awaitable[Scores]]
 )
+"""Scores each candidate in [0, 1], smaller is better: a function of prompt and candidates, or a Runnable."""
 
 _HINT = (
     "a verifier returns one score in [0, 1] per candidate, smaller is better; wrap one that judges a "

@@ -45,8 +45,9 @@ def normalise_answer(text: str) -> str:
     Returns:
         A text that is equal for answers that differ in nothing else; it may be empty.
 
-    >>> normalise_answer(' "New  York." ')
-    'new york'
+    Examples:
+        >>> normalise_answer(' "New  York." ')
+        'new york'
     """
     folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
     return " ".join(folded.split()).lstrip(_BEFORE).rstrip(_AFTER)

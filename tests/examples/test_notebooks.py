@@ -1,0 +1,52 @@
+"""The notebooks run from top to bottom, and the outputs that they are shown with are those of a fresh run."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError
+
+ROOT = Path(__file__).resolve().parents[2]
+NOTEBOOKS = sorted((ROOT / "examples" / "notebooks").glob("*.ipynb"))
+
+
+def run(notebook: Any, folder: Path) -> Any:
+    client = NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(folder)}})
+    return client.execute(env={"JUPYTER_PREFER_ENV_PATH": "1"})
+
+
+def read_outputs(notebook: Any) -> list[str]:
+    return [
+        "".join(output.get("text", output.output_type) for output in cell.outputs)
+        for cell in notebook.cells
+        if cell.cell_type == "code"
+    ]
+
+
+def test_there_are_two_notebooks() -> None:
+    assert [path.stem for path in NOTEBOOKS] == ["quickstart", "your_own_data"]
+
+
+# Of ipykernel and its neighbours, in the process that asks.
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_fresh_run_gives_the_outputs_that_are_stored(path: Path, tmp_path: Path) -> None:
+    stored = nbformat.read(path, as_version=4)
+    (tmp_path / "notebooks").mkdir()
+    shutil.copytree(ROOT / "examples" / "eval_dataset", tmp_path / "eval_dataset")
+    fresh = run(nbformat.from_dict(stored), tmp_path / "notebooks")
+    assert any(read_outputs(stored))
+    # If the change is meant: `jupyter execute --inplace examples/notebooks/*.ipynb`.
+    assert read_outputs(fresh) == read_outputs(stored)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
+def test_a_cell_that_fails_fails_the_run(tmp_path: Path) -> None:
+    broken = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("1 / 0")])
+    with pytest.raises(CellExecutionError, match="ZeroDivisionError"):
+        run(broken, tmp_path)
