@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import html
 import os
 import re
@@ -10,9 +11,12 @@ import subprocess
 import sys
 import venv
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -20,6 +24,7 @@ import pytest
 import typer.main
 
 from langchain_cfc.cli.commands import app
+from tests.report import browser
 from tests.test_public import PROMISED
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -28,6 +33,15 @@ MOST_SECONDS = 60.0
 # Attributes that make a browser fetch something, by tag; of links only some kinds do.
 FETCHED = {"script": "src", "img": "src", "iframe": "src", "source": "src", "link": "href", "object": "data"}
 NAMED_ONLY = {"canonical", "prev", "next", "alternate", "edit"}
+FOUND_FIRST = {
+    "hallucination": "/faq/",
+    "install": "/install/",
+    "abstain": "/faq/",
+    "verifier": "/verifiers/",
+    "monitor": "/monitoring/",
+    "CFCRunnable": "/api/serving/",
+    "langgraph": "/integrations/langgraph/",
+}
 IN_CSS = re.compile(r"url\(\s*[\"']?([^\"')]+)|@import\s+[\"']([^\"']+)")
 
 
@@ -110,6 +124,21 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @pytest.fixture(scope="module")
 def pages(site: Path) -> dict[Path, Seen]:
     return {path: Seen.of(path) for path in sorted(site.rglob("*.html"))}
+
+
+@contextmanager
+def serve_folder(folder: Path) -> Iterator[str]:
+    """Serve a folder over HTTP: browsers run no worker, and so no search, from files."""
+    handler = functools.partial(QuietHandler, directory=folder)
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/"
+        server.shutdown()
+
+
+class QuietHandler(SimpleHTTPRequestHandler):
+    def log_message(self, *_: object) -> None:
+        """Keep requests out of the test's output."""
 
 
 def broken(site: Path, pages: dict[Path, Seen]) -> list[str]:
@@ -298,6 +327,24 @@ def test_the_search_knows_the_pages(site: Path) -> None:
     index = (site / "search" / "search_index.json").read_text(encoding="utf-8")
     assert "CFCRunnable" in index
     assert "not certifiable" in index
+
+
+@pytest.mark.long
+def test_search_finds_the_right_page_first(site: Path) -> None:
+    with serve_folder(site) as address, browser.running() as chromium:
+        page = chromium.new_page()
+        page.goto(address)
+        found = {}
+        for words in FOUND_FIRST:
+            page.fill(".md-search__input", "")
+            page.wait_for_selector(".md-search-result__item", state="detached")
+            page.click(".md-search__input")
+            page.keyboard.type(words)
+            page.wait_for_selector(".md-search-result__item", timeout=30_000)
+            page.wait_for_timeout(1000)  # results of a word half typed come first
+            first = page.locator(".md-search-result__item > a").first
+            found[words] = urlsplit(first.get_attribute("href") or "").path
+    assert found == FOUND_FIRST
 
 
 def test_the_start_page_begins_as_the_readme_does() -> None:
