@@ -64,23 +64,15 @@ def _owner(point: EntryPoint) -> str:
     return point.dist.name if point.dist is not None else point.value
 
 
-FACTORY = (
-    "MODULE:NAME or FILE.py:NAME of a function without arguments that returns it, of a class, or of the "
-    "object itself"
-)
+FACTORY = "MODULE:NAME of a function without arguments that returns it, of a class, or of the object itself"
 
 
 def import_object(path: str) -> Any:
-    """Import the object at `MODULE:NAME` or `FILE.py:NAME`.
-
-    Modules in the working directory are found, as by `python -m`, and those beside an imported file.
-    """
-    module, _, name = path.rpartition(":")
-    folder = Path.cwd()
-    if module.endswith(".py"):
-        folder, module = Path(module).resolve().parent, Path(module).stem
-    if str(folder) not in sys.path:
-        sys.path.insert(0, str(folder))
+    """Import the object at `MODULE:NAME`, also from modules in the working directory, as `python -m` does."""
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    module, _, name = path.partition(":")
     try:
         return getattr(importlib.import_module(module), name)
     except Exception as error:  # the user's module may raise anything

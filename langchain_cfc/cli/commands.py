@@ -24,7 +24,6 @@ _ENTRY_POINTS = "langchain_cfc.commands"
 BUILT_IN = {
     "Try": {
         "demo": ("demo:demo", "Calibrate and serve recorded answers; no key or network needed."),
-        "preview": ("preview:preview", "Ask each question several times; show where answers agree."),
         "ask": ("ask:ask", "Ask one question: print the answer set, or why there is none."),
     },
     "Collect": {

@@ -56,10 +56,6 @@ def normalise_answer(text: str) -> str:
 class SelfConsistency(BaseVerifier):
     """Score = 1 - the share of the n candidates that give the same answer, itself among them.
 
-    With an `equivalent` that says whether one answer entails the other, and `both_ways`, groups of answers
-    are the clusters of meaning that semantic entropy is computed from (Farquhar et al. 2024, Nature 630), and
-    the score is one minus the probability of the candidate's cluster.
-
     The score lies in [0, 1 - 1/n], and smaller is better: 0 means that all candidates agree. This is the vote
     of Wang et al. (2022, "Self-consistency improves chain of thought reasoning in language models"). Answers
     that agree get equal scores, so that no set rule can prefer one of their wordings.
@@ -128,18 +124,13 @@ class SelfConsistency(BaseVerifier):
 
     def flow(self, given: VerifierInput, config: RunnableConfig) -> Steps[list[float]]:
         """Compute one share per group of candidates that agree."""
-        groups = yield from self.group_candidates(given, config)
-        sizes = Counter(groups)
-        return [(len(groups) - sizes[group]) / len(groups) for group in groups]
-
-    def group_candidates(self, given: VerifierInput, config: RunnableConfig) -> Steps[list[str]]:
-        """Return for each candidate an answer that stands for all that agree with it."""
         texts = [candidate.text for candidate in given["candidates"]]
         answers = yield from map_distinct(texts, partial(self._find_answers, config))
         distinct = list(dict.fromkeys(answers))
         pairs = yield from self._find_equivalent_pairs(given["prompt"], distinct, config)
         groups = group_connected(distinct, pairs)
-        return [groups[answer] for answer in answers]
+        sizes = Counter(groups[answer] for answer in answers)
+        return [(len(answers) - sizes[groups[answer]]) / len(answers) for answer in answers]
 
     def _find_answers(self, config: RunnableConfig, texts: list[str]) -> Steps[list[str]]:
         """Return what is compared, for each text."""
