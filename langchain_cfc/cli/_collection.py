@@ -54,11 +54,12 @@ def run(
     records: Path | None,
     *,
     retry_failed: bool,
+    relabel: bool,
     as_json: bool,
 ) -> bool:
     """Collect, write finished records, print the outcome; return whether all is finished."""
     with _exit_on_interrupt():
-        ended = _collect(config, retry_failed=retry_failed)
+        ended = _collect(config, retry_failed=retry_failed, relabel=relabel)
     written: dict[str, Any] = {"store": config.store}
     with _exit_on_interrupt(), Store(config.store) as store:
         if records is not None and ended.status.labelled:
@@ -73,7 +74,7 @@ def run(
     return ended.complete and not ended.status.failed
 
 
-def _collect(config: CollectionConfig, *, retry_failed: bool) -> CollectionResult:
+def _collect(config: CollectionConfig, *, retry_failed: bool, relabel: bool) -> CollectionResult:
     examples = config.source.read_examples()
     console = get_error_console()
     with progress_bar(console) as progress, _print_warnings(console):
@@ -82,6 +83,7 @@ def _collect(config: CollectionConfig, *, retry_failed: bool) -> CollectionResul
             budget=config.create_budget(),
             settings=config.record_settings(),
             retry_failed=retry_failed,
+            relabel=relabel,
             on_progress=progress,
             on_start=lambda run: _stop_on_signals(run, console),
         )
@@ -179,7 +181,7 @@ def _list_next_steps(written: Mapping[str, Any], ended: CollectionResult) -> Ite
             "NormalisedMatch compares whole answers, NumericMatch final numbers; "
             "NormalisedMatch(anywhere=True) finds the reference in a sentence, PatternMatch what a pattern "
             "finds, and JudgeLabels asks a model (docs/labelers.md). Take one of these, or an answer "
-            "extractor, with another store"
+            "extractor, and run the command again with --relabel, which draws nothing again"
         )
         return
     # At least the margin above the smallest level that would do, as a split of the prompts may fare worse.

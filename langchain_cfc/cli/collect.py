@@ -89,6 +89,13 @@ def collect(
     retry_failed: Annotated[
         bool, typer.Option("--retry-failed", help="Retry prompts that failed in an earlier run.")
     ] = False,
+    relabel: Annotated[
+        bool,
+        typer.Option(
+            "--relabel",
+            help="Make all labels again, as with another labeler or extractor; nothing is drawn again.",
+        ),
+    ] = False,
     dry_run: Annotated[
         bool,
         typer.Option(
@@ -147,5 +154,7 @@ def collect(
         if dry_run:
             _collection.show_estimate(read, as_json=as_json)
             return
-        finished = _collection.run(read, out_path, retry_failed=retry_failed, as_json=as_json)
+        finished = _collection.run(
+            read, out_path, retry_failed=retry_failed, relabel=relabel, as_json=as_json
+        )
     raise typer.Exit(0 if finished else EXIT_NO)

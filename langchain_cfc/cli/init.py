@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 from rich.markup import escape
+from rich.table import Table
 
 from langchain_cfc._internal.files import atomic_writer
 from langchain_cfc._internal.imports import check_installed
@@ -214,8 +215,10 @@ def _print_proposal(console: Console, proposal: Proposal, dataset: Dataset) -> N
     }
     if "answer" in settings:
         lines["extractor"] = (_format_factory(settings["answer"]), reasons["answer.factory"])
+    grid = Table.grid(padding=(0, 2))
     for name, (value, reason) in lines.items():
-        console.print(f"{name:<11} [bold]{escape(value)}[/]{escape(f': {reason}' if reason else '')}")
+        grid.add_row(name, f"[bold]{escape(value)}[/]{escape(f': {reason}' if reason else '')}")
+    console.print(grid)
     if not any(proposal.correct):
         console.print(
             "\n[yellow]note:[/] no answer is correct. If they are right, the labeler does not read them: try "

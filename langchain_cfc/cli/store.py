@@ -208,4 +208,6 @@ def _print_wrong_answers(console: Console, wrong: Sequence[Mapping[str, Any]], t
             format_answer_cell(one["reference"]),
             format_answer_cell(one["prompt"], template),
         )
+    console.print()
     console.print(table)
+    console.print()

@@ -35,6 +35,7 @@ from langchain_cfc.collect.executor import (
 from langchain_cfc.collect.run import Run
 from langchain_cfc.collect.status import CollectionStatus
 from langchain_cfc.collect.store import Store
+from langchain_cfc.collect.store.relabel import discard_labels
 from langchain_cfc.errors import CollectionWarning, InputError
 from langchain_cfc.execution import ConcurrencyLimiter
 from langchain_cfc.records import Example
@@ -128,6 +129,8 @@ class CollectionOptions:
         budget: Limits of tokens and cost for all prompts together.
         settings: Further plain data that changes records: a store with other settings is refused.
         retry_failed: Whether prompts that failed in an earlier run are tried again.
+        relabel: Whether all labels are made again, as by another labeler or answer extractor; nothing is
+            drawn or scored again.
         on_progress: Called with the status whenever a prompt is finished or has failed; None for a bar on
             standard error, or lines if that is no terminal.
         on_notice: Called with warnings about the quality of the collection; issues `CollectionWarning` by
@@ -140,6 +143,7 @@ class CollectionOptions:
     budget: Budget = field(default_factory=Budget)
     settings: Mapping[str, Any] = field(default_factory=dict)
     retry_failed: bool = False
+    relabel: bool = False
     on_progress: Callable[[CollectionStatus], None] | None = None
     on_notice: Callable[[str], None] = _warn
     on_start: Callable[[Run], None] | None = None
@@ -221,7 +225,10 @@ async def acollect(
         options.on_notice(suspicion)
     shown = progress_bar() if options.on_progress is None else nullcontext(options.on_progress)
     with Store(store, create=True) as opened, opened.lock(), shown as on_progress:
-        opened.set_configuration({**configuration, **options.settings})
+        stated = {**configuration, **options.settings}
+        if options.relabel:
+            discard_labels(opened, stated)
+        opened.set_configuration(stated)
         await asyncio.to_thread(opened.add, examples)
         if options.retry_failed:
             opened.retry_failed()

@@ -18,6 +18,7 @@ import pytest
 
 from langchain_cfc import PromptRecord, read_records
 from langchain_cfc.demo import load_recording
+from langchain_cfc.labelers import extract_number
 from tests.cli.running import Ran, run
 from tests.serving.openai_server import Fault, Script, serving
 
@@ -281,6 +282,52 @@ def test_where_nothing_is_correct_the_labels_are_to_be_looked_at(collect: Collec
     for labeler in ("PatternMatch", "NumericMatch", "JudgeLabels"):
         assert labeler in said
     assert "langchain-cfc calibrate" not in said
+
+
+ANYWHERE = ("--set", "labeler.arguments.anywhere=true")
+
+
+def test_another_labeler_labels_what_was_drawn(collect: Collect, folder: Path, script: Script) -> None:
+    out = folder / "records.jsonl"
+    assert collect("--out", out).code == 0
+    before, asked = list(read_records(out)), len(script.requests)
+    refused = collect(*ANYWHERE)
+    assert refused.code == 2
+    assert "relabel (--relabel) makes all of them again" in refused.err
+    extracting = ("--answer", "langchain_cfc.labelers:extract_number", "--set", "answer.id=numbers")
+    assert collect(*ANYWHERE, *extracting, "--relabel", "--out", out).code == 0
+    assert len(script.requests) == asked
+    after = read_records(out)
+    assert "anywhere" in str(after.provenance)
+    for one, other in zip(before, after, strict=True):
+        assert [c.text for c in one.candidates] == [c.text for c in other.candidates]
+        assert [c.score for c in one.candidates] == [c.score for c in other.candidates]
+        assert [c.answer for c in other.candidates] == [extract_number(str(c.text)) for c in one.candidates]
+    assert run("status", folder / "facts.db", "--check").code == 0
+    # And back again, to the byte.
+    assert collect("--relabel", "--out", out).code == 0
+    assert list(read_records(out)) == before
+    assert len(script.requests) == asked
+
+
+def test_what_makes_other_candidates_is_refused_before_any_label_is_gone(
+    collect: Collect, folder: Path
+) -> None:
+    # A new store has no labels yet.
+    assert collect("--limit", "3", "--relabel").code == 0
+    ran = collect("--relabel", *ANYWHERE, "--set", "generator.arguments.temperature=0.9")
+    assert ran.code == 2
+    assert "generator.temperature was 0.7 and is now 0.9" in ran.err
+    assert "labeler" not in ran.err.partition("Its records")[0]
+    assert run("status", folder / "facts.db", "--json").data["finished"] == 3
+
+
+def test_prompts_that_the_old_labeler_failed_are_labelled_too(collect: Collect, folder: Path) -> None:
+    ran = collect("--labeler", "langchain_cfc.labelers:NumericMatch")
+    assert ran.code == 1
+    assert 0 < run("status", folder / "facts.db", "--json").data["failed"] < COUNT
+    assert collect("--relabel").code == 0
+    assert run("status", folder / "facts.db", "--json").data["finished"] == COUNT
 
 
 @pytest.mark.filterwarnings("ignore")

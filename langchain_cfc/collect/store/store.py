@@ -186,7 +186,7 @@ class Store(DatabaseStore):
             msg = (
                 f"{self.name} was made with another configuration: {'; '.join(lines)}. Its records and new "
                 "ones would not be exchangeable: collect into another store, or go back to the old "
-                "configuration"
+                "configuration. If only labels are concerned, relabel (--relabel) makes all of them again"
             )
             raise StoreError(msg)
         return given
