@@ -77,7 +77,9 @@ def collect_by_command(url: str, path: str, size: int, max_tokens: int | None) -
     )
     try:
         with hasty:
-            finished = run(read_config(None, settings, ()), None, retry_failed=True, as_json=False)
+            finished = run(
+                read_config(None, settings, ()), None, retry_failed=True, relabel=False, as_json=False
+            )
     except typer.Exit as ended:
         sys.exit(ended.exit_code)
     sys.exit(0 if finished else 1)
