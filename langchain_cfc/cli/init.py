@@ -140,7 +140,7 @@ def _check_output(path: Path, *, force: bool) -> None:
 def _check_options(source: str | None, model: str | None) -> None:
     missing = [name for name, value in (("--source", source), ("--model", model)) if value is None]
     if missing:
-        msg = f"give {join_names(missing)}: they are asked for only where standard input is a terminal"
+        msg = f"give {join_names(missing)}: what is missing is asked for only if standard input is a terminal"
         raise InputError(msg)
 
 

@@ -103,7 +103,10 @@ def test_a_file_is_only_overwritten_if_asked(url: str, folder: Path) -> None:
 def test_without_a_terminal_what_is_missing_is_named(folder: Path) -> None:
     ran = run("init")
     assert (ran.code, ran.out) == (2, "")
-    assert "give --source and --model: they are asked for only where standard input is a terminal" in ran.err
+    assert (
+        "give --source and --model: what is missing is asked for only if standard input is a terminal"
+        in ran.err
+    )
     (folder / "facts.csv").write_text("frage,antwort,thema\nx,y,z\n", encoding="utf-8")
     ran = run("init", "--source", "facts.csv", "--model", "openai:x")
     assert ran.code == 2
