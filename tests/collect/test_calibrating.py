@@ -32,7 +32,7 @@ from langchain_cfc.records import Example, write_records
 from langchain_cfc.verifiers import SequenceProbability
 from tests.serving.openai_server import Script, serving
 
-MANY = 60
+MANY, N = 60, 4
 QUIET = CollectionOptions(on_progress=lambda _: None)
 OPTIONS: dict[str, Any] = {"alpha": 0.3, "features": "1", "collection": QUIET}
 
@@ -81,10 +81,10 @@ def test_it_is_collect_calibrate_and_evaluate(
     script: Script,
     tmp_path: Path,
 ) -> None:
-    parts: dict[str, Any] = {"verifier": SequenceProbability(), "labeler": NormalisedMatch()}
+    parts: dict[str, Any] = {"verifier": SequenceProbability(), "labeler": NormalisedMatch(), "n": N}
     store, out, page = (tmp_path / name for name in ("a.db", "artifact.json", "report.html"))
     artifact, report = form(model, pairs, **parts, store=store, out=out, report=page, **OPTIONS)
-    assert len(script.requests) == 10 * MANY
+    assert len(script.requests) == N * MANY
     with Store(store) as opened:
         write_records(tmp_path / "r.jsonl", opened.records(), opened.provenance())
     records = read_records(tmp_path / "r.jsonl")
@@ -100,7 +100,7 @@ def test_it_is_collect_calibrate_and_evaluate(
     assert again.levels == artifact.levels
     other, _ = form(model, pairs, **parts, store=store, **{**OPTIONS, "alpha": 0.4})
     assert other.alphas == ("0.4",)
-    assert len(script.requests) == 10 * MANY
+    assert len(script.requests) == N * MANY
     # What serves is what was calibrated.
     chain = CFCRunnable(generator=model, verifier=parts["verifier"], artifact=artifact)
     assert chain.guarantee.binding == "matched"
@@ -109,7 +109,7 @@ def test_it_is_collect_calibrate_and_evaluate(
 def test_it_goes_on_where_a_budget_or_an_interruption_ended_it(
     model: ChatOpenAI, pairs: list[tuple[Any, Any]], script: Script, tmp_path: Path
 ) -> None:
-    parts: dict[str, Any] = {"verifier": SequenceProbability(), "labeler": NormalisedMatch()}
+    parts: dict[str, Any] = {"verifier": SequenceProbability(), "labeler": NormalisedMatch(), "n": N}
     few = CollectionOptions(
         on_progress=lambda _: None, budget=Budget(max_cost=900.0, prices={"*": Price(input=1e6, output=1e6)})
     )
@@ -117,11 +117,11 @@ def test_it_goes_on_where_a_budget_or_an_interruption_ended_it(
     with pytest.raises(CollectionError, match=r"\d+ of 60 questions were not begun.*same store"):
         calibrate_chain(model, pairs, **parts, store=store, **{**OPTIONS, "collection": few})
     before = len(script.requests)
-    assert 0 < before < 10 * MANY
+    assert 0 < before < N * MANY
     calibrate_chain(model, pairs, **parts, store=store, **OPTIONS)
-    assert len(script.requests) == 10 * MANY
-    with pytest.raises(StoreError, match="n was 10 and is now 9"):
-        calibrate_chain(model, pairs, **parts, store=store, n=9, **OPTIONS)
+    assert len(script.requests) == N * MANY
+    with pytest.raises(StoreError, match="n was 4 and is now 9"):
+        calibrate_chain(model, pairs, **{**parts, "n": 9}, store=store, **OPTIONS)
 
 
 # With a generator in this process
