@@ -27,8 +27,10 @@ from langchain_cfc.collect.collecting import (
 from langchain_cfc.collect.costs import ModelCalls, Stage, Usage
 from langchain_cfc.collect.executor import Labels
 from langchain_cfc.collect.store import PAGE, Store, rows, schema
+from langchain_cfc.collect.store.relabel import discard_labels
 from langchain_cfc.collect.store.rows import Write
-from langchain_cfc.errors import DrawError, StoreError, VerifierError
+from langchain_cfc.collect.store.wrong import read_wrong_answers
+from langchain_cfc.errors import DrawError, LabelerError, StoreError, VerifierError
 from langchain_cfc.records import Candidate, Example, PromptRecord, Provenance
 from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc.verifiers.base import VerifierScores
@@ -195,6 +197,37 @@ def test_what_was_taken_and_seen_adds_up(store: Store) -> None:
     assert store.models() == ["a"]
     assert store.label_counts() == (3, {True: (3, 0.75), False: (3, 0.75)})
     assert store.stages() == {Stage.OPEN: 0, Stage.DRAWN: 0, Stage.SCORED: 0, Stage.LABELLED: 3}
+
+
+def test_wrong_answers_are_found_and_labels_made_again_in_either(store: Store) -> None:
+    stated = {"n": 2, "generator": {"model": "a"}, "labeler": {"id": "strict"}, "made_by": {"labeler": "one"}}
+    store.set_configuration(stated)
+    store.add(examples(3))
+    for position in range(3):
+        finish(store, position, [DrawnCandidate("right"), DrawnCandidate(f"wrong {position}")])
+    failed = LabelerError("no label")
+    put(store, rows.set_error(2, Stage.LABELLED, failed, Usage()))
+    assert [one.answer for one in read_wrong_answers(store, 2)] == ["wrong 0", "wrong 1"]
+    with pytest.raises(StoreError, match=r"generator\.model was 'a' and is now 'b'"):
+        discard_labels(store, {**stated, "generator": {"model": "b"}, "labeler": {"id": "loose"}})
+    assert store.stages()[Stage.LABELLED] == 3
+    # The extractor is new, too.
+    other = {
+        **stated,
+        "labeler": {"id": "loose"},
+        "answer": {"id": "extract"},
+        "made_by": {"labeler": "two", "answer": "x"},
+    }
+    discard_labels(store, other)
+    assert (store.stages()[Stage.SCORED], store.failures(), list(store.records())) == (3, [], [])
+    assert store.configuration == other
+    store.check()
+    nul = store.without_nul
+    for position in range(3):
+        put(store, rows.insert_labels(position, Labels([True, True]), Usage(), without_nul=nul))
+    store.check()
+    assert len(list(store.records())) == 3
+    assert read_wrong_answers(store) == []
 
 
 def run(where: str, log: Path, size: int = 12, **changed: Any) -> CollectionResult:
