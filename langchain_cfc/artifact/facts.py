@@ -268,8 +268,8 @@ class CertifiedPolicy(ArtifactData):
             if not self.others:
                 return self.certificate
             msg = (
-                f"several wrong-answer rates are certified ({held}): say which, with max_wrong_rate=..., "
-                "before any question is asked"
+                f"several wrong-answer rates are certified ({held}): say which, before any question is "
+                "asked, with max_wrong_rate=... (on the command line --max-wrong-rate)"
             )
             raise InputError(msg)
         text = format_alpha(max_wrong_rate, "max_wrong_rate")

@@ -151,8 +151,8 @@ class CalibrationArtifact(ArtifactContent):
             if len(self.alphas) == 1:
                 return self.alphas[0]
             msg = (
-                f"the artifact holds several levels ({held}): say which, with alpha=..., before the "
-                "candidates are drawn"
+                f"the artifact holds several levels ({held}): say which, before the candidates are "
+                "drawn, with alpha=... (on the command line --alpha)"
             )
             raise InputError(msg)
         text = format_alpha(alpha)

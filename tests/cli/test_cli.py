@@ -120,6 +120,25 @@ def test_demo_states_what_the_bot_served(demo: tuple[Ran, Path]) -> None:
     assert report["plain"] == {"wrong": wrong, "wrong_rate": wrong / len(held_out)}
 
 
+def test_ask_answers_by_the_policy_where_sets_have_no_promise(demo: tuple[Ran, Path]) -> None:
+    bot, product = demo[0].data["bot_artifact"], "787 * 967"
+    strict = ("--replay", "demo", "--max-wrong-rate", "0.05")
+    ran = run("ask", bot, product, *strict, "--json")
+    assert (ran.code, ran.data["reason"]) == (1, "mean_score_too_high")
+    assert ran.data["guarantee"]["wrong_answers"]["max_wrong_rate"] == "0.05"
+    # Of two certified rates one is chosen before the question.
+    refused = run("ask", bot, product, "--replay", "demo")
+    assert refused.code == 2
+    assert "several wrong-answer rates are certified (0.05, 0.1)" in refused.err
+    sets = run("ask", bot, product, "--replay", "demo", "--sets", "--json")
+    assert (sets.code, sets.data["guarantee"]["kind"]) == (0, "heuristic")
+    # Where an artifact promises something about sets, these are what it answers with.
+    assert (
+        run("ask", demo[1], "36 + 503", "--replay", "demo", "--json").data["guarantee"]["wrong_answers"]
+        is None
+    )
+
+
 def test_demo_shows_sets_in_full(tmp_path: Path) -> None:
     ran = run("demo", "--full", "--out", tmp_path / "a.json", "--seed", "7")
     assert ran.code == 0
