@@ -60,8 +60,8 @@ def demo(
     """Calibrate and serve recorded answers; no key or network needed.
 
     A real model answered the questions. One part of them calibrates, the rest is served through CFCRunnable:
-    by a bot that is rarely wrong, and as answer sets. Exit code 1 if a promise was kept too rarely for
-    chance.
+    by a bot that is rarely wrong, and as answer sets. Exit code 1 if a promise was kept more rarely than
+    chance explains.
     """
     with report_errors():
         bot_path = out_path.with_name(_BOT)
@@ -107,8 +107,8 @@ def print_bot(console: Console, seen: BotDemoResult) -> None:
     console.print(_make_bot_table(seen))
     console.print(
         f"Each rate is certified with confidence {format_share(1.0 - float(first.delta))}, for questions "
-        "like these.\n\nWhat the bot that is wrong at most "
-        f"{format_share(seen.answers[0].max_wrong_rate)} of the time says:\n"
+        f"like these.\n\nThe bot at {format_share(seen.answers[0].max_wrong_rate)}: three right answers, two "
+        "abstentions instead of wrong ones:\n"
     )
     console.print(_make_examples_table(choose_examples(seen.served)))
 
@@ -165,9 +165,8 @@ def _count_answers(result: CFCResult) -> Counter[int]:
 
 
 def _make_examples_table(examples: Served) -> Table:
-    table = make_table()
-    table.add_column("question", no_wrap=True)
-    table.add_column("answer", no_wrap=True)
+    table = make_table("question", "answer", texts=2, width=_QUESTION)
+    table.show_header = False
     for record, result in examples:
         counts, n = _count_answers(result), len(result.candidates)
         if result.abstained:
@@ -185,7 +184,7 @@ def print_sets(console: Console, seen: DemoResult) -> None:
     console.rule("Answer sets")
     console.print(
         f"The same recording: {facts.fit_size} questions fitted the features, {facts.size} calibrated the "
-        f"threshold, and the {report.n_test} were served as answer sets.\n"
+        f"threshold, and the same {report.n_test} were served as answer sets.\n"
     )
     console.print(
         f"[bold]Promised:[/] with probability at least {format_share(report.target_coverage)}, the answer "
@@ -193,7 +192,7 @@ def print_sets(console: Console, seen: DemoResult) -> None:
         "each group below as well.\n"
     )
     console.print(
-        "[bold]What happened[/] on the held-out prompts, beside the usual single threshold for all "
+        "[bold]What happened[/] on the held-out prompts, next to the usual single threshold for all "
         "([italic]marginal[/]):\n"
     )
     for table in make_report_tables(report):
