@@ -20,8 +20,8 @@ from langchain_cfc.monitor import CFCMonitor, Label, MonitorStatus
 
 STORE = Store(FOLDER / "qa_bot.db")
 ASKED_BEFORE = (
-    "You asked this before, with {rate}, and that decision stands. If a question could be asked again until "
-    "an answer comes, the rate would not hold. You can ask a person instead."
+    "You asked this before, with {rate}, and that decision stands. Asking until an answer comes would void "
+    "the rate."
 )
 NOT_PASSED = (
     "These answers did not pass the check. No certified rate covers them: do not use one without checking it "
@@ -51,7 +51,10 @@ def ask_page() -> None:
         st.chat_input("Ask a question", key="typed", on_submit=lambda: ask(bot, conversation, "typed"))
     if notice := st.session_state.pop("notice", None):
         st.info(notice, icon=":material/info:")
-    for turn in turns[-1:]:
+    # The latest one stands first, or the one that was asked again.
+    again = st.session_state.get("again")
+    turns.sort(key=lambda turn: (turn.id == again, turn.id), reverse=True)
+    for turn in turns[:1]:
         show(turn, bot)
     asked = {same_question(turn.question) for turn in turns}
     new = [question for key, question in bot.held_out.items() if key not in asked]
@@ -62,9 +65,9 @@ def ask_page() -> None:
         key="suggested",
         on_change=lambda: ask(bot, conversation, "suggested"),
     )
-    if turns[:-1]:
+    if turns[1:]:
         st.subheader("Before")
-    for turn in reversed(turns[:-1]):
+    for turn in turns[1:]:
         show(turn, bot)
     waiting = sum(turn.waiting for turn in turns)
     if waiting:
@@ -107,7 +110,9 @@ def ask(bot: Bot, conversation: str, source: str) -> None:
             st.session_state.close = [bot.held_out[key] for key in keys]
         return
     worded = bot.held_out.get(same_question(question), question)
-    if stands := STORE.ask(conversation, worded, st.session_state.rate):
+    stands = STORE.ask(conversation, worded, st.session_state.rate)
+    st.session_state.again = stands and stands.id
+    if stands:
         st.session_state.notice = ASKED_BEFORE.format(rate=format_rate(stands.rate))
 
 
