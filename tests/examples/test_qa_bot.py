@@ -276,12 +276,12 @@ def test_every_size_shows_the_answer_at_once(
     with _visiting(context, site, scheme=scheme, size=size) as visitor:
         visitor.open(site)
         _check_first_screen(visitor, bot, questions)
-        assert _faint(visitor.page) == []
+        assert look.faint(visitor.page) == []
         visitor.page.evaluate(
             "const one = document.createElement('p');"
             "one.textContent = 'too faint'; one.style.opacity = '0.3'; document.body.append(one)"
         )
-        assert [found.split(" ", 1)[1] for found in _faint(visitor.page)] == ["too faint"]
+        assert [found.split(" ", 1)[1] for found in look.faint(visitor.page)] == ["too faint"]
         visitor.page.get_by_test_id("stHeading").first.evaluate("one => { one.style.width = '1300px' }")
         assert visitor.scrolls_sideways()
 
@@ -447,49 +447,6 @@ def test_what_the_recording_does_not_hold_is_explained(visitor: Visitor, bot: An
     ).click()
     expect(visitor.answers).to_have_count(1)
     expect(page.get_by_text("Those below come close.")).to_have_count(0)
-
-
-def _faint(page: Page, least: float = 4.5) -> list[str]:
-    """Texts with less contrast than WCAG AA asks of small text; translucent colours are mixed. No icons."""
-    found: list[str] = page.evaluate(
-        """least => {
-          const context = document.createElement('canvas').getContext('2d', {willReadFrequently: true});
-          const parts = colour => {
-            context.clearRect(0, 0, 1, 1);
-            context.fillStyle = colour;
-            context.fillRect(0, 0, 1, 1);
-            const [r, g, b, a] = context.getImageData(0, 0, 1, 1).data;
-            return [r, g, b, a / 255];
-          };
-          const over = (top, below) => [0, 1, 2].map(at => top[at] * top[3] + below[at] * (1 - top[3]));
-          const channel = value => {
-            const share = value / 255;
-            return share <= 0.04045 ? share / 12.92 : ((share + 0.055) / 1.055) ** 2.4;
-          };
-          const light = ([r, g, b]) => 0.2126 * channel(r) + 0.7152 * channel(g) + 0.0722 * channel(b);
-          const above = one => one ? [...above(one.parentElement), one] : [];
-          const found = [];
-          const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
-          while (walker.nextNode()) {
-            const text = walker.currentNode.textContent.trim();
-            const one = walker.currentNode.parentElement;
-            const hidden = !one.getClientRects().length || one.closest('style, script, noscript');
-            if (!text || hidden || one.matches('[data-testid=stIconMaterial]')) continue;
-            const chain = above(one);
-            const page = chain.reduce(
-              (below, at) => over(parts(getComputedStyle(at).backgroundColor), below), [255, 255, 255]);
-            const style = getComputedStyle(one);
-            const ink = parts(one.ownerSVGElement ? style.fill : style.color);
-            ink[3] *= chain.reduce((left, at) => left * getComputedStyle(at).opacity, 1);
-            const [dark, bright] = [light(over(ink, page)), light(page)].sort((a, b) => a - b);
-            const ratio = (bright + 0.05) / (dark + 0.05);
-            if (ratio < least) found.push(`${ratio.toFixed(2)} ${text.slice(0, 40)}`);
-          }
-          return found;
-        }""",
-        least,
-    )
-    return found
 
 
 @pytest.mark.long

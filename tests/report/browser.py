@@ -148,34 +148,41 @@ def unseen_pictures(page: Page) -> list[str]:
 
 
 def faint(page: Page, least: float = 4.5) -> list[str]:
-    """Texts with less contrast than WCAG AA asks of text of any size."""
+    """Texts with less contrast than WCAG AA asks of small text; translucent colours are mixed. No icons."""
     return _strings(
         page,
         """least => {
-          const parts = text => (text.match(/[\\d.]+/g) || []).map(Number);
+          const context = document.createElement('canvas').getContext('2d', {willReadFrequently: true});
+          const parts = colour => {
+            context.clearRect(0, 0, 1, 1);
+            context.fillStyle = colour;
+            context.fillRect(0, 0, 1, 1);
+            const [r, g, b, a] = context.getImageData(0, 0, 1, 1).data;
+            return [r, g, b, a / 255];
+          };
+          const over = (top, below) => [0, 1, 2].map(at => top[at] * top[3] + below[at] * (1 - top[3]));
           const channel = value => {
             const share = value / 255;
             return share <= 0.04045 ? share / 12.92 : ((share + 0.055) / 1.055) ** 2.4;
           };
           const light = ([r, g, b]) => 0.2126 * channel(r) + 0.7152 * channel(g) + 0.0722 * channel(b);
-          const behind = one => {
-            for (let at = one; at; at = at.parentElement) {
-              const colour = parts(getComputedStyle(at).backgroundColor);
-              if (colour.length === 3 || colour[3] === 1) return colour;
-            }
-            return [255, 255, 255];
-          };
+          const above = one => one ? [...above(one.parentElement), one] : [];
           const found = [];
           const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
           while (walker.nextNode()) {
             const text = walker.currentNode.textContent.trim();
             const one = walker.currentNode.parentElement;
-            if (!text || one.tagName === 'title' || one.tagName === 'STYLE') continue;
+            const hidden = !one.getClientRects().length || one.closest('style, script, noscript, title');
+            if (!text || hidden || one.matches('[data-testid=stIconMaterial]')) continue;
+            const chain = above(one);
+            const page = chain.reduce(
+              (below, at) => over(parts(getComputedStyle(at).backgroundColor), below), [255, 255, 255]);
             const style = getComputedStyle(one);
-            const ink = one.ownerSVGElement ? style.fill : style.color;
-            const [a, b] = [light(parts(ink)), light(behind(one))].sort((x, y) => y - x);
-            const ratio = (a + 0.05) / (b + 0.05);
-            if (ratio < least) found.push(`${ratio.toFixed(2)} ${text.slice(0, 30)}`);
+            const ink = parts(one.ownerSVGElement ? style.fill : style.color);
+            ink[3] *= chain.reduce((left, at) => left * getComputedStyle(at).opacity, 1);
+            const [dark, bright] = [light(over(ink, page)), light(page)].sort((a, b) => a - b);
+            const ratio = (bright + 0.05) / (dark + 0.05);
+            if (ratio < least) found.push(`${ratio.toFixed(2)} ${text.slice(0, 40)}`);
           }
           return found;
         }""",
