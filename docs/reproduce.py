@@ -149,15 +149,15 @@ calibration prompts, sets that may be empty. `back-off` aims at sets without a w
 coverage; its own event is given below each table.
 
 Our sets are never empty: where no candidate reaches the threshold, the best one is returned, so only
-flagged prompts get no answer. This raises `kept` above the target, most for conditional thresholds, where
-the best candidate of such prompts is usually correct. Blank answers enter no set, ours or the paper's.
+flagged prompts get no answer. This raises `kept` above the target, most of all for conditional thresholds,
+where the best candidate of such prompts is usually correct. Blank answers enter no set, ours or the paper's.
 
-Note two things. First, one threshold for all prompts (`marginal`, `ICP`) keeps its promise on average and
+Two results stand out. One threshold for all prompts (`marginal`, `ICP`) keeps its promise on average and
 breaks it on the hardest fifth. Conditional thresholds keep it there, mostly by flagging: the tables show
 how many of that fifth are flagged, and how many get a set with a correct answer. (A fifth is not in the
-span of these features, only soft groups around it.) Second, the paper's conditional methods fall short of
-the target where many prompts have no correct candidate, because a set of all candidates counts as covered
-there; ours flag prompts there."""
+span of these features, only soft groups around it.) And the paper's conditional methods miss the target
+where many prompts have no correct candidate, because they count a set of all candidates as covered there;
+ours flag such prompts."""
 
 
 def recorded(recording: Recording, path: Path, folder: Path) -> Iterator[str]:
