@@ -16,8 +16,7 @@ NOTEBOOKS = sorted((ROOT / "examples" / "notebooks").glob("*.ipynb"))
 
 
 def run(notebook: Any, folder: Path) -> Any:
-    client = NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(folder)}})
-    return client.execute(env={"JUPYTER_PREFER_ENV_PATH": "1"})
+    return NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(folder)}}).execute()
 
 
 def read_outputs(notebook: Any) -> list[str]:
