@@ -1,0 +1,468 @@
+"""The paper's efficiency analysis, measured: set sizes of three rules, broken assumptions, and convergence.
+
+`efficiency_world.py` derives the closed forms, `efficiency_recordings.py` looks at recordings.
+
+*Cells.* In each world that meets the assumptions, for each number of candidates and level, three rules: the
+oracle q(T); one threshold for all; and the exact conditional rule of [1, T], learned from 10,000 prompts.
+E|C| by the integral stands beside the mean of |C| over drawn prompts, whose standard error is that of a mean
+of independent prompts. z is then approximately standard normal: of k independent cells 0.27 % are beyond 3 by
+chance. Cells of one world and number of candidates share their prompts.
+
+*The learned rule* has a calibration set of its own in each cell; its integral is the mean of M G_t at its
+thresholds over 2,048 midpoints. What is compared is the paper's E|C| = M E[G_X(l(X))] for the rule at hand.
+
+*Convergence.* q(t) is in the span of [1, T], so the learned threshold is a consistent quantile regression with
+errors of order N^(-1/2) (Koenker and Bassett 1978); E|C| is a smooth functional of it, and deviates from the
+oracle's by as much. The rate is the slope of a least-squares line through log error against log N. The
+logarithm of a root mean square of R nearly normal errors has standard deviation 1 / sqrt(2 R), from which the
+rate's standard error follows. One threshold for all, the control, does not converge to the oracle: its
+slope is about 0.
+
+*Hidden difficulty.* Let all prompts of the world `rarer` have one difficulty T in the analysis's sense, and
+let the chance of a correct candidate be a property of X that T does not show. F and G are mixtures, (2) and
+(4) hold because T is constant, and (1) and (3) hold by calculation. The oracle that conditions on X, as
+Proposition 4.3 is printed, still is that of `rarer`, and one threshold is the oracle given T.
+
+Source: the paper's section "Efficiency Analysis".
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal, TypeAlias
+
+import numpy as np
+
+from langchain_cfc._internal.arrays import FloatArray
+from langchain_cfc.errors import InputError
+from langchain_cfc.evaluation import ReportData
+from langchain_cfc.experiments.efficiency_world import (
+    BEYOND_REACH,
+    BROKEN,
+    NODES,
+    RARER,
+    WORLDS,
+    EfficiencyWorld,
+    check_assumptions,
+    find_marginal_threshold,
+    make_nodes,
+)
+from langchain_cfc.experiments.paper import ALPHAS
+from langchain_cfc.experiments.splits import Progress, measure_splits
+from langchain_cfc.thresholds import ConditionalThreshold, compute_tau
+
+SizeRule: TypeAlias = Literal["oracle", "marginal", "learned"]
+CANDIDATES = (10, 50, 100)
+CALIBRATED = 10_000
+SIZES = (100, 300, 1000, 3000, 10_000, 30_000, 100_000)
+# The level and number of candidates of the worlds with a broken assumption, and of convergence.
+ALPHA, N = "0.2", 50
+LIMIT = 3.0  # standard errors
+CLOSE = 0.01  # of the oracle's E|C|, at the largest calibration set
+_LEARNED_NODES = 2048
+_MIXED_NODES = 512
+
+
+class SizeCell(ReportData):
+    """Mean set size of one rule in one world, by the integral and in drawn prompts.
+
+    Attributes:
+        world: The world.
+        alpha: Error level as decimal text.
+        n_candidates: Number of candidates M.
+        rule: The threshold rule.
+        predicted: M E[G_T(threshold)], by a midpoint sum.
+        error_bound: Largest error of that sum; None for the learned rule, whose thresholds have no bound.
+        simulated: Mean number of candidates in the sets of drawn prompts.
+        standard_error: Of the simulated mean.
+        z: (simulated - predicted) / standard_error.
+        coverage: Share of drawn prompts whose set holds a correct candidate.
+    """
+
+    world: str
+    alpha: str
+    n_candidates: int
+    rule: SizeRule
+    predicted: float
+    error_bound: float | None
+    simulated: float
+    standard_error: float
+    z: float
+    coverage: float
+
+
+class InequalityCheck(ReportData):
+    """The oracle against one threshold in one world, and the two terms of their difference.
+
+    Attributes:
+        world: The world.
+        words: What is special about it.
+        alpha: Error level as decimal text.
+        n_candidates: Number of candidates M.
+        assumptions: Whether each of the paper's assumptions holds, by number.
+        oracle: E|C| of the oracle.
+        marginal: E|C| of one threshold.
+        error_bound: Largest error of either.
+        covariance: M Cov(dC_T/du, F_T(threshold)); None where the level is out of reach or C_t has steps.
+        curvature: The rest of `marginal - oracle`.
+        differs: Share of prompts whose oracle threshold is not the one for all.
+        holds: Whether the oracle's sets are no larger, beyond the error bound; None within it.
+    """
+
+    world: str
+    words: str
+    alpha: str
+    n_candidates: int
+    assumptions: dict[str, bool]
+    oracle: float
+    marginal: float
+    error_bound: float
+    covariance: float | None
+    curvature: float | None
+    differs: float
+    holds: bool | None
+
+
+class ConvergencePoint(ReportData):
+    """The learned rule at one number of calibration prompts, over repetitions.
+
+    Attributes:
+        n_calibration: Number of calibration prompts N.
+        mean_size: Mean of E|C| over calibration sets.
+        size_error: Root mean square of E|C| / (the oracle's E|C|) - 1.
+        threshold_error: Mean over calibration sets of the largest |threshold - q(t)|.
+        marginal_error: `size_error` of one threshold for all, learned from the same prompts.
+    """
+
+    n_calibration: int
+    mean_size: float
+    size_error: float
+    threshold_error: float
+    marginal_error: float
+
+
+class Convergence(ReportData):
+    """How fast the learned rule approaches the oracle in one world.
+
+    Attributes:
+        world: The world.
+        alpha: Error level as decimal text.
+        n_candidates: Number of candidates M.
+        oracle: E|C| of the oracle.
+        repetitions: Number of calibration sets of each size.
+        points: One for each size, ascending.
+        size_rate: Slope of log `size_error` against log N.
+        threshold_rate: The same of `threshold_error`.
+        marginal_rate: The same of `marginal_error`, the control.
+        standard_error: Of the first and the last of these rates.
+    """
+
+    world: str
+    alpha: str
+    n_candidates: int
+    oracle: float
+    repetitions: int
+    points: list[ConvergencePoint]
+    size_rate: float
+    threshold_rate: float
+    marginal_rate: float
+    standard_error: float
+
+
+class EfficiencyReport(ReportData):
+    """Results of the efficiency analysis in worlds with closed forms.
+
+    Attributes:
+        seed: What prompts were drawn by.
+        prompts: Number of drawn prompts of each cell.
+        cells: Three rules in every world, at every number of candidates and level.
+        within: Number of cells within three standard errors.
+        checks: Worlds that meet the assumptions, and worlds that break one.
+        convergence: In the worlds that meet them.
+        passes: Whether all cells are within three standard errors, and the learned rule's mean E|C| is within
+            1 % of the oracle's at the largest calibration set.
+        account: What was found, in words.
+    """
+
+    seed: int
+    prompts: int
+    cells: list[SizeCell]
+    within: int
+    checks: list[InequalityCheck]
+    convergence: list[Convergence]
+    passes: bool
+    account: list[str]
+
+
+def analyse_efficiency(
+    prompts: int = 20_000,
+    *,
+    repetitions: int = 50,
+    seed: int = 0,
+    worlds: Sequence[EfficiencyWorld] = WORLDS,
+    candidates: Sequence[int] = CANDIDATES,
+    sizes: Sequence[int] = SIZES,
+    jobs: int = 1,
+    progress: Progress | None = None,
+) -> EfficiencyReport:
+    """Compute the paper's efficiency analysis in worlds with closed forms, and simulate it.
+
+    Args:
+        prompts: Number of prompts drawn for each world and number of candidates, at least 2.
+        repetitions: Number of calibration sets of each size for convergence, at least 2.
+        seed: Another number, at least 0, gives other draws.
+        worlds: Worlds that cells and convergence are computed in.
+        candidates: Numbers of candidates M, each at least 2.
+        sizes: Numbers of calibration prompts for convergence, ascending, at least two.
+        jobs: Number of processes.
+        progress: Function of tasks and their number that yields the tasks, such as a progress bar.
+
+    Returns:
+        The report.
+
+    Raises:
+        InputError: If a number is too small.
+        MissingExtraError: If SciPy is not installed.
+    """
+    least = {"prompts": prompts, "repetitions": repetitions, "number of sizes": len(sizes)}
+    for name, number in {**least, "number of candidates": min(candidates)}.items():
+        if number < 2:  # noqa: PLR2004 - for a spread, and for a minimum over candidates
+            msg = f"{name} must be at least 2, got {number}"
+            raise InputError(msg)
+    if seed < 0:
+        msg = f"seed must be a whole number, at least 0; got {seed}"
+        raise InputError(msg)
+    settings = [(world, n) for world in worlds for n in candidates]
+    several = measure_splits(partial(_measure_cells, settings, prompts, seed), len(settings), jobs, progress)
+    cells = [cell for found in several for cell in found]
+    repeat = partial(_measure_repetition, tuple(worlds), tuple(sizes), seed)
+    errors = np.array(measure_splits(repeat, repetitions, jobs, progress))
+    convergence = [_summarise(world, sizes, errors[:, place]) for place, world in enumerate(worlds)]
+    checks = [compare_rules(world) for world in (*worlds, *(world for world, _ in BROKEN))]
+    checks.append(_hide_difficulty())
+    within = sum(abs(cell.z) <= LIMIT for cell in cells)
+    close = all(abs(one.points[-1].mean_size / one.oracle - 1.0) <= CLOSE for one in convergence)
+    return EfficiencyReport(
+        seed=seed,
+        prompts=prompts,
+        cells=cells,
+        within=within,
+        checks=checks,
+        convergence=convergence,
+        passes=close and within == len(cells),
+        account=_write_account(cells, within, checks, convergence),
+    )
+
+
+def _measure_cells(
+    settings: Sequence[tuple[EfficiencyWorld, int]], prompts: int, seed: int, place: int
+) -> list[SizeCell]:
+    """Return the cells of one world and number of candidates."""
+    world, n = settings[place]
+    rng = np.random.default_rng([seed, 1, place])
+    t, nodes, coarse = rng.random(prompts), make_nodes(), make_nodes(_LEARNED_NODES)
+    scores, correct = world.draw_scores(t, n, rng)
+    success = np.where(correct, scores, np.inf).min(axis=1)
+    learned_on = rng.random(CALIBRATED)
+    calibration = world.draw_success_scores(learned_on, n, rng)
+    # The threshold itself has an error as well, which shifts E|C| by less than the coverage it shifts.
+    bound = n * world.bound_variation(n) / (2 * NODES)
+    found = []
+    for alpha in ALPHAS:
+        coverage = float(compute_tau(alpha))
+        one = np.array(find_marginal_threshold(world, coverage, n))
+        unfitted = ConditionalThreshold(alpha, BEYOND_REACH, window=None)
+        rule = unfitted.fit(_make_line(learned_on), calibration)
+        learned = [np.clip(rule.thresholds(_make_line(at)), 0.0, 1.0) for at in (t, coarse)]
+        thresholds: dict[SizeRule, tuple[FloatArray, FloatArray, float | None]] = {
+            "oracle": (world.compute_quantile(coverage, t, n), world.compute_cost(coverage, nodes, n), bound),
+            "marginal": (one, world.compute_share(one, nodes, n), bound),
+            "learned": (learned[0], world.compute_share(learned[1], coarse, n), None),
+        }
+        for name, (threshold, shares, error_bound) in thresholds.items():
+            sizes = (scores <= np.reshape(threshold, (-1, 1))).sum(axis=1)
+            predicted, simulated = n * float(shares.mean()), float(sizes.mean())
+            error = float(sizes.std(ddof=1)) / math.sqrt(prompts)
+            found.append(
+                SizeCell(
+                    world=world.name,
+                    alpha=alpha,
+                    n_candidates=n,
+                    rule=name,
+                    predicted=predicted,
+                    error_bound=error_bound,
+                    simulated=simulated,
+                    standard_error=error,
+                    z=(simulated - predicted) / error,
+                    coverage=float((success <= threshold).mean()),
+                )
+            )
+    return found
+
+
+def _make_line(t: FloatArray) -> FloatArray:
+    return np.column_stack([np.ones_like(t), t])
+
+
+def compare_rules(world: EfficiencyWorld, alpha: str = ALPHA, n: int = N) -> InequalityCheck:
+    """Compare the oracle with one threshold in a world, by the integrals of the analysis.
+
+    Args:
+        world: The world.
+        alpha: Error level as decimal text.
+        n: Number of candidates M, at least 2.
+
+    Returns:
+        Both sizes, their difference by its two terms, and which assumptions hold.
+    """
+    coverage, t = float(compute_tau(alpha)), make_nodes()
+    one = np.array(find_marginal_threshold(world, coverage, n))
+    oracle = n * float(world.compute_cost(coverage, t, n).mean())
+    marginal = n * float(world.compute_share(one, t, n).mean())
+    bound = n * world.bound_variation(n) / (2 * NODES)
+    covariance = None
+    if world.grades is None and float(world.compute_coverage(np.array(1.0), t, n).min()) > coverage:
+        above = world.compute_coverage(one, t, n) - coverage
+        covariance = n * float((world.compute_slope(coverage, t, n) * above).mean())
+    apart = np.abs(world.compute_quantile(coverage, t, n) - one) > 1e-6  # noqa: PLR2004 - of a threshold
+    return InequalityCheck(
+        world=world.name,
+        words=world.words,
+        alpha=alpha,
+        n_candidates=n,
+        assumptions=check_assumptions(world, n),
+        oracle=oracle,
+        marginal=marginal,
+        error_bound=bound,
+        covariance=covariance,
+        curvature=None if covariance is None else marginal - oracle - covariance,
+        differs=float(apart.mean()),
+        holds=None if abs(marginal - oracle) <= 2.0 * bound else marginal > oracle,
+    )
+
+
+def _hide_difficulty() -> InequalityCheck:
+    """Return the world `rarer` with a difficulty that is the same for all prompts; see the module."""
+    t, levels = make_nodes(_MIXED_NODES)[:, None], np.linspace(0.0, 1.0, _MIXED_NODES + 1)
+    coverage = RARER.compute_coverage(levels, t, N).mean(axis=0)
+    share = RARER.compute_share(levels, t, N).mean(axis=0)
+    slopes = np.diff(share) / np.diff(coverage)
+    apart = compare_rules(RARER)
+    return apart.model_copy(
+        update={
+            "world": "hidden",
+            "words": "the world `rarer`, where T does not show what the oracle knows",
+            "assumptions": {
+                "1": bool(np.diff(coverage).min() > 0.0),
+                "2": True,
+                "3": bool(np.diff(slopes).min() >= 0.0),
+                "4": True,
+            },
+            "covariance": None,
+            "curvature": None,
+        }
+    )
+
+
+def _measure_repetition(
+    worlds: Sequence[EfficiencyWorld], sizes: Sequence[int], seed: int, number: int
+) -> list[list[tuple[float, float, float]]]:
+    """Return for each world and size E|C| learned, the largest threshold error, and E|C| of one threshold."""
+    nodes, coverage = make_nodes(_LEARNED_NODES), float(compute_tau(ALPHA))
+    found = []
+    for place, world in enumerate(worlds):
+        rng = np.random.default_rng([seed, 2, number, place])
+        right = world.compute_quantile(coverage, nodes, N)
+        of_world = []
+        for size in sizes:
+            t = rng.random(size)
+            success = world.draw_success_scores(t, N, rng)
+            learned, one = (
+                np.clip(
+                    ConditionalThreshold(ALPHA, BEYOND_REACH, window=None)
+                    .fit(_make_line(t)[:, :columns], success)
+                    .thresholds(_make_line(nodes)[:, :columns]),
+                    0.0,
+                    1.0,
+                )
+                for columns in (2, 1)
+            )
+            of_world.append(
+                (
+                    N * float(world.compute_share(learned, nodes, N).mean()),
+                    float(np.abs(learned - right).max()),
+                    N * float(world.compute_share(one, nodes, N).mean()),
+                )
+            )
+        found.append(of_world)
+    return found
+
+
+def _summarise(world: EfficiencyWorld, sizes: Sequence[int], found: FloatArray) -> Convergence:
+    """Summarise (R, sizes, 3) measurements of repetitions."""
+    oracle = N * float(world.compute_cost(float(compute_tau(ALPHA)), make_nodes(), N).mean())
+    learned, threshold, one = np.moveaxis(found, -1, 0)
+    errors = {
+        "size": np.sqrt(((learned / oracle - 1.0) ** 2).mean(axis=0)),
+        "threshold": threshold.mean(axis=0),
+        "marginal": np.sqrt(((one / oracle - 1.0) ** 2).mean(axis=0)),
+    }
+    x = np.log(np.array(sizes, dtype=np.float64))
+    x = x - x.mean()
+    rates = {name: float(x @ np.log(values) / (x @ x)) for name, values in errors.items()}
+    return Convergence(
+        world=world.name,
+        alpha=ALPHA,
+        n_candidates=N,
+        oracle=oracle,
+        repetitions=len(found),
+        points=[
+            ConvergencePoint(
+                n_calibration=size,
+                mean_size=float(learned[:, place].mean()),
+                size_error=float(errors["size"][place]),
+                threshold_error=float(errors["threshold"][place]),
+                marginal_error=float(errors["marginal"][place]),
+            )
+            for place, size in enumerate(sizes)
+        ],
+        size_rate=rates["size"],
+        threshold_rate=rates["threshold"],
+        marginal_rate=rates["marginal"],
+        standard_error=1.0 / math.sqrt(2 * len(found) * float(x @ x)),
+    )
+
+
+def _write_account(
+    cells: Sequence[SizeCell],
+    within: int,
+    checks: Sequence[InequalityCheck],
+    convergence: Sequence[Convergence],
+) -> list[str]:
+    furthest = max(cells, key=lambda cell: abs(cell.z))
+    chance = 100.0 * (1.0 - math.erf(LIMIT / math.sqrt(2.0)))
+    last = [one.points[-1] for one in convergence]
+    off = max(abs(one.points[-1].mean_size / one.oracle - 1.0) for one in convergence)
+    broken = [check for check in checks if check.holds is False]
+    return [
+        (
+            f"{within} of {len(cells)} cells have E|C| within {LIMIT:g} standard errors of the integral; the "
+            f"furthest, {furthest.world} with M = {furthest.n_candidates} at alpha = {furthest.alpha}, "
+            f"{furthest.rule}, is {furthest.z:+.2f} away. Chance alone puts {chance:.2f} % of cells beyond."
+        ),
+        (
+            f"With {last[0].n_calibration:,} calibration prompts the learned rule's E|C| is on average within "
+            f"{100 * off:.2f} % of the oracle's. Its error falls as N to the power "
+            + ", ".join(f"{one.size_rate:.2f}" for one in convergence)
+            + f" (+- {2 * convergence[0].standard_error:.2f}) in {len(convergence)} worlds; one half is the "
+            "rate of quantile regression."
+        ),
+        (
+            "The oracle's sets are larger than those of one threshold in the worlds "
+            + ", ".join(check.world for check in broken)
+            + "."
+        ),
+    ]

@@ -1,0 +1,436 @@
+"""The assumptions of the paper's efficiency analysis, estimated on labelled records.
+
+Prompts are grouped by a statistic of difficulty T, k = 1 (easy) ... K. In each group are estimated
+
+    F_k(l)  the share of prompts whose success score is at most l,
+    c_k(u)  the mean number of answers in a set at the threshold F_k^-1(u): what coverage u costs,
+
+by empirical distribution functions; c_k is the paper's M C_k where candidates are counted. F_k(infinity), the
+attainable coverage of a group, is below 1 where some prompts have no correct candidate.
+
+*The price of coverage.* Let l be the one threshold of coverage u0 = 1 - alpha over all prompts, u_k = F_k(l)
+what it covers in group k, v_k the coverage of the oracle's threshold there, and
+
+    price_k = (c_k(u_k) - c_k(v_k)) / (u_k - v_k),
+
+answers for each unit of coverage that are spent or saved. With group shares w_k,
+
+    E|C| of one threshold - E|C| of the oracle  =  sum_k w_k price_k (u_k - v_k),
+
+where u_k - v_k adds up to nothing but for steps and groups out of reach. So one threshold is the smaller one
+wherever coverage is dear where it saves and cheap where it spends: if the price rises with difficulty. (3)
+and (4) together say that it does not rise by too much. Where u0 is out of a group's reach, the oracle returns
+everything there, as the paper does; this package flags such prompts instead.
+
+*Intervals.* The bootstrap over the prompts of each group, groups as they are, gives percentile intervals of
+95 %. An assumption is q inequalities, theta_j >= 0. With se_j the bootstrap's standard deviation of theta_j
+and c the 95 % quantile of its max_j |theta*_j - theta_j| / se_j, the intervals theta_j +- c se_j hold all at
+once with confidence 95 %, approximately; an inequality is violated if its interval lies below 0 and shown if
+it lies above. (Romano and Wolf 2005, "Exact and approximate stepdown methods for multiple hypothesis testing",
+in its single-step form.) An estimate that no resample changes decides nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from langchain_cfc._internal.arrays import FloatArray, IntArray
+from langchain_cfc.candidates import LabelledBatch
+from langchain_cfc.errors import InputError
+from langchain_cfc.evaluation import ReportData
+from langchain_cfc.experiments.compare import FEATURES, GROUPS, compare
+from langchain_cfc.experiments.comparison_report import LevelComparison
+from langchain_cfc.experiments.methods import CAP, Pool
+from langchain_cfc.experiments.metrics import make_groups
+from langchain_cfc.experiments.splits import Progress
+from langchain_cfc.features import name_records_in_errors
+from langchain_cfc.records import PromptRecord, Provenance, Records, tabulate
+from langchain_cfc.thresholds import Level, compute_tau, format_alpha
+
+RESAMPLES = 400
+CONFIDENCE = 0.95
+# Thresholds and coverages at which the curves are compared; second differences ask for a coarse grid.
+_THRESHOLDS = 19
+_COVERAGES = np.linspace(0.1, 0.9, 9)
+_FEWEST = 20
+STATEMENTS = {
+    "2": "F_k(l) does not rise with difficulty",
+    "3": "the cost of coverage is convex in every group",
+    "4": "coverage costs no more on harder prompts",
+}
+
+
+class AssumptionCheck(ReportData):
+    """How many of the inequalities of one assumption the records show, and how many they violate."""
+
+    assumption: Literal["2", "3", "4"]
+    statement: str
+    inequalities: int
+    shown: int
+    violated: int
+
+    @property
+    def verdict(self) -> str:
+        """What follows, in words."""
+        if self.violated:
+            return "violated"
+        return "holds" if self.shown == self.inequalities else "not refuted"
+
+
+class Estimate(ReportData):
+    """An estimate with its percentile interval over bootstrap resamples."""
+
+    value: float
+    interval: tuple[float, float]
+
+
+class CostPoint(ReportData):
+    """What a coverage costs in a group: the mean number of answers in a set."""
+
+    coverage: float
+    size: Estimate
+
+
+class RecordedGroup(ReportData):
+    """One group of prompts.
+
+    Attributes:
+        words: The group, in words.
+        n: Number of its prompts.
+        attainable: Share of its prompts with a correct candidate.
+        marginal_coverage: What one threshold for all covers here.
+        oracle_coverage: What the group's own threshold covers, all that is attainable where the target is not.
+        marginal_size: Mean number of answers under one threshold.
+        oracle_size: The same under the group's own.
+        price: Answers for each unit of coverage between the two; None where they cover the same.
+        curve: What coverage costs, at coverages within reach.
+    """
+
+    words: str
+    n: int
+    attainable: Estimate
+    marginal_coverage: Estimate
+    oracle_coverage: Estimate
+    marginal_size: Estimate
+    oracle_size: Estimate
+    price: float | None
+    curve: list[CostPoint]
+
+
+class RecordedEfficiency(ReportData):
+    """The efficiency analysis on records.
+
+    Attributes:
+        alpha: Error level as decimal text.
+        counted: What sets are counted in: `distinct answers`, or `candidates` where answers are not known.
+        prompts: Number of prompts, one of each cluster.
+        resamples: Number of bootstrap resamples.
+        largest_atom: Largest share of prompts that have the same success score, hopeless ones left out.
+        hopeless: Share of prompts without a correct candidate.
+        groups: From easy to hard.
+        checks: Assumptions 2 to 4.
+        saved: E|C| of one threshold less that of the oracle; negative where the oracle's sets are larger.
+        served: The conditional and the marginal rule of this package, on held-out prompts.
+        account: What was found, in words.
+    """
+
+    alpha: str
+    counted: Literal["distinct answers", "candidates"]
+    prompts: int
+    resamples: int
+    largest_atom: float
+    hopeless: float
+    groups: list[RecordedGroup]
+    checks: list[AssumptionCheck]
+    saved: Estimate
+    served: LevelComparison
+    account: list[str]
+
+
+@dataclass(frozen=True, eq=False)
+class _Curves:
+    """Estimates of one group: row 0 from its prompts as they are, one more for each resample."""
+
+    success: FloatArray  # (n,) ascending
+    covered: FloatArray  # (1 + B, n) F at them
+    levels: FloatArray  # (L,) entry levels of all answers, ascending
+    entered: FloatArray  # (1 + B, L) mean number of answers in a set at them
+
+    @classmethod
+    def estimate(cls, success: FloatArray, levels: FloatArray, weights: FloatArray) -> _Curves:
+        """Estimate from (n,) success scores, (n, M) levels, and (1 + B, n) weights that add up to 1."""
+        order = np.argsort(success, kind="stable")
+        rows, slots = np.nonzero(np.isfinite(levels))
+        ascending = np.argsort(levels[rows, slots], kind="stable")
+        return cls(
+            success[order],
+            np.cumsum(weights[:, order], axis=1),
+            levels[rows, slots][ascending],
+            np.cumsum(weights[:, rows[ascending]], axis=1),
+        )
+
+    @property
+    def attainable(self) -> FloatArray:
+        """(1 + B,) share of prompts with a correct candidate."""
+        return self.compute_coverage(np.full(len(self.covered), np.nextafter(CAP, 0.0)))
+
+    def compute_coverage(self, threshold: FloatArray) -> FloatArray:
+        """Return F at a threshold for each row."""
+        return _look_up(self.success, self.covered, threshold)
+
+    def compute_size(self, threshold: FloatArray) -> FloatArray:
+        """Return the mean number of answers in a set at a threshold for each row."""
+        return _look_up(self.levels, self.entered, threshold)
+
+    def find_quantile(self, coverage: float) -> FloatArray:
+        """Return the smallest threshold of each row that reaches a coverage; at least the cap beyond reach."""
+        reached = self.covered >= coverage - 1e-12  # noqa: PLR2004 - round-off of sums
+        first = np.where(reached.any(axis=1), reached.argmax(axis=1), len(self.success) - 1)
+        return np.where(reached.any(axis=1), self.success[first], CAP)
+
+    def compute_cost(self, coverage: float) -> FloatArray:
+        """Return c at a coverage for each row."""
+        return self.compute_size(self.find_quantile(coverage))
+
+
+def _look_up(at: FloatArray, values: FloatArray, threshold: FloatArray) -> FloatArray:
+    """Return for each row the value at the last point that is at most its threshold, 0 before the first."""
+    place = np.searchsorted(at, threshold, side="right")
+    padded = np.concatenate([np.zeros((len(values), 1)), values], axis=1)
+    return np.asarray(padded[np.arange(len(values)), place], dtype=np.float64)
+
+
+def analyse_recording(
+    records: Iterable[PromptRecord] | LabelledBatch,
+    *,
+    alpha: Level = "0.2",
+    groups: str = GROUPS,
+    features: str = FEATURES,
+    splits: int = 50,
+    seed: int = 0,
+    jobs: int = 1,
+    progress: Progress | None = None,
+    provenance: Provenance | None = None,
+) -> RecordedEfficiency:
+    """Estimate the paper's F_t, G_t and C_t on labelled records, and look at its assumptions.
+
+    Args:
+        records: Labelled records.
+        alpha: Error level.
+        groups: Groups from easy to hard, such as `bins(mean_score, 5)`.
+        features: Feature map of the conditional rule that is measured on held-out prompts.
+        splits: Number of splits in halves that it is measured on.
+        seed: Another number gives other resamples and splits.
+        jobs: Number of processes.
+        progress: Function of the splits and their number that yields the splits, such as a progress bar.
+        provenance: Header of the records; by default the one that they carry.
+
+    Returns:
+        The estimates.
+
+    Raises:
+        InputError: If a group has fewer than 20 prompts, or a record cannot be used.
+        FeatureError: If a feature map does not suit the records.
+        MissingExtraError: If SciPy is not installed.
+    """
+    if provenance is None and isinstance(records, Records):
+        provenance = records.provenance
+    table, alpha = tabulate(records, provenance=provenance), format_alpha(alpha)
+    compared = compare(
+        table,
+        alpha=alpha,
+        methods=("conditional", "marginal"),
+        features=features,
+        groups=groups,
+        splits=splits,
+        seed=seed,
+        jobs=jobs,
+        progress=progress,
+        provenance=provenance,
+    )
+    # The same prompts: one of each cluster.
+    pool = Pool(table.take(_take_clusters(table)))
+    with name_records_in_errors(pool.labelled.ids):
+        grouped = make_groups(groups, pool.draws, pool.draws)
+    distinct = pool.draws.answer_codes is not None
+    rule = "unique(all)" if distinct else "all"
+    success, levels = pool.compute_success_scores(rule, CAP), pool.compute_levels(rule)
+    rng = np.random.default_rng([seed, 3])
+    curves = []
+    for place, words in enumerate(grouped.words):
+        rows = np.flatnonzero(grouped.member[:, place])
+        if len(rows) < _FEWEST:
+            msg = f"the group {words!r} has {len(rows)} prompts; take fewer groups, of {_FEWEST} at least"
+            raise InputError(msg)
+        drawn = rng.multinomial(len(rows), np.full(len(rows), 1.0 / len(rows)), RESAMPLES) / len(rows)
+        weights = np.concatenate([np.full((1, len(rows)), 1.0 / len(rows)), drawn])
+        curves.append(_Curves.estimate(success[rows], levels[rows], weights))
+    shares = grouped.sizes / grouped.sizes.sum()
+    target = float(compute_tau(alpha))
+    one = _find_common_threshold(curves, shares, target)
+    described = [_describe(*pair, one, target) for pair in zip(curves, grouped.words, strict=True)]
+    saved = sum(
+        share * (curve.compute_size(one) - curve.compute_cost(target))
+        for share, curve in zip(shares, curves, strict=True)
+    )
+    atoms = np.unique(success[success < CAP], return_counts=True)[1]
+    found = RecordedEfficiency(
+        alpha=alpha,
+        counted="distinct answers" if distinct else "candidates",
+        prompts=len(success),
+        resamples=RESAMPLES,
+        largest_atom=float(atoms.max(initial=0)) / len(success),
+        hopeless=float((success >= CAP).mean()),
+        groups=described,
+        checks=_check_assumptions(curves),
+        saved=_estimate(np.asarray(saved)),
+        served=LevelComparison.model_validate(
+            {name: getattr(compared, name) for name in LevelComparison.model_fields}
+        ),
+        account=[],
+    )
+    return found.model_copy(update={"account": _write_account(found)})
+
+
+def _take_clusters(table: LabelledBatch) -> IntArray:
+    """Return one row of each cluster, the first."""
+    seen: dict[object, int] = {}
+    for row, (cluster, name) in enumerate(zip(table.clusters, table.ids, strict=True)):
+        seen.setdefault(("prompt", name) if cluster is None else ("cluster", cluster), row)
+    return np.array(sorted(seen.values()))
+
+
+def _find_common_threshold(curves: list[_Curves], shares: FloatArray, target: float) -> FloatArray:
+    """Return (1 + B,) the one threshold of each row that covers the target over all prompts."""
+    at = np.unique(np.concatenate([curve.success for curve in curves]))
+    total = np.zeros((len(curves[0].covered), len(at)))
+    for share, curve in zip(shares, curves, strict=True):
+        place = np.searchsorted(curve.success, at, side="right")
+        total += share * np.concatenate([np.zeros((len(total), 1)), curve.covered], axis=1)[:, place]
+    return at[np.argmax(total >= target - 1e-12, axis=1)]  # noqa: PLR2004 - round-off of sums
+
+
+def _describe(curve: _Curves, words: str, one: FloatArray, target: float) -> RecordedGroup:
+    own = curve.find_quantile(target)
+    marginal_size, oracle_size = curve.compute_size(one), curve.compute_size(own)
+    covered, own_covered = curve.compute_coverage(one), np.minimum(
+        curve.compute_coverage(own), curve.attainable
+    )
+    covered = np.minimum(covered, curve.attainable)
+    apart = float(covered[0] - own_covered[0])
+    within = _COVERAGES[_COVERAGES <= np.quantile(curve.attainable, 0.025)]
+    return RecordedGroup(
+        words=words,
+        n=len(curve.success),
+        attainable=_estimate(curve.attainable),
+        marginal_coverage=_estimate(covered),
+        oracle_coverage=_estimate(own_covered),
+        marginal_size=_estimate(marginal_size),
+        oracle_size=_estimate(oracle_size),
+        price=float(marginal_size[0] - oracle_size[0]) / apart if apart else None,
+        curve=[
+            CostPoint(coverage=float(round(u, 9)), size=_estimate(curve.compute_cost(float(u))))
+            for u in within
+        ],
+    )
+
+
+def _estimate(rows: FloatArray) -> Estimate:
+    low, high = np.quantile(rows[1:], [(1.0 - CONFIDENCE) / 2.0, (1.0 + CONFIDENCE) / 2.0])
+    return Estimate(value=float(rows[0]), interval=(float(low), float(high)))
+
+
+def _check_assumptions(curves: list[_Curves]) -> list[AssumptionCheck]:
+    """Return the checks of assumptions 2 to 4, over neighbouring groups and coverages within reach."""
+    pooled = np.concatenate([curve.success for curve in curves])
+    at = np.quantile(pooled[pooled < CAP], np.arange(1, _THRESHOLDS + 1) / (_THRESHOLDS + 1))
+    rows = len(curves[0].covered)
+    coverage = np.array([[curve.compute_coverage(np.full(rows, one)) for one in at] for curve in curves])
+    costs, reach = [], []
+    for curve in curves:
+        within = _COVERAGES[_COVERAGES <= np.quantile(curve.attainable, 0.025)]
+        costs.append(np.array([curve.compute_cost(float(u)) for u in within]).reshape(-1, rows))
+        reach.append(len(within))
+    steps = [np.diff(cost, axis=0) for cost in costs]
+    apart = [
+        steps[k][: max(reach[k + 1] - 1, 0)] - steps[k + 1][: max(reach[k] - 1, 0)]
+        for k in range(len(curves) - 1)
+    ]
+    inequalities = {
+        "2": (coverage[:-1] - coverage[1:]).reshape(-1, rows),
+        "3": np.concatenate([np.diff(step, axis=0).reshape(-1, rows) for step in steps]),
+        "4": np.concatenate(apart),
+    }
+    return [
+        AssumptionCheck.model_validate(
+            {"assumption": number, "statement": STATEMENTS[number], **count_inequalities(theta)}
+        )
+        for number, theta in inequalities.items()
+    ]
+
+
+def count_inequalities(theta: FloatArray) -> dict[str, int]:
+    """Count inequalities theta >= 0 that bootstrap intervals show or violate, all at once.
+
+    Args:
+        theta: (q, 1 + B) estimates in column 0, and those of B resamples.
+
+    Returns:
+        Numbers `inequalities`, `shown` and `violated`.
+    """
+    value, resampled = theta[:, 0], theta[:, 1:]
+    spread = resampled.std(axis=1)
+    varies = spread > 1e-12  # noqa: PLR2004 - round-off
+    value, resampled, spread = value[varies], resampled[varies], spread[varies]
+    counts = {"inequalities": len(theta), "shown": 0, "violated": 0}
+    if len(value):
+        largest = np.abs((resampled - value[:, None]) / spread[:, None]).max(axis=0)
+        half = np.quantile(largest, CONFIDENCE) * spread
+        counts |= {"shown": int((value > half).sum()), "violated": int((value < -half).sum())}
+    return counts
+
+
+def _write_account(found: RecordedEfficiency) -> list[str]:
+    easy, hard = found.groups[0], found.groups[-1]
+    saved, (low, high) = found.saved.value, found.saved.interval
+    larger = "larger" if saved < 0.0 else "smaller"
+    sure = "" if low > 0.0 or high < 0.0 else ", which is within chance"
+    served = {name: found.served.methods[name].mean_distinct_answers for name in ("conditional", "marginal")}
+    tau = float(compute_tau(found.alpha))
+    said = [
+        (
+            f"(1) fails: {100 * found.hopeless:.1f} % of prompts have no correct candidate, so that F_t ends "
+            f"below 1; the largest atom of success scores holds {100 * found.largest_atom:.1f} %."
+        ),
+        *(
+            f"({check.assumption}) {check.statement}: {check.verdict} (of {check.inequalities} inequalities "
+            f"{check.shown} shown, {check.violated} violated)."
+            for check in found.checks
+        ),
+        (
+            f"With the target {tau:g} in every group, sets hold {abs(saved):.2f} {found.counted} more or fewer "
+            f"than under one threshold: they are {larger} ({-high:+.2f} to {-low:+.2f}){sure}."
+        ),
+        (
+            f"Under one threshold the easiest group is covered to {100 * easy.marginal_coverage.value:.0f} % "
+            f"and the hardest to {100 * hard.marginal_coverage.value:.0f} %. Going down to the target saves "
+            f"{easy.marginal_size.value - easy.oracle_size.value:.2f} {found.counted} a prompt in the easiest "
+            f"group; going up to what is attainable in the hardest, {100 * hard.oracle_coverage.value:.0f} %, "
+            f"costs {hard.oracle_size.value - hard.marginal_size.value:.2f}."
+        ),
+    ]
+    if easy.price is not None and hard.price is not None:
+        said.append(
+            f"A tenth of coverage is worth {easy.price / 10:.2f} {found.counted} in the easiest group and "
+            f"{hard.price / 10:.2f} in the hardest."
+        )
+    said.append(
+        f"Served by this package, on held-out prompts: {served['conditional']:.2f} answers under the "
+        f"conditional rule, {served['marginal']:.2f} under the marginal one, and "
+        f"{100 * found.served.methods['conditional'].not_certifiable_rate:.1f} % of prompts flagged."
+    )
+    return said
