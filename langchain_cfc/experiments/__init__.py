@@ -11,6 +11,8 @@ from langchain_cfc.experiments.comparison_report import (
     MethodComparison,
     Spread,
 )
+from langchain_cfc.experiments.efficiency import EfficiencyReport, analyse_efficiency
+from langchain_cfc.experiments.efficiency_recordings import RecordedEfficiency, analyse_recording
 from langchain_cfc.experiments.methods import Method, get_methods
 from langchain_cfc.experiments.metrics import FIGURES
 from langchain_cfc.experiments.paper import (
@@ -44,6 +46,7 @@ __all__ = [
     "BotStep",
     "Cell",
     "ComparisonReport",
+    "EfficiencyReport",
     "GroupComparison",
     "GroupPlan",
     "JudgedOption",
@@ -54,6 +57,7 @@ __all__ = [
     "Pattern",
     "Plan",
     "PublishedCell",
+    "RecordedEfficiency",
     "RunnerUp",
     "Spread",
     "StudyName",
@@ -62,6 +66,8 @@ __all__ = [
     "SyntheticReport",
     "SyntheticWorld",
     "Unusable",
+    "analyse_efficiency",
+    "analyse_recording",
     "compare",
     "get_methods",
     "plan_bot",

@@ -11,9 +11,9 @@ chance. Cells of one world and number of candidates share their prompts.
 *The learned rule* has a calibration set of its own in each cell; its integral is the mean of M G_t at its
 thresholds over 2,048 midpoints. What is compared is the paper's E|C| = M E[G_X(l(X))] for the rule at hand.
 
-*Convergence.* q(t) is in the span of [1, T], so the learned threshold is a consistent quantile regression with
-errors of order N^(-1/2) (Koenker and Bassett 1978); E|C| is a smooth functional of it, and deviates from the
-oracle's by as much. The rate is the slope of a least-squares line through log error against log N. The
+*Convergence.* q(t) is in the span of [1, T], so the learned threshold is a consistent quantile regression
+with errors of order N^(-1/2) (Koenker and Bassett 1978); E|C| is a smooth functional of it, and deviates from
+the oracle's by as much. The rate is the slope of a least-squares line through log error against log N. The
 logarithm of a root mean square of R nearly normal errors has standard deviation 1 / sqrt(2 R), from which the
 rate's standard error follows. One threshold for all, the control, does not converge to the oracle: its
 slope is about 0.
@@ -30,7 +30,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Literal, TypeAlias
 
@@ -39,6 +38,7 @@ import numpy as np
 from langchain_cfc._internal.arrays import FloatArray
 from langchain_cfc.errors import InputError
 from langchain_cfc.evaluation import ReportData
+from langchain_cfc.experiments.efficiency_recordings import RecordedEfficiency
 from langchain_cfc.experiments.efficiency_world import (
     BEYOND_REACH,
     BROKEN,
@@ -185,6 +185,7 @@ class EfficiencyReport(ReportData):
         passes: Whether all cells are within three standard errors, and the learned rule's mean E|C| is within
             1 % of the oracle's at the largest calibration set.
         account: What was found, in words.
+        recording: The same analysis on records, where there are any.
     """
 
     seed: int
@@ -195,13 +196,14 @@ class EfficiencyReport(ReportData):
     convergence: list[Convergence]
     passes: bool
     account: list[str]
+    recording: RecordedEfficiency | None = None
 
 
 def analyse_efficiency(
     prompts: int = 20_000,
     *,
     repetitions: int = 50,
-    seed: int = 0,
+    seed: int = 1,
     worlds: Sequence[EfficiencyWorld] = WORLDS,
     candidates: Sequence[int] = CANDIDATES,
     sizes: Sequence[int] = SIZES,
@@ -454,8 +456,8 @@ def _write_account(
             f"{furthest.rule}, is {furthest.z:+.2f} away. Chance alone puts {chance:.2f} % of cells beyond."
         ),
         (
-            f"With {last[0].n_calibration:,} calibration prompts the learned rule's E|C| is on average within "
-            f"{100 * off:.2f} % of the oracle's. Its error falls as N to the power "
+            f"With {last[0].n_calibration:,} calibration prompts the learned rule's E|C| is on average "
+            f"within {100 * off:.2f} % of the oracle's. Its error falls as N to the power "
             + ", ".join(f"{one.size_rate:.2f}" for one in convergence)
             + f" (+- {2 * convergence[0].standard_error:.2f}) in {len(convergence)} worlds; one half is the "
             "rate of quantile regression."

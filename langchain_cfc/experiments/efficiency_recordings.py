@@ -26,19 +26,20 @@ everything there, as the paper does; this package flags such prompts instead.
 95 %. An assumption is q inequalities, theta_j >= 0. With se_j the bootstrap's standard deviation of theta_j
 and c the 95 % quantile of its max_j |theta*_j - theta_j| / se_j, the intervals theta_j +- c se_j hold all at
 once with confidence 95 %, approximately; an inequality is violated if its interval lies below 0 and shown if
-it lies above. (Romano and Wolf 2005, "Exact and approximate stepdown methods for multiple hypothesis testing",
-in its single-step form.) An estimate that no resample changes decides nothing.
+it lies above. (Romano and Wolf 2005, "Exact and approximate stepdown methods for multiple hypothesis
+testing", in its single-step form.) An estimate that no resample changes decides nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import combinations
 from typing import Literal
 
 import numpy as np
 
-from langchain_cfc._internal.arrays import FloatArray, IntArray
+from langchain_cfc._internal.arrays import FloatArray
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.errors import InputError
 from langchain_cfc.evaluation import ReportData
@@ -49,13 +50,15 @@ from langchain_cfc.experiments.metrics import make_groups
 from langchain_cfc.experiments.splits import Progress
 from langchain_cfc.features import name_records_in_errors
 from langchain_cfc.records import PromptRecord, Provenance, Records, tabulate
+from langchain_cfc.records.splits import split_plan
 from langchain_cfc.thresholds import Level, compute_tau, format_alpha
 
 RESAMPLES = 400
 CONFIDENCE = 0.95
-# Thresholds and coverages at which the curves are compared; second differences ask for a coarse grid.
-_THRESHOLDS = 19
-_COVERAGES = np.linspace(0.1, 0.9, 9)
+_SHOWN_COVERAGES = np.linspace(0.1, 0.9, 9)
+# Where the curves are compared. Differences on a fine grid are noise.
+THRESHOLDS = 9
+_COVERAGES = np.linspace(0.2, 0.8, 4)
 _FEWEST = 20
 STATEMENTS = {
     "2": "F_k(l) does not rise with difficulty",
@@ -103,7 +106,7 @@ class RecordedGroup(ReportData):
         n: Number of its prompts.
         attainable: Share of its prompts with a correct candidate.
         marginal_coverage: What one threshold for all covers here.
-        oracle_coverage: What the group's own threshold covers, all that is attainable where the target is not.
+        oracle_coverage: What the group's own threshold covers; what is attainable, where that is less.
         marginal_size: Mean number of answers under one threshold.
         oracle_size: The same under the group's own.
         price: Answers for each unit of coverage between the two; None where they cover the same.
@@ -187,8 +190,8 @@ class _Curves:
         return _look_up(self.levels, self.entered, threshold)
 
     def find_quantile(self, coverage: float) -> FloatArray:
-        """Return the smallest threshold of each row that reaches a coverage; at least the cap beyond reach."""
-        reached = self.covered >= coverage - 1e-12  # noqa: PLR2004 - round-off of sums
+        """Return the smallest threshold of each row that reaches a coverage; the cap beyond reach."""
+        reached = self.covered >= coverage - 1e-12
         first = np.where(reached.any(axis=1), reached.argmax(axis=1), len(self.success) - 1)
         return np.where(reached.any(axis=1), self.success[first], CAP)
 
@@ -253,7 +256,7 @@ def analyse_recording(
         provenance=provenance,
     )
     # The same prompts: one of each cluster.
-    pool = Pool(table.take(_take_clusters(table)))
+    pool = Pool(table.take(split_plan(str(seed), fit=0.0, test=0.0).one_per_cluster(table)))
     with name_records_in_errors(pool.labelled.ids):
         grouped = make_groups(groups, pool.draws, pool.draws)
     distinct = pool.draws.answer_codes is not None
@@ -296,14 +299,6 @@ def analyse_recording(
     return found.model_copy(update={"account": _write_account(found)})
 
 
-def _take_clusters(table: LabelledBatch) -> IntArray:
-    """Return one row of each cluster, the first."""
-    seen: dict[object, int] = {}
-    for row, (cluster, name) in enumerate(zip(table.clusters, table.ids, strict=True)):
-        seen.setdefault(("prompt", name) if cluster is None else ("cluster", cluster), row)
-    return np.array(sorted(seen.values()))
-
-
 def _find_common_threshold(curves: list[_Curves], shares: FloatArray, target: float) -> FloatArray:
     """Return (1 + B,) the one threshold of each row that covers the target over all prompts."""
     at = np.unique(np.concatenate([curve.success for curve in curves]))
@@ -311,18 +306,19 @@ def _find_common_threshold(curves: list[_Curves], shares: FloatArray, target: fl
     for share, curve in zip(shares, curves, strict=True):
         place = np.searchsorted(curve.success, at, side="right")
         total += share * np.concatenate([np.zeros((len(total), 1)), curve.covered], axis=1)[:, place]
-    return at[np.argmax(total >= target - 1e-12, axis=1)]  # noqa: PLR2004 - round-off of sums
+    found: FloatArray = at[np.argmax(total >= target - 1e-12, axis=1)]
+    return found
 
 
 def _describe(curve: _Curves, words: str, one: FloatArray, target: float) -> RecordedGroup:
     own = curve.find_quantile(target)
     marginal_size, oracle_size = curve.compute_size(one), curve.compute_size(own)
-    covered, own_covered = curve.compute_coverage(one), np.minimum(
-        curve.compute_coverage(own), curve.attainable
+    covered, own_covered = (
+        curve.compute_coverage(one),
+        np.minimum(curve.compute_coverage(own), curve.attainable),
     )
     covered = np.minimum(covered, curve.attainable)
     apart = float(covered[0] - own_covered[0])
-    within = _COVERAGES[_COVERAGES <= np.quantile(curve.attainable, 0.025)]
     return RecordedGroup(
         words=words,
         n=len(curve.success),
@@ -333,10 +329,15 @@ def _describe(curve: _Curves, words: str, one: FloatArray, target: float) -> Rec
         oracle_size=_estimate(oracle_size),
         price=float(marginal_size[0] - oracle_size[0]) / apart if apart else None,
         curve=[
-            CostPoint(coverage=float(round(u, 9)), size=_estimate(curve.compute_cost(float(u))))
-            for u in within
+            CostPoint(coverage=float(round(u, 9)), size=_estimate(curve.compute_cost(u)))
+            for u in _list_within(curve, _SHOWN_COVERAGES)
         ],
     )
+
+
+def _list_within(curve: _Curves, coverages: FloatArray) -> list[float]:
+    """Return the coverages that are within reach of the group, with 97.5 % confidence."""
+    return [float(u) for u in coverages if u <= np.quantile(curve.attainable, 0.025)]
 
 
 def _estimate(rows: FloatArray) -> Estimate:
@@ -345,23 +346,19 @@ def _estimate(rows: FloatArray) -> Estimate:
 
 
 def _check_assumptions(curves: list[_Curves]) -> list[AssumptionCheck]:
-    """Return the checks of assumptions 2 to 4, over neighbouring groups and coverages within reach."""
+    """Return the checks of assumptions 2 to 4, over pairs of groups and coverages within reach."""
     pooled = np.concatenate([curve.success for curve in curves])
-    at = np.quantile(pooled[pooled < CAP], np.arange(1, _THRESHOLDS + 1) / (_THRESHOLDS + 1))
+    at = np.quantile(pooled[pooled < CAP], np.arange(1, THRESHOLDS + 1) / (THRESHOLDS + 1))
     rows = len(curves[0].covered)
     coverage = np.array([[curve.compute_coverage(np.full(rows, one)) for one in at] for curve in curves])
-    costs, reach = [], []
-    for curve in curves:
-        within = _COVERAGES[_COVERAGES <= np.quantile(curve.attainable, 0.025)]
-        costs.append(np.array([curve.compute_cost(float(u)) for u in within]).reshape(-1, rows))
-        reach.append(len(within))
-    steps = [np.diff(cost, axis=0) for cost in costs]
-    apart = [
-        steps[k][: max(reach[k + 1] - 1, 0)] - steps[k + 1][: max(reach[k] - 1, 0)]
-        for k in range(len(curves) - 1)
+    costs = [
+        np.array([curve.compute_cost(u) for u in _list_within(curve, _COVERAGES)]).reshape(-1, rows)
+        for curve in curves
     ]
+    steps = [np.diff(cost, axis=0) for cost in costs]
+    apart = [easy[: len(hard)] - hard[: len(easy)] for easy, hard in combinations(steps, 2)]
     inequalities = {
-        "2": (coverage[:-1] - coverage[1:]).reshape(-1, rows),
+        "2": np.concatenate([easy - hard for easy, hard in combinations(coverage, 2)]),
         "3": np.concatenate([np.diff(step, axis=0).reshape(-1, rows) for step in steps]),
         "4": np.concatenate(apart),
     }
@@ -397,8 +394,9 @@ def count_inequalities(theta: FloatArray) -> dict[str, int]:
 def _write_account(found: RecordedEfficiency) -> list[str]:
     easy, hard = found.groups[0], found.groups[-1]
     saved, (low, high) = found.saved.value, found.saved.interval
-    larger = "larger" if saved < 0.0 else "smaller"
-    sure = "" if low > 0.0 or high < 0.0 else ", which is within chance"
+    direction = "more" if saved < 0.0 else "fewer"
+    ends = sorted((abs(low), abs(high)))
+    sure = f"{ends[0]:.2f} to {ends[1]:.2f}" if low > 0.0 or high < 0.0 else "within chance"
     served = {name: found.served.methods[name].mean_distinct_answers for name in ("conditional", "marginal")}
     tau = float(compute_tau(found.alpha))
     said = [
@@ -412,14 +410,14 @@ def _write_account(found: RecordedEfficiency) -> list[str]:
             for check in found.checks
         ),
         (
-            f"With the target {tau:g} in every group, sets hold {abs(saved):.2f} {found.counted} more or fewer "
-            f"than under one threshold: they are {larger} ({-high:+.2f} to {-low:+.2f}){sure}."
+            f"With the target {tau:g} in every group, sets hold {abs(saved):.2f} {found.counted} {direction} "
+            f"({sure}) than under one threshold for all."
         ),
         (
             f"Under one threshold the easiest group is covered to {100 * easy.marginal_coverage.value:.0f} % "
-            f"and the hardest to {100 * hard.marginal_coverage.value:.0f} %. Going down to the target saves "
-            f"{easy.marginal_size.value - easy.oracle_size.value:.2f} {found.counted} a prompt in the easiest "
-            f"group; going up to what is attainable in the hardest, {100 * hard.oracle_coverage.value:.0f} %, "
+            f"and the hardest to {100 * hard.marginal_coverage.value:.0f} %. Going to the target saves "
+            f"{easy.marginal_size.value - easy.oracle_size.value:.2f} {found.counted} a prompt in the "
+            f"easiest group; going up to {100 * hard.oracle_coverage.value:.0f} % in the hardest, all in its reach, "
             f"costs {hard.oracle_size.value - hard.marginal_size.value:.2f}."
         ),
     ]

@@ -1,7 +1,7 @@
 """Worlds in which the paper's efficiency analysis can be computed: closed forms, and draws to hold them to.
 
-*The analysis* (the paper's section "Efficiency Analysis", Proposition 4.3 and Theorem 4.4). T is a difficulty,
-S the success score, V the score of one candidate, and
+*The analysis* (the paper's section "Efficiency Analysis", Proposition 4.3 and Theorem 4.4). T is a
+difficulty, S the success score, V the score of one candidate, and
 
     F_t(l) = P(S <= l | T = t),    G_t(l) = P(V <= l | T = t),    C_t(u) = G_t(F_t^-1(u)),
 
@@ -21,8 +21,9 @@ rarer on them, it is negative, and the inequality is a matter of which term is l
 
 *What the assumptions come to.*
 
-- The inequality does not need (1): F^-1(F(l)) <= l for every distribution function, so that G_t(l) is at least
-  C_t(F_t(l)), and a constant with E[F_T(l)] >= u0 will do as m >= 0. Its strictness does: see the world `gap`.
+- The inequality does not need (1): F^-1(F(l)) <= l for every distribution function, so that G_t(l) is at
+  least C_t(F_t(l)), and a constant with E[F_T(l)] >= u0 will do as m >= 0. Its strictness does: see the
+  world `gap`.
 - (4) is used at u0 alone. Asked for at every u, it leaves no room: if no score is exactly 0 or 1, dC_t/du
   integrates to G_t(1) - G_t(0) = 1 over (0, 1) for every t; functions with the same integral, none of which
   is above the one before, are equal almost everywhere. So C_t is the same function for all t: *difficulty
@@ -48,15 +49,15 @@ the options of a multiple-choice question. Let w = Q_t^-1(l) = 2 l / (s + sqrt(s
 
 *The integral.* Averages over T are midpoint sums of n = 2^16 terms. By Koksma's inequality such a sum is off
 by at most Var(f) / (2 n), Var the total variation over [0, 1] (Koksma 1942; the star discrepancy of midpoints
-is 1 / (2 n)). p, w and rho are monotone in t, and so is p w by (2) or its mirror: the variation of F_t(l) is at
-most 1. That of G_t(l) is at most that of p w + w^rho + p w^rho: 1, twice that of w^rho, and that of p. w^rho
-has at most 1 for constant rho, and else max(rho) + |change of rho| / (e min(rho)), by its two partial
+is 1 / (2 n)). p, w and rho are monotone in t, and so is p w by (2) or its mirror: the variation of F_t(l) is
+at most 1. That of G_t(l) is at most that of p w + w^rho + p w^rho: 1, twice that of w^rho, and that of p.
+w^rho has at most 1 for constant rho, and else max(rho) + |change of rho| / (e min(rho)), by its two partial
 derivatives for rho >= 1.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 import numpy as np
@@ -210,7 +211,7 @@ class FittedWorld(EfficiencyWorld):
     rho(t) = 1 / k(t).
     """
 
-    source: SyntheticWorld = SyntheticWorld()
+    source: SyntheticWorld = field(default_factory=SyntheticWorld)
 
     def get_chance(self, t: FloatArray, n: int) -> FloatArray:
         """See `EfficiencyWorld.get_chance`."""
@@ -282,7 +283,7 @@ def check_assumptions(world: EfficiencyWorld, n: int) -> dict[str, bool]:
 
 # Meet all four assumptions, as far as coverage is within reach.
 WORLDS = (
-    EfficiencyWorld("one correct", "one correct candidate, as with options", skill=(3.0, 3.0), one_correct=True),
+    EfficiencyWorld("one correct", "one candidate is correct", skill=(3.0, 3.0), one_correct=True),
     EfficiencyWorld("independent", "independent candidates, three in ten of them correct"),
     EfficiencyWorld("all correct", "every candidate correct", chance=(1.0, 1.0)),
 )
@@ -309,7 +310,7 @@ BROKEN: tuple[tuple[EfficiencyWorld, str], ...] = (
     (
         replace(
             RARER,
-            name="rarer, mirrored",
+            name="mirrored",
             words="the world `rarer` with 1 - T for T",
             chance=RARER.chance[::-1],
             scale=RARER.scale[::-1],
