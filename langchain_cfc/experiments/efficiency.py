@@ -287,7 +287,8 @@ def _measure_cells(
         for name, (threshold, shares, error_bound) in thresholds.items():
             sizes = (scores <= np.reshape(threshold, (-1, 1))).sum(axis=1)
             predicted, simulated = n * float(shares.mean()), float(sizes.mean())
-            error = float(sizes.std(ddof=1)) / math.sqrt(prompts)
+            # Means of P whole numbers have steps of 1 / P, below which no two can be told apart.
+            error = math.hypot(float(sizes.std(ddof=1)) / math.sqrt(prompts), 1.0 / prompts)
             found.append(
                 SizeCell(
                     world=world.name,

@@ -417,7 +417,7 @@ def _write_account(found: RecordedEfficiency) -> list[str]:
             f"Under one threshold the easiest group is covered to {100 * easy.marginal_coverage.value:.0f} % "
             f"and the hardest to {100 * hard.marginal_coverage.value:.0f} %. Going to the target saves "
             f"{easy.marginal_size.value - easy.oracle_size.value:.2f} {found.counted} a prompt in the "
-            f"easiest group; going up to {100 * hard.oracle_coverage.value:.0f} % in the hardest, all in its reach, "
+            f"easiest group; going to {100 * hard.oracle_coverage.value:.0f} % in the hardest, all in reach, "
             f"costs {hard.oracle_size.value - hard.marginal_size.value:.2f}."
         ),
     ]
