@@ -99,7 +99,7 @@ class CostPoint(ReportData):
 
 
 class RecordedGroup(ReportData):
-    """One group of prompts.
+    """What coverage costs in one group of prompts.
 
     Attributes:
         words: The group, in words.
@@ -125,7 +125,7 @@ class RecordedGroup(ReportData):
 
 
 class RecordedEfficiency(ReportData):
-    """The efficiency analysis on records.
+    """Results of the efficiency analysis on records.
 
     Attributes:
         alpha: Error level as decimal text.

@@ -106,6 +106,7 @@ class Protocol:
     seed: str
     test: float  # share of the prompts held out
     fit: float  # share of the others that fits feature maps
+    group_on: GroupedOn = "all"
 
 
 @dataclass(frozen=True, eq=False)

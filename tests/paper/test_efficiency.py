@@ -111,6 +111,15 @@ def test_worlds_break_what_they_say_and_nothing_else(world: EfficiencyWorld, bre
     assert "".join(number for number, holds in check_assumptions(world, 50).items() if not holds) == breaks
 
 
+def test_quantiles_rise_with_difficulty_where_coverage_falls() -> None:
+    t = make_nodes(200)[:, None]
+    falling = {world.name: check_assumptions(world, 50)["2"] for world in ALL}
+    for world in ALL:
+        rises = bool(np.diff(world.compute_quantile(U, t, 50), axis=0).min() >= -1e-9)
+        assert rises is falling[world.name], world.name
+    assert not all(falling.values())
+
+
 def test_costs_that_fall_for_every_coverage_leave_no_room() -> None:
     """dC/du integrates to one over (0, 1) whatever the skill, so its order in t turns over somewhere."""
     worlds = [EfficiencyWorld("a", "", skill=(k, k), one_correct=True) for k in (1.5, 3.0, 6.0)]
