@@ -316,7 +316,8 @@ def efficiency(paths: Sequence[Path], folder: Path) -> Iterator[str]:
         "Prompts in fifths by mean score. `saved` is what the oracle of the five groups saves against one "
         "threshold, in distinct answers a prompt, with a 95 % bootstrap interval: negative where its sets "
         "are larger. A price is in answers for each point of coverage between what one threshold covers in "
-        "that fifth and the target (or all that is attainable). Assumptions are judged by simultaneous intervals."
+        "that fifth and the target (or all that is attainable). Assumptions are judged by simultaneous "
+        "intervals."
     )
     rows = []
     for recording, one in zip(RECORDINGS, recordings, strict=True):

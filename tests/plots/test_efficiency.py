@@ -1,0 +1,115 @@
+"""Figures of the efficiency analysis: what is drawn is the report."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from langchain_cfc.errors import InputError
+from langchain_cfc.evaluation import LevelReport
+from langchain_cfc.experiments.efficiency import Convergence, ConvergencePoint, SizeCell, SizeRule
+from langchain_cfc.experiments.efficiency_recordings import (
+    CostPoint,
+    Estimate,
+    RecordedEfficiency,
+    RecordedGroup,
+)
+from langchain_cfc.report.efficiency_plots import plot_convergence, plot_costs, plot_sizes
+from tests.plots.inputs import level_of
+from tests.plots.reading import named
+
+
+def cell(rule: SizeRule, alpha: str, predicted: float, world: str = "independent") -> SizeCell:
+    return SizeCell(
+        world=world,
+        alpha=alpha,
+        n_candidates=50,
+        rule=rule,
+        predicted=predicted,
+        error_bound=None,
+        simulated=predicted + 0.1,
+        standard_error=0.1,
+        z=1.0,
+        coverage=0.8,
+    )
+
+
+CELLS = [
+    cell(rule, alpha, size) for rule in ("oracle", "marginal") for alpha, size in (("0.1", 3.0), ("0.2", 2.0))
+]
+
+
+def test_sizes_are_a_line_of_integrals_and_points_of_means() -> None:
+    ax = plot_sizes(CELLS)
+    assert named(ax) == ["oracle", "marginal"]
+    drawn = [tuple(map(float, line.get_ydata())) for line in ax.lines]
+    assert drawn.count((3.0, 2.0)) == 2
+    assert drawn.count((3.1, 2.1)) == 2
+
+
+@pytest.mark.parametrize("cells", [[], [*CELLS, cell("oracle", "0.1", 3.0, "other")]])
+def test_one_world_is_drawn_at_a_time(cells: list[SizeCell]) -> None:
+    with pytest.raises(InputError, match="one world and one number of candidates"):
+        plot_sizes(cells)
+
+
+def test_convergence_names_its_rates_on_logarithmic_axes() -> None:
+    points = [
+        ConvergencePoint(n_calibration=n, mean_size=1.0, size_error=e, threshold_error=e, marginal_error=0.2)
+        for n, e in ((100, 0.1), (10_000, 0.01))
+    ]
+    one = Convergence(
+        world="independent",
+        alpha="0.2",
+        n_candidates=50,
+        oracle=1.0,
+        repetitions=2,
+        points=points,
+        size_rate=-0.5,
+        threshold_rate=-0.5,
+        marginal_rate=0.0,
+        standard_error=0.1,
+    )
+    ax = plot_convergence([one])
+    assert named(ax) == ["independent: N^-0.50", "one threshold"]
+    assert (ax.get_xscale(), ax.get_yscale()) == ("log", "log")
+    assert [0.1, 0.01] in [list(map(float, line.get_ydata())) for line in ax.lines]
+    with pytest.raises(InputError, match="no world"):
+        plot_convergence([])
+
+
+def estimate(value: float) -> Estimate:
+    # An interval need not hold the estimate.
+    return Estimate(value=value, interval=(value + 0.01, value + 0.1))
+
+
+def test_costs_of_each_group_with_the_one_threshold() -> None:
+    shares: dict[str, Any] = dict.fromkeys(
+        ("attainable", "marginal_coverage", "oracle_coverage", "marginal_size", "oracle_size"), estimate(0.7)
+    )
+    group = RecordedGroup(
+        words="mean score: 1 of 2",
+        n=50,
+        price=1.0,
+        curve=[CostPoint(coverage=u, size=estimate(2.0 * u)) for u in (0.2, 0.4)],
+        **shares,
+    )
+    found = RecordedEfficiency(
+        alpha="0.2",
+        counted="distinct answers",
+        prompts=100,
+        resamples=10,
+        largest_atom=0.0,
+        hopeless=0.0,
+        groups=[group, group.model_copy(update={"words": "mean score: 2 of 2"})],
+        checks=[],
+        saved=estimate(0.0),
+        served=level_of(["conditional"]),
+        account=[],
+    )
+    assert isinstance(found.served, LevelReport)
+    ax = plot_costs(found)
+    assert named(ax) == ["1 of 2", "2 of 2", "one threshold"]
+    assert [0.4, 0.8] in [list(map(float, line.get_ydata())) for line in ax.lines]
+    assert ax.get_ylabel() == "distinct answers per set"
