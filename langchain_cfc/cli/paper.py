@@ -53,6 +53,8 @@ from langchain_cfc.experiments import (
     reproduce_synthetic,
 )
 from langchain_cfc.experiments.paper import ALPHAS
+from langchain_cfc.experiments.splits import GroupedOn
+from langchain_cfc.experiments.studies import SETTINGS, SIZES, Count
 from langchain_cfc.thresholds import format_alpha
 
 app = make_app(no_args_is_help=True, help="Reproduce the experiments of the CFC paper.")
@@ -286,6 +288,16 @@ def _make_study_command(name: StudyName, title: str) -> Callable[..., None]:
         alpha: Annotated[
             list[str] | None, typer.Option(help="Error level; give several. Default: the paper's.")
         ] = None,
+        setting: Annotated[
+            str | None,
+            typer.Option(help=f"Feature map and budget: {', '.join(SETTINGS)}.", show_default="the paper's"),
+        ] = None,
+        count: Annotated[
+            Count, typer.Option(help="What set sizes and TopK's K count: draws, or distinct answers.")
+        ] = "drawn",
+        group_on: Annotated[
+            GroupedOn, typer.Option(help="Prompts that the bins of GSC are made of; the paper's are test.")
+        ] = "all",
         splits: Annotated[int, split_option(help="Number of random splits; the paper seems to use 5.")] = 100,
         seed: SplitsSeed = "0",
         jobs: Jobs = None,
@@ -304,6 +316,9 @@ def _make_study_command(name: StudyName, title: str) -> Callable[..., None]:
                     dataset.records,
                     provenance=dataset.provenance,
                     alpha=alpha,
+                    setting=setting,
+                    count=count,
+                    group_on=group_on,
                     splits=splits,
                     seed=seed,
                     jobs=jobs or os.cpu_count() or 1,
@@ -325,7 +340,7 @@ def _make_study_command(name: StudyName, title: str) -> Callable[..., None]:
 def _print_study(console: Console, found: StudyReport) -> None:
     sweep = found.comparison.sweep
     console.print(make_methods_table(found.comparison), "")
-    for figure in ("coverage", "worst_group_coverage", "mean_set_size"):
+    for figure in ("coverage", "worst_group_coverage", SIZES[found.count][0]):
         console.print(make_sweep_table(sweep, figure), "")
     patterns = make_table("what the paper's table says, at how many levels", "paper", "here", no_wrap=True)
     for pattern in found.patterns:
@@ -336,7 +351,8 @@ def _print_study(console: Console, found: StudyReport) -> None:
     console.print("[bold]Ablation[/]\n")
     for one in found.ablations:
         console.print(
-            f"[bold]{escape(one.words)}, {one.n_candidates} candidates[/] [dim]({escape(one.features)})[/]"
+            f"[bold]{escape(one.words)}, {one.n_candidates} candidates[/] "
+            f"[dim]({one.name}: {escape(one.features)})[/]"
         )
         console.print(make_methods_table(one.level), "")
     print_notes(console, found.notes)

@@ -32,6 +32,7 @@ from langchain_cfc.experiments.methods import Method, Pool, get_methods
 from langchain_cfc.experiments.metrics import FIGURES, Groups
 from langchain_cfc.experiments.splits import (
     Comparison,
+    GroupedOn,
     Progress,
     Protocol,
     SplitResult,
@@ -223,6 +224,7 @@ def compare(
     features: str = FEATURES,
     set_rule: str = "all",
     groups: str = GROUPS,
+    group_on: GroupedOn = "all",
     combine: Sequence[str] | None = None,
     n: int | None = None,
     splits: int = 100,
@@ -249,6 +251,7 @@ def compare(
         features: Feature map of methods that name none of their own.
         set_rule: Set rule of such methods.
         groups: The groups that coverage is looked at in: one of `bins(...)`, `group(...)`, `hard(...)`.
+        group_on: Prompts that bins and categories are made of: `all`, or the `test` prompts of each split.
         combine: Names of verifiers in the candidates' `scores`; each split fits their combination.
         n: Number of candidates to use, the first n slots; by default all.
         splits: Number of splits, at least 1.
@@ -284,6 +287,7 @@ def compare(
         features=FeatureMap.parse(features).text,
         set_rule=parse_set_rule(set_rule).text,
         groups=groups,
+        group_on=group_on,
         combine=None if combine is None else tuple(combine),
         splits=splits,
         seed=str(seed),

@@ -309,6 +309,7 @@ class TopK(Method):
     # is nearest to it, as in its tables (73.6 % at a target of 75 %).
     reaching: bool
     grid: tuple[int, ...] | None = None  # the K to choose from; None for all up to n
+    distinct: bool = False  # whether K counts distinct answers, each with its best score, or candidates
 
     def make(self, split: Split, alpha: str) -> MethodOutput:
         """See `Method.make`."""
@@ -317,7 +318,8 @@ class TopK(Method):
         if not grid:
             msg = f"TopK chooses K from {self.grid}, but the records hold {n} candidates a prompt"
             raise InputError(msg)
-        success = split.pool.compute_success_scores("rank", CAP)[split.development]
+        levels = split.pool.get_or_make(("top k", self.distinct), lambda: self._rank(split.pool))
+        success = np.where(split.pool.correct, levels, CAP).min(axis=1)[split.development]
         # Ranks are divided by n as levels are, so that equal ones compare equal. Coverage is a fraction:
         # round-off must not decide between two K at the same distance.
         tau = compute_tau(alpha)
@@ -330,9 +332,19 @@ class TopK(Method):
         thresholds = Thresholds(level, np.zeros(m), np.zeros(m, dtype=np.bool_))
         # K is at least 1, so that no set is empty.
         sets = AnswerSets.from_levels(
-            split.test_candidates, split.compute_test_levels("rank"), thresholds, never_empty=False
+            split.test_candidates, levels[split.test], thresholds, never_empty=False
         )
         return MethodOutput(sets, None, split.all_drawn)
+
+    def _rank(self, pool: Pool) -> FloatArray:
+        """Return (N, n) levels: rank / n, infinite for repeated answers where K counts distinct ones."""
+        if not self.distinct:
+            return pool.compute_levels("rank")
+        pool.compute_success_scores("unique(all)", CAP)  # refuses an answer that is both correct and wrong
+        best = pool.compute_levels("unique(all)")
+        # Repeated answers come last, so that they shift no rank.
+        places = np.argsort(np.argsort(best, axis=1, kind="stable"), axis=1, kind="stable") + 1.0
+        return np.where(np.isfinite(best), places / pool.draws.n, np.inf)
 
 
 @dataclass(frozen=True)
@@ -409,12 +421,12 @@ def make_our_method(name: str) -> Method:
 
 
 def list_paper_methods(
-    learned_features: str | None = None, grid: tuple[int, ...] | None = None
+    learned_features: str | None = None, grid: tuple[int, ...] | None = None, *, distinct: bool = False
 ) -> tuple[Method, ...]:
     """Return the methods of the paper's tables, in its own conventions.
 
-    TopK comes in both readings, over the K of `grid` or all up to n; Learnt CP has its own feature map where
-    one is given.
+    TopK comes in both readings, over the K of `grid` or all up to n, K of distinct answers or of candidates;
+    Learnt CP has its own feature map where one is given.
     """
     slack = PaperStability.from_constant()
 
@@ -438,8 +450,8 @@ def list_paper_methods(
     nearest = "the K best, K of coverage nearest to the target"
     reaching = "the K best, the smallest K that reaches the target"
     return (
-        TopK("TopK", nearest, _NO_THEOREM, "paper", reaching=False, grid=grid),
-        TopK("TopK-reaching", reaching, _NO_THEOREM, "paper", reaching=True, grid=grid),
+        TopK("TopK", nearest, _NO_THEOREM, "paper", reaching=False, grid=grid, distinct=distinct),
+        TopK("TopK-reaching", reaching, _NO_THEOREM, "paper", reaching=True, grid=grid, distinct=distinct),
         full("ICP", "one threshold for all prompts", rule="marginal"),
         full("Learnt CP", "quantile regression", _NO_THEOREM, rule="learned", features=learned_features),
         make_truncated("CFC", "conditional thresholds, sets cut after the best candidate"),

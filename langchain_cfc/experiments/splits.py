@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from multiprocessing import get_context
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -34,6 +34,7 @@ from langchain_cfc.records import Provenance
 from langchain_cfc.records.splits import Part, SplitPlan, split_plan
 
 Found = TypeVar("Found")
+GroupedOn: TypeAlias = Literal["all", "test"]
 Progress: TypeAlias = Callable[[Iterable[Any], int], Iterable[Any]]
 # What each process runs, sent to it once.
 _TASK: list[Callable[[int], Any]] = []
@@ -95,9 +96,10 @@ class Protocol:
     alphas: tuple[str, ...]  # decimal texts
     features: str  # feature map of methods that name none
     set_rule: str  # set rule of methods that name none
-    # Feature text of the groups that coverage is looked at in. Bins and categories are those of all prompts;
-    # `hard(...)` is cut on the development prompts, as the paper does.
+    # Feature text of the groups that coverage is looked at in. Bins and categories are those of all prompts,
+    # or of each split's test prompts; `hard(...)` is cut on the development prompts, as the paper does.
     groups: str
+    group_on: GroupedOn
     # Verifiers whose raw outputs become the scores, by a combination fitted in each split; None for the
     # recorded scores. Groups and slabs are those of recorded scores either way, so that protocols can be
     # compared.
@@ -197,6 +199,8 @@ class Comparison:
         groups = self.groups
         if groups.text.startswith("hard("):
             groups = make_groups(groups.text, draws.take(split.development), draws)
+        elif protocol.group_on == "test":
+            groups = make_groups(groups.text, split.test_candidates, draws)
         slabs = None
         if self._bins is not None:
             # Each split hashes ids with a seed of its own; which half a prompt is in is independent of it.

@@ -5,8 +5,14 @@ other models and prompts give other figures, so that *patterns* are compared: st
 tables make, and whether they hold here.
 
 What the paper leaves open was chosen as follows. Its test shares suggest halves; here a prompt belongs to
-either by hash. GSC bins are of equal frequency over all prompts, the paper's over the test prompts. It does
-not say how many calibration prompts each dataset has.
+either by hash. It does not say how many calibration prompts each dataset has. Two of its conventions are
+options, as its tables do not follow from the text:
+
+- *GSC bins* are of equal frequency over all prompts, or over the test prompts of each split as in the paper.
+- *Set sizes* count candidates, `drawn`, or `distinct` answers. TopK's mean size of 1.75 +- 0.00 on TriviaQA
+  is no K and no mixture of several, but what two distinct answers come to if a quarter of the prompts has one
+  only; and ICP's 1.43 at a coverage of 80 % is little for sets that may hold one answer twenty times. So K
+  counts distinct answers, too. Coverage and thresholds are the same in both countings, but TopK's.
 
 Source: the paper's section "Real-World Data" and its appendix of the same name.
 """
@@ -22,16 +28,23 @@ from langchain_cfc.errors import InputError
 from langchain_cfc.evaluation import ReportData
 from langchain_cfc.experiments.compare import compare
 from langchain_cfc.experiments.comparison_report import ComparisonReport, LevelComparison
-from langchain_cfc.experiments.methods import get_methods
+from langchain_cfc.experiments.methods import get_methods, list_paper_methods
 from langchain_cfc.experiments.paper import METRICS, PublishedCell, published_cells
-from langchain_cfc.experiments.splits import Progress
+from langchain_cfc.experiments.splits import GroupedOn, Progress
 from langchain_cfc.records import PromptRecord, Provenance, Records, tabulate
 from langchain_cfc.thresholds import Level, compute_tau
 
 StudyName: TypeAlias = Literal["triviaqa", "gsm8k", "flickr8k"]
+Count: TypeAlias = Literal["drawn", "distinct"]
+# The figure behind APSS in either counting, and its unit.
+SIZES: dict[Count, tuple[str, float]] = {
+    "drawn": METRICS["APSS"],
+    "distinct": ("mean_distinct_answers", 1.0),
+}
 _MEAN_LOSS = "[1, T, T^2], T = mean verifier loss"
 # Two figures of the paper's tables that differ by less are called equal: one percentage point.
 NEAR = 1.0
+TWO = 2.0
 
 
 @dataclass(frozen=True)
@@ -40,48 +53,62 @@ class Setting:
 
     words: str  # the map as `PublishedCell.features` calls it
     features: str
-    n: int | None  # number of candidates; None for all that are recorded
+    n: int  # number of candidates: the first n, or all where fewer are recorded
 
 
 @dataclass(frozen=True)
 class Study:
-    """One of the paper's experiments on recorded candidates."""
+    """One of the paper's experiments on recorded candidates; settings are names of `SETTINGS`."""
 
-    setting: Setting  # of the full table
+    setting: str  # of the full table
+    fewest: int  # number of candidates that records must have
     groups: str  # the groups of GSC
     alphas: tuple[str, ...]  # the levels of the full table
-    ablated: tuple[Setting, ...]  # the settings of the ablation
+    ablated: tuple[str, ...]  # the settings of the ablation
     ablated_alpha: str  # the level of the ablation
 
 
 _HARD = "hard(entropy, max_score, 0.925)"
 _FIFTHS = "bins(mean_score, 5)"
+# Every learned feature map of the paper, by name, with its budget. In `hard-group`, answer entropy and
+# largest score are replaced by their ranks; hard is who has the larger of them at its 92.5th percentile.
+SETTINGS = {
+    "hard-group": Setting(
+        "two groups, hard where the larger of rank-normalised entropy and maximum loss is in its top 7.5 %",
+        _HARD,
+        20,
+    ),
+    "entropy-linear": Setting("linear in entropy", "entropy", 20),
+    "max-loss-linear": Setting("linear in maximum loss", "max_score", 20),
+    "mean-loss-quadratic-first-5": Setting(_MEAN_LOSS, "mean_score^2", 5),
+    "mean-loss-quadratic-20": Setting(_MEAN_LOSS, "mean_score^2", 20),
+    "mean-loss-quadratic-first-2": Setting(_MEAN_LOSS, "mean_score^2", 2),
+    "mean-loss-quadratic-first-3": Setting(_MEAN_LOSS, "mean_score^2", 3),
+    "max-loss-quadratic-first-2": Setting("[1, T, T^2], T = maximum verifier loss", "max_score^2", 2),
+}
 STUDIES: dict[StudyName, Study] = {
     "triviaqa": Study(
-        Setting("two groups by entropy and maximum loss", _HARD, None),
+        "hard-group",
+        1,
         _HARD,
         ("0.2", "0.25", "0.3", "0.35", "0.4", "0.45"),
-        (
-            Setting("linear in entropy", "entropy", None),
-            Setting("linear in maximum loss", "max_score", None),
-        ),
+        ("entropy-linear", "max-loss-linear"),
         "0.3",
     ),
     "gsm8k": Study(
-        Setting(_MEAN_LOSS, "mean_score^2", 5),
+        "mean-loss-quadratic-first-5",
+        5,
         _FIFTHS,
         ("0.05", "0.1", "0.15", "0.2", "0.25", "0.3"),
-        (Setting(_MEAN_LOSS, "mean_score^2", 20),),
+        ("mean-loss-quadratic-20",),
         "0.1",
     ),
     "flickr8k": Study(
-        Setting(_MEAN_LOSS, "mean_score^2", 2),
+        "mean-loss-quadratic-first-2",
+        2,
         _FIFTHS,
         ("0.01", "0.02", "0.03"),
-        (
-            Setting("[1, T, T^2], T = maximum verifier loss", "max_score^2", 2),
-            Setting(_MEAN_LOSS, "mean_score^2", 3),
-        ),
+        ("max-loss-quadratic-first-2", "mean-loss-quadratic-first-3"),
         "0.03",
     ),
 }
@@ -102,8 +129,9 @@ class Pattern(ReportData):
 
 
 class Ablation(ReportData):
-    """The same study repeated in another setting."""
+    """The same study repeated in another setting, a name of `SETTINGS`."""
 
+    name: str
     words: str
     features: str
     n_candidates: int
@@ -115,6 +143,8 @@ class StudyReport(ReportData):
 
     Attributes:
         study: The study.
+        setting: The feature map and budget of the full table, a name of `SETTINGS`.
+        count: What set sizes count.
         comparison: The paper's methods in its protocol, together with ours.
         published: The paper's full table.
         patterns: What its table says, and whether it holds here.
@@ -123,6 +153,8 @@ class StudyReport(ReportData):
     """
 
     study: StudyName
+    setting: str
+    count: Count
     comparison: ComparisonReport
     published: list[PublishedCell]
     patterns: list[Pattern]
@@ -136,6 +168,9 @@ def reproduce_study(
     *,
     provenance: Provenance | None = None,
     alpha: Sequence[Level] | None = None,
+    setting: str | None = None,
+    count: Count = "drawn",
+    group_on: GroupedOn = "all",
     splits: int = 100,
     seed: str | int = 0,
     jobs: int = 1,
@@ -148,6 +183,9 @@ def reproduce_study(
         records: Labelled records with at least the study's number of candidates.
         provenance: Header of the records; by default the one that they carry.
         alpha: Other levels than the paper's, for records on which those are out of reach.
+        setting: Another feature map and budget for the full table, a name of `SETTINGS`.
+        count: Whether set sizes, and TopK's K, count candidates `drawn` or `distinct` answers.
+        group_on: Prompts that the bins of GSC are made of: `all`, or the `test` prompts of each split.
         splits: Number of splits in halves; the paper has 5.
         seed: Another seed gives other splits.
         jobs: Number of processes.
@@ -157,7 +195,7 @@ def reproduce_study(
         The report.
 
     Raises:
-        InputError: If a record cannot be used, or there are too few candidates.
+        InputError: If a record cannot be used, there are too few candidates, or a setting is unknown.
         FeatureError: If the study's feature map does not suit the records.
         MissingExtraError: If SciPy is not installed.
     """
@@ -166,20 +204,28 @@ def reproduce_study(
         provenance = records.provenance
     table = tabulate(records, provenance=provenance)
     levels = tuple(map(str, alpha)) if alpha else study.alphas
+    chosen_name = setting or study.setting
+    if chosen_name not in SETTINGS:
+        msg = f"unknown setting {setting!r}; known are {', '.join(SETTINGS)}"
+        raise InputError(msg)
     recorded = table.draws.n
-    least = study.setting.n or 1
-    if recorded < least:
-        msg = f"the study {name} needs {least} candidates a prompt, and {recorded} are recorded"
+    if recorded < study.fewest:
+        msg = f"the study {name} needs {study.fewest} candidates a prompt, and {recorded} are recorded"
+        raise InputError(msg)
+    distinct = count == "distinct"
+    if distinct and table.draws.answer_codes is None:
+        msg = "distinct answers cannot be counted: the records have no answers"
         raise InputError(msg)
 
     def run_comparison(setting: Setting, alphas: Sequence[Level]) -> ComparisonReport:
         return compare(
             table,
             alpha=alphas,
-            methods=get_methods(["paper", "ours"]),
+            methods=[*list_paper_methods(distinct=distinct), *get_methods("ours")],
             features=setting.features,
             groups=study.groups,
-            n=None if setting.n is None else min(setting.n, recorded),
+            group_on=group_on,
+            n=min(setting.n, recorded),
             splits=splits,
             seed=seed,
             jobs=jobs,
@@ -187,23 +233,33 @@ def reproduce_study(
             provenance=provenance,
         )
 
-    full = run_comparison(study.setting, levels)
+    full = run_comparison(SETTINGS[chosen_name], levels)
     within = {level.alpha for level in full.sweep if level.target_coverage <= level.attainable_coverage}
     papers_own = float(study.ablated_alpha) in within
     ablated_at = (
         study.ablated_alpha if papers_own else next(one for one in levels if float(one) == full.alpha)
     )
     chosen = next(level for level in full.sweep if level.alpha == float(ablated_at))
-    ablated = [(study.setting, chosen)]
-    ablated += [(one, run_comparison(one, [ablated_at]).sweep[0]) for one in study.ablated]
+    ablated = {chosen_name: chosen}
+    for other in study.ablated:
+        if other not in ablated:
+            ablated[other] = run_comparison(SETTINGS[other], [ablated_at]).sweep[0]
     return StudyReport(
         study=name,
+        setting=chosen_name,
+        count=count,
         comparison=full,
         published=list(published_cells(name)),
-        patterns=_find_patterns(published_cells(name), full.sweep),
+        patterns=_find_patterns(published_cells(name), full.sweep, count),
         ablations=[
-            Ablation(words=one.words, features=one.features, n_candidates=level.n_candidates, level=level)
-            for one, level in ablated
+            Ablation(
+                name=one,
+                words=SETTINGS[one].words,
+                features=SETTINGS[one].features,
+                n_candidates=level.n_candidates,
+                level=level,
+            )
+            for one, level in ablated.items()
         ],
         notes=list(_list_notes(study, recorded, full)),
     )
@@ -216,8 +272,7 @@ def _list_notes(study: Study, recorded: int, full: ComparisonReport) -> Iterable
     )
     if all(level.target_coverage > level.attainable_coverage for level in full.sweep):
         yield "None of these levels is within reach: patterns need others, given by alpha."
-    short = {one.n for one in study.ablated if one.n is not None and one.n > recorded}
-    for n in sorted(short):
+    for n in sorted({SETTINGS[one].n for one in study.ablated if SETTINGS[one].n > recorded}):
         yield f"The ablation with {n} candidates uses the {recorded} that are recorded."
 
 
@@ -253,11 +308,15 @@ _STATEMENTS: tuple[tuple[str, Callable[[Figures, float], bool]], ...] = (
         "CFC-FULL's coverage is within a point of the target or above it",
         lambda of, t: of["CFC-FULL"]["ECR"] >= t - NEAR,
     ),
+    ("ICP's sets hold fewer than two on average", lambda of, _: of["ICP"]["APSS"] < TWO),
 )
 
 
-def _find_patterns(published: Sequence[PublishedCell], sweep: Sequence[LevelComparison]) -> list[Pattern]:
+def _find_patterns(
+    published: Sequence[PublishedCell], sweep: Sequence[LevelComparison], count: Count = "drawn"
+) -> list[Pattern]:
     """Return every statement, in the paper's table and on these records."""
+    figures = {**METRICS, "APSS": SIZES[count]}
     theirs: dict[str, Figures] = {}
     for cell in published:
         theirs.setdefault(cell.alpha, {}).setdefault(cell.method, {})[cell.metric] = cell.value
@@ -267,7 +326,7 @@ def _find_patterns(published: Sequence[PublishedCell], sweep: Sequence[LevelComp
             {
                 name: {
                     metric: unit * level.methods[name].figures[figure].mean
-                    for metric, (figure, unit) in METRICS.items()
+                    for metric, (figure, unit) in figures.items()
                 }
                 for name in names
             },

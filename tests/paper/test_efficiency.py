@@ -36,7 +36,7 @@ from langchain_cfc.experiments.efficiency_world import (
 from langchain_cfc.experiments.paper import ALPHAS
 from tests.cli.running import run
 
-RECORDING = files("langchain_cfc") / "demo" / "facts.jsonl.gz"
+RECORDING = str(files("langchain_cfc") / "demo" / "facts.jsonl.gz")
 FALSE_ALARM = 1e-6
 CONTINUOUS = [*WORLDS, *(world for world, _ in BROKEN if world.grades is None)]
 ALL = [*WORLDS, *(world for world, _ in BROKEN)]
@@ -168,7 +168,7 @@ def test_the_analysis_predicts_which_of_the_papers_sets_are_smaller() -> None:
     candidate makes the paper's sets smaller than the oracle's.
     """
     world = FittedWorld("fitted", "")
-    published = {
+    published: dict[tuple[str, str], tuple[float, float]] = {
         (cell.method, cell.alpha): (cell.value, cell.spread or 0.0)
         for cell in published_cells("synthetic")
         if cell.metric == "APSS"
@@ -267,7 +267,7 @@ def test_too_small_numbers_are_refused(change: dict[str, int], message: str) -> 
 @pytest.mark.parametrize("change", [{"chance": (0.0, 0.5)}, {"scale": (0.5, 1.5)}, {"skill": (-1.0, 1.0)}])
 def test_what_is_no_world_is_refused(change: dict[str, tuple[float, float]]) -> None:
     with pytest.raises(InputError, match=f"{next(iter(change))} is .*; expected numbers above 0"):
-        replace(RARER, **change)
+        replace(RARER, **change)  # type: ignore[arg-type]
 
 
 def test_the_command_prints_every_table() -> None:
