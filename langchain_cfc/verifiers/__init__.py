@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         pointwise,
     )
     from langchain_cfc.verifiers.embedding_similarity import EmbeddingSimilarity
+    from langchain_cfc.verifiers.entailment import EntailmentJudge
     from langchain_cfc.verifiers.evaluators import EvaluatorVerifier, from_evaluator
     from langchain_cfc.verifiers.model_judge import ModelJudge
     from langchain_cfc.verifiers.p_true import PTrue
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 __all__ = [
     "BaseVerifier",
     "EmbeddingSimilarity",
+    "EntailmentJudge",
     "EvaluatorVerifier",
     "ModelJudge",
     "PTrue",
@@ -50,6 +52,7 @@ _NAMES = {
     "_prompts": ("messages_to_text",),
     "base": ("BaseVerifier", "Pointwise", "Verifier", "VerifierEnsemble", "VerifierInput", "pointwise"),
     "embedding_similarity": ("EmbeddingSimilarity",),
+    "entailment": ("EntailmentJudge",),
     "evaluators": ("EvaluatorVerifier", "from_evaluator"),
     "model_judge": ("ModelJudge",),
     "p_true": ("PTrue",),

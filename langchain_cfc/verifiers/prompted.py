@@ -39,12 +39,15 @@ ABOVE = "The question is asked by the conversation above this message."
 _HINT = "pass question=, a function that makes text or messages of a prompt"
 
 
-class PromptedVerifier(BaseVerifier):
-    """Asks a model about each distinct text of a prompt's candidates, concurrently.
+class PromptedModel:
+    """Asks a model about a prompt and what was answered to it.
 
     `model` is the judging model as the user gave it, `called` the same as it is called; for `question` see
     `ModelJudge`.
     """
+
+    name: str | None
+    fingerprint: Mapping[str, Any]
 
     def __init__(
         self, name: str, model: Runnable[Any, Any], called: Runnable[Any, Any], question: Question | None
@@ -58,6 +61,41 @@ class PromptedVerifier(BaseVerifier):
         )
 
     @abstractmethod
+    def _write_sample(self, question: str) -> str:
+        """Write the words that all requests share, with the names of what differs in braces."""
+
+    def _ask_each(
+        self, prompt: Any, config: RunnableConfig, write_requests: Callable[[str], list[str]]
+    ) -> Steps[list[Any]]:
+        """Send requests about one prompt, concurrently; `write_requests` is given the question's words."""
+        if self._make_question is not None:
+            [prompt] = yield from self._make_question.invoke_cheaply([prompt], config)
+        # Many chat templates refuse two messages of one speaker in a row, so a single human message of text
+        # is quoted as text is.
+        content = read_prompt(prompt, _HINT, VerifierError)
+        question = ABOVE if content.messages else QUESTION.format(question=content.text)
+        requests = [[*content.messages, HumanMessage(words)] for words in write_requests(question)]
+        return (yield from self._ask.invoke_each(requests, config))
+
+    def _make_fingerprint(self, **settings: Any) -> dict[str, Any]:
+        """Return the settings, the model's fingerprint, and a digest of the words that all requests share."""
+        words = [self._write_sample(place) for place in (QUESTION, ABOVE)]
+        digest = hashlib.sha256(json.dumps(words).encode()).hexdigest()
+        source = "prompt" if self.question is None else "own"
+        return combined_fingerprint(
+            str(self.name),
+            {**settings, "instructions": f"sha256:{digest}", "question": source},
+            {"model": self.model, "question": self.question},
+        )
+
+    def _model_name(self) -> str:
+        return str(self.fingerprint.get("model.model", type(self.model).__name__))
+
+
+class PromptedVerifier(PromptedModel, BaseVerifier):
+    """Asks a model about each distinct text of a prompt's candidates, concurrently."""
+
+    @abstractmethod
     def _write_request(self, question: str, text: str, texts: Sequence[str]) -> str:
         """Write a request about a candidate's `text`, given the `texts` of all candidates in draw order."""
 
@@ -67,21 +105,14 @@ class PromptedVerifier(BaseVerifier):
 
     def flow(self, given: VerifierInput, config: RunnableConfig) -> Steps[list[float]]:
         """Ask once per distinct text."""
-        prompt = given["prompt"]
-        if self._make_question is not None:
-            [prompt] = yield from self._make_question.invoke_cheaply([prompt], config)
-        # Many chat templates refuse two messages of one speaker in a row, so a single human message of text
-        # is quoted as text is.
-        content = read_prompt(prompt, _HINT, VerifierError)
-        question = ABOVE if content.messages else QUESTION.format(question=content.text)
         texts = [candidate.text for candidate in given["candidates"]]
 
         def ask(distinct: list[str]) -> Steps[list[float]]:
-            requests = [
-                [*content.messages, HumanMessage(self._write_request(question, text, texts))]
-                for text in distinct
-            ]
-            replies = yield from self._ask.invoke_each(requests, config)
+            replies = yield from self._ask_each(
+                given["prompt"],
+                config,
+                lambda question: [self._write_request(question, text, texts) for text in distinct],
+            )
             return [
                 self._read_score(reply, texts.index(text))
                 for text, reply in zip(distinct, replies, strict=True)
@@ -89,19 +120,8 @@ class PromptedVerifier(BaseVerifier):
 
         return (yield from map_distinct(texts, ask))
 
-    def _make_fingerprint(self, **settings: Any) -> dict[str, Any]:
-        """Return the settings, the model's fingerprint, and a digest of the words that all requests share."""
-        words = [self._write_request(place, "{text}", ["{first}", "{second}"]) for place in (QUESTION, ABOVE)]
-        digest = hashlib.sha256(json.dumps(words).encode()).hexdigest()
-        source = "prompt" if self.question is None else "own"
-        return combined_fingerprint(
-            self.get_name(),
-            {**settings, "instructions": f"sha256:{digest}", "question": source},
-            {"model": self.model, "question": self.question},
-        )
-
-    def _model_name(self) -> str:
-        return str(self.fingerprint.get("model.model", type(self.model).__name__))
+    def _write_sample(self, question: str) -> str:
+        return self._write_request(question, "{text}", ["{first}", "{second}"])
 
 
 def check_model(model: Any) -> Runnable[Any, Any]:

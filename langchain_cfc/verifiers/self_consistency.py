@@ -20,6 +20,7 @@ from langchain_cfc.verifiers.base import (
     combined_fingerprint,
     to_python_scalar,
 )
+from langchain_cfc.verifiers.entailment import Entailment, group_by_entailment
 
 Reading: TypeAlias = Runnable[Any, Any] | Callable[[str], str] | Callable[[str], Awaitable[str]]
 Equivalence: TypeAlias = (
@@ -60,24 +61,38 @@ class SelfConsistency(BaseVerifier):
     of Wang et al. (2022, "Self-consistency improves chain of thought reasoning in language models"). Answers
     that agree get equal scores, so that no set rule can prefer one of their wordings.
 
-    Two candidates agree if their answers are equal, or connected by answers that `equivalent` takes for
-    equivalent. Judges contradict themselves: one may hold a and b, b and c, but not a and c for equivalent,
-    and then no share is right for all three. Connected components are the smallest groups that split no pair
-    which the judge joined, and unlike a search by one representative per group they do not depend on the
-    order of the draws. The price is that one false pair joins two groups.
+    Two candidates agree if their answers are equal, or if a judge says that they mean the same. There are two
+    kinds of judges, with two ways to group:
+
+    - `equivalent` joins answers that are equivalent, or connected by answers that are. Judges contradict
+      themselves: one may hold a and b, b and c, but not a and c for equivalent, and then no share is right
+      for all three. Connected components are the smallest groups that split no pair which the judge joined,
+      and do not depend on the order of the draws. The price is that one false pair joins two groups, and k
+      distinct answers cost k (k - 1) / 2 calls.
+    - `entails` puts an answer into the first group whose first answer it entails and is entailed by, in the
+      order of the draws. These are the clusters of meaning of semantic entropy (Kuhn et al. 2023, "Semantic
+      uncertainty"; Farquhar et al. 2024, "Detecting hallucinations in large language models using semantic
+      entropy"). k distinct answers in c groups cost at most 2 k c calls.
+
+    Semantic entropy is one number per prompt, and a verifier gives one per candidate: here the share of its
+    cluster. Features see the spread of the clusters in these scores: `mean_score` is 1 - the sum of the
+    squared shares (the quadratic entropy), `min_score` is 1 - the largest share, and the mean of
+    -log(1 - score) is the discrete semantic entropy itself. The features `entropy` and `distinct_answers`
+    count answers of the extractor as they are written, not clusters.
 
     Args:
         answer: Text to answer, a function or Runnable, plain or async; the whole text if left out.
         normalise: Answer to what is compared, plain or async; None compares answers as they are.
         equivalent: Whether two distinct answers mean the same: a Runnable on `{"prompt": ..., "first":
             answer, "second": answer}` or a function `(prompt, first, second)`, plain or async, that returns a
-            bool. It is asked once per pair, concurrently: k distinct answers cost k (k - 1) / 2 calls.
-        both_ways: Ask for (second, first) as well, and join only what is equivalent either way, as for
-            entailment: Kuhn et al. (2023, "Semantic uncertainty") join answers that entail each other. Twice
-            the calls.
+            bool. It is asked once per pair, concurrently.
+        entails: Whether one answer entails another: a Runnable on `{"prompt": ..., "premise": answer,
+            "hypothesis": answer}`, such as `EntailmentJudge(model)`, or a function `(prompt, premise,
+            hypothesis)`, plain or async. It returns a bool, a label (entailment, neutral, contradiction), the
+            probability of each label, or what a text-classification pipeline of transformers returns.
 
     Raises:
-        InputError: If `both_ways` is set without `equivalent`.
+        InputError: If both `equivalent` and `entails` are given.
     """
 
     def __init__(
@@ -86,21 +101,24 @@ class SelfConsistency(BaseVerifier):
         *,
         normalise: Reading | None = normalise_answer,
         equivalent: Equivalence | None = None,
-        both_ways: bool = False,
+        entails: Entailment | None = None,
     ) -> None:
-        if both_ways and equivalent is None:
-            msg = "both_ways= says how to ask equivalent=, which is not given"
+        if equivalent is not None and entails is not None:
+            msg = "equivalent= and entails= both judge what agrees: give one of them"
             raise InputError(msg)
         self.name = "self-consistency"
         own = None if normalise is normalise_answer else normalise
         default = "no" if normalise is None else "nfkc, casefold, trimmed"
+        judged = "equal" if entails is None else "entailed both ways"
         self._settings = {
             "answer": "whole text" if answer is None else "extracted",
             "normalised": default if own is None else "own",
-            "agreement": "equal" if equivalent is None else "both ways" if both_ways else "equivalent",
+            "agreement": judged if equivalent is None else "equivalent",
         }
         self.fingerprint = combined_fingerprint(
-            self.name, self._settings, {"answer": answer, "normalise": own, "equivalent": equivalent}
+            self.name,
+            self._settings,
+            {"answer": answer, "normalise": own, "equivalent": equivalent, "entails": entails},
         )
         readers = {"answer extractor": answer, "normalisation": own}
         self._readers = [
@@ -116,7 +134,13 @@ class SelfConsistency(BaseVerifier):
                 "equivalence", equivalent, VerifierError, keys=("prompt", "first", "second")
             )
         )
-        self._both_ways = both_ways
+        self._entails = (
+            None
+            if entails is None
+            else make_silent_call(
+                "entailment", entails, VerifierError, keys=("prompt", "premise", "hypothesis")
+            )
+        )
 
     def __repr__(self) -> str:
         """State what makes candidates agree."""
@@ -124,13 +148,20 @@ class SelfConsistency(BaseVerifier):
 
     def flow(self, given: VerifierInput, config: RunnableConfig) -> Steps[list[float]]:
         """Compute one share per group of candidates that agree."""
+        return score_groups((yield from self.find_groups(given, config)))
+
+    def find_groups(self, given: VerifierInput, config: RunnableConfig) -> Steps[list[int]]:
+        """Return for each of n candidates the slot of the first candidate that it agrees with."""
         texts = [candidate.text for candidate in given["candidates"]]
         answers = yield from map_distinct(texts, partial(self._find_answers, config))
         distinct = list(dict.fromkeys(answers))
-        pairs = yield from self._find_equivalent_pairs(given["prompt"], distinct, config)
-        groups = group_connected(distinct, pairs)
-        sizes = Counter(groups[answer] for answer in answers)
-        return [(len(answers) - sizes[groups[answer]]) / len(answers) for answer in answers]
+        if self._entails is not None:
+            groups = yield from group_by_entailment(self._entails, given["prompt"], distinct, config)
+        else:
+            pairs = yield from self._find_equivalent_pairs(given["prompt"], distinct, config)
+            groups = group_connected(distinct, pairs)
+        names = [groups[answer] for answer in answers]
+        return [names.index(name) for name in names]
 
     def _find_answers(self, config: RunnableConfig, texts: list[str]) -> Steps[list[str]]:
         """Return what is compared, for each text."""
@@ -153,11 +184,19 @@ class SelfConsistency(BaseVerifier):
         if self._equivalent is None:
             return []
         pairs = list(combinations(answers, 2))
-        asked = [*pairs, *((second, first) for first, second in pairs)] if self._both_ways else pairs
-        questions = [{"prompt": prompt, "first": first, "second": second} for first, second in asked]
+        questions = [{"prompt": prompt, "first": first, "second": second} for first, second in pairs]
         replies = yield from self._equivalent.invoke_each(questions, config)
-        verdicts = dict(zip(asked, map(_read_verdict, replies), strict=True))
-        return [pair for pair in pairs if verdicts[pair] and verdicts.get(pair[::-1], True)]
+        return [pair for pair, reply in zip(pairs, replies, strict=True) if _read_verdict(reply)]
+
+
+def score_groups(groups: Sequence[int]) -> list[float]:
+    """Return 1 - the share of each candidate's group, given the group of each of n candidates.
+
+    >>> score_groups([0, 1, 0, 0])
+    [0.25, 0.75, 0.25, 0.25]
+    """
+    n, sizes = len(groups), Counter(groups)
+    return [(n - sizes[group]) / n for group in groups]
 
 
 _Pair: TypeAlias = tuple[str, str]

@@ -148,19 +148,6 @@ def test_each_pair_of_distinct_answers_is_asked_once_within_the_bounds(invoke: I
     assert judge.most == 2
 
 
-def test_entailment_has_to_hold_both_ways_if_told(invoke: Invoke) -> None:
-    # a entails b and not the reverse; c and d entail each other.
-    entailed = {("a", "b"), ("c", "d"), ("d", "c")}
-    one_way, two_ways = Counting(entailed), Counting(entailed)
-    assert invoke(SelfConsistency(equivalent=one_way), capital_input("a", "b", "c", "d")) == [0.5] * 4
-    verifier = SelfConsistency(equivalent=two_ways, both_ways=True)
-    assert invoke(verifier, capital_input("a", "b", "c", "d")) == [0.75, 0.75, 0.5, 0.5]
-    # So the order of the draws does not matter, as it does one way.
-    assert invoke(verifier, capital_input("b", "a", "d", "c")) == [0.75, 0.75, 0.5, 0.5]
-    assert invoke(SelfConsistency(equivalent=one_way), capital_input("b", "a")) == [0.5, 0.5]
-    assert (len(one_way.asked), len(two_ways.asked)) == (6 + 1, 12 + 12)
-
-
 @pytest.mark.parametrize("order", list(permutations(["a", "b", "c", "d"])))
 def test_a_chain_of_equivalences_is_one_group_in_any_order(order: tuple[str, ...]) -> None:
     chain = {("a", "b"), ("b", "a"), ("b", "c"), ("c", "b")}
@@ -252,9 +239,9 @@ def test_booleans_of_other_libraries_are_verdicts() -> None:
     ]
 
 
-def test_both_ways_without_a_judge_is_refused() -> None:
-    with pytest.raises(InputError, match="both_ways"):
-        SelfConsistency(both_ways=True)
+def test_two_judges_are_refused() -> None:
+    with pytest.raises(InputError, match="give one of them"):
+        SelfConsistency(equivalent=same_initial, entails=same_initial)
 
 
 def test_it_says_what_it_is() -> None:
@@ -277,7 +264,7 @@ def test_another_setting_is_another_verifier() -> None:
         compute_fingerprint(SelfConsistency()),
         compute_fingerprint(SelfConsistency(normalise=None)),
         compute_fingerprint(SelfConsistency(equivalent=same_initial)),
-        compute_fingerprint(SelfConsistency(equivalent=same_initial, both_ways=True)),
+        compute_fingerprint(SelfConsistency(entails=same_initial)),
     ]
     for one in made:
         for other in made:

@@ -1,0 +1,285 @@
+"""Clusters of meaning: answers that entail each other, by any judge of entailment."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import threading
+from collections import Counter
+from typing import Any
+
+import hypothesis
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+from langchain_core.language_models import FakeListChatModel
+from langchain_core.messages import HumanMessage
+from langchain_core.runnables import RunnableLambda
+
+from langchain_cfc.candidates import CandidateBatch
+from langchain_cfc.errors import VerifierError
+from langchain_cfc.execution import CallLimits, ConcurrencyLimiter, apply_limits
+from langchain_cfc.features.statistics import STATISTICS
+from langchain_cfc.sampling import DrawnCandidate
+from langchain_cfc.sampling.fingerprints import compute_fingerprint
+from langchain_cfc.verifiers import EntailmentJudge, SelfConsistency, VerifierInput
+from langchain_cfc.verifiers.entailment import read_entailment
+from tests.calls import Invoke, copies_of, invoke_async, invoke_sync
+from tests.fakes import ScriptedModel
+
+# What an answer says, beyond its wording: all that it states, so that more entails less.
+FACTS = {
+    "lima": {"city: lima"},
+    "it is lima": {"city: lima"},
+    "lima, in peru": {"city: lima", "country: peru"},
+    "quito": {"city: quito"},
+    "the city of quito": {"city: quito"},
+}
+
+
+def drawn(*texts: str) -> VerifierInput:
+    return VerifierInput(prompt="where?", candidates=[DrawnCandidate(text) for text in texts])
+
+
+class FactJudge:
+    """Judges entailment by what the answers state, and keeps what it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, str]] = []
+        self.most = 0
+        self._now = 0
+        self._lock = threading.Lock()
+
+    def __call__(self, prompt: Any, premise: str, hypothesis: str) -> bool:
+        assert prompt == "where?"
+        with self._lock:
+            self.asked.append((premise, hypothesis))
+            self._now += 1
+            self.most = max(self.most, self._now)
+        threading.Event().wait(0.01)
+        with self._lock:
+            self._now -= 1
+        return FACTS[premise] >= FACTS[hypothesis]
+
+
+def test_clusters_by_hand(invoke: Invoke) -> None:
+    judge = FactJudge()
+    texts = drawn("Lima", "it is Lima", "Quito", "lima, in peru", "lima.", "the city of Quito")
+    # Three say Lima, two say Quito; what says more than Lima entails it one way only.
+    assert invoke(SelfConsistency(entails=judge), texts) == pytest.approx(
+        [1 / 2, 1 / 2, 2 / 3, 5 / 6, 1 / 2, 2 / 3]
+    )
+    # With 5 distinct answers and 3 clusters; equal answers are asked about once, and no pair twice.
+    assert max(Counter(judge.asked).values()) == 1
+    assert len(judge.asked) <= 2 * 5 * 3
+
+
+def test_what_is_asked_and_in_which_order(invoke: Invoke) -> None:
+    judge = FactJudge()
+    with apply_limits(CallLimits(ConcurrencyLimiter(2))):
+        invoke(SelfConsistency(entails=judge), drawn("lima", "quito", "lima, in peru", "it is lima"))
+    rounds = [
+        # All against the first, then the way back for those that it entails.
+        {("lima", "quito"), ("lima", "lima, in peru"), ("lima", "it is lima")},
+        {("it is lima", "lima")},
+        {("quito", "lima, in peru")},
+    ]
+    asked = iter(judge.asked)
+    assert [{next(asked) for _ in one} for one in rounds] == rounds
+    assert next(asked, None) is None
+    assert judge.most == 2
+
+
+def test_nothing_is_asked_where_all_answers_are_equal(invoke: Invoke) -> None:
+    judge = FactJudge()
+    assert invoke(SelfConsistency(entails=judge), drawn("Lima", "lima.", "LIMA")) == [0.0] * 3
+    assert judge.asked == []
+
+
+def test_an_answer_joins_the_first_group_in_draw_order() -> None:
+    # b means the same as a and as c, which differ: the judge contradicts itself.
+    both = {frozenset("ab"), frozenset("bc")}
+    verifier = SelfConsistency(entails=lambda _, one, other: frozenset((one, other)) in both)
+    assert invoke_sync(verifier, drawn("a", "b", "c", "b")) == [0.25, 0.25, 0.75, 0.25]
+    assert invoke_sync(verifier, drawn("c", "b", "a", "b")) == [0.25, 0.25, 0.75, 0.25]
+
+
+@hypothesis.given(st.lists(st.sampled_from(sorted(FACTS)), min_size=1, max_size=12))
+def test_clusters_are_the_meanings_and_calls_stay_within_the_bound(texts: list[str]) -> None:
+    asked: list[tuple[str, str]] = []
+
+    def entails(prompt: Any, premise: str, hypothesis: str) -> bool:
+        del prompt
+        asked.append((premise, hypothesis))
+        return FACTS[premise] >= FACTS[hypothesis]
+
+    scores = invoke_sync(SelfConsistency(entails=entails, normalise=None), drawn(*texts))
+    sizes = Counter(frozenset(FACTS[text]) for text in texts)
+    expected = [1 - sizes[frozenset(FACTS[text])] / len(texts) for text in texts]
+    assert scores == pytest.approx(expected)
+    assert len(asked) <= 2 * len(set(texts)) * len(sizes)
+
+
+def test_features_see_the_semantic_entropy_in_the_scores() -> None:
+    texts = ["lima", "it is lima", "quito", "lima, in peru", "lima", "quito"]
+    scores = invoke_sync(SelfConsistency(entails=FactJudge()), drawn(*texts))
+    shares = np.array([3, 2, 1]) / 6
+    draws = CandidateBatch.of(np.array([scores]), [texts])
+    assert STATISTICS["mean_score"](draws)[0] == pytest.approx(1 - np.sum(shares**2))
+    assert STATISTICS["min_score"](draws)[0] == pytest.approx(1 - shares.max())
+    entropy = float(np.mean([-math.log(1 - score) for score in scores]))
+    assert entropy == pytest.approx(-np.sum(shares * np.log(shares)))
+    # The feature `entropy` counts texts as they are written: four of them.
+    assert STATISTICS["entropy"](draws)[0] > entropy
+
+
+@pytest.mark.parametrize(
+    ("reply", "verdict"),
+    [
+        (True, True),
+        (np.False_, False),
+        ("entailment", True),
+        (" ENTAILMENT.", True),
+        ("**Neutral**", False),
+        ("contradiction", False),
+        (HumanMessage("Entailment"), True),
+        ({"entailment": 0.5, "neutral": 0.3, "contradiction": 0.2}, True),
+        ({"ENTAILMENT": 0.4, "NEUTRAL": 0.5, "CONTRADICTION": 0.1}, False),
+        # No more probable than another label.
+        ({"entailment": 0.4, "neutral": 0.4, "contradiction": 0.2}, False),
+        ({"entailment": np.float32(0.9), "not_entailment": np.float32(0.1)}, True),
+        # Pipelines of transformers: the best label, in a list or not, or all labels.
+        ({"label": "ENTAILMENT", "score": 0.9}, True),
+        ([{"label": "NEUTRAL", "score": 0.9}], False),
+        ([{"label": "entailment", "score": 0.3}, {"label": "neutral", "score": 0.7}], False),
+    ],
+)
+def test_verdicts_of_many_forms(reply: Any, verdict: bool) -> None:
+    assert read_entailment(reply) is verdict
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        None,
+        1,
+        0.9,
+        "",
+        "yes",
+        "the premise entails the hypothesis",
+        "LABEL_2",
+        [],
+        {},
+        {"entailment": 0.9},
+        {"neutral": 0.4, "contradiction": 0.6},
+        {"entailment": float("nan"), "neutral": 0.1},
+        {"entailment": 2.0, "neutral": -1.0},
+        {"entailment": "high", "neutral": "low"},
+        {"LABEL_0": 0.1, "LABEL_1": 0.9},
+        [{"label": "LABEL_0", "score": 0.9}],
+        [0.1, 0.2, 0.7],
+    ],
+)
+def test_what_is_no_verdict_is_refused(invoke: Invoke, reply: Any) -> None:
+    verifier = SelfConsistency(entails=lambda *_: reply)
+    with pytest.raises(VerifierError, match=r"entails= returned .*; expected True or False, one"):
+        invoke(verifier, drawn("lima", "quito"))
+
+
+def test_a_judge_that_fails_is_a_typed_error(invoke: Invoke) -> None:
+    def fail(*_: Any) -> bool:
+        msg = "no model"
+        raise OSError(msg)
+
+    with pytest.raises(VerifierError, match="entailment failed with OSError"):
+        invoke(SelfConsistency(entails=fail), drawn("lima", "quito"))
+
+
+def test_async_functions_and_runnables() -> None:
+    async def entails(prompt: Any, premise: str, hypothesis: str) -> str:
+        await asyncio.sleep(0)
+        del prompt
+        return "entailment" if FACTS[premise] >= FACTS[hypothesis] else "neutral"
+
+    asked = drawn("lima", "it is lima", "quito")
+    expected = pytest.approx([1 / 3, 1 / 3, 2 / 3])
+    assert invoke_async(SelfConsistency(entails=entails), asked) == expected
+    with pytest.raises(VerifierError, match="async"):
+        invoke_sync(SelfConsistency(entails=entails), asked)
+    as_runnable: Any = RunnableLambda(lambda given: FACTS[given["premise"]] >= FACTS[given["hypothesis"]])
+    assert invoke_sync(SelfConsistency(entails=as_runnable), asked) == expected
+
+
+def test_a_chat_model_judges(invoke: Invoke) -> None:
+    seen: list[str] = []
+
+    def reply(messages: list[Any]) -> str:
+        seen.append(messages[-1].text)
+        return "Neutral" if "quito" in messages[-1].text else "Entailment."
+
+    verifier = SelfConsistency(entails=EntailmentJudge(RunnableLambda(reply)))
+    assert invoke(verifier, drawn("lima", "it is lima", "quito")) == pytest.approx([1 / 3, 1 / 3, 2 / 3])
+    assert len(seen) == 3
+    assert all("where?" in one for one in seen)
+    assert any("<premise>\nit is lima\n</premise>\n<hypothesis>\nlima\n" in one for one in seen)
+
+
+def test_messages_come_before_the_request(invoke: Invoke) -> None:
+    seen: list[list[Any]] = []
+
+    def reply(messages: list[Any]) -> str:
+        seen.append(messages)
+        return "contradiction"
+
+    prompt = [("system", "Be brief."), ("human", "where?")]
+    asked = VerifierInput(prompt=prompt, candidates=[DrawnCandidate("lima"), DrawnCandidate("quito")])
+    assert invoke(SelfConsistency(entails=EntailmentJudge(RunnableLambda(reply))), asked) == [0.5, 0.5]
+    assert [one.text for one in seen[0][:2]] == ["Be brief.", "where?"]
+    assert "the conversation above" in seen[0][2].text
+
+
+def test_a_question_function_makes_the_question() -> None:
+    seen: list[str] = []
+
+    def reply(messages: list[Any]) -> str:
+        seen.append(messages[-1].text)
+        return "neutral"
+
+    judge = EntailmentJudge(RunnableLambda(reply), question=lambda prompt: prompt["q"])
+    given = VerifierInput(prompt={"q": "Capital?", "secret": "x"}, candidates=drawn("a", "b")["candidates"])
+    invoke_sync(SelfConsistency(entails=judge), given)
+    assert all("Capital?" in one and "secret" not in one for one in seen)
+
+
+def test_a_chat_model_that_rambles_is_refused(invoke: Invoke) -> None:
+    judge = EntailmentJudge(FakeListChatModel(responses=["I think that it does."]))
+    with pytest.raises(VerifierError, match="I think that it does"):
+        invoke(SelfConsistency(entails=judge), drawn("lima", "quito"))
+
+
+def test_calls_of_the_judge_keep_to_the_limit_of_the_prompt(invoke: Invoke) -> None:
+    model = ScriptedModel(texts=["neutral"] * 4)
+    with apply_limits(CallLimits(ConcurrencyLimiter(1))):
+        scores = invoke(SelfConsistency(entails=EntailmentJudge(model)), drawn("a", "b", "c"))
+    assert scores == pytest.approx([2 / 3] * 3)
+    assert len(model.drawn) == 3
+
+
+def test_the_fingerprint_names_the_judge() -> None:
+    judge = EntailmentJudge(FakeListChatModel(responses=[""]))
+    stated = compute_fingerprint(SelfConsistency(entails=judge))
+    assert stated["agreement"] == "entailed both ways"
+    assert stated["entails.instructions"].startswith("sha256:")
+    other = EntailmentJudge(FakeListChatModel(responses=[""]), question=str)
+    assert compute_fingerprint(SelfConsistency(entails=other)) != stated
+    # A function that says nothing about itself makes the verifier one without an id.
+    assert "id" not in compute_fingerprint(SelfConsistency(entails=FactJudge()))
+    assert "EntailmentJudge(" in repr(judge)
+
+
+def test_copies_score_alike() -> None:
+    asked = drawn("lima", "quito", "it is lima")
+    verifier = SelfConsistency(entails=EntailmentJudge(FakeListChatModel(responses=["entailment"])))
+    for copied in copies_of(verifier):
+        assert invoke_sync(copied, asked) == [0.0] * 3
+        assert copied.fingerprint == verifier.fingerprint
