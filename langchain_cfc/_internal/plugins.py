@@ -64,21 +64,33 @@ def _owner(point: EntryPoint) -> str:
     return point.dist.name if point.dist is not None else point.value
 
 
-FACTORY = "MODULE:NAME of a function without arguments that returns it, of a class, or of the object itself"
+FACTORY = (
+    "MODULE:NAME or FILE.py:NAME of a function without arguments that returns it, of a class, or of the "
+    "object itself"
+)
 
 
 def import_object(path: str) -> Any:
-    """Import the object at `MODULE:NAME`, also from modules in the working directory, as `python -m` does."""
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(0, here)
-    module, _, name = path.partition(":")
+    """Import the object at `MODULE:NAME` or `FILE.py:NAME`.
+
+    Modules in the working directory are found, as by `python -m`; a file's own folder is searched first, as
+    by `python FILE.py`.
+    """
+    module, _, name = path.rpartition(":")
+    file = Path(module).resolve() if module.endswith(".py") else None
+    folder = str(Path.cwd() if file is None else file.parent)
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
     try:
-        return getattr(importlib.import_module(module), name)
+        loaded = importlib.import_module(module if file is None else file.stem)
+        if file is not None and not (loaded.__file__ and file.samefile(loaded.__file__)):
+            msg = f"a module named {file.stem!r} is loaded already, from another file: rename this one"
+            raise ImportError(msg)  # noqa: TRY301 - described like any other
+        return getattr(loaded, name)
     except Exception as error:  # the user's module may raise anything
         msg = (
-            f"cannot import {path!r}: {type(error).__name__}: {quote(str(error))}; expected MODULE:NAME, "
-            "such as mybot:model"
+            f"cannot import {path!r}: {type(error).__name__}: {quote(str(error))}; expected MODULE:NAME or "
+            "FILE.py:NAME, such as mybot:model"
         )
         raise InputError(msg) from error
 

@@ -24,6 +24,7 @@ _ENTRY_POINTS = "langchain_cfc.commands"
 BUILT_IN = {
     "Try": {
         "demo": ("demo:demo", "Calibrate and serve recorded answers; no key or network needed."),
+        "preview": ("preview:preview", "Show what a chain is unsure of, before there are labels."),
         "ask": ("ask:ask", "Ask one question: print the answer set, or why there is none."),
     },
     "Collect": {

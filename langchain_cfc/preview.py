@@ -1,0 +1,252 @@
+"""A first look without labels: how far n draws per question agree, and what they cost.
+
+Nothing here is a guarantee. Draws that agree can agree on a mistake, and how often they do is what labels and
+`langchain_cfc.calibrate` find out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import partial
+from statistics import fmean
+from typing import Any
+
+from langchain_core.runnables import Runnable, RunnableConfig
+from langchain_core.runnables.config import ContextThreadPoolExecutor
+from pydantic import BaseModel, ConfigDict
+
+from langchain_cfc.errors import CFCError, InputError
+from langchain_cfc.execution import (
+    CallLimits,
+    ConcurrencyLimiter,
+    Progress,
+    Steps,
+    add_tags,
+    apply_limits,
+    arun_flow,
+)
+from langchain_cfc.sampling import Sampler, SamplingName, UsageRecorder, resolve_generator
+from langchain_cfc.sampling.usage import add_handler
+from langchain_cfc.verifiers.base import CandidateScorer, Verifier, VerifierInput
+from langchain_cfc.verifiers.self_consistency import Reading, SelfConsistency, score_groups
+
+__all__ = ["NO_GUARANTEE", "Cluster", "Preview", "QuestionPreview", "preview"]
+
+NO_GUARANTEE = "Nothing here is a guarantee: agreement is not correctness. Calibrate with labels."
+
+
+class _Data(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class Cluster(_Data):
+    """Candidates of one question that agree.
+
+    Attributes:
+        text: The first of them, as it was drawn.
+        size: How many they are.
+        score: Mean score of them, in [0, 1], smaller is better.
+    """
+
+    text: str
+    size: int
+    score: float
+
+
+class QuestionPreview(_Data):
+    """What n draws say about one question, or why there are none.
+
+    Attributes:
+        question: The question.
+        clusters: The candidates by what they mean, largest cluster first, then by draw order.
+        agreement: Share of the candidates in the largest cluster; None if the question failed.
+        mean_score: Mean score of the candidates, in [0, 1], larger for less sure; None if it failed.
+        error: Why the question failed; None if it did not.
+    """
+
+    question: Any
+    clusters: tuple[Cluster, ...] = ()
+    agreement: float | None = None
+    mean_score: float | None = None
+    error: str | None = None
+
+
+class Preview(_Data):
+    """A first look at a chain, without labels and without a guarantee.
+
+    Attributes:
+        note: States that nothing here is a guarantee.
+        n: Number of candidates per question.
+        questions: Every question that was asked: least sure first, those that failed at the end.
+        failed: How many of them failed.
+        unanimous: Share of the others on which all candidates agree; None if all failed.
+        mean_agreement: Mean share of the largest cluster; None if all failed.
+        mean_clusters: Mean number of clusters; None if all failed.
+        calls: Requests that models answered, for candidates and for the verifier.
+        silent_calls: How many of them did not state their tokens.
+        input_tokens: Tokens of the other requests.
+        output_tokens: Tokens of their answers.
+    """
+
+    note: str = NO_GUARANTEE
+    n: int
+    questions: tuple[QuestionPreview, ...]
+    failed: int
+    unanimous: float | None
+    mean_agreement: float | None
+    mean_clusters: float | None
+    calls: int
+    silent_calls: int
+    input_tokens: int
+    output_tokens: int
+
+
+def preview(
+    generator: Runnable[Any, Any] | Callable[[Any], Any] | str,
+    questions: Sequence[Any],
+    *,
+    n: int = 5,
+    verifier: Verifier | None = None,
+    answer: Reading | None = None,
+    sampling: SamplingName = "requests",
+    max_concurrency: int = 8,
+    on_progress: Callable[[], object] | None = None,
+) -> Preview:
+    """Draw n candidates for each question, and say how far they agree; nothing of it is a guarantee.
+
+    Args:
+        generator: The chat model or chain, or a model's name such as `openai:gpt-4o-mini`.
+        questions: What it is invoked with, one prompt each; at least one.
+        n: Number of candidates per question, at least 1.
+        verifier: Scores the candidates; `SelfConsistency(answer)` by default. One that is a `SelfConsistency`
+            also says which candidates agree: with `entails=`, those of one meaning.
+        answer: Text to answer, for the clusters; the whole text if left out.
+        sampling: How candidates are drawn, see `CFCRunnable`.
+        max_concurrency: Maximum number of calls of generator and verifier at once, at least 1.
+        on_progress: Called after each question.
+
+    Returns:
+        The questions, those that it is least sure of first, with a summary and what they cost. A question
+        that failed is among them, with its error.
+
+    Raises:
+        InputError: If there is no question, an argument is out of range, or `answer` is given together with a
+            verifier that reads answers itself.
+        VerifierError: If the verifier is neither a Runnable nor a function.
+    """
+    if not isinstance(n, int) or n < 1:  # type: ignore[redundant-expr]  # callers pass anything
+        msg = f"n is {n!r}; expected a whole number of candidates, at least 1"
+        raise InputError(msg)
+    if not questions:
+        msg = "there are no questions to ask: pass at least one"
+        raise InputError(msg)
+    sampler = Sampler(resolve_generator(generator), sampling)
+    look = _Look(sampler, n, verifier, answer)
+    run = partial(asyncio.run, _ask_all(look, questions, ConcurrencyLimiter(max_concurrency), on_progress))
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        seen = run()
+    else:  # as in a notebook, whose loop cannot be used by a function that is not async
+        with ContextThreadPoolExecutor(1) as thread:
+            seen = thread.submit(run).result()
+    return _summarize(seen, n, look.usage)
+
+
+class _Look:
+    """Draws, scores and groups the candidates of one question.
+
+    Attributes:
+        usage: Records all requests, of the generator and of the verifier.
+    """
+
+    def __init__(self, sampler: Sampler, n: int, verifier: Verifier | None, answer: Reading | None) -> None:
+        if isinstance(verifier, SelfConsistency) and answer is not None:
+            msg = "the verifier says which candidates agree: pass answer= to SelfConsistency instead"
+            raise InputError(msg)
+        self.usage = UsageRecorder()
+        self._sampler = sampler
+        self._n = n
+        self._agreement = verifier if isinstance(verifier, SelfConsistency) else SelfConsistency(answer)
+        # One that groups candidates scores them by the groups, and is not asked twice.
+        self._scorer = None if verifier is None or verifier is self._agreement else CandidateScorer(verifier)
+
+    def ask(self, question: Any) -> Steps[QuestionPreview]:
+        """Return what the draws say, or the error."""
+        try:
+            return (yield from self._look(question))
+        except CFCError as error:
+            return QuestionPreview(question=question, error=str(error))
+
+    def _look(self, question: Any) -> Steps[QuestionPreview]:
+        draws = yield from self._sampler.draw_steps(
+            question, self._n, RunnableConfig(), Progress(), self.usage
+        )
+        given = VerifierInput(prompt=question, candidates=draws)
+        config = add_tags(add_handler(RunnableConfig(), self.usage), "cfc:verifier")
+        groups = yield from self._agreement.find_groups(given, config)
+        scores: Sequence[float] = score_groups(groups)
+        if self._scorer is not None:
+            scores = (yield from self._scorer.score(given, config)).scores
+        sizes = Counter(groups)
+        clusters = tuple(
+            Cluster(
+                text=draws[first].text,
+                size=size,
+                score=fmean(score for score, group in zip(scores, groups, strict=True) if group == first),
+            )
+            for first, size in sizes.most_common()
+        )
+        return QuestionPreview(
+            question=question,
+            clusters=clusters,
+            agreement=clusters[0].size / self._n,
+            mean_score=fmean(scores),
+        )
+
+
+async def _ask_all(
+    look: _Look,
+    questions: Sequence[Any],
+    limiter: ConcurrencyLimiter,
+    on_progress: Callable[[], object] | None,
+) -> list[QuestionPreview]:
+    # Candidates of a few more questions than calls may be under way are kept, not of all of them.
+    places = asyncio.Semaphore(2 * limiter.size)
+
+    async def ask(question: Any) -> QuestionPreview:
+        async with places:
+            found = await arun_flow(look.ask(question))
+        if on_progress is not None:
+            on_progress()
+        return found
+
+    with apply_limits(CallLimits(limiter), RunnableConfig()):
+        return await asyncio.gather(*map(ask, questions))
+
+
+def _summarize(seen: Sequence[QuestionPreview], n: int, recorder: UsageRecorder) -> Preview:
+    ranked = sorted(
+        (
+            (one.mean_score, one.agreement, one)
+            for one in seen
+            if one.mean_score is not None and one.agreement
+        ),
+        key=lambda ranks: (-ranks[0], ranks[1]),
+    )
+    failed = [one for one in seen if one.error is not None]
+    usage = recorder.usage
+    return Preview(
+        n=n,
+        questions=(*(one for _, _, one in ranked), *failed),
+        failed=len(failed),
+        unanimous=fmean(len(one.clusters) == 1 for _, _, one in ranked) if ranked else None,
+        mean_agreement=fmean(agreement for _, agreement, _ in ranked) if ranked else None,
+        mean_clusters=fmean(len(one.clusters) for _, _, one in ranked) if ranked else None,
+        calls=recorder.answered,
+        silent_calls=recorder.silent,
+        input_tokens=usage["input_tokens"] if usage else 0,
+        output_tokens=usage["output_tokens"] if usage else 0,
+    )
