@@ -99,7 +99,6 @@ class Protocol:
     # Feature text of the groups that coverage is looked at in. Bins and categories are those of all prompts,
     # or of each split's test prompts; `hard(...)` is cut on the development prompts, as the paper does.
     groups: str
-    group_on: GroupedOn
     # Verifiers whose raw outputs become the scores, by a combination fitted in each split; None for the
     # recorded scores. Groups and slabs are those of recorded scores either way, so that protocols can be
     # compared.
