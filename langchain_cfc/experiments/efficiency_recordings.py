@@ -313,11 +313,10 @@ def _find_common_threshold(curves: list[_Curves], shares: FloatArray, target: fl
 def _describe(curve: _Curves, words: str, one: FloatArray, target: float) -> RecordedGroup:
     own = curve.find_quantile(target)
     marginal_size, oracle_size = curve.compute_size(one), curve.compute_size(own)
+    # A threshold of the cap accepts everything, and covers no more than is attainable.
     covered, own_covered = (
-        curve.compute_coverage(one),
-        np.minimum(curve.compute_coverage(own), curve.attainable),
+        np.minimum(curve.compute_coverage(threshold), curve.attainable) for threshold in (one, own)
     )
-    covered = np.minimum(covered, curve.attainable)
     apart = float(covered[0] - own_covered[0])
     return RecordedGroup(
         words=words,
@@ -397,7 +396,8 @@ def _write_account(found: RecordedEfficiency) -> list[str]:
     direction = "more" if saved < 0.0 else "fewer"
     ends = sorted((abs(low), abs(high)))
     sure = f"{ends[0]:.2f} to {ends[1]:.2f}" if low > 0.0 or high < 0.0 else "within chance"
-    served = {name: found.served.methods[name].mean_distinct_answers for name in ("conditional", "marginal")}
+    conditional, marginal = (found.served.methods[name] for name in ("conditional", "marginal"))
+    answered = conditional.mean_distinct_answers / max(1.0 - conditional.abstention_rate, 1e-9)
     tau = float(compute_tau(found.alpha))
     said = [
         (
@@ -417,8 +417,8 @@ def _write_account(found: RecordedEfficiency) -> list[str]:
             f"Under one threshold the easiest group is covered to {100 * easy.marginal_coverage.value:.0f} % "
             f"and the hardest to {100 * hard.marginal_coverage.value:.0f} %. Going to the target saves "
             f"{easy.marginal_size.value - easy.oracle_size.value:.2f} {found.counted} a prompt in the "
-            f"easiest group; going to {100 * hard.oracle_coverage.value:.0f} % in the hardest, all in reach, "
-            f"costs {hard.oracle_size.value - hard.marginal_size.value:.2f}."
+            f"easiest group; going to {100 * hard.oracle_coverage.value:.0f} % in the hardest, the nearest "
+            f"in reach, costs {hard.oracle_size.value - hard.marginal_size.value:.2f}."
         ),
     ]
     if easy.price is not None and hard.price is not None:
@@ -427,8 +427,8 @@ def _write_account(found: RecordedEfficiency) -> list[str]:
             f"{hard.price / 10:.2f} in the hardest."
         )
     said.append(
-        f"Served by this package, on held-out prompts: {served['conditional']:.2f} answers under the "
-        f"conditional rule, {served['marginal']:.2f} under the marginal one, and "
-        f"{100 * found.served.methods['conditional'].not_certifiable_rate:.1f} % of prompts flagged."
+        f"Served by this package, on held-out prompts: {marginal.mean_distinct_answers:.2f} answers under "
+        f"the marginal rule, and {conditional.mean_distinct_answers:.2f} under the conditional one, which "
+        f"flags {100 * conditional.not_certifiable_rate:.1f} % and gives the others {answered:.2f}."
     )
     return said

@@ -17,7 +17,7 @@ from langchain_cfc.experiments.efficiency_recordings import (
 )
 from langchain_cfc.report.efficiency_plots import plot_convergence, plot_costs, plot_sizes
 from tests.plots.inputs import level_of
-from tests.plots.reading import named
+from tests.plots.reading import data, named
 
 
 def cell(rule: SizeRule, alpha: str, predicted: float, world: str = "independent") -> SizeCell:
@@ -43,7 +43,7 @@ CELLS = [
 def test_sizes_are_a_line_of_integrals_and_points_of_means() -> None:
     ax = plot_sizes(CELLS)
     assert named(ax) == ["oracle", "marginal"]
-    drawn = [tuple(map(float, line.get_ydata())) for line in ax.lines]
+    drawn = [tuple(data(line)[1]) for line in ax.lines]
     assert drawn.count((3.0, 2.0)) == 2
     assert drawn.count((3.1, 2.1)) == 2
 
@@ -74,7 +74,7 @@ def test_convergence_names_its_rates_on_logarithmic_axes() -> None:
     ax = plot_convergence([one])
     assert named(ax) == ["independent: N^-0.50", "one threshold"]
     assert (ax.get_xscale(), ax.get_yscale()) == ("log", "log")
-    assert [0.1, 0.01] in [list(map(float, line.get_ydata())) for line in ax.lines]
+    assert [0.1, 0.01] in [data(line)[1] for line in ax.lines]
     with pytest.raises(InputError, match="no world"):
         plot_convergence([])
 
@@ -111,5 +111,5 @@ def test_costs_of_each_group_with_the_one_threshold() -> None:
     assert isinstance(found.served, LevelReport)
     ax = plot_costs(found)
     assert named(ax) == ["1 of 2", "2 of 2", "one threshold"]
-    assert [0.4, 0.8] in [list(map(float, line.get_ydata())) for line in ax.lines]
+    assert [0.4, 0.8] in [data(line)[1] for line in ax.lines]
     assert ax.get_ylabel() == "distinct answers per set"
