@@ -37,7 +37,7 @@ from langchain_cfc.evaluation import (
     MethodReport,
     StatedLevelReport,
 )
-from langchain_cfc.features import AdaptiveAlpha, shorten_words
+from langchain_cfc.features import AdaptiveAlpha, name_group
 from langchain_cfc.guarantee import Guarantee, format_share, state_confidence, state_guarantee
 from langchain_cfc.scoring import Combination
 
@@ -288,7 +288,7 @@ def _make_group_table(report: EvaluationReport) -> Table:
             for method in report.methods.values()
         ]
         flagged = f"{100 * group.not_certifiable_rate:.0f}"
-        table.add_row(format_group(group.words), f"{group.n:.0f}", *cells, flagged)
+        table.add_row(format_group(group.words, group.name), f"{group.n:.0f}", *cells, flagged)
     return table
 
 
@@ -339,9 +339,9 @@ def make_answers_table(reports: Iterable[AnswersReport]) -> Table:
     return table
 
 
-def format_group(words: str) -> str:
-    """Format the group of a weighting, short and on one line."""
-    return escape(shorten_words(words).replace("\n", " "))
+def format_group(words: str, name: str = "") -> str:
+    """Format the group of a weighting by its name for people, on one line."""
+    return escape(name_group(words, name).replace("\n", " "))
 
 
 def is_contradicted(report: EvaluationReport) -> bool:

@@ -254,7 +254,7 @@ def make_groups_table(artifact: CalibrationArtifact) -> Table:
     for one in artifact.calibration.groups:
         smallest = f"{one.smallest_alpha:.3f}"
         table.add_row(
-            format_group(one.words),
+            format_group(one.words, one.name),
             f"{one.size:.0f}",
             format_percent(one.attainable),
             smallest if one.allows(artifact.alphas[0]) else f"[bold red]{smallest}[/]",

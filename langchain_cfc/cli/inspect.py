@@ -137,7 +137,7 @@ def make_certificate_table(certificate: CoverageCertificate) -> Table:
     table = make_table(*headings, title=title, width=42)
     for share in certificate.shares:
         table.add_row(
-            format_group(share.words),
+            format_group(share.words, share.name),
             str(share.prompts),
             str(share.kept),
             format_bound(share.kept_at_least),

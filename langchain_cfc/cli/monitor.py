@@ -18,7 +18,6 @@ from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.cli._format import (
     EXIT_NO,
     emit_json,
-    format_group,
     get_console,
     make_table,
     print_note,
@@ -364,8 +363,8 @@ def _make_test_table(found: MonitorStatus) -> Table:
         table.add_column(heading, justify="right", no_wrap=True, min_width=width)
     for one in listed:
         table.add_row(
-            escape(one.what),
-            format_group(one.group),
+            escape(one.what_name),
+            escape(one.group_name),
             f"{one.outcomes:,}",
             "" if one.seen is None else format_percent(one.seen),
             format_evidence(one.evidence),

@@ -8,17 +8,21 @@ from __future__ import annotations
 
 from langchain_cfc.features.adaptive import AdaptiveAlpha
 from langchain_cfc.features.map import FeatureMap, name_records_in_errors
+from langchain_cfc.features.naming import describe_group, get_direction, name_group, place_question
 from langchain_cfc.features.parser import parse_statistic
 from langchain_cfc.features.statistics import Statistic, precompute_statistics
-from langchain_cfc.features.weights import GuaranteedWeight, shorten_words
+from langchain_cfc.features.weights import GuaranteedWeight
 
 __all__ = [
     "AdaptiveAlpha",
     "FeatureMap",
     "GuaranteedWeight",
     "Statistic",
+    "describe_group",
+    "get_direction",
+    "name_group",
     "name_records_in_errors",
     "parse_statistic",
+    "place_question",
     "precompute_statistics",
-    "shorten_words",
 ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -10,9 +9,6 @@ import numpy as np
 
 from langchain_cfc._internal.arrays import FloatArray
 from langchain_cfc.errors import FeatureError
-
-_DECIMAL = re.compile(r"\d+\.\d+(?:e[-+]?\d+)?")
-_SOFT = re.compile(r"prompts weighted.* how near their (.*) is to (.*?)(?: \(.*)?", re.DOTALL)
 
 WeightKind: TypeAlias = Literal["constant", "indicator", "hat", "bernstein"]
 
@@ -64,25 +60,3 @@ class GuaranteedWeight:
             missing = ~features[:, np.array(self.constant) != 0.0].any(axis=1)
             values[missing] += self.of_constant
         return values
-
-
-def shorten_words(words: str, digits: int | None = 4) -> str:
-    """Shorten the words of a weighting for a table.
-
-    Args:
-        words: The words of the weighting.
-        digits: Significant digits to which decimal numbers are rounded; None keeps them.
-
-    Returns:
-        The words without "prompts whose" and the details of soft weightings.
-
-    Examples:
-        >>> shorten_words("prompts whose mean score is below 0.123456")
-        'mean score is below 0.1235'
-    """
-    if digits is not None:
-        words = _DECIMAL.sub(lambda found: f"{float(found[0]):.{digits}g}", words)
-    soft = _SOFT.fullmatch(words)
-    if soft:
-        return f"{soft[1]} near {soft[2]} (soft)"
-    return words.removeprefix("prompts ").removeprefix("whose ")

@@ -6,7 +6,6 @@ import os
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timezone
 
-from langchain_cfc.features import shorten_words
 from langchain_cfc.monitor.status import EvidenceCurve, MonitorStatus, Test, format_evidence
 from langchain_cfc.report.frame import Figure, make_figure, render_page, replace_page
 from langchain_cfc.report.plots import plot_evidence
@@ -19,9 +18,9 @@ _BROKEN = (
 )
 _DRIFTED = (
     "Prompts, model or verifier are not as they were, so nothing supports the promise any more. Label a "
-    "random sample of the results since then, all candidates of each, and make a new artifact of them: "
-    "langchain-cfc monitor recalibrate, with --since."
+    "random sample of the results since then, all candidates of each, and make a new artifact of them."
 )
+_RECALIBRATE = "langchain-cfc monitor recalibrate artifact.json monitor.db"
 _OTHER_MODEL = "none of these was calibrated. Go back to the one that was, or calibrate."
 _LIMITS = (
     "Calibrate again where the artifact is too old; look at the logs where prompts fail or take too long."
@@ -56,7 +55,6 @@ def write_page(path: str | os.PathLike[str], status: MonitorStatus, curves: Sequ
         seen=_SEEN,
         steps=_list_steps(status),
         amount=format_evidence,
-        short=shorten_words,
     )
     replace_page(path, html)
 
@@ -87,19 +85,21 @@ def _draw_figures(curves: Sequence[EvidenceCurve]) -> Iterator[Figure]:
             )
 
 
-def _list_steps(status: MonitorStatus) -> Iterator[tuple[str, str]]:
-    """List what to do as headings and sentences, most urgent first."""
+def _list_steps(status: MonitorStatus) -> Iterator[tuple[str, str, str]]:
+    """List what to do as headings, sentences and commands (empty for none), most urgent first."""
     if any(one.kind != "drift" for one in status.alarms):
-        yield "Stop relying on the promise", _BROKEN
+        yield "Stop relying on the promise", _BROKEN, ""
     if any(one.kind == "drift" for one in status.alarms):
-        yield "Find what changed, and label", _DRIFTED
+        began = min(one.since for one in status.alarms if one.kind == "drift" and one.since is not None)
+        since = began[:16]  # to the minute
+        yield "Find what changed, and label", _DRIFTED, f"{_RECALIBRATE} --since {since}"
     if status.models:
-        yield "Ask why another model answers", f"{', '.join(status.models)}: {_OTHER_MODEL}"
+        yield "Ask why another model answers", f"{', '.join(status.models)}: {_OTHER_MODEL}", ""
     if len(status.breaches) > len(status.models):
-        yield "Bring what is beyond its limit back", _LIMITS
+        yield "Bring what is beyond its limit back", _LIMITS, ""
     if status.doubts:
-        yield "Draw labels at random", _SAMPLING
+        yield "Draw labels at random", _SAMPLING, ""
     for one in status.notes:
-        yield "Note", one
+        yield "Note", one, ""
     if status.sound and not status.doubts:
-        yield "Look again", "No test alarms. The tests may be looked at as often as you like."
+        yield "Look again", "No test alarms. The tests may be looked at as often as you like.", ""

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
+from langchain_cfc._internal.arrays import FloatArray
 from langchain_cfc._internal.text import format_percent, pluralize
 from langchain_cfc.artifact import CalibrationArtifact, ReferenceHistogram
-from langchain_cfc.features import shorten_words
+from langchain_cfc.features import get_direction, name_group
 from langchain_cfc.guarantee import format_share
 from langchain_cfc.monitor.observed import ANSWERED, DAY, EMPTY, FLAGGED, Data
 from langchain_cfc.monitor.sequential_tests import CertifiedRate, CoverageTest, DriftTest, LabelSamplingTest
@@ -39,8 +40,10 @@ class Test(Data):
     Attributes:
         kind: `drift` of what prompts look like; `kept` and `right`: a certified rate that is not kept;
             `labelled`: results with a label that do not look like the others.
-        what: The quantity or rate, in words.
+        what: The quantity or rate, in words; features keep the names from their text.
+        what_name: The same for people, such as `share of hard questions`.
         group: The prompts in which it is watched, in words.
+        group_name: The name of these prompts for people, such as `very hard questions`.
         alpha: Error level; None for quantities that do not depend on one.
         outcomes: Number of results or labels that it has seen.
         evidence: The largest value that its wealth ever had, from a stake of 1.
@@ -56,7 +59,9 @@ class Test(Data):
 
     kind: Literal["drift", "kept", "right", "labelled"]
     what: str
+    what_name: str
     group: str
+    group_name: str
     alpha: str | None
     outcomes: int
     evidence: float
@@ -76,11 +81,8 @@ class Test(Data):
         """Return the finding in one line."""
         level = "" if self.alpha is None else f" at alpha = {self.alpha}"
         since = "" if self.since is None else f", since about {self.since[:16].replace('T', ' ')} UTC"
-        group = shorten_words(self.group)
-        where = f"{f'over {group}' if group == self.group else f'where {group}'}{level}{since}"
-        # Features keep the names from their text.
-        is_feature = "(" in self.what.partition(" ")[0]
-        what = self.what if is_feature else f"{self.what[0].upper()}{self.what[1:]}"
+        where = f"for {self.group_name}{level}{since}"
+        what = f"{self.what_name[0].upper()}{self.what_name[1:]}"
         if self.kind == "labelled":
             verdict = "differs" if self.alarm else "shows no difference"
             return f"{what} {verdict} between labelled results and the others {where}"
@@ -259,7 +261,7 @@ def make_curves(evidence: Evidence, tests: Sequence[Test], most: int) -> list[Ev
             level = "" if test.alpha is None else f", alpha = {test.alpha}"
             curves.append(
                 EvidenceCurve(
-                    name=f"{test.what}, {shorten_words(test.group)}{level}",
+                    name=f"{test.what_name}, {test.group_name}{level}",
                     test=test,
                     points=tuple((outcomes, logs[place]) for outcomes, _, logs in curve.points),
                 )
@@ -310,7 +312,9 @@ def _list_tests(evidence: Evidence, level: float) -> Iterator[Test]:
             yield Test(
                 kind=kind,
                 what=name_quantity(watched),
+                what_name=_name_for_people(watched, words),
                 group=words[group],
+                group_name=name_group(words[group], group),
                 alpha=watched.alpha,
                 shift=_describe_shift(watched, watched.counts[group], drift.count_results(place))
                 if kind == "drift"
@@ -321,6 +325,7 @@ def _list_tests(evidence: Evidence, level: float) -> Iterator[Test]:
         found = _summarize(kept, place, level)
         seen = float(kept.kept[place] / found["outcomes"]) if found["outcomes"] else None
         about: dict[str, Any] = {"what": _name_rate(one), "group": one.words, "alpha": one.alpha}
+        about |= {"what_name": _name_rate(one), "group_name": name_group(one.words, one.group)}
         yield Test(kind=one.what, seen=seen, certified=one.rate, **about, **found)
 
 
@@ -334,6 +339,12 @@ def _name_rate(rate: CertifiedRate) -> str:
 def name_quantity(watched: ReferenceHistogram) -> str:
     """Name a quantity in words; features keep the names from their text."""
     return watched.name.replace("_", " ") if watched.name in _PLAIN_NAMES else watched.name
+
+
+def _name_for_people(watched: ReferenceHistogram, words: Mapping[str, str]) -> str:
+    """Name a quantity for people: a column that is a group by itself is the share of it in a prompt."""
+    known = words.get(watched.name)
+    return name_quantity(watched) if known is None else f"share of {name_group(known, watched.name)}"
 
 
 def _summarize(tests: SequentialTests, place: int, level: float) -> dict[str, Any]:
@@ -374,7 +385,7 @@ def _combine_tests(evidence: Evidence, tests: Sequence[Test], level: float) -> I
             needed=1.0 / level,
             alarm=alarm,
             since=_format_time(float(combined.mixture.since)) if alarm else None,
-            leading=f"{leading.what}, {shorten_words(leading.group)}" if leading.outcomes else None,
+            leading=f"{leading.what_name}, {leading.group_name}" if leading.outcomes else None,
         )
 
 
@@ -431,9 +442,31 @@ def _describe_shift(
     below, expected_below = results.cumsum()[:-1], calibration.cumsum()[:-1]
     place = int(np.argmax(np.abs(below - expected_below)))
     edge = f"{watched.edges[place]:.3g}"
-    if below[place] > expected_below[place]:
-        return f"lower: {_format_shares(below[place], f'are below {edge}', expected_below[place])}"
-    return f"higher: {_format_shares(1.0 - below[place], f'are {edge} or more', 1.0 - expected_below[place])}"
+    is_higher = bool(below[place] <= expected_below[place])
+    shares = (
+        _format_shares(1.0 - below[place], f"are {edge} or more", 1.0 - expected_below[place])
+        if is_higher
+        else _format_shares(below[place], f"are below {edge}", expected_below[place])
+    )
+    is_harder = get_direction(watched.name)
+    move = "higher" if is_higher else "lower"
+    if is_harder is not None:
+        move = f"questions look {'harder' if is_higher == is_harder else 'easier'}"
+    before, now = _find_median(watched.edges, calibration), _find_median(watched.edges, results)
+    moved = "" if before == now else f" (median {before} -> {now})"
+    return f"{move}{moved}: {shares}"
+
+
+def _find_median(edges: Sequence[float], shares: FloatArray) -> str:
+    """Return the median of a histogram with open ends, by linear interpolation inside its bins."""
+    below = shares.cumsum()
+    place = min(int(np.searchsorted(below, 0.5)), len(shares) - 1)
+    if place == 0:
+        return f"below {edges[0]:.2g}"
+    if place == len(edges):
+        return f"{edges[-1]:.2g} or more"
+    into = (0.5 - below[place - 1]) / shares[place]
+    return f"{edges[place - 1] + into * (edges[place] - edges[place - 1]):.2g}"
 
 
 def _format_shares(observed: float, words: str, expected: float) -> str:

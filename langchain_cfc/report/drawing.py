@@ -30,7 +30,7 @@ from langchain_cfc._internal.text import format_percent
 from langchain_cfc.errors import InputError
 from langchain_cfc.evaluation import MethodReport
 from langchain_cfc.experiments.comparison_report import MethodComparison
-from langchain_cfc.features import shorten_words
+from langchain_cfc.features import name_group
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -206,7 +206,7 @@ def label_groups(words: Sequence[str]) -> tuple[str, list[str]]:
         ('score gap', ['below 0.123', '[0.1, 1)'])
     """
     rounded = _round_numbers([to_single_line(text) for text in words])
-    texts = [shorten_words(text, digits=None).removesuffix(" (soft)") for text in rounded]
+    texts = [name_group(text, digits=None).removesuffix(" (soft)") for text in rounded]
     shared, labels = _split_common_start(texts)
     labels = [_shorten_label(label) for label in labels]
     often = Counter(labels)
@@ -265,6 +265,8 @@ def _split_common_start(texts: list[str]) -> tuple[str, list[str]]:
             if ends or len(set(column)) > 1 or _NO_NAME_OF_A_PROPERTY.search(column[0]):
                 break
             count += 1
+            if column[0].endswith(":"):  # what follows is the name of one category, however it begins
+                break
     if not count:
         return "", texts
     shared = " ".join(split[0][:count])

@@ -61,6 +61,10 @@ _GLOSSARY = (
     ("Promise kept", "Covered or flagged. This is what is promised."),
     ("Missed", "Neither covered nor flagged: the promise was broken. An empty set counts, unless flagged."),
     ("Attainable", "The share of prompts with a correct candidate. No threshold can cover more."),
+    (
+        "Very easy … very hard",
+        "Groups by a statistic of the candidates, such as their mean score; in part, if it lies between two.",
+    ),
     ("Interval", "Where the true figure lies, with confidence 95 %, for prompts drawn like these."),
 )
 
@@ -240,11 +244,11 @@ def render_report(
 
 def _list_sections(content: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "promise", content["promise"].heading
-    yield "data", "The data"
+    yield "next", "What to do next"
     yield from ((part.id, part.heading) for part in content["parts"])
+    yield "data", "The data"
     if content["hardest"]:
         yield "hardest", "The hardest prompts"
-    yield "next", "What to do next"
     yield "words", "Words on this page"
 
 
@@ -333,7 +337,8 @@ def _describe_results(artifact: CalibrationArtifact, evaluation: EvaluationRepor
                 "figure-groups",
                 plot_group_miscoverage(evaluation),
                 "How often the promise is broken in each group",
-                "Bars below the line keep the promise. Error bars end where the 95 % interval does.",
+                "The line is what the promise allows. A bar above it may be chance: each error bar reaches "
+                "up to the end of the 95 % interval, and the table has the whole interval.",
             ),
         )
     return _Section(

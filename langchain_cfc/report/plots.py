@@ -30,6 +30,7 @@ from langchain_cfc.experiments.comparison_report import (
     MethodComparison,
     Spread,
 )
+from langchain_cfc.features import name_group
 from langchain_cfc.report.drawing import (
     ALL_PROMPTS,
     COLOURS,
@@ -461,7 +462,8 @@ def _collect_groups(methods: Iterable[Method]) -> dict[str, str]:
     """Return the groups of all methods, in words by name, in order of appearance."""
     words: dict[str, str] = {}
     for method in methods:
-        words.update({group.name: group.words for group in method.groups} or {ALL_PROMPTS: ALL_PROMPTS})
+        named = {group.name: name_group(group.words, group.name, None) for group in method.groups}
+        words.update(named or {ALL_PROMPTS: ALL_PROMPTS})
     return words
 
 

@@ -19,7 +19,7 @@ from langchain_cfc.artifact import HELD_OUT_PART, AttainableGroup, CalibrationAr
 from langchain_cfc.calibration import CalibrationConfig
 from langchain_cfc.certificates.bounds import clopper_pearson
 from langchain_cfc.evaluation import EvaluationReport
-from langchain_cfc.features import shorten_words
+from langchain_cfc.features import name_group
 from langchain_cfc.guarantee import format_share
 from langchain_cfc.report._text import format_interval, to_percent
 
@@ -112,7 +112,7 @@ class Situation:
         alpha = artifact.level(str(evaluation.alpha))
         own = evaluation.methods[artifact.threshold_rule]
         facts, guarantee = artifact.calibration, artifact.guarantee(alpha)
-        words = {group.name: shorten_words(group.words) for group in facts.groups}
+        words = {group.name: name_group(group.words, group.name) for group in facts.groups}
         returned = 1.0 - own.abstention_rate
         size = evaluation.n_test
         return cls(
@@ -234,7 +234,10 @@ def check_groups(seen: Situation) -> Iterator[Recommendation]:
         return
     worst = sorted(seen.out_of_reach, key=lambda group: group.attainable)
     named = join_names(
-        [f"{shorten_words(group.words)} ({to_percent(group.attainable)} attainable)" for group in worst],
+        [
+            f"{name_group(group.words, group.name)} ({to_percent(group.attainable)} attainable)"
+            for group in worst
+        ],
         GROUPS_NAMED,
     )
     larger = math.ceil(100 * max(group.smallest_alpha for group in worst)) / 100

@@ -10,7 +10,7 @@ from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.certificates.bounds import clopper_pearson
 from langchain_cfc.evaluation import EvaluationReport
 from langchain_cfc.experiments.comparison_report import ComparisonReport
-from langchain_cfc.features import shorten_words
+from langchain_cfc.features import name_group
 from langchain_cfc.guarantee import (
     CoverageCertificate,
     Guarantee,
@@ -135,8 +135,9 @@ def _describe_scope(artifact: CalibrationArtifact, guarantee: Guarantee) -> Iter
     else:
         yield state_confidence(delta, guarantee.confident, guarantee.weightings)
     if guarantee.estimated_slack:
+        words = {one.name: one.words for one in guarantee.weightings}
         slack = (
-            f"{100 * share:.1f} points for {shorten_words(name)}"
+            f"{100 * share:.1f} points for {name_group(words.get(name, name), name)}"
             for name, share in guarantee.estimated_slack.items()
         )
         yield f"The ridge is estimated to take off coverage: {', '.join(slack)}. An estimate, not a bound."
@@ -162,7 +163,7 @@ def describe_verdict(artifact: CalibrationArtifact, evaluation: EvaluationReport
     if evaluation.guarantee == "heuristic":
         return Verdict("Nothing was promised, so nothing was kept or broken", words, "")
     if evaluation.contradicted:
-        named = {group.name: shorten_words(group.words) for group in artifact.calibration.groups}
+        named = {group.name: name_group(group.words, group.name) for group in artifact.calibration.groups}
         where = ", ".join(named.get(name, name) for name in evaluation.contradicted)
         return Verdict(f"Kept too rarely for chance: {where}", words, "bad")
     if artifact.shift is not None:

@@ -19,8 +19,8 @@ from langchain_cfc.experiments.comparison_report import (
     MethodComparison,
     Spread,
 )
-from langchain_cfc.features import shorten_words
-from langchain_cfc.guarantee import CoverageCertificate, format_bound, format_share
+from langchain_cfc.features import describe_group, name_group
+from langchain_cfc.guarantee import CertifiedShare, CoverageCertificate, format_bound, format_share
 from langchain_cfc.report._text import NO_BREAK, format_interval, to_percent
 from langchain_cfc.report.hardest import HardAnswer, HardPrompt
 
@@ -44,6 +44,7 @@ class Row:
     head: str
     cells: tuple[Cell, ...]  # one for each column but the first
     strong: bool = False
+    detail: str = ""  # what else is to be read with the head
 
 
 @dataclass(frozen=True)
@@ -158,7 +159,7 @@ def tabulate_groups(artifact: CalibrationArtifact, report: EvaluationReport) -> 
             Cell(f"{group.mean_set_size:.2f}"),
             _make_share_cell(*attainable[group.name], confidence),
         ]
-        return Row(shorten_words(group.words), tuple(cells))
+        return _make_group_row(group, tuple(cells))
 
     promised = {one.name for one in artifact.guarantee(str(report.alpha)).weightings}
     head = ["Group", "Prompts", "Promise kept"]
@@ -177,6 +178,13 @@ def tabulate_groups(artifact: CalibrationArtifact, report: EvaluationReport) -> 
             "no threshold can cover more."
         ),
     )
+
+
+def _make_group_row(group: GroupReport | GroupComparison | CertifiedShare, cells: tuple[Cell, ...]) -> Row:
+    """Make a row of a group: its name for people, and what bounds it where the name does not say so."""
+    head, bounds = name_group(group.words, group.name), describe_group(group.words)
+    said = head == bounds or ": " in head
+    return Row(head, cells, detail="" if said else bounds)
 
 
 def _make_promise_cell(
@@ -208,8 +216,8 @@ def tabulate_certificate(certificate: CoverageCertificate) -> Table:
         caption=f"Certified on {certificate.prompts:,} prompts",
         head=("Group", "Prompts", "Promise kept at least", "Set correct at least"),
         rows=tuple(
-            Row(
-                shorten_words(share.words),
+            _make_group_row(
+                share,
                 (
                     Cell(f"{share.prompts:,}"),
                     Cell(format_bound(share.kept_at_least), f"seen: {share.kept} of {share.prompts}"),
@@ -346,7 +354,7 @@ def tabulate_gaps(comparison: LevelComparison) -> Iterator[Table]:
     def cell(method: str, gap: Gap) -> Cell:
         interval = gap.shortfall.interval
         between = "" if interval is None else f"{100 * interval[0]:+.1f} to {100 * interval[1]:+.1f}; "
-        detail = f"{between}{shorten_words(gap.group)}"
+        detail = f"{between}{name_group(gap.group)}"
         sure = interval is not None and interval[0] > 0.0
         falls_short = sure and comparison.methods[method].aims_at_coverage
         return Cell(f"{100 * gap.shortfall.mean:+.1f}", detail, "bad" if falls_short else "")
@@ -384,8 +392,8 @@ def tabulate_compared_groups(comparison: LevelComparison) -> Iterator[Table]:
         return _make_promise_cell(seen, comparison.target_coverage, aimed=aimed) if seen else _UNDEFINED
 
     rows = (
-        Row(
-            shorten_words(group.words),
+        _make_group_row(
+            group,
             (Cell(f"{group.n:,.0f}"), *(cell(method, group.name) for method in methods)),
         )
         for group in sizes.values()

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 from langchain_cfc._internal.text import escape_controls
+from langchain_cfc.features import place_question
 from langchain_cfc.features.statistics import format_key
 from langchain_cfc.guarantee import WrongRateCertificate, format_share
 
@@ -14,23 +14,6 @@ if TYPE_CHECKING:
 
 # A level that exceeds a threshold by less than this has reached it.
 _ROUND_OFF = 1e-9
-# Features that place a prompt between easy and hard, and whether a larger statistic means harder.
-_PLACED = re.compile(r"(?P<term>(?P<kind>hat|bins)\((?P<statistic>\w+), \d+\))\[\d+\]")
-_IS_HARDER = {
-    "mean_score": True,
-    "min_score": True,
-    "max_score": True,
-    "entropy": True,
-    "distinct_answers": True,
-    "top_share": False,
-}
-_DIFFICULTIES = (
-    "a very easy question",
-    "an easy question",
-    "a question of medium difficulty",
-    "a hard question",
-    "a very hard question",
-)
 
 
 def explain_reason(result: CFCResult) -> str:
@@ -117,25 +100,11 @@ def _describe_question(result: CFCResult) -> str:
 
 
 def _describe_difficulty(features: dict[str, float]) -> str | None:
-    """Return the fifth of the prompts of the fit split, from easy to hard, that features place a prompt in.
-
-    Knots and cut-offs are quantiles of that split: knot i of K lies at the share i / (K - 1), and bin i of K
-    holds the shares from i / K to (i + 1) / K.
-    """
-    for name in features:
-        if (found := _PLACED.fullmatch(name)) is not None and found["statistic"] in _IS_HARDER:
-            values = [value for other, value in features.items() if other.startswith(f"{found['term']}[")]
-            place = sum(index * value for index, value in enumerate(values))
-            share = place / (len(values) - 1) if found["kind"] == "hat" else (place + 0.5) / len(values)
-            share = share if _IS_HARDER[found["statistic"]] else 1.0 - share
-            return _DIFFICULTIES[min(int(share * len(_DIFFICULTIES)), len(_DIFFICULTIES) - 1)]
-        if name.startswith("hard("):
-            return (
-                "a hard question"
-                if features[name.removesuffix("=easy").removesuffix("=hard") + "=hard"]
-                else "an easy question"
-            )
-    return None
+    """Return what kind of question the features place a prompt in; None where they say nothing."""
+    difficulty = place_question(features)
+    if difficulty == "medium":
+        return "a question of medium difficulty"
+    return difficulty and f"{'an' if difficulty == 'easy' else 'a'} {difficulty} question"
 
 
 def _describe_certificate(wrong: WrongRateCertificate) -> str:

@@ -30,12 +30,12 @@ from langchain_cfc.report.drawing import (
             "mean score",
             ["below 0.123", "[0.123, 0.5)", "at least 0.5"],
         ),
-        (["prompts whose topic is 'sums'", "prompts whose topic is 'law'"], "topic", ["'sums'", "'law'"]),
-        # What stands in quotation marks is the name of one category, however it begins.
+        (["prompts whose topic is 'sums'", "prompts whose topic is 'law'"], "topic", ["sums", "law"]),
+        # What follows the property is the name of one category, however it begins.
         (
             ["prompts whose city is 'new york'", "prompts whose city is 'new delhi'"],
             "city",
-            ["'new york'", "'new delhi'"],
+            ["new york", "new delhi"],
         ),
         (["mean score: 1 of 2", "mean score: 2 of 2"], "mean score", ["1 of 2", "2 of 2"]),
         (
@@ -52,7 +52,7 @@ from langchain_cfc.report.drawing import (
             "mean score near",
             ["0.25 or less", "0.75"],
         ),
-        (["prompts whose topic is 'sums'"], "", ["topic is 'sums'"]),
+        (["prompts whose topic is 'sums'"], "", ["topic: sums"]),
         (["all prompts"], "", ["all prompts"]),
     ],
 )
@@ -73,9 +73,9 @@ def test_long_labels_are_cut_in_the_middle_and_stay_different() -> None:
     words = [f"prompts whose topic is 'a name that goes on and on: {end} of the kind'" for end in "ab"]
     title, labels = label_groups(words)
     assert title == "topic"
-    assert labels[0].startswith("'a name that goes")
-    assert labels[0].endswith("kind' (1)")
-    assert labels[1].endswith("kind' (2)")
+    assert labels[0].startswith("a name that goes")
+    assert labels[0].endswith("kind (1)")
+    assert labels[1].endswith("kind (2)")
     assert max(map(len, labels)) <= LONGEST + len(" (2)")
 
 

@@ -112,7 +112,7 @@ def test_any_name_is_shown_as_it_is(name: str) -> None:
     report = level_of([name, "CFC"], [f"prompts whose topic is '{name}'", "prompts whose topic is 'b'"])
     shown = " ".join("".join(sign if sign.isprintable() else " " for sign in name).split())
     of_groups, by_alpha = plot_group_miscoverage(report), plot_by_alpha(comparison([report]).sweep)
-    for ax, said_too in ((of_groups, f"'{shown}'"), (by_alpha, "alpha")):
+    for ax, said_too in ((of_groups, shown), (by_alpha, "alpha")):
         root = parsed(to_svg(ax, title=name))
         said = ["".join(part.itertext()) for part in root.iter(f"{SVG}text")]
         assert shown in said

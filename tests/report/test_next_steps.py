@@ -13,7 +13,7 @@ from typer.main import get_command
 from langchain_cfc.artifact import AttainableGroup
 from langchain_cfc.calibration import CalibrationConfig
 from langchain_cfc.cli.commands import app
-from langchain_cfc.features import shorten_words
+from langchain_cfc.features import name_group
 from langchain_cfc.report import Situation, Sources, recommend
 from langchain_cfc.report.recommendations import (
     MANY_FLAGGED,
@@ -242,8 +242,8 @@ def test_a_situation_is_read_off_artifact_and_evaluation(facts: Case) -> None:
         False,
         True,
     )
-    assert "topic is 'multiplication'" in {shorten_words(group.words) for group in seen.out_of_reach}
-    assert "topic is 'continent'" not in {shorten_words(group.words) for group in seen.out_of_reach}
+    assert "topic: multiplication" in {name_group(group.words) for group in seen.out_of_reach}
+    assert "topic: continent" not in {name_group(group.words) for group in seen.out_of_reach}
     # Sets that are empty do not make the others smaller.
     assert seen.distinct == pytest.approx(own.mean_distinct_answers / (1 - own.abstention_rate))
     assert seen.config.features == "mean_score + hard(mean_score, 0.8) + group(topic)"

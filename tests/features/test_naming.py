@@ -1,0 +1,48 @@
+"""Names of groups for people."""
+
+from __future__ import annotations
+
+import pytest
+
+from langchain_cfc.demo import load_recording
+from langchain_cfc.features import FeatureMap, name_group, place_question
+from langchain_cfc.features.naming import DIFFICULTIES
+from langchain_cfc.records import tabulate
+
+
+def name_all(text: str) -> list[str]:
+    fitted = FeatureMap.parse(text).fit(tabulate(list(load_recording())).draws)
+    return [name_group(one.words, one.name) for one in fitted.guaranteed_weights()]
+
+
+@pytest.mark.parametrize("text", ["hat(mean_score, 5)", "bins(mean_score, 5)", "mean_score^4"])
+def test_five_groups_go_from_very_easy_to_very_hard(text: str) -> None:
+    assert name_all(text) == ["all prompts", *(f"{one} questions" for one in DIFFICULTIES)]
+
+
+def test_a_statistic_that_falls_with_difficulty_turns_the_names_around() -> None:
+    named = name_all("bins(top_share, 2)")
+    assert named[1:] == ["hard questions (by top share)", "easy questions (by top share)"]
+
+
+def test_topics_go_by_name_and_more_than_five_groups_by_numbers() -> None:
+    assert "topic: capital" in name_all("group(topic)")
+    named = name_all("hat(mean_score, 7)")
+    assert len(set(named)) == 8
+    assert all("mean score near" in one for one in named[1:])
+
+
+def test_groups_that_ties_leave_keep_their_order() -> None:
+    places = [
+        DIFFICULTIES.index(one.split(" questions")[0]) for one in name_all("hat(distinct_answers, 5)")[1:]
+    ]
+    assert places == sorted(set(places))
+    assert (places[0], places[-1]) == (0, len(DIFFICULTIES) - 1)
+
+
+def test_a_question_counts_as_what_its_features_say() -> None:
+    assert place_question(
+        {"hat(mean_score, 3)[0]": 0.0, "hat(mean_score, 3)[1]": 0.1, "hat(mean_score, 3)[2]": 0.9}
+    ) == ("very hard")
+    assert place_question({"hard(entropy, 0.9)=easy": 1.0, "hard(entropy, 0.9)=hard": 0.0}) == "easy"
+    assert place_question({"group(topic)=capital": 1.0}) is None
