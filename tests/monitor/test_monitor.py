@@ -89,9 +89,10 @@ def test_a_weaker_model_behind_the_same_name_is_found_without_a_label(
     assert drift.alarm
     assert drift.evidence >= drift.needed == 1.0 / status.level
     assert drift.leading is not None
-    assert first.what in drift.leading
+    assert first.what_name in drift.leading
     # Which way it moved, and how far, in plain words.
-    assert re.search(r"(lower|higher|more|fewer): \d+ % of results .*, expected \d+ %", first.sentence())
+    moved = r"(lower|higher|more|fewer|harder|easier)( \(median .* -> .*\))?: "
+    assert re.search(moved + r"\d+ % of results .*, expected \d+ %", first.sentence())
     assert "since about" in first.sentence()
     found = time.mktime(time.strptime(str(first.since)[:19], "%Y-%m-%dT%H:%M:%S")) - time.timezone
     # It began where evidence was lowest, not long before the swap; times are told in seconds.

@@ -95,8 +95,9 @@ def test_the_promise_comes_first_and_what_is_not_promised_with_it(facts: Case, f
         claim,
         "Nothing seen here contradicts",
         "What is not promised",
-        "The data ",
+        "What to do next",
         "What happened",
+        "The data ",
     ]
     # The contents name them first.
     body = text[text.index("355 test prompts") :]
@@ -114,7 +115,7 @@ def test_every_share_has_its_interval(facts: Case, facts_page: Reader) -> None:
     group = next(one for one in own.groups if "multiplication" in one.name)
     low, high = group.kept_promise_ci
     assert (
-        f"topic is 'multiplication' {group.n:.0f} {100 * group.kept_promise:.0f} % "
+        f"topic: multiplication {group.n:.0f} {100 * group.kept_promise:.0f} % "
         f"{100 * low:.0f} to {100 * high:.0f} %" in facts_page.text
     )
 
@@ -213,7 +214,7 @@ def test_a_page_can_do_without_hard_prompts(facts: Case) -> None:
 def test_a_broken_promise_is_the_headline(facts: Case) -> None:
     broken = facts.evaluation.model_copy(update={"contradicted": ["group(topic)=capital"]})
     read = Reader(render_report(artifact=facts.artifact, evaluation=broken))
-    assert "Kept too rarely for chance: topic is 'capital'" in read.text
+    assert "Kept too rarely for chance: topic: capital" in read.text
     assert "Nothing seen here contradicts" not in read.text
     assert "%, too rarely for chance" in read.text
     assert "Do not serve this artifact" in read.text
@@ -228,7 +229,9 @@ def test_rules_without_a_promise_say_so() -> None:
     assert "What it rests on" not in read.text
     assert "not known: the records did not say (unbound)" in read.text
     # The default rule again, with the other options as they were.
-    advised = read.text.split("No theorem stands behind", 1)[1].split("--test-fraction", 1)[0]
+    advised = read.text.split("Calibrate with a rule that promises something", 1)[1].split(
+        "--test-fraction", 1
+    )[0]
     assert "--features '1 + mean_score' --set-rule all --seed 0 --fit-fraction 0.2" in advised
     assert "--threshold-rule" not in advised
 
