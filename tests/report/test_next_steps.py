@@ -260,7 +260,7 @@ def test_a_situation_is_read_off_artifact_and_evaluation(facts: Case) -> None:
 def test_contradicted_groups_are_named_in_words(facts: Case) -> None:
     broken = facts.evaluation.model_copy(update={"contradicted": ["group(topic)=capital", "1"]})
     seen = Situation.from_evaluation(facts.artifact, broken)
-    assert seen.contradicted == ("topic is 'capital'", "all prompts")
+    assert seen.contradicted == ("topic: capital", "all prompts")
 
 
 def test_a_certified_policy_asks_for_no_other(bot: Case) -> None:
