@@ -14,7 +14,6 @@ from qa_bot_store import FOLDER, Store, Turn, same_question
 
 from langchain_cfc import CFCResult
 from langchain_cfc.errors import CFCError
-from langchain_cfc.features import shorten_words
 from langchain_cfc.guarantee import Guarantee, format_share
 from langchain_cfc.monitor import CFCMonitor, Label, MonitorStatus
 
@@ -277,14 +276,13 @@ def watch_page() -> None:
                 f"{format_share(round(together.progress, 2))} of the way to an alarm.",
             )
     drift = [one for one in status.tests if one.kind == "drift"]
-    words = {one.name: one.words for one in bot.artifact.feature_map.guaranteed_weights()}
     details = st.expander(f"All {len(drift)} tests of drift", key="drift", on_change="rerun")
     if details.open:
         details.dataframe(
             [
                 {
-                    "What": shorten_words(words.get(one.what, one.what)),
-                    "Among": shorten_words(one.group),
+                    "What": one.what_name,
+                    "Among": one.group_name,
                     "Way": one.progress,
                     "Questions": one.outcomes,
                     "Direction": one.shift,
