@@ -351,6 +351,10 @@ def is_contradicted(report: EvaluationReport) -> bool:
 
 def format_verdict(report: EvaluationReport) -> str:
     """Format whether the results contradict the guarantee, as one line."""
+    if report.guarantee == "heuristic" and report.all_answers:
+        if is_contradicted(report):
+            return "[bold red]More answers are wrong than a certified rate explains.[/]"
+        return "Nothing seen here contradicts the certified rates."
     if report.guarantee == "heuristic":
         return "No promise was made here: the threshold rule has no guarantee."
     if not report.contradicted:

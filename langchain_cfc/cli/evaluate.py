@@ -68,10 +68,7 @@ def _print_answers(console: Console, report: EvaluationReport) -> None:
     """Print the answers of a bot that looks at no sets, of which nothing is promised."""
     _print_prompts(console, report)
     console.print(make_answers_table(report.all_answers), "")
-    if is_contradicted(report):
-        console.print("[bold red]Red rates have more wrong answers than chance explains.[/]")
-    else:
-        console.print("Nothing seen here contradicts the certified rates.")
+    console.print(format_verdict(report))
 
 
 def _print_prompts(console: Console, report: EvaluationReport) -> None:

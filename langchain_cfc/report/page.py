@@ -15,7 +15,6 @@ from langchain_cfc.certificates.bounds import clopper_pearson
 from langchain_cfc.errors import InputError
 from langchain_cfc.evaluation import EvaluationReport
 from langchain_cfc.experiments.comparison_report import ComparisonReport, DataFacts
-from langchain_cfc.guarantee import format_share
 from langchain_cfc.report import tables
 from langchain_cfc.report._text import format_interval, to_percent
 from langchain_cfc.report.frame import Figure, make_figure, render_page, replace_page
@@ -41,6 +40,7 @@ from langchain_cfc.report.summary import (
     describe_comparison,
     describe_promise,
     describe_verdict,
+    is_bot_alone,
     make_tiles,
 )
 from langchain_cfc.report.tables import Table
@@ -278,7 +278,7 @@ def _describe_artifact(
         "facts": tuple(list_artifact_facts(artifact, evaluation)),
         "data_figures": () if comparison is None else tuple(draw_data(comparison.data)),
         "parts": (
-            _describe_results(artifact, evaluation),
+            *([] if is_bot_alone(artifact) else [_describe_results(artifact, evaluation)]),
             *_describe_bot_mode(artifact, evaluation),
             *compared,
         ),
@@ -361,20 +361,8 @@ def _describe_bot_mode(artifact: CalibrationArtifact, evaluation: EvaluationRepo
     known = set(artifact.guarantee(policy.certificate.alpha).not_promised)
     promise = artifact.bot_guarantee(max_wrong_rate=policy.certificate.max_wrong_rate)
     silent = [one for one in promise.not_promised if one not in known]
-    seen = [
-        f"Of {evaluation.n_test:,} test prompts {answers.answered:,} ({to_percent(answers.answered_rate)}) "
-        f"are answered, {answers.wrong:,} of them wrongly: {to_percent(answers.wrong_rate, 1)} (95 % "
-        f"interval {format_interval(answers.wrong_rate_ci, 1)}). Certified are at most "
-        f"{format_share(answers.max_wrong_rate)}. "
-        + (
-            "That is too many for chance: do not serve it."
-            if answers.contradicted
-            else "Nothing contradicts the certificate."
-        )
-        for answers in evaluation.all_answers
-    ]
-    certified = [one.sentence() for one in policy.certificates]
-    words = [text for pair in zip(certified, seen, strict=True) for text in pair]
+    # What bot mode alone certifies stands at the top of the page.
+    certified = () if policy.ignores_sets else (policy.certificate.sentence(),)
     figures: tuple[Figure, ...] = ()
     if any(point.answered for point in policy.curve):
         figures = (
@@ -388,9 +376,9 @@ def _describe_bot_mode(artifact: CalibrationArtifact, evaluation: EvaluationRepo
     yield _Section(
         id="bot",
         heading="Answering or abstaining",
-        words=(*words, *policy.refused.values(), *filter(None, [state_abstentions(policy)]), *silent),
+        words=(*certified, *policy.refused.values(), *filter(None, [state_abstentions(policy)]), *silent),
         figures=figures,
-        tables=(tables.tabulate_policies(policy),),
+        tables=(tables.tabulate_rates(policy, evaluation.all_answers), tables.tabulate_policies(policy)),
     )
 
 

@@ -113,29 +113,31 @@ class Situation:
         own = evaluation.methods[artifact.threshold_rule]
         facts, guarantee = artifact.calibration, artifact.guarantee(alpha)
         words = {group.name: name_group(group.words, group.name) for group in facts.groups}
+        # Nothing is promised about the sets of a bot that looks at none.
+        alone = artifact.policy is not None and artifact.policy.ignores_sets
         returned = 1.0 - own.abstention_rate
         size = evaluation.n_test
         return cls(
             alpha=alpha,
             target=evaluation.target_coverage,
             n=artifact.n,
-            heuristic=guarantee.kind == "heuristic",
+            heuristic=guarantee.kind == "heuristic" and not alone,
             contradicted=tuple(words.get(name, name) for name in evaluation.contradicted),
             wrong_too_often=any(one.contradicted for one in evaluation.all_answers),
             bot=artifact.policy is not None,
-            certified=guarantee.certificate is not None or guarantee.failure_probability is not None,
+            certified=alone or guarantee.certificate is not None or guarantee.failure_probability is not None,
             certification_left=facts.certification_size > 0 and not artifact.has_used_certification,
             bound=artifact.provenance is not None,
             tested=size,
             kept_ci=own.kept_promise_ci,
-            flagged=own.not_certifiable_rate,
+            flagged=0.0 if alone else own.not_certifiable_rate,
             flagged_ci=own.not_certifiable_ci,
             attainable=evaluation.attainable_coverage,
             attainable_ci=clopper_pearson(round(evaluation.attainable_coverage * size), size),
-            out_of_reach=tuple(group for group in facts.groups if not group.allows(alpha)),
+            out_of_reach=() if alone else tuple(one for one in facts.groups if not one.allows(alpha)),
             set_size=own.mean_set_size / returned if returned > 0.0 else 0.0,
-            distinct=own.mean_distinct_answers / returned if returned > 0.0 else 0.0,
-            unique=artifact.set_rule.startswith("unique"),
+            distinct=own.mean_distinct_answers / returned if returned > 0.0 and not alone else 0.0,
+            unique=alone or artifact.set_rule.startswith("unique"),
             combined=artifact.combination is not None,
             config=CalibrationConfig.from_artifact(artifact),
             held_out_part=evaluation.test_prompts.startswith(HELD_OUT_PART),

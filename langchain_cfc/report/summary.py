@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from langchain_cfc._internal.text import pluralize
+from langchain_cfc._internal.text import join_names, pluralize
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.certificates.bounds import clopper_pearson
 from langchain_cfc.evaluation import EvaluationReport
@@ -57,8 +57,15 @@ class Tile:
     detail: str
 
 
+def is_bot_alone(artifact: CalibrationArtifact) -> bool:
+    """Return whether an artifact certifies answers, and promises nothing about sets."""
+    return artifact.policy is not None and artifact.policy.ignores_sets
+
+
 def describe_promise(artifact: CalibrationArtifact, guarantee: Guarantee) -> Promise:
     """Return the promise of an artifact at one level."""
+    if is_bot_alone(artifact):
+        return _describe_certified_rates(artifact)
     certificate, promised = guarantee.certificate, guarantee.kind != "heuristic"
     if not promised:
         claim, scope = guarantee.sentence, []
@@ -82,6 +89,29 @@ def describe_promise(artifact: CalibrationArtifact, guarantee: Guarantee) -> Pro
         assumptions=guarantee.assumptions if promised else (),
         full=guarantee.sentence if promised else "",
         tables=() if certificate is None else (tabulate_certificate(certificate),),
+    )
+
+
+def _describe_certified_rates(artifact: CalibrationArtifact) -> Promise:
+    """Return the promise of a bot: its certified rates of wrong answers."""
+    policy = artifact.certified_policy
+    rates = [format_share(float(one.max_wrong_rate)) for one in policy.certificates]
+    promise = artifact.bot_guarantee(max_wrong_rate=policy.certificate.max_wrong_rate)
+    others = f"At most {join_names(rates[1:])} is certified as well"
+    several = (f"{others}. Each rate holds by itself; choose one before any question.",)
+    return Promise(
+        heading="The promise",
+        claim=(
+            f"Of the questions that the bot answers, at most {rates[0]} get a wrong answer, with confidence "
+            f"{format_share(1.0 - float(policy.certificate.delta))}."
+        ),
+        scope=(
+            *several[: len(policy.others)],
+            "The bot abstains on the other questions. Nothing is promised about answer sets.",
+        ),
+        not_promised=promise.not_promised,
+        assumptions=promise.assumptions,
+        full=" ".join(one.sentence() for one in policy.certificates),
     )
 
 
@@ -145,6 +175,8 @@ def _describe_scope(artifact: CalibrationArtifact, guarantee: Guarantee) -> Iter
 
 def describe_verdict(artifact: CalibrationArtifact, evaluation: EvaluationReport) -> Verdict:
     """Say whether the evaluation contradicts the promise."""
+    if is_bot_alone(artifact):
+        return _describe_answers(evaluation)
     own = evaluation.methods[artifact.threshold_rule]
     interval = format_interval(own.kept_promise_ci, 1)
     certificate = artifact.guarantee(str(evaluation.alpha)).certificate
@@ -172,9 +204,35 @@ def describe_verdict(artifact: CalibrationArtifact, evaluation: EvaluationReport
     return Verdict("Nothing seen here contradicts the promise", words, "good")
 
 
+def _describe_answers(evaluation: EvaluationReport) -> Verdict:
+    """Say whether the evaluation contradicts the certified rates of a bot."""
+    on = f"On {pluralize(evaluation.n_test, 'held-out prompt')}"
+    broken = [format_share(one.max_wrong_rate) for one in evaluation.all_answers if one.contradicted]
+    if broken:
+        return Verdict(
+            "Too many wrong answers for chance: do not serve it",
+            f"{on} more answers were wrong than at most {join_names(broken)} explains.",
+            "bad",
+        )
+    return Verdict(
+        "Nothing seen here contradicts the certified rates",
+        f"{on} no rate has more wrong answers than chance explains.",
+        "good",
+    )
+
+
 def make_tiles(artifact: CalibrationArtifact, evaluation: EvaluationReport) -> list[Tile]:
     """Return the key figures at the top of a page."""
     own = evaluation.methods[artifact.threshold_rule]
+    if is_bot_alone(artifact):
+        return [
+            Tile(
+                f"Answered, at most {format_share(one.max_wrong_rate)} wrong",
+                to_percent(one.answered_rate, 1),
+                f"{one.wrong} of {one.answered} wrong: {to_percent(one.wrong_rate, 1)}",
+            )
+            for one in evaluation.all_answers
+        ]
 
     def share(label: str, value: float, interval: tuple[float, float]) -> Tile:
         return Tile(label, to_percent(value, 1), format_interval(interval, 1))

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 from langchain_cfc._internal.text import pluralize
 from langchain_cfc.artifact import CalibrationArtifact, CertifiedPolicy
 from langchain_cfc.certificates.bounds import clopper_pearson
-from langchain_cfc.evaluation import EvaluationReport, GroupReport, MethodReport, StatedLevelReport
+from langchain_cfc.evaluation import (
+    AnswersReport,
+    EvaluationReport,
+    GroupReport,
+    MethodReport,
+    StatedLevelReport,
+)
 from langchain_cfc.experiments.comparison_report import (
     ComparisonReport,
     Gap,
@@ -230,6 +236,39 @@ def tabulate_certificate(certificate: CoverageCertificate) -> Table:
             f"All bounds hold together with confidence {format_share(1.0 - float(certificate.delta))}, for "
             "prompts independent and identically distributed with those held out."
         ),
+    )
+
+
+def tabulate_rates(policy: CertifiedPolicy, reports: Sequence[AnswersReport]) -> Table:
+    """Tabulate what bot mode did at each certified rate, on certification and on test prompts."""
+    rows = []
+    for certificate, seen in zip(policy.certificates, reports, strict=True):
+        everyone = certificate.groups[0]
+        broken = seen.contradicted
+        rows.append(
+            Row(
+                f"At most {format_share(seen.max_wrong_rate)} wrong",
+                (
+                    Cell(
+                        f"{everyone.wrong:,} of {everyone.answered:,} wrong",
+                        f"{everyone.prompts:,} certification prompts",
+                    ),
+                    Cell(to_percent(seen.answered_rate), f"{seen.answered:,} prompts"),
+                    Cell(
+                        to_percent(seen.wrong_rate, 1),
+                        format_interval(seen.wrong_rate_ci, 1),
+                        "bad" if broken else "",
+                    ),
+                    Cell("too many for chance" if broken else "nothing contradicts it", kind="word"),
+                ),
+            )
+        )
+    return Table(
+        id="rates",
+        caption="Wrong answers at each certified rate",
+        head=("Rate", "Certified on", "Answered", "Wrong answers", "Verdict"),
+        rows=tuple(rows),
+        note="Answered and wrong are shares of the test prompts, with 95 % intervals.",
     )
 
 

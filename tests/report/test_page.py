@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from langchain_cfc import certificates, evaluate
+from langchain_cfc import calibrate, certificates, evaluate
 from langchain_cfc.demo import load_recording
 from langchain_cfc.errors import InputError
 from langchain_cfc.experiments import ComparisonReport
@@ -271,8 +271,8 @@ def test_bot_mode_has_a_section_with_its_certificate(bot: Case, facts: Case) -> 
     answers = bot.evaluation.answers
     assert answers is not None
     assert certificate.sentence() in read.text
-    assert f"answered, {answers.wrong} of them wrongly" in read.text
-    assert "Nothing contradicts the certificate." in read.text
+    assert f"{answers.answered:,} prompts" in read.text
+    assert "nothing contradicts it" in read.text
     assert read.text.count("(bot mode)") == 1
     coverage = bot.artifact.guarantee("0.3").certificate
     assert coverage is not None
@@ -281,10 +281,29 @@ def test_bot_mode_has_a_section_with_its_certificate(bot: Case, facts: Case) -> 
     assert f"; certified is at least {least}." in read.text
     assert "Answering or abstaining" not in read_page(facts).text
     broken = bot.evaluation.model_copy(update={"answers": answers.model_copy(update={"contradicted": True})})
-    assert (
-        "too many for chance: do not serve it"
-        in Reader(render_report(artifact=bot.artifact, evaluation=broken)).text
-    )
+    assert "too many for chance" in Reader(render_report(artifact=bot.artifact, evaluation=broken)).text
+
+
+def test_a_bot_on_the_mean_score_is_reported_by_its_answers() -> None:
+    source = load_recording()
+    made = calibrate(source, max_wrong_rate=["0.1", "0.2"], test_fraction=0.3)
+    seen = evaluate(made, source)
+    read = Reader(render_report(artifact=made, evaluation=seen))
+    assert "Of the questions that the bot answers, at most 10 % get a wrong answer" in read.text
+    assert "At most 20 % is certified as well." in read.text
+    assert "Nothing seen here contradicts the certified rates" in read.text
+    # Nothing is promised about sets, so nothing is shown or advised of them.
+    for absent in (
+        "Set holds a correct answer",
+        "No guarantee",
+        "Calibrate with a rule",
+        "Certify this very",
+        "every answer once",
+    ):
+        assert absent not in read.text
+    first, *_ = seen.all_answers
+    broken = seen.model_copy(update={"answers": first.model_copy(update={"contradicted": True})})
+    assert "do not serve it" in Reader(render_report(artifact=made, evaluation=broken)).text
 
 
 def test_a_comparison_by_itself_promises_nothing(comparison: ComparisonReport) -> None:
