@@ -94,6 +94,9 @@ class CandidateBatch:
         lengths: (N, n) number of characters of each answer, 0 for a blank one; None if answers are unknown.
         metadata: N mappings from the prompts' metadata function or records.
         precomputed: (N,) values of statistics by their feature text.
+        drawn: (N,) number of candidates of each prompt, its first slots; None if every prompt has n. The
+            slots behind them are padding that nothing may read: whatever computes with candidates works on
+            `parts`, or on slots that a set rule gave a finite level.
     """
 
     scores: FloatArray
@@ -101,15 +104,20 @@ class CandidateBatch:
     lengths: IntArray | None
     metadata: Sequence[Mapping[str, Scalar]]
     precomputed: Mapping[str, FloatArray] = field(default_factory=dict)
+    drawn: IntArray | None = None
 
     @classmethod
     def concatenate(cls, parts: Sequence[CandidateBatch]) -> CandidateBatch:
         """Concatenate parts of a dataset; answers are kept only if all parts have them."""
+        drawn = None
+        if any(part.drawn is not None for part in parts):
+            drawn = np.concatenate([part.counts for part in parts])
         return cls(
             np.concatenate([part.scores for part in parts]),
             _concatenate_known([part.answer_codes for part in parts]),
             _concatenate_known([part.lengths for part in parts]),
             _concatenate_metadata([part.metadata for part in parts]),
+            drawn=drawn,
         )
 
     @classmethod
@@ -164,8 +172,33 @@ class CandidateBatch:
 
     @property
     def n(self) -> int:
-        """The number of candidates per prompt."""
+        """The number of candidates per prompt; the largest possible one if numbers differ."""
         return int(self.scores.shape[1])
+
+    @property
+    def counts(self) -> IntArray:
+        """(N,) number of candidates of each prompt."""
+        return np.full(len(self), self.n, dtype=np.int64) if self.drawn is None else self.drawn
+
+    @property
+    def is_drawn(self) -> BoolArray:
+        """(N, n) whether a slot holds a candidate, and no padding."""
+        return np.asarray(np.arange(self.n) < self.counts[:, np.newaxis], dtype=np.bool_)
+
+    def parts(self) -> Iterator[tuple[IntArray, CandidateBatch]]:
+        """Yield the prompts of each number of candidates: their row numbers, and a batch without padding."""
+        for count_ in np.unique(self.counts).tolist():
+            rows = np.flatnonzero(self.counts == count_)
+            yield rows, self.take(rows).keep_first_candidates(count_)
+
+    def keep_first_candidates(self, n: int) -> CandidateBatch:
+        """Keep only the first n candidates of each prompt, all of which were drawn."""
+        return CandidateBatch(
+            self.scores[:, :n].copy(),
+            None if self.answer_codes is None else self.answer_codes[:, :n].copy(),
+            None if self.lengths is None else self.lengths[:, :n].copy(),
+            self.metadata,
+        )
 
     @property
     def blank(self) -> BoolArray | None:
@@ -182,6 +215,7 @@ class CandidateBatch:
             if isinstance(self.metadata, JsonMetadata)
             else _select(self.metadata, rows),
             {name: values[rows] for name, values in self.precomputed.items()},
+            None if self.drawn is None else self.drawn[rows],
         )
 
 
@@ -344,15 +378,29 @@ class LabelledBatch:
     def keep_first_candidates(self, n: int) -> LabelledBatch:
         """Keep only the first n candidates of each prompt; `recorded` is unchanged."""
         check_candidate_count(n, self.draws.n)
-        draws = self.draws
-        fewer = CandidateBatch(
-            draws.scores[:, :n].copy(),
-            None if draws.answer_codes is None else draws.answer_codes[:, :n].copy(),
-            None if draws.lengths is None else draws.lengths[:, :n].copy(),
-            draws.metadata,
-        )
         raw = {name: outputs[:, :n].copy() for name, outputs in self.raw.items()}
+        fewer = self.draws.keep_first_candidates(n)
         return replace(self, draws=fewer, correct=self.correct[:, :n].copy(), raw=raw)
+
+    def keep_drawn(self, drawn: IntArray) -> LabelledBatch:
+        """Keep the first (N,) candidates of each prompt; what lies behind them is overwritten.
+
+        Padding has score 1 and a blank answer of its own, and is wrong, so that no later draw can leak into
+        a result. Where every prompt keeps all n candidates, nothing is padding.
+        """
+        n = self.draws.n
+        if (drawn == n).all():
+            return self
+        draws = replace(self.draws, drawn=drawn, precomputed={})
+        held, codes, lengths = draws.is_drawn, draws.answer_codes, draws.lengths
+        draws = replace(
+            draws,
+            scores=np.where(held, draws.scores, 1.0),
+            answer_codes=None if codes is None else np.where(held, codes, np.arange(n)),
+            lengths=None if lengths is None else np.where(held, lengths, 0),
+        )
+        raw = {name: np.where(held, outputs, 0.0) for name, outputs in self.raw.items()}
+        return replace(self, draws=draws, correct=self.correct & held, raw=raw)
 
 
 def check_unweighted(labelled: LabelledBatch) -> None:
@@ -428,6 +476,22 @@ def find_first_equal(numbers: IntArray) -> IntArray:
     rows = max(1, _MOST_PAIRS // n**2)
     parts = [numbers[start : start + rows] for start in range(0, max(size, 1), rows)]
     return np.concatenate([(part[:, :, None] == part[:, None, :]).argmax(axis=2) for part in parts])
+
+
+def score_by_agreement(codes: IntArray) -> FloatArray:
+    """Compute scores of self-consistency: 1 - the share of the candidates that give the same answer.
+
+    Args:
+        codes: (N, n) numbers that are equal for equal answers of a prompt.
+
+    Returns:
+        (N, n) scores in [0, 1 - 1/n]; a number of candidates is divided by n, which rounds once.
+
+    >>> score_by_agreement(np.array([[0, 0, 2, 0]])).tolist()
+    [[0.25, 0.25, 0.75, 0.25]]
+    """
+    others = (codes[:, :, np.newaxis] != codes[:, np.newaxis, :]).sum(axis=2)
+    return np.asarray(others / codes.shape[1], dtype=np.float64)
 
 
 def _select(items: Sequence[Any], rows: IntArray) -> tuple[Any, ...]:

@@ -163,7 +163,7 @@ def decide(
 
     Args:
         artifact: The calibration artifact.
-        draws: N >= 1 prompts with the artifact's number of candidates each.
+        draws: N >= 1 prompts with the artifact's number of candidates each, or those that its draw rule drew.
         alpha: Error level, chosen before the candidates were drawn; optional if the artifact has only one.
         policy: The policy that decides which sets are answered; by default all non-empty ones.
         uniforms: (N,) independent uniform random numbers in (0, 1); required for an artifact with randomised
@@ -175,14 +175,12 @@ def decide(
         The decisions, in the order of the draws.
 
     Raises:
-        InputError: If the number of candidates is not the artifact's, the artifact does not have the level,
-            uniforms are missing or unexpected, or a prompt has no weight although the artifact's guarantee is
-            for a covariate shift.
+        InputError: If the number of candidates is not the artifact's or its draw rule's, the artifact does
+            not have the level, uniforms are missing or unexpected, or a prompt has no weight although the
+            artifact's guarantee is for a covariate shift.
         FeatureError: If metadata for the feature map is missing. A prompt of an unknown category is flagged.
     """
-    if draws.n != artifact.n:
-        msg = f"the artifact was calibrated with n = {artifact.n} candidates per prompt, got {draws.n}"
-        raise InputError(msg)
+    artifact.check_draws(draws)
     features = artifact.feature_map.transform(draws, allow_unknown=True)
     thresholds = artifact.solve(
         features, alpha, weights=artifact.weights(draws), uniforms=uniforms, marginal=marginal

@@ -206,6 +206,8 @@ class EvaluationReport(LevelReport):
         other_answers: Those at further rates, ascending; left out of the data where there are none.
         n_unknown_category: Number of test prompts of a category that was not calibrated on. The artifact's
             own rule flags them, unless it is the marginal one.
+        mean_draws: Mean number of candidates drawn for a prompt, where a draw rule stops drawing; left out of
+            the data where there is none.
     """
 
     test_prompts: str
@@ -216,12 +218,14 @@ class EvaluationReport(LevelReport):
     answers: AnswersReport | None = None
     other_answers: tuple[AnswersReport, ...] = ()
     n_unknown_category: int = 0
+    mean_draws: float | None = None
 
     @model_serializer(mode="wrap")
-    def _without_further_rates(self, serialised: SerializerFunctionWrapHandler) -> dict[str, Any]:
+    def _without_defaults(self, serialised: SerializerFunctionWrapHandler) -> dict[str, Any]:
         data: dict[str, Any] = serialised(self)
-        if not self.other_answers:
-            data.pop("other_answers", None)
+        for name in ("other_answers", "mean_draws"):
+            if getattr(self, name) in {(), None}:
+                data.pop(name, None)
         return data
 
     @property
@@ -335,6 +339,7 @@ def evaluate(
         methods=methods,
         answers=answers[0] if answers else None,
         other_answers=tuple(answers[1:]),
+        mean_draws=None if artifact.draws is None else float(labelled.draws.counts.mean()),
         n_unknown_category=int(artifact.feature_map.has_unknown_category(seen.decisions.features).sum()),
     )
 

@@ -57,8 +57,14 @@ class SetRule(ABC):
             draws: N prompts with n candidates each.
 
         Returns:
-            (N, n) levels in [0, 1]; `inf` for a candidate that never enters, such as one with a blank answer.
+            (N, n) levels in [0, 1]; `inf` for a candidate that never enters, such as one with a blank answer,
+            and for a slot without a candidate.
         """
+        if draws.drawn is not None:
+            levels = np.full(draws.scores.shape, np.inf)
+            for rows, part in draws.parts():
+                levels[rows, : part.n] = self.levels(part)
+            return levels
         blank = draws.blank
         if blank is None or not blank.any():
             return self._levels(draws)

@@ -61,7 +61,7 @@ PROMISED = {
 # A package and the packages that it may import, each of which stands above it. What is new gets a line of its
 # own: where it stands is a decision, not an accident.
 BASE = {"_internal", "errors"}
-DATA = BASE | {"candidates", "thresholds", "set_rules", "features"}
+DATA = BASE | {"candidates", "thresholds", "set_rules", "features", "draw_rules"}
 FILES = DATA | {"scoring", "records", "guarantee"}
 OFFLINE = FILES | {"artifact", "decision", "certificates"}
 SERVING = {"execution", "sampling", "verifiers"}
@@ -72,6 +72,7 @@ ROOMS: dict[str, set[str]] = {
     "thresholds": BASE,
     "set_rules": BASE | {"candidates", "thresholds"},
     "features": BASE | {"candidates"},
+    "draw_rules": BASE | {"candidates", "features"},
     "scoring": BASE,
     "records": BASE | {"candidates", "scoring"},
     "guarantee": BASE | {"thresholds"},
@@ -115,7 +116,7 @@ LANGCHAIN = PLAIN | {"langchain_core"}
 OUTSIDE: dict[str, frozenset[str]] = {
     **dict.fromkeys(["errors", "extend"], NOTHING),
     "_internal": frozenset({"numpy", "filelock", "sqlalchemy"}),
-    **dict.fromkeys(["candidates", "thresholds", "set_rules", "features", "decision"], NUMPY),
+    **dict.fromkeys(["candidates", "thresholds", "set_rules", "features", "draw_rules", "decision"], NUMPY),
     **dict.fromkeys(["scoring", "guarantee", "artifact"], PLAIN),
     "records": PLAIN | {"pyarrow"},
     "certificates": PLAIN | {"scipy", "cvxpy"},

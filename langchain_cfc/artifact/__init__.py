@@ -18,8 +18,14 @@ from langchain_cfc.artifact.facts import (
     make_threshold_rule,
 )
 from langchain_cfc.artifact.files import looks_like_artifact
-from langchain_cfc.artifact.held_out import HELD_OUT_PART, select_held_out, tabulate_held_out
+from langchain_cfc.artifact.held_out import (
+    HELD_OUT_PART,
+    select_held_out,
+    tabulate_draws,
+    tabulate_held_out,
+)
 from langchain_cfc.artifact.model import CalibrationArtifact
+from langchain_cfc.artifact.prefixes import replay_prefixes, scores_separately
 
 __all__ = [
     "HELD_OUT_PART",
@@ -39,6 +45,9 @@ __all__ = [
     "compute_monitored_values",
     "looks_like_artifact",
     "make_threshold_rule",
+    "replay_prefixes",
+    "scores_separately",
     "select_held_out",
+    "tabulate_draws",
     "tabulate_held_out",
 ]

@@ -21,6 +21,8 @@ from langchain_cfc._internal.arrays import FloatArray
 from langchain_cfc.artifact import files
 from langchain_cfc.artifact.content import ArtifactContent, LevelState
 from langchain_cfc.artifact.facts import CertifiedPolicy, TradeOff
+from langchain_cfc.artifact.prefixes import find_rescore
+from langchain_cfc.errors import InputError
 from langchain_cfc.guarantee import Certificate, CoverageCertificate, WrongRateCertificate
 from langchain_cfc.thresholds import ConditionalThreshold, compute_tau, conformal_rank
 
@@ -73,7 +75,8 @@ def compute_settings_digest(artifact: ArtifactContent, level: LevelState) -> str
         "exchangeable": facts.exchangeable,
         "within_clusters": facts.within_clusters,
     }
-    return files.compute_digest(settings | ({"never_empty": True} if artifact.never_empty else {}))
+    draws = {} if artifact.draws is None else {"draws": artifact.draws}
+    return files.compute_digest(settings | draws | ({"never_empty": True} if artifact.never_empty else {}))
 
 
 def upper_tail(count: int, size: int, share: float) -> float:
@@ -129,6 +132,14 @@ def _check_extras(artifact: ArtifactContent) -> Iterator[str]:
     extras = artifact.ridge is not None or artifact.shift is not None or artifact.randomised or adaptive
     if extras and artifact.threshold_rule != "conditional":
         yield "only the conditional rule has a ridge, a shift, randomised thresholds or adaptive levels"
+    rule = artifact.draw_rule
+    if rule is not None:
+        if (rule.text, rule.at_most) != (artifact.draws, artifact.n) or rule.stored_text is None:
+            yield f"draws: {artifact.draws} is no rule of at most {artifact.n} draws in canonical form"
+        try:
+            find_rescore(artifact.provenance, combines=artifact.combination is not None)
+        except InputError as error:
+            yield str(error)
     drawn, size = artifact.calibration.drawn_among, artifact.calibration.size
     if drawn is not None and (adaptive or artifact.policy or artifact.confidence or artifact.shift):
         yield "a promise given a correct candidate has no adaptive levels, policy, confidence or shift"

@@ -25,6 +25,7 @@ from langchain_cfc.artifact.facts import (
     Ridge,
     ThresholdRuleName,
 )
+from langchain_cfc.draw_rules import DrawRule, parse_draw_rule
 from langchain_cfc.errors import InputError
 from langchain_cfc.features import FeatureMap, Statistic, parse_statistic
 from langchain_cfc.guarantee import Count, CoverageCertificate
@@ -107,6 +108,12 @@ class ArtifactContent(ArtifactData):
     certificates: list[CoverageCertificate] = Field(default=[])
     policy: CertifiedPolicy | None = None
     reference: list[ReferenceHistogram] = Field(default=[])
+    draws: str | None = None
+
+    @cached_property
+    def draw_rule(self) -> DrawRule | None:
+        """The rule that stops drawing; None where always n candidates are drawn."""
+        return None if self.draws is None else parse_draw_rule(self.draws)
 
     @cached_property
     def alphas(self) -> tuple[str, ...]:
@@ -162,6 +169,7 @@ class ArtifactContent(ArtifactData):
             or (self.parsed_shift is not None and self.parsed_shift.needs_answers)
             or self.feature_map.needs_answers
             or self.set_rule.startswith("unique")
+            or (self.draw_rule is not None and self.draw_rule.needs_answers)
         )
 
     @property

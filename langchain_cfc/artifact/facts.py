@@ -359,10 +359,9 @@ class ReferenceHistogram(ArtifactData):
 
 
 def compute_monitored_values(
-    feature_map: FeatureMap, features: FloatArray, scores: FloatArray
+    feature_map: FeatureMap, features: FloatArray, draws: CandidateBatch
 ) -> Mapping[str, FloatArray]:
     """Return (N,) values by name that a monitor compares with calibration: score statistics and features."""
-    draws = CandidateBatch(scores, None, None, ())
     # The features alone may say nothing about the scores.
     statistics = {name: parse_statistic(name).values(draws) for name in ("mean_score", "min_score")}
     return {**statistics, **{name: features[:, column] for column, name in enumerate(feature_map.names)}}

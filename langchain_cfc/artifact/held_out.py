@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Literal
 
 from langchain_cfc.artifact.model import CalibrationArtifact
+from langchain_cfc.artifact.prefixes import replay_prefixes
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.errors import CalibrationError, InputError, OverlapError
 from langchain_cfc.records import PromptRecord, tabulate
@@ -15,13 +16,37 @@ NEW_RECORDS = "all records: none of them was recognised as a calibration record"
 HELD_OUT_PART = "the part of the calibration file that was held out"
 
 
+def tabulate_draws(
+    artifact: CalibrationArtifact, records: Iterable[PromptRecord] | LabelledBatch
+) -> LabelledBatch:
+    """Tabulate records with the candidates and scores that the artifact would see.
+
+    Args:
+        artifact: The artifact.
+        records: Labelled records, or a table, with at least n candidates per prompt.
+
+    Returns:
+        The prompts with their first n candidates, or with those that the artifact's draw rule would draw.
+
+    Raises:
+        InputError: If a record cannot be used.
+    """
+    rule = artifact.draw_rule
+    n, shortened = (artifact.n, False) if rule is None else (None, True)
+    table = tabulate(records, n=n, combination=artifact.combination, weighted=True, shortened=shortened)
+    if rule is None:
+        return table
+    combines = artifact.combination is not None
+    return replay_prefixes(rule, table, artifact.provenance, combines=combines)
+
+
 def tabulate_held_out(
     artifact: CalibrationArtifact,
     records: Iterable[PromptRecord] | LabelledBatch,
     part: Literal["test", "certification"],
 ) -> tuple[LabelledBatch, str]:
     """Tabulate records as the artifact needs them, and select the prompts that it may be tested on."""
-    table = tabulate(records, n=artifact.n, combination=artifact.combination, weighted=True)
+    table = tabulate_draws(artifact, records)
     extracted = artifact.calibration.extracted_answers
     if artifact.needs_answers and bool(table.extracted) != bool(extracted):
         msg = (

@@ -18,6 +18,7 @@ from langchain_cfc.artifact.consistency import compute_settings_digest, find_con
 from langchain_cfc.artifact.content import ArtifactContent
 from langchain_cfc.artifact.facts import CertifiedPolicy, compute_likelihood_ratios, make_threshold_rule
 from langchain_cfc.artifact.guarantee import build_guarantee
+from langchain_cfc.artifact.prefixes import find_rescore
 from langchain_cfc.candidates import CandidateBatch, LabelledBatch
 from langchain_cfc.errors import ArtifactFormatError, CFCError, InputError
 from langchain_cfc.guarantee import Binding, Guarantee, restrict_to_policy
@@ -64,6 +65,8 @@ class CalibrationArtifact(ArtifactContent):
         certificates: Certificates about the sets, from held-out prompts; at most one per level.
         policy: The policy of bot mode, with its certificate.
         reference: Histograms of the prompts, to detect drift; empty where there is nothing to compare with.
+        draws: Text form of the rule that stops drawing, at the latest after n candidates; None where always n
+            are drawn.
     """
 
     @model_validator(mode="after")
@@ -115,6 +118,29 @@ class CalibrationArtifact(ArtifactContent):
     def uniforms(self, labelled: LabelledBatch) -> FloatArray | None:
         """Reproducible random numbers of labelled prompts, for randomised thresholds; None for others."""
         return self.calibration.split.uniforms("randomise", labelled.ids) if self.randomised else None
+
+    def check_draws(self, draws: CandidateBatch) -> None:
+        """Refuse candidates that the artifact's number of candidates or draw rule would not have drawn.
+
+        Raises:
+            InputError: For the first such prompt.
+        """
+        if self.draw_rule is None:
+            if draws.drawn is None and draws.n == self.n:
+                return
+            msg = f"the artifact was calibrated with n = {self.n} candidates per prompt, got {draws.n}"
+            raise InputError(msg)
+        rescore = find_rescore(self.provenance, combines=self.combination is not None)
+        wanted = self.draw_rule.count_draws(draws, rescore)
+        wrong = np.flatnonzero(wanted != draws.counts)
+        if len(wrong):
+            row = int(wrong[0])
+            when = "a later" if wanted[row] > draws.counts[row] else "an earlier"
+            msg = (
+                f"the artifact was calibrated with draws = {self.draws}, which stops at {when} draw than the "
+                f"{draws.counts[row]} of prompt {row}"
+            )
+            raise InputError(msg)
 
     def weights(self, draws: CandidateBatch) -> FloatArray | None:
         """Return (N,) likelihood ratios of serving to calibration, in any unit; None without a shift."""

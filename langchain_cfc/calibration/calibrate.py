@@ -53,6 +53,7 @@ def calibrate(  # noqa: D417 - `CalibrationConfig` documents the options
     threshold_rule: ThresholdRuleName = "conditional",
     combine: Sequence[str] | None = None,
     n: int | None = None,
+    draws: str | None = None,
     cap: float = 2.0,
     window: int | None = WINDOW,
     ridge: float = 0.0,
@@ -119,6 +120,7 @@ def calibrate(  # noqa: D417 - `CalibrationConfig` documents the options
         threshold_rule=threshold_rule,
         combine=combine,
         n=n,
+        draws=draws,
         cap=cap,
         window=window,
         ridge=ridge,
@@ -154,6 +156,7 @@ def _calibrate(
     needs_answers = (
         given.needs_answers
         or rule.text.startswith("unique")
+        or (config.draw_rule is not None and config.draw_rule.needs_answers)
         or (config.max_wrong_rate is not None and not config.certifies_mean_score)
         or (shift is not None and shift.needs_answers)
     )
@@ -220,6 +223,7 @@ def _calibrate(
         shift=None if shift is None else shift.text,
         randomised=config.randomised,
         never_empty=config.never_empty,
+        draws=None if config.draw_rule is None else config.draw_rule.stored_text,
     )
     if config.tests_levels:
         artifact = select_tested_levels(artifact, prompts.certification(), steps, config.failure_probability)

@@ -106,6 +106,9 @@ def check_answers(labelled: LabelledBatch, provenance: Provenance | None, *, nee
 
 def check_orientation(prompts: LabelledBatch, combination: Combination | None) -> None:
     """Warn of reversed scores, which make thresholds useless but never unsafe."""
+    if prompts.draws.drawn is not None:
+        # So many candidates were drawn of every prompt, whatever they were.
+        prompts = prompts.keep_first_candidates(int(prompts.draws.drawn.min()))
     found = compute_auroc(prompts.draws.scores, prompts.correct, ORIENTATION_CONFIDENCE)
     if found is None or found.high >= 0.5:  # noqa: PLR2004 - the AUROC of scores that tell nothing
         return

@@ -14,6 +14,7 @@ from decimal import ROUND_FLOOR, Decimal
 from typing import Any, Literal
 
 from langchain_cfc.artifact import CalibrationArtifact, Ridge, ThresholdRuleName, make_threshold_rule
+from langchain_cfc.draw_rules import DrawRule, parse_draw_rule
 from langchain_cfc.errors import InputError
 from langchain_cfc.features import FeatureMap, Statistic, parse_statistic
 from langchain_cfc.guarantee.stability import PaperStability
@@ -72,6 +73,10 @@ class CalibrationConfig:
         n: Number of candidates to use, the first n slots; by default all that are recorded. Fewer suit only
             a verifier that scores each candidate by itself: scores made by comparing all of them would
             differ.
+        draws: A rule that stops drawing, such as `lead(3, at_most=10)`, in place of `n`; see
+            `parse_draw_rule`. Recorded candidates behind it are left out, and served prompts draw no more
+            than it wants, so that every promise stays what it is and most prompts cost less. Fix it before
+            seeing these records: one chosen by their labels voids the promise.
         cap: Success score of a prompt without a correct candidate, above 1; choose it before seeing the data.
         window: How many calibration prompts the artifact keeps at least for each level of the conditional
             rule; more where prompts like the calibration prompts need more, as a sample of them shows. None
@@ -119,6 +124,7 @@ class CalibrationConfig:
     threshold_rule: ThresholdRuleName = "conditional"
     combine: Sequence[str] | None = None
     n: int | None = None
+    draws: str | None = None
     cap: float = 2.0
     window: int | None = WINDOW
     ridge: float = 0.0
@@ -157,7 +163,8 @@ class CalibrationConfig:
             never_empty=artifact.never_empty,
             threshold_rule=artifact.threshold_rule,
             combine=None if artifact.combination is None else artifact.combination.names,
-            n=artifact.n if artifact.n < facts.recorded_candidates else None,
+            n=artifact.n if artifact.n < facts.recorded_candidates and artifact.draws is None else None,
+            draws=artifact.draws,
             cap=artifact.cap,
             window=WINDOW if facts.window is None else facts.window or None,
             ridge=0.0 if ridge is None else ridge.strength,
@@ -189,6 +196,7 @@ class CalibrationConfig:
             raise InputError(msg)
         # Each property refuses an impossible value; the rule refuses a cap that would spoil success scores.
         _ = self.alphas, self.ridge_penalty, self.wrong_rates, self.failure_probability, self.shift_statistic
+        _ = self.draw_rule
         _ = self.make_rule(self.alphas[0])
         conditional = self.threshold_rule == "conditional"
         problems = {
@@ -245,6 +253,9 @@ class CalibrationConfig:
             "wrong_rate_groups: there is no max_wrong_rate": (
                 self.wrong_rate_groups and self.max_wrong_rate is None
             ),
+            "draws, together with n: the rule says how many candidates there are": (
+                self.draws is not None and self.n is not None
+            ),
             "penalised: there is no ridge": self.penalised != "slopes" and not self.ridge,
         }
         for problem, found in problems.items():
@@ -293,6 +304,11 @@ class CalibrationConfig:
     def shift_statistic(self) -> Statistic | None:
         """The statistic that holds likelihood ratios; None where there is no shift."""
         return None if self.shift is None else parse_statistic(self.shift)
+
+    @property
+    def draw_rule(self) -> DrawRule | None:
+        """The rule that stops drawing; None where there is none."""
+        return None if self.draws is None else parse_draw_rule(self.draws)
 
     @property
     def tests_levels(self) -> bool:

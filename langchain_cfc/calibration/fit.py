@@ -23,7 +23,14 @@ from typing import Any, TypeVar
 import numpy as np
 
 from langchain_cfc._internal.arrays import BoolArray, FloatArray, IntArray
-from langchain_cfc.artifact import AttainableGroup, CalibrationFacts, LevelState, PackedArray, SelfCheck
+from langchain_cfc.artifact import (
+    AttainableGroup,
+    CalibrationFacts,
+    LevelState,
+    PackedArray,
+    SelfCheck,
+    replay_prefixes,
+)
 from langchain_cfc.calibration.checks import compute_attainable_groups
 from langchain_cfc.calibration.config import CalibrationConfig
 from langchain_cfc.calibration.logistic import fit_logistic
@@ -309,14 +316,20 @@ class CalibrationPrompts:
         provenance: Provenance | None,
     ) -> CalibrationPrompts:
         """Read records; with `combine`, score them by a combination fitted on the fit split."""
-        names, n, weighs = config.combine, config.n, config.uses_weights
+        names, n, weighs, rule = config.combine, config.n, config.uses_weights, config.draw_rule
         if names is None:
-            return cls(plan, tabulate(records, n=n, provenance=provenance, weighted=True), None, weighs)
+            shortened = rule is not None
+            table = tabulate(records, n=n, provenance=provenance, weighted=True, shortened=shortened)
+            if rule is not None:
+                table = replay_prefixes(rule, table, provenance, combines=False)
+            return cls(plan, table, None, weighs)
         labelled, raw = tabulate_raw(records, names, n=n, provenance=provenance, weighted=True)
         fit = cls(plan, labelled, None, uses_weights=False).rows["fit"]
         combination = fit_combination(names, raw[fit], labelled.take(fit))
         # The raw outputs are not needed any more, and would be copied with every part of the table.
         scored = replace(with_scores(labelled, combination.score_all(raw)), raw={})
+        if rule is not None:
+            scored = replay_prefixes(rule, scored, provenance, combines=True)
         return cls(plan, scored, combination, weighs)
 
     @cached_property

@@ -103,6 +103,13 @@ def calibrate(
         _scores_option(help="Make one score of the raw outputs of this verifier and others; give several."),
     ] = None,
     n: FirstCandidates = None,
+    draws: Annotated[
+        str | None,
+        typer.Option(
+            help="When to stop drawing, in place of --n: 'lead(3, at_most=10)', 'below(0.05, at_most=10)' or "
+            "'agree(0.8, rounds=4+4+8)'."
+        ),
+    ] = None,
     cap: Annotated[
         float, _scores_option(help="Success score of a prompt without a correct candidate, above 1.")
     ] = 2.0,
@@ -204,6 +211,7 @@ def calibrate(
                 threshold_rule=threshold_rule.value,
                 combine=combine or None,
                 n=n,
+                draws=draws,
                 cap=cap,
                 window=window or None,
                 ridge=ridge,

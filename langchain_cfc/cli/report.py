@@ -10,7 +10,7 @@ from rich.markup import escape
 
 from langchain_cfc import evaluation, experiments
 from langchain_cfc import report as reports
-from langchain_cfc.artifact import CalibrationArtifact
+from langchain_cfc.artifact import CalibrationArtifact, tabulate_draws
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.cli._format import (
     EXIT_NO,
@@ -31,7 +31,7 @@ from langchain_cfc.cli._inputs import (
 )
 from langchain_cfc.errors import CFCError, InputError
 from langchain_cfc.experiments import ComparisonReport
-from langchain_cfc.records import Records, tabulate
+from langchain_cfc.records import Records
 
 
 def report(
@@ -66,7 +66,7 @@ def report(
         artifact = CalibrationArtifact.load(artifact_path)
         with open_records(records, get_verifier_names(artifact)) as dataset:
             texts = _get_texts(dataset) if show_text else None
-            table = tabulate(dataset.records, n=artifact.n, combination=artifact.combination)
+            table = tabulate_draws(artifact, dataset.records)
             seen = evaluation.evaluate(artifact, table, alpha=alpha, provenance=dataset.provenance)
             hardest = reports.find_hardest_prompts(artifact, table, seen.alpha, texts=texts, most=prompts)
             verifiers = _list_verifiers(dataset.records)

@@ -10,7 +10,7 @@ from langchain_cfc.features.adaptive import AdaptiveAlpha
 from langchain_cfc.features.map import FeatureMap, name_records_in_errors
 from langchain_cfc.features.naming import describe_group, get_direction, name_group, place_question
 from langchain_cfc.features.parser import parse_statistic
-from langchain_cfc.features.statistics import Statistic, precompute_statistics
+from langchain_cfc.features.statistics import Statistic, count_answers, precompute_statistics
 from langchain_cfc.features.weights import GuaranteedWeight
 
 __all__ = [
@@ -18,6 +18,7 @@ __all__ = [
     "FeatureMap",
     "GuaranteedWeight",
     "Statistic",
+    "count_answers",
     "describe_group",
     "get_direction",
     "name_group",

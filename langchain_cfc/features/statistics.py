@@ -65,9 +65,9 @@ SCORE_STATISTICS: Mapping[str, Measure] = {
 }
 # Statistics of the distribution of answers, (N,) each.
 _COUNT_STATISTICS: Mapping[str, Measure] = {
-    "entropy": lambda draws: _entropy(_sort_counts(draws)),
-    "distinct_answers": lambda draws: np.count_nonzero(_sort_counts(draws), axis=1).astype(np.float64),
-    "top_share": lambda draws: _sort_counts(draws)[:, -1] / draws.n,  # Share of the most frequent answer
+    "entropy": lambda draws: _entropy(count_answers(draws)),
+    "distinct_answers": lambda draws: np.count_nonzero(count_answers(draws), axis=1).astype(np.float64),
+    "top_share": lambda draws: count_answers(draws)[:, -1] / draws.n,  # Share of the most frequent answer
 }
 # Statistics of the numbers of characters of the answers, (N,) each.
 _LENGTH_STATISTICS: Mapping[str, Measure] = {
@@ -122,7 +122,7 @@ class Statistic:
         if self.text in draws.precomputed:
             return draws.precomputed[self.text]
         if self.key is None:
-            return STATISTICS[self.name](draws)
+            return _measure(self.name, draws)
         numbers = [_metadata_number(row, entries, self.key) for row, entries in enumerate(draws.metadata)]
         return np.array(numbers, dtype=np.float64)
 
@@ -139,10 +139,20 @@ def precompute_statistics(draws: CandidateBatch) -> CandidateBatch:
     available = dict(SCORE_STATISTICS)
     available |= {} if draws.answer_codes is None else _COUNT_STATISTICS
     available |= {} if draws.lengths is None else _LENGTH_STATISTICS
-    values_of = {name: measure(draws) for name, measure in available.items()}
+    values_of = {name: _measure(name, draws) for name in available}
     for values in values_of.values():
         values.flags.writeable = False  # shared between all maps
     return replace(draws, precomputed=values_of)
+
+
+def _measure(name: str, draws: CandidateBatch) -> FloatArray:
+    """Compute a statistic, with prompts that have as many candidates at a time; serving sees one prompt."""
+    if draws.drawn is None:
+        return STATISTICS[name](draws)
+    values = np.empty(len(draws))
+    for rows, part in draws.parts():
+        values[rows] = STATISTICS[name](part)
+    return values
 
 
 def get_metadata(row: int, entries: Mapping[str, Scalar], key: str) -> Scalar:
@@ -178,7 +188,7 @@ def _sort_lengths(draws: CandidateBatch) -> FloatArray:
     return np.sort(np.ascontiguousarray(draws.lengths), axis=1).astype(np.float64)
 
 
-def _sort_counts(draws: CandidateBatch) -> IntArray:
+def count_answers(draws: CandidateBatch) -> IntArray:
     """Count the candidates of each answer: (N, n), ascending, with leading zeros."""
     if draws.answer_codes is None:
         raise _no_answers()

@@ -199,6 +199,7 @@ def list_assumptions(
     weighted: bool = False,
     randomised: bool = False,
     adaptive: bool = False,
+    draws: str | None = None,
 ) -> tuple[str, ...]:
     """List the assumptions of a guarantee; the last one is about the binding."""
     exchangeable = {
@@ -236,6 +237,7 @@ def list_assumptions(
         *([together] if combined else []),
         *([alone] if fewer_than_recorded else []),
         *([drawn] if randomised else []),
+        *([f"When drawing stops was fixed before the records were seen: {draws}."] if draws else []),
         "The labels of the calibration records are right.",
         ADAPTIVE if adaptive else "The level was chosen before the candidates were drawn.",
         _BINDING[binding],

@@ -21,6 +21,7 @@ import numpy as np
 
 from langchain_cfc._internal.arrays import BoolArray, FloatArray, IntArray
 from langchain_cfc.artifact import CalibrationArtifact, ReferenceHistogram, compute_monitored_values
+from langchain_cfc.candidates import CandidateBatch
 from langchain_cfc.monitor.observed import Label, ObservedResult
 
 if TYPE_CHECKING:
@@ -221,7 +222,7 @@ class Layout:
         """Return the (m,) bins of a result, and which tests see it."""
         features = np.array(one.features)[np.newaxis]
         computed = compute_monitored_values(
-            self.artifact.feature_map, features, np.array(one.scores)[np.newaxis]
+            self.artifact.feature_map, features, CandidateBatch.of([one.scores])
         )
         decided = {"threshold": one.threshold, "decision": float(one.outcome)}
         reference = self.artifact.reference

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
+from typing import Any
 
 import numpy as np
 
@@ -71,32 +72,41 @@ class Traffic:
         """Return all results with their labels; candidates without one count as wrong."""
         n, combination = self.artifact.n, self.artifact.combination
         kinds = self.artifact.calibration.prompt_kinds
-        truths = [_list_truths(self.labels.get(one.id), n) for one in self.results]
-        return LabelledBatch(
+        drawn = np.array([len(one.scores) for one in self.results], dtype=np.int64)
+
+        def pad(rows: Iterable[Sequence[Any]], kind: type[np.generic]) -> Any:
+            # Behind a prompt's own candidates there is padding, which `keep_drawn` overwrites.
+            return np.array([[*row, *[0] * (n - len(row))] for row in rows], dtype=kind).reshape(-1, n)
+
+        batch = LabelledBatch(
             draws=CandidateBatch(
-                np.array([one.scores for one in self.results], dtype=np.float64).reshape(-1, n),
-                np.array([one.codes for one in self.results], dtype=np.int64).reshape(-1, n),
-                np.array([one.lengths for one in self.results], dtype=np.int64).reshape(-1, n),
+                pad((one.scores for one in self.results), np.float64),
+                pad((one.codes for one in self.results), np.int64),
+                pad((one.lengths for one in self.results), np.int64),
                 tuple(one.metadata for one in self.results),
             ),
-            correct=np.array(truths, dtype=np.bool_).reshape(-1, n),
+            correct=pad(
+                (_list_truths(self.labels.get(one.id), len(one.scores)) for one in self.results), np.bool_
+            ),
             ids=tuple(one.id for one in self.results),
             clusters=(None,) * len(self.results),
             recorded=n,
             # Unless the artifact needs answers, nothing has checked how serving tells them apart.
             extracted=self.artifact.calibration.extracted_answers if self.artifact.needs_answers else None,
             raw={
-                name: np.array([one.outputs[name] for one in self.results], dtype=np.float64).reshape(-1, n)
+                name: pad((one.outputs[name] for one in self.results), np.float64)
                 for name in (() if combination is None else combination.names)
             },
             # Serving takes no other kinds of prompts.
             prompt_kinds=None if kinds is None else frozenset(kinds),
         )
+        return batch.keep_drawn(drawn)
 
     def to_batch_for(self, artifact: CalibrationArtifact) -> LabelledBatch:
         """Return all results with the scores that another artifact would see; refuse where they lack any."""
-        if artifact.n != self.artifact.n:
-            msg = f"results hold {self.artifact.n} candidates, and the other artifact decides on {artifact.n}"
+        if (artifact.n, artifact.draws) != (self.artifact.n, self.artifact.draws):
+            held, wanted = (one.draws or f"{one.n} candidates" for one in (self.artifact, artifact))
+            msg = f"results hold {held}, and the other artifact decides on {wanted}"
             raise InputError(msg)
         ours, theirs = (one.combination is not None for one in (self.artifact, artifact))
         if artifact.needs_answers and not self.artifact.needs_answers:
@@ -117,7 +127,7 @@ class Traffic:
                 f"with metadata=[{missing[0]!r}] and wait for new results"
             )
             raise InputError(msg)
-        return tabulate(self.to_batch(), combination=artifact.combination)
+        return tabulate(self.to_batch(), combination=artifact.combination, shortened=True)
 
     @property
     def models(self) -> tuple[str, ...]:

@@ -29,6 +29,7 @@ def tabulate(
     provenance: Provenance | None = None,
     combination: Combination | None = None,
     weighted: bool = False,
+    shortened: bool = False,
 ) -> LabelledBatch:
     """Turn N records into arrays, without holding their texts.
 
@@ -40,6 +41,7 @@ def tabulate(
         combination: A combination, such as an artifact's, that makes the scores from the candidates'
             `scores`; without it their `score` is used.
         weighted: Whether the caller uses weights, so that a table may have them.
+        shortened: Whether a table may be one that a draw rule has shortened.
 
     Returns:
         The (N, n) draws with their labels; answers are told apart by `Candidate.answer_key`.
@@ -48,8 +50,14 @@ def tabulate(
         RecordError: If the records are not one dataset: none, unequal numbers of candidates, equal ids; or if
             a candidate lacks a raw output that the combination needs.
         InputError: If n is less than 1 or more than was recorded, or a table does not suit the provenance,
-            lacks a raw output or has weights that the caller does not use.
+            lacks a raw output, or has weights or a draw rule that the caller does not know of.
     """
+    if isinstance(records, LabelledBatch) and records.draws.drawn is not None and not shortened:
+        msg = (
+            "a draw rule has shortened these prompts, which only evaluate and certify take, for an artifact "
+            "of the same rule: give the records with all their candidates"
+        )
+        raise InputError(msg)
     if combination is None:
         return _tabulate(records, (), n, provenance, weighted=weighted)
     labelled, raw = tabulate_raw(records, combination.names, n=n, provenance=provenance, weighted=weighted)

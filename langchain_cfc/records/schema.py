@@ -16,7 +16,9 @@ from pydantic import (
     ConfigDict,
     Field,
     FiniteFloat,
+    SerializerFunctionWrapHandler,
     ValidationError,
+    model_serializer,
     model_validator,
 )
 from pydantic_core import ErrorDetails
@@ -143,6 +145,8 @@ class Provenance(_Model):
         verifier: Fingerprint of their verifier.
         labeler: Fingerprint of their labeler.
         answer: Fingerprint of the answer extractor; None where there is none.
+        separate_scores: Whether the verifier scores each candidate without looking at the others, so that
+            scores stay what they are where fewer are drawn; None where that is not stated.
     """
 
     format: Literal["langchain-cfc/records"] = Field(
@@ -154,6 +158,15 @@ class Provenance(_Model):
     verifier: _Object | None = Field(default=None, description="a JSON object")
     labeler: _Object | None = Field(default=None, description="a JSON object")
     answer: _Object | None = Field(default=None, description="a JSON object")
+    separate_scores: bool | None = Field(default=None, description="true or false")
+
+    @model_serializer(mode="wrap")
+    def _without_default(self, serialised: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        # Keeps the content and digest of artifacts from before the field existed.
+        data: dict[str, Any] = serialised(self)
+        if self.separate_scores is None:
+            data.pop("separate_scores", None)
+        return data
 
 
 def encode_provenance(provenance: Provenance) -> bytes:

@@ -118,7 +118,7 @@ def find_hardest_prompts(
 
 def _order_rows(decisions: Decisions, missed: BoolArray, flagged: BoolArray) -> Iterator[int]:
     """Return the rows of missed and flagged prompts by turns, the hardest of either kind first."""
-    scores = decisions.draws.scores.mean(axis=1)
+    scores = decisions.draws.scores.mean(axis=1, where=decisions.draws.is_drawn)
     # Flagged prompts have no threshold, and randomised thresholds may be -inf.
     order = np.lexsort((-scores, -np.where(flagged, 0.0, decisions.thresholds)))
     kinds = ([int(row) for row in order if kind[row]] for kind in (missed, flagged))
@@ -147,7 +147,7 @@ def _describe_prompt(
         outcome="flagged" if flagged else "missed",
         why=_explain_outcome(tested, decisions, row),
         threshold=None if flagged else float(decisions.thresholds[row]),
-        mean_score=float(tested.draws.scores[row].mean()),
+        mean_score=float(tested.draws.scores[row, : tested.draws.counts[row]].mean()),
         prompt=None if record is None else truncate(_format_input(record.input), PROMPT_LENGTH),
         answers=tuple(answers[:MOST_ANSWERS]),
         left_out=max(0, len(answers) - MOST_ANSWERS),
@@ -158,7 +158,8 @@ def _group_answers(
     tested: LabelledBatch, decisions: Decisions, row: int, record: PromptRecord | None
 ) -> Iterator[HardAnswer]:
     codes = tested.draws.answer_codes
-    own = range(tested.draws.n) if codes is None else (int(code) for code in codes[row])
+    count = int(tested.draws.counts[row])
+    own = range(count) if codes is None else (int(code) for code in codes[row, :count])
     slots: dict[tuple[int, bool], list[int]] = {}
     for slot, code in enumerate(own):
         slots.setdefault((code, bool(tested.correct[row, slot])), []).append(slot)
@@ -204,7 +205,7 @@ def _format_message(message: object) -> str:
 
 
 def _explain_outcome(tested: LabelledBatch, decisions: Decisions, row: int) -> str:
-    correct = tested.correct[row]
+    correct = tested.correct[row, : tested.draws.counts[row]]
     right = f"{int(correct.sum())} of its {pluralize(len(correct), 'candidate')}"
     if decisions.not_certifiable[row]:
         return f"Flagged: cannot be certified. {right} {'is' if correct.sum() == 1 else 'are'} correct."
@@ -214,7 +215,7 @@ def _explain_outcome(tested: LabelledBatch, decisions: Decisions, row: int) -> s
     )
     if not correct.any():
         return f"Missed: {size}. No candidate is correct, so that no threshold could have helped."
-    level = float(decisions.levels[row, correct].min())
+    level = float(decisions.levels[row, : len(correct)][correct].min())
     enters = (
         f"the best correct one would enter at {level:.3f}"
         if math.isfinite(level)

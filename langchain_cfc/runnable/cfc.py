@@ -232,6 +232,9 @@ class CFCRunnable(AnsweringRunnable[CFCResult]):
                 "from the prompt to a mapping"
             )
             raise FingerprintError(msg)
+        if artifact.draws is not None:
+            msg = f"the artifact stops drawing by a rule, {artifact.draws}, which is not served yet"
+            raise FingerprintError(msg)
         policy = self._read_policy()
         scorer = make_scorer(self.verifier, artifact)
         binding = check_binding(

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import unicodedata
-from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from itertools import combinations
 from typing import Any, TypeAlias
 
+import numpy as np
 from langchain_core.runnables import Runnable, RunnableConfig
 
+from langchain_cfc.candidates import score_by_agreement
 from langchain_cfc.errors import InputError, VerifierError
 from langchain_cfc.execution import Steps, map_distinct
 from langchain_cfc.sampling import make_silent_call
@@ -148,6 +149,7 @@ class SelfConsistency(BaseVerifier):
 
     def flow(self, given: VerifierInput, config: RunnableConfig) -> Steps[list[float]]:
         """Compute one share per group of candidates that agree."""
+        # The code that scores the first candidates of a record once more, where a draw rule keeps only these.
         return score_groups((yield from self.find_groups(given, config)))
 
     def find_groups(self, given: VerifierInput, config: RunnableConfig) -> Steps[list[int]]:
@@ -195,8 +197,8 @@ def score_groups(groups: Sequence[int]) -> list[float]:
     >>> score_groups([0, 1, 0, 0])
     [0.25, 0.75, 0.25, 0.25]
     """
-    n, sizes = len(groups), Counter(groups)
-    return [(n - sizes[group]) / n for group in groups]
+    scores: list[float] = score_by_agreement(np.array([groups], dtype=np.int64))[0].tolist()
+    return scores
 
 
 _Pair: TypeAlias = tuple[str, str]

@@ -1,0 +1,122 @@
+"""Which scores the first candidates of a prompt have, where a draw rule keeps only those.
+
+A verifier that scores each candidate by itself gave them the scores that were recorded. One that compares all
+candidates gave them scores that serving will not see: of six draws, three that agree have a share of a half,
+and if drawing stops after them, of one. Reused, such scores void the promise, so they are computed again from
+the candidates kept, and recorded scores of a verifier that does not say which it is are refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from langchain_cfc.candidates import CandidateBatch, LabelledBatch, score_by_agreement
+from langchain_cfc.draw_rules import DrawRule, Rescore, replay
+from langchain_cfc.errors import InputError
+from langchain_cfc.records import Provenance
+
+# Verifiers of this library that look at one candidate at a time; one with ideas of P(True) looks at others.
+_SEPARATE = {
+    "embedding-similarity",
+    "evaluator",
+    "model-judge",
+    "reward-model",
+    "sequence-probability",
+    "token-probability",
+}
+_AGREEMENT = "self-consistency"
+
+
+def scores_separately(provenance: Provenance | None) -> bool | None:
+    """Return whether the verifier scores each candidate by itself; None where nothing says so."""
+    if provenance is None or provenance.separate_scores is not None:
+        return None if provenance is None else provenance.separate_scores
+    name = _get_name(provenance.verifier)
+    return True if name in _SEPARATE else False if name == _AGREEMENT else None
+
+
+def find_rescore(provenance: Provenance | None, *, combines: bool) -> Rescore | None:
+    """Return how the candidates kept are scored again; None where they keep their scores.
+
+    Args:
+        provenance: What the records say about their verifier.
+        combines: Whether the outputs of several verifiers are combined.
+
+    Returns:
+        A function of candidates without padding, or None.
+
+    Raises:
+        InputError: If the scores cannot be made from the records, or nothing says how they were made.
+    """
+    separate = scores_separately(provenance)
+    if separate:
+        return None
+    verifier = {} if provenance is None or provenance.verifier is None else provenance.verifier
+    if separate is None:
+        msg = (
+            f"draws: the records do not say whether their verifier ({dict(verifier) or 'not named'}) scores "
+            "each candidate by itself, and if not, its scores change where fewer are drawn. If it does, say "
+            'so in the first line of the records: "separate_scores": true'
+        )
+        raise InputError(msg)
+    if combines or _get_name(verifier) != _AGREEMENT or verifier.get("agreement") != "equal":
+        msg = (
+            "draws: the verifier compares the candidates of a prompt, and its scores of fewer candidates "
+            "cannot be computed from the records: only those of one SelfConsistency by equal answers can"
+        )
+        raise InputError(msg)
+    return _rescore_by_agreement
+
+
+def replay_prefixes(
+    rule: DrawRule, labelled: LabelledBatch, provenance: Provenance | None, *, combines: bool
+) -> LabelledBatch:
+    """Shorten recorded prompts to the candidates that a rule would have drawn, scored as serving will.
+
+    Args:
+        rule: The rule.
+        labelled: N labelled prompts with all recorded candidates.
+        provenance: What the records, or the artifact's, say about their verifier.
+        combines: Whether the outputs of several verifiers are combined.
+
+    Returns:
+        The prompts with the candidates drawn.
+
+    Raises:
+        InputError: As in `find_rescore`; if the recorded answers are not those that the verifier compared; or
+            if fewer candidates than the rule may draw were recorded.
+    """
+    is_fixed = rule.stored_text is None
+    if is_fixed and rule.at_most == labelled.draws.n:
+        return labelled
+    rescore = find_rescore(provenance, combines=combines)
+    if rescore is not None and is_fixed:
+        msg = "draws: self-consistency scores fewer candidates than recorded differently: record so many"
+        raise InputError(msg)
+    if rescore is not None and labelled.draws.drawn is None:
+        # Groups of answers finer or coarser than the verifier's would have other sizes, hence scores.
+        differing = np.any(_rescore_by_agreement(labelled.draws).scores != labelled.draws.scores, axis=1)
+        if labelled.recorded != labelled.draws.n or differing.any():
+            where = f", first of record {labelled.ids[int(differing.argmax())]!r}" if differing.any() else ""
+            msg = (
+                f"draws: the recorded scores are not those of self-consistency by recorded answers{where}. "
+                "So they cannot be computed for fewer candidates: record as `answer` what the verifier "
+                "compares"
+            )
+            raise InputError(msg)
+    return replay(rule, labelled, rescore)
+
+
+def _get_name(verifier: Mapping[str, Any] | None) -> object:
+    return None if verifier is None else verifier.get("id", verifier.get("method"))
+
+
+def _rescore_by_agreement(draws: CandidateBatch) -> CandidateBatch:
+    if draws.answer_codes is None:
+        msg = "draws: the verifier compares answers, and these candidates have scores only"
+        raise InputError(msg)
+    return replace(draws, scores=score_by_agreement(draws.answer_codes), precomputed={})

@@ -1,0 +1,221 @@
+"""Calibration with a draw rule: prefixes of the records, with the scores that these have among themselves."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from langchain_cfc import PromptRecord, calibrate, evaluate
+from langchain_cfc.artifact import CalibrationArtifact, scores_separately, tabulate_draws
+from langchain_cfc.calibration import CalibrationConfig
+from langchain_cfc.candidates import LabelledBatch
+from langchain_cfc.certificates import certify
+from langchain_cfc.decision import decide
+from langchain_cfc.errors import AttainabilityWarning, InputError
+from langchain_cfc.records import Provenance, tabulate
+from langchain_cfc.verifiers import SelfConsistency
+from tests.factories import drawn_candidates, reload_artifact
+from tests.guarantees.promises import make_prompts
+
+SEPARATE = Provenance(n=8, verifier={"id": "sequence-probability"})
+VOTES = Provenance(n=8, verifier=SelfConsistency().fingerprint)
+pytestmark = pytest.mark.filterwarnings(
+    f"ignore::{AttainabilityWarning.__module__}.{AttainabilityWarning.__name__}"
+)
+
+RULES = ["lead(2, at_most=8)", "below(0.2, at_most=6)", "agree(0.8, rounds=2+2+4)"]
+
+
+def records_of(seed: int = 0, size: int = 120) -> list[PromptRecord]:
+    return make_prompts(np.random.default_rng(seed), size, n=8)
+
+
+def with_votes(records: list[PromptRecord], seen: int = 8) -> list[PromptRecord]:
+    """The records with scores of self-consistency among the first candidates, of this library's verifier."""
+    voted = []
+    for record in records:
+        candidates = record.candidates[:seen]
+        texts = drawn_candidates(*(one.answer_key for one in candidates))
+        scores = SelfConsistency().invoke({"prompt": "?", "candidates": texts})
+        scored = tuple(
+            one.model_copy(update={"score": score}) for one, score in zip(candidates, scores, strict=True)
+        )
+        voted.append(record.model_copy(update={"candidates": scored}))
+    return voted
+
+
+def calibrate_with(draws: str, records: Any = None, provenance: Provenance = SEPARATE, **options: Any) -> Any:
+    given = {"alpha": "0.3", "features": "1", "allow_unattainable": True, **options}
+    return calibrate(records or records_of(), draws=draws, provenance=provenance, **given)
+
+
+@pytest.mark.parametrize("draws", RULES)
+def test_an_artifact_decides_as_on_each_prefix_alone(draws: str) -> None:
+    artifact = reload_artifact(calibrate_with(draws, features="hat(mean_score, 3)"))
+    assert artifact.draws == draws
+    table = tabulate_draws(artifact, records_of(1, 60))
+    counts = table.draws.counts
+    assert len(set(counts.tolist())) > 1
+    together = decide(artifact, table.draws)
+    for row, count in enumerate(counts.tolist()):
+        alone = tabulate(records_of(1, 60)).take(np.array([row])).keep_first_candidates(count)
+        single = decide(artifact, alone.draws)
+        assert single.thresholds[0] == together.thresholds[row]
+        np.testing.assert_array_equal(single.accepted[0], together.accepted[row, :count])
+        assert not together.accepted[row, count:].any()
+
+
+def test_evaluation_states_how_many_candidates_were_drawn() -> None:
+    artifact = calibrate_with(RULES[0])
+    report = evaluate(artifact, records_of(1, 60))
+    assert report.mean_draws == tabulate_draws(artifact, records_of(1, 60)).draws.counts.mean()
+    assert 2.0 <= (report.mean_draws or 0.0) < 8.0
+    certified = certify(artifact, records_of(2, 200))
+    assert reload_artifact(certified).certificates[0].prompts == 200
+    plain = evaluate(calibrate_with("fixed(8)"), records_of(1))
+    assert "mean_draws" not in plain.model_dump()
+
+
+def test_labels_behind_the_last_draw_do_not_count() -> None:
+    artifact = calibrate_with("below(0.2, at_most=8)")
+    table = tabulate(records_of())
+    counts = tabulate_draws(artifact, records_of()).draws.counts
+    attainable = [bool(table.correct[row, :count].any()) for row, count in enumerate(counts.tolist())]
+    assert artifact.calibration.attainable_coverage == pytest.approx(np.mean(attainable))
+    assert np.mean(attainable) < table.correct.any(axis=1).mean()
+
+
+@pytest.mark.parametrize("draws", RULES)
+def test_scores_by_agreement_are_those_of_the_verifier_on_the_prefix(draws: str) -> None:
+    artifact = calibrate_with(draws, with_votes(records_of()), VOTES)
+    table = tabulate_draws(artifact, with_votes(records_of(1, 40)))
+    for row, count in enumerate(table.draws.counts.tolist()):
+        (expected,) = with_votes([records_of(1, 40)[row]], count)
+        assert table.draws.scores[row, :count].tolist() == [one.score for one in expected.candidates]
+
+
+def test_reused_scores_of_all_candidates_would_be_others() -> None:
+    # The control: what a calibration that reuses them would see.
+    artifact = calibrate_with(RULES[0], with_votes(records_of()), VOTES)
+    voted = with_votes(records_of(1, 40))
+    table = tabulate_draws(artifact, voted)
+    reused = tabulate(voted).draws.scores
+    assert (table.draws.is_drawn & (table.draws.scores != reused)).any(axis=1).mean() > 0.5
+    with pytest.raises(InputError, match="not those of self-consistency by recorded answers, first of"):
+        calibrate_with(RULES[0], records_of(), VOTES)
+
+
+@pytest.mark.parametrize(
+    ("verifier", "stated", "separate"),
+    [
+        ({"id": "sequence-probability"}, None, True),
+        ({"method": "model-judge"}, None, True),
+        ({"method": "self-consistency", "agreement": "equal"}, None, False),
+        ({"id": "p-true"}, None, None),  # it may be shown other candidates as ideas
+        ({"id": "mine"}, None, None),
+        ({"id": "mine"}, True, True),
+        ({"id": "mine"}, False, False),
+        (None, None, None),
+    ],
+)
+def test_a_verifier_says_whether_it_looks_at_other_candidates(
+    verifier: dict[str, Any] | None, stated: bool | None, separate: bool | None
+) -> None:
+    provenance = Provenance(n=8, verifier=verifier, separate_scores=stated)
+    assert scores_separately(provenance) is separate
+    if separate:
+        assert calibrate_with(RULES[0], provenance=provenance).draws == RULES[0]
+        return
+    problem = "do not say whether" if separate is None else "compares the candidates|not those of self-con"
+    with pytest.raises(InputError, match=problem):
+        calibrate_with(RULES[0], provenance=provenance)
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"draws": "lead(2, at_most=9)"}, "may draw 9 candidates, and these prompts have 8"),
+        ({"draws": RULES[0], "n": 6}, "together with n"),
+        ({"draws": "lead(2)"}, "takes at_most= or rounds="),
+    ],
+)
+def test_a_rule_that_the_records_cannot_replay_is_refused(options: dict[str, Any], problem: str) -> None:
+    with pytest.raises(InputError, match=problem):
+        calibrate_with(**options)
+
+
+def test_a_fixed_number_is_n_and_nothing_else() -> None:
+    fixed = calibrate_with("fixed(6)")
+    plain = calibrate(
+        records_of(), alpha="0.3", features="1", n=6, allow_unattainable=True, provenance=SEPARATE
+    )
+    assert (fixed.draws, fixed.n) == (None, 6)
+    assert fixed.model_copy(update={"created_at": plain.created_at}).digest == plain.digest
+    assert "draws" not in plain.model_dump()
+    with pytest.raises(InputError, match="record so many"):
+        calibrate_with("fixed(6)", with_votes(records_of()), VOTES)
+
+
+def test_candidates_that_the_rule_would_not_have_drawn_are_refused() -> None:
+    artifact = calibrate_with(RULES[0])
+    table = tabulate(records_of(1, 20))
+    with pytest.raises(InputError, match="stops at an earlier draw than the 8"):
+        decide(artifact, table.draws)
+    with pytest.raises(InputError, match="stops at a later draw than the 1"):
+        decide(artifact, table.keep_first_candidates(1).draws)
+    other = tabulate_draws(calibrate_with(RULES[2]), records_of(1, 20))
+    with pytest.raises(InputError, match="another rule has shortened these prompts"):
+        evaluate(artifact, other)
+    plain = calibrate(records_of(), alpha="0.3", features="1", allow_unattainable=True)
+    with pytest.raises(InputError, match="a draw rule has shortened these prompts"):
+        evaluate(plain, other)
+
+
+def test_prompts_of_the_same_rule_calibrate_and_test_again() -> None:
+    artifact = calibrate_with(RULES[0])
+    shortened: LabelledBatch = tabulate_draws(artifact, records_of())
+    again = calibrate_with(RULES[0], shortened)
+    assert again.levels == artifact.levels
+    assert evaluate(artifact, tabulate_draws(artifact, records_of(1))) == evaluate(artifact, records_of(1))
+
+
+def test_a_forged_rule_is_refused() -> None:
+    artifact = calibrate_with(RULES[0])
+    for update, problem in [
+        ({"draws": "lead(1, at_most=8)"}, "settings"),
+        ({"draws": "lead(2,at_most=8)"}, "canonical form"),
+        ({"draws": "fixed(8)"}, "canonical form"),
+        ({"draws": "lead(2, at_most=7)"}, "no rule of at most 8"),
+        ({"provenance": Provenance(n=8, verifier={"id": "mine"})}, "do not say whether"),
+    ]:
+        with pytest.raises(ValueError, match=problem):
+            CalibrationArtifact.model_validate({**artifact.model_dump(), **update})
+
+
+def test_an_artifact_states_the_options_that_reproduce_it() -> None:
+    artifact = calibrate_with(RULES[2], adaptive_alpha=True, features="hat(mean_score, 3)")
+    config = CalibrationConfig.from_artifact(artifact)
+    assert (config.draws, config.n) == (RULES[2], None)
+    again = calibrate(records_of(), **config.options(), provenance=SEPARATE)
+    assert again.levels == artifact.levels
+    assert "--draws 'agree(0.8, rounds=2+2+4)'" in config.command(["r.jsonl"])
+    assumed = artifact.guarantee().assumptions
+    assert any("fixed before the records were seen: agree(0.8" in one for one in assumed)
+
+
+def test_verifiers_that_score_separately_may_be_combined() -> None:
+    raw = {name: tabulate(records_of()).draws.scores for name in ("one", "two")}
+    table = replace(tabulate(records_of()), raw=raw)
+    stated = Provenance(n=8, verifier={"id": "one+two"}, separate_scores=True)
+    options = {"combine": ["one", "two"], "alpha": "0.6"}
+    artifact = reload_artifact(calibrate_with("below(0.4, at_most=8)", table, stated, **options))
+    counts = tabulate_draws(artifact, table).draws.counts
+    assert len(Counter(counts.tolist())) > 2
+    assert artifact.combination is not None
+    assert decide(artifact, tabulate_draws(artifact, table).draws).accepted.any()
+    with pytest.raises(InputError, match="compares the candidates"):
+        calibrate_with(RULES[0], table, VOTES, combine=["one", "two"])

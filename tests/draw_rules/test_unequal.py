@@ -1,0 +1,109 @@
+"""Unequal numbers of candidates: the same figures as prompt by prompt, and padding is never read."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from langchain_cfc.candidates import LabelledBatch
+from langchain_cfc.errors import InputError
+from langchain_cfc.features import FeatureMap, precompute_statistics
+from langchain_cfc.features.statistics import STATISTICS
+from langchain_cfc.records import tabulate
+from langchain_cfc.set_rules import parse_set_rule
+
+N = 5
+SET_RULES = ["all", "best_prefix", "rank", "unique(rank)", "unique(at_least_one(best_prefix))"]
+
+
+def make_batch(seed: int, size: int = 30) -> LabelledBatch:
+    rng = np.random.default_rng(seed)
+    answers = rng.choice(["a", "bb", "", "ccc"], (size, N))
+    return LabelledBatch.of(
+        [f"{row}" for row in range(size)],
+        rng.random((size, N)).round(1),
+        answers == "a",
+        answers.tolist(),
+    )
+
+
+def shorten(seed: int) -> LabelledBatch:
+    labelled = make_batch(seed)
+    return labelled.keep_drawn(np.random.default_rng(seed).integers(1, N + 1, len(labelled)))
+
+
+@pytest.mark.parametrize("rule", SET_RULES)
+@given(seed=st.integers(0, 10_000))
+def test_levels_are_those_of_each_prompt_alone(rule: str, seed: int) -> None:
+    labelled, set_rule = shorten(seed), parse_set_rule(rule)
+    levels, counts = set_rule.levels(labelled.draws), labelled.draws.counts
+    success = set_rule.success_scores(labelled, 2.0)
+    for row, count in enumerate(counts.tolist()):
+        alone = make_batch(seed).take(np.array([row])).keep_first_candidates(count)
+        np.testing.assert_array_equal(levels[row, :count], set_rule.levels(alone.draws)[0])
+        assert np.isinf(levels[row, count:]).all()
+        assert success[row] == set_rule.success_scores(alone, 2.0)[0]
+
+
+@given(seed=st.integers(0, 10_000))
+def test_statistics_are_those_of_each_prompt_alone(seed: int) -> None:
+    labelled = shorten(seed)
+    measured = precompute_statistics(labelled.draws).precomputed
+    assert set(measured) == set(STATISTICS)
+    for row, count in enumerate(labelled.draws.counts.tolist()):
+        alone = make_batch(seed).take(np.array([row])).keep_first_candidates(count).draws
+        for name, values in measured.items():
+            assert values[row] == STATISTICS[name](alone)[0]
+
+
+@given(seed=st.integers(0, 10_000))
+def test_nothing_reads_the_padding(seed: int) -> None:
+    labelled = shorten(seed)
+    draws = labelled.draws
+    rng, padding = np.random.default_rng(seed + 1), ~draws.is_drawn
+    assert draws.answer_codes is not None
+    assert draws.lengths is not None
+    other = replace(
+        labelled,
+        draws=replace(
+            draws,
+            scores=np.where(padding, rng.random(padding.shape), draws.scores),
+            answer_codes=np.where(padding, 0, draws.answer_codes),
+            lengths=np.where(padding, 9, draws.lengths),
+        ),
+    )
+    features = FeatureMap.parse("mean_score^2 + entropy + bins(max_length, 2)").fit(draws)
+    np.testing.assert_array_equal(features.transform(other.draws), features.transform(draws))
+    for rule in SET_RULES:
+        parsed = parse_set_rule(rule)
+        np.testing.assert_array_equal(parsed.levels(other.draws), parsed.levels(draws))
+
+
+def test_later_draws_are_overwritten() -> None:
+    labelled = make_batch(0, 2).keep_drawn(np.array([1, 4]))
+    assert labelled.draws.scores[0, 1:].tolist() == [1.0] * 4
+    assert not labelled.correct[0, 1:].any()
+    assert labelled.draws.blank is not None
+    assert labelled.draws.blank[0, 1:].all()
+
+
+def test_a_batch_that_keeps_all_is_the_same_batch() -> None:
+    labelled = make_batch(0)
+    assert labelled.keep_drawn(np.full(len(labelled), N)) is labelled
+
+
+def test_parts_are_concatenated_with_their_numbers() -> None:
+    whole = make_batch(0)
+    short = whole.take(np.arange(3)).keep_drawn(np.array([1, 2, 3]))
+    joined = LabelledBatch.concatenate([short, whole.take(np.arange(3, 5))])
+    assert joined.draws.counts.tolist() == [1, 2, 3, N, N]
+    assert LabelledBatch.concatenate([whole.take(np.arange(3))]).draws.drawn is None
+
+
+def test_a_shortened_table_is_refused_where_nothing_knows_its_rule() -> None:
+    with pytest.raises(InputError, match="a draw rule has shortened these prompts"):
+        tabulate(shorten(0))
