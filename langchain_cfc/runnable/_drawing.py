@@ -11,9 +11,9 @@ from langchain_cfc.verifiers import VerifierEnsemble
 
 
 def draw_serving_graph(
-    decides: Runnable[Any, Any], *, generator: Runnable[Any, Any], verifier: Any, n: int
+    decides: Runnable[Any, Any], *, generator: Runnable[Any, Any], verifier: Any, draws: str
 ) -> Graph:
-    """Return the graph of a runnable that draws n candidates, scores them and decides."""
+    """Return the graph of a runnable that draws candidates, scores them and decides."""
     graph = Graph()
     nodes = [
         graph.add_node(part)
@@ -25,7 +25,7 @@ def draw_serving_graph(
             decides.get_output_schema(),
         )
     ]
-    for first, second, label in zip(nodes, nodes[1:], [f"{n} draws", None, None, None], strict=False):
+    for first, second, label in zip(nodes, nodes[1:], [draws, None, None, None], strict=False):
         graph.add_edge(first, second, label)
     return graph
 

@@ -61,7 +61,8 @@ _PARTS = ("generator", "verifier", "answer", "metadata")
 class CFCRunnable(AnsweringRunnable[CFCResult]):
     """A chat model or chain that returns calibrated answer sets, or abstains.
 
-    Invoked with whatever the generator takes, it draws the artifact's n candidates, scores them with the
+    Invoked with whatever the generator takes, it draws the artifact's n candidates, or those that the
+    artifact's draw rule wants, scores them with the
     verifier, and returns a `CFCResult`: the answer set that the calibrated threshold admits, or an
     abstention. A failure raises one typed error; no answer is made from the candidates that are left.
 
@@ -232,9 +233,6 @@ class CFCRunnable(AnsweringRunnable[CFCResult]):
                 "from the prompt to a mapping"
             )
             raise FingerprintError(msg)
-        if artifact.draws is not None:
-            msg = f"the artifact stops drawing by a rule, {artifact.draws}, which is not served yet"
-            raise FingerprintError(msg)
         policy = self._read_policy()
         scorer = make_scorer(self.verifier, artifact)
         binding = check_binding(
@@ -322,7 +320,8 @@ class CFCRunnable(AnsweringRunnable[CFCResult]):
         # Drawing is rare, and its modules cost a tenth of the import.
         from langchain_cfc.runnable._drawing import draw_serving_graph
 
-        return draw_serving_graph(self, generator=self.generator, verifier=self.verifier, n=self.artifact.n)
+        draws = self.artifact.draws or f"{self.artifact.n} draws"
+        return draw_serving_graph(self, generator=self.generator, verifier=self.verifier, draws=draws)
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
         """Return a copy, checked like a new one: what was compared once must be what serves."""

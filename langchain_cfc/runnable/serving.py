@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any
 
@@ -14,9 +14,10 @@ from langchain_core.messages.ai import UsageMetadata, add_usage
 from langchain_core.runnables import RunnableConfig
 
 from langchain_cfc._internal.arrays import FloatArray
-from langchain_cfc.artifact import CalibrationArtifact
+from langchain_cfc.artifact import CalibrationArtifact, scores_separately
 from langchain_cfc.candidates import CandidateBatch, Scalar, encode_answers
 from langchain_cfc.decision import Decisions, decide
+from langchain_cfc.draw_rules import DrawRule
 from langchain_cfc.errors import FingerprintError, InputError, VerifierError
 from langchain_cfc.execution import Progress, Steps, add_tags
 from langchain_cfc.guarantee import AnswerPolicy, Guarantee
@@ -104,14 +105,22 @@ class ServingPipeline:
         prompt = convert_to_calibrated_kind(prompt, self.artifact.calibration.prompt_kinds)
         metadata = yield from self.description.describe_prompt(prompt, config)
         recorder = UsageRecorder()
-        draws = yield from self.sampler.draw_steps(prompt, self.artifact.n, config, progress, recorder)
-        self.versions.check(recorder.versions)
-        given = VerifierInput(prompt=prompt, candidates=draws)
         # A recorder of its own: a judge that draws candidates itself is none of the models that answer.
         judging = UsageRecorder()
-        scored = yield from self.scorer.score(given, add_tags(add_handler(config, judging), "cfc:verifier"))
+        seen = _SeenCandidates(self, prompt, config, add_tags(add_handler(config, judging), "cfc:verifier"))
+        rule = self.artifact.draw_rule
+        draws = yield from self.sampler.draw_steps(
+            prompt,
+            self.artifact.n if rule is None else rule.first_wave,
+            config,
+            progress,
+            recorder,
+            choose_next_wave=None if rule is None else partial(seen.choose_next_wave, rule),
+        )
+        self.versions.check(recorder.versions)
+        scored = yield from seen.score(draws)
         yield progress.step("cfc:scored", {"scores": scored.scores})
-        texts = yield from self.description.extract_answers(draws, config)
+        texts = yield from seen.extract_answers(draws)
         result = self._decide(
             level,
             draws=draws,
@@ -209,3 +218,58 @@ class ServingPipeline:
                 for slot, (level, same_as, length) in enumerate(zip(levels, codes, lengths, strict=True))
             ]
         )
+
+
+@dataclass
+class _SeenCandidates:
+    """The scores and answers of a prompt's candidates, made once each as waves of draws need them."""
+
+    pipeline: ServingPipeline
+    prompt: Any
+    config: RunnableConfig
+    judging: RunnableConfig
+    scores: VerifierScores = field(default_factory=lambda: VerifierScores([]))
+    answers: list[str] = field(default_factory=list)
+
+    def choose_next_wave(self, rule: DrawRule, draws: list[DrawnCandidate]) -> Steps[int]:
+        """Return how many further candidates the draw rule wants; 0 where it stops."""
+        if len(draws) == rule.at_most:
+            return 0
+        # What the rule does not look at is made when all are drawn.
+        answers = [(yield from self.extract_answers(draws))] if rule.needs_answers else None
+        scores = (yield from self.score(draws)).scores if rule.needs_scores else [0.0] * len(draws)
+        return int(rule.choose_next_wave(CandidateBatch.of(np.array([scores]), answers))[0])
+
+    def score(self, draws: list[DrawnCandidate]) -> Steps[VerifierScores]:
+        """Return the scores of all candidates so far.
+
+        A verifier that compares candidates is asked about all of them again, any other about new ones alone.
+        One that gives candidates of one text one score is asked about no text twice.
+        """
+        done = len(self.scores.scores)
+        if done == len(draws):
+            return self.scores
+        if not scores_separately(self.pipeline.artifact.provenance):
+            done = 0
+        known: dict[str, float] = {}
+        if self.pipeline.scorer.shares_scores:
+            known = {one.text: score for one, score in zip(draws[:done], self.scores.scores, strict=False)}
+        asked, new = [one for one in draws[done:] if one.text not in known], VerifierScores([])
+        if asked:
+            given = VerifierInput(prompt=self.prompt, candidates=asked)
+            new = yield from self.pipeline.scorer.score(given, self.judging)
+        fresh = iter(new.scores)
+        scores = [known[one.text] if one.text in known else next(fresh) for one in draws[done:]]
+        outputs = None if new.outputs is None else [*(self.scores.outputs or ())[:done], *new.outputs]
+        self.scores = VerifierScores([*self.scores.scores[:done], *scores], outputs)
+        return self.scores
+
+    def extract_answers(self, draws: list[DrawnCandidate]) -> Steps[list[str]]:
+        """Return the answers of all candidates so far; no text is asked about twice."""
+        known = dict(zip([one.text for one in draws], self.answers, strict=False))
+        asked = [one for one in draws[len(self.answers) :] if one.text not in known]
+        if asked:
+            new = yield from self.pipeline.description.extract_answers(asked, self.config)
+            known |= dict(zip([one.text for one in asked], new, strict=True))
+        self.answers = [known[one.text] for one in draws]
+        return self.answers

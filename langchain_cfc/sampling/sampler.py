@@ -158,19 +158,22 @@ class Sampler:
         recorder: UsageRecorder | None = None,
         *,
         store: CandidateStore | None = None,
+        choose_next_wave: Callable[[list[DrawnCandidate]], Steps[int]] | None = None,
     ) -> Steps[list[DrawnCandidate]]:
-        """Draw n candidates as a part of a larger flow; see `draw`.
+        """Draw n candidates as a part of a larger flow, or more in waves; see `draw`.
 
         Args:
             prompt: What the generator is invoked with.
-            n: Number of candidates, at least 1.
+            n: Number of candidates, at least 1; of the first wave, if others may follow.
             config: Config that the runs of the draws inherit.
             progress: Gets an event for each candidate.
             recorder: Records the draws, also where some fail.
             store: Holds candidates that were drawn before, and is given each new one as soon as it is there.
+            choose_next_wave: Says after each wave, given all candidates so far, how many more to draw at
+                once; 0 stops. Without it the first wave is the only one.
 
         Returns:
-            n candidates in the order of their slots, whenever they were completed.
+            The candidates in the order of their slots, whenever they were completed.
 
         Raises:
             DrawError: If fewer than n could be drawn, or one cannot be read as text.
@@ -178,37 +181,56 @@ class Sampler:
         recorder = recorder or UsageRecorder()
         if not self._has_plain_messages:
             config = add_handler(config, recorder)
-        self._warn_before_drawing(n)
+        self._warn_before_drawing(n if choose_next_wave is None else n + 1)
         given = prompt
         if self._once is not None:
             given = yield from self._prepare(self._once, prompt, add_tags(config, "cfc:context"))
         known = {} if store is None else store.load(given)
-        slots = [slot for slot in range(n) if slot not in known]
-        observers = {} if self._has_plain_messages else {slot: SlotObserver() for slot in slots}
         receive = None if store is None else partial(self._save, store, recorder)
-        request = _Request(given, config, progress, receive, observers)
-        outputs: dict[int, Any] = dict(known)
+        request = _Request(given, config, progress, receive, {})
+        draws: list[DrawnCandidate] = []
+        wave = n
+        while wave:
+            draws += yield from self._draw_wave(
+                request, range(len(draws), len(draws) + wave), known, recorder
+            )
+            try:
+                self._refuse_repetition(draws, request.observers)
+            except DrawError:
+                if store is not None:  # or the next run would take them for n draws
+                    store.discard()
+                raise
+            wave = 0 if choose_next_wave is None else (yield from choose_next_wave(draws))
+        return draws
+
+    def _draw_wave(
+        self,
+        request: _Request,
+        wave: range,
+        known: Mapping[int, DrawnCandidate],
+        recorder: UsageRecorder,
+    ) -> Steps[list[DrawnCandidate]]:
+        """Draw candidates that are not known yet, at once, and return those of all slots of the wave."""
+        slots = [slot for slot in wave if slot not in known]
+        if not self._has_plain_messages:
+            request.observers.update({slot: SlotObserver() for slot in slots})
+        is_first = wave.start == 0
+        outputs: dict[int, Any] = {}
         missing: Sequence[int] = slots
         for attempt in range(1 + TOP_UPS):
             if not missing:
                 break
-            ask = self._ask_separately if attempt or self._choices is None else self._ask_for_choices
+            by_choices = self._choices is not None and is_first and not attempt
+            ask = self._ask_for_choices if by_choices else self._ask_separately
             outputs.update(zip(missing, (yield from ask(request, missing)), strict=True))
             failed = [slot for slot in slots if isinstance(outputs[slot], BaseException)]
-            missing = failed if len(failed) < len(slots) else []
-        if self._has_plain_messages and store is None:  # a store's candidates were recorded one by one
+            missing = failed if len(failed) < len(slots) or not is_first else []
+        if self._has_plain_messages and request.receive is None:  # a store's were recorded one by one
             for slot in slots:
                 recorder.record(outputs[slot], drawn=True)
         self._warn_after_drawing(recorder)
-        self._check_complete([outputs[slot] for slot in range(n)])
-        draws = [known[slot] if slot in known else make_candidate(slot, outputs[slot]) for slot in range(n)]
-        try:
-            self._refuse_repetition(draws, observers)
-        except DrawError:
-            if store is not None:  # or the next run would take them for n draws
-                store.discard()
-            raise
-        return draws
+        self._check_complete(outputs, len(wave))
+        return [known[slot] if slot in known else make_candidate(slot, outputs[slot]) for slot in wave]
 
     def _prepare(self, once: Runnable[Any, Any], prompt: Any, config: RunnableConfig) -> Steps[Any]:
         run, arun = partial(once.invoke, config=config), partial(once.ainvoke, config=config)
@@ -281,19 +303,19 @@ class Sampler:
                 request.receive(slot, output)
         return outputs + (yield from self._ask_separately(request, empty)) if empty else outputs
 
-    def _check_complete(self, outputs: Sequence[Any]) -> None:
-        """Raise a `DrawError` if any candidate could not be drawn."""
-        failed = [(slot, output) for slot, output in enumerate(outputs) if isinstance(output, BaseException)]
+    def _check_complete(self, outputs: Mapping[int, Any], size: int) -> None:
+        """Raise a `DrawError` if any of so many candidates could not be drawn."""
+        failed = [(slot, output) for slot, output in outputs.items() if isinstance(output, BaseException)]
         if not failed:
             return
         slot, error = failed[0]
         msg = (
-            f"{len(failed)} of {len(outputs)} candidates could not be drawn, first candidate {slot}: "
+            f"{len(failed)} of {size} candidates could not be drawn, first candidate {slot}: "
             f"{describe_error(error)}. The guarantee holds for exactly n"
         )
         if not isinstance(error, (CFCError, KeyError, TypeError, ValueError)):
             msg += "; give the generator retries (generator.with_retry()) if this passes"
-        if len(failed) == len(outputs) and self._choices is not None:
+        if len(failed) == size and self._choices is not None:
             msg += "; if it is the number of choices that is refused, use sampling='requests'"
         raise DrawError(msg) from error
 
@@ -378,7 +400,7 @@ class _Request:
     config: RunnableConfig
     progress: Progress
     receive: Callable[[int, Any], None] | None
-    observers: Mapping[int, SlotObserver]
+    observers: dict[int, SlotObserver]
 
 
 def _warn_of_hidden_models(hidden: Iterable[str]) -> None:

@@ -64,13 +64,17 @@ class BaseVerifier(FlowRunnable[VerifierInput, list[float]]):
 
     Attributes:
         fingerprint: What it states about itself, see `langchain_cfc.sampling.fingerprints`.
+        shares_scores: Whether candidates of one text share one score, because it looks at texts alone.
     """
 
     fingerprint: Mapping[str, Any]
+    shares_scores: bool = False
 
 
 class TextVerifier(BaseVerifier):
     """A verifier that looks at texts alone: candidates of one text share one score."""
+
+    shares_scores = True
 
     @abstractmethod
     def score_texts(self, prompt: Any, config: RunnableConfig, texts: list[str]) -> Steps[list[float]]:
@@ -279,6 +283,7 @@ class CandidateScorer:
     ) -> None:
         self._verifier = verifier if isinstance(verifier, VerifierEnsemble) else make_verifier_call(verifier)
         self._combine = combine
+        self.shares_scores = isinstance(verifier, BaseVerifier) and verifier.shares_scores
 
     def score(self, given: VerifierInput, config: RunnableConfig) -> Steps[VerifierScores]:
         """Return the scores, checked, with the raw outputs of several verifiers.

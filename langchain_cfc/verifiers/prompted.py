@@ -95,6 +95,8 @@ class PromptedModel:
 class PromptedVerifier(PromptedModel, BaseVerifier):
     """Asks a model about each distinct text of a prompt's candidates, concurrently."""
 
+    shares_scores = True
+
     @abstractmethod
     def _write_request(self, question: str, text: str, texts: Sequence[str]) -> str:
         """Write a request about a candidate's `text`, given the `texts` of all candidates in draw order."""

@@ -22,7 +22,7 @@ from tests.factories import drawn_candidates, reload_artifact
 from tests.guarantees.promises import make_prompts
 
 SEPARATE = Provenance(n=8, verifier={"id": "sequence-probability"})
-VOTES = Provenance(n=8, verifier=SelfConsistency().fingerprint)
+VOTES = Provenance(n=8, verifier=dict(SelfConsistency().fingerprint))
 pytestmark = pytest.mark.filterwarnings(
     f"ignore::{AttainabilityWarning.__module__}.{AttainabilityWarning.__name__}"
 )
@@ -185,13 +185,14 @@ def test_prompts_of_the_same_rule_calibrate_and_test_again() -> None:
 
 def test_a_forged_rule_is_refused() -> None:
     artifact = calibrate_with(RULES[0])
-    for update, problem in [
+    forged: list[tuple[dict[str, Any], str]] = [
         ({"draws": "lead(1, at_most=8)"}, "settings"),
         ({"draws": "lead(2,at_most=8)"}, "canonical form"),
         ({"draws": "fixed(8)"}, "canonical form"),
         ({"draws": "lead(2, at_most=7)"}, "no rule of at most 8"),
         ({"provenance": Provenance(n=8, verifier={"id": "mine"})}, "do not say whether"),
-    ]:
+    ]
+    for update, problem in forged:
         with pytest.raises(ValueError, match=problem):
             CalibrationArtifact.model_validate({**artifact.model_dump(), **update})
 
