@@ -9,10 +9,9 @@ import numpy as np
 
 from langchain_cfc import Candidate, PromptRecord
 from langchain_cfc._internal.arrays import FloatArray
-from langchain_cfc.artifact import CalibrationArtifact
+from langchain_cfc.artifact import CalibrationArtifact, tabulate_draws
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.decision import decide
-from langchain_cfc.records import tabulate
 from langchain_cfc.set_rules import parse_set_rule, select_candidates
 
 from .laws import note
@@ -94,7 +93,7 @@ def promise_gaps(
     Returns:
         By name of the weighting; the promise says that each has expectation >= 0.
     """
-    labelled = tabulate(records)
+    labelled = tabulate_draws(artifact, records)
     decisions = decide(artifact, labelled.draws, alpha, marginal=marginal)
     inside = decisions.accepted
     if set_rule is not None:

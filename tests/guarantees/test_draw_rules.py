@@ -1,0 +1,125 @@
+"""Draw rules keep the promise word for word, and what is no draw rule breaks it.
+
+As in `test_leave_one_out`, each of N + 1 prompts is decided upon by the others, and under every guaranteed
+weighting the sum of f(X) (kept - tau) is at least 0, without any tolerance for chance: prompts that a rule has
+shortened are exchangeable like those that it shortened. Groups are included.
+
+Each control calibrates on prompts that were shortened in another way than serving can: by looking at labels,
+at later draws, or with the scores that candidates had among all of them. Its sum falls below 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from langchain_cfc import FeatureMap, PromptRecord
+from langchain_cfc.artifact import replay_prefixes
+from langchain_cfc.calibration import fit
+from langchain_cfc.candidates import LabelledBatch, score_by_agreement
+from langchain_cfc.draw_rules import DrawRule, replay
+from langchain_cfc.errors import AttainabilityWarning
+from langchain_cfc.records import Provenance, tabulate
+from langchain_cfc.verifiers import SelfConsistency
+from tests.guarantees.promises import make_prompts
+from tests.guarantees.test_leave_one_out import ROUND_OFF, sums
+
+N, SIZE = 8, 40
+RULES = [
+    "lead(1, at_most=8)",
+    "lead(3, at_most=8)",
+    "lead(2, rounds=2+2+4)",
+    "below(0.1, at_most=8)",
+    "below(0.3, rounds=3+5)",
+    "agree(0.75, rounds=2+2+4)",
+]
+MAPS = ["1", "group(tier)", "hat(mean_score, 4)", "bins(min_score, 3) + group(tier)", "entropy + group(tier)"]
+SEPARATE = Provenance(n=N, verifier={"id": "sequence-probability"})
+VOTES = Provenance(n=N, verifier=dict(SelfConsistency(normalise=None).fingerprint))
+Shorten = Callable[..., LabelledBatch]
+
+pytestmark = pytest.mark.filterwarnings(
+    f"ignore::{AttainabilityWarning.__module__}.{AttainabilityWarning.__name__}"
+)
+
+
+def make_bag(seed: int, *, votes: bool = False) -> list[PromptRecord]:
+    bag = make_prompts(np.random.default_rng(seed), SIZE, n=N)
+    if not votes:
+        return bag
+    codes = tabulate(bag).draws.answer_codes
+    assert codes is not None
+    scored = []
+    for record, scores in zip(bag, score_by_agreement(codes).tolist(), strict=True):
+        pairs = zip(record.candidates, scores, strict=True)
+        candidates = tuple(one.model_copy(update={"score": score}) for one, score in pairs)
+        scored.append(record.model_copy(update={"candidates": candidates}))
+    return scored
+
+
+def measure(
+    bag: list[PromptRecord], features: str, draws: str, provenance: Provenance, **options: Any
+) -> Any:
+    rule = FeatureMap.parse(features).fit(tabulate(make_bag(99)).draws)
+    return sums(bag, rule, draws=draws, provenance=provenance, **{"alpha": "0.3", **options})
+
+
+@pytest.mark.parametrize("draws", RULES)
+@pytest.mark.parametrize("features", MAPS)
+def test_the_promise_holds_for_any_bag_of_prompts(features: str, draws: str) -> None:
+    found = measure(make_bag(MAPS.index(features)), features, draws, SEPARATE)
+    assert min(found.values()) >= -ROUND_OFF
+
+
+@pytest.mark.parametrize("draws", [RULES[1], RULES[4], RULES[5]])
+def test_it_holds_for_scores_by_agreement(draws: str) -> None:
+    found = measure(make_bag(7, votes=True), "entropy + group(tier)", draws, VOTES)
+    assert min(found.values()) >= -ROUND_OFF
+
+
+@pytest.mark.parametrize("set_rule", ["best_prefix", "unique(rank)", "at_least_one"])
+def test_it_holds_for_every_set_rule(set_rule: str) -> None:
+    found = measure(make_bag(8), "group(tier)", RULES[1], SEPARATE, set_rule=set_rule)
+    assert min(found.values()) >= -ROUND_OFF
+
+
+def until_correct(rule: DrawRule, labelled: LabelledBatch, *_: Any, **__: Any) -> LabelledBatch:
+    """Look at labels: draw until a candidate is correct."""
+    first = labelled.correct.argmax(axis=1) + 1
+    return labelled.keep_drawn(np.where(labelled.correct.any(axis=1), first, rule.at_most).astype(np.int64))
+
+
+def until_best(rule: DrawRule, labelled: LabelledBatch, *_: Any, **__: Any) -> LabelledBatch:
+    """Look at later draws: stop at the best of all recorded candidates."""
+    del rule
+    return labelled.keep_drawn(labelled.draws.scores.argmin(axis=1).astype(np.int64) + 1)
+
+
+def with_recorded_scores(rule: DrawRule, labelled: LabelledBatch, *_: Any, **__: Any) -> LabelledBatch:
+    """Reuse the scores that candidates had among all recorded ones."""
+    return replay(rule, labelled)
+
+
+@pytest.mark.parametrize(
+    ("shorten", "draws", "votes"),
+    [
+        (until_correct, "lead(1, at_most=8)", False),
+        (until_best, "lead(1, at_most=8)", False),
+        (with_recorded_scores, "lead(3, rounds=2+1)", True),
+    ],
+)
+def test_what_serving_cannot_do_breaks_it(
+    shorten: Shorten, draws: str, votes: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lowest() -> float:
+        provenance = VOTES if votes else SEPARATE
+        found = [measure(make_bag(seed, votes=votes), "1", draws, provenance)["1"] for seed in (1, 2)]
+        return min(found)
+
+    assert fit.replay_prefixes is replay_prefixes
+    assert lowest() >= -ROUND_OFF
+    monkeypatch.setattr(fit, "replay_prefixes", shorten)
+    assert lowest() < -1.0
