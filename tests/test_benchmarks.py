@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -122,6 +123,19 @@ def test_the_comparison_of_adaptive_levels_flags_fewer_prompts() -> None:
     }
     assert rows["fixed"][0] == 0.9 > rows["adaptive"][0]  # stated
     assert rows["adaptive"][3] < rows["fixed"][3]  # flagged
+
+
+def test_the_comparison_of_draw_rules_shows_what_is_saved_and_flagged() -> None:
+    recording = "langchain_cfc/demo/facts.jsonl.gz:0.4"
+    command = [sys.executable, "benchmarks/draws.py", recording, "--splits", "1"]
+    environment = {**os.environ, "COLUMNS": "120"}
+    ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, env=environment)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    rows = {
+        line.partition(")")[0].strip(): line.partition(")")[2].split() for line in ran.stdout.splitlines()
+    }
+    assert float(rows["fixed(10"][0]) == 10.0 > float(rows["lead(3, at_most=10"][0]) > 3.0
+    assert float(rows["lead(1, at_most=10"][0]) == 1.0
 
 
 @pytest.mark.parametrize("rounds", [6, 9, 40, 400])

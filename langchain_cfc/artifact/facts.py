@@ -330,7 +330,8 @@ class ReferenceHistogram(ArtifactData):
     """The distribution of one quantity at calibration, which a monitor compares with traffic.
 
     Attributes:
-        name: `mean_score`, `min_score`, a feature by its name, or of a level `threshold` and `decision`.
+        name: `mean_score`, `min_score`, `draws` where a rule stops drawing, a feature by its name, or of a
+            level `threshold` and `decision`.
         edges: Lower ends of all bins but the first, ascending; fixed on prompts that are not counted.
         counts: By name of a guaranteed weighting, how many prompts fell into each bin; each prompt was
             counted with its weight as probability.
@@ -359,11 +360,16 @@ class ReferenceHistogram(ArtifactData):
 
 
 def compute_monitored_values(
-    feature_map: FeatureMap, features: FloatArray, draws: CandidateBatch
+    feature_map: FeatureMap, features: FloatArray, draws: CandidateBatch, *, stops: bool
 ) -> Mapping[str, FloatArray]:
-    """Return (N,) values by name that a monitor compares with calibration: score statistics and features."""
+    """Return (N,) values by name that a monitor compares with calibration: score statistics and features.
+
+    Where a rule `stops` drawing, the number of draws is one of them.
+    """
     # The features alone may say nothing about the scores.
     statistics = {name: parse_statistic(name).values(draws) for name in ("mean_score", "min_score")}
+    if stops:
+        statistics["draws"] = draws.counts.astype(np.float64)
     return {**statistics, **{name: features[:, column] for column, name in enumerate(feature_map.names)}}
 
 

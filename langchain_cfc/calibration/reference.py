@@ -61,7 +61,9 @@ def _measure(
         features = artifact.feature_map.transform(prompts.draws, allow_unknown=True)
     uniforms = artifact.calibration.split.uniforms("watch", prompts.ids)
     return (
-        compute_monitored_values(artifact.feature_map, features, prompts.draws),
+        compute_monitored_values(
+            artifact.feature_map, features, prompts.draws, stops=artifact.draws is not None
+        ),
         {one.name: uniforms < one.values(features) for one in artifact.feature_map.guaranteed_weights()},
     )
 

@@ -272,6 +272,9 @@ def _make_overall_table(report: EvaluationReport) -> Table:
     ):
         sizes = [(f"{getattr(method, value):.2f}", "") for method in report.methods.values()]
         table.add_row(label, *(cell for pair in sizes for cell in pair))
+    if report.mean_draws is not None:
+        draws = [f"{report.mean_draws:.2f}", ""] * len(report.methods)
+        table.add_row(f"draws per prompt (of {report.n_candidates})", *draws)
     return table
 
 
@@ -368,6 +371,8 @@ def list_facts(artifact: CalibrationArtifact) -> Iterator[str]:
     facts = artifact.calibration
     yield f"levels        alpha = {', '.join(artifact.alphas)}"
     yield f"candidates    n = {artifact.n} per prompt, cap {artifact.cap:g}"
+    if artifact.draws is not None:
+        yield f"drawn         {artifact.draws}"
     yield f"set rule      {artifact.set_rule_words}"
     yield f"threshold     {artifact.threshold_rule}"
     yield f"features      {artifact.feature_map.text}"

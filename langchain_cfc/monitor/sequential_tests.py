@@ -222,7 +222,10 @@ class Layout:
         """Return the (m,) bins of a result, and which tests see it."""
         features = np.array(one.features)[np.newaxis]
         computed = compute_monitored_values(
-            self.artifact.feature_map, features, CandidateBatch.of([one.scores])
+            self.artifact.feature_map,
+            features,
+            CandidateBatch.of([one.scores]),
+            stops=self.artifact.draws is not None,
         )
         decided = {"threshold": one.threshold, "decision": float(one.outcome)}
         reference = self.artifact.reference

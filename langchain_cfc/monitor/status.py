@@ -31,7 +31,7 @@ _KINDS = {
     "labelled": "Labelled results beside the others",
 }
 # Quantities that no feature text names.
-_PLAIN_NAMES = {"mean_score", "min_score", "threshold", "decision"}
+_PLAIN_NAMES = {"mean_score", "min_score", "draws", "threshold", "decision"}
 
 
 class Test(Data):

@@ -1,0 +1,45 @@
+"""A monitor of a chain that stops drawing by a rule: it watches the number of draws, and recalibrates."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from langchain_cfc import CalibrationArtifact, CFCRunnable, calibrate
+from langchain_cfc.demo import demo_chain, load_recording
+from langchain_cfc.monitor import CFCMonitor
+
+DRAWS = "lead(3, at_most=10)"
+
+
+@pytest.fixture(scope="module")
+def stopping() -> CalibrationArtifact:
+    return calibrate(
+        load_recording(), alpha="0.4", features="mean_score", draws=DRAWS, test_fraction=0.4, seed=1
+    )
+
+
+def test_the_number_of_draws_is_watched_and_labels_of_what_was_drawn_suffice(
+    stopping: CalibrationArtifact, tmp_path: Path
+) -> None:
+    split = stopping.calibration.split
+    served = [one for one in load_recording() if split.part(one.id, one.cluster) == "test"][:150]
+    chain: CFCRunnable = demo_chain(stopping)
+    with CFCMonitor(stopping, tmp_path / "monitor.db") as monitor:
+        results = [chain.invoke(one.input, {"callbacks": [monitor]}) for one in served]
+        sizes = [len(one.candidates) for one in results]
+        assert 3 <= min(sizes) < max(sizes) == 10
+        status = monitor.status()
+        assert "draws" in {one.what for one in status.tests}
+        assert status.alarms == ()
+
+
+def test_bins_of_the_reference_are_numbers_of_draws(stopping: CalibrationArtifact) -> None:
+    (watched,) = [one for one in stopping.reference if one.name == "draws"]
+    assert set(watched.edges) <= set(range(3, 11))
+    assert watched.bins(np.array([3.0]))[0] == 0
+    assert sum(watched.counts["1"]) == stopping.calibration.size
+    plain = calibrate(load_recording(), alpha="0.4", features="mean_score", test_fraction=0.4)
+    assert "draws" not in {one.name for one in plain.reference}
