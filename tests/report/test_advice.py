@@ -28,7 +28,7 @@ from langchain_cfc.artifact import HELD_OUT_PART
 from langchain_cfc.calibration import CalibrationConfig
 from langchain_cfc.errors import AttainabilityWarning
 from langchain_cfc.guarantee.stability import PaperStability
-from langchain_cfc.records import tabulate
+from langchain_cfc.records import Provenance, tabulate
 from langchain_cfc.report import Recommendation, Situation, Sources, recommend
 from langchain_cfc.report.recommendations import RECENT_RECORDS
 from tests.cli.running import run
@@ -49,6 +49,7 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
     "threshold_rule": ("marginal", {}),
     "combine": (["judge", "p_true"], {}),
     "n": (3, {}),
+    "draws": ("lead(2, at_most=4)", {}),
     "cap": (1.7, {}),
     "window": (None, {}),
     "ridge": (0.0123456789, {}),
@@ -97,7 +98,8 @@ def answered(size: int = SIZE) -> list[PromptRecord]:
 @pytest.fixture(scope="module")
 def records(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("advice") / "records.jsonl"
-    write_records(path, answered())
+    header = Provenance(n=N, verifier={"id": "own"}, separate_scores=True)
+    write_records(path, answered(), header)
     return path
 
 
