@@ -510,10 +510,11 @@ def _list_promise(artifact: CalibrationArtifact) -> Iterator[tuple[str, str]]:
                 f"are flagged as not certifiable and abstained on.{_format_refused(artifact)}"
             ),
         )
+    drawn = f"{artifact.n} candidates each" if artifact.draws is None else f"draws by {artifact.draws}"
     yield (
         "Made from",
         (
-            f"{facts.size} calibration prompts{facts.weighing}, {artifact.n} candidates each; features "
+            f"{facts.size} calibration prompts{facts.weighing}, {drawn}; features "
             f"{artifact.feature_map.text}; set rule {artifact.set_rule_words}; threshold rule "
             f"{artifact.threshold_rule}"
         ),
