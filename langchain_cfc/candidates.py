@@ -487,8 +487,9 @@ def score_by_agreement(codes: IntArray) -> FloatArray:
     Returns:
         (N, n) scores in [0, 1 - 1/n]; a number of candidates is divided by n, which rounds once.
 
-    >>> score_by_agreement(np.array([[0, 0, 2, 0]])).tolist()
-    [[0.25, 0.25, 0.75, 0.25]]
+    Examples:
+        >>> score_by_agreement(np.array([[0, 0, 2, 0]])).tolist()
+        [[0.25, 0.25, 0.75, 0.25]]
     """
     others = (codes[:, :, np.newaxis] != codes[:, np.newaxis, :]).sum(axis=2)
     return np.asarray(others / codes.shape[1], dtype=np.float64)

@@ -166,10 +166,11 @@ def parse_draw_rule(text: str) -> DrawRule:
     Raises:
         InputError: If the text is no rule, or a number in it makes no sense.
 
-    >>> parse_draw_rule("lead(3,at_most=10)").text
-    'lead(3, at_most=10)'
-    >>> parse_draw_rule("agree(0.8, rounds=4+4+8)").at_most
-    16
+    Examples:
+        >>> parse_draw_rule("lead(3,at_most=10)").text
+        'lead(3, at_most=10)'
+        >>> parse_draw_rule("agree(0.8, rounds=4+4+8)").at_most
+        16
     """
     found = _GRAMMAR.fullmatch(text.replace(" ", ""))
     if found is None or found[1] not in {"fixed", "lead", "agree", "below"}:

@@ -22,8 +22,9 @@ def find_nearest(given: str, known: Iterable[str]) -> str | None:
 def suggest_name(given: str, known: Iterable[str]) -> str:
     """Return the end of a message about an unknown name: a known one like it, or nothing.
 
-    >>> suggest_name("topics", ["topic", "level"]), suggest_name("topics", ["level"])
-    ("; did you mean 'topic'?", '')
+    Examples:
+        >>> suggest_name("topics", ["topic", "level"]), suggest_name("topics", ["level"])
+        ("; did you mean 'topic'?", '')
     """
     nearest = find_nearest(given, known)
     return "" if nearest is None else f"; did you mean {nearest!r}?"
@@ -32,8 +33,9 @@ def suggest_name(given: str, known: Iterable[str]) -> str:
 def suggest_share(given: object) -> str:
     """Return the end of a message about something that is no share: the share that it is in percent, if any.
 
-    >>> suggest_share(20), suggest_share("5 %"), suggest_share("0,2"), suggest_share("some")
-    ('; did you mean 0.2?', '; did you mean 0.05?', '; did you mean 0.2?', '')
+    Examples:
+        >>> suggest_share(20), suggest_share("5 %"), suggest_share("0,2"), suggest_share("some")
+        ('; did you mean 0.2?', '; did you mean 0.05?', '; did you mean 0.2?', '')
     """
     text = str(given).strip()
     try:

@@ -65,12 +65,13 @@ def name_group(words: str, name: str = "", digits: int | None = 4) -> str:
     Returns:
         A name such as `very hard questions` or `topic: capital`; else the words, shortened.
 
-    >>> name_group("prompts weighted by how near their mean score is to 0.9 or more", "hat(mean_score, 5)[4]")
-    'very hard questions'
-    >>> name_group("prompts whose topic is 'capital'")
-    'topic: capital'
-    >>> name_group("prompts whose mean score is below 0.123456")
-    'mean score is below 0.1235'
+    Examples:
+        >>> name_group("prompts whose mean score is at least 0.9", "bins(mean_score, 5)[4]")
+        'very hard questions'
+        >>> name_group("prompts whose topic is 'capital'")
+        'topic: capital'
+        >>> name_group("prompts whose mean score is below 0.123456")
+        'mean score is below 0.1235'
     """
     difficulty = _name_placed(words, name)
     if difficulty is not None:

@@ -123,8 +123,9 @@ def find_choice(text: str, letters: str, options: Mapping[str, str]) -> str | No
 def extract_choice(text: str) -> str:
     """Return the letter from A to E that a text chooses, as an answer extractor; empty if it chooses none.
 
-    >>> extract_choice("B. Paris, of course"), extract_choice("either (A) or (B)")
-    ('B', '')
+    Examples:
+        >>> extract_choice("B. Paris, of course"), extract_choice("either (A) or (B)")
+        ('B', '')
     """
     return find_choice(text, DEFAULT_LETTERS, {}) or ""
 

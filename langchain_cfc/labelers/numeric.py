@@ -94,8 +94,9 @@ def extract_number(text: str) -> str:
     Returns:
         A decimal where it ends, else a fraction; empty where `find_final_number` finds none.
 
-    >>> extract_number("She pays $1,250.50."), extract_number("a third, 1/3"), extract_number("none")
-    ('1250.5', '1/3', '')
+    Examples:
+        >>> extract_number("She pays $1,250.50."), extract_number("a third, 1/3"), extract_number("none")
+        ('1250.5', '1/3', '')
     """
     number = find_final_number(text)
     if number is None:

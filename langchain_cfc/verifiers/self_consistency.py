@@ -194,8 +194,9 @@ class SelfConsistency(BaseVerifier):
 def score_groups(groups: Sequence[int]) -> list[float]:
     """Return 1 - the share of each candidate's group, given the group of each of n candidates.
 
-    >>> score_groups([0, 1, 0, 0])
-    [0.25, 0.75, 0.25, 0.25]
+    Examples:
+        >>> score_groups([0, 1, 0, 0])
+        [0.25, 0.75, 0.25, 0.25]
     """
     scores: list[float] = score_by_agreement(np.array([groups], dtype=np.int64))[0].tolist()
     return scores
