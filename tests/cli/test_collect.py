@@ -303,7 +303,7 @@ def test_another_labeler_labels_what_was_drawn(collect: Collect, folder: Path, s
         assert [c.text for c in one.candidates] == [c.text for c in other.candidates]
         assert [c.score for c in one.candidates] == [c.score for c in other.candidates]
         assert [c.answer for c in other.candidates] == [extract_number(str(c.text)) for c in one.candidates]
-    assert run("status", folder / "facts.db", "--check").code == 0
+    assert run("store", "check", folder / "facts.db").code == 0
     # And back again, to the byte.
     assert collect("--relabel", "--out", out).code == 0
     assert list(read_records(out)) == before

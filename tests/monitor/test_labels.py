@@ -49,7 +49,7 @@ def test_labels_show_whether_the_certified_rate_is_kept(
     assert everyone.seen is not None
     assert everyone.certified is not None
     assert everyone.seen < everyone.certified
-    assert "is broken over all prompts at alpha = 0.2" in everyone.sentence()
+    assert "is broken for all prompts at alpha = 0.2" in everyone.sentence()
     stated = next(one for one in artifact.certificates[0].shares if one.name == "1")
     assert everyone.certified == stated.kept_at_least
 
