@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from langchain_cfc.demo import load_recording
+from langchain_cfc import calibrate, evaluate
+from langchain_cfc.demo import TEST_FRACTION, load_recording
 from langchain_cfc.records import read_records
 from langchain_cfc.sampling.models import list_required_packages
 
@@ -78,6 +79,20 @@ def test_its_table_is_what_the_demo_measures(tmp_path: Path) -> None:
     for name, answered, wrong in rows:
         assert f"| {name.replace('%', ' %')} | {round(100 * answered)} % | {100 * wrong:.1f} % |" in README
     assert f"on {seen['n_test']} questions that were not used to calibrate" in README
+
+
+def test_the_draws_that_a_stopping_rule_takes_are_measured() -> None:
+    (rule,) = re.findall(r'draws="(below\(.*?\))"', README)
+    recorded = load_recording()
+    seen = evaluate(
+        calibrate(recorded, max_wrong_rate=[0.05, 0.1], test_fraction=TEST_FRACTION, draws=rule), recorded
+    )
+    loose = seen.all_answers[-1]
+    stated = f"{seen.mean_draws:.1f} draws a question on the recording above, and answers"
+    assert (
+        f"{stated} {loose.answered_rate:.0%} at the {loose.max_wrong_rate:.0%} rate".replace("%", " %")
+        in README
+    )
 
 
 def test_the_extras_are_installed_before_they_are_needed() -> None:
