@@ -76,7 +76,8 @@ def import_object(path: str) -> Any:
     Modules in the working directory are found, as by `python -m`; a file's own folder is searched first, as
     by `python FILE.py`.
     """
-    module, _, name = path.rpartition(":")
+    # Only a path may hold a colon before the last one.
+    module, _, name = path.rpartition(":") if ".py:" in path else path.partition(":")
     file = Path(module).resolve() if module.endswith(".py") else None
     folder = str(Path.cwd() if file is None else file.parent)
     if folder not in sys.path:

@@ -131,7 +131,7 @@ def test_a_labeler_that_calls_wrong_right_would_give_other_figures(
 
 
 @pytest.mark.usefixtures("fresh_client")
-def test_aevaluate_says_the_same_and_sends_the_runs_whatever_it_is_told(
+def test_aevaluate_says_the_same_and_stays_local(
     langsmith: LangSmith, experiment: Experiment, examples: list[Example], chain: CFCRunnable
 ) -> None:
     expected = summary(locally(Experiment(chain, NormalisedMatch(), COLUMNS), examples))
@@ -148,8 +148,7 @@ def test_aevaluate_says_the_same_and_sends_the_runs_whatever_it_is_told(
 
     said = summary(asyncio.run(run()))
     assert {key: one.score for key, one in said.items()} == {key: one.score for key, one in expected.items()}
-    # README.md warns of this; once LangSmith keeps them here, it need not.
-    assert "/runs/multipart" in sent(langsmith)
+    assert "/runs/multipart" not in sent(langsmith)
     get_cached_client().close()
 
 

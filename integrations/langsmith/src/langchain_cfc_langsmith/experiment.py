@@ -194,7 +194,7 @@ def _disable_tracing_if_local() -> Iterator[None]:
     """Disable tracing within an evaluation that is to stay local.
 
     With `upload_results=False` the runs of LangSmith's own functions stay here, but those of LangChain's
-    runnables in them are sent all the same. `aevaluate` does not say that it was asked, and sends both.
+    runnables in them are sent all the same.
     """
     if get_tracing_context().get("enabled") != "local":
         yield
