@@ -112,18 +112,29 @@ class FinalAnswerMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
 class _RoutingRequest(ModelRequest[Any]):
     """A request for the agent's model without streaming; also for any model that inner middleware chooses."""
 
+    def __init__(self, **given: Any) -> None:
+        # From LangChain 1.5 on its `__init__` sets fields past `__setattr__`.
+        super().__init__(**{name: _prepare_field(name, value) for name, value in given.items()})
+
     def __setattr__(self, name: str, value: Any) -> None:
         """Set a field; a model is replaced by one that neither streams nor caches."""
-        if name == "response_format" and value is not None:
-            msg = (
-                "the agent has a response_format: structured output ends its run by a call of a tool, or in "
-                "a form that is parsed, and neither is guarded. Leave it out, and let the chain's generator "
-                "make the structured output"
-            )
-            raise InputError(msg)
-        super().__setattr__(
-            name, without_streaming_and_cache(value, fresh=False) if name == "model" else value
+        super().__setattr__(name, _prepare_field(name, value))
+
+
+def _prepare_field(name: str, value: Any) -> Any:
+    """Return a model that neither streams nor caches, and other fields as they are.
+
+    Raises:
+        InputError: If the field asks for structured output.
+    """
+    if name == "response_format" and value is not None:
+        msg = (
+            "the agent has a response_format: structured output ends its run by a call of a tool, or in "
+            "a form that is parsed, and neither is guarded. Leave it out, and let the chain's generator "
+            "make the structured output"
         )
+        raise InputError(msg)
+    return without_streaming_and_cache(value, fresh=False) if name == "model" else value
 
 
 class _AnswerRequest(ModelRequest[Any]):
