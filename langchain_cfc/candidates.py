@@ -14,16 +14,20 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import chain, count
 from types import MappingProxyType
-from typing import Any, Literal, TypeAlias, overload
+from typing import Any, Literal, TypeAlias, TypeVar, overload
 
 import numpy as np
+from numpy.typing import NDArray
 
 from langchain_cfc._internal.arrays import BoolArray, FloatArray, IntArray, to_float_array
 from langchain_cfc.errors import InputError
 
 Scalar: TypeAlias = str | int | float | bool
 PromptKind: TypeAlias = Literal["text", "messages", "object"]
+Unit: TypeAlias = Literal["answers", "claims"]
+"""What is kept or rejected: whole candidate answers, or the claims of one answer."""
 _KINDS: Mapping[type, PromptKind] = {str: "text", list: "messages", dict: "object"}
+_Kind = TypeVar("_Kind", bound=np.generic)
 # Pairs of candidates that are compared at a time.
 _MOST_PAIRS = 2**22
 _KINDS_OF_JSON: Mapping[str, PromptKind] = {'"': "text", "[": "messages", "{": "object"}
@@ -113,7 +117,7 @@ class CandidateBatch:
         if any(part.drawn is not None for part in parts):
             drawn = np.concatenate([part.counts for part in parts])
         return cls(
-            np.concatenate([part.scores for part in parts]),
+            _stack([part.scores for part in parts], 1.0),
             _concatenate_known([part.answer_codes for part in parts]),
             _concatenate_known([part.lengths for part in parts]),
             _concatenate_metadata([part.metadata for part in parts]),
@@ -244,6 +248,8 @@ class LabelledBatch:
         weights: (N,) in (0, 1], if prompts were sampled for labelling with unequal probabilities: the
             smallest such probability over all prompts divided by the prompt's own; None if all are equal.
         prompt_kinds: The kinds of the prompts, `text`, `messages` and `object`; None if unknown.
+        unit: `answers`, or `claims` where the slots of `draws` hold the claims of one answer per prompt, and
+            `correct` says which of them are supported; see `of_claims`.
     """
 
     draws: CandidateBatch
@@ -255,6 +261,7 @@ class LabelledBatch:
     raw: Mapping[str, FloatArray] = field(default_factory=dict)
     weights: FloatArray | None = None
     prompt_kinds: frozenset[PromptKind] | None = None
+    unit: Unit = "answers"
 
     def __post_init__(self) -> None:
         """Reject labels whose shapes do not match the candidates."""
@@ -323,6 +330,55 @@ class LabelledBatch:
         shares = None if weights is None else to_float_array(weights, "weights")
         return cls(draws, labels, tuple(ids), all_clusters, draws.n, extracted, outputs, shares, prompt_kinds)
 
+    @classmethod
+    def of_claims(
+        cls,
+        ids: Sequence[str],
+        scores: Sequence[Sequence[float]],
+        supported: Sequence[Sequence[bool]],
+        *,
+        clusters: Sequence[str | None] | None = None,
+        metadata: Sequence[Mapping[str, Scalar]] | None = None,
+        raw: Mapping[str, Sequence[Sequence[float]]] | None = None,
+        prompt_kinds: frozenset[PromptKind] | None = None,
+    ) -> LabelledBatch:
+        """Check and pack the claims of N answers, one answer per prompt.
+
+        Args:
+            ids: N distinct, non-empty ids.
+            scores: For each answer the scores of its claims, at least one, each in [0, 1], smaller is better.
+            supported: For each claim whether it is supported.
+            clusters: N cluster names, None for a prompt without a cluster; none by default.
+            metadata: N mappings or a `JsonMetadata`; empty by default.
+            raw: For each claim the finite raw outputs of verifiers, by name.
+            prompt_kinds: The kinds of the prompts, see `find_prompt_kinds`; None if unknown.
+
+        Returns:
+            The batch. Answers with fewer claims than the longest one are padded.
+
+        Raises:
+            InputError: If lengths differ, an answer has no claim, or a value is out of range.
+        """
+        outputs = raw or {}
+        counts = np.array([len(row) for row in scores], dtype=np.int64)
+        tables = [supported, *outputs.values()]
+        if any([len(row) for row in table] != counts.tolist() for table in tables) or not counts.all():
+            msg = "every answer needs at least one claim, and a score, a label and all raw outputs of each"
+            raise InputError(msg)
+        n = int(counts.max(initial=1))
+        batch = cls.of(
+            ids,
+            [[*row, *[1.0] * (n - len(row))] for row in scores],
+            np.array([[*row, *[False] * (n - len(row))] for row in supported]).reshape(-1, n),
+            [[""] * n] * len(counts),
+            clusters=clusters,
+            metadata=metadata,
+            raw={name: [[*row, *[0.0] * (n - len(row))] for row in table] for name, table in outputs.items()},
+            prompt_kinds=prompt_kinds,
+        )
+        draws = replace(batch.draws, answer_codes=None, lengths=None, drawn=counts)
+        return replace(batch, draws=draws, recorded=None, unit="claims")
+
     def select_drawn(self) -> LabelledBatch:
         """Return the prompts for which a correct candidate was drawn."""
         return self.take(np.flatnonzero(self.correct.any(axis=1)))
@@ -331,7 +387,9 @@ class LabelledBatch:
     def concatenate(cls, parts: Iterable[LabelledBatch]) -> LabelledBatch:
         """Concatenate one or more parts of a dataset; an InputError if n or the verifiers of `raw` differ."""
         several = list(parts)
-        if len({(part.draws.n, part.recorded, tuple(part.raw)) for part in several}) != 1:
+        # Only answers have unequal numbers of claims.
+        sizes = {(part.unit, None if part.unit == "claims" else part.draws.n) for part in several}
+        if len(sizes) != 1 or len({(part.recorded, tuple(part.raw)) for part in several}) != 1:
             msg = "a dataset needs at least one part, and all parts need the same n and the same raw outputs"
             raise InputError(msg)
         first = several[0]
@@ -340,16 +398,17 @@ class LabelledBatch:
         kinds = [part.prompt_kinds for part in several]
         whole = cls(
             CandidateBatch.concatenate([part.draws for part in several]),
-            np.concatenate([part.correct for part in several]),
+            _stack([part.correct for part in several], False),
             tuple(chain.from_iterable(part.ids for part in several)),
             tuple(chain.from_iterable(part.clusters for part in several)),
             first.recorded,
             first.extracted if len(extracted) == 1 else None,
-            {name: np.concatenate([part.raw[name] for part in several]) for name in first.raw},
+            {name: _stack([part.raw[name] for part in several], 0.0) for name in first.raw},
             np.concatenate([np.ones(len(one)) if one.weights is None else one.weights for one in several])
             if is_weighted
             else None,
             None if None in kinds else frozenset().union(*(one for one in kinds if one is not None)),
+            first.unit,
         )
         _check_distinct(whole.ids)
         return whole
@@ -497,6 +556,19 @@ def score_by_agreement(codes: IntArray) -> FloatArray:
 
 def _select(items: Sequence[Any], rows: IntArray) -> tuple[Any, ...]:
     return tuple(map(items.__getitem__, rows.tolist()))
+
+
+def _stack(parts: Sequence[NDArray[_Kind]], padding: Any) -> NDArray[_Kind]:
+    """Concatenate (m, n) arrays, the narrower ones padded to the width of the widest."""
+    widest = max(part.shape[1] for part in parts)
+    return np.concatenate(
+        [
+            part
+            if part.shape[1] == widest
+            else np.pad(part, ((0, 0), (0, widest - part.shape[1])), constant_values=padding)
+            for part in parts
+        ]
+    )
 
 
 def _concatenate_known(parts: Sequence[IntArray | None]) -> IntArray | None:

@@ -14,7 +14,7 @@ import numpy as np
 
 from langchain_cfc._internal.arrays import BoolArray, FloatArray, IntArray
 from langchain_cfc.artifact import CalibrationArtifact
-from langchain_cfc.candidates import CandidateBatch
+from langchain_cfc.candidates import CandidateBatch, Unit
 from langchain_cfc.errors import InputError
 from langchain_cfc.features import parse_statistic
 from langchain_cfc.guarantee import AnswerPolicy
@@ -48,7 +48,13 @@ class AnswerSets:
 
     @classmethod
     def from_levels(
-        cls, draws: CandidateBatch, levels: FloatArray, thresholds: Thresholds, *, never_empty: bool
+        cls,
+        draws: CandidateBatch,
+        levels: FloatArray,
+        thresholds: Thresholds,
+        *,
+        never_empty: bool,
+        unit: Unit = "answers",
     ) -> Self:
         """Build the answer sets from (N, n) entry levels and N thresholds; a threshold of `inf` flags.
 
@@ -58,7 +64,9 @@ class AnswerSets:
         in the threshold as well, because every non-empty set holds the best candidate.
         """
         flagged = np.isposinf(thresholds.values)  # a randomised threshold may be -inf
-        inside = select_candidates(levels, thresholds) & ~flagged[:, np.newaxis]
+        reached = select_candidates(levels, thresholds)
+        # The threshold of claims says which of them to drop.
+        inside = (draws.is_drawn & ~reached if unit == "claims" else reached) & ~flagged[:, np.newaxis]
         empty = ~(inside.any(axis=1) | flagged)
         if never_empty and empty.any():
             # If all answers are blank, no level is finite and the set stays empty.
@@ -185,11 +193,14 @@ def decide(
     thresholds = artifact.solve(
         features, alpha, weights=artifact.weights(draws), uniforms=uniforms, marginal=marginal
     )
-    levels = artifact.parsed_set_rule.levels(draws)
+    rule = artifact.parsed_set_rule
+    levels = rule.levels(draws)
     if policy.ignores_sets:
         sets = AnswerSets.of_best_candidates(draws, levels)
     else:
-        sets = AnswerSets.from_levels(draws, levels, thresholds, never_empty=artifact.never_empty)
+        sets = AnswerSets.from_levels(
+            draws, levels, thresholds, never_empty=artifact.never_empty, unit=rule.unit
+        )
     return Decisions(
         draws,
         sets.accepted,

@@ -29,7 +29,7 @@ from langchain_cfc.certificates.coverage import Outcomes
 from langchain_cfc.errors import FingerprintWarning
 from langchain_cfc.features import GuaranteedWeight
 from langchain_cfc.guarantee import WrongRateCertificate
-from langchain_cfc.records import PromptRecord, Provenance, Records
+from langchain_cfc.records import LabelledRecord, Provenance, Records
 from langchain_cfc.thresholds import Level, compute_tau, conformal_rank
 
 
@@ -37,6 +37,41 @@ class ReportData(BaseModel):
     """Base of all reports: frozen, without infinities and unknown fields."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class ClaimsFigures(ReportData):
+    """What was kept of the claims of answers.
+
+    Attributes:
+        per_answer: Mean number of claims of an answer.
+        kept: Share of all claims that were kept.
+        emptied: Share of answers of which no claim was kept.
+        unsupported: Share of unsupported ones among all claims.
+        unsupported_kept: Share of unsupported ones among the claims kept; 0 where none was.
+    """
+
+    per_answer: float
+    kept: float
+    emptied: float
+    unsupported: float
+    unsupported_kept: float
+
+
+class _WithClaims(ReportData):
+    """A report that speaks of claims where answers are split into them.
+
+    Attributes:
+        claims: What was kept of the claims; left out of the data where whole answers are kept.
+    """
+
+    claims: ClaimsFigures | None = None
+
+    @model_serializer(mode="wrap")
+    def _without_claims(self, serialised: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        data: dict[str, Any] = serialised(self)
+        if self.claims is None:
+            data.pop("claims", None)
+        return data
 
 
 class GroupFigures(ReportData):
@@ -67,12 +102,13 @@ class GroupFigures(ReportData):
     mean_set_size: float
 
 
-class GroupReport(GroupFigures):
+class GroupReport(GroupFigures, _WithClaims):
     """The results of an artifact in one group of test prompts, or under one weighting of them.
 
     Attributes:
         stated_coverage: Weighted mean of the coverage stated for its prompts, which is the target where
             levels are not adaptive.
+        claims: What was kept of the claims, with the same weights; None where whole answers are kept.
     """
 
     stated_coverage: float
@@ -142,7 +178,7 @@ class StatedLevelReport(ReportData):
     not_certifiable_rate: float
 
 
-class MethodReport(MethodFigures):
+class MethodReport(MethodFigures, _WithClaims):
     """The results of one threshold rule over all test prompts.
 
     Attributes:
@@ -155,6 +191,7 @@ class MethodReport(MethodFigures):
         groups: The guaranteed weightings that hold test prompts, in the order of the feature map.
         stated_levels: The levels stated for test prompts, the largest coverage first; only where levels are
             adaptive. What is guaranteed are the `groups`, not each level by itself.
+        claims: What was kept of the claims; None where whole answers are kept.
     """
 
     stated_coverage: float
@@ -272,7 +309,7 @@ def _beta_binomial_cdf(count: int, trials: int, a: int, b: int) -> float:
 
 def evaluate(
     artifact: CalibrationArtifact,
-    records: Iterable[PromptRecord] | LabelledBatch,
+    records: Iterable[LabelledRecord] | LabelledBatch,
     *,
     alpha: Level | None = None,
     provenance: Provenance | None = None,
@@ -317,12 +354,11 @@ def evaluate(
     level = artifact.level(alpha)
     success = artifact.parsed_set_rule.success_scores(labelled, artifact.cap)
     seen = compute_outcomes(artifact, labelled, level)
-    own = _report_method(artifact, seen)
+    own = _report_method(artifact, labelled, seen)
     methods: dict[str, MethodReport] = {artifact.threshold_rule: own}
     if artifact.threshold_rule != "marginal":
-        methods["marginal"] = _report_method(
-            artifact, compute_outcomes(artifact, labelled, level, marginal=True)
-        )
+        compared = compute_outcomes(artifact, labelled, level, marginal=True)
+        methods["marginal"] = _report_method(artifact, labelled, compared)
     certificates = () if artifact.policy is None else artifact.policy.certificates
     answers = [_report_answers(artifact, labelled, one) for one in certificates]
     return EvaluationReport(
@@ -363,7 +399,7 @@ def _report_answers(
     )
 
 
-def _report_method(artifact: CalibrationArtifact, seen: Outcomes) -> MethodReport:
+def _report_method(artifact: CalibrationArtifact, labelled: LabelledBatch, seen: Outcomes) -> MethodReport:
     decisions = seen.decisions
     flagged = decisions.not_certifiable
     sizes = decisions.accepted.sum(axis=1).astype(np.float64)
@@ -381,8 +417,25 @@ def _report_method(artifact: CalibrationArtifact, seen: Outcomes) -> MethodRepor
         abstention_ci=_compute_interval(empty),
         mean_set_size=float(sizes.mean()),
         mean_distinct_answers=float(decisions.distinct_answers.mean()),
-        groups=_report_groups(artifact.feature_map.guaranteed_weights()[1:], seen, sizes),
+        groups=_report_groups(artifact.feature_map.guaranteed_weights()[1:], labelled, seen),
         stated_levels=_report_stated_levels(seen) if np.ptp(seen.stated) > 0.0 else [],
+        claims=_report_claims(labelled, decisions.accepted, np.ones(len(labelled))),
+    )
+
+
+def _report_claims(labelled: LabelledBatch, kept: BoolArray, weights: FloatArray) -> ClaimsFigures | None:
+    """Report what was kept of claims, with (N,) weights of answers; None where whole answers are kept."""
+    if labelled.unit != "claims":
+        return None
+    wrong = labelled.draws.is_drawn & ~labelled.correct
+    total = float(weights @ labelled.draws.counts)
+    shown = float(weights @ kept.sum(axis=1))
+    return ClaimsFigures(
+        per_answer=total / float(weights.sum()),
+        kept=shown / total,
+        emptied=float(weights @ ~kept.any(axis=1)) / float(weights.sum()),
+        unsupported=float(weights @ wrong.sum(axis=1)) / total,
+        unsupported_kept=float(weights @ (wrong & kept).sum(axis=1)) / shown if shown > 0.0 else 0.0,
     )
 
 
@@ -445,11 +498,12 @@ def _find_contradicted(
 
 
 def _report_groups(
-    weights: Sequence[GuaranteedWeight], seen: Outcomes, sizes: FloatArray
+    weights: Sequence[GuaranteedWeight], labelled: LabelledBatch, seen: Outcomes
 ) -> list[GroupReport]:
     """Report the weightings that hold test prompts; their intervals hold together (Bonferroni)."""
     values = [np.maximum(weight.values(seen.decisions.features), 0.0) for weight in weights]
     held = [(weight, of) for weight, of in zip(weights, values, strict=True) if of.any()]
+    sizes = seen.decisions.accepted.sum(axis=1).astype(np.float64)
     groups = []
     for weight, of in held:
         total = float(of.sum())
@@ -467,6 +521,7 @@ def _report_groups(
                 kept_promise_ci=clopper_pearson(kept * effective, effective, 1.0 - 0.05 / len(held)),
                 not_certifiable_rate=float(of @ seen.decisions.not_certifiable) / total,
                 mean_set_size=float(of @ sizes) / total,
+                claims=_report_claims(labelled, seen.decisions.accepted, of),
             )
         )
     return groups

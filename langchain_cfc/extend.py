@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from langchain_cfc.labelers.judge import JudgeLabels
     from langchain_cfc.labelers.matching import list_text_aliases
     from langchain_cfc.monitor.metrics import MetricsReader
+    from langchain_cfc.records import require_candidates
     from langchain_cfc.records.batches import check_records
     from langchain_cfc.sampling import (
         DrawnCandidate,
@@ -117,6 +118,7 @@ __all__ = [
     "redact_errors",
     "reject_duplicate_keys",
     "report_errors",
+    "require_candidates",
     "resolve_generator",
     "run_flow",
     "set_context_variable",
@@ -164,6 +166,7 @@ _NAMES = {
     "labelers.judge": ("JudgeLabels",),
     "labelers.matching": ("list_text_aliases",),
     "monitor.metrics": ("MetricsReader",),
+    "records": ("require_candidates",),
     "records.batches": ("check_records",),
     "sampling": ("DrawnCandidate", "resolve_generator", "walk_runnables", "without_streaming_and_cache"),
     "sampling.candidates": ("Description",),

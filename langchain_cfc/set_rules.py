@@ -25,7 +25,7 @@ import numpy as np
 
 from langchain_cfc._internal.arrays import BoolArray, FloatArray, IntArray
 from langchain_cfc._internal.suggestions import suggest_name
-from langchain_cfc.candidates import CandidateBatch, LabelledBatch
+from langchain_cfc.candidates import CandidateBatch, LabelledBatch, Unit
 from langchain_cfc.errors import InputError
 from langchain_cfc.thresholds import Thresholds
 
@@ -33,6 +33,7 @@ __all__ = [
     "AcceptAll",
     "AtLeastOne",
     "BestPrefix",
+    "Claims",
     "Rank",
     "SetRule",
     "Unique",
@@ -75,6 +76,15 @@ class SetRule(ABC):
     def _levels(self, draws: CandidateBatch) -> FloatArray:
         """Compute (N, n) entry levels from scores, `inf` for candidates whose answers are blank."""
 
+    @property
+    def unit(self) -> Unit:
+        """What it accepts or rejects; of claims, those that a threshold reaches are the rejected ones."""
+        return "answers"
+
+    def covers(self, labelled: LabelledBatch, accepted: BoolArray) -> BoolArray:
+        """Return (N,) whether what is accepted is as promised: here, whether it holds a correct answer."""
+        return np.asarray(np.any(accepted & labelled.correct, axis=1), dtype=np.bool_)
+
     def check_labels(self, labelled: LabelledBatch) -> None:  # noqa: B027 - most rules take any labels
         """Reject labels that are inconsistent under this rule, with an InputError."""
 
@@ -94,7 +104,16 @@ class SetRule(ABC):
         Raises:
             InputError: If the labels are inconsistent under this rule.
         """
+        if labelled.unit != self.unit:
+            msg = (
+                f"the set rule {self.text} is about {self.unit}, and these records hold {labelled.unit}: "
+                f"pass unit={labelled.unit!r} (on the command line --unit {labelled.unit})"
+            )
+            raise InputError(msg)
         self.check_labels(labelled)
+        return self._success_scores(labelled, cap)
+
+    def _success_scores(self, labelled: LabelledBatch, cap: float) -> FloatArray:
         levels = np.where(labelled.correct, self.levels(labelled.draws), np.inf)
         return np.asarray(np.minimum(levels.min(axis=1), cap), dtype=np.float64)
 
@@ -103,7 +122,7 @@ class SetRule(ABC):
 
 
 def select_candidates(levels: FloatArray, thresholds: Thresholds) -> BoolArray:
-    """Select the candidates of each answer set: level <= threshold, within the threshold's error bound.
+    """Select the candidates that a threshold reaches: level <= threshold, within the threshold's error bound.
 
     Args:
         levels: (N, n) entry levels.
@@ -229,6 +248,52 @@ class AtLeastOne(SetRule):
         self._base.check_labels(labelled)
 
 
+class Claims(SetRule):
+    """Set rule `claims(k)`: of one answer, drop claims until at most k unsupported ones are expected to stay.
+
+    The level of a claim is its confidence, 1 - score, and the threshold says which claims to drop: those at
+    or below it. So what is dropped is nested in the threshold, as sets are under every other rule. The
+    success score S(X) is the smallest threshold that leaves at most k unsupported claims: the (k+1)-th
+    largest confidence among them, 0 if there are at most k. "At most k unsupported claims stay" is the event
+    S(X) <= threshold, so that every theorem about sets holds for it (Mohri and Hashimoto 2024 for one
+    threshold; Cherian, Gibbs and Candes 2024 for conditional ones). Dropping every claim keeps the promise
+    trivially, so a prompt without a certifiable threshold keeps none.
+
+    Args:
+        at_most: k >= 0, how many unsupported claims may stay.
+    """
+
+    def __init__(self, at_most: int) -> None:
+        self.at_most = at_most
+        self.text = f"claims({at_most})"
+
+    @property
+    def unit(self) -> Unit:
+        """It keeps or drops claims."""
+        return "claims"
+
+    def levels(self, draws: CandidateBatch) -> FloatArray:
+        """Compute the (N, n) confidences of claims; `inf` for a slot without a claim."""
+        return np.where(draws.is_drawn, self._levels(draws), np.inf)
+
+    def _levels(self, draws: CandidateBatch) -> FloatArray:
+        return np.asarray(1.0 - draws.scores, dtype=np.float64)
+
+    def covers(self, labelled: LabelledBatch, accepted: BoolArray) -> BoolArray:
+        """Return (N,) whether at most k unsupported claims are kept."""
+        return np.asarray((accepted & ~labelled.correct).sum(axis=1) <= self.at_most, dtype=np.bool_)
+
+    def _success_scores(self, labelled: LabelledBatch, cap: float) -> FloatArray:
+        del cap  # dropping all claims is always as promised
+        unsupported = labelled.draws.is_drawn & ~labelled.correct
+        confidences = np.where(unsupported, self._levels(labelled.draws), 0.0)
+        if confidences.shape[1] <= self.at_most:
+            return np.zeros(len(confidences))
+        place = confidences.shape[1] - 1 - self.at_most
+        return np.asarray(np.partition(confidences, place, axis=1)[:, place], dtype=np.float64)
+
+
+_CLAIMS = re.compile(r"claims\((0|[1-9]\d{0,5})\)")
 _PLAIN: dict[str, type[SetRule]] = {"all": AcceptAll, "best_prefix": BestPrefix, "rank": Rank}
 _WRAPPERS = ("at_least_one", "unique")
 
@@ -239,7 +304,7 @@ def parse_set_rule(text: str) -> SetRule:
     Args:
         text: `all`, `best_prefix` or `rank`, or one of these inside `unique(...)`, `at_least_one(...)` or
             both. The order of the two does not matter; the canonical form is `unique(at_least_one(...))`.
-            Without brackets they wrap `all`.
+            Without brackets they wrap `all`. For claims, `claims(k)`.
 
     Returns:
         The rule.
@@ -254,6 +319,8 @@ def parse_set_rule(text: str) -> SetRule:
         'unique(at_least_one(all))'
     """
     inner, wrappers = text.replace(" ", ""), []
+    if (of_claims := _CLAIMS.fullmatch(inner)) is not None:
+        return Claims(int(of_claims[1]))
     while wrapped := re.fullmatch(rf"({'|'.join(_WRAPPERS)})(?:\((.+)\))?", inner):
         wrappers.append(wrapped[1])
         inner = wrapped[2] or "all"

@@ -328,10 +328,18 @@ def _check_coverage(artifact: ArtifactContent, one: CoverageCertificate, among: 
         for count, bound in ((share.kept, share.kept_at_least), (share.covered, share.coverage_at_least)):
             if not _is_lower_bound(bound, count, share.prompts, failing):
                 yield f"the certificate at {one.alpha} states a bound for {share.name} that its counts deny"
-    least = one.mean_set_size
+    if one.claims is not None:
+        if f"claims({one.claims.at_most})" != artifact.set_rule:
+            yield f"the certificate at {one.alpha} is not about the set rule {artifact.set_rule}"
+        least, largest, stated = one.claims.mean, 1.0, one.claims.mean_at_most
+    elif artifact.unit == "claims":
+        yield f"the certificate at {one.alpha} is about sets, and the artifact about claims"
+        return
+    else:
+        least, largest, stated = one.mean_set_size or 0.0, artifact.n, one.mean_set_size_at_most or 0.0
     if one.prompts > 1:
-        least += artifact.n * 7.0 * math.log(2.0 / overall) / (3.0 * (one.prompts - 1))
-    if one.mean_set_size_at_most < min(float(artifact.n), least) * (1.0 - TOLERANCE):
+        least += largest * 7.0 * math.log(2.0 / overall) / (3.0 * (one.prompts - 1))
+    if stated < min(float(largest), least) * (1.0 - TOLERANCE):
         yield f"the certificate at {one.alpha} states a bound on set sizes that its mean denies"
 
 

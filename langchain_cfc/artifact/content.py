@@ -25,6 +25,7 @@ from langchain_cfc.artifact.facts import (
     Ridge,
     ThresholdRuleName,
 )
+from langchain_cfc.candidates import Unit
 from langchain_cfc.draw_rules import DrawRule, parse_draw_rule
 from langchain_cfc.errors import InputError
 from langchain_cfc.features import FeatureMap, Statistic, parse_statistic
@@ -32,7 +33,7 @@ from langchain_cfc.guarantee import Count, CoverageCertificate
 from langchain_cfc.guarantee.stability import PaperStability
 from langchain_cfc.records import Provenance
 from langchain_cfc.scoring import Combination
-from langchain_cfc.set_rules import SetRule, parse_set_rule
+from langchain_cfc.set_rules import Claims, SetRule, parse_set_rule
 from langchain_cfc.thresholds import compute_tau, format_alpha
 
 
@@ -130,6 +131,17 @@ class ArtifactContent(ArtifactData):
         """The set rule."""
         return parse_set_rule(self.set_rule)
 
+    @property
+    def unit(self) -> Unit:
+        """What is kept or rejected: whole answers, or the claims of one answer."""
+        return self.parsed_set_rule.unit
+
+    @property
+    def at_most(self) -> int | None:
+        """How many unsupported claims may be left in an answer; None where whole answers are kept."""
+        rule = self.parsed_set_rule
+        return rule.at_most if isinstance(rule, Claims) else None
+
     def list_stated_levels(self, alpha: str) -> tuple[str, ...]:
         """List the error levels that are stated for prompts at a level, ascending; only this one if fixed."""
         adaptive = self.feature_map.adaptive_alpha
@@ -144,6 +156,8 @@ class ArtifactContent(ArtifactData):
     @property
     def set_rule_words(self) -> str:
         """The set rule, and whether its sets may be empty."""
+        if self.unit == "claims":
+            return self.set_rule
         return f"{self.set_rule}, {'never empty' if self.never_empty else 'may be empty'}"
 
     @cached_property

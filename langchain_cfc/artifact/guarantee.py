@@ -6,6 +6,7 @@ from langchain_cfc.artifact.content import ArtifactContent
 from langchain_cfc.errors import InputError
 from langchain_cfc.guarantee import (
     NOT_CERTIFIABLE,
+    NOT_CERTIFIABLE_CLAIMS,
     Binding,
     Guarantee,
     Weighting,
@@ -66,6 +67,7 @@ def build_guarantee(
         shift=artifact.shift,
         weighted=weighted,
         randomised=exact,
+        at_most=artifact.at_most,
     )
     if delta is not None:
         sentence = f"{sentence} {state_confidence(delta, confident, weightings)}"
@@ -81,7 +83,7 @@ def build_guarantee(
         set_rule=artifact.set_rule,
         weightings=weightings,
         feature_names=artifact.feature_map.names,
-        not_certifiable=NOT_CERTIFIABLE,
+        not_certifiable=NOT_CERTIFIABLE if artifact.at_most is None else NOT_CERTIFIABLE_CLAIMS,
         assumptions=list_assumptions(
             within_clusters="one" if facts.exchangeable else "all",
             binding=binding,
@@ -100,6 +102,7 @@ def build_guarantee(
             confident=len(confident) == len(weightings) > 0,
             chosen=artifact.has_used_certification,
             never_empty=artifact.never_empty,
+            claims=artifact.unit == "claims",
         ),
         calibration_size=facts.size,
         failure_probability=delta,

@@ -9,7 +9,7 @@ from langchain_cfc.artifact.model import CalibrationArtifact
 from langchain_cfc.artifact.prefixes import replay_prefixes
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.errors import CalibrationError, InputError, OverlapError
-from langchain_cfc.records import PromptRecord, tabulate
+from langchain_cfc.records import LabelledRecord, tabulate
 
 # Which prompts of the records were taken, in words.
 NEW_RECORDS = "all records: none of them was recognised as a calibration record"
@@ -17,7 +17,7 @@ HELD_OUT_PART = "the part of the calibration file that was held out"
 
 
 def tabulate_draws(
-    artifact: CalibrationArtifact, records: Iterable[PromptRecord] | LabelledBatch
+    artifact: CalibrationArtifact, records: Iterable[LabelledRecord] | LabelledBatch
 ) -> LabelledBatch:
     """Tabulate records with the candidates and scores that the artifact would see.
 
@@ -33,6 +33,8 @@ def tabulate_draws(
     """
     rule = artifact.draw_rule
     n, shortened = (artifact.n, False) if rule is None else (None, True)
+    if artifact.unit == "claims":
+        n = None
     table = tabulate(records, n=n, combination=artifact.combination, weighted=True, shortened=shortened)
     if rule is None:
         return table
@@ -42,7 +44,7 @@ def tabulate_draws(
 
 def tabulate_held_out(
     artifact: CalibrationArtifact,
-    records: Iterable[PromptRecord] | LabelledBatch,
+    records: Iterable[LabelledRecord] | LabelledBatch,
     part: Literal["test", "certification"],
 ) -> tuple[LabelledBatch, str]:
     """Tabulate records as the artifact needs them, and select the prompts that it may be tested on."""

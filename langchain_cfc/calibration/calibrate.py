@@ -31,23 +31,25 @@ from langchain_cfc.calibration.fit import (
     fit_levels,
 )
 from langchain_cfc.calibration.reference import count_reference
-from langchain_cfc.candidates import LabelledBatch
+from langchain_cfc.candidates import LabelledBatch, Unit
 from langchain_cfc.certificates import certify_mean_score, certify_policy, select_tested_levels
 from langchain_cfc.errors import CalibrationError, InputError
 from langchain_cfc.features import FeatureMap, name_records_in_errors
 from langchain_cfc.guarantee.stability import PaperStability
-from langchain_cfc.records import PromptRecord, Provenance, Records
+from langchain_cfc.records import LabelledRecord, Provenance, Records
 from langchain_cfc.set_rules import parse_set_rule
 from langchain_cfc.thresholds import WINDOW, Level
 
 
 def calibrate(  # noqa: D417 - `CalibrationConfig` documents the options
-    records: Iterable[PromptRecord] | LabelledBatch,
+    records: Iterable[LabelledRecord] | LabelledBatch,
     *,
     alpha: Level | Sequence[Level] | None = None,
     adaptive_alpha: bool = False,
     given_drawn: bool = False,
     features: str | FeatureMap = "hat(mean_score, 5)",
+    unit: Unit = "answers",
+    at_most: int = 0,
     set_rule: str = "all",
     never_empty: bool = True,
     threshold_rule: ThresholdRuleName = "conditional",
@@ -115,6 +117,8 @@ def calibrate(  # noqa: D417 - `CalibrationConfig` documents the options
         adaptive_alpha=adaptive_alpha,
         given_drawn=given_drawn,
         features=features,
+        unit=unit,
+        at_most=at_most,
         set_rule=set_rule,
         never_empty=never_empty,
         threshold_rule=threshold_rule,
@@ -143,10 +147,12 @@ def calibrate(  # noqa: D417 - `CalibrationConfig` documents the options
 
 
 def _calibrate(
-    records: Iterable[PromptRecord] | LabelledBatch, config: CalibrationConfig, provenance: Provenance | None
+    records: Iterable[LabelledRecord] | LabelledBatch,
+    config: CalibrationConfig,
+    provenance: Provenance | None,
 ) -> CalibrationArtifact:
     config.check()
-    rule = parse_set_rule(config.set_rule)
+    rule = parse_set_rule(config.rule_text)
     given = config.features if isinstance(config.features, FeatureMap) else FeatureMap.parse(config.features)
     plan = config.plan_split(given)
     if provenance is None and isinstance(records, Records):
@@ -202,7 +208,7 @@ def _calibrate(
     artifact = CalibrationArtifact(
         library_version=__version__,
         created_at=_creation_time(),
-        n=labelled.draws.n,
+        n=prompts.count_candidates(provenance),
         cap=data.cap,
         set_rule=rule.text,
         threshold_rule=config.threshold_rule,
@@ -213,6 +219,7 @@ def _calibrate(
         calibration=prompts.facts(
             data,
             config,
+            provenance=provenance,
             came_fitted=given.needs_fit and given.fitted,
             drawn_among=len(everyone) if config.given_drawn else None,
         ),
@@ -222,7 +229,8 @@ def _calibrate(
         confidence=_order_statistic_confidence(config, data),
         shift=None if shift is None else shift.text,
         randomised=config.randomised,
-        never_empty=config.never_empty,
+        # An answer without claims breaks no promise about unsupported ones.
+        never_empty=config.never_empty and rule.unit == "answers",
         draws=None if config.draw_rule is None else config.draw_rule.stored_text,
     )
     if config.tests_levels:

@@ -14,11 +14,13 @@ from decimal import ROUND_FLOOR, Decimal
 from typing import Any, Literal
 
 from langchain_cfc.artifact import CalibrationArtifact, Ridge, ThresholdRuleName, make_threshold_rule
+from langchain_cfc.candidates import Unit
 from langchain_cfc.draw_rules import DrawRule, parse_draw_rule
 from langchain_cfc.errors import InputError
 from langchain_cfc.features import FeatureMap, Statistic, parse_statistic
 from langchain_cfc.guarantee.stability import PaperStability
 from langchain_cfc.records.splits import SplitPlan, split_plan
+from langchain_cfc.set_rules import parse_set_rule
 from langchain_cfc.thresholds import (
     WINDOW,
     ConditionalThreshold,
@@ -62,6 +64,10 @@ class CalibrationConfig:
             the prompts with a correct candidate calibrate.
         features: Feature map or its text, such as `hat(mean_score, 5)` or `bins(max_score, 5) +
             group(topic)`.
+        unit: What is kept or rejected: whole `answers`, or the `claims` of one answer. Of an answer those
+            claims are dropped that the threshold reaches, so that with probability 1 - alpha at most
+            `at_most` unsupported claims are left.
+        at_most: How many unsupported claims may be left, 0 or more.
         set_rule: `all`, `best_prefix` or `rank`, or `unique(...)` or `at_least_one(...)` around one of them.
         never_empty: Whether a prompt that is not flagged always gets a set: its best candidate alone where no
             candidate reaches the threshold. This can only raise coverage, and flags no further prompt.
@@ -119,6 +125,8 @@ class CalibrationConfig:
     adaptive_alpha: bool = False
     given_drawn: bool = False
     features: str | FeatureMap = "hat(mean_score, 5)"
+    unit: Unit = "answers"
+    at_most: int = 0
     set_rule: str = "all"
     never_empty: bool = True
     threshold_rule: ThresholdRuleName = "conditional"
@@ -159,8 +167,10 @@ class CalibrationConfig:
             adaptive_alpha=artifact.feature_map.adaptive_alpha is not None,
             given_drawn=facts.drawn_among is not None,
             features=_drop_fitted_levels(artifact) if facts.map_came_fitted else artifact.feature_map.text,
-            set_rule=artifact.set_rule,
-            never_empty=artifact.never_empty,
+            unit=artifact.unit,
+            at_most=artifact.at_most or 0,
+            set_rule=artifact.set_rule if artifact.unit == "answers" else "all",
+            never_empty=artifact.never_empty or artifact.unit == "claims",
             threshold_rule=artifact.threshold_rule,
             combine=None if artifact.combination is None else artifact.combination.names,
             n=artifact.n if artifact.n < facts.recorded_candidates and artifact.draws is None else None,
@@ -196,7 +206,7 @@ class CalibrationConfig:
             raise InputError(msg)
         # Each property refuses an impossible value; the rule refuses a cap that would spoil success scores.
         _ = self.alphas, self.ridge_penalty, self.wrong_rates, self.failure_probability, self.shift_statistic
-        _ = self.draw_rule
+        _ = self.draw_rule, parse_set_rule(self.rule_text)
         _ = self.make_rule(self.alphas[0])
         conditional = self.threshold_rule == "conditional"
         problems = {
@@ -256,11 +266,34 @@ class CalibrationConfig:
             "draws, together with n: the rule says how many candidates there are": (
                 self.draws is not None and self.n is not None
             ),
+            "claims, together with set_rule, n, draws, given_drawn or max_wrong_rate: these are about "
+            "several answers of a prompt": self.unit == "claims"
+            and bool(
+                self.set_rule != "all"
+                or self.n is not None
+                or self.draws is not None
+                or self.given_drawn
+                or self.max_wrong_rate is not None
+            ),
+            "at_most: it counts unsupported claims, so it needs unit='claims' (on the command line --unit "
+            "claims)": self.at_most != 0 and self.unit != "claims",
             "penalised: there is no ridge": self.penalised != "slopes" and not self.ridge,
         }
         for problem, found in problems.items():
             if found:
                 raise InputError(problem)
+
+    @property
+    def rule_text(self) -> str:
+        """The text of the set rule, which is `claims(k)` for claims.
+
+        Raises:
+            InputError: If the unit is unknown.
+        """
+        if self.unit not in {"answers", "claims"}:
+            msg = f"unit must be 'answers' or 'claims', got {self.unit!r}"
+            raise InputError(msg)
+        return self.set_rule if self.unit == "answers" else f"claims({self.at_most})"
 
     @property
     def alphas(self) -> tuple[str, ...]:

@@ -37,7 +37,7 @@ from langchain_cfc.calibration.logistic import fit_logistic
 from langchain_cfc.candidates import LabelledBatch, list_ids_and_clusters
 from langchain_cfc.errors import CalibrationError, InputError
 from langchain_cfc.features import FeatureMap, GuaranteedWeight, name_records_in_errors
-from langchain_cfc.records import PromptRecord, Provenance, tabulate, tabulate_raw, with_scores
+from langchain_cfc.records import LabelledRecord, Provenance, tabulate, tabulate_raw, with_scores
 from langchain_cfc.records.splits import Part, SplitPlan, digest_ids
 from langchain_cfc.scoring import Combination
 from langchain_cfc.thresholds import WINDOW, ConditionalThreshold, MarginalThreshold, ThresholdRule
@@ -239,7 +239,8 @@ def _estimate_slack(fitted: ThresholdRule[Any] | None, data: CalibrationData) ->
 
 def fit_combination(names: Sequence[str], raw: FloatArray, fit_split: LabelledBatch) -> Combination:
     """Fit a combination of k verifiers to (N, n, k) raw outputs; none of these N prompts may calibrate."""
-    correct = fit_split.correct
+    held = fit_split.draws.is_drawn
+    correct = fit_split.correct[held]
     if not correct.size or correct.all() or not correct.any():
         found = "no prompt" if not correct.size else f"no {'wrong' if correct.any() else 'correct'} candidate"
         msg = (
@@ -250,11 +251,12 @@ def fit_combination(names: Sequence[str], raw: FloatArray, fit_split: LabelledBa
         raise CalibrationError(msg)
     sizes = Counter(fit_split.clusters)
     shares = np.array([1.0 if name is None else 1.0 / sizes[name] for name in fit_split.clusters])
-    weights = np.repeat(shares / fit_split.draws.n, fit_split.draws.n)
-    outputs = raw.reshape(-1, raw.shape[2])
+    counts = fit_split.draws.counts
+    weights = np.repeat(shares / counts, counts)
+    outputs = raw[held]
     centres, scales = _standardise(names, outputs, weights)
     x = np.column_stack([np.ones(len(outputs)), (outputs - centres) / scales])
-    intercept, *coefficients = fit_logistic(x, fit_split.correct.ravel(), weights, RIDGE).tolist()
+    intercept, *coefficients = fit_logistic(x, correct, weights, RIDGE).tolist()
     return Combination(
         names=tuple(names),
         centres=tuple(centres.tolist()),
@@ -310,7 +312,7 @@ class CalibrationPrompts:
     @classmethod
     def of(
         cls,
-        records: Iterable[PromptRecord] | LabelledBatch,
+        records: Iterable[LabelledRecord] | LabelledBatch,
         config: CalibrationConfig,
         plan: SplitPlan,
         provenance: Provenance | None,
@@ -366,6 +368,12 @@ class CalibrationPrompts:
             raise CalibrationError(msg)
         return self.one_per_cluster(part) if within_clusters == "one" else part
 
+    def count_candidates(self, provenance: Provenance | None) -> int:
+        """Return how many candidates, or answers with claims, are drawn for a prompt."""
+        if self.labelled.unit == "answers":
+            return self.labelled.draws.n
+        return 1 if provenance is None else provenance.n
+
     def fit_and_calibration(self) -> LabelledBatch:
         """Return a fair sample of the prompts of the fit and the calibration split."""
         rows = np.sort(np.concatenate([self.rows["fit"], self.rows["calibration"]]))
@@ -389,6 +397,7 @@ class CalibrationPrompts:
         data: CalibrationData,
         config: CalibrationConfig,
         *,
+        provenance: Provenance | None,
         came_fitted: bool,
         drawn_among: int | None,
     ) -> CalibrationFacts:
@@ -406,7 +415,7 @@ class CalibrationPrompts:
             size=len(data.labelled),
             sampled=labelled.weights is not None,
             weight=None if data.labelled.weights is None else float(data.labelled.weights.sum()),
-            recorded_candidates=labelled.recorded or labelled.draws.n,
+            recorded_candidates=labelled.recorded or self.count_candidates(provenance),
             extracted_answers=labelled.extracted,
             map_came_fitted=came_fitted,
             fit_size=len(ids["fit"]),

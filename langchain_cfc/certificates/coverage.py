@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -15,8 +16,9 @@ from langchain_cfc.certificates.bounds import lower_bound, mean_upper_bound
 from langchain_cfc.decision import Decisions, decide
 from langchain_cfc.errors import FingerprintError, InputError
 from langchain_cfc.features import name_records_in_errors
-from langchain_cfc.guarantee import AnswerPolicy, CertifiedShare, CoverageCertificate
-from langchain_cfc.records import PromptRecord, Provenance, Records
+from langchain_cfc.guarantee import AnswerPolicy, CertifiedShare, CoverageCertificate, DroppedClaims
+from langchain_cfc.records import LabelledRecord, Provenance, Records
+from langchain_cfc.set_rules import Claims
 from langchain_cfc.thresholds import Level, format_delta
 
 
@@ -52,7 +54,7 @@ class Outcomes:
     """The decisions of an artifact on m labelled prompts, and whether they were right."""
 
     decisions: Decisions
-    covered: BoolArray  # (m,) whether the set held a correct answer
+    covered: BoolArray  # (m,) whether the set held a correct answer, or few enough unsupported claims
     kept: BoolArray  # (m,) whether the promise was kept: covered, or flagged as not certifiable
     wrong: BoolArray  # (m,) whether the best answer is incorrect; False for an empty set
 
@@ -84,7 +86,7 @@ def compute_outcomes(
         decisions = decide(
             artifact, labelled.draws, alpha, policy=policy, uniforms=uniforms, marginal=marginal
         )
-    covered = np.any(decisions.accepted & labelled.correct, axis=1)
+    covered = artifact.parsed_set_rule.covers(labelled, decisions.accepted)
     correct = np.take_along_axis(labelled.correct, decisions.best[:, np.newaxis], axis=1)[:, 0]
     return Outcomes(
         decisions,
@@ -97,10 +99,16 @@ def compute_outcomes(
 def compute_records_digest(labelled: LabelledBatch) -> str:
     """Return a SHA-256 over ids, scores, labels and answer codes, independent of the prompts' order."""
     codes = labelled.draws.answer_codes
+    # Without padding, whose width depends on the other prompts.
+    counts = (
+        labelled.draws.counts.tolist() if labelled.unit == "claims" else [labelled.draws.n] * len(labelled)
+    )
     rows = []
-    for row, record_id in enumerate(labelled.ids):
+    for row, (record_id, n) in enumerate(zip(labelled.ids, counts, strict=True)):
         one = hashlib.sha256(record_id.encode("utf-8", "surrogatepass"))
-        one.update(labelled.draws.scores[row].astype("<f8").tobytes() + labelled.correct[row].tobytes())
+        one.update(
+            labelled.draws.scores[row, :n].astype("<f8").tobytes() + labelled.correct[row, :n].tobytes()
+        )
         one.update(b"" if codes is None else codes[row].astype("<i8").tobytes())
         rows.append(one.digest())
     return "sha256:" + hashlib.sha256(b"".join(sorted(rows))).hexdigest()
@@ -108,7 +116,7 @@ def compute_records_digest(labelled: LabelledBatch) -> str:
 
 def certify(
     artifact: CalibrationArtifact,
-    records: Iterable[PromptRecord] | LabelledBatch,
+    records: Iterable[LabelledRecord] | LabelledBatch,
     *,
     alpha: Level | None = None,
     delta: Level = "0.05",
@@ -186,7 +194,6 @@ def certify_level(
     bounds hold whichever was chosen.
     """
     seen = compute_outcomes(artifact, labelled, alpha)
-    sizes = seen.decisions.accepted.sum(axis=1)
     everyone, *groups = sample_groups(artifact, labelled, seen.decisions.features)
     # Two bounds for every group, three over all prompts.
     whole = float(delta) / among
@@ -214,9 +221,20 @@ def certify_level(
         delta=delta,
         prompts=len(labelled),
         shares=(certify_share(everyone, overall), *(certify_share(group, each) for group in groups)),
-        mean_set_size=float(sizes.mean()),
-        mean_set_size_at_most=mean_upper_bound(sizes, float(artifact.n), overall),
+        **_bound_sizes(artifact, seen.decisions, overall),
         given_drawn=artifact.calibration.drawn_among is not None,
         records_digest=digest,
         artifact_digest=artifact.frozen_digest,
     )
+
+
+def _bound_sizes(artifact: CalibrationArtifact, decisions: Decisions, failing: float) -> dict[str, Any]:
+    """Return the fields of a certificate about how many candidates are kept, or how many claims dropped."""
+    sizes = decisions.accepted.sum(axis=1)
+    rule = artifact.parsed_set_rule
+    if isinstance(rule, Claims):
+        dropped = 1.0 - sizes / decisions.draws.counts
+        bound = mean_upper_bound(dropped, 1.0, failing)
+        return {"claims": DroppedClaims(at_most=rule.at_most, mean=dropped.mean(), mean_at_most=bound)}
+    bound = mean_upper_bound(sizes, float(artifact.n), failing)
+    return {"mean_set_size": float(sizes.mean()), "mean_set_size_at_most": bound}

@@ -38,7 +38,13 @@ from langchain_cfc.evaluation import (
     StatedLevelReport,
 )
 from langchain_cfc.features import AdaptiveAlpha, name_group
-from langchain_cfc.guarantee import Guarantee, format_share, state_confidence, state_guarantee
+from langchain_cfc.guarantee import (
+    NOTHING_KEPT_IS_KEPT,
+    Guarantee,
+    format_share,
+    state_confidence,
+    state_guarantee,
+)
 from langchain_cfc.scoring import Combination
 
 Item = TypeVar("Item")
@@ -261,6 +267,9 @@ def _make_overall_table(report: EvaluationReport) -> Table:
     else:
         target = f"target {100 * report.target_coverage:g}"
         row(f"promise kept ({target})", "kept_promise", "kept_promise_ci", "bold")
+    if all(method.claims is not None for method in report.methods.values()):
+        _add_claims_rows(table, report)
+        return table
     row("set holds a correct answer", "coverage", "coverage_ci")
     row("flagged as not certifiable", "not_certifiable_rate", "not_certifiable_ci")
     if any(method.refused_rate > 0.0 for method in report.methods.values()):
@@ -278,19 +287,33 @@ def _make_overall_table(report: EvaluationReport) -> Table:
     return table
 
 
+def _add_claims_rows(table: Table, report: EvaluationReport) -> None:
+    """Add what was kept of claims, and what of the claims shown is unsupported."""
+    for label, name in (
+        ("claims kept", "kept"),
+        ("answers with no claim left", "emptied"),
+        ("unsupported, of all claims", "unsupported"),
+        ("unsupported, of those shown", "unsupported_kept"),
+    ):
+        shares = [getattr(method.claims, name) for method in report.methods.values()]
+        table.add_row(label, *(cell for share in shares for cell in (f"{100 * share:.1f}", "")))
+
+
 def _make_group_table(report: EvaluationReport) -> Table:
     own = next(iter(report.methods))
     table = make_table("promise kept by group, %", width=34)
     table.add_column("n", justify="right", min_width=3)
     for name in report.methods:
         table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("flagged", justify="right", no_wrap=True)
+    claims = [group.claims for group in report.methods[own].groups]
+    table.add_column("flagged" if None in claims else "claims kept", justify="right", no_wrap=True)
     for index, group in enumerate(report.methods[own].groups):
         cells = [
             _format_kept(method.groups[index], method.groups[index].stated_coverage)
             for method in report.methods.values()
         ]
-        flagged = f"{100 * group.not_certifiable_rate:.0f}"
+        share = group.not_certifiable_rate if group.claims is None else group.claims.kept
+        flagged = f"{100 * share:.0f}"
         table.add_row(format_group(group.words, group.name), f"{group.n:.0f}", *cells, flagged)
     return table
 
@@ -501,6 +524,8 @@ def _list_promise(artifact: CalibrationArtifact) -> Iterator[tuple[str, str]]:
     attainable = f"{format_percent(facts.attainable_coverage)} of the calibration prompts{facts.by_weight}"
     if bot is not None and bot.ignores_sets:
         yield "Attainable", f"{attainable} have a correct candidate among the {artifact.n}."
+    elif artifact.at_most is not None:
+        yield "Dropped", f"As many claims as that takes. {NOTHING_KEPT_IS_KEPT}{_format_refused(artifact)}"
     else:
         yield from _list_bot_mode(artifact)
         yield (
@@ -510,7 +535,14 @@ def _list_promise(artifact: CalibrationArtifact) -> Iterator[tuple[str, str]]:
                 f"are flagged as not certifiable and abstained on.{_format_refused(artifact)}"
             ),
         )
+    yield from _list_origin(artifact)
+
+
+def _list_origin(artifact: CalibrationArtifact) -> Iterator[tuple[str, str]]:
+    facts = artifact.calibration
     drawn = f"{artifact.n} candidates each" if artifact.draws is None else f"draws by {artifact.draws}"
+    if artifact.unit == "claims":
+        drawn = "the claims of one answer each"
     yield (
         "Made from",
         (
@@ -550,6 +582,7 @@ def _format_promise(artifact: CalibrationArtifact, promise: Guarantee) -> str:
         shift=artifact.shift,
         weighted=artifact.calibration.weight is not None,
         listed=False,
+        at_most=artifact.at_most,
     )
     delta = promise.failure_probability
     sure = "" if delta is None else f" {state_confidence(delta, promise.confident, promise.weightings)}"

@@ -50,6 +50,13 @@ class _ThresholdRule(str, Enum):
     learned = "learned"
 
 
+class _Unit(str, Enum):
+    """What is kept or rejected."""
+
+    answers = "answers"
+    claims = "claims"
+
+
 class _Penalised(str, Enum):
     """Coefficients that a ridge penalises."""
 
@@ -77,6 +84,13 @@ def calibrate(
     features: Annotated[
         str, _scores_option(help="Feature map, e.g. 'hat(mean_score, 5) + group(topic)'.")
     ] = "hat(mean_score, 5)",
+    unit: Annotated[
+        _Unit,
+        _promise_option(help="What is kept or rejected: whole answers, or the claims of one answer."),
+    ] = _Unit.answers,
+    at_most: Annotated[
+        int, _promise_option(min=0, help="With --unit claims: how many unsupported claims may be left.")
+    ] = 0,
     set_rule: Annotated[
         str,
         _scores_option(
@@ -206,6 +220,8 @@ def calibrate(
                 dataset.records,
                 alpha=alpha or (None if max_wrong_rate else ["0.1"]),
                 features=features,
+                unit=unit.value,
+                at_most=at_most,
                 set_rule=set_rule,
                 never_empty=never_empty,
                 threshold_rule=threshold_rule.value,

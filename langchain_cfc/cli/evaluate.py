@@ -72,6 +72,13 @@ def _print_answers(console: Console, report: EvaluationReport) -> None:
 
 
 def _print_prompts(console: Console, report: EvaluationReport) -> None:
+    claims = next(iter(report.methods.values())).claims
+    if claims is not None:
+        console.print(
+            f"{report.n_test} test prompts ({escape(report.test_prompts)}), {claims.per_answer:.1f} claims "
+            "in an answer\n"
+        )
+        return
     console.print(
         f"{report.n_test} test prompts ({escape(report.test_prompts)}), {report.n_candidates} candidates "
         f"each; attainable coverage {format_percent(report.attainable_coverage, '.1f')}\n"

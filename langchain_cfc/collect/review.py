@@ -66,7 +66,7 @@ from langchain_cfc.labelers import (
     compare_labels,
 )
 from langchain_cfc.labelers.human import TEXT_MARK, Sheet, format_value, read_sheet
-from langchain_cfc.records import Candidate, PromptRecord
+from langchain_cfc.records import Candidate, PromptRecord, require_candidates
 from langchain_cfc.records.batches import check_records
 from langchain_cfc.verifiers._prompts import read_prompt
 
@@ -139,7 +139,7 @@ def _sample_records(records: Iterable[PromptRecord], k: int, seed: str) -> list[
     def keep_first() -> dict[int, tuple[int, PromptRecord]]:
         return {place: best[place] for place in sorted(best)[:k]}
 
-    for record in check_records(records):
+    for record in map(require_candidates, check_records(records)):
         group = ("id", record.id) if record.cluster is None else ("cluster", str(record.cluster))
         place = _hash_to_int(seed, *group)
         mine = (_hash_to_int(seed, "pick", record.id), record)
@@ -339,7 +339,7 @@ def _find_labels(
     names = {name for name, _ in sheet.rows}
     found: dict[tuple[str, str], tuple[bool, str]] = {}
     met, recorded = set(), 0
-    for record in check_records(records):
+    for record in map(require_candidates, check_records(records)):
         recorded = len(record.candidates)
         name = record.id if sheet.by == "id" else format_value(record.input)
         if name not in names:

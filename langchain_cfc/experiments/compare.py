@@ -40,7 +40,7 @@ from langchain_cfc.experiments.splits import (
     measure_splits,
 )
 from langchain_cfc.features import FeatureMap
-from langchain_cfc.records import PromptRecord, Provenance, Records, tabulate, tabulate_raw
+from langchain_cfc.records import LabelledRecord, Provenance, Records, tabulate, tabulate_raw
 from langchain_cfc.scoring import compute_auroc
 from langchain_cfc.set_rules import parse_set_rule
 from langchain_cfc.thresholds import Level, compute_tau, format_alpha
@@ -217,7 +217,7 @@ def _name_property(groups: Groups) -> str:
 
 
 def compare(
-    records: Iterable[PromptRecord] | LabelledBatch,
+    records: Iterable[LabelledRecord] | LabelledBatch,
     *,
     alpha: Level | Sequence[Level] | None = None,
     methods: str | Sequence[str | Method] = METHODS,

@@ -49,7 +49,7 @@ from langchain_cfc.experiments.methods import CAP, Pool
 from langchain_cfc.experiments.metrics import make_groups
 from langchain_cfc.experiments.splits import Progress
 from langchain_cfc.features import name_records_in_errors
-from langchain_cfc.records import PromptRecord, Provenance, Records, tabulate
+from langchain_cfc.records import LabelledRecord, Provenance, Records, tabulate
 from langchain_cfc.records.splits import split_plan
 from langchain_cfc.thresholds import Level, compute_tau, format_alpha
 
@@ -208,7 +208,7 @@ def _look_up(at: FloatArray, values: FloatArray, threshold: FloatArray) -> Float
 
 
 def analyse_recording(
-    records: Iterable[PromptRecord] | LabelledBatch,
+    records: Iterable[LabelledRecord] | LabelledBatch,
     *,
     alpha: Level = "0.2",
     groups: str = GROUPS,

@@ -31,7 +31,7 @@ from langchain_cfc.experiments.comparison_report import ComparisonReport, LevelC
 from langchain_cfc.experiments.methods import get_methods, list_paper_methods
 from langchain_cfc.experiments.paper import METRICS, PublishedCell, published_cells
 from langchain_cfc.experiments.splits import GroupedOn, Progress
-from langchain_cfc.records import PromptRecord, Provenance, Records, tabulate
+from langchain_cfc.records import LabelledRecord, Provenance, Records, tabulate
 from langchain_cfc.thresholds import Level, compute_tau
 
 StudyName: TypeAlias = Literal["triviaqa", "gsm8k", "flickr8k"]
@@ -164,7 +164,7 @@ class StudyReport(ReportData):
 
 def reproduce_study(
     name: StudyName,
-    records: Iterable[PromptRecord] | LabelledBatch,
+    records: Iterable[LabelledRecord] | LabelledBatch,
     *,
     provenance: Provenance | None = None,
     alpha: Sequence[Level] | None = None,

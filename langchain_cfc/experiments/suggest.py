@@ -61,7 +61,7 @@ from langchain_cfc.experiments.trials import (
     tabulate_verifiers,
 )
 from langchain_cfc.features import FeatureMap, name_records_in_errors
-from langchain_cfc.records import PromptRecord, Provenance, Records
+from langchain_cfc.records import LabelledRecord, Provenance, Records
 from langchain_cfc.records.splits import digest_ids, split_plan
 from langchain_cfc.set_rules import parse_set_rule
 from langchain_cfc.thresholds import Level, compute_tau, format_alpha
@@ -424,7 +424,7 @@ class OptionJudge:
 
 
 def suggest(
-    records: Iterable[PromptRecord] | LabelledBatch,
+    records: Iterable[LabelledRecord] | LabelledBatch,
     *,
     alpha: Level,
     features: Sequence[str] | None = None,

@@ -21,7 +21,15 @@ from langchain_cfc.experiments.metrics import (
     make_property_groups,
 )
 from langchain_cfc.features import name_records_in_errors
-from langchain_cfc.records import PromptRecord, Provenance, Records, tabulate, tabulate_raw
+from langchain_cfc.records import (
+    LabelledRecord,
+    PromptRecord,
+    Provenance,
+    Records,
+    require_candidates,
+    tabulate,
+    tabulate_raw,
+)
 from langchain_cfc.records.splits import Part, split_plan
 
 # Few, and unlike each other: the more options there are, the luckier the luckiest one is.
@@ -203,7 +211,7 @@ def get_first_line(error: Exception) -> str:
 
 
 def tabulate_verifiers(
-    records: Iterable[PromptRecord] | LabelledBatch,
+    records: Iterable[LabelledRecord] | LabelledBatch,
     verifiers: Sequence[str] | None,
     *,
     n: int | None = None,
@@ -231,7 +239,7 @@ def tabulate_verifiers(
     elif isinstance(records, LabelledBatch):
         names = tuple(records.raw)
     else:
-        names, notes = _find_verifiers(records)
+        names, notes = _find_verifiers(map(require_candidates, records))
     if names:
         table, _ = tabulate_raw(records, names, n=n, provenance=provenance)
     else:

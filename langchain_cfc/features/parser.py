@@ -8,7 +8,7 @@
               | "group" "(" key ")"
               | "hard" "(" statistic "," { statistic "," } fraction ")" ;
     statistic = name | "meta" "(" key ")" ;
-    name      = "mean_score" | "min_score" | "max_score" | "std_score" | "score_gap"
+    name      = "mean_score" | "min_score" | "max_score" | "std_score" | "score_gap" | "count"
               | "entropy" | "distinct_answers" | "top_share"
               | "mean_length" | "min_length" | "max_length" | "std_length" ;
     key       = identifier | string ;

@@ -62,6 +62,7 @@ SCORE_STATISTICS: Mapping[str, Measure] = {
     "max_score": lambda draws: _sort_scores(draws)[:, -1],  # The paper's maximum loss on TriviaQA
     "std_score": lambda draws: _std(_sort_scores(draws)),  # Exactly 0 if all are equal
     "score_gap": lambda draws: _score_gap(_sort_scores(draws)),
+    "count": lambda draws: draws.counts.astype(np.float64),  # of the candidates drawn, or of the claims
 }
 # Statistics of the distribution of answers, (N,) each.
 _COUNT_STATISTICS: Mapping[str, Measure] = {

@@ -11,15 +11,19 @@ from langchain_cfc.guarantee.certified import (
     Count,
     CoverageCertificate,
     Delta,
+    DroppedClaims,
     Share,
     WrongRateCertificate,
     format_bound,
     format_share,
+    format_unsupported,
 )
 from langchain_cfc.guarantee.model import Binding, Guarantee, GuaranteeKind, Weighting
 from langchain_cfc.guarantee.words import (
     NOT_CERTIFIABLE,
+    NOT_CERTIFIABLE_CLAIMS,
     NOT_PROMISED,
+    NOTHING_KEPT_IS_KEPT,
     count_weightings,
     find_guarantee_kind,
     format_least,
@@ -32,7 +36,9 @@ from langchain_cfc.guarantee.words import (
 )
 
 __all__ = [
+    "NOTHING_KEPT_IS_KEPT",
     "NOT_CERTIFIABLE",
+    "NOT_CERTIFIABLE_CLAIMS",
     "NOT_PROMISED",
     "Alpha",
     "AnswerPolicy",
@@ -43,6 +49,7 @@ __all__ = [
     "Count",
     "CoverageCertificate",
     "Delta",
+    "DroppedClaims",
     "Guarantee",
     "GuaranteeKind",
     "Share",
@@ -53,6 +60,7 @@ __all__ = [
     "format_bound",
     "format_least",
     "format_share",
+    "format_unsupported",
     "list_assumptions",
     "list_exclusions",
     "reduce_to_certificate",

@@ -107,6 +107,32 @@ class Certificate(Certified):
     artifact_digest: str
 
 
+def format_unsupported(at_most: int) -> str:
+    """Format what is promised about the claims of an answer.
+
+    Examples:
+        >>> format_unsupported(0), format_unsupported(2)
+        ('no unsupported claim is left', 'at most 2 unsupported claims are left')
+    """
+    if at_most == 0:
+        return "no unsupported claim is left"
+    return f"at most {at_most} unsupported claim{'s are' if at_most > 1 else ' is'} left"
+
+
+class DroppedClaims(Certified):
+    """How many claims of an answer are dropped.
+
+    Attributes:
+        at_most: How many unsupported claims may be left.
+        mean: Mean share of an answer's claims that are dropped.
+        mean_at_most: Upper bound on its expectation.
+    """
+
+    at_most: Count
+    mean: Share
+    mean_at_most: Share
+
+
 class CoverageCertificate(Certificate):
     """Bounds on the sets of one artifact at one level, from held-out labelled prompts.
 
@@ -116,18 +142,29 @@ class CoverageCertificate(Certificate):
     Attributes:
         shares: All prompts first, then every guaranteed weighting.
         given_drawn: Whether prompts, held out and to come, are those for which a correct candidate is drawn.
-        mean_set_size: Mean number of candidates returned.
+        mean_set_size: Mean number of candidates returned; None where claims of one answer are kept.
         mean_set_size_at_most: Upper bound on its expectation.
+        claims: How many claims are dropped; None where sets of candidates are returned.
     """
 
     shares: tuple[CertifiedShare, ...] = Field(min_length=1)
-    mean_set_size: Annotated[float, Field(ge=0.0)]
-    mean_set_size_at_most: Annotated[float, Field(ge=0.0)]
+    mean_set_size: Annotated[float, Field(ge=0.0)] | None = None
+    mean_set_size_at_most: Annotated[float, Field(ge=0.0)] | None = None
     given_drawn: bool = False
+    claims: DroppedClaims | None = None
 
     @model_serializer(mode="wrap")
-    def _without_given_drawn(self, serialised: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        return _drop_defaults(self, serialised(self), "given_drawn")
+    def _without_defaults(self, serialised: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        sizes = ("mean_set_size", "mean_set_size_at_most")
+        return _drop_defaults(self, serialised(self), "given_drawn", "claims", *sizes)
+
+    @model_validator(mode="after")
+    def _states_one_size(self) -> CoverageCertificate:
+        sets = self.mean_set_size is not None and self.mean_set_size_at_most is not None
+        if sets == (self.claims is not None):
+            msg = "expected either the sizes of sets or the claims that are dropped"
+            raise ValueError(msg)
+        return self
 
     def sentence(self) -> str:
         """State what is certified over all prompts, in a sentence."""
@@ -136,12 +173,21 @@ class CoverageCertificate(Certificate):
         kept = format_bound(everyone.kept_at_least)
         if everyone.stated is not None:
             kept += f" ({format_share(everyone.stated)} are stated on average)"
-        return (
+        certified = (
             f"Certified on {self.prompts} held-out prompts{given}, with confidence "
-            f"{format_share(1 - float(self.delta))} for this very artifact: a set holds a correct answer or "
-            f"is flagged with probability at least {kept}, holds a correct "
-            f"answer with probability at least {format_bound(everyone.coverage_at_least)}, and has at most "
-            f"{math.ceil(100 * self.mean_set_size_at_most) / 100:.2f} candidates on average."
+            f"{format_share(1 - float(self.delta))} for this very artifact: "
+        )
+        if self.claims is not None:
+            dropped = math.ceil(100 * self.claims.mean_at_most)
+            return (
+                f"{certified}{format_unsupported(self.claims.at_most)} in an answer with probability at "
+                f"least {kept}, and at most {dropped} % of its claims are dropped on average."
+            )
+        largest = math.ceil(100 * (self.mean_set_size_at_most or 0.0)) / 100
+        return (
+            f"{certified}a set holds a correct answer or is flagged with probability at least {kept}, holds "
+            f"a correct answer with probability at least {format_bound(everyone.coverage_at_least)}, and "
+            f"has at most {largest:.2f} candidates on average."
         )
 
 

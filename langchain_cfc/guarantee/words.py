@@ -10,6 +10,7 @@ from langchain_cfc.guarantee.certified import (
     CoverageCertificate,
     WrongRateCertificate,
     format_share,
+    format_unsupported,
 )
 from langchain_cfc.guarantee.model import Binding, Guarantee, GuaranteeKind, Weighting
 
@@ -32,6 +33,16 @@ EMPTY_IS_A_MISS = "A set left empty because the threshold is low counts as a mis
 BEST_ALONE = (
     "Where no candidate reaches the threshold, the set is the best candidate alone: a miss of the promise if "
     "that one is wrong."
+)
+NOT_CERTIFIABLE_CLAIMS = (
+    "No confidence is high enough for a prompt like this. Or the prompt is so unlike those calibrated on "
+    "that the calibration data kept in the artifact does not decide its threshold. All claims are dropped."
+)
+NOTHING_KEPT_IS_KEPT = (
+    "Nothing is promised about how much is left: an answer without any claim left keeps the promise."
+)
+NOTHING_LEFT_OUT = (
+    "Nothing is promised about what an answer leaves out, nor that the claims left fit together."
 )
 NOT_PROMISED = (
     "Nothing is promised for groups of prompts outside the weightings listed.",
@@ -126,6 +137,7 @@ def state_guarantee(
     weighted: bool = False,
     randomised: bool = False,
     listed: bool = True,
+    at_most: int | None = None,
 ) -> str:
     """State the guarantee in a sentence.
 
@@ -139,12 +151,12 @@ def state_guarantee(
         weighted: Whether calibration prompts were chosen to be labelled with unequal probabilities.
         randomised: Whether thresholds are randomised.
         listed: Whether to list every weighting, or only their number.
+        at_most: How many unsupported claims may be left in an answer; None where sets are promised.
     """
     percent = format_share(target_coverage)
     if kind == "heuristic":
-        return (
-            f"No guarantee: the threshold aims at {percent} coverage, but no theorem says that it gets there."
-        )
+        aim = f"{percent} coverage" if at_most is None else f"keeping {percent} of the answers so"
+        return f"No guarantee: the threshold aims at {aim}, but no theorem says that it gets there."
     calibrated = f"the {calibration_size} calibration prompts"
     who = f"exchangeable with {calibrated}"
     if shift is not None:
@@ -159,10 +171,10 @@ def state_guarantee(
             "If a correct answer is among the candidates drawn for a new prompt, "
             f"{who} for which one was drawn,"
         )
-    sentence = (
-        f"{about} the answer set holds a correct answer, or the prompt is flagged as not "
-        f"certifiable, with probability at least {format_least(target_coverage, adaptive)}"
-    )
+    event = "the answer set holds a correct answer, or the prompt is flagged as not certifiable"
+    if at_most is not None:
+        event = f"{format_unsupported(at_most)} in the answer"
+    sentence = f"{about} {event}, with probability at least {format_least(target_coverage, adaptive)}"
     if randomised:
         sentence += " (and no more than that where success scores are continuous)"
     if kind == "marginal":
@@ -245,15 +257,29 @@ def list_assumptions(
 
 
 def list_exclusions(
-    kind: GuaranteeKind, *, confident: bool = False, chosen: bool = False, never_empty: bool = False
+    kind: GuaranteeKind,
+    *,
+    confident: bool = False,
+    chosen: bool = False,
+    never_empty: bool = False,
+    claims: bool = False,
 ) -> tuple[str, ...]:
     """List what a guarantee does not cover.
 
     `confident` is whether it holds for this artifact under all weightings, `chosen` whether labels chose a
-    level or a policy, `never_empty` whether the best candidate replaces an empty set.
+    level or a policy, `never_empty` whether the best candidate replaces an empty set, `claims` whether it is
+    about the claims of an answer.
     """
     if kind == "heuristic":
         return NOTHING_PROMISED
+    if claims:
+        return (
+            *([NOT_AFTER_A_CHOICE] if chosen else []),
+            *(one for one in NOT_PROMISED if one != NOTHING_ABOUT_ANSWERS),
+            NOTHING_LEFT_OUT,
+            NOTHING_KEPT_IS_KEPT,
+            *([] if confident else [ON_AVERAGE]),
+        )
     return (
         *([NOT_AFTER_A_CHOICE] if chosen else []),
         *([NOTHING_WHERE_NONE_IS_DRAWN] if kind == "given_drawn" else []),

@@ -5,16 +5,29 @@ from __future__ import annotations
 from langchain_cfc.records.arrays import tabulate, tabulate_raw, with_scores
 from langchain_cfc.records.files import Records, read_records, write_records
 from langchain_cfc.records.parquet import parquet_schema
-from langchain_cfc.records.schema import Candidate, Example, PromptRecord, Provenance
+from langchain_cfc.records.schema import (
+    Candidate,
+    Claim,
+    ClaimsRecord,
+    Example,
+    LabelledRecord,
+    PromptRecord,
+    Provenance,
+    require_candidates,
+)
 
 __all__ = [
     "Candidate",
+    "Claim",
+    "ClaimsRecord",
     "Example",
+    "LabelledRecord",
     "PromptRecord",
     "Provenance",
     "Records",
     "parquet_schema",
     "read_records",
+    "require_candidates",
     "tabulate",
     "tabulate_raw",
     "with_scores",

@@ -12,18 +12,18 @@ from langchain_cfc.candidates import LabelledBatch, check_candidate_count, check
 from langchain_cfc.errors import InputError
 from langchain_cfc.records.batches import (
     Batch,
-    RecordBatch,
     check_in_batches,
     check_records,
+    make_batch,
     missing_output_error,
 )
 from langchain_cfc.records.files import Records
-from langchain_cfc.records.schema import PromptRecord, Provenance
+from langchain_cfc.records.schema import LabelledRecord, Provenance
 from langchain_cfc.scoring import Combination, check_names
 
 
 def tabulate(
-    records: Iterable[PromptRecord] | LabelledBatch,
+    records: Iterable[LabelledRecord] | LabelledBatch,
     *,
     n: int | None = None,
     provenance: Provenance | None = None,
@@ -52,7 +52,10 @@ def tabulate(
         InputError: If n is less than 1 or more than was recorded, or a table does not suit the provenance,
             lacks a raw output, or has weights or a draw rule that the caller does not know of.
     """
-    if isinstance(records, LabelledBatch) and records.draws.drawn is not None and not shortened:
+    is_shortened = (
+        isinstance(records, LabelledBatch) and records.unit == "answers" and records.draws.drawn is not None
+    )
+    if is_shortened and not shortened:
         msg = (
             "a draw rule has shortened these prompts, which only evaluate and certify take, for an artifact "
             "of the same rule: give the records with all their candidates"
@@ -65,7 +68,7 @@ def tabulate(
 
 
 def tabulate_raw(
-    records: Iterable[PromptRecord] | LabelledBatch,
+    records: Iterable[LabelledRecord] | LabelledBatch,
     names: Sequence[str],
     *,
     n: int | None = None,
@@ -109,7 +112,7 @@ def with_scores(labelled: LabelledBatch, scores: FloatArray) -> LabelledBatch:
 
 
 def _tabulate(
-    records: Iterable[PromptRecord] | LabelledBatch,
+    records: Iterable[LabelledRecord] | LabelledBatch,
     names: Sequence[str],
     n: int | None,
     provenance: Provenance | None,
@@ -123,10 +126,10 @@ def _tabulate(
     if isinstance(records, Records):
         if provenance is not None and provenance != records.provenance:
             # The checks of the files ensure that all other records have as many candidates.
-            next(check_records(records, provenance))
+            next(check_records(records.iterate(), provenance))
         batches = records.batches()
     else:
-        batches = map(RecordBatch, check_in_batches(records, provenance))
+        batches = map(make_batch, check_in_batches(records, provenance))
     return LabelledBatch.concatenate(_tabulate_batches(batches, names, n))
 
 
@@ -134,7 +137,10 @@ def _select_from_table(
     labelled: LabelledBatch, names: Sequence[str], n: int | None, provenance: Provenance | None
 ) -> LabelledBatch:
     recorded = labelled.recorded or labelled.draws.n
-    if provenance is not None and recorded != provenance.n:
+    if provenance is not None and (provenance.unit or "answers") != labelled.unit:
+        msg = f"the table holds {labelled.unit}; expected {provenance.unit or 'answers'}, by the provenance"
+        raise InputError(msg)
+    if labelled.unit == "answers" and provenance is not None and recorded != provenance.n:
         msg = f"the table has {recorded} recorded candidates; expected {provenance.n}, by the provenance"
         raise InputError(msg)
     missing = next((name for name in names if name not in labelled.raw), None)
@@ -142,6 +148,8 @@ def _select_from_table(
         known = ", ".join(map(repr, labelled.raw)) or "none"
         msg = f"the table has no raw outputs of {missing!r}; it has {known}"
         raise InputError(msg)
+    if labelled.unit == "claims":
+        return labelled
     return labelled if n is None or n == labelled.draws.n else labelled.keep_first_candidates(n)
 
 

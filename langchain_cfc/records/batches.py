@@ -4,20 +4,36 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import count, islice
 from operator import itemgetter
 from typing import Protocol
 
 import numpy as np
 
-from langchain_cfc.candidates import CandidateBatch, LabelledBatch, encode_answers, find_prompt_kinds
+from langchain_cfc._internal.arrays import FloatArray, IntArray
+from langchain_cfc.candidates import (
+    CandidateBatch,
+    LabelledBatch,
+    PromptKind,
+    Scalar,
+    encode_answers,
+    find_prompt_kinds,
+)
 from langchain_cfc.errors import RecordError
 from langchain_cfc.records._json import short_repr
-from langchain_cfc.records.schema import PromptRecord, Provenance
+from langchain_cfc.records.schema import (
+    ClaimsRecord,
+    LabelledRecord,
+    PromptRecord,
+    Provenance,
+    require_candidates,
+)
 
 # Records that are checked and become arrays at a time; more would not stay in the processor's cache.
 BATCH = 64
+# Stands for the number of candidates where records hold claims, of which answers have as many as they have.
+CLAIMS = 0
 # Source in errors about records that come from no file, or from several.
 IN_MEMORY = "records"
 
@@ -38,17 +54,26 @@ class DatasetChecks:
         self._sources: list[tuple[int, str]] = []
 
     def expect(self, n: int, origin: str) -> None:
-        """Fix the number of candidates; errors name `origin` as the reason."""
+        """Fix the number of candidates, or `CLAIMS`; errors name `origin` as the reason."""
         self._n, self._n_from = n, origin
 
-    def add(self, record: PromptRecord, source: str, line: int) -> None:
+    def expect_provenance(self, provenance: Provenance, origin: str) -> None:
+        """Fix what a header says about all records."""
+        self.expect(CLAIMS if provenance.unit == "claims" else provenance.n, origin)
+
+    def add(self, record: LabelledRecord, source: str, line: int) -> None:
         """Check one more record."""
+        n = count_candidates(record)
         if self._n is None:
-            self.expect(len(record.candidates), f"{source}, line {line}")
-        elif len(record.candidates) != self._n:
-            problem = (
-                f"found {len(record.candidates)}; expected {self._n} for every prompt, by {self._n_from}"
-            )
+            self.expect(n, f"{source}, line {line}")
+        elif n != self._n and CLAIMS in {n, self._n}:
+            found, expected = ("claims", "candidates") if n == CLAIMS else ("candidates", "claims")
+            problem = f"found {found}; expected {expected} for every prompt, by {self._n_from}"
+            if n == CLAIMS:
+                problem += ' (a header of claims says "unit": "claims")'
+            raise RecordError(source, line, found, problem)
+        elif n != self._n:
+            problem = f"found {n}; expected {self._n} for every prompt, by {self._n_from}"
             raise RecordError(source, line, "candidates", problem)
         position = len(self._positions)
         first = self._positions.setdefault(record.id, position)
@@ -84,8 +109,8 @@ class DatasetChecks:
 
 
 def check_records(
-    records: Iterable[PromptRecord], provenance: Provenance | None = None
-) -> Iterator[PromptRecord]:
+    records: Iterable[LabelledRecord], provenance: Provenance | None = None
+) -> Iterator[LabelledRecord]:
     """Yield the records of one dataset after checking that they fit each other; refuse an empty dataset."""
     checks = _start_checks(provenance)
     line = 0
@@ -97,8 +122,8 @@ def check_records(
 
 
 def check_in_batches(
-    records: Iterable[PromptRecord], provenance: Provenance | None = None
-) -> Iterator[list[PromptRecord]]:
+    records: Iterable[LabelledRecord], provenance: Provenance | None = None
+) -> Iterator[list[LabelledRecord]]:
     """Yield the records as `check_records` does, but up to `BATCH` at a time, which takes fewer calls."""
     checks = _start_checks(provenance)
     stream = iter(records)
@@ -117,24 +142,29 @@ def check_in_batches(
 def _start_checks(provenance: Provenance | None) -> DatasetChecks:
     checks = DatasetChecks()
     if provenance is not None:
-        checks.expect(provenance.n, "the provenance")
+        checks.expect_provenance(provenance, "the provenance")
     return checks
 
 
-def _try_add_all(checks: DatasetChecks, batch: Sequence[PromptRecord], lines: Sequence[int]) -> bool:
+def _try_add_all(checks: DatasetChecks, batch: Sequence[LabelledRecord], lines: Sequence[int]) -> bool:
     """Add records that are valid together; return False, and add none, if one has to be refused."""
-    if set(map(type, batch)) != {PromptRecord}:
+    if not set(map(type, batch)) <= {PromptRecord, ClaimsRecord}:
         return False
-    sizes = {len(record.candidates) for record in batch}
+    sizes = {count_candidates(record) for record in batch}
     return len(sizes) == 1 and checks.try_add([record.id for record in batch], sizes.pop(), IN_MEMORY, lines)
 
 
 def _add(checks: DatasetChecks, record: object, line: int) -> None:
     """Add a record, or refuse it."""
-    if not isinstance(record, PromptRecord):
+    if not isinstance(record, (PromptRecord, ClaimsRecord)):
         problem = f"found {short_repr(record)}; expected a PromptRecord (files are opened by read_records)"
         raise RecordError(IN_MEMORY, line, "", problem)
     checks.add(record, IN_MEMORY, line)
+
+
+def count_candidates(record: LabelledRecord) -> int:
+    """Return the number of candidates of a record; `CLAIMS` where it holds claims."""
+    return len(record.candidates) if isinstance(record, PromptRecord) else CLAIMS
 
 
 def no_records_error(source: str) -> RecordError:
@@ -143,7 +173,7 @@ def no_records_error(source: str) -> RecordError:
 
 
 class Batch(Protocol):
-    """Valid records of one dataset with the same number of candidates each."""
+    """Valid records of one dataset with the same number of candidates each, or with claims."""
 
     @property
     def ids(self) -> Sequence[str]:
@@ -151,12 +181,12 @@ class Batch(Protocol):
 
     @property
     def recorded(self) -> int:
-        """Their number of candidates."""
+        """Their number of candidates, or `CLAIMS`."""
 
     def table(self, n: int, names: Sequence[str]) -> LabelledBatch | None:
-        """Return the first n slots as arrays; None where a candidate lacks one of the named raw outputs."""
+        """Return the first n slots, or all claims, as arrays; None where one lacks a named raw output."""
 
-    def records(self) -> list[PromptRecord]:
+    def records(self) -> list[LabelledRecord]:
         """The records themselves."""
 
 
@@ -176,9 +206,9 @@ class RecordBatch:
         """Their number of candidates."""
         return len(self._records[0].candidates)
 
-    def records(self) -> list[PromptRecord]:
+    def records(self) -> list[LabelledRecord]:
         """The records themselves."""
-        return self._records
+        return list(self._records)
 
     def table(self, n: int, names: Sequence[str]) -> LabelledBatch | None:
         """Return the records as arrays."""
@@ -207,24 +237,107 @@ class RecordBatch:
         )
 
 
+class ClaimsBatch:
+    """A batch of at least one record of claims as objects; see `Batch`."""
+
+    def __init__(self, records: list[ClaimsRecord]) -> None:
+        self._records = records
+
+    @property
+    def ids(self) -> Sequence[str]:
+        """Their ids."""
+        return [record.id for record in self._records]
+
+    @property
+    def recorded(self) -> int:
+        """The number that stands for claims."""
+        return CLAIMS
+
+    def records(self) -> list[LabelledRecord]:
+        """The records themselves."""
+        return list(self._records)
+
+    def table(self, n: int, names: Sequence[str]) -> LabelledBatch | None:
+        """Return the records as arrays."""
+        del n
+        claims = [claim for record in self._records for claim in record.claims]
+        if any(name not in (claim.scores or {}) for claim in claims for name in names):
+            return None
+        return stack_claims(
+            np.array([len(record.claims) for record in self._records], dtype=np.int64),
+            ids=self.ids,
+            clusters=[record.cluster for record in self._records],
+            metadata=[record.metadata for record in self._records],
+            scores=[claim.score for claim in claims],
+            supported=[claim.supported for claim in claims],
+            raw={name: [(claim.scores or {})[name] for claim in claims] for name in names},
+            prompt_kinds=find_prompt_kinds([record.input for record in self._records]),
+        )
+
+
+def make_batch(records: list[LabelledRecord]) -> Batch:
+    """Make a batch of at least one record; all of them are of one kind."""
+    claims = [one for one in records if isinstance(one, ClaimsRecord)]
+    return ClaimsBatch(claims) if claims else RecordBatch([require_candidates(one) for one in records])
+
+
+def stack_claims(
+    counts: IntArray,
+    *,
+    ids: Sequence[str],
+    clusters: Sequence[str | None],
+    metadata: Sequence[Mapping[str, Scalar]],
+    scores: Sequence[float],
+    supported: Sequence[bool],
+    raw: Mapping[str, Sequence[float]],
+    prompt_kinds: frozenset[PromptKind],
+) -> LabelledBatch:
+    """Stack the claims of N answers, given answer after answer, in rows that are padded to the longest."""
+    held = np.arange(counts.max()) < counts[:, np.newaxis]
+
+    def stack(values: Sequence[float], padding: float) -> FloatArray:
+        rows = np.full(held.shape, padding)
+        rows[held] = values
+        return rows
+
+    labels = np.zeros(held.shape, dtype=np.bool_)
+    labels[held] = supported
+    return LabelledBatch(
+        CandidateBatch(stack(scores, 1.0), None, None, tuple(metadata), drawn=counts),
+        labels,
+        tuple(ids),
+        tuple(clusters),
+        raw={name: stack(values, 0.0) for name, values in raw.items()},
+        prompt_kinds=prompt_kinds,
+        unit="claims",
+    )
+
+
 def missing_output_error(
-    records: Sequence[PromptRecord], names: Sequence[str], n: int, first_line: int
+    records: Sequence[LabelledRecord], names: Sequence[str], n: int, first_line: int
 ) -> RecordError:
-    """Make the error about the first candidate that lacks one of the named raw outputs."""
-    line, record, slot, missing = next(
-        (line, record, slot, name)
+    """Make the error about the first candidate or claim that lacks one of the named raw outputs."""
+    line, record, slot, known, missing = next(
+        (line, record, slot, outputs, name)
         for line, record in enumerate(records, start=first_line)
-        for slot, candidate in enumerate(record.candidates[:n])
+        for slot, outputs in enumerate(_list_outputs(record, n))
         for name in names
-        if name not in (candidate.scores or {})
+        if name not in outputs
     )
-    known = record.candidates[slot].scores or {}
+    what = "candidate" if isinstance(record, PromptRecord) else "claim"
     problem = (
-        f"candidate {slot} of record {short_repr(record.id)} has no raw output of {missing!r}; it has "
+        f"{what} {slot} of record {short_repr(record.id)} has no raw output of {missing!r}; it has "
         f"{', '.join(map(repr, known)) or 'none'}. Bring the outputs of {', '.join(names)} for every "
-        "candidate, or leave the record out"
+        f"{what}, or leave the record out"
     )
-    return RecordError(IN_MEMORY, line, f"candidates[{slot}].scores", problem)
+    return RecordError(IN_MEMORY, line, f"{what}s[{slot}].scores", problem)
+
+
+def _list_outputs(record: LabelledRecord, n: int) -> list[Mapping[str, float]]:
+    """List the raw outputs of the first n candidates, or of all claims."""
+    if isinstance(record, PromptRecord):
+        return [one.scores or {} for one in record.candidates[:n]]
+    return [one.scores or {} for one in record.claims]
 
 
 def single_or_none(values: set[bool]) -> bool | None:

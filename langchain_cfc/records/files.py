@@ -17,7 +17,15 @@ from langchain_cfc.records._json import MAX_LINE_BYTES, check_regular_file, shor
 from langchain_cfc.records.batches import Batch, DatasetChecks, check_records
 from langchain_cfc.records.jsonl import JsonLinesFile
 from langchain_cfc.records.parquet import ParquetFile, is_parquet, write_parquet
-from langchain_cfc.records.schema import PromptRecord, Provenance, encode_provenance
+from langchain_cfc.records.schema import (
+    ClaimsRecord,
+    LabelledRecord,
+    PromptRecord,
+    Provenance,
+    encode_provenance,
+    require_candidates,
+    require_claims,
+)
 
 
 def read_records(*paths: str | os.PathLike[str], max_line_bytes: int = MAX_LINE_BYTES) -> Records:
@@ -81,7 +89,19 @@ class Records:
         return first
 
     def __iter__(self) -> Iterator[PromptRecord]:
-        """Read all files from the start."""
+        """Read all files from the start; records of claims are refused, see `claims`."""
+        return map(require_candidates, self.iterate())
+
+    def claims(self) -> Iterator[ClaimsRecord]:
+        """Read all files from the start, which hold claims.
+
+        Raises:
+            InputError: If a record holds candidates.
+        """
+        return map(require_claims, self.iterate())
+
+    def iterate(self) -> Iterator[LabelledRecord]:
+        """Read all files from the start, of either kind."""
         checks = self._start_checks()
         for path in self.paths:
             for record in self._make_reader(path).records(checks):
@@ -99,7 +119,7 @@ class Records:
     def _start_checks(self) -> DatasetChecks:
         checks = DatasetChecks()
         if self.provenance is not None:
-            checks.expect(self.provenance.n, f"the provenance of {self.paths[0]}")
+            checks.expect_provenance(self.provenance, f"the provenance of {self.paths[0]}")
         return checks
 
     def _make_reader(self, path: Path) -> JsonLinesFile | ParquetFile:
@@ -115,7 +135,7 @@ def _describe_difference(header: Provenance | None, first: Provenance | None) ->
 
 
 def write_records(
-    path: str | os.PathLike[str], records: Iterable[PromptRecord], provenance: Provenance | None = None
+    path: str | os.PathLike[str], records: Iterable[LabelledRecord], provenance: Provenance | None = None
 ) -> int:
     """Write a records file, a few at a time; equal records give equal bytes.
 
@@ -137,7 +157,7 @@ def write_records(
     """
     if provenance is None and isinstance(records, Records):
         provenance = records.provenance
-    good = check_records(records, provenance)
+    good = check_records(records.iterate() if isinstance(records, Records) else records, provenance)
     if Path(path).suffix == ".parquet":
         with atomic_writer(path) as file:
             return write_parquet(file, good, provenance)
@@ -146,7 +166,7 @@ def write_records(
 
 
 def _write_lines(
-    lines: BinaryIO | gzip.GzipFile, records: Iterable[PromptRecord], provenance: Provenance | None
+    lines: BinaryIO | gzip.GzipFile, records: Iterable[LabelledRecord], provenance: Provenance | None
 ) -> int:
     if provenance is not None:
         lines.write(encode_provenance(provenance) + b"\n")

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic_core import from_json
 
-from langchain_cfc._internal.arrays import FloatArray
+from langchain_cfc._internal.arrays import FloatArray, IntArray
 from langchain_cfc._internal.text import canonical_json
 from langchain_cfc.candidates import (
     CandidateBatch,
@@ -38,13 +38,23 @@ from langchain_cfc.errors import RecordError
 from langchain_cfc.records._json import parse_object, read_lines
 from langchain_cfc.records.batches import (
     BATCH,
+    CLAIMS,
     Batch,
     DatasetChecks,
-    RecordBatch,
+    make_batch,
     no_records_error,
     single_or_none,
+    stack_claims,
 )
-from langchain_cfc.records.schema import Candidate, PromptRecord, Provenance, validate_fields
+from langchain_cfc.records.schema import (
+    Candidate,
+    Claim,
+    ClaimsRecord,
+    LabelledRecord,
+    PromptRecord,
+    Provenance,
+    validate_fields,
+)
 
 _Kind = TypeVar("_Kind", bound=np.generic)
 
@@ -65,20 +75,24 @@ _NOTHING = {_Absent, type(None)}
 _NUMBERS = {int, float}
 _SCALARS = {str, bool, *_NUMBERS}
 _FIELDS = frozenset(PromptRecord.model_fields)
+_CLAIMS_FIELDS = frozenset(ClaimsRecord.model_fields)
 _NO_FIELDS = dict.fromkeys(Candidate.model_fields, _ABSENT)
 
 
 def is_provenance(fields: Mapping[str, Any]) -> bool:
     """Whether a parsed line holds a provenance instead of a record."""
-    return "format" in fields and "candidates" not in fields
+    return "format" in fields and "candidates" not in fields and "claims" not in fields
 
 
-def parse_record(content: bytes, source: str, line: int) -> PromptRecord:
+def parse_record(content: bytes, source: str, line: int) -> LabelledRecord:
     """Parse the record of a line; a provenance is refused, since it can only be the first line."""
     fields = parse_object(content, source, line)
     if is_provenance(fields):
         problem = "a provenance can only be the first line; give files one by one instead of joined"
         raise RecordError(source, line, "format", problem)
+    holds_claims = "claims" in fields and "candidates" not in fields
+    if holds_claims:
+        return validate_fields(ClaimsRecord, fields, source, line)
     return validate_fields(PromptRecord, fields, source, line)
 
 
@@ -111,7 +125,7 @@ class DecodedBatch:
         """Their number of candidates."""
         return int(self.scores.shape[1])
 
-    def records(self) -> list[PromptRecord]:
+    def records(self) -> list[LabelledRecord]:
         """The records themselves, for errors."""
         return [parse_record(content, "", 0) for content in self.lines]
 
@@ -151,9 +165,62 @@ class DecodedBatch:
         return [one for start in range(0, len(values), self.recorded) for one in values[start : start + n]]
 
 
-def decode_lines(lines: Sequence[bytes]) -> DecodedBatch | None:
+@dataclass(frozen=True)
+class DecodedClaims:
+    """A batch of records of claims as parsed columns; see `Batch`.
+
+    Attributes:
+        lines: What the lines of N records hold.
+        ids: N ids.
+        clusters: N clusters, None where there is none.
+        metadata: N mappings.
+        counts: (N,) numbers of claims.
+        claims: By name of each field, the values of all claims, answer after answer.
+        prompt_kinds: Kinds of the inputs.
+    """
+
+    lines: Sequence[bytes]
+    ids: Sequence[str]
+    clusters: Sequence[str | None]
+    metadata: Sequence[Mapping[str, Scalar]]
+    counts: IntArray
+    claims: Mapping[str, Sequence[Any]]
+    prompt_kinds: frozenset[PromptKind]
+
+    @property
+    def recorded(self) -> int:
+        """The number that stands for claims, of which answers have as many as they have."""
+        return CLAIMS
+
+    def records(self) -> list[LabelledRecord]:
+        """The records themselves, for errors."""
+        return [parse_record(content, "", 0) for content in self.lines]
+
+    def table(self, n: int, names: Sequence[str]) -> LabelledBatch | None:
+        """Return the records as arrays."""
+        del n
+        raw: dict[str, list[Any]] = {}
+        for name in names:
+            raw[name] = [outputs.get(name, _ABSENT) for outputs in self.claims.get("scores", [{}])]
+            if _Absent in set(map(type, raw[name])):
+                return None
+        return stack_claims(
+            self.counts,
+            ids=self.ids,
+            clusters=self.clusters,
+            metadata=self.metadata,
+            scores=self.claims["score"],
+            supported=self.claims["supported"],
+            raw=raw,
+            prompt_kinds=self.prompt_kinds,
+        )
+
+
+def decode_lines(lines: Sequence[bytes]) -> DecodedBatch | DecodedClaims | None:
     """Decode the records of at least one line; None if only the strict reader can decide about them."""
     try:
+        if b'"claims"' in lines[0]:
+            return _decode_claims(lines)
         return _decode(lines, uneven=False) or _decode(lines, uneven=True)
     except (DoubtError, TypeError, ValueError, OverflowError):
         # The parser's errors are ValueErrors; a candidate that is no object is a TypeError where it is read.
@@ -221,6 +288,66 @@ def _decode(lines: Sequence[bytes], *, uneven: bool) -> DecodedBatch | None:
         frozenset(kinds["answer"]),
         find_prompt_kinds(record["input"] for record in records),
     )
+
+
+def _decode_claims(lines: Sequence[bytes]) -> DecodedClaims:
+    """Decode lines with claims, all of which have the same fields in the same order."""
+    records: list[dict[str, Any]] = []
+    values: list[Any] = []
+    counts: list[int] = []
+    fields: list[str] = []
+    for line in lines:
+        record = from_json(line, allow_inf_nan=False, cache_strings="keys")
+        require_certain(type(record) is dict and record.keys() <= _CLAIMS_FIELDS)
+        claims = record.pop("claims", None)
+        require_certain(type(claims) is list and bool(claims))
+        fields = fields or list(claims[0])
+        require_certain(list(chain.from_iterable(claims)) == fields * len(claims))
+        values.extend(chain.from_iterable(map(dict.values, claims)))
+        counts.append(len(claims))
+        records.append(record)
+    columns = {name: values[place :: len(fields)] for place, name in enumerate(fields)}
+    require_certain(
+        columns.keys() <= Claim.model_fields.keys() and {"text", "score", "supported"} <= columns.keys()
+    )
+    kinds = {name: set(map(type, column)) for name, column in columns.items()}
+    require_certain(kinds["text"] == {str} and all(columns["text"]))
+    require_certain(kinds["score"] <= _NUMBERS and kinds["supported"] == {bool})
+    # In this form the comparison refuses NaN as well.
+    require_certain(all(0.0 <= score <= 1.0 for score in columns["score"]))
+    ends = _check_spans(columns, kinds)
+    answers = [record.get("answer") for record in records]
+    require_certain(set(map(type, answers)) <= {str, type(None)})
+    firsts = np.cumsum([0, *counts[:-1]])
+    lasts = np.maximum.reduceat(ends, firsts).tolist()
+    require_certain(
+        all(answer is None or last <= len(answer) for answer, last in zip(answers, lasts, strict=True))
+    )
+    texts = len(lines) + sum(map(len, records)) + _count_record_texts(records) + _texts(answers)
+    texts += len(values) + len(columns["text"])
+    if "scores" in columns:
+        require_certain(kinds["scores"] == {dict})
+        texts += _count_output_names(columns["scores"])
+    require_certain(_count_quotation_marks(lines) == 2 * texts)
+    return DecodedClaims(
+        lines,
+        [record["id"] for record in records],
+        [record.get("cluster") for record in records],
+        [record.get("metadata", {}) for record in records],
+        np.array(counts, dtype=np.int64),
+        columns,
+        find_prompt_kinds(record["input"] for record in records),
+    )
+
+
+def _check_spans(columns: Mapping[str, Sequence[Any]], kinds: Mapping[str, set[type]]) -> IntArray:
+    """Return where the claims end, 0 where that is unknown; DoubtError for spans that may be invalid."""
+    if "start" not in columns and "end" not in columns:
+        return np.zeros(len(columns["text"]), dtype=np.int64)
+    require_certain(kinds.get("start") == {int} and kinds.get("end") == {int})
+    starts, ends = (np.array(columns[name], dtype=np.int64) for name in ("start", "end"))
+    require_certain(bool(((starts >= 0) & (starts < ends)).all()))
+    return ends
 
 
 def require_certain(certain: bool) -> None:
@@ -351,7 +478,7 @@ class JsonLinesFile:
             return line, validate_fields(Provenance, fields, source, line)
         raise no_records_error(source)
 
-    def records(self, checks: DatasetChecks) -> Iterator[PromptRecord]:
+    def records(self, checks: DatasetChecks) -> Iterator[LabelledRecord]:
         """Yield the records one by one."""
         for line, content in self._lines_of_records():
             yield self._parse_line(line, content, checks)
@@ -386,9 +513,9 @@ class JsonLinesFile:
             for start in range(0, len(lines), _PART):
                 yield from self._decode_or_parse(lines[start : start + _PART], checks)
         else:
-            yield RecordBatch([self._parse_line(line, content, checks) for line, content in lines])
+            yield make_batch([self._parse_line(line, content, checks) for line, content in lines])
 
-    def _parse_line(self, line: int, content: bytes, checks: DatasetChecks) -> PromptRecord:
+    def _parse_line(self, line: int, content: bytes, checks: DatasetChecks) -> LabelledRecord:
         record = parse_record(content, str(self.path), line)
         checks.add(record, str(self.path), line)
         return record

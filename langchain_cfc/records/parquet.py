@@ -42,10 +42,12 @@ from langchain_cfc.records.batches import (
 from langchain_cfc.records.jsonl import DoubtError, are_metadata, parse_values, require_certain
 from langchain_cfc.records.schema import (
     Candidate,
+    LabelledRecord,
     PromptRecord,
     Provenance,
     compact_json,
     encode_provenance,
+    require_candidates,
     validate_fields,
 )
 
@@ -185,7 +187,7 @@ class ParquetBatch:
         """Their number of candidates."""
         return int(self.scores.shape[1])
 
-    def records(self) -> list[PromptRecord]:
+    def records(self) -> list[LabelledRecord]:
         """The records themselves, for errors."""
         return list(parse_rows(self.rows, self.source, self.first))
 
@@ -433,7 +435,7 @@ class ParquetFile:
             return 0, None
         return 0, validate_fields(Provenance, parse_object(text, source, 0), source, 0)
 
-    def records(self, checks: DatasetChecks) -> Iterator[PromptRecord]:
+    def records(self, checks: DatasetChecks) -> Iterator[LabelledRecord]:
         """Yield the records one by one; the line of an error is the number of the row."""
         for row, rows in self._rows():
             for start in range(0, len(rows), _PART):
@@ -488,14 +490,14 @@ class ParquetFile:
             raise RecordError(source, 0, "", problem) from error
 
 
-def write_parquet(file: BinaryIO, records: Iterable[PromptRecord], provenance: Provenance | None) -> int:
+def write_parquet(file: BinaryIO, records: Iterable[LabelledRecord], provenance: Provenance | None) -> int:
     """Write checked records, and return how many there were."""
     pa = require("pyarrow", "collect", "writing Parquet")
     parquet = require("pyarrow.parquet", "collect", "writing Parquet")
     schema = parquet_schema(provenance)
     written = 0
     with parquet.ParquetWriter(file, schema, compression="zstd", write_page_checksum=True) as writer:
-        for rows in _group_rows(map(_to_row, records)):
+        for rows in _group_rows(map(_to_row, map(require_candidates, records))):
             writer.write_batch(pa.RecordBatch.from_pylist(rows, schema=schema))
             written += len(rows)
     return written

@@ -26,7 +26,7 @@ from pydantic_core import ErrorDetails
 from langchain_cfc._internal.suggestions import find_nearest, suggest_name
 from langchain_cfc._internal.text import canonical_json
 from langchain_cfc.candidates import Scalar
-from langchain_cfc.errors import RecordError
+from langchain_cfc.errors import InputError, RecordError
 from langchain_cfc.records._json import NotJsonError, check_json, short_repr
 
 
@@ -134,19 +134,77 @@ class PromptRecord(Example):
     )
 
 
+class Claim(_Model):
+    """One claim of an answer with its verifier score and its label.
+
+    Attributes:
+        text: The claim; a part of the answer, or its content in other words.
+        start: Where the part of the answer that makes the claim begins, in characters; None if unknown.
+        end: Where it ends; given together with `start`.
+        score: Verifier score in [0, 1], smaller is better.
+        supported: Whether the claim is right.
+        scores: Finite raw outputs of several verifiers by name; `score` is the one in use, unless `calibrate`
+            combines these.
+    """
+
+    text: _Name = Field(description="text, not empty")
+    start: int | None = Field(default=None, ge=0, description="a number of characters, at least 0")
+    end: int | None = Field(default=None, ge=1, description="a number of characters, above start")
+    score: float = Field(ge=0, le=1, allow_inf_nan=False, description="a number in [0, 1], smaller is better")
+    supported: bool = Field(description="true or false")
+    scores: _Numbers | None = Field(default=None, description="an object of finite numbers, by verifier")
+
+    @model_validator(mode="after")
+    def _check_span(self) -> Claim:
+        if (self.start is None) != (self.end is None) or (self.end or 1) <= (self.start or 0):
+            msg = f"found start {self.start} and end {self.end}; expected start < end, or neither"
+            raise ValueError(msg)
+        return self
+
+
+class ClaimsRecord(Example):
+    """One prompt with an answer that is split into labelled claims.
+
+    Attributes:
+        answer: The whole answer, which the spans of the claims refer to; None where only the claims are
+            known.
+        claims: The claims, at least one, in the order of the answer.
+    """
+
+    answer: _Text | None = Field(default=None, description="text")
+    claims: Annotated[tuple[Claim, ...], BeforeValidator(_as_tuple)] = Field(
+        min_length=1, description="a list of at least one claim"
+    )
+
+    @model_validator(mode="after")
+    def _check_spans(self) -> ClaimsRecord:
+        last = max((one.end or 0 for one in self.claims), default=0)
+        if self.answer is not None and last > len(self.answer):
+            msg = f"a claim ends at {last}, but the answer has {len(self.answer)} characters"
+            raise ValueError(msg)
+        return self
+
+
+LabelledRecord: TypeAlias = PromptRecord | ClaimsRecord
+"""A prompt with labelled candidates, or with one answer of labelled claims; a dataset holds one kind."""
+
+
 class Provenance(_Model):
     """The provenance of all records of a file; its first line.
 
     Attributes:
         format: The name of the format.
         version: Version of the format.
-        n: Number of candidates of every record, at least 1.
+        n: Number of candidates of every record, at least 1; of claims, the number of answers drawn for a
+            prompt, the first of which is split into claims.
         generator: Fingerprint of the generator of the candidates.
         verifier: Fingerprint of their verifier.
         labeler: Fingerprint of their labeler.
         answer: Fingerprint of the answer extractor; None where there is none.
         separate_scores: Whether the verifier scores each candidate without looking at the others, so that
             scores stay what they are where fewer are drawn; None where that is not stated.
+        unit: `claims` where the records hold claims in place of candidates; None where they do not.
+        splitter: Fingerprint of what split answers into claims; None where nothing did, or it is unknown.
     """
 
     format: Literal["langchain-cfc/records"] = Field(
@@ -159,13 +217,16 @@ class Provenance(_Model):
     labeler: _Object | None = Field(default=None, description="a JSON object")
     answer: _Object | None = Field(default=None, description="a JSON object")
     separate_scores: bool | None = Field(default=None, description="true or false")
+    unit: Literal["claims"] | None = Field(default=None, description="'claims', or nothing for candidates")
+    splitter: _Object | None = Field(default=None, description="a JSON object")
 
     @model_serializer(mode="wrap")
     def _without_default(self, serialised: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        # Keeps the content and digest of artifacts from before the field existed.
+        # Keeps the content and digest of artifacts from before these fields existed.
         data: dict[str, Any] = serialised(self)
-        if self.separate_scores is None:
-            data.pop("separate_scores", None)
+        for name in ("separate_scores", "unit", "splitter"):
+            if getattr(self, name) is None:
+                data.pop(name, None)
         return data
 
 
@@ -176,12 +237,38 @@ def encode_provenance(provenance: Provenance) -> bytes:
     return compact_json(fields).encode()
 
 
+def require_candidates(record: LabelledRecord) -> PromptRecord:
+    """Return a record of candidates; refuse one of claims where only candidates will do.
+
+    Raises:
+        InputError: If the record holds claims.
+    """
+    if isinstance(record, PromptRecord):
+        return record
+    msg = f"record {record.id!r} holds claims of one answer; records with several candidates are needed here"
+    raise InputError(msg)
+
+
+def require_claims(record: LabelledRecord) -> ClaimsRecord:
+    """Return a record of claims; refuse one of candidates where only claims will do.
+
+    Raises:
+        InputError: If the record holds candidates.
+    """
+    if isinstance(record, ClaimsRecord):
+        return record
+    msg = f"record {record.id!r} holds several candidates; records with the claims of one answer are needed"
+    raise InputError(msg)
+
+
 ModelT = TypeVar("ModelT", bound=BaseModel)
 
 _UNLABELLED = (
     'the candidate is unlabelled; calibration needs "correct": true or false for every candidate, so label '
     "it by hand or with a labeler, or leave the prompt out"
 )
+
+_UNLABELLED_CLAIM = _UNLABELLED.replace("candidate", "claim").replace('"correct"', '"supported"')
 
 
 def validate_fields(model: type[ModelT], fields: dict[str, Any], source: str, line: int) -> ModelT:
@@ -215,8 +302,8 @@ def _describe_problem(model: type[BaseModel], detail: ErrorDetails, flaw: Except
     if kind == "extra_forbidden":
         known = owner.model_fields
         return f"unknown field; known are {', '.join(known)}{suggest_name(str(name), known)}"
-    if name == "correct" and (kind == "missing" or value is None):
-        return _UNLABELLED
+    if name in {"correct", "supported"} and (kind == "missing" or value is None):
+        return _UNLABELLED if name == "correct" else _UNLABELLED_CLAIM
     if kind == "model_type":
         return f"found {short_repr(value)}; expected a JSON object"
     if isinstance(flaw, NotJsonError):
@@ -232,8 +319,10 @@ def _locate_field(model: type[BaseModel], path: tuple[str | int, ...]) -> tuple[
     match path:
         case ("candidates", int(), str() as name, *_):
             return Candidate, name
+        case ("claims", int(), str() as name, *_):
+            return Claim, name
         case _:
-            return model, str(path[0])
+            return model, str(path[0]) if path else ""
 
 
 def _format_path(path: Iterable[str | int]) -> str:

@@ -37,6 +37,7 @@ EXAMPLE = CandidateBatch.of(
         # squared deviations 0, 1/16, 1/4, 1/16
         ("std_score", [math.sqrt(0.09375), 0.0]),
         ("score_gap", [0.0, 0.0]),
+        ("count", [4.0, 4.0]),
         # shares 1/2, 1/4, 1/4
         ("entropy", [1.5 * math.log(2), 0.0]),
         ("distinct_answers", [3.0, 1.0]),
@@ -75,6 +76,7 @@ def test_a_single_candidate() -> None:
         "max_score": 0.3,
         "std_score": 0.0,
         "score_gap": 0.0,
+        "count": 1.0,
         "entropy": 0.0,
         "distinct_answers": 1.0,
         "top_share": 1.0,
@@ -156,7 +158,8 @@ def test_agrees_with_numpy_within_rounding_and_keeps_its_range(seed: int, n: int
     np.testing.assert_allclose(values["std_length"], draws.lengths.std(axis=1), rtol=1e-12, atol=1e-15)
     for name in SCORE_STATISTICS:
         assert (values[name] >= 0).all()
-        assert (values[name] <= 1).all()
+        assert (values[name] <= (n if name == "count" else 1)).all()
+    assert (values["count"] == n).all()
     assert (values["min_score"] <= values["mean_score"]).all()
     assert (values["mean_score"] <= values["max_score"]).all()
     assert (values["std_score"] <= 0.5 + 1e-15).all()

@@ -315,6 +315,8 @@ def test_all_bounds_of_a_certificate_hold_together(world: World) -> None:
         certificate = artifact.certificates[0]
         seen = world.truth(artifact)
         size = seen.mean(seen.decisions.accepted.sum(axis=1))
+        assert certificate.mean_set_size is not None
+        assert certificate.mean_set_size_at_most is not None
         too_small = certificate.mean_set_size_at_most < size - ROUND_OFF
         failures["certified"] += too_small or broken(certificate, seen, artifact)
         # Controls: all of delta spent on every bound; the mean itself for a bound on it; and calibration

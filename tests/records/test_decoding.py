@@ -15,7 +15,7 @@ from pydantic_core import from_json
 from langchain_cfc.errors import RecordError
 from langchain_cfc.records import Provenance, jsonl, read_records, tabulate, write_records
 from langchain_cfc.records import jsonl as decoding_module
-from langchain_cfc.records.batches import BATCH, RecordBatch
+from langchain_cfc.records.batches import BATCH, make_batch
 from langchain_cfc.records.jsonl import decode_lines, parse_record
 from tests.lengths import repetitions
 from tests.records.same import outcome, parts, raw_outcome
@@ -208,7 +208,7 @@ def test_what_is_decoded_is_what_the_strict_reader_reads(content: bytes) -> None
     batch = decode_lines([content]) if content else None
     if batch is not None:
         record = parse_record(content, "records", 1)
-        table, expected = batch.table(batch.recorded, ()), RecordBatch([record]).table(batch.recorded, ())
+        table, expected = batch.table(batch.recorded, ()), make_batch([record]).table(batch.recorded, ())
         assert table is not None
         assert expected is not None
         assert parts(table) == parts(expected)

@@ -20,7 +20,7 @@ from pydantic import ValidationError
 
 from langchain_cfc import PromptRecord, write_records
 from langchain_cfc.errors import InputError, RecordError
-from langchain_cfc.extend import check_records
+from langchain_cfc.extend import check_records, require_candidates
 from langchain_cfc.records import Provenance, Records
 from langchain_cfc_langsmith.asking import find_dataset, iterate_examples, make_client, translate_errors
 from langchain_cfc_langsmith.source import dataset_rows
@@ -80,7 +80,7 @@ def push_records(
     if provenance is None and isinstance(records, Records):
         provenance = records.provenance
     # All of them before the first is sent.
-    good = list(check_records(records, provenance))
+    good = [require_candidates(one) for one in check_records(records, provenance)]
     service = make_client(client)
     into = _ensure_dataset(service, dataset)
     entries = [_Entry(row, len(good), record, provenance) for row, record in enumerate(good)]

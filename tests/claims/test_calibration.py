@@ -1,0 +1,195 @@
+"""From records of claims to an artifact, its figures, its certificate and its words."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from langchain_cfc import CalibrationArtifact, calibrate, evaluate
+from langchain_cfc.calibration.config import CalibrationConfig
+from langchain_cfc.certificates import certify
+from langchain_cfc.cli.commands import app
+from langchain_cfc.decision import decide
+from langchain_cfc.errors import FeatureError, InputError
+from langchain_cfc.records import Provenance, tabulate, write_records
+from langchain_cfc.thresholds import compute_tau, conformal_rank
+from tests.claims.worlds import count_unsupported, make_answers
+
+FEATURES = "group(tier) + hat(mean_score, 4) + hat(count, 3)"
+
+
+@pytest.fixture(scope="module")
+def artifact() -> CalibrationArtifact:
+    records = make_answers(np.random.default_rng(1), 600)
+    return calibrate(records, unit="claims", at_most=1, alpha=0.2, features=FEATURES)
+
+
+def test_one_threshold_is_the_back_off_of_mohri_and_hashimoto() -> None:
+    # Their threshold is the conformal quantile of the scores r = inf {t: what stays at t is supported}.
+    records = make_answers(np.random.default_rng(2), 40)
+    artifact = calibrate(records, unit="claims", alpha=0.2, features="1", threshold_rule="marginal")
+    scores = sorted(
+        max((1.0 - claim.score for claim in record.claims if not claim.supported), default=0.0)
+        for record in records
+    )
+    new = tabulate(make_answers(np.random.default_rng(3), 1))
+    expected = scores[conformal_rank(40, compute_tau("0.2")) - 1]
+    assert decide(artifact, new.draws).thresholds.tolist() == [expected]
+
+
+def test_figures_are_counted_as_by_hand(artifact: CalibrationArtifact) -> None:
+    records = make_answers(np.random.default_rng(4), 500)
+    report = evaluate(artifact, records)
+    decisions = decide(artifact, tabulate(records).draws)
+    kept = [row[: len(one.claims)] for row, one in zip(decisions.accepted.tolist(), records, strict=True)]
+    wrong = [count_unsupported(record, row) for record, row in zip(records, kept, strict=True)]
+    own = report.methods["conditional"]
+    total = sum(len(record.claims) for record in records)
+    shown = sum(map(sum, kept))
+    assert own.claims is not None
+    assert own.kept_promise == pytest.approx(np.mean([one <= 1 for one in wrong]))
+    assert own.claims.kept == pytest.approx(shown / total)
+    assert own.claims.emptied == pytest.approx(np.mean([not any(row) for row in kept]))
+    assert own.claims.unsupported_kept == pytest.approx(sum(wrong) / shown)
+    unsupported = sum(not claim.supported for record in records for claim in record.claims)
+    assert own.claims.unsupported == pytest.approx(unsupported / total)
+    hard = [record.metadata["tier"] == "hard" for record in records]
+    group = next(one for one in own.groups if one.name == "group(tier)=hard")
+    counts = [(sum(row), len(row)) for row, flag in zip(kept, hard, strict=True) if flag]
+    assert group.claims is not None
+    assert group.claims.kept == pytest.approx(sum(a for a, _ in counts) / sum(b for _, b in counts))
+    # What is useful stands beside the promise: neither everything nor nothing is kept.
+    assert 0.2 < own.claims.kept < 0.9
+    assert own.claims.unsupported_kept < own.claims.unsupported - 0.1
+
+
+def test_a_certificate_is_about_claims(artifact: CalibrationArtifact, tmp_path: Path) -> None:
+    certified = certify(artifact, make_answers(np.random.default_rng(5), 400))
+    (one,) = certified.certificates
+    assert one.claims is not None
+    assert one.claims.at_most == 1
+    assert one.claims.mean < one.claims.mean_at_most < 1.0
+    assert one.mean_set_size is None
+    assert "at most 1 unsupported claim is left in an answer with probability" in one.sentence()
+    path = tmp_path / "artifact.json"
+    certified.save(path)
+    assert CalibrationArtifact.load(path).digest == certified.digest
+    # A certificate that speaks of sets, or of another k, does not belong to this artifact.
+    for claims in (None, one.claims.model_copy(update={"at_most": 2})):
+        sizes = {"mean_set_size": 1.0, "mean_set_size_at_most": 1.5} if claims is None else {}
+        forged = one.model_copy(update={"claims": claims, **sizes})
+        with pytest.raises(ValueError, match="the certificate at 0"):
+            CalibrationArtifact.model_validate(
+                {**certified.model_dump(), "certificates": [forged.model_dump()]}
+            )
+
+
+def test_what_is_promised(artifact: CalibrationArtifact) -> None:
+    guarantee = artifact.guarantee()
+    assert "at most 1 unsupported claim is left in the answer, with probability at least 80 %" in (
+        guarantee.sentence
+    )
+    assert any("leaves out" in sentence for sentence in guarantee.not_promised)
+    assert not any("set" in sentence.split() for sentence in guarantee.not_promised)
+    assert artifact.unit == "claims"
+    assert not artifact.never_empty
+
+
+def test_options_are_reproduced(artifact: CalibrationArtifact) -> None:
+    config = CalibrationConfig.from_artifact(artifact)
+    assert (config.unit, config.at_most, config.set_rule) == ("claims", 1, "all")
+    assert "--unit claims --at-most 1" in config.command(["records.jsonl"])
+    again = calibrate(make_answers(np.random.default_rng(1), 600), **config.options())
+    assert again.levels == artifact.levels
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"adaptive_alpha": True},
+        {"confident": True, "certification_fraction": 0.3},
+        {"randomised": True},
+        {"shift": "meta(difficulty)"},
+        {"threshold_rule": "marginal"},
+        {"threshold_rule": "grouped", "features": "group(tier)", "confident": True},
+    ],
+)
+def test_other_promises_apply_as_they_are(options: dict[str, Any]) -> None:
+    records = make_answers(np.random.default_rng(6), 500)
+    made = calibrate(records, **{"unit": "claims", "alpha": 0.2, "features": FEATURES, **options})
+    assert "no unsupported claim is left in the answer" in made.guarantee().sentence
+    new = make_answers(np.random.default_rng(7), 200)
+    if "shift" not in options:
+        claims = evaluate(made, new).methods[made.threshold_rule].claims
+        assert claims is not None
+        assert 0.05 < claims.kept < 0.9
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"unit": "sentences"}, "unit must be"),
+        ({"at_most": 1}, "needs unit='claims'"),
+        ({"unit": "claims", "at_most": -1}, "unknown set rule"),
+        ({"unit": "claims", "set_rule": "rank"}, "several answers"),
+        ({"unit": "claims", "n": 1}, "several answers"),
+        ({"unit": "claims", "draws": "fixed(3)"}, "several answers"),
+        ({"unit": "claims", "given_drawn": True}, "several answers"),
+        ({"unit": "claims", "max_wrong_rate": 0.1}, "several answers"),
+    ],
+)
+def test_what_does_not_go_together(options: dict[str, Any], problem: str) -> None:
+    with pytest.raises(InputError, match=problem):
+        CalibrationConfig(**{"alpha": 0.1, **options}).check()
+
+
+def test_features_of_answers_are_refused() -> None:
+    with pytest.raises(FeatureError, match="need the candidates' answers"):
+        calibrate(make_answers(np.random.default_rng(8), 50), unit="claims", alpha=0.2, features="entropy")
+
+
+def test_a_combination_reads_no_padding() -> None:
+    rng = np.random.default_rng(9)
+    records = [
+        record.model_copy(
+            update={
+                "claims": tuple(
+                    claim.model_copy(update={"scores": {"a": 10 * claim.score, "b": float(rng.normal())}})
+                    for claim in record.claims
+                )
+            }
+        )
+        for record in make_answers(rng, 400)
+    ]
+    combined = calibrate(records, unit="claims", alpha=0.2, features="1", combine=["a", "b"])
+    assert combined.combination is not None
+    a, b = combined.combination.coefficients
+    assert a < -0.5 < abs(b) + 0.5 < 0.9
+    # One answer with a thousand claims widens the padding of all others, and changes nothing but its own.
+    assert evaluate(combined, [*records[:0], *make_new(records)]).methods["conditional"].claims is not None
+
+
+def make_new(records: list[Any]) -> list[Any]:
+    return [record.model_copy(update={"id": f"new-{record.id}"}) for record in records[:100]]
+
+
+def test_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    path, out = tmp_path / "records.jsonl", tmp_path / "artifact.json"
+    write_records(path, make_answers(np.random.default_rng(10), 300), Provenance(n=1, unit="claims"))
+    options = ["--unit", "claims", "--alpha", "0.2", "--test-fraction", "0.3", "--out", str(out)]
+    shown = CliRunner().invoke(app, ["calibrate", str(path), *options])
+    assert shown.exit_code == 0, shown.output
+    assert "no unsupported" in " ".join(shown.output.split())
+    shown = CliRunner().invoke(app, ["evaluate", str(out), str(path)])
+    assert shown.exit_code == 0, shown.output
+    assert "claims kept" in shown.output
+    assert "unsupported, of those shown" in shown.output
+    assert max(map(len, shown.output.splitlines())) <= 80
+    report = json.loads(CliRunner().invoke(app, ["evaluate", str(out), str(path), "--json"]).output)
+    assert report["methods"]["conditional"]["claims"]["kept"] > 0.1

@@ -1,0 +1,177 @@
+"""Records of claims: what is read, strictly and fast alike, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from langchain_cfc import calibrate
+from langchain_cfc.errors import InputError, RecordError
+from langchain_cfc.records import (
+    Claim,
+    ClaimsRecord,
+    Provenance,
+    read_records,
+    require_candidates,
+    tabulate,
+    tabulate_raw,
+    write_records,
+)
+from langchain_cfc.records.jsonl import decode_lines, parse_record
+
+HEADER = Provenance(n=1, unit="claims", splitter={"id": "sentences"})
+ANSWER = "Lima is the capital. It has 9 moons."
+CLAIMS: list[dict[str, Any]] = [
+    {"text": "Lima is the capital.", "start": 0, "end": 20, "score": 0.1, "supported": True},
+    {"text": "It has 9 moons.", "start": 21, "end": 36, "score": 0.75, "supported": False},
+]
+
+
+def fields(*claims: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return {"id": "a", "input": "Tell me of Peru.", "claims": list(claims or CLAIMS), **more}
+
+
+def change(**changes: Any) -> dict[str, Any]:
+    claim = {**CLAIMS[1], **changes}
+    return fields(CLAIMS[0], {name: value for name, value in claim.items() if value is not ...})
+
+
+def dump(one: Any) -> bytes:
+    return one if isinstance(one, bytes) else json.dumps(one).encode()
+
+
+@pytest.mark.parametrize(
+    ("content", "where", "problem"),
+    [
+        (fields(claims=[]), "claims", "at least one claim"),
+        (fields(claims=None), "claims", "at least one claim"),
+        (change(text=""), "claims[1].text", "not empty"),
+        (change(score=1.5), "claims[1].score", "smaller is better"),
+        (change(score=float("nan")), "claims[1].score", "smaller is better"),
+        (change(supported=...), "claims[1].supported", "the claim is unlabelled"),
+        (change(supported=None), "claims[1].supported", "the claim is unlabelled"),
+        (change(supported=1), "claims[1].supported", "true or false"),
+        (change(supportd=True), "claims[1].supportd", "unknown field"),
+        (change(start=36), "claims[1]", "expected start < end"),
+        (change(start=...), "claims[1]", "expected start < end"),
+        (change(start=-1), "claims[1].start", "at least 0"),
+        (change(scores={"a": "b"}), "claims[1].scores", "finite"),
+        (fields(answer=ANSWER[:-1]), "", "has 35 characters"),
+        (
+            {**fields(), "candidates": [{"text": "x", "score": 0.5, "correct": True}]},
+            "claims",
+            "unknown field",
+        ),
+    ],
+)
+def test_what_is_refused(content: dict[str, Any], where: str, problem: str) -> None:
+    with pytest.raises(RecordError) as caught:
+        parse_record(dump(content), "file", 3)
+    assert problem in str(caught.value)
+    assert where in str(caught.value)
+
+
+NASTY: list[Any] = [
+    fields(),
+    fields(answer=ANSWER),
+    fields(answer=None),
+    fields(answer=ANSWER[:-1]),
+    change(start=..., end=...),
+    change(start=None, end=None),
+    change(score=0),
+    change(score=True),
+    change(score=1e999),
+    change(text=5),
+    change(scores={"a": 1}),
+    change(supported=0),
+    change(end=21),
+    change(start=True),
+    fields(metadata={"a": []}),
+    fields(cluster=""),
+    fields({**CLAIMS[0], "scores": {"a": 1.5}}, {**CLAIMS[1], "scores": {"a": -2}}),
+    fields({**CLAIMS[0], "scores": {"a": 1.5}}, {**CLAIMS[1], "scores": {"b": -2}}),
+    fields({**CLAIMS[0], "scores": None}, {**CLAIMS[1], "scores": None}),
+    dump(fields()).replace(b'"score": 0.1', b'"score": 0.1, "score": 0.2'),
+    dump(fields()).replace(b'"id": "a"', b'"id": "a", "id": "b"'),
+    {"id": "b", "input": "?", "candidates": [{"text": "claims", "score": 0.5, "correct": True}]},
+    {"id": "b", "input": '"claims"', "candidates": [{"text": "claims", "score": 0.5, "correct": True}]},
+]
+
+
+@given(st.lists(st.sampled_from(range(len(NASTY))), min_size=1, max_size=3))
+@example([0])
+@example([16, 16])
+def test_the_fast_reader_agrees_with_the_strict_one(chosen: list[int]) -> None:
+    lines = [
+        dump(NASTY[one]).replace(b'"id": "a"', f'"id": "a{place}"'.encode(), 1)
+        for place, one in enumerate(chosen)
+    ]
+    decoded = decode_lines(lines)
+    if decoded is None or not isinstance(parse_record(lines[0], "", 1), ClaimsRecord):
+        return
+    strict = tabulate([parse_record(line, "", 1) for line in lines])
+    table = decoded.table(decoded.recorded, ())
+    assert table is not None
+    assert table.draws.scores.tobytes() == strict.draws.scores.tobytes()
+    assert table.correct.tobytes() == strict.correct.tobytes()
+    assert (table.ids, table.clusters, table.unit) == (strict.ids, strict.clusters, "claims")
+    assert table.draws.counts.tolist() == strict.draws.counts.tolist()
+    assert table.draws.metadata == strict.draws.metadata
+
+
+def test_most_lines_are_read_fast() -> None:
+    # Without this the test above could pass by never decoding anything.
+    for plain in (fields(), fields(answer=ANSWER), change(start=..., end=...), NASTY[16]):
+        same = [plain] if plain is NASTY[16] else [fields(*plain["claims"][:1]), plain]
+        expected = len({tuple(claim) for one in same for claim in one["claims"]}) == 1
+        assert (decode_lines([dump(one) for one in same]) is not None) == expected
+
+
+@pytest.mark.parametrize("name", ["records.jsonl", "records.jsonl.gz"])
+def test_round_trip(tmp_path: Path, name: str) -> None:
+    records = [
+        ClaimsRecord(id=f"p{row}", input="?", answer=ANSWER, claims=tuple(map(Claim.model_validate, CLAIMS)))
+        for row in range(70)
+    ]
+    path = tmp_path / name
+    assert write_records(path, records, HEADER) == 70
+    found = read_records(path)
+    assert found.provenance == HEADER
+    assert list(found.claims()) == records
+    with pytest.raises(InputError, match="holds claims of one answer"):
+        next(iter(found))
+    first = path.read_bytes()
+    write_records(path, found)
+    assert path.read_bytes() == first
+
+
+def test_kinds_do_not_mix(tmp_path: Path) -> None:
+    path = tmp_path / "records.jsonl"
+    path.write_bytes(b"\n".join(map(dump, [fields(), NASTY[-1]])))
+    with pytest.raises(RecordError, match="found candidates; expected claims"):
+        tabulate(read_records(path))
+    path.write_bytes(dump({"format": "langchain-cfc/records", "version": 1, "n": 1}) + b"\n" + dump(fields()))
+    with pytest.raises(RecordError, match='says "unit": "claims"'):
+        tabulate(read_records(path))
+
+
+def test_raw_outputs(tmp_path: Path) -> None:
+    path = tmp_path / "records.jsonl"
+    path.write_bytes(dump(NASTY[16]))
+    _, raw = tabulate_raw(read_records(path), ["a"])
+    assert raw.tolist() == [[[1.5], [-2.0]]]
+    with pytest.raises(RecordError, match="claim 0 of record 'a' has no raw output of 'b'"):
+        tabulate_raw(read_records(path), ["b"])
+
+
+def test_what_needs_candidates_says_so() -> None:
+    record = parse_record(dump(fields()), "", 1)
+    with pytest.raises(InputError, match="holds claims of one answer"):
+        require_candidates(record)
+    with pytest.raises(InputError, match="--unit claims"):
+        calibrate([record], alpha=0.5, features="1")

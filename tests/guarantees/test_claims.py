@@ -1,0 +1,119 @@
+"""At most k unsupported claims are left: an exact law of any bag of answers, and what breaks it.
+
+As in `test_leave_one_out`, each of N + 1 prompts is decided upon by the others, and under every guaranteed
+weighting the sum of f(X) (kept - tau) is at least 0, without any tolerance for chance. What is left is
+counted here from the claims that `decide` keeps, not from success scores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from langchain_cfc import FeatureMap, calibrate
+from langchain_cfc._internal.arrays import FloatArray
+from langchain_cfc.candidates import LabelledBatch
+from langchain_cfc.decision import decide
+from langchain_cfc.errors import AttainabilityWarning
+from langchain_cfc.records import ClaimsRecord, tabulate
+from langchain_cfc.set_rules import Claims
+from tests.claims.worlds import count_unsupported, make_answers
+from tests.guarantees.test_leave_one_out import ROUND_OFF
+
+SIZE = 40
+MAPS = ["1", "group(tier)", "hat(mean_score, 4)", "hat(count, 3) + group(tier)", "bins(max_score, 3)"]
+
+pytestmark = pytest.mark.filterwarnings(
+    f"ignore::{AttainabilityWarning.__module__}.{AttainabilityWarning.__name__}"
+)
+
+
+def sums(
+    bag: list[ClaimsRecord], features: FeatureMap, k: int, *, marginal: bool = False, **options: Any
+) -> dict[str, float]:
+    """sum_i f(X_i) (kept_i - tau) for every guaranteed weighting, each prompt decided upon by the others."""
+    totals: dict[str, float] = {}
+    for place, record in enumerate(bag):
+        others = [*bag[:place], *bag[place + 1 :]]
+        artifact = calibrate(
+            others, **{"alpha": "0.2", "unit": "claims", "at_most": k, "features": features, **options}
+        )
+        decisions = decide(artifact, tabulate([record]).draws, artifact.alphas[0], marginal=marginal)
+        kept = count_unsupported(record, decisions.accepted[0].tolist()) <= k
+        gap = kept - (1.0 - float(decisions.stated_alphas[0]))
+        for weight in artifact.feature_map.guaranteed_weights():
+            value = float(weight.values(decisions.features)[0])
+            totals[weight.name] = totals.get(weight.name, 0.0) + value * gap
+    return totals
+
+
+def fit(features: str, seed: int) -> FeatureMap:
+    return FeatureMap.parse(features).fit(tabulate(make_answers(np.random.default_rng(seed), 60)).draws)
+
+
+@pytest.mark.parametrize("k", [0, 1, 3])
+@pytest.mark.parametrize(
+    "features", [pytest.param(one, marks=pytest.mark.long) if one in MAPS[1:3] else one for one in MAPS]
+)
+def test_the_promise_holds_for_any_bag_of_answers(features: str, k: int) -> None:
+    for decimals in (None, 1):
+        bag = make_answers(np.random.default_rng(k), SIZE, decimals=decimals)
+        assert min(sums(bag, fit(features, 99), k).values()) >= -ROUND_OFF
+
+
+def test_stated_levels_are_kept() -> None:
+    bag = make_answers(np.random.default_rng(5), SIZE)
+    fitted = calibrate(
+        make_answers(np.random.default_rng(6), 300),
+        unit="claims",
+        alpha="0.1",
+        adaptive_alpha=True,
+        features="hat(mean_score, 3)",
+        fit_fraction=0.6,
+    ).feature_map
+    assert min(sums(bag, fitted, 0, alpha="0.1", adaptive_alpha=True).values()) >= -ROUND_OFF
+
+
+_success_scores = Claims._success_scores
+Change = Callable[[Claims, LabelledBatch, float], FloatArray]
+
+
+def leave_one_more(rule: Claims, labelled: LabelledBatch, cap: float) -> FloatArray:
+    """Calibrate for one unsupported claim more than is promised."""
+    return _success_scores(Claims(rule.at_most + 1), labelled, cap)
+
+
+def take_any_claim(rule: Claims, labelled: LabelledBatch, cap: float) -> FloatArray:
+    """Calibrate claims one by one, as if those of an answer were independent prompts: a random one each."""
+    del rule, cap
+    levels = 1.0 - labelled.draws.scores
+    return np.where(labelled.correct[:, 0], 0.0, levels[:, 0])
+
+
+def read_padding(rule: Claims, labelled: LabelledBatch, cap: float) -> FloatArray:
+    """Take padding for unsupported claims that may be left."""
+    del cap
+    confidences = np.where(labelled.correct, 0.0, 1.0 - labelled.draws.scores)
+    padded = np.where(labelled.draws.is_drawn, confidences, 2.0)
+    ordered = np.sort(padded, axis=1)[:, ::-1]
+    place = min(rule.at_most + 1, ordered.shape[1] - 1)
+    return np.where(ordered[:, place] > 1.0, 0.0, ordered[:, place])
+
+
+@pytest.mark.parametrize("change", [leave_one_more, take_any_claim, read_padding])
+def test_other_success_scores_break_it(change: Change, monkeypatch: pytest.MonkeyPatch) -> None:
+    bags = [make_answers(np.random.default_rng(seed), SIZE) for seed in (1, 2)]
+    assert min(sums(bag, fit("1", 99), 0)["1"] for bag in bags) >= -ROUND_OFF
+    monkeypatch.setattr(Claims, "_success_scores", change)
+    assert max(sums(bag, fit("1", 99), 0)["1"] for bag in bags) < -2.0
+
+
+def test_one_threshold_breaks_it_for_hard_answers() -> None:
+    bag = make_answers(np.random.default_rng(3), SIZE)
+    hard = "group(tier)=hard"
+    features = fit("group(tier)", 99)
+    assert sums(bag, features, 0)[hard] >= -ROUND_OFF
+    assert sums(bag, features, 0, marginal=True)[hard] < -1.0
