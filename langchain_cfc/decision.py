@@ -32,6 +32,8 @@ Reason = Literal[
     "too_many_answers",
     "too_little_agreement",
     "mean_score_too_high",
+    "no_claim_kept",
+    "no_claims",
 ]
 EVERY_SET = AnswerPolicy()
 _MEAN_SCORE = parse_statistic("mean_score")

@@ -23,6 +23,7 @@ A caller may catch any branch of the tree:
     ├── ServingError
     │   ├── DrawError                    fewer than n candidates, or an unreadable one
     │   ├── VerifierError                the verifier failed or returned an invalid score
+    │   ├── SplitterError                an answer could not be split into claims
     │   ├── DescriptionError             the answer extractor or metadata function failed
     │   └── ServingTimeoutError (TimeoutError)  the prompt was not answered in time
     ├── AbstentionError                  an abstention, if the runnable is configured to raise it
@@ -173,6 +174,10 @@ class DrawError(ServingError):
 
 class VerifierError(ServingError):
     """The verifier failed, or returned something other than one finite score in [0, 1] per candidate."""
+
+
+class SplitterError(ServingError):
+    """The splitter failed, or returned something other than spans of the answer."""
 
 
 class DescriptionError(ServingError):

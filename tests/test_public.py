@@ -86,10 +86,11 @@ ROOMS: dict[str, set[str]] = {
     "execution": BASE,
     "sampling": BASE | {"candidates", "execution"},
     "verifiers": BASE | {"candidates", "execution", "sampling"},
+    "claims": BASE | SERVING,
     "preview": BASE | SERVING,
     "labelers": BASE | {"execution", "sampling", "verifiers"},
-    "runnable": DATA | SERVING | {"scoring", "guarantee", "artifact", "decision"},
-    "collect": OFFLINE | SERVING | {"calibration", "evaluation", "labelers", "report"},
+    "runnable": DATA | SERVING | {"scoring", "guarantee", "artifact", "decision", "claims"},
+    "collect": OFFLINE | SERVING | {"calibration", "claims", "evaluation", "labelers", "report"},
     "monitor": OFFLINE | {"calibration", "runnable", "report"},
     "demo": OFFLINE | {"calibration", "evaluation", "execution", "runnable", "sampling", "verifiers"},
     "cli": OFFLINE
@@ -124,6 +125,7 @@ OUTSIDE: dict[str, frozenset[str]] = {
     "report": PLAIN | {"jinja2", "markupsafe", "matplotlib"},
     **dict.fromkeys(["execution", "verifiers", "preview", "labelers", "runnable", "demo"], LANGCHAIN),
     "sampling": LANGCHAIN | {"langchain"},
+    "claims": LANGCHAIN | {"sentencex"},
     "collect": LANGCHAIN | {"filelock", "pyarrow", "rich", "sqlalchemy", "tenacity", "tomli"},
     "monitor": LANGCHAIN
     | {"jinja2", "markupsafe", "opentelemetry", "prometheus_client", "scipy", "sqlalchemy"},

@@ -109,10 +109,10 @@ class CalibrationArtifact(ArtifactContent):
         return self.model_copy(update={"levels": levels})
 
     def differing_parts(self, provenance: Provenance | None) -> list[str]:
-        """Return those of generator, verifier and answer extractor that differ from calibration."""
+        """Return those of generator, verifier, answer extractor and splitter that differ from calibration."""
         if provenance is None or self.provenance is None:
             return []
-        parts = ("generator", "verifier", "answer")
+        parts = ("generator", "verifier", "answer", "splitter")
         return [part for part in parts if getattr(provenance, part) != getattr(self.provenance, part)]
 
     def uniforms(self, labelled: LabelledBatch) -> FloatArray | None:

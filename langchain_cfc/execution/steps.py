@@ -34,7 +34,14 @@ from langchain_core.runnables.config import (
 from langchain_core.runnables.utils import Input, Output, is_async_callable
 
 from langchain_cfc._internal.text import quote
-from langchain_cfc.errors import CFCError, DescriptionError, DrawError, ServingTimeoutError, VerifierError
+from langchain_cfc.errors import (
+    CFCError,
+    DescriptionError,
+    DrawError,
+    ServingTimeoutError,
+    SplitterError,
+    VerifierError,
+)
 from langchain_cfc.execution.limits import (
     CallLimits,
     RunManager,
@@ -418,7 +425,7 @@ async def _acall_by_keys(
 
 
 # These errors may quote a model's answer, or code that failed on one.
-_QUOTING = (DrawError, VerifierError, DescriptionError)
+_QUOTING = (DrawError, SplitterError, VerifierError, DescriptionError)
 
 
 @contextmanager

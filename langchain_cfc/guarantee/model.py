@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
@@ -87,3 +88,9 @@ class Guarantee(BaseModel):
     wrong_answers: WrongRateCertificate | None = None
     binding: Binding
     artifact_digest: str
+
+    @property
+    def at_most(self) -> int | None:
+        """How many unsupported claims may be left in an answer; None where it is about sets of answers."""
+        found = re.fullmatch(r"claims\((\d+)\)", self.set_rule)
+        return None if found is None else int(found[1])

@@ -6,7 +6,7 @@ from langchain_cfc.runnable.cfc import CFCRunnable
 from langchain_cfc.runnable.chat_arguments import configure_chain, find_cfc_runnable
 from langchain_cfc.runnable.chat_model import CFCChatModel
 from langchain_cfc.runnable.policies import ABSTAIN_MESSAGE, Answer, OrElse
-from langchain_cfc.runnable.result import CFCResult, ScoredCandidate
+from langchain_cfc.runnable.result import CFCResult, ClaimsResult, ScoredCandidate, ScoredClaim
 
 __all__ = [
     "ABSTAIN_MESSAGE",
@@ -14,8 +14,10 @@ __all__ = [
     "CFCChatModel",
     "CFCResult",
     "CFCRunnable",
+    "ClaimsResult",
     "OrElse",
     "ScoredCandidate",
+    "ScoredClaim",
     "configure_chain",
     "find_cfc_runnable",
 ]

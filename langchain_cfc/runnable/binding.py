@@ -15,8 +15,8 @@ from langchain_cfc.sampling.fingerprints import compare_fingerprints, compute_fi
 def check_binding(artifact: CalibrationArtifact, parts: Mapping[str, tuple[Any, str | None]]) -> Binding:
     """Return how far the parts that serve are known to be those that were calibrated.
 
-    `parts` are `generator`, `verifier` and `answer`, each with the id that the user gives it; a part is None
-    where there is none. Warns of parts that do not state their identity.
+    `parts` are `generator`, `verifier` and `answer`, and for claims `splitter`, each with the id that the
+    user gives it; a part is None where there is none. Warns of parts that do not state their identity.
 
     Raises:
         FingerprintError: If one of them is another.
@@ -25,11 +25,7 @@ def check_binding(artifact: CalibrationArtifact, parts: Mapping[str, tuple[Any, 
     provenance = artifact.provenance
     if provenance is None:
         return "unbound"
-    calibrated = {
-        "generator": provenance.generator,
-        "verifier": provenance.verifier,
-        "answer": provenance.answer,
-    }
+    calibrated: dict[str, dict[str, Any] | None] = {name: getattr(provenance, name) for name in parts}
     unknown: dict[str, str] = {}
     for name, (part, given_id) in parts.items():
         # Which answers are blank depends on the extractor, even where nothing else looks at answers.

@@ -23,6 +23,8 @@ from pydantic import (
 )
 
 from langchain_cfc.artifact import CalibrationArtifact
+from langchain_cfc.candidates import Unit
+from langchain_cfc.claims import ClaimSplitter, SentenceSplitter, Splitter
 from langchain_cfc.errors import AbstentionError, FingerprintError, InputError
 from langchain_cfc.execution import (
     CallLimits,
@@ -43,7 +45,7 @@ from langchain_cfc.execution.langgraph_compat import NOSTREAM, detached_from_gra
 from langchain_cfc.guarantee import AnswerPolicy, Binding, Guarantee, restrict_to_policy
 from langchain_cfc.runnable.binding import ModelVersionWatcher, check_binding, list_calibrated_models
 from langchain_cfc.runnable.policies import AnsweringRunnable, refuse_repeated_draws
-from langchain_cfc.runnable.result import CFCResult
+from langchain_cfc.runnable.result import CFCResult, ClaimsResult
 from langchain_cfc.runnable.serving import ServingPipeline, make_scorer
 from langchain_cfc.sampling import Sampler, SamplingName, resolve_generator
 from langchain_cfc.sampling.candidates import Description
@@ -55,7 +57,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 # Fields that hold the user's own objects.
-_PARTS = ("generator", "verifier", "answer", "metadata")
+_PARTS = ("generator", "verifier", "splitter", "answer", "metadata")
 
 
 class CFCRunnable(AnsweringRunnable[CFCResult]):
@@ -72,6 +74,11 @@ class CFCRunnable(AnsweringRunnable[CFCResult]):
         verifier: A Runnable on `{"prompt", "candidates"}` or a function `(prompt, candidates) -> scores`;
             see `langchain_cfc.verifiers`. Where the artifact combines several, a mapping of them by name.
         artifact: The calibration artifact.
+        output: `answers` for sets of whole answers, or `claims` where the artifact was calibrated with
+            `unit="claims"`: then the first of the artifact's n answers is split into claims, those that the
+            threshold reaches are dropped, and a `ClaimsResult` holds what is left.
+        splitter: With claims, what splits an answer: a function or Runnable from its text to spans, see
+            `langchain_cfc.claims`. By default a `SentenceSplitter`.
         answer: Text to extracted answer, a function or Runnable; the one used for the calibration records,
             if there was one.
         metadata: Prompt to metadata mapping, a function or Runnable; needed where the feature map uses
@@ -95,6 +102,7 @@ class CFCRunnable(AnsweringRunnable[CFCResult]):
             do not state it themselves.
         verifier_id: The same for the verifier.
         answer_id: The same for the answer extractor.
+        splitter_id: The same for the splitter.
         show_rejected: Whether results hold the texts of rejected candidates. Off by default, because whatever
             streams or stores a result would then pass them on.
         on_abstain: `return` returns an abstention as a result, which `or_else` acts on; `raise` raises an
@@ -120,6 +128,8 @@ class CFCRunnable(AnsweringRunnable[CFCResult]):
     generator: SkipValidation[Runnable[Any, Any]]
     verifier: SkipValidation[Verifier | VerifierEnsemble]
     artifact: CalibrationArtifact
+    output: Unit = "answers"
+    splitter: SkipValidation[Splitter | None] = None
     answer: SkipValidation[Target | None] = None
     metadata: SkipValidation[Target | None] = None
     alpha: Level | None = None
@@ -133,6 +143,7 @@ class CFCRunnable(AnsweringRunnable[CFCResult]):
     generator_id: str | None = None
     verifier_id: str | None = None
     answer_id: str | None = None
+    splitter_id: str | None = None
     show_rejected: bool = False
     on_abstain: Literal["return", "raise"] = "return"
 
@@ -142,7 +153,7 @@ class CFCRunnable(AnsweringRunnable[CFCResult]):
     @property
     def OutputType(self) -> type[CFCResult]:  # noqa: N802 - LangChain's name
         """The output type, for schemas."""
-        return CFCResult
+        return CFCResult if self.output == "answers" else ClaimsResult
 
     def get_input_schema(self, config: RunnableConfig | None = None) -> type[BaseModel]:
         """Return the schema by which `as_tool` and API servers ask this chain.
@@ -235,14 +246,15 @@ class CFCRunnable(AnsweringRunnable[CFCResult]):
             raise FingerprintError(msg)
         policy = self._read_policy()
         scorer = make_scorer(self.verifier, artifact)
-        binding = check_binding(
-            artifact,
-            {
-                "generator": (self.generator, self.generator_id),
-                "verifier": (self.verifier, self.verifier_id),
-                "answer": (self.answer, self.answer_id),
-            },
-        )
+        splitter = self._choose_splitter()
+        parts = {
+            "generator": (self.generator, self.generator_id),
+            "verifier": (self.verifier, self.verifier_id),
+            "answer": (self.answer, self.answer_id),
+        }
+        if splitter is not None:
+            parts["splitter"] = (splitter, self.splitter_id)
+        binding = check_binding(artifact, parts)
         self._limiter = None if self.max_concurrency is None else ConcurrencyLimiter(self.max_concurrency)
         self._pipeline = ServingPipeline(
             artifact=artifact,
@@ -256,7 +268,24 @@ class CFCRunnable(AnsweringRunnable[CFCResult]):
             versions=ModelVersionWatcher(artifact),
             policy=policy,
             show_rejected=self.show_rejected,
+            splitter=None if splitter is None else ClaimSplitter(splitter),
         )
+
+    def _choose_splitter(self) -> Splitter | None:
+        """Return what splits answers into claims, None for whole answers; refuse what does not suit."""
+        unit = self.artifact.unit
+        if self.output != unit:
+            msg = f"the artifact was calibrated for {unit}: pass output={unit!r}"
+            raise InputError(msg)
+        of_answers, of_claims = ("answer", "max_answers", "min_agreement"), ("splitter", "splitter_id")
+        unsuitable = of_answers if unit == "claims" else of_claims
+        for name in unsuitable:
+            if getattr(self, name) is not None:
+                msg = f"{name} has no meaning with output={unit!r}: leave it out"
+                raise InputError(msg)
+        if unit == "answers":
+            return None
+        return SentenceSplitter() if self.splitter is None else self.splitter
 
     def __repr_args__(self) -> Any:
         """Show parts by their name alone: headers, addresses and bodies of a model may hold secrets."""
@@ -359,6 +388,7 @@ class CFCRunnable(AnsweringRunnable[CFCResult]):
         Raises:
             DrawError: If fewer than n candidates could be drawn.
             VerifierError: If the verifier failed or returned something that is no score.
+            SplitterError: If an answer could not be split into claims.
             DescriptionError: If the answer extractor or the metadata function failed.
             ServingTimeoutError: If it took longer than `timeout`.
             FeatureError: If the prompt's metadata lacks what the feature map reads.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from langchain_cfc._internal.text import escape_controls
 from langchain_cfc.features import place_question
 from langchain_cfc.features.statistics import format_key
-from langchain_cfc.guarantee import WrongRateCertificate, format_share
+from langchain_cfc.guarantee import WrongRateCertificate, format_share, format_unsupported
 
 if TYPE_CHECKING:
     from langchain_cfc.runnable.result import CFCResult
@@ -18,6 +18,9 @@ _ROUND_OFF = 1e-9
 
 def explain_reason(result: CFCResult) -> str:
     """Return a sentence that says why a result is an answer or an abstention."""
+    claims = getattr(result, "claims", None)
+    if claims is not None:
+        return _explain_claims(result, len(claims), sum(one.kept for one in claims))
     n = len(result.candidates)
     given = f"the {n} answers that the model gave"
     accepted = [one for one in result.candidates if one.accepted]
@@ -25,8 +28,7 @@ def explain_reason(result: CFCResult) -> str:
     if not result.abstained:
         return f"Answered{_explain_answer(result, given, passed)}."
     if result.unknown_categories:
-        named = " and ".join(f"{key} is {result.metadata[key]!r}" for key in result.unknown_categories)
-        return f"Abstained, because {named}, which no question of the calibration had."
+        return f"Abstained, because {_name_unknown(result)}, which no question of the calibration had."
     different = len({one.same_as for one in accepted})
     because = {
         "no_candidate_accepted": f"none of {given} passed the check",
@@ -38,6 +40,8 @@ def explain_reason(result: CFCResult) -> str:
         "too_many_answers": f"{passed}, and these are {different} different answers: more than may be given",
         "too_little_agreement": f"too few of {given} agree with the best one",
         "mean_score_too_high": f"{given} do not look reliable enough on average",
+        "no_claim_kept": "no claim of the model's answer passed the check",
+        "no_claims": "the model's answer claims nothing",
     }
     return f"Abstained, because {because[result.reason]}."
 
@@ -47,6 +51,25 @@ def explain_result(result: CFCResult) -> str:
     return " ".join(
         filter(None, [explain_reason(result), _describe_question(result), _describe_promise(result)])
     )
+
+
+def _explain_claims(result: CFCResult, total: int, kept: int) -> str:
+    """Return a sentence that says what was kept of an answer."""
+    if not total:
+        return "Abstained, because the model's answer claims nothing."
+    if result.unknown_categories:
+        return f"Abstained, because {_name_unknown(result)}, which no question of the calibration had."
+    if not kept:
+        return f"Abstained, because none of the {total} claims of the model's answer passed the check."
+    if kept == total:
+        which = "the only claim" if total == 1 else f"all {total} claims"
+        return f"Answered with the whole answer, because {which} in it passed the check."
+    return f"Answered with what passed the check: {kept} of the {total} claims of the model's answer."
+
+
+def _name_unknown(result: CFCResult) -> str:
+    """Name the categories of a prompt that were not calibrated on."""
+    return " and ".join(f"{key} is {result.metadata[key]!r}" for key in result.unknown_categories)
 
 
 def _explain_answer(result: CFCResult, given: str, passed: str) -> str:
@@ -145,6 +168,12 @@ def _describe_promise(result: CFCResult) -> str:
         if stated < guarantee.target_coverage
         else ""
     )
+    if guarantee.at_most is not None:
+        return (
+            f"With probability at least {format_share(stated)}, {format_unsupported(guarantee.at_most)} in "
+            f"the answer to a question like those of the calibration: {where}.{less} This says nothing about "
+            f"one claim by itself, nor about what the answer leaves out.{assumed}"
+        )
     return (
         f"{'If the model gave a correct answer at all, then w' if given_drawn else 'W'}ith probability at "
         f"least {format_share(stated)}, a question like those of the calibration gets a set of answers that "

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from operator import itemgetter
 from typing import Annotated, Any, TypeAlias
 from uuid import uuid4
 
@@ -11,7 +14,9 @@ from langchain_core.messages.tool import invalid_tool_call
 from pydantic import BaseModel, ConfigDict, PlainSerializer, WithJsonSchema
 
 from langchain_cfc.candidates import Scalar
+from langchain_cfc.claims import Span, restore_text
 from langchain_cfc.decision import Reason
+from langchain_cfc.errors import InputError
 from langchain_cfc.guarantee import Guarantee
 from langchain_cfc.runnable.explanation import explain_reason, explain_result
 
@@ -82,7 +87,8 @@ class CFCResult(BaseModel):
             found in it), `not_certifiable` (it reached the cap, the artifact keeps too little to decide it,
             or no calibration prompt was of the prompt's category),
             `too_many_answers`, `too_little_agreement` or `mean_score_too_high` (the policy withholds such a
-            set; the accepted candidates are still listed).
+            set; the accepted candidates are still listed). Of claims `no_claim_kept`, or `no_claims` where
+            the answer makes none.
         answers: The distinct answers of the set, best first: extracted answers where there is an extractor,
             else texts.
         best: The first of them; None on abstention.
@@ -149,8 +155,9 @@ class CFCResult(BaseModel):
         further: dict[str, Any] = {"response_metadata": metadata, "usage_metadata": self.usage}
         if self.best is None:
             return AIMessage(abstain_message, **further)
-        chosen = min((one for one in self.candidates if one.accepted), key=lambda one: (one.score, one.slot))
-        data = chosen.data or {}
+        accepted = [one for one in self.candidates if one.accepted]
+        chosen = min(accepted, key=lambda one: (one.score, one.slot), default=None)
+        data = (None if chosen is None else chosen.data) or {}
         if "tool_calls" not in data:
             return AIMessage(self.best, **further)
         calls = [{**call, "id": f"call_{uuid4().hex}"} for call in data["tool_calls"]]
@@ -171,3 +178,103 @@ class CFCResult(BaseModel):
     def explain(self) -> str:
         """Explain in a few sentences, in the words of a user, the decision and what is promised about it."""
         return explain_result(self)
+
+
+class ScoredClaim(BaseModel):
+    """One claim of an answer, with its score.
+
+    Attributes:
+        start: Its first character in the answer.
+        end: The character after its last.
+        score: Verifier score in [0, 1], smaller is better; its confidence is 1 - score.
+        kept: Whether it is left in the answer.
+        text: The claim; None where it was dropped, unless the runnable was told to show rejected text.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    start: int
+    end: int
+    score: float
+    kept: bool
+    text: str | None
+
+
+class ClaimsResult(CFCResult):
+    """The decision about the claims of one answer: a `CFCResult` whose only answer is what is left of it.
+
+    Attributes:
+        text: What is left of the answer, in its own words; None on abstention.
+        claims: All claims, in the order of the answer; the texts of dropped ones are left out by default.
+        full_text: The whole answer, where the runnable was told to show rejected text; else None.
+    """
+
+    text: str | None
+    claims: tuple[ScoredClaim, ...]
+    full_text: str | None = None
+
+    @classmethod
+    def of_claims(
+        cls,
+        answer: str,
+        spans: Sequence[Span],
+        *,
+        kept: Sequence[bool],
+        scores: Sequence[float],
+        reason: Reason,
+        described: Mapping[str, Any],
+        hidden: bool,
+    ) -> ClaimsResult:
+        """Make the result of an answer with m claims, of which `kept` says what is left.
+
+        `described` are the other fields of a result, and `hidden` is whether dropped text is left out.
+        """
+        text = restore_text(answer, spans, kept) or None
+        return cls.model_validate(
+            {
+                "abstained": text is None,
+                "reason": reason,
+                "answers": () if text is None else (text,),
+                "best": text,
+                "text": text,
+                "full_text": None if hidden else answer,
+                "candidates": (),
+                "claims": tuple(
+                    {
+                        "start": span.start,
+                        "end": span.end,
+                        "score": score,
+                        "kept": is_kept,
+                        "text": None if hidden and not is_kept else span.text,
+                    }
+                    for span, is_kept, score in zip(spans, kept, scores, strict=True)
+                ),
+                **described,
+            }
+        )
+
+    def mark_dropped(self, before: str = "~~", after: str = "~~") -> str:
+        """Return the whole answer with its dropped claims marked.
+
+        Args:
+            before: What stands before text that was dropped; by default Markdown strikes it through.
+            after: What stands after it.
+
+        Returns:
+            The whole answer. Text of no claim is not marked.
+
+        Raises:
+            InputError: If the result does not hold the whole answer.
+        """
+        if self.full_text is None:
+            msg = "the result holds no dropped text: make the CFCRunnable with show_rejected=True"
+            raise InputError(msg)
+        dropped = [False] * len(self.full_text)
+        for one in self.claims:
+            if not one.kept:
+                dropped[one.start : one.end] = [True] * (one.end - one.start)
+        parts = []
+        for is_dropped, group in groupby(zip(self.full_text, dropped, strict=True), key=itemgetter(1)):
+            text = "".join(character for character, _ in group)
+            parts.append(f"{before}{text}{after}" if is_dropped else text)
+        return "".join(parts)

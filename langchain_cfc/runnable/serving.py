@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any
 
@@ -15,14 +15,15 @@ from langchain_core.runnables import RunnableConfig
 
 from langchain_cfc._internal.arrays import FloatArray
 from langchain_cfc.artifact import CalibrationArtifact, scores_separately
-from langchain_cfc.candidates import CandidateBatch, Scalar, encode_answers
-from langchain_cfc.decision import Decisions, decide
+from langchain_cfc.candidates import CandidateBatch, encode_answers
+from langchain_cfc.claims import ClaimSplitter, Span, make_claim_candidates, split_candidate
+from langchain_cfc.decision import Decisions, Reason, decide
 from langchain_cfc.draw_rules import DrawRule
 from langchain_cfc.errors import FingerprintError, InputError, VerifierError
 from langchain_cfc.execution import Progress, Steps, add_tags
 from langchain_cfc.guarantee import AnswerPolicy, Guarantee
 from langchain_cfc.runnable.binding import ModelVersionWatcher
-from langchain_cfc.runnable.result import CFCResult
+from langchain_cfc.runnable.result import CFCResult, ClaimsResult
 from langchain_cfc.sampling import DrawnCandidate, Sampler, UsageRecorder
 from langchain_cfc.sampling.candidates import Description
 from langchain_cfc.sampling.usage import add_handler
@@ -80,7 +81,8 @@ class ServingPipeline:
             in particular.
         versions: Watches which models answer.
         policy: Which sets are answered.
-        show_rejected: Whether results hold the texts of rejected candidates.
+        show_rejected: Whether results hold the texts of rejected candidates, or of dropped claims.
+        splitter: Splits an answer into claims; None where whole answers are kept or rejected.
     """
 
     artifact: CalibrationArtifact
@@ -91,6 +93,7 @@ class ServingPipeline:
     versions: ModelVersionWatcher
     policy: AnswerPolicy
     show_rejected: bool
+    splitter: ClaimSplitter | None = None
 
     def serve(self, prompt: Any, level: str, config: RunnableConfig, progress: Progress) -> Steps[CFCResult]:
         """Return the answer set or the abstention for a prompt.
@@ -118,18 +121,24 @@ class ServingPipeline:
             choose_next_wave=None if rule is None else partial(seen.choose_next_wave, rule),
         )
         self.versions.check(recorder.versions)
-        scored = yield from seen.score(draws)
+        spans: list[Span] = []
+        if self.splitter is None:
+            scored = yield from seen.score(draws)
+        else:
+            spans = yield from split_candidate(self.splitter, draws[0], config)
+            scored = yield from seen.score_claims(make_claim_candidates(draws[0], spans), draws)
         yield progress.step("cfc:scored", {"scores": scored.scores})
-        texts = yield from seen.extract_answers(draws)
-        result = self._decide(
-            level,
-            draws=draws,
-            scored=scored,
-            texts=texts,
-            metadata=metadata,
-            models=tuple(recorder.versions),
-            usage=_add_usages(recorder.usage, judging.usage),
-        )
+        common = {
+            "metadata": dict(metadata),
+            "models": tuple(recorder.versions),
+            "usage": _add_usages(recorder.usage, judging.usage),
+        }
+        result: CFCResult
+        if self.splitter is None:
+            texts = yield from seen.extract_answers(draws)
+            result = self._decide(level, draws=draws, scored=scored, texts=texts, common=common)
+        else:
+            result = self._decide_claims(level, draws[0].text, spans, scored, common)
         yield progress.step("cfc:decided", {"reason": result.reason, "answers": len(result.answers)})
         return result
 
@@ -150,13 +159,11 @@ class ServingPipeline:
         draws: Sequence[DrawnCandidate],
         scored: VerifierScores,
         texts: Sequence[str],
-        metadata: Mapping[str, Scalar],
-        models: tuple[str, ...],
-        usage: dict[str, Any] | None,
+        common: Mapping[str, Any],
     ) -> CFCResult:
         decisions = decide(
             self.artifact,
-            CandidateBatch.of(np.array([scored.scores]), [texts], [metadata]),
+            CandidateBatch.of(np.array([scored.scores]), [texts], [common["metadata"]]),
             level,
             policy=self.policy,
             uniforms=self._draw_uniforms(),
@@ -170,15 +177,57 @@ class ServingPipeline:
                 "reason": decisions.reason(0),
                 "answers": answers,
                 "best": answers[0] if answers else None,
-                "threshold": float(decisions.thresholds[0]),
-                "features": dict(zip(self._feature_names, decisions.features[0].tolist(), strict=True)),
-                "metadata": dict(metadata),
-                "unknown_categories": self._find_unknown_categories(decisions),
-                "guarantee": self.guarantees[level, float(decisions.stated_alphas[0])],
                 "candidates": self._list_candidates(draws, texts, scored, decisions),
-                "models": models,
-                "usage": usage,
+                **self._describe_decision(level, decisions),
+                **common,
             }
+        )
+
+    def _describe_decision(self, level: str, decisions: Decisions) -> dict[str, Any]:
+        """Return the fields of a result about threshold, features and guarantee."""
+        return {
+            "threshold": float(decisions.thresholds[0]),
+            "features": dict(zip(self._feature_names, decisions.features[0].tolist(), strict=True)),
+            "unknown_categories": self._find_unknown_categories(decisions),
+            "guarantee": self.guarantees[level, float(decisions.stated_alphas[0])],
+        }
+
+    def _decide_claims(
+        self,
+        level: str,
+        answer: str,
+        spans: Sequence[Span],
+        scored: VerifierScores,
+        common: Mapping[str, Any],
+    ) -> ClaimsResult:
+        if not spans:
+            nothing = {"threshold": math.inf, "features": {}, "guarantee": self.guarantees[level, None]}
+            return ClaimsResult.of_claims(
+                answer,
+                (),
+                kept=(),
+                scores=(),
+                reason="no_claims",
+                described={**nothing, **common},
+                hidden=not self.show_rejected,
+            )
+        draws = replace(
+            CandidateBatch.of(np.array([scored.scores]), None, [common["metadata"]]),
+            drawn=np.array([len(spans)]),
+        )
+        decisions = decide(self.artifact, draws, level, policy=self.policy, uniforms=self._draw_uniforms())
+        kept = decisions.accepted[0].tolist()
+        reason: Reason = "answered" if any(kept) else "no_claim_kept"
+        if decisions.not_certifiable[0]:
+            reason = "not_certifiable"
+        return ClaimsResult.of_claims(
+            answer,
+            spans,
+            kept=kept,
+            scores=scored.scores,
+            reason=reason,
+            described={**self._describe_decision(level, decisions), **common},
+            hidden=not self.show_rejected,
         )
 
     def _find_unknown_categories(self, decisions: Decisions) -> tuple[str, ...]:
@@ -263,6 +312,15 @@ class _SeenCandidates:
         outputs = None if new.outputs is None else [*(self.scores.outputs or ())[:done], *new.outputs]
         self.scores = VerifierScores([*self.scores.scores[:done], *scores], outputs)
         return self.scores
+
+    def score_claims(
+        self, claims: list[DrawnCandidate], answers: list[DrawnCandidate]
+    ) -> Steps[VerifierScores]:
+        """Return the scores of the claims of the first answer; the others are there to be compared."""
+        if not claims:
+            return VerifierScores([])
+        given = VerifierInput(prompt=self.prompt, candidates=claims, answers=answers)
+        return (yield from self.pipeline.scorer.score(given, self.judging))
 
     def extract_answers(self, draws: list[DrawnCandidate]) -> Steps[list[str]]:
         """Return the answers of all candidates so far; no text is asked about twice."""

@@ -16,6 +16,7 @@ from typing import Any, TypeAlias, TypedDict
 
 import numpy as np
 from langchain_core.runnables import Runnable, RunnableConfig
+from typing_extensions import NotRequired
 
 from langchain_cfc.errors import CFCError, VerifierError
 from langchain_cfc.execution import (
@@ -34,10 +35,14 @@ from langchain_cfc.sampling.fingerprints import compute_fingerprint, is_identifi
 
 
 class VerifierInput(TypedDict):
-    """What a verifier that is a Runnable is invoked with: the prompt, and n candidates in draw order."""
+    """What a verifier that is a Runnable is invoked with: the prompt, and n candidates in draw order.
+
+    Where the candidates are the claims of one answer, `answers` are the answers drawn, that one first.
+    """
 
     prompt: Any
     candidates: list[DrawnCandidate]
+    answers: NotRequired[list[DrawnCandidate]]
 
 
 Scores: TypeAlias = Sequence[float]

@@ -1,0 +1,246 @@
+"""The claims of an answer: where they stand in it, what splits an answer into them, and what is left of it.
+
+A claim is a span of the answer, so an answer of which claims are dropped is made of its own words and
+nothing else. A splitter is part of the pipeline that is calibrated: the same one splits the answers of the
+records and those that are served, and its fingerprint is compared like a verifier's.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from itertools import accumulate
+from typing import Any, TypeAlias
+
+from langchain_core.messages import AIMessage
+from langchain_core.runnables import Runnable, RunnableConfig
+
+from langchain_cfc._internal.imports import require
+from langchain_cfc.errors import SplitterError
+from langchain_cfc.execution import FlowRunnable, Steps, add_tags
+from langchain_cfc.sampling import DrawnCandidate, make_silent_call
+from langchain_cfc.verifiers.base import list_values
+
+__all__ = ["SentenceSplitter", "Span", "Splitter", "restore_text"]
+
+# Marks of citations, such as [2] or [^3], that belong to the sentence before them.
+_CITATIONS = re.compile(r"\s*(?:\[\^?[\w.,; -]{1,40}\])+")
+_HINT = "a splitter returns spans: Span(start, end), (start, end), or mappings with start, end and text"
+
+
+# The first two bits of a byte that continues a character in UTF-8.
+_CONTINUES = 0b1000_0000
+
+
+@dataclass(frozen=True)
+class Span:
+    """A claim and the part of the answer that makes it.
+
+    Attributes:
+        start: Its first character, at least 0.
+        end: The character after its last, above `start`.
+        text: The claim, where it is worded differently; None where it is that part of the answer.
+    """
+
+    start: int
+    end: int
+    text: str | None = None
+
+
+Splitter: TypeAlias = (
+    Runnable[Any, Any] | Callable[[str], Sequence[Any]] | Callable[[str], Awaitable[Sequence[Any]]]
+)
+"""Splits an answer into claims: a function of its text, or a Runnable on it, that returns spans."""
+
+
+class SentenceSplitter(FlowRunnable[str, list[Span]]):
+    """Splits an answer into its sentences, each with the citations that follow it.
+
+    Needs `pip install 'langchain-cfc[claims]'` (sentencex, which knows the abbreviations of many languages).
+
+    Args:
+        language: Code of the language, such as `en` or `de`.
+
+    Raises:
+        MissingExtraError: If sentencex is not installed.
+    """
+
+    def __init__(self, language: str = "en") -> None:
+        self.name = "sentences"
+        self.language = language
+        self._find = require("sentencex", "claims", "splitting into sentences").get_sentence_boundaries
+        self.fingerprint = {"id": "sentences", "language": language, "sentencex": version("sentencex")}
+
+    def flow(self, given: str, config: RunnableConfig) -> Steps[list[Span]]:
+        """Find the sentences; nothing is called."""
+        del config
+        yield from ()
+        return self.split(given)
+
+    def split(self, answer: str) -> list[Span]:
+        """Return the sentences of an answer, without the white space around them.
+
+        Examples:
+            >>> SentenceSplitter().split("Dr. Li lives in Rome. [1] She is 40.")
+            [Span(start=0, end=25, text=None), Span(start=26, end=36, text=None)]
+        """
+        spans: list[Span] = []
+        for one in self._find(self.language, answer):
+            start, end = one["start_index"], one["end_index"]
+            if spans and (cited := _CITATIONS.match(answer, start, end)) is not None:
+                spans[-1] = Span(spans[-1].start, cited.end())
+                start = cited.end()
+            # Without letters or digits it claims nothing.
+            if any(map(str.isalnum, answer[start:end])):
+                text = answer[start:end]
+                spans.append(Span(start + len(text) - len(text.lstrip()), start + len(text.rstrip())))
+        return spans
+
+
+class ClaimSplitter:
+    """Calls a splitter, and checks and orders what it returns.
+
+    Args:
+        splitter: The splitter.
+
+    Raises:
+        SplitterError: If it is neither a Runnable nor a function.
+    """
+
+    def __init__(self, splitter: Splitter) -> None:
+        if not isinstance(splitter, Runnable) and not callable(splitter):
+            msg = f"got a {type(splitter).__name__} as splitter: {_HINT}"
+            raise SplitterError(msg)
+        self._call = make_silent_call("splitter", splitter, SplitterError)
+
+    def split(self, answer: str, config: RunnableConfig) -> Steps[list[Span]]:
+        """Split an answer; a blank one has no claims.
+
+        Returns:
+            The spans with their texts, in the order of the answer.
+
+        Raises:
+            SplitterError: If the splitter fails, or returns anything but spans of this answer.
+        """
+        if not answer.strip():
+            return []
+        found = yield from self._call.invoke_one(answer, config)
+        if not isinstance(found, Sequence):
+            list_values(found, 0, "the splitter", what="spans", hint=_HINT, failure=SplitterError)
+        return sorted((_read_span(answer, one) for one in found), key=lambda one: (one.start, one.end))
+
+
+def split_candidate(
+    splitter: ClaimSplitter, answer: DrawnCandidate, config: RunnableConfig
+) -> Steps[list[Span]]:
+    """Split an answer as it was drawn.
+
+    Raises:
+        SplitterError: As `ClaimSplitter.split`, or if the answer is structured or calls tools.
+    """
+    if answer.data is not None:
+        msg = "the answer is structured or calls tools, and only text is split into claims"
+        raise SplitterError(msg)
+    return (yield from splitter.split(answer.text, add_tags(config, "cfc:splitter")))
+
+
+def _read_span(answer: str, given: Any) -> Span:
+    """Return what a splitter returned as a span with its text."""
+    found: tuple[Any, Any, Any] = (None, None, None)
+    match given:
+        case Span(start, end, text):
+            found = (start, end, text)
+        case {"start": start, "end": end}:
+            found = (start, end, given.get("text"))
+        case (start, end):
+            found = (start, end, None)
+    first, last, claim = found
+    is_span = type(first) is int and type(last) is int and 0 <= first < last <= len(answer)
+    if not is_span or not (claim is None or (isinstance(claim, str) and claim.strip())):
+        msg = f"the splitter returned {given!r:.80} for an answer of {len(answer)} characters: {_HINT}"
+        raise SplitterError(msg)
+    return Span(first, last, answer[first:last] if claim is None else claim)
+
+
+def make_claim_candidates(answer: DrawnCandidate, spans: Sequence[Span]) -> list[DrawnCandidate]:
+    """Make a candidate of each claim, so that any verifier or labeler of candidates takes claims.
+
+    Where the answer carries token log-probabilities, so does each claim: those of the tokens in its span. A
+    verifier such as `SequenceProbability(per_token=True)` then scores it by the probability of its tokens.
+    """
+    tokens = list(_locate_tokens(answer))
+    candidates = []
+    for span in spans:
+        own = [token for start, end, token in tokens if start < span.end and end > span.start]
+        text = str(span.text)
+        message = AIMessage(text, response_metadata={"logprobs": {"content": own}}) if own else None
+        candidates.append(DrawnCandidate(text, message))
+    return candidates
+
+
+def _locate_tokens(answer: DrawnCandidate) -> Iterator[tuple[int, int, Mapping[str, Any]]]:
+    """Yield where each token begins and ends; none where the tokens do not spell the answer."""
+    metadata = {} if answer.message is None else answer.message.response_metadata
+    tokens = (metadata.get("logprobs") or {}).get("content") or []
+    # A character may be spread over several tokens, so places are counted in bytes.
+    pieces = [bytes(one["bytes"]) if one.get("bytes") else str(one["token"]).encode() for one in tokens]
+    spelled = b"".join(pieces)
+    if spelled.decode("utf-8", "replace") != answer.text:
+        return
+    # How many characters have begun before each byte.
+    begun = [0, *accumulate(map(_begins_character, spelled))]
+    at = 0
+    for piece, token in zip(pieces, tokens, strict=True):
+        # A token that begins amid a character belongs to it.
+        start = begun[at] - (bool(piece) and not _begins_character(piece[0]))
+        at += len(piece)
+        yield start, begun[at], token
+
+
+def _begins_character(byte: int) -> bool:
+    return byte & 0b1100_0000 != _CONTINUES
+
+
+def restore_text(answer: str, spans: Sequence[Span], kept: Sequence[bool]) -> str:
+    r"""Return what is left of an answer without its dropped claims, in its own words.
+
+    Characters of a dropped claim are left out, also where a kept claim overlaps it, and so are those of no
+    claim at all, such as headings, except between two claims that are left next to each other.
+
+    Args:
+        answer: The whole answer.
+        spans: Its claims, in the order of the answer.
+        kept: For each claim whether it is kept.
+
+    Returns:
+        The text; empty where nothing is kept.
+
+    Examples:
+        >>> spans = [Span(0, 2), Span(3, 5), Span(7, 9)]
+        >>> restore_text("A. B.\n\nC.", spans, [True, False, True])
+        'A.\n\nC.'
+    """
+    shown = [False] * len(answer)
+    for span, is_kept in zip(spans, kept, strict=True):
+        if is_kept:
+            shown[span.start : span.end] = [True] * (span.end - span.start)
+    for span, is_kept in zip(spans, kept, strict=True):
+        if not is_kept:
+            shown[span.start : span.end] = [False] * (span.end - span.start)
+    text, gap = "", 0
+    for place, is_shown in enumerate(shown):
+        if not is_shown:
+            continue
+        skipped = answer[gap:place]
+        if text and skipped:
+            text += skipped if not skipped.strip() else _join(skipped)
+        text += answer[place]
+        gap = place + 1
+    return text
+
+
+def _join(skipped: str) -> str:
+    """Return what stands in place of words left out: a paragraph, a line, or a space."""
+    return "\n\n" if "\n\n" in skipped else "\n" if "\n" in skipped else " "

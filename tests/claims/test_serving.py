@@ -1,0 +1,216 @@
+"""`CFCRunnable(output="claims")`: what is left of an answer, and what never reaches anybody."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+from langchain_core.messages import AIMessage
+from langchain_core.runnables import RunnableLambda
+
+from langchain_cfc import CalibrationArtifact, CFCChatModel, CFCRunnable, calibrate
+from langchain_cfc.claims import SentenceSplitter, Span
+from langchain_cfc.decision import decide
+from langchain_cfc.errors import (
+    FingerprintError,
+    FingerprintWarning,
+    InputError,
+    SplitterError,
+    VerifierError,
+)
+from langchain_cfc.records import Provenance, tabulate
+from langchain_cfc.runnable import ClaimsResult
+from langchain_cfc.sampling import DrawnCandidate
+from tests.claims.worlds import make_answers
+from tests.fakes import ScriptedModel, StreamingModel
+
+ANSWER = "Lima is the capital. [1] It has 9 moons.\n\nIt lies by the sea."
+SCORES = {"Lima is the capital. [1]": 0.05, "It has 9 moons.": 0.99, "It lies by the sea.": 0.1}
+HEADER = Provenance(
+    n=1,
+    unit="claims",
+    generator={"id": "model"},
+    verifier={"id": "scripted"},
+    splitter=dict(SentenceSplitter().fingerprint),
+)
+IDS = {"generator_id": "model", "verifier_id": "scripted"}
+
+
+def verify(prompt: Any, candidates: list[DrawnCandidate]) -> list[float]:
+    del prompt
+    return [SCORES.get(candidate.text, 0.5) for candidate in candidates]
+
+
+def make_artifact(**options: Any) -> CalibrationArtifact:
+    records = make_answers(np.random.default_rng(1), 300)
+    return calibrate(
+        records, **{"unit": "claims", "alpha": 0.2, "features": "1", "provenance": HEADER, **options}
+    )
+
+
+def make_chain(**fields: Any) -> CFCRunnable:
+    parts = {"generator": ScriptedModel(texts=[ANSWER] * 4), "verifier": verify, "output": "claims", **IDS}
+    return CFCRunnable(**{"artifact": make_artifact(), **parts, **fields})
+
+
+def invoke(chain: CFCRunnable, prompt: str = "?") -> ClaimsResult:
+    result = chain.invoke(prompt)
+    assert isinstance(result, ClaimsResult)
+    assert asyncio.run(chain.ainvoke(prompt)) == result
+    return result
+
+
+def test_what_is_left_of_an_answer() -> None:
+    result = invoke(make_chain())
+    assert result.text == result.best == "Lima is the capital. [1]\n\nIt lies by the sea."
+    assert [(one.kept, one.text) for one in result.claims] == [
+        (True, "Lima is the capital. [1]"),
+        (False, None),
+        (True, "It lies by the sea."),
+    ]
+    assert result.reason == "answered"
+    assert result.guarantee.binding == "matched"
+    assert "no unsupported claim is left" in result.guarantee.sentence
+    assert "2 of the 3 claims" in result.explain()
+    assert "no unsupported claim is left in the answer to a question" in result.explain()
+    assert "moons" not in result.model_dump_json()
+    assert ClaimsResult.model_validate_json(result.model_dump_json()) == result
+
+
+def test_dropped_claims_are_shown_where_asked_for() -> None:
+    result = invoke(make_chain(show_rejected=True))
+    assert result.mark_dropped() == ANSWER.replace("It has 9 moons.", "~~It has 9 moons.~~")
+    assert result.mark_dropped("<del>", "</del>").count("<del>") == 1
+    assert result.claims[1].text == "It has 9 moons."
+    with pytest.raises(InputError, match="show_rejected=True"):
+        invoke(make_chain()).mark_dropped()
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason", "words"),
+    [
+        ("It has 9 moons.", "no_claim_kept", "none of the 1 claims"),
+        ("...", "no_claims", "claims nothing"),
+        ("", "no_claims", "claims nothing"),
+    ],
+)
+def test_abstentions(answer: str, reason: str, words: str) -> None:
+    chain = make_chain(generator=ScriptedModel(texts=[answer] * 4))
+    result = invoke(chain)
+    assert (result.abstained, result.reason, result.text, result.answers) == (True, reason, None, ())
+    assert words in result.explain_reason()
+    assert not result
+    assert ClaimsResult.model_validate_json(result.model_dump_json()) == result
+    assert chain.as_answer(text=True).invoke("?") == "I do not know."
+
+
+def test_serving_decides_as_offline() -> None:
+    artifact = make_artifact(features="hat(count, 3) + hat(mean_score, 4)", at_most=1)
+    for record in make_answers(np.random.default_rng(2), 60):
+        text = " ".join(f"Claim {slot}." for slot in range(len(record.claims)))
+        scores = [claim.score for claim in record.claims]
+        chain = make_chain(
+            artifact=artifact,
+            generator=ScriptedModel(texts=[text] * 4),
+            verifier=lambda _, candidates, scores=scores: scores[: len(candidates)],
+        )
+        result = chain.invoke("?")
+        decisions = decide(artifact, tabulate([record]).draws)
+        assert isinstance(result, ClaimsResult)
+        assert [one.kept for one in result.claims] == decisions.accepted[0].tolist()
+        assert result.threshold == decisions.thresholds[0]
+
+
+def test_a_verifier_sees_the_other_answers() -> None:
+    seen: list[Any] = []
+
+    def score(given: Any) -> list[float]:
+        seen.append(given)
+        return [0.1] * len(given["candidates"])
+
+    header = HEADER.model_copy(update={"n": 3})
+    chain = make_chain(
+        artifact=make_artifact(provenance=header),
+        generator=ScriptedModel(texts=[ANSWER, "Second.", "Third.", "Fourth."]),
+        verifier=RunnableLambda(score),
+    )
+    result = chain.invoke("?")
+    assert len(seen) == 1
+    assert [one.text for one in seen[0]["answers"]] == [ANSWER, "Second.", "Third."]
+    assert [one.text for one in seen[0]["candidates"]] == list(SCORES)
+    assert result.best == ANSWER
+
+
+def test_nothing_streams_before_the_decision() -> None:
+    chain = make_chain(generator=StreamingModel(texts=[ANSWER] * 4)).as_answer(text=True)
+    pieces = list(chain.stream("?"))
+    assert "".join(map(str, pieces)) == "Lima is the capital. [1]\n\nIt lies by the sea."
+
+    async def list_events() -> list[str]:
+        return [event["event"] async for event in chain.astream_events("?", version="v2")]
+
+    assert "on_chat_model_stream" not in asyncio.run(list_events())
+
+
+def test_a_chat_model_says_what_is_left() -> None:
+    model = CFCChatModel(chain=make_chain())
+    message = model.invoke("?")
+    assert isinstance(message, AIMessage)
+    assert message.text == "Lima is the capital. [1]\n\nIt lies by the sea."
+    assert message.response_metadata["cfc"]["reason"] == "answered"
+
+
+def test_copies_serve_alike() -> None:
+    chain = make_chain(generator=RunnableLambda(len) | RunnableLambda(repr), generator_id="model")
+    for one in (copy.copy(chain), copy.deepcopy(chain), chain.model_copy()):
+        assert one.invoke("abc") == chain.invoke("abc")
+    pickled = make_chain(generator=RunnableLambda(repr), generator_id="model", verifier=verify)
+    assert pickle.loads(pickle.dumps(pickled.artifact)).unit == "claims"  # noqa: S301
+
+
+@pytest.mark.parametrize(
+    ("fields", "problem"),
+    [
+        ({"output": "answers"}, "pass output='claims'"),
+        ({"answer": str}, "answer has no meaning"),
+        ({"max_answers": 1}, "max_answers has no meaning"),
+        ({"bot": True}, "no certified policy"),
+    ],
+)
+def test_what_does_not_go_together(fields: dict[str, Any], problem: str) -> None:
+    with pytest.raises(InputError, match=problem):
+        make_chain(**fields)
+
+
+def test_an_artifact_of_answers_serves_no_claims() -> None:
+    from tests.factories import make_chain as make_answers_chain
+
+    with pytest.raises(InputError, match="pass output='answers'"):
+        make_answers_chain(output="claims")
+    with pytest.raises(InputError, match="splitter has no meaning"):
+        make_answers_chain(splitter=SentenceSplitter())
+
+
+def test_another_splitter_is_refused() -> None:
+    with pytest.raises(FingerprintError, match="the splitter is not the one"):
+        make_chain(splitter=SentenceSplitter("de"))
+    with pytest.warns(FingerprintWarning, match="cannot verify that splitter"):
+        chain = make_chain(splitter=lambda answer: [Span(0, len(answer))])
+    assert chain.guarantee.binding == "unverified"
+
+
+@pytest.mark.parametrize(
+    ("fields", "error"),
+    [
+        ({"splitter": lambda _: [(0, 10_000)], "splitter_id": "sentences"}, SplitterError),
+        ({"verifier": lambda *_: [0.5]}, VerifierError),
+        ({"verifier": lambda *_: [0.5, 0.5, 2.0]}, VerifierError),
+    ],
+)
+def test_failures_are_one_typed_error(fields: dict[str, Any], error: type[Exception]) -> None:
+    with pytest.raises(error):
+        make_chain(**fields).invoke("?")

@@ -1,0 +1,208 @@
+"""Splitting answers into claims, the tokens of a claim, and the text that is left."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from langchain_core.messages import AIMessage
+from langchain_core.runnables import RunnableLambda
+
+from langchain_cfc.claims import (
+    ClaimSplitter,
+    SentenceSplitter,
+    Span,
+    make_claim_candidates,
+    restore_text,
+    split_candidate,
+)
+from langchain_cfc.errors import SplitterError
+from langchain_cfc.execution import arun_flow, run_flow
+from langchain_cfc.sampling import DrawnCandidate
+from langchain_cfc.sampling.fingerprints import compute_fingerprint
+from langchain_cfc.verifiers import SequenceProbability, VerifierInput
+
+
+def split(splitter: Any, answer: str) -> list[Span]:
+    return run_flow(ClaimSplitter(splitter).split(answer, {}))
+
+
+@pytest.mark.parametrize(
+    ("answer", "sentences"),
+    [
+        ("Lima is the capital.[1] It is big.", ["Lima is the capital.[1]", "It is big."]),
+        ("Lima is the capital. [1][2] It is big. [^3]", ["Lima is the capital. [1][2]", "It is big. [^3]"]),
+        ("Dr. Li earns 9.5 million, e.g. in the U.S. per year.", None),
+        ("- One is odd.\n- Two is even.\n\nDone.", ["- One is odd.", "- Two is even.", "Done."]),
+        ("No stop", None),
+        ("  Padded.  ", ["Padded."]),
+        ("...\n\n---\n\n!", []),
+        ("", []),
+        (" \n ", []),
+        ("東京は首都です。人口は多いです。", ["東京は首都です。", "人口は多いです。"]),
+        ("Fine 😀. Yes.", ["Fine 😀.", "Yes."]),
+    ],
+)
+def test_sentences(answer: str, sentences: list[str] | None) -> None:
+    spans = split(SentenceSplitter(), answer)
+    assert [answer[span.start : span.end] for span in spans] == ([answer] if sentences is None else sentences)
+    assert [span.text for span in spans] == [answer[span.start : span.end] for span in spans]
+    assert run_flow(SentenceSplitter().flow(answer, {})) == [Span(span.start, span.end) for span in spans]
+
+
+@given(st.text(max_size=60))
+def test_sentences_of_any_text_are_spans_in_order(answer: str) -> None:
+    spans = split(SentenceSplitter(), answer)
+    ends = [0, *(span.end for span in spans)]
+    for end, span in zip(ends, spans, strict=False):
+        assert end <= span.start < span.end <= len(answer)
+        assert str(span.text).strip() == span.text
+
+
+def test_a_splitter_states_what_it_is() -> None:
+    stated = compute_fingerprint(SentenceSplitter("de"))
+    assert stated["id"] == "sentences"
+    assert stated["language"] == "de"
+    assert stated["sentencex"]
+
+
+WHOLE = "A b. C d."
+
+
+@pytest.mark.parametrize(
+    "splitter",
+    [
+        lambda _: [(0, 4), (5, 9)],
+        lambda _: [Span(5, 9), Span(0, 4)],
+        lambda _: [{"start": 0, "end": 4}, {"start": 5, "end": 9, "text": "C d."}],
+        RunnableLambda(lambda _: ((0, 4), (5, 9))),
+    ],
+)
+def test_splitters(splitter: Any) -> None:
+    assert split(splitter, WHOLE) == [Span(0, 4, "A b."), Span(5, 9, "C d.")]
+
+
+def test_an_async_splitter_and_claims_in_other_words() -> None:
+    async def spans(answer: str) -> list[dict[str, Any]]:
+        return [{"start": 0, "end": len(answer), "text": text} for text in ("b is A", "d is C")]
+
+    found = asyncio.run(arun_flow(ClaimSplitter(spans).split(WHOLE, {})))
+    assert found == [Span(0, 9, "b is A"), Span(0, 9, "d is C")]
+
+
+@pytest.mark.parametrize(
+    ("returned", "problem"),
+    [
+        ([(0, 10)], "for an answer of 9 characters"),
+        ([(4, 4)], "returned"),
+        ([(-1, 4)], "returned"),
+        ([(0.0, 4)], "returned"),
+        ([(True, 4)], "returned"),
+        (["A b."], "returned"),
+        ([{"start": 0}], "returned"),
+        ([Span(0, 4, " ")], "returned"),
+        (None, "NoneType"),
+        (7, "int"),
+        ({"start": 0, "end": 4}, "dict"),
+        ("A b.", "returned"),
+    ],
+)
+def test_anything_else_is_refused(returned: Any, problem: str) -> None:
+    with pytest.raises(SplitterError, match=problem):
+        split(lambda _: returned, WHOLE)
+
+
+def test_a_splitter_that_fails_is_one_typed_error() -> None:
+    def fail(answer: str) -> list[Span]:
+        raise LookupError(answer)
+
+    with pytest.raises(SplitterError, match="the splitter failed with LookupError"):
+        split(fail, WHOLE)
+    with pytest.raises(SplitterError, match="got a str as splitter"):
+        ClaimSplitter("sentences")  # type: ignore[arg-type]
+    with pytest.raises(SplitterError, match="structured"):
+        run_flow(split_candidate(ClaimSplitter(lambda _: []), DrawnCandidate("{}", None, {}), {}))
+
+
+def with_tokens(*tokens: str | bytes) -> DrawnCandidate:
+    """An answer of these tokens; the k-th has log-probability -k."""
+    content = [
+        {
+            "token": str(one),
+            "logprob": -float(place),
+            **({"bytes": list(one)} if isinstance(one, bytes) else {}),
+        }
+        for place, one in enumerate(tokens)
+    ]
+    text = b"".join(one if isinstance(one, bytes) else one.encode() for one in tokens).decode()
+    return DrawnCandidate(text, AIMessage(text, response_metadata={"logprobs": {"content": content}}))
+
+
+def places(candidate: DrawnCandidate) -> list[float] | None:
+    if candidate.message is None:
+        return None
+    return [-one["logprob"] for one in candidate.message.response_metadata["logprobs"]["content"]]
+
+
+@pytest.mark.parametrize(
+    ("tokens", "spans", "expected"),
+    [
+        (("A", " b", ".", " C", " d."), [(0, 4), (5, 9)], [[0, 1, 2], [3, 4]]),
+        # A character that three tokens spell belongs to each of them.
+        ((b"\xf0\x9f", b"\x98", b"\x80", "!", " ok"), [(0, 2), (3, 5)], [[0, 1, 2, 3], [4]]),
+        (("é", "t", "é", ". No"), [(0, 4), (5, 7)], [[0, 1, 2, 3], [3]]),
+    ],
+)
+def test_tokens_of_claims(
+    tokens: tuple[Any, ...], spans: list[tuple[int, int]], expected: list[list[int]]
+) -> None:
+    answer = with_tokens(*tokens)
+    claims = make_claim_candidates(answer, split(lambda _: spans, answer.text))
+    assert [places(claim) for claim in claims] == expected
+
+
+def test_claims_are_scored_by_the_probability_of_their_tokens() -> None:
+    answer = with_tokens("A", " b", ".", " C", " d.")
+    claims = make_claim_candidates(answer, split(lambda _: [(0, 4), (5, 9)], answer.text))
+    given_ = VerifierInput(prompt="?", candidates=claims)
+    scores = SequenceProbability(per_token=True).invoke(given_)
+    assert scores == pytest.approx([1 - 2.718281828 ** (-1.0), 1 - 2.718281828 ** (-3.5)])
+
+
+def test_tokens_that_do_not_spell_the_answer_are_not_guessed_at() -> None:
+    answer = with_tokens("A", " b.")
+    other = DrawnCandidate("A c.", answer.message)
+    assert [places(one) for one in make_claim_candidates(other, [Span(0, 4, "A c.")])] == [None]
+
+
+@pytest.mark.parametrize(
+    ("answer", "spans", "kept", "left"),
+    [
+        ("A. B. C.", [(0, 2), (3, 5), (6, 8)], "101", "A. C."),
+        ("A. B. C.", [(0, 2), (3, 5), (6, 8)], "011", "B. C."),
+        ("A. B. C.", [(0, 2), (3, 5), (6, 8)], "000", ""),
+        ("A.\n- B.\n- C.", [(0, 2), (3, 7), (8, 12)], "101", "A.\n- C."),
+        ("A. B.\n\nC.", [(0, 2), (3, 5), (7, 9)], "101", "A.\n\nC."),
+        ("# Head\n\nA. B.", [(8, 10), (11, 13)], "11", "A. B."),
+        # A claim that is dropped takes what it shares with a kept one along.
+        ("A is b and c.", [(0, 6), (0, 13)], "10", ""),
+        ("A is b and c.", [(0, 13), (7, 13)], "10", "A is b"),
+    ],
+)
+def test_what_is_left(answer: str, spans: list[tuple[int, int]], kept: str, left: str) -> None:
+    found = restore_text(answer, [Span(*span) for span in spans], [one == "1" for one in kept])
+    assert found.strip() == left
+
+
+@given(st.lists(st.booleans(), min_size=6, max_size=6))
+def test_no_word_is_added_or_moved(kept: list[bool]) -> None:
+    answer = "One is odd. Two is even.\nThree is prime.\n\nFour is a square. Five is odd.  Six is even."
+    spans = split(SentenceSplitter(), answer)
+    left = restore_text(answer, spans, kept)
+    words = [word for span, flag in zip(spans, kept, strict=True) if flag for word in str(span.text).split()]
+    assert left.split() == words
+    if all(kept):
+        assert left == answer
