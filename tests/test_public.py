@@ -92,7 +92,8 @@ ROOMS: dict[str, set[str]] = {
     "runnable": DATA | SERVING | {"scoring", "guarantee", "artifact", "decision", "claims"},
     "collect": OFFLINE | SERVING | {"calibration", "claims", "evaluation", "labelers", "report"},
     "monitor": OFFLINE | {"calibration", "runnable", "report"},
-    "demo": OFFLINE | {"calibration", "evaluation", "execution", "runnable", "sampling", "verifiers"},
+    "demo": OFFLINE
+    | {"calibration", "claims", "evaluation", "execution", "runnable", "sampling", "verifiers"},
     "cli": OFFLINE
     | {
         "calibration",

@@ -17,9 +17,18 @@ from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
 from pydantic import PrivateAttr
 
+from langchain_cfc.claims import Span
 from langchain_cfc.errors import DrawError, InputError, VerifierError
 from langchain_cfc.execution.langgraph_compat import is_generated_block_id
-from langchain_cfc.records import PromptRecord, Provenance, Records
+from langchain_cfc.records import (
+    Candidate,
+    Claim,
+    ClaimsRecord,
+    LabelledRecord,
+    PromptRecord,
+    Provenance,
+    Records,
+)
 from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc.verifiers._prompts import read_prompt
 
@@ -171,10 +180,70 @@ class RecordedAnswers:
         return self._answers[text]
 
 
+class RecordedClaims:
+    """Splitter and verifier of replayed answers: return the recorded claims and their scores.
+
+    Args:
+        records: Records of claims with their answers and spans.
+        provenance: The records' header; its splitter becomes the fingerprint.
+
+    Raises:
+        InputError: If a record lacks its answer or a span, or two records have the same answer.
+    """
+
+    def __init__(self, records: Iterable[ClaimsRecord], provenance: Provenance | None = None) -> None:
+        self.fingerprint = _get_stated(provenance, "splitter")
+        self._claims: dict[str, tuple[Claim, ...]] = {}
+        self._prompts: dict[str, tuple[Claim, ...]] = {}
+        for record in records:
+            if record.answer is None or any(claim.start is None for claim in record.claims):
+                msg = f"record {record.id!r} lacks the answer or the spans of its claims: nothing to replay"
+                raise InputError(msg)
+            if self._claims.setdefault(record.answer, record.claims) is not record.claims:
+                msg = f"the answer of record {record.id!r} was recorded twice"
+                raise InputError(msg)
+            self._prompts[compute_prompt_key(record.input)] = record.claims
+
+    def __call__(self, answer: str) -> list[Span]:
+        """Return the spans recorded for an answer.
+
+        Raises:
+            KeyError: If the answer was not recorded.
+        """
+        return [Span(int(one.start or 0), int(one.end or 0), one.text) for one in self._claims[answer]]
+
+    def find_scores(self, prompt: Any, texts: Sequence[str], output: str | None = None) -> list[float]:
+        """Return the scores recorded for the claims of a prompt, or the raw outputs of a verifier.
+
+        Raises:
+            VerifierError: If these are not the claims recorded for the prompt, or lack the output.
+        """
+        claims = self._prompts.get(compute_prompt_key(prompt), ())
+        known = [one.score if output is None else (one.scores or {}).get(output) for one in claims]
+        if [one.text for one in claims] != list(texts) or None in known:
+            msg = "these claims do not come from the recording, so their scores are unknown"
+            raise VerifierError(msg)
+        return [float(one) for one in known if one is not None]
+
+
+class RecordedClaimScores:
+    """Verifier of replayed claims: returns their recorded scores; see `RecordedScores`."""
+
+    def __init__(
+        self, claims: RecordedClaims, provenance: Provenance | None = None, *, output: str | None = None
+    ) -> None:
+        self.fingerprint = _get_stated(provenance, "verifier")
+        self._claims, self._output = claims, output
+
+    def __call__(self, prompt: Any, candidates: list[DrawnCandidate]) -> list[float]:
+        """Return one recorded score per claim."""
+        return self._claims.find_scores(prompt, [one.text for one in candidates], self._output)
+
+
 class RecordedMetadata:
     """Metadata function of replayed prompts: returns the metadata recorded for them."""
 
-    def __init__(self, records: Iterable[PromptRecord]) -> None:
+    def __init__(self, records: Iterable[LabelledRecord]) -> None:
         self._metadata = {compute_prompt_key(record.input): dict(record.metadata) for record in records}
 
     def __call__(self, prompt: Any) -> dict[str, Any]:
@@ -191,13 +260,17 @@ def make_replay_parts(source: Records, outputs: Sequence[str] = ()) -> dict[str,
             not.
 
     Returns:
-        Generator, verifier, answer extractor and metadata function, all by name. Candidates are drawn one
-        after the other, because only then they keep their slots.
+        Generator, verifier, answer extractor and metadata function, all by name; of claims the splitter in
+        place of the extractor. Candidates are drawn one after the other, because only then they keep their
+        slots.
 
     Raises:
         InputError: If the records cannot be replayed; see the parts.
     """
-    records, provenance = list(source), source.provenance
+    provenance = source.provenance
+    if provenance is not None and provenance.unit == "claims":
+        return _make_claims_parts(list(source.claims()), provenance, outputs)
+    records = list(source)
     scored: dict[str, Any] = {"verifier": RecordedScores(provenance)}
     if outputs:
         combined = {name: RecordedScores(output=name) for name in outputs}
@@ -206,6 +279,34 @@ def make_replay_parts(source: Records, outputs: Sequence[str] = ()) -> dict[str,
         "generator": ReplayChatModel.from_records(records, provenance),
         **scored,
         "answer": RecordedAnswers(records, provenance),
+        "metadata": RecordedMetadata(records),
+        "max_concurrency": 1,
+    }
+
+
+def _make_claims_parts(
+    records: Sequence[ClaimsRecord], provenance: Provenance, outputs: Sequence[str]
+) -> dict[str, Any]:
+    """Return the parts that replay answers and their claims."""
+    claims = RecordedClaims(records, provenance)
+    scored: dict[str, Any] = {"verifier": RecordedClaimScores(claims, provenance)}
+    if outputs:
+        combined = {name: RecordedClaimScores(claims, output=name) for name in outputs}
+        scored = {"verifier": combined, "verifier_id": _get_stated(provenance, "verifier").get("id")}
+    # A model replays candidates; of these answers there is one for each prompt.
+    answers = [
+        PromptRecord(
+            id=record.id,
+            input=record.input,
+            candidates=(Candidate(text=record.answer, score=0.0, correct=False),),
+        )
+        for record in records
+    ]
+    return {
+        "generator": ReplayChatModel.from_records(answers, provenance),
+        **scored,
+        "output": "claims",
+        "splitter": claims,
         "metadata": RecordedMetadata(records),
         "max_concurrency": 1,
     }
