@@ -6,7 +6,7 @@ from langchain_cfc.runnable.cfc import CFCRunnable
 from langchain_cfc.runnable.chat_arguments import configure_chain, find_cfc_runnable
 from langchain_cfc.runnable.chat_model import CFCChatModel
 from langchain_cfc.runnable.policies import ABSTAIN_MESSAGE, Answer, OrElse
-from langchain_cfc.runnable.result import CFCResult, ClaimsResult, ScoredCandidate, ScoredClaim
+from langchain_cfc.runnable.result import CFCResult, ClaimsResult, ScoredCandidate, ScoredClaim, read_result
 
 __all__ = [
     "ABSTAIN_MESSAGE",
@@ -20,4 +20,5 @@ __all__ = [
     "ScoredClaim",
     "configure_chain",
     "find_cfc_runnable",
+    "read_result",
 ]

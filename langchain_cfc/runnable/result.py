@@ -180,6 +180,22 @@ class CFCResult(BaseModel):
         return explain_result(self)
 
 
+def read_result(data: Mapping[str, Any]) -> CFCResult:
+    """Read a result from plain data, as `model_dump(mode="json")` wrote it.
+
+    Args:
+        data: The fields of a `CFCResult` or a `ClaimsResult`.
+
+    Returns:
+        The result.
+
+    Raises:
+        pydantic.ValidationError: If they are the fields of neither.
+    """
+    kind = ClaimsResult if "claims" in data else CFCResult
+    return kind.model_validate(data)
+
+
 class ScoredClaim(BaseModel):
     """One claim of an answer, with its score.
 

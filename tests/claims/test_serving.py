@@ -12,7 +12,7 @@ import pytest
 from langchain_core.messages import AIMessage
 from langchain_core.runnables import RunnableLambda
 
-from langchain_cfc import CalibrationArtifact, CFCChatModel, CFCRunnable, calibrate
+from langchain_cfc import CFCChatModel, CFCRunnable
 from langchain_cfc.claims import SentenceSplitter, Span
 from langchain_cfc.decision import decide
 from langchain_cfc.errors import (
@@ -22,39 +22,11 @@ from langchain_cfc.errors import (
     SplitterError,
     VerifierError,
 )
-from langchain_cfc.records import Provenance, tabulate
+from langchain_cfc.records import tabulate
 from langchain_cfc.runnable import ClaimsResult
-from langchain_cfc.sampling import DrawnCandidate
+from tests.claims.chains import ANSWER, HEADER, LEFT, SCORES, make_artifact, make_chain
 from tests.claims.worlds import make_answers
 from tests.fakes import ScriptedModel, StreamingModel
-
-ANSWER = "Lima is the capital. [1] It has 9 moons.\n\nIt lies by the sea."
-SCORES = {"Lima is the capital. [1]": 0.05, "It has 9 moons.": 0.99, "It lies by the sea.": 0.1}
-HEADER = Provenance(
-    n=1,
-    unit="claims",
-    generator={"id": "model"},
-    verifier={"id": "scripted"},
-    splitter=dict(SentenceSplitter().fingerprint),
-)
-IDS = {"generator_id": "model", "verifier_id": "scripted"}
-
-
-def verify(prompt: Any, candidates: list[DrawnCandidate]) -> list[float]:
-    del prompt
-    return [SCORES.get(candidate.text, 0.5) for candidate in candidates]
-
-
-def make_artifact(**options: Any) -> CalibrationArtifact:
-    records = make_answers(np.random.default_rng(1), 300)
-    return calibrate(
-        records, **{"unit": "claims", "alpha": 0.2, "features": "1", "provenance": HEADER, **options}
-    )
-
-
-def make_chain(**fields: Any) -> CFCRunnable:
-    parts = {"generator": ScriptedModel(texts=[ANSWER] * 4), "verifier": verify, "output": "claims", **IDS}
-    return CFCRunnable(**{"artifact": make_artifact(), **parts, **fields})
 
 
 def invoke(chain: CFCRunnable, prompt: str = "?") -> ClaimsResult:
@@ -66,7 +38,7 @@ def invoke(chain: CFCRunnable, prompt: str = "?") -> ClaimsResult:
 
 def test_what_is_left_of_an_answer() -> None:
     result = invoke(make_chain())
-    assert result.text == result.best == "Lima is the capital. [1]\n\nIt lies by the sea."
+    assert result.text == result.best == LEFT
     assert [(one.kept, one.text) for one in result.claims] == [
         (True, "Lima is the capital. [1]"),
         (False, None),
@@ -148,7 +120,7 @@ def test_a_verifier_sees_the_other_answers() -> None:
 def test_nothing_streams_before_the_decision() -> None:
     chain = make_chain(generator=StreamingModel(texts=[ANSWER] * 4)).as_answer(text=True)
     pieces = list(chain.stream("?"))
-    assert "".join(map(str, pieces)) == "Lima is the capital. [1]\n\nIt lies by the sea."
+    assert "".join(map(str, pieces)) == LEFT
 
     async def list_events() -> list[str]:
         return [event["event"] async for event in chain.astream_events("?", version="v2")]
@@ -160,7 +132,7 @@ def test_a_chat_model_says_what_is_left() -> None:
     model = CFCChatModel(chain=make_chain())
     message = model.invoke("?")
     assert isinstance(message, AIMessage)
-    assert message.text == "Lima is the capital. [1]\n\nIt lies by the sea."
+    assert message.text == LEFT
     assert message.response_metadata["cfc"]["reason"] == "answered"
 
 
@@ -168,7 +140,7 @@ def test_copies_serve_alike() -> None:
     chain = make_chain(generator=RunnableLambda(len) | RunnableLambda(repr), generator_id="model")
     for one in (copy.copy(chain), copy.deepcopy(chain), chain.model_copy()):
         assert one.invoke("abc") == chain.invoke("abc")
-    pickled = make_chain(generator=RunnableLambda(repr), generator_id="model", verifier=verify)
+    pickled = make_chain(generator=RunnableLambda(repr), generator_id="model")
     assert pickle.loads(pickle.dumps(pickled.artifact)).unit == "claims"  # noqa: S301
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from langchain_cfc_langgraph import CFCState, ask_person, cfc_node, guarded_graph, outcome
+from langchain_cfc_langgraph.state import read_decision
 from langchain_core.messages import HumanMessage
 from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import ConfigurableField
@@ -31,6 +32,9 @@ from integrations.langgraph.tests.parts import (
 )
 from langchain_cfc import CFCChatModel, CFCRunnable
 from langchain_cfc.errors import InputError
+from langchain_cfc.runnable import ClaimsResult
+from tests.claims.chains import LEFT
+from tests.claims.chains import make_chain as make_claims_chain
 from tests.serving.openai_server import Script
 
 
@@ -238,3 +242,14 @@ def test_another_model_than_calibrated_never_gets_into_a_graph(artifact_path: Pa
 
     with pytest.raises(FingerprintError, match="another-bot"):
         chain_of(artifact_path, url, generator_id="another-bot")
+
+
+def test_a_node_keeps_what_is_left_of_an_answer() -> None:
+    graph = graph_of(cfc_node(make_claims_chain()))
+    state = graph.invoke({"question": "?"})
+    assert state["decision"]["best"] == LEFT
+    decision = read_decision(state)
+    assert isinstance(decision, ClaimsResult)
+    assert [one.kept for one in decision.claims] == [True, False, True]
+    assert "moons" not in str(state)
+    assert way(graph, {"question": "?"}) == "yes"

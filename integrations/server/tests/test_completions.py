@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
 import jsonschema
 import pytest
 from langchain_cfc_server.answers import Answer
+from langchain_cfc_server.models import make_served_models
 from langchain_cfc_server.schema import ChatCompletion
+from langchain_core.messages import HumanMessage
 
 from integrations.server.tests.bots import EASY, EMOJI, FALLBACK, GOOD, HARD, TOOL, UNSURE
 from integrations.server.tests.parts import Server, asking
 from langchain_cfc import CalibrationArtifact, CFCChatModel, calibrate
 from langchain_cfc.demo import load_recording
 from tests.certificates.prompts import make_replay_chain
+from tests.claims.chains import LEFT
+from tests.claims.chains import make_chain as make_claims_chain
 
 
 def no_constant(name: str) -> None:
@@ -219,3 +224,23 @@ def test_responses_are_as_the_document_describes_them(server: Server) -> None:
     broken = server.ask(asking(EASY)).json()
     broken["cfc"]["candidates"] = []
     assert not check.is_valid(broken)
+
+
+@pytest.mark.parametrize("show_rejected", [False, True])
+def test_claims_are_listed_on_request(show_rejected: bool) -> None:
+    chain = make_claims_chain(show_rejected=show_rejected)
+    model = make_served_models({"bot": chain}, "I do not know.")["bot"]
+    plain, listed = (
+        asyncio.run(model.ask([HumanMessage("?")], None, with_claims=asked)) for asked in (False, True)
+    )
+    assert plain.text == listed.text == LEFT
+    assert "moons" not in str(plain.response_metadata)
+    decision = listed.response_metadata["cfc"]
+    assert [(one["kept"], one["text"] is None) for one in decision["claims"]] == [
+        (True, False),
+        (False, not show_rejected),
+        (True, False),
+    ]
+    for message in (plain, listed):
+        body = json.loads(Answer("chatcmpl-1", 0, "bot", message).to_completion())
+        ChatCompletion.model_validate(body)

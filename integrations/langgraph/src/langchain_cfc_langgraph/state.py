@@ -11,6 +11,7 @@ from typing_extensions import TypedDict
 
 from langchain_cfc import CFCResult
 from langchain_cfc.errors import InputError
+from langchain_cfc.runnable import read_result
 
 Outcome = Literal["answered", "abstained", "not_certifiable"]
 
@@ -88,7 +89,7 @@ def read_decision(state: CFCState) -> CFCResult:
         )
         raise InputError(msg)
     try:
-        return CFCResult.model_validate(decision)
+        return read_result(decision)
     except ValidationError as error:
         fields = (
             ", ".join(sorted({str(one["loc"][0]) for one in error.errors() if one["loc"]})) or "all of it"

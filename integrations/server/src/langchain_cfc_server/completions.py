@@ -64,7 +64,8 @@ class Completions:
         prompt = to_langchain_messages(asked.messages)
         if self._log_content:
             note.prompt = [one.model_dump(exclude_none=True) for one in asked.messages]
-        message = await self._chains.run(lambda: model.ask(prompt, level))
+        with_claims = asked.cfc is not None and asked.cfc.claims
+        message = await self._chains.run(lambda: model.ask(prompt, level, with_claims=with_claims))
         answer = Answer(f"chatcmpl-{note.id}", int(time.time()), model.name, message)
         note.record_decision(answer.reason, answer.usage)
         if self._log_content:

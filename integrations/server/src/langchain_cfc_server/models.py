@@ -57,12 +57,16 @@ class ServedModel:
             "cfc": calibration,
         }
 
-    async def ask(self, prompt: list[BaseMessage], level: str | None) -> AIMessage:
+    async def ask(
+        self, prompt: list[BaseMessage], level: str | None, *, with_claims: bool = False
+    ) -> AIMessage:
         """Ask the chain about a conversation.
 
         Args:
             prompt: The conversation.
             level: Error level, as `level` gives it.
+            with_claims: Whether the decision lists the claims of the answer. Dropped ones have a text only
+                where the chain was made with `show_rejected`.
 
         Returns:
             The best answer or the abstention.
@@ -78,7 +82,9 @@ class ServedModel:
         if not isinstance(found, CFCResult):
             return message
         # Clients are sent the whole guarantee, which messages only identify.
-        decision = found.model_dump(mode="json", exclude={"candidates", "features", "metadata"})
+        hidden = {"candidates", "features", "metadata", "text", "full_text"}
+        hidden |= set() if with_claims else {"claims"}
+        decision = found.model_dump(mode="json", exclude=hidden)
         return message.model_copy(update={"response_metadata": {"cfc": decision}})
 
     def level(self, alpha: str | float | None) -> str | None:

@@ -150,6 +150,9 @@ class CFCOptions(_Request):
     alpha: (
         Annotated[str, Field(pattern=r"^0?\.[0-9]{1,12}$")] | Annotated[float, Field(gt=0, lt=1)] | None
     ) = Field(default=None, description="Error level, one of those that the model was calibrated at.")
+    claims: bool = Field(
+        default=False, description="Whether the decision lists the claims of the answer, kept or dropped."
+    )
 
 
 class ChatRequest(_Request):
@@ -175,8 +178,18 @@ class _Response(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
+class ScoredClaim(_Response):
+    """One claim of an answer; the text of a dropped one is null unless the operator shows them."""
+
+    start: int
+    end: int
+    score: float
+    kept: bool
+    text: str | None
+
+
 class Decision(_Response):
-    """What was decided, without the candidates."""
+    """What was decided, without the candidates; with the claims of the answer where they were asked for."""
 
     abstained: bool
     reason: Reason
@@ -187,6 +200,7 @@ class Decision(_Response):
     guarantee: Guarantee
     models: list[str]
     usage: dict[str, Any] | None
+    claims: list[ScoredClaim] | None = None
 
 
 class Unguaranteed(_Response):
