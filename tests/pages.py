@@ -12,6 +12,7 @@ import csv
 import itertools
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -39,6 +40,7 @@ from langchain_cfc.sampling.fingerprints import compute_fingerprint
 from langchain_cfc.verifiers import SequenceProbability
 from tests.serving.openai_server import Script, serving
 
+REPOSITORY = Path(__file__).resolve().parents[1]
 # What README.md says before each question.
 INSTRUCTION = "Give the answer alone:"
 
@@ -62,6 +64,7 @@ def _set_up(namespace: dict[str, Any]) -> None:
     known = {"OPENAI_BASE_URL": url, "OPENAI_API_KEY": "none", "SOURCE_DATE_EPOCH": "1767225600"}
     stack.enter_context(mock.patch.dict(os.environ, known))
     _write_questions(facts)
+    shutil.copy(REPOSITORY / "examples/long_answers/records.jsonl.gz", "long_answers.jsonl.gz")
     _capitals_artifact().save("artifact.json")
 
 
@@ -143,7 +146,7 @@ pytest_collect_file = Sybil(
         CodeBlockParser("toml", _write_toml),
     ],
     # Of the repository, wherever the plugin is loaded.
-    path=str(Path(__file__).resolve().parents[1]),
+    path=str(REPOSITORY),
     patterns=["README.md", "docs/*.md"],
     setup=_set_up,
     teardown=_tear_down,

@@ -23,7 +23,7 @@ ALPHA = "0.2"
 CHOICES = {0: "none", 1: "one at most", 2: "two at most"}
 STYLE = """
 <style>
-  [data-testid=stMainBlockContainer] { padding-top: 2rem; }
+  [data-testid=stMainBlockContainer] { padding-top: 3.5rem; }
   [data-testid=stHeading] h1 { font-size: 1.75rem; padding: 0 0 .5rem; }
   .st-key-answer p { font-size: 1.25rem; line-height: 1.5; }
 </style>
@@ -31,7 +31,7 @@ STYLE = """
 
 
 @st.cache_resource(show_spinner="Calibrating")
-def make_chain(at_most: int) -> tuple[CFCRunnable, MethodReport, list[str]]:
+def make_chain(at_most: int) -> tuple[CFCRunnable, MethodReport, dict[str, str]]:
     """Calibrate for so many unsupported claims; return the chain, its figures and the questions to ask."""
     records = read_records(RECORDS)
     artifact = calibrate(
@@ -40,7 +40,8 @@ def make_chain(at_most: int) -> tuple[CFCRunnable, MethodReport, list[str]]:
     # Results hold dropped claims; the page sends them to the browser only after a click.
     chain = CFCRunnable(artifact=artifact, show_rejected=True, **make_replay_parts(records))
     split = artifact.calibration.split
-    questions = [str(one.input) for one in records.claims() if split.part(one.id, one.cluster) == "test"]
+    held_out = [one for one in records.claims() if split.part(one.id, one.cluster) == "test"]
+    questions = {one.id.replace("-", " "): str(one.input) for one in held_out}
     return chain, evaluate(artifact, records).methods["conditional"], questions
 
 
@@ -56,15 +57,16 @@ def main() -> None:
         key="at_most",
     )
     chain, figures, questions = make_chain(at_most)
-    question = st.selectbox("Question", questions, key="question")
-    result = chain.invoke(question)
+    about = st.selectbox("Question about", list(questions), key="about")
+    st.text(questions[about])
+    result = chain.invoke(questions[about])
     if not isinstance(result, ClaimsResult):
         raise TypeError
     with st.container(key="answer"):
         st.markdown(escape(result.text or "I do not know."))
     st.text(result.explain_reason())
     dropped = sum(not one.kept for one in result.claims)
-    if dropped and st.toggle(f"Show the {dropped} dropped, struck through", key=f"dropped-{question}"):
+    if dropped and st.toggle(f"Show the {dropped} dropped, struck through", key=f"dropped-{about}"):
         with st.container(key="whole", border=True):
             st.markdown(strike(result))
         st.caption(

@@ -12,6 +12,9 @@ costs usefulness (lower levels than necessary, or flagged prompts), never validi
 The margin is chosen by cross-fitting: the fit split is divided into folds, q is fitted without a fold, and
 thresholds for the fold's prompts are computed from the other folds. The smallest margin that flags at most
 `FLAGGED` of all prompts is taken. Fewer prompts flag more, so that a small fit split gives a larger margin.
+
+Of claims none is out of reach, for all of them may be dropped. There q(x) is the probability that a claim of
+the answer can be kept, and the margin is 0: a larger one would lower what is stated for every prompt.
 """
 
 from __future__ import annotations
@@ -48,10 +51,13 @@ class FitPrompts:
     features: FloatArray  # (M, d) without the columns of adaptive levels
     mean_scores: FloatArray  # (M,)
     success_scores: FloatArray  # (M,) the cap where there is no correct candidate
+    is_reachable: BoolArray  # (M,) whether there is one; of claims, whether one can be kept
 
     def take(self, rows: IntArray | BoolArray) -> FitPrompts:
         """Return some of the prompts."""
-        return FitPrompts(self.features[rows], self.mean_scores[rows], self.success_scores[rows])
+        return FitPrompts(
+            self.features[rows], self.mean_scores[rows], self.success_scores[rows], self.is_reachable[rows]
+        )
 
 
 def fit_adaptive_alpha(
@@ -73,17 +79,28 @@ def fit_adaptive_alpha(
         MissingExtraError: If SciPy is not installed.
     """
     require_fit_split(fit_split, "adaptive levels are fitted on")
+    success_scores = set_rule.success_scores(fit_split, float(config.cap))
     with name_records_in_errors(fit_split.ids):
         prompts = FitPrompts(
             features=feature_map.transform(fit_split.draws),
             mean_scores=AdaptiveAlpha.read_mean_scores(fit_split.draws),
-            success_scores=set_rule.success_scores(fit_split, float(config.cap)),
+            success_scores=success_scores,
+            is_reachable=success_scores < _find_reach(fit_split, set_rule, float(config.cap)),
         )
     grid = _list_grid(config.alphas)
     sample = np.unique(np.linspace(0, len(fit_split) - 1, LARGEST_SAMPLE).astype(np.int64))
-    margin = _choose_margin(prompts.take(sample), grid, config)
-    estimate = _Estimate.fit(prompts, float(config.cap))
+    is_answers = set_rule.unit == "answers"
+    margin = _choose_margin(prompts.take(sample), grid, config) if is_answers else 0.0
+    estimate = _Estimate.fit(prompts)
     return replace(feature_map, adaptive_alpha=estimate.make_levels(grid, margin))
+
+
+def _find_reach(fit_split: LabelledBatch, set_rule: SetRule, cap: float) -> FloatArray:
+    """Find the (M,) thresholds below which a prompt is answered: of claims, at least one is kept."""
+    if set_rule.unit == "answers":
+        return np.full(len(fit_split), cap)
+    confidences = np.where(fit_split.draws.is_drawn, set_rule.levels(fit_split.draws), 0.0)
+    return np.asarray(confidences.max(axis=1), dtype=np.float64)
 
 
 def _list_grid(alphas: Sequence[str]) -> list[str]:
@@ -100,7 +117,7 @@ def _choose_margin(prompts: FitPrompts, grid: Sequence[str], config: Calibration
         return MARGINS[-1]
     members = [np.arange(size) % FOLDS == fold for fold in range(FOLDS)]
     folds = [(prompts.take(~inside), prompts.take(inside)) for inside in members]
-    estimates = [_Estimate.fit(others, float(config.cap)) for others, _ in folds]
+    estimates = [_Estimate.fit(others) for others, _ in folds]
     shares = []
     for margin in MARGINS:
         flagged = 0
@@ -125,7 +142,7 @@ def _add_columns(levels: AdaptiveAlpha, prompts: FitPrompts, alpha: str) -> tupl
 
 @dataclass(frozen=True)
 class _Estimate:
-    """The estimated probability that a correct candidate is drawn, by mean score."""
+    """The estimated probability that a prompt is reachable, by mean score."""
 
     centre: float
     scale: float
@@ -134,9 +151,9 @@ class _Estimate:
     mean_scores: FloatArray  # (M,) of the prompts that it was fitted to
 
     @classmethod
-    def fit(cls, prompts: FitPrompts, cap: float) -> _Estimate:
+    def fit(cls, prompts: FitPrompts) -> _Estimate:
         """Fit the estimate to the prompts of the fit split."""
-        scores, reachable = prompts.mean_scores, prompts.success_scores < cap
+        scores, reachable = prompts.mean_scores, prompts.is_reachable
         centre, scale = float(scores.mean()), float(scores.std())
         standardised = (scores - centre) / scale if scale > 0.0 else np.zeros(len(scores))
         # Half a prompt of either kind at the mean, so that the estimate is never 0 or 1.
