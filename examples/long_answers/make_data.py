@@ -420,7 +420,7 @@ def check_last(right: int, pattern: str = r"$^") -> Callable[[str], bool]:
 
 
 def check_roman(number: int) -> Callable[[str], bool]:
-    """Check the last Roman numeral."""
+    """Check the last Roman numeral of a sentence."""
     numeral = ""
     for value, letters in ROMAN.items():
         while number >= value:
@@ -502,7 +502,7 @@ def make_record(question: Question, drawn: dict[str, Any], splitter: SentenceSpl
 
 
 def main() -> None:
-    """Read the command line."""
+    """Ask the model, or label its answers."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -197,6 +197,10 @@ def compare(
         _method_option(help="Make one score of the raw outputs of this verifier and others; give several."),
     ] = None,
     n: Annotated[int | None, _method_option("--n", "-n", help="Use only the first n candidates.")] = None,
+    draws: Annotated[
+        str | None,
+        _method_option(help="Stop drawing by this rule, e.g. 'lead(3, at_most=10)', for all methods alike."),
+    ] = None,
     splits: Annotated[int, split_option(help="Number of random splits.")] = 100,
     seed: SplitsSeed = "0",
     test_fraction: Annotated[float, split_option(help="Share of prompts to test on in each split.")] = 0.5,
@@ -236,6 +240,7 @@ def compare(
                 groups=groups,
                 combine=combine,
                 n=n,
+                draws=draws,
                 splits=splits,
                 seed=seed,
                 test_fraction=test_fraction,

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import shlex
 from functools import partial
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -12,6 +14,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from langchain_cfc import experiments
+from langchain_cfc._internal.imports import check_installed
+from langchain_cfc._internal.text import format_percent
 from langchain_cfc.cli._format import (
     format_group,
     make_table,
@@ -20,8 +24,17 @@ from langchain_cfc.cli._format import (
     print_result,
     report_errors,
 )
-from langchain_cfc.cli._inputs import DATASET, FirstCandidates, Jobs, TestFraction, open_records, split_option
-from langchain_cfc.experiments import Suggestion
+from langchain_cfc.cli._inputs import (
+    DATASET,
+    Dataset,
+    FirstCandidates,
+    Jobs,
+    TestFraction,
+    check_output,
+    open_records,
+    split_option,
+)
+from langchain_cfc.experiments import DrawSuggestion, Suggestion
 from langchain_cfc.guarantee import format_share
 
 # Options under the headings that they have in `calibrate`.
@@ -66,6 +79,20 @@ def suggest(
         float, split_option(help="Share of prompts held out for certificates.")
     ] = 0.0,
     splits: Annotated[int, split_option(help="Number of inner splits.")] = 50,
+    draws: Annotated[
+        bool,
+        typer.Option(
+            "--draws",
+            help="Choose when to stop drawing instead, for the first --features and --set-rule given: what a "
+            "dozen draw rules save and cost.",
+        ),
+    ] = False,
+    cost_per_candidate: Annotated[
+        float | None, typer.Option(help="With --draws: cost to draw and score one candidate.")
+    ] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="With --draws: write the picture of the rules to this file.")
+    ] = None,
     jobs: Jobs = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the suggestion as JSON.")] = False,
 ) -> None:
@@ -76,6 +103,25 @@ def suggest(
 
     Exit code 1 if the target is out of reach.
     """
+    if draws:
+        with report_errors(), open_records(records) as dataset:
+            _suggest_draws(
+                dataset,
+                records,
+                plot,
+                as_json=as_json,
+                alpha=alpha,
+                features=(features or ["hat(mean_score, 5)"])[0],
+                set_rule=(set_rule or ["all"])[0],
+                cost_per_candidate=cost_per_candidate,
+                seed=seed,
+                fit_fraction=fit_fraction,
+                test_fraction=test_fraction,
+                certification_fraction=certification_fraction,
+                splits=splits,
+                jobs=jobs or os.cpu_count() or 1,
+            )
+        return
     with report_errors():
         # A terminal shows one progress bar at a time: read all records, then select.
         with open_records(records, verifier or ()) as dataset:
@@ -100,6 +146,61 @@ def suggest(
         ).for_records(records)
     found = found.model_copy(update={"notes": [*left_out, *found.notes]})
     print_result(found, _print_suggestion, as_json=as_json)
+
+
+def _suggest_draws(
+    dataset: Dataset, records: list[str], plot: Path | None, *, as_json: bool, **options: Any
+) -> None:
+    """Compare draw rules, print them, and draw the picture that was asked for."""
+    if plot is not None:
+        check_output(plot)
+        check_installed({"matplotlib": "report"}, "drawing figures")
+    found = experiments.suggest_draws(
+        dataset.records,
+        progress=make_tracker("trying draw rules"),
+        provenance=dataset.provenance,
+        **options,
+    )
+    found = found.model_copy(update={"command": found.command.replace("RECORDS", shlex.join(records))})
+    if plot is not None:
+        from langchain_cfc.report.plots import plot_draw_rules
+
+        axes: Any = plot_draw_rules(found)
+        axes.figure.savefig(plot, dpi=150)
+    print_result(found, _print_draws, as_json=as_json)
+
+
+def _print_draws(console: Console, found: DrawSuggestion) -> None:
+    console.print(
+        f"{len(found.rules)} draw rules on {found.prompts} prompts that will not calibrate, means over "
+        f"{found.splits} inner splits\n"
+    )
+    has_cost = found.rules[0].cost is not None
+    cost = ("cost of 1,000",) if has_cost else ()
+    table = make_table("draw rule", "draws", "covered", "answered", "flagged", "answers", *cost, width=27)
+    for one in found.rules:
+        table.add_row(
+            f"{'* ' if one.is_on_front else '  '}{one.rule}",
+            f"{one.mean_draws:.2f}",
+            f"{100 * one.coverage:.1f}",
+            f"{100 * one.answered_rate:.1f}",
+            f"{100 * one.not_certifiable_rate:.1f}",
+            f"{one.mean_answers:.2f}",
+            *([f"{one.cost:,.2f}"] if one.cost is not None else []),
+            style="bold" if one.rule == found.chosen else "",
+        )
+    console.print(table)
+    console.print("[dim]* no other rule draws less and covers as much; covered, answered, flagged in %[/]")
+    everything = next(one for one in found.rules if one.rule == f"fixed({found.n})")
+    chosen = next(one for one in found.rules if one.rule == found.chosen)
+    saved = format_percent(1.0 - chosen.mean_draws / everything.mean_draws)
+    console.print(
+        f"\n[bold]{escape(chosen.rule)}[/] saves {saved} of the draws, and is the cheapest that covers at "
+        f"most {100 * found.most_lost:g} points less than drawing all {found.n}."
+    )
+    console.print("\nNext:")
+    # One line at any width, so that it can be copied.
+    console.print(escape(found.command), soft_wrap=True, style="bold")
 
 
 def _print_suggestion(console: Console, found: Suggestion) -> None:

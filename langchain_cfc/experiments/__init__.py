@@ -11,6 +11,12 @@ from langchain_cfc.experiments.comparison_report import (
     MethodComparison,
     Spread,
 )
+from langchain_cfc.experiments.draw_choice import (
+    DrawSuggestion,
+    JudgedDrawRule,
+    list_draw_rules,
+    suggest_draws,
+)
 from langchain_cfc.experiments.efficiency import EfficiencyReport, analyse_efficiency
 from langchain_cfc.experiments.efficiency_recordings import RecordedEfficiency, analyse_recording
 from langchain_cfc.experiments.methods import Method, get_methods
@@ -46,9 +52,11 @@ __all__ = [
     "BotStep",
     "Cell",
     "ComparisonReport",
+    "DrawSuggestion",
     "EfficiencyReport",
     "GroupComparison",
     "GroupPlan",
+    "JudgedDrawRule",
     "JudgedOption",
     "LevelComparison",
     "Method",
@@ -70,6 +78,7 @@ __all__ = [
     "analyse_recording",
     "compare",
     "get_methods",
+    "list_draw_rules",
     "plan_bot",
     "plan_from_assumptions",
     "plan_from_pilot",
@@ -78,5 +87,6 @@ __all__ = [
     "reproduce_study",
     "reproduce_synthetic",
     "suggest",
+    "suggest_draws",
     "tabulate_verifiers",
 ]

@@ -14,7 +14,9 @@ from langchain_cfc._internal.arrays import FloatArray
 from langchain_cfc._internal.imports import require
 from langchain_cfc._internal.suggestions import suggest_share
 from langchain_cfc._internal.text import format_percent
+from langchain_cfc.artifact import replay_prefixes
 from langchain_cfc.candidates import LabelledBatch
+from langchain_cfc.draw_rules import DrawRule, parse_draw_rule
 from langchain_cfc.errors import InputError
 from langchain_cfc.experiments.comparison_report import (
     AttainableComparison,
@@ -28,7 +30,7 @@ from langchain_cfc.experiments.comparison_report import (
     RiskCurve,
     Spread,
 )
-from langchain_cfc.experiments.methods import Method, Pool, get_methods
+from langchain_cfc.experiments.methods import Method, Pool, ThresholdMethod, get_methods
 from langchain_cfc.experiments.metrics import FIGURES, Groups
 from langchain_cfc.experiments.splits import (
     Comparison,
@@ -227,6 +229,7 @@ def compare(
     group_on: GroupedOn = "all",
     combine: Sequence[str] | None = None,
     n: int | None = None,
+    draws: str | None = None,
     splits: int = 100,
     seed: str | int = 0,
     test_fraction: float = 0.5,
@@ -254,6 +257,8 @@ def compare(
         group_on: Prompts that bins and categories are made of: `all`, or the `test` prompts of each split.
         combine: Names of verifiers in the candidates' `scores`; each split fits their combination.
         n: Number of candidates to use, the first n slots; by default all.
+        draws: A draw rule, such as `lead(3, at_most=10)`, that stops drawing for all methods alike; see
+            `parse_draw_rule`. Methods that stop in their own way are left out.
         splits: Number of splits, at least 1.
         seed: Another seed gives other splits.
         test_fraction: Share of the prompts held out in each split, in (0, 1).
@@ -277,12 +282,20 @@ def compare(
     splits = check_count(splits, "splits", "splits")
     test, fit = _check_share(test_fraction, "test_fraction"), _check_share(fit_fraction, "fit_fraction")
     n = None if n is None else check_count(n, "n", "candidates")
-    if combine is None:
+    rule = None if draws is None else parse_draw_rule(draws)
+    if rule is not None and (n is not None or combine is not None):
+        msg = "draws, together with n or combine: the rule says how many candidates there are, for one score"
+        raise InputError(msg)
+    compared = get_methods(methods)
+    kept = tuple(one for one in compared if rule is None or isinstance(one, ThresholdMethod))
+    if rule is not None:
+        table = replay_prefixes(rule, tabulate(records, provenance=provenance), provenance, combines=False)
+    elif combine is None:
         table = tabulate(records, n=n, provenance=provenance)
     else:
         table, _ = tabulate_raw(records, combine, n=n, provenance=provenance)
     protocol = Protocol(
-        methods=get_methods(methods),
+        methods=kept,
         alphas=_choose_levels(table, (1.0 - test) * (1.0 - fit)) if alpha is None else _parse_levels(alpha),
         features=FeatureMap.parse(features).text,
         set_rule=parse_set_rule(set_rule).text,
@@ -308,7 +321,7 @@ def compare(
         max(test / (1.0 - test), (1.0 - test) / test),
     )
     sweep = summary.build_levels()
-    data = describe_data(pool, summary.build_attainable())
+    data = describe_data(pool, [] if rule is not None else summary.build_attainable())
     return ComparisonReport(
         **dict(_choose_first_level(sweep)),
         splits=splits,
@@ -320,26 +333,41 @@ def compare(
         groups=comparison.groups.text,
         data=data,
         sweep=sweep,
-        notes=list(_list_notes(sweep, data, len(table) - len(pool.labelled))),
+        notes=[
+            *_list_notes(sweep, data, len(table) - len(pool.labelled)),
+            *_note_draws(rule, pool, [one.name for one in compared if one not in kept]),
+        ],
     )
+
+
+def _note_draws(rule: DrawRule | None, pool: Pool, left_out: Sequence[str]) -> Iterable[str]:
+    if rule is None:
+        return
+    mean = float(pool.draws.counts.mean())
+    yield f"Drawing stops by {rule.text}: {mean:.2f} of at most {rule.at_most} candidates a prompt."
+    if left_out:
+        yield f"Left out, as they draw in their own way: {', '.join(left_out)}."
 
 
 def describe_data(pool: Pool, attainable: list[AttainableComparison]) -> DataFacts:
     """Describe the prompts of a pool."""
     draws, correct = pool.draws, pool.correct
+    held = draws.is_drawn
     edges = np.linspace(0.0, 1.0, _BINS + 1)
-    found = compute_auroc(draws.scores, correct)
+    # Where a rule stops drawing, of the candidates that every prompt has.
+    common = int(draws.counts.min())
+    found = compute_auroc(draws.scores[:, :common], correct[:, :common])
     distinct = draws.precomputed.get("distinct_answers")
     return DataFacts(
         prompts=len(draws),
-        correct_candidates=float(correct.mean()),
+        correct_candidates=float(correct[held].mean()),
         attainable_coverage=float(pool.attainable.mean()),
         distinct_answers=None if distinct is None else float(distinct.mean()),
         auroc=None if found is None else found.auroc,
         scores=Histogram(
             edges=edges.tolist(),
             correct=np.histogram(draws.scores[correct], edges)[0].tolist(),
-            wrong=np.histogram(draws.scores[~correct], edges)[0].tolist(),
+            wrong=np.histogram(draws.scores[held & ~correct], edges)[0].tolist(),
         ),
         risk=_compute_risk_curve(pool),
         attainable=attainable,

@@ -144,8 +144,8 @@ class Split(Cache):
 
     @cached_property
     def all_drawn(self) -> IntArray:
-        """(m,) n for every prompt tested on."""
-        return np.full(len(self.test), self.pool.draws.n, dtype=np.int64)
+        """(m,) numbers of candidates of the prompts tested on: n, unless a rule stops drawing."""
+        return self.pool.draws.counts[self.test]
 
     @cached_property
     def test_correct(self) -> BoolArray:

@@ -30,6 +30,7 @@ from langchain_cfc.experiments.comparison_report import (
     MethodComparison,
     Spread,
 )
+from langchain_cfc.experiments.draw_choice import DrawSuggestion
 from langchain_cfc.features import name_group
 from langchain_cfc.report.drawing import (
     ALL_PROMPTS,
@@ -57,6 +58,7 @@ __all__ = [
     "plot_attainable",
     "plot_by_alpha",
     "plot_certified_policies",
+    "plot_draw_rules",
     "plot_evidence",
     "plot_group_miscoverage",
     "plot_score_histogram",
@@ -415,6 +417,29 @@ def plot_certified_policies(policy: CertifiedPolicy, ax: Axes | None = None) -> 
         *ax.plot(*_compute_shares(ours, certificate.prompts), **ring),
     ]
     return _finish_risk(ax, handles, names)
+
+
+def plot_draw_rules(found: DrawSuggestion, ax: Axes | None = None) -> Axes:
+    """Plot draw rules: mean draws against prompts covered, with those that none is better than joined.
+
+    Args:
+        found: The comparison of rules.
+        ax: The axis to draw on.
+    """
+    names = ["no rule is better", *(one.rule for one in found.rules)]
+    ax = ax or create_axes(WIDTH, names)
+    ink = get_ink_colour(ax)
+    front = [one for one in found.rules if one.is_on_front]
+    handles: list[Any] = [
+        *ax.plot([one.mean_draws for one in front], [one.coverage for one in front], color=ink, alpha=0.4)
+    ]
+    for place, one in enumerate(found.rules):
+        look = Style.at(place).line_options(ink) | {"linestyle": ""}
+        handles.append(ax.errorbar([one.mean_draws], [one.coverage], **look))
+    ax.set_xlabel("candidates drawn per prompt")
+    ax.set_ylabel("set holds a correct answer")
+    ax.yaxis.set_major_formatter(format_tick)
+    return finish_axes(ax, handles, names)
 
 
 def plot_evidence(

@@ -1,0 +1,267 @@
+"""`suggest_draws`: what draw rules save and cost, measured on prompts that never calibrate.
+
+As in `suggest`, rules are compared on the fit split of `calibrate`, by the same seed and shares, so that one
+chosen here keeps the promise as if it had been fixed beforehand. Each inner split calibrates with a rule on a
+part of these prompts and judges it on the others, by the functions that calibrate and serve.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from langchain_cfc.artifact import scores_separately, tabulate_held_out
+from langchain_cfc.calibration import CalibrationConfig, calibrate
+from langchain_cfc.candidates import LabelledBatch
+from langchain_cfc.certificates.coverage import compute_outcomes
+from langchain_cfc.draw_rules import parse_draw_rule
+from langchain_cfc.errors import AttainabilityWarning, CalibrationError, InputError
+from langchain_cfc.evaluation import ReportData
+from langchain_cfc.experiments.splits import Progress, measure_splits
+from langchain_cfc.features import FeatureMap
+from langchain_cfc.records import LabelledRecord, Provenance, Records, tabulate
+from langchain_cfc.records.splits import split_plan
+from langchain_cfc.thresholds import Level, format_alpha
+
+# Share of the selection prompts that judge a rule in an inner split.
+_TEST = 0.4
+# The cheapest rule is proposed that covers at most so much less than drawing all candidates.
+MOST_LOST = 0.03
+_FIGURES = ("mean_draws", "kept_promise", "coverage", "not_certifiable_rate", "answered_rate", "mean_answers")
+
+
+class JudgedDrawRule(ReportData):
+    """What a draw rule does on prompts that were not calibrated on, as means over inner splits.
+
+    Attributes:
+        rule: Its text.
+        mean_draws: Mean number of candidates drawn for a prompt.
+        cost: Of a thousand prompts, in the unit of the cost given; None without one.
+        kept_promise: Share of prompts covered or flagged.
+        coverage: Share of prompts whose set holds a correct answer.
+        not_certifiable_rate: Share flagged.
+        answered_rate: Share with an answer.
+        mean_answers: Mean number of distinct answers in a set.
+        is_on_front: Whether no other rule draws less and covers as much, or covers more and draws as little.
+    """
+
+    rule: str
+    mean_draws: float
+    cost: float | None
+    kept_promise: float
+    coverage: float
+    not_certifiable_rate: float
+    answered_rate: float
+    mean_answers: float
+    is_on_front: bool
+
+
+class DrawSuggestion(ReportData):
+    """Draw rules side by side, and the one to calibrate with.
+
+    Attributes:
+        alpha: Error level, as decimal text.
+        n: Number of recorded candidates.
+        rules: All that were judged, the fewest draws first.
+        chosen: The cheapest rule that covers at most `most_lost` less than drawing all n candidates.
+        most_lost: See `chosen`.
+        prompts: Number of prompts selected on.
+        splits: Number of inner splits.
+        command: The command to run next.
+    """
+
+    alpha: str
+    n: int
+    rules: list[JudgedDrawRule]
+    chosen: str
+    most_lost: float
+    prompts: int
+    splits: int
+    command: str
+
+
+@dataclass(frozen=True)
+class _Judge:
+    """Calibrates and judges rules on the selection prompts."""
+
+    table: LabelledBatch
+    config: CalibrationConfig
+    provenance: Provenance | None
+    rules: Sequence[str]
+
+    def measure_split(self, split: int) -> list[list[float]]:
+        """Return the figures of each rule in one inner split."""
+        return [self._measure(rule, split) for rule in self.rules]
+
+    def _measure(self, rule: str, split: int) -> list[float]:
+        options = self.config.options() | {
+            "draws": rule,
+            "seed": f"{self.config.seed}/draws {split}",
+            "test_fraction": _TEST,
+            "fit_fraction": None,
+            "certification_fraction": None,
+            "allow_unattainable": True,
+        }
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", AttainabilityWarning)
+            artifact = calibrate(self.table, **options, provenance=self.provenance)
+        test, _ = tabulate_held_out(artifact, self.table, "test")
+        seen = compute_outcomes(artifact, test, self.config.alphas[0])
+        return [
+            float(test.draws.counts.mean()),
+            float(seen.kept.mean()),
+            float(seen.covered.mean()),
+            float(seen.decisions.not_certifiable.mean()),
+            float(seen.decisions.answered.mean()),
+            float(seen.decisions.distinct_answers.mean()),
+        ]
+
+
+def suggest_draws(
+    records: Iterable[LabelledRecord] | LabelledBatch,
+    *,
+    alpha: Level,
+    rules: Sequence[str] | None = None,
+    features: str = "hat(mean_score, 5)",
+    set_rule: str = "all",
+    cost_per_candidate: float | None = None,
+    seed: str | int = 0,
+    fit_fraction: float = 0.3,
+    test_fraction: float = 0.0,
+    certification_fraction: float = 0.0,
+    splits: int = 20,
+    jobs: int = 1,
+    progress: Progress | None = None,
+    provenance: Provenance | None = None,
+) -> DrawSuggestion:
+    """Compare draw rules by what they save and what they cost, and propose one.
+
+    Args:
+        records: Labelled records with all their candidates, or the table that `tabulate` makes of them.
+        alpha: Error level to calibrate for.
+        rules: Draw rules to compare with drawing all candidates; by default about a dozen that suit the
+            verifier, see `list_draw_rules`.
+        features: Feature map to calibrate with.
+        set_rule: Set rule to calibrate with.
+        cost_per_candidate: Cost of drawing and scoring one candidate, at least 0, in any unit.
+        seed: As given to `calibrate` later, like the shares.
+        fit_fraction: Share of the prompts not held out that is selected on, in (0, 1).
+        test_fraction: Share of all prompts held out for evaluation.
+        certification_fraction: Share of the others held out for certificates.
+        splits: Number of inner splits, at least 2.
+        jobs: Number of processes.
+        progress: Function of the inner splits and their number that yields them, such as a progress bar.
+        provenance: Header of the records; by default the one that they carry.
+
+    Returns:
+        The comparison with the proposed rule and command.
+
+    Raises:
+        InputError: If an argument, a rule or a record cannot be used, or the scores of fewer candidates
+            cannot be made from the records.
+        FeatureError: If the feature map is wrong.
+        CalibrationError: If there are too few selection prompts.
+    """
+    if splits < 2 or not 0.0 < fit_fraction < 1.0:  # noqa: PLR2004 - an inner comparison takes two
+        msg = f"fit_fraction must lie in (0, 1) and splits be at least 2, got {fit_fraction!r} and {splits!r}"
+        raise InputError(msg)
+    if cost_per_candidate is not None and not 0.0 <= cost_per_candidate < np.inf:
+        msg = f"cost_per_candidate must be a finite number, at least 0, got {cost_per_candidate!r}"
+        raise InputError(msg)
+    if provenance is None and isinstance(records, Records):
+        provenance = records.provenance
+    table = tabulate(records, provenance=provenance)
+    plan = split_plan(seed, fit=fit_fraction, test=test_fraction, certification=certification_fraction)
+    part = table.take(plan.rows(table)["fit"])
+    part = part.take(plan.one_per_cluster(part))
+    if len(part) == 0:
+        msg = "there are no prompts to select on: raise fit_fraction, or bring more records"
+        raise CalibrationError(msg)
+    n = table.draws.n
+    everything = f"fixed({n})"
+    texts = (
+        list_draw_rules(part, provenance) if rules is None else [parse_draw_rule(one).text for one in rules]
+    )
+    texts = list(dict.fromkeys([everything, *texts]))
+    for one in texts:
+        if parse_draw_rule(one).at_most > n:
+            msg = f"draws: {one} may draw more than the {n} candidates recorded"
+            raise InputError(msg)
+    # The same parts as in calibration later, whose options these are.
+    config = CalibrationConfig(
+        alpha=format_alpha(alpha),
+        features=FeatureMap.parse(features).text,
+        set_rule=set_rule,
+        seed=seed,
+        fit_fraction=fit_fraction,
+        test_fraction=test_fraction,
+        certification_fraction=certification_fraction or None,
+    )
+    config.check()
+    judge = _Judge(part, config, provenance, texts)
+    found = np.mean(measure_splits(partial(_Judge.measure_split, judge), splits, jobs, progress), axis=0)
+    judged = _mark_front(
+        [
+            JudgedDrawRule(
+                rule=text,
+                cost=None if cost_per_candidate is None else 1000.0 * figures[0] * cost_per_candidate,
+                is_on_front=False,
+                **dict(zip(_FIGURES, figures, strict=True)),
+            )
+            for text, figures in zip(texts, found.tolist(), strict=True)
+        ]
+    )
+    most = next(one for one in judged if one.rule == everything)
+    chosen = next(one.rule for one in judged if one.coverage >= most.coverage - MOST_LOST)
+    final = CalibrationConfig(**(config.options() | {"draws": None if chosen == everything else chosen}))
+    return DrawSuggestion(
+        alpha=config.alphas[0],
+        n=n,
+        rules=judged,
+        chosen=chosen,
+        most_lost=MOST_LOST,
+        prompts=len(part),
+        splits=splits,
+        command=final.command(["RECORDS"]),
+    )
+
+
+def list_draw_rules(prompts: LabelledBatch, provenance: Provenance | None) -> list[str]:
+    """List about a dozen draw rules that suit prompts with n recorded candidates.
+
+    Rules on answers need answers, and rules on scores a verifier that scores each candidate by itself. Their
+    cuts are quantiles of these prompts' scores.
+
+    Args:
+        prompts: The prompts that a rule is chosen on.
+        provenance: What the records say about their verifier.
+
+    Returns:
+        The rules as texts, each of at most n draws.
+    """
+    n = prompts.draws.n
+    first = max(2, n // 2)
+    texts = [f"fixed({max(1, n // 2)})"]
+    if prompts.draws.answer_codes is not None:
+        texts += [f"lead({lead}, at_most={n})" for lead in (1, 2, 3, 4) if lead < n]
+        if first < n:
+            texts += [f"agree({share}, rounds={first}+{n - first})" for share in ("0.8", "1")]
+    if scores_separately(provenance):
+        cuts = np.quantile(prompts.draws.scores, [0.05, 0.15, 0.3, 0.5, 0.7]).round(3)
+        texts += [f"below({cut:g}, at_most={n})" for cut in np.unique(cuts).tolist() if 0.0 < cut <= 1.0]
+    return texts
+
+
+def _mark_front(judged: Sequence[JudgedDrawRule]) -> list[JudgedDrawRule]:
+    """Order rules by their draws, and mark those that none is better than."""
+    ordered = sorted(judged, key=lambda one: (one.mean_draws, -one.coverage))
+    best = -1.0
+    marked = []
+    for one in ordered:
+        marked.append(one.model_copy(update={"is_on_front": one.coverage > best}))
+        best = max(best, one.coverage)
+    return marked

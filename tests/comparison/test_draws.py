@@ -1,0 +1,49 @@
+"""`compare(draws=...)`: all methods stop drawing by one rule, replayed on prefixes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from langchain_cfc.demo import load_recording
+from langchain_cfc.errors import InputError
+from langchain_cfc.experiments import compare
+from langchain_cfc.records import tabulate
+
+RULE = "lead(3, at_most=10)"
+
+
+def test_all_methods_stop_by_the_rule() -> None:
+    records = load_recording()
+    found = compare(records, alpha=0.2, draws=RULE, splits=3, features="1")
+    mean = compare(records, alpha=0.2, draws="fixed(10)", splits=3, features="1")
+    for report, least, most in ((found, 5.0, 6.0), (mean, 10.0, 10.0)):
+        drawn = [one.figures["mean_candidates_drawn"].mean for one in report.methods.values()]
+        assert all(least <= one <= most for one in drawn)
+    assert found.notes[-2].startswith(f"Drawing stops by {RULE}: 5.3")
+    assert "sampling" in found.notes[-1]
+    assert "conditional" in found.methods
+    assert "sampling" not in found.methods
+    # Fewer candidates cover less: padding is no candidate.
+    assert found.attainable_coverage < mean.attainable_coverage
+    assert found.data.prompts == mean.data.prompts
+    assert found.data.scores.wrong != mean.data.scores.wrong
+    counted = sum(found.data.scores.wrong) + sum(found.data.scores.correct)
+    assert counted / found.data.prompts == pytest.approx(
+        float(found.notes[-2].split(": ")[1].split()[0]), abs=0.01
+    )
+
+
+def test_a_rule_of_all_draws_changes_nothing() -> None:
+    table = tabulate(load_recording())
+    provenance = load_recording().provenance
+    options: dict[str, Any] = {"alpha": 0.2, "splits": 2, "methods": "ours", "provenance": provenance}
+    plain, ruled = compare(table, **options), compare(table, draws="fixed(10)", **options)
+    assert ruled.methods == plain.methods
+
+
+@pytest.mark.parametrize("options", [{"n": 5}, {"combine": ["a", "b"]}])
+def test_what_does_not_go_together(options: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match="together with n or combine"):
+        compare(load_recording(), draws=RULE, splits=1, **options)

@@ -1,0 +1,153 @@
+"""`suggest_draws`: draw rules side by side, on prompts that never calibrate."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from langchain_cfc import calibrate, evaluate, write_records
+from langchain_cfc.cli.commands import app
+from langchain_cfc.demo import load_recording
+from langchain_cfc.draw_rules import parse_draw_rule
+from langchain_cfc.errors import AttainabilityWarning, CalibrationError, InputError
+from langchain_cfc.experiments import DrawSuggestion, list_draw_rules, suggest_draws
+from langchain_cfc.records import Provenance, tabulate
+from langchain_cfc.report.plots import plot_draw_rules
+from langchain_cfc.verifiers import SelfConsistency
+
+pytestmark = pytest.mark.filterwarnings(
+    f"ignore::{AttainabilityWarning.__module__}.{AttainabilityWarning.__name__}"
+)
+RULES = ["lead(1, at_most=10)", "below(0.5, at_most=10)", "fixed(5)"]
+
+
+@pytest.fixture(scope="module")
+def found() -> DrawSuggestion:
+    return suggest_draws(load_recording(), alpha=0.2, rules=RULES, splits=4, cost_per_candidate=0.002)
+
+
+def test_rules_are_judged_by_what_they_save_and_cost(found: DrawSuggestion) -> None:
+    by_rule = {one.rule: one for one in found.rules}
+    assert list(by_rule) == ["lead(1, at_most=10)", "fixed(5)", "below(0.5, at_most=10)", "fixed(10)"]
+    assert by_rule["fixed(10)"].mean_draws == 10.0
+    assert by_rule["lead(1, at_most=10)"].mean_draws == 1.0
+    for one in found.rules:
+        assert one.cost == pytest.approx(1000 * one.mean_draws * 0.002)
+        assert one.kept_promise == pytest.approx(one.coverage + one.not_certifiable_rate)
+    # What is proposed is the cheapest rule that loses at most three points.
+    most = by_rule["fixed(10)"].coverage
+    assert found.chosen == "below(0.5, at_most=10)"
+    assert by_rule[found.chosen].coverage >= most - found.most_lost
+    assert by_rule["fixed(5)"].coverage < most - found.most_lost
+
+
+def test_the_front_holds_what_no_rule_is_better_than(found: DrawSuggestion) -> None:
+    for one in found.rules:
+        is_beaten = any(
+            other.mean_draws <= one.mean_draws
+            and other.coverage >= one.coverage
+            and (other.mean_draws, other.coverage) != (one.mean_draws, one.coverage)
+            for other in found.rules
+        )
+        assert one.is_on_front is not is_beaten
+
+
+def test_the_prompts_that_chose_never_calibrate(found: DrawSuggestion) -> None:
+    # The figures are those of the fit split alone: other calibration prompts change none of them.
+    records = list(load_recording())
+    artifact = calibrate(
+        records,
+        alpha=0.2,
+        draws=found.chosen,
+        seed=0,
+        fit_fraction=0.3,
+        provenance=load_recording().provenance,
+    )
+    split = artifact.calibration.split
+    fit = {one.id for one in records if split.part(one.id, one.cluster) == "fit"}
+    assert len(fit) == found.prompts == artifact.calibration.fit_size
+    spoiled = [
+        record
+        if record.id in fit
+        else record.model_copy(
+            update={"candidates": tuple(c.model_copy(update={"correct": False}) for c in record.candidates)}
+        )
+        for record in records
+    ]
+    again = suggest_draws(
+        spoiled,
+        alpha=0.2,
+        rules=RULES,
+        splits=4,
+        cost_per_candidate=0.002,
+        provenance=load_recording().provenance,
+    )
+    assert again == found
+    # The control: labels of the fit split do change them.
+    spoiled = [
+        record.model_copy(
+            update={"candidates": tuple(c.model_copy(update={"correct": True}) for c in record.candidates)}
+        )
+        for record in records
+    ]
+    other = suggest_draws(spoiled, alpha=0.2, rules=RULES, splits=2, provenance=load_recording().provenance)
+    assert [one.coverage for one in other.rules] != [one.coverage for one in found.rules]
+
+
+def test_default_rules_suit_the_verifier() -> None:
+    table = tabulate(load_recording())
+    separate = list_draw_rules(table, load_recording().provenance)
+    assert 10 <= len(separate) <= 14
+    assert all(parse_draw_rule(one).text == one and parse_draw_rule(one).at_most <= 10 for one in separate)
+    assert any(one.startswith("below") for one in separate)
+    votes = Provenance(n=10, verifier=dict(SelfConsistency(normalise=None).fingerprint))
+    assert not any(one.startswith("below") for one in list_draw_rules(table, votes))
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "problem"),
+    [
+        ({"rules": ["lead(3, at_most=20)"]}, InputError, "may draw more than the 10"),
+        ({"rules": ["never()"]}, InputError, "never"),
+        ({"splits": 1}, InputError, "splits"),
+        ({"fit_fraction": 0.0}, InputError, "fit_fraction"),
+        ({"cost_per_candidate": -1.0}, InputError, "cost_per_candidate"),
+        ({"provenance": Provenance(n=10)}, InputError, "separate_scores"),
+        ({"fit_fraction": 1e-6}, CalibrationError, "no prompts to select on"),
+    ],
+)
+def test_what_is_refused(options: dict[str, Any], error: type[Exception], problem: str) -> None:
+    records: Any = list(load_recording()) if "provenance" in options else load_recording()
+    with pytest.raises(error, match=problem):
+        suggest_draws(records, **{"alpha": 0.2, "rules": RULES, "splits": 2, **options})
+
+
+def test_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    records, picture, out = tmp_path / "records.jsonl", tmp_path / "rules.png", tmp_path / "artifact.json"
+    write_records(records, load_recording())
+    options = ["--draws", "--alpha", "0.2", "--splits", "2", "--jobs", "1", "--cost-per-candidate", "0.01"]
+    shown = CliRunner().invoke(app, ["suggest", str(records), *options, "--plot", str(picture)])
+    assert shown.exit_code == 0, shown.output
+    assert "saves" in shown.output
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    *lines, command = shown.output.strip().splitlines()
+    assert max(map(len, lines)) <= 80
+    arguments = command.replace("'", "").split(" ", 3)[:3]
+    assert arguments == ["langchain-cfc", "calibrate", str(records)]
+    data = json.loads(CliRunner().invoke(app, ["suggest", str(records), *options, "--json"]).output)
+    made = calibrate(load_recording(), alpha=0.2, draws=data["chosen"], fit_fraction=0.3, test_fraction=0.2)
+    made.save(out)
+    assert evaluate(made, load_recording()).mean_draws is not None
+
+
+def test_the_picture_names_every_rule(found: DrawSuggestion) -> None:
+    axis = plot_draw_rules(found)
+    legend = axis.get_legend()
+    assert legend is not None
+    named = [text.get_text().replace("\n", " ") for text in legend.get_texts()]
+    assert named == ["no rule is better", *(one.rule for one in found.rules)]
