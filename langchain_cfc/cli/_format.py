@@ -287,6 +287,14 @@ def _make_overall_table(report: EvaluationReport) -> Table:
     return table
 
 
+def format_calls(report: EvaluationReport) -> str:
+    """Format how many candidates a thousand questions take, as one line."""
+    each = report.n_candidates if report.mean_draws is None else report.mean_draws
+    most = f", where {1000 * report.n_candidates:,} would be drawn without the rule"
+    saved = "" if report.mean_draws is None else most
+    return f"A thousand questions like these take {1000 * each:,.0f} draws{saved}."
+
+
 def _add_claims_rows(table: Table, report: EvaluationReport) -> None:
     """Add what was kept of claims, and what of the claims shown is unsupported."""
     for label, name in (

@@ -12,6 +12,7 @@ from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.cli._format import (
     EXIT_NO,
     format_answers,
+    format_calls,
     format_verdict,
     is_contradicted,
     make_answers_table,
@@ -60,6 +61,7 @@ def _print_evaluation(console: Console, report: EvaluationReport) -> None:
     for table in make_report_tables(report):
         console.print(table, "")
     console.print(format_verdict(report))
+    console.print(f"[dim]{format_calls(report)}[/]")
     for answers in report.all_answers:
         console.print(format_answers(answers))
 
@@ -69,6 +71,7 @@ def _print_answers(console: Console, report: EvaluationReport) -> None:
     _print_prompts(console, report)
     console.print(make_answers_table(report.all_answers), "")
     console.print(format_verdict(report))
+    console.print(f"[dim]{format_calls(report)}[/]")
 
 
 def _print_prompts(console: Console, report: EvaluationReport) -> None:

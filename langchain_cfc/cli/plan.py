@@ -159,7 +159,7 @@ def _print_plan(console: Console, found: Plan) -> None:
             f"Label [bold]{found.labelled_prompts}[/] prompts with n = {found.n} candidates each{cost}, for "
             f"alpha = {found.alpha:g}: coverage then stays above "
             f"{format_share(found.target_coverage - found.slack)} in {format_share(1 - found.delta)} of "
-            "calibrations.\n"
+            f"calibrations. Serving then takes {1000 * found.n:,} draws for a thousand questions.\n"
         )
     console.print(_make_group_table(found))
     if found.by_n:

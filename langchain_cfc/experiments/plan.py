@@ -489,8 +489,7 @@ def plan_from_assumptions(
 def _make_plan(terms: _Terms, known: Sequence[_Known], by_n: list[AttainableAt]) -> Plan:
     settled = find_settled_size(terms.tau, terms.tau - Fraction(str(terms.slack)), terms.delta)
     groups = [_plan_group(terms, one, settled) for one in known]
-    possible = groups[0].prompts_needed is not None
-    total = max(one.prompts_needed or 0 for one in groups) if possible else None
+    total = groups[0].prompts_needed and max(one.prompts_needed or 0 for one in groups)
     each = terms.n * terms.cost_per_candidate + terms.cost_per_prompt
     plan = Plan(
         alpha=float(format_alpha(terms.alpha)),
@@ -505,7 +504,6 @@ def _make_plan(terms: _Terms, known: Sequence[_Known], by_n: list[AttainableAt])
         expected_cost=None if total is None else total * each,
         advice=[],
     )
-    # Where the target is out of reach, what drives the prompts needed, and what a pilot would tell.
     advice = [*_describe_obstacles(plan), *_describe_largest_group(plan), *_describe_larger_pilot(plan)]
     return plan.model_copy(update={"advice": advice})
 
@@ -575,7 +573,7 @@ def _check_consistent(overall: _Known, members: Sequence[_Known]) -> None:
         msg = f"the groups' shares sum to {float(total):g}; expected at most 1, no prompt being in two groups"
         raise InputError(msg)
     low = sum((one.share * one.attainable for one in members), Fraction(0))
-    high = low + 1 - min(total, Fraction(1))
+    high = low + max(Fraction(0), 1 - total)
     if not low - _ROUNDING <= overall.attainable <= high + _ROUNDING:
         msg = (
             f"attainable is {float(overall.attainable):g}, but these groups make it {float(low):.3g} to "
@@ -586,10 +584,8 @@ def _check_consistent(overall: _Known, members: Sequence[_Known]) -> None:
 
 def _check_candidates(value: int, most: int | None) -> int:
     whole = isinstance(value, Integral) and not isinstance(value, bool)
-    if most is None:
-        _require(whole and value >= 1, "n", "a whole number, at least 1", value)
-    else:
-        _require(whole and 1 <= value <= most, "n", f"a whole number in 1 ... {most}, as recorded", value)
+    expected = ", at least 1" if most is None else f" in 1 ... {most}, as recorded"
+    _require(whole and 1 <= value <= (most or value), "n", f"a whole number{expected}", value)
     return int(value)
 
 
