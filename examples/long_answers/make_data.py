@@ -17,7 +17,6 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -125,6 +124,7 @@ CURRENCIES = {
     "The Democratic Republic of Congo": "franc",
     "Tunisia": "dinar",
     "United Kingdom": "pound",
+    "Uzbekistan": "som|sum",
     "Virgin Islands, British": "us dollar",
 }
 CALLING = {
@@ -316,7 +316,7 @@ def list_elements() -> Iterator[Question]:
     """List the questions about the chemical elements."""
     import periodictable
 
-    for element in islice(periodictable.elements, 1, None):
+    for element in (one for one in periodictable.elements if one.number > 0):
         number, mass, name = element.number, element.mass, element.name
         yield Question(
             id=f"element-{name}",
@@ -376,11 +376,14 @@ def check_number(pattern: str, right: set[int]) -> Callable[[str], bool]:
 
 
 def check_mass(mass: float, *, is_stable: bool) -> Callable[[str], bool]:
-    """Check the last number: within rounding, or of elements without stable isotopes within 1.5."""
+    """Check the last number: within rounding, or of elements without stable isotopes within 2."""
 
     def check(sentence: str) -> bool:
         said = re.findall(r"\d+(?:\.\d+)?", simplify(sentence))
-        return bool(said) and abs(float(said[-1]) - mass) <= (0.51 if is_stable else 1.5)
+        if not said:
+            return False
+        rounding = 0.1 if "." in said[-1] else 0.51
+        return abs(float(said[-1]) - mass) <= (rounding if is_stable else 2.0)
 
     return check
 

@@ -486,8 +486,10 @@ class LocalExecutor:
             if components.answer is None
             else compute_fingerprint(components.answer, components.answer_id),
         )
+        separate = getattr(verifier, "separate_scores", None)
         self._configuration = {
             **provenance.model_dump(include={"n", "generator", "verifier", "labeler", "answer"}),
+            **({} if separate is None else {"separate_scores": separate}),
             "sampling": components.sampling,
             "reads": components.reads,
             "metadata": None if components.metadata is None else compute_fingerprint(components.metadata),

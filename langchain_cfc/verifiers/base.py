@@ -70,10 +70,13 @@ class BaseVerifier(FlowRunnable[VerifierInput, list[float]]):
     Attributes:
         fingerprint: What it states about itself, see `langchain_cfc.sampling.fingerprints`.
         shares_scores: Whether candidates of one text share one score, because it looks at texts alone.
+        separate_scores: Whether it scores each candidate without looking at the others, so that scores stay
+            what they are where a draw rule stops earlier; None where it does not say.
     """
 
     fingerprint: Mapping[str, Any]
     shares_scores: bool = False
+    separate_scores: bool | None = None
 
 
 class TextVerifier(BaseVerifier):
@@ -196,6 +199,8 @@ Judge: TypeAlias = Runnable[Any, Any] | Callable[[Any, str], Any] | Callable[[An
 
 class Pointwise(TextVerifier):
     """Asks a judge about each distinct text of a prompt's candidates, concurrently; made by `pointwise`."""
+
+    separate_scores = True
 
     def __init__(self, judge: Judge) -> None:
         self.name = "pointwise"

@@ -11,14 +11,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from langchain_core.runnables import RunnableLambda
 
-from langchain_cfc.collect import CollectionOptions, collect
+from langchain_cfc import calibrate
+from langchain_cfc.collect import CollectionOptions, Components, collect
 from langchain_cfc.collect.costs import Stage, Usage
 from langchain_cfc.collect.run import MAX_CONSECUTIVE_FAILURES, Run
 from langchain_cfc.collect.status import CollectionStatus
 from langchain_cfc.collect.store import Store
 from langchain_cfc.collect.store.wrong import WrongAnswer, read_wrong_answers
-from langchain_cfc.errors import CollectionError, DrawError, LabelerError, StoreError, VerifierError
+from langchain_cfc.errors import (
+    CollectionError,
+    DrawError,
+    InputError,
+    LabelerError,
+    StoreError,
+    VerifierError,
+)
+from langchain_cfc.verifiers import pointwise
 from tests.collect.fakes import FakeExecutor, N, examples, make_usage, run
 
 
@@ -358,3 +368,34 @@ def test_another_model_that_draws_shows_at_once_and_one_that_judges_does_not(pat
 def test_requests_that_say_nothing_are_no_other_model(path: Path) -> None:
     executor = FakeExecutor(**GOOD, costs=lambda name: Usage() if int(name[1:]) % 2 else make_usage(10))
     assert collect_notices(path, executor, 40) == []
+
+
+def test_records_say_whether_scores_are_separate(path: Path) -> None:
+    def judge(_: Any, text: str) -> float:
+        return len(text) / 10
+
+    def compare_all(_: Any, candidates: Sequence[Any]) -> list[float]:
+        return [len(candidates) / 10] * len(candidates)
+
+    for name, verifier, separate in (("one", pointwise(judge), True), ("two", compare_all, None)):
+        components = Components(
+            generator=RunnableLambda(lambda prompt: f"{len(prompt)}"),
+            verifier=verifier,
+            labeler=lambda _, __, candidates: [True] * len(candidates),
+            n=N,
+            generator_id="lengths",
+            verifier_id=name,
+            labeler_id="yes",
+        )
+        store = path.with_name(name)
+        options = CollectionOptions(on_progress=lambda _: None, on_notice=lambda _: None)
+        assert collect(examples(4), components, store, options).complete
+        with Store(store) as opened:
+            assert opened.provenance().separate_scores is separate
+            records, header = list(opened.records()), opened.provenance()
+        rule: dict[str, Any] = {"alpha": 0.5, "features": "1", "draws": "lead(1, at_most=3)"}
+        if separate:
+            assert calibrate(records, provenance=header, **rule).draws == rule["draws"]
+        else:
+            with pytest.raises(InputError, match="separate_scores"):
+                calibrate(records, provenance=header, **rule)

@@ -108,21 +108,19 @@ def test_the_documentation_states_what_is_measured(recording: Records) -> None:
         assert [round(100 * share) for share in shares] == [int(one) for one in stated]
 
 
-def keep_by_topic(
-    answers: list[ClaimsRecord], *, splits: int, marginal: bool
-) -> tuple[dict[str, float], dict[str, int]]:
+def keep_by_topic(answers: list[ClaimsRecord], *, splits: int, marginal: bool) -> dict[str, float]:
     """Mean share of held-out answers that keep the promise, by topic, over random splits in halves."""
     rng = np.random.default_rng(11)
     # Categories are no secret of the labels: all of them are known before.
     topics_known = FeatureMap.parse("group(topic)").fit(tabulate(answers).draws)
     kept: dict[str, list[FloatArray]] = {}
-    sizes: dict[str, int] = {}
     for _ in range(splits):
         order = rng.permutation(len(answers))
         half = len(order) // 2
         artifact = calibrate(
             [answers[row] for row in order[:half]],
             unit="claims",
+            at_most=1,
             alpha=0.2,
             features=topics_known,
         )
@@ -133,19 +131,19 @@ def keep_by_topic(
         topics = np.array([one.metadata["topic"] for one in test])
         for topic in np.unique(topics).tolist():
             kept.setdefault(topic, []).append(right[topics == topic].astype(np.float64))
-            sizes[topic] = int((topics == topic).sum())
-    return {topic: float(np.mean(np.concatenate(one))) for topic, one in kept.items()}, sizes
+    return {topic: float(np.mean(np.concatenate(one))) for topic, one in kept.items()}
 
 
 def test_the_promise_is_kept_in_every_topic_where_one_threshold_breaks_it(
     answers: list[ClaimsRecord],
 ) -> None:
-    # Over splits of a fixed recording the mean of each topic is at least 1 - alpha in expectation; a mean
-    # over ten halves of some 60 answers a topic is below .8 by .08 with probability below 1e-3.
-    own, _ = keep_by_topic(answers, splits=10, marginal=False)
-    one, _ = keep_by_topic(answers, splits=10, marginal=True)
+    # Given the recording, the mean of each topic over random halves is at least 1 - alpha in expectation. Of
+    # one half it has a standard deviation below .06 (sixty answers calibrate a topic, sixty test it), of 20
+    # halves, were they independent, .013; they overlap, so the tolerance is one of six of these.
+    own = keep_by_topic(answers, splits=20, marginal=False)
+    one = keep_by_topic(answers, splits=20, marginal=True)
     assert min(own.values()) >= 0.8 - 0.08
-    assert min(one.values()) < min(own.values()) - 0.05
+    assert min(one.values()) < 0.8 - 0.08
 
 
 def _wait_for(address: str, process: subprocess.Popen[bytes]) -> None:

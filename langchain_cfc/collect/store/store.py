@@ -208,7 +208,8 @@ class Store(DatabaseStore):
         if models:
             version = models[0] if len(models) == 1 else models
             generator = {**(generator or {}), _MODEL_VERSION: version}
-        fields: dict[str, Any] = {name: known.get(name) for name in _PROVENANCE}
+        # Stores of earlier releases do not say whether scores are separate.
+        fields: dict[str, Any] = {name: known.get(name) for name in (*_PROVENANCE, "separate_scores")}
         return Provenance(**{**fields, "generator": generator})
 
     # Input
@@ -240,7 +241,7 @@ class Store(DatabaseStore):
             msg = "there are no records to add"
             raise StoreError(msg)
         header = provenance or Provenance(n=len(first.candidates))
-        configuration = header.model_dump(include=set(_PROVENANCE))
+        configuration = header.model_dump(include={*_PROVENANCE, "separate_scores"})
         version = (configuration["generator"] or {}).pop(_MODEL_VERSION, None)
         self.set_configuration(configuration)
         models = version if isinstance(version, list) else [version] if version is not None else []
