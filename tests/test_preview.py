@@ -94,6 +94,7 @@ def test_a_failed_question_is_shown_and_the_others_go_on() -> None:
     assert [one.question for one in found.questions] == ["lost", "sure", "unknown"]
     failed = found.questions[-1]
     assert "KeyError" in str(failed.error)
+    assert "guarantee" not in str(failed.error)  # a preview has none
     assert (failed.clusters, failed.agreement, failed.mean_score) == ((), None, None)
     # It counts in no mean.
     assert (found.failed, found.unanimous, found.mean_clusters) == (1, 0.5, 2.5)

@@ -87,8 +87,9 @@ def replay_prefixes(
         The prompts with the candidates drawn.
 
     Raises:
-        InputError: As in `find_rescore`; if the recorded answers are not those that the verifier compared; or
-            if fewer candidates than the rule may draw were recorded.
+        InputError: As in `find_rescore`; if the recorded answers are not those that the verifier compared; if
+            the rule looks at the agreement of a single candidate with itself; or if fewer candidates than the
+            rule may draw were recorded.
     """
     is_fixed = rule.stored_text is None
     if is_fixed and rule.at_most == labelled.draws.n:
@@ -96,6 +97,13 @@ def replay_prefixes(
     rescore = find_rescore(provenance, combines=combines)
     if rescore is not None and is_fixed:
         msg = "draws: self-consistency scores fewer candidates than recorded differently: record so many"
+        raise InputError(msg)
+    if rescore is not None and rule.needs_scores and rule.first_wave == 1:
+        msg = (
+            f"draws = {rule.text}: the verifier scores a candidate by how many others agree with it, and one "
+            "alone scores 0, so this rule always stops after one draw. Give it rounds= whose first wave has "
+            f"at least 2 draws, such as {rule.condition}({rule.value}, rounds=2+2+4), or use lead or agree"
+        )
         raise InputError(msg)
     if rescore is not None and labelled.draws.drawn is None:
         # Groups of answers finer or coarser than the verifier's would have other sizes, hence scores.

@@ -311,7 +311,7 @@ class Sampler:
         slot, error = failed[0]
         msg = (
             f"{len(failed)} of {size} candidates could not be drawn, first candidate {slot}: "
-            f"{describe_error(error)}. The guarantee holds for exactly n"
+            f"{describe_error(error)}. Nothing is made of fewer: those left may be no fair sample"
         )
         if not isinstance(error, (CFCError, KeyError, TypeError, ValueError)):
             msg += "; give the generator retries (generator.with_retry()) if this passes"
@@ -328,8 +328,8 @@ class Sampler:
         found = find_repetition(draws, observers, is_model_expected=self._is_model_expected)
         if found is not None:
             msg = (
-                f"{found}. The guarantee is about n candidates that are drawn one by one: switch off caches "
-                "(cache=False for a model in a function) and leave fixed seeds out"
+                f"{found}. Each candidate must be drawn by itself: switch off caches (cache=False for a "
+                "model in a function) and leave fixed seeds out"
             )
             raise DrawError(msg)
 

@@ -89,7 +89,7 @@ def test_labels_behind_the_last_draw_do_not_count() -> None:
     assert np.mean(attainable) < table.correct.any(axis=1).mean()
 
 
-@pytest.mark.parametrize("draws", RULES)
+@pytest.mark.parametrize("draws", [RULES[0], "below(0.3, rounds=2+2+2)", RULES[2]])
 def test_scores_by_agreement_are_those_of_the_verifier_on_the_prefix(draws: str) -> None:
     artifact = calibrate_with(draws, with_votes(records_of()), VOTES)
     table = tabulate_draws(artifact, with_votes(records_of(1, 40)))
@@ -107,6 +107,18 @@ def test_reused_scores_of_all_candidates_would_be_others() -> None:
     assert (table.draws.is_drawn & (table.draws.scores != reused)).any(axis=1).mean() > 0.5
     with pytest.raises(InputError, match="not those of self-consistency by recorded answers, first of"):
         calibrate_with(RULES[0], records_of(), VOTES)
+
+
+@pytest.mark.parametrize("draws", ["below(0.3, at_most=8)", "below(0.3, rounds=1+3+4)"])
+def test_agreement_of_one_candidate_with_itself_stops_no_drawing(draws: str) -> None:
+    with pytest.raises(InputError, match=r"always stops after one draw. Give it rounds=.* lead or agree"):
+        calibrate_with(draws, with_votes(records_of()), VOTES)
+    artifact = calibrate_with("below(0.3, rounds=2+2+4)", with_votes(records_of()), VOTES)
+    counts = tabulate_draws(artifact, with_votes(records_of(1, 40))).draws.counts
+    assert set(counts.tolist()) == {2, 4, 8}
+    assert (
+        calibrate_with(draws).draws == draws
+    )  # one that scores each candidate by itself may stop at the first
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,272 @@
+"""Waves of a draw rule keep to the limits, errors and silence that draws without a rule keep to."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from langchain_core.messages import AIMessage
+from langchain_core.runnables import RunnableConfig, RunnableLambda
+
+from langchain_cfc.errors import DescriptionError, DrawError, ServingTimeoutError, VerifierError
+from langchain_cfc.sampling import DrawnCandidate
+from langchain_cfc.sampling.sampler import TOP_UPS
+from langchain_cfc.verifiers import pointwise
+from tests.calls import Invoke
+from tests.concurrency import PATIENCE, wait_until
+from tests.fakes import (
+    TOKENS_IN,
+    TOKENS_OUT,
+    NumberedModel,
+    NumberedStreamingModel,
+    ScriptedModel,
+    StreamingModel,
+    answer_of,
+    score_of,
+    slot_of,
+    verify,
+)
+
+from .test_draw_rules import USAGE, N, make_artifact, make_chain
+from .test_draws import TokenListener
+from .test_limits import PROMPTS, Batch, Gauge, every_batch
+
+# Waves of 3, 1 and 4 draws, until an answer leads by two.
+WAVES = "lead(2, rounds=3+1+4)"
+SIZES = (3, 1, 4)
+# All answers differ, so that no wave is the last before all are drawn; or the second wave is.
+LONG = tuple(f"{slot}|0.5" for slot in range(N))
+SHORT = ("a|0.3", "b|0.4", "a|0.3", "a|0.1", *["d|0.9"] * 4)
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::langchain_cfc.errors.AttainabilityWarning",
+    "ignore::langchain_cfc.errors.FingerprintWarning",
+)
+
+
+def chain_of_gauge(gauge: Gauge, draws: str, **fields: Any) -> Any:
+    ids = {"answer": answer_of, "verifier_id": "own", "answer_id": "own"}
+    return gauge.chain(make_artifact(draws), **ids, **fields)
+
+
+@every_batch
+@pytest.mark.parametrize("draws", [WAVES, "below(0.2, at_most=8)"])
+def test_all_waves_of_all_prompts_share_one_limit(batch: Batch, draws: str) -> None:
+    gauge = Gauge()
+    found = batch(chain_of_gauge(gauge, draws), RunnableConfig(max_concurrency=3))
+    assert [len(one.candidates) for one in found] == [N] * len(PROMPTS)
+    assert gauge.calls == 2 * N * len(PROMPTS)
+    assert gauge.most == 3
+
+
+def test_a_chains_own_limit_holds_in_each_wave(invoke: Invoke) -> None:
+    gauge = Gauge()
+    assert len(invoke(chain_of_gauge(gauge, WAVES, max_concurrency=2), "x").candidates) == N
+    assert gauge.most == 2
+
+
+def draw_by_slot(make: Callable[[int], str], *, wait: Callable[[int], object] = lambda _: None) -> Any:
+    """Make a generator of a text by slot, which waits before it answers."""
+
+    def draw(_: Any, config: RunnableConfig) -> AIMessage:
+        slot = slot_of(config["tags"], N)
+        wait(slot)
+        return AIMessage(make(slot))
+
+    async def adraw(prompt: Any, config: RunnableConfig) -> AIMessage:
+        return await asyncio.to_thread(draw, prompt, config)
+
+    return RunnableLambda(draw, adraw)
+
+
+def test_the_draws_of_a_wave_run_at_once_and_waves_one_after_the_other(invoke: Invoke) -> None:
+    # All of a wave wait for one another: a larger wave than the rule's would not add up, a smaller one hang.
+    gates = [threading.Barrier(size, timeout=PATIENCE) for size in SIZES]
+    wave_of = [wave for wave, size in enumerate(SIZES) for _ in range(size)]
+    begun: list[int] = []
+
+    def wait(slot: int) -> None:
+        begun.append(wave_of[slot])
+        gates[wave_of[slot]].wait()
+
+    chain = make_chain(make_artifact(WAVES), generator=draw_by_slot(LONG.__getitem__, wait=wait))
+    assert [one.slot for one in invoke(chain, "x").candidates] == list(range(N))
+    assert begun == wave_of
+
+
+def test_time_runs_out_in_a_later_wave_as_in_the_first(invoke: Invoke) -> None:
+    over, begun = threading.Event(), []
+
+    def wait(slot: int) -> None:
+        begun.append(slot)
+        assert slot < 3 or over.wait(PATIENCE)
+
+    generator = draw_by_slot(LONG.__getitem__, wait=wait)
+    chain = make_chain(make_artifact(WAVES), generator=generator, timeout=0.5)
+    before = set(threading.enumerate())
+
+    def serve() -> None:
+        # An event loop that ends waits for its threads.
+        threading.Timer(1.0, over.set).start()
+        invoke(chain, "x")
+
+    with pytest.raises(ServingTimeoutError, match=r"not decided within 0\.5 seconds"):
+        serve()
+    wait_until(lambda: not set(threading.enumerate()) - before)
+    assert sorted(begun) == [0, 1, 2, 3]  # the third wave never began
+
+
+@pytest.mark.parametrize("failures", [1, TOP_UPS])
+def test_later_waves_are_topped_up_slot_by_slot(invoke: Invoke, failures: int) -> None:
+    model = ScriptedModel(texts=LONG, failing=frozenset({1, 4, 6}), failures=failures, usage=USAGE)
+    result = invoke(make_chain(make_artifact(WAVES), generator=model, show_rejected=True), "x")
+    assert [one.text for one in result.candidates] == list(LONG)
+    assert len(model.drawn) == N + 3 * failures  # what the others returned was kept
+    assert result.usage["total_tokens"] == 12 * N
+
+
+@pytest.mark.parametrize("failing", [{3}, {5}, {4, 5, 6, 7}])
+def test_a_later_wave_that_stays_short_is_the_typed_error(invoke: Invoke, failing: set[int]) -> None:
+    model = ScriptedModel(texts=LONG, failing=frozenset(failing))
+    judged: list[Any] = []
+    chain = make_chain(make_artifact(WAVES), generator=model, verifier=lambda *given: judged.append(given))
+    size = 1 if failing == {3} else 4
+    first = min(failing)
+    with pytest.raises(DrawError, match=f"{len(failing)} of {size} candidates could not.* candidate {first}"):
+        invoke(chain, "x")
+    # The rest of the wave was drawn to its end, and what was missing asked for as often as in a first wave.
+    drawn = 4 if failing == {3} else N
+    assert len(model.drawn) == drawn + TOP_UPS * len(failing)
+    assert judged == []
+
+
+def test_what_a_failed_wave_has_paid_for_is_not_cancelled() -> None:
+    failed, finished = asyncio.Event(), []
+
+    async def draw(_: Any, config: RunnableConfig) -> AIMessage:
+        slot = slot_of(config["tags"], N)
+        if slot == 4:
+            failed.set()
+            raise ConnectionError
+        if slot > 4:
+            await failed.wait()
+            await asyncio.sleep(0.01)
+        finished.append(slot)
+        return AIMessage(LONG[slot])
+
+    generator = RunnableLambda(lambda _: "never", draw)
+    with pytest.raises(DrawError, match="1 of 4 candidates"):
+        asyncio.run(make_chain(make_artifact(WAVES), generator=generator).ainvoke("x"))
+    assert sorted(finished) == [0, 1, 2, 3, 5, 6, 7]
+
+
+def test_retries_of_the_generator_work_in_every_wave(invoke: Invoke) -> None:
+    model = ScriptedModel(texts=LONG, failing=frozenset({0, 1, 2, 3}), failures=1, usage=USAGE)
+    retried = model.with_retry(wait_exponential_jitter=False, stop_after_attempt=2)
+    result = invoke(make_chain(make_artifact(WAVES), generator=retried), "x")
+    assert len(model.drawn) == N + 4
+    assert (len(result.candidates), result.usage["total_tokens"]) == (N, 12 * N)
+
+
+def test_one_request_brings_the_first_wave_and_separate_ones_the_others(invoke: Invoke) -> None:
+    model = NumberedModel()
+    chain = make_chain(
+        make_artifact(WAVES),
+        generator=model,
+        sampling="single_request",
+        verifier=lambda _, candidates: [0.5] * len(candidates),
+    )
+    result = invoke(chain, "x")
+    assert len(result.candidates) == N
+    assert [request.get("n") for request in model.requests] == [3, *[None] * 5]
+    assert result.usage["input_tokens"] == 6 * TOKENS_IN
+    assert result.usage["output_tokens"] == N * TOKENS_OUT
+
+
+@pytest.mark.parametrize("draws", [WAVES, "below(0.2, rounds=3+1+4)"])
+def test_no_token_of_a_candidate_is_streamed_between_waves(invoke: Invoke, draws: str) -> None:
+    listener = TokenListener()
+    judge = pointwise(
+        RunnableLambda(lambda pair: pair["candidate"])
+        | NumberedStreamingModel(echoing=True)
+        | RunnableLambda(lambda message: score_of(str(message.text)))
+    )
+    model = StreamingModel(texts=SHORT)
+    chain = make_chain(make_artifact(draws), generator=model, verifier=judge)
+    assert len(invoke(chain, "where?", config={"callbacks": [listener]}).candidates) == 4
+    assert [kind for kind, _, _ in listener.runs].count("model") >= 4 + 3  # three texts are distinct
+    assert listener.tokens == []
+
+
+@pytest.mark.parametrize("draws", [WAVES, "below(0.2, rounds=3+1+4)"])
+def test_a_stream_shows_the_decision_alone(draws: str) -> None:
+    chain = make_chain(make_artifact(draws), generator=StreamingModel(texts=SHORT))
+    (streamed,) = chain.stream("where?")
+    assert len(streamed.candidates) == 4
+
+    async def events() -> list[Any]:
+        return [event async for event in chain.astream_events("where?", version="v2")]
+
+    kinds = [event["event"] for event in asyncio.run(events())]
+    assert "on_chat_model_stream" not in kinds
+    assert kinds.count("on_chat_model_end") == 4
+
+    # The negative control: the same model asked itself does show its tokens in such events.
+    async def open_events() -> list[Any]:
+        return [event async for event in StreamingModel(texts=SHORT).astream_events("x", version="v2")]
+
+    assert "on_chat_model_stream" in [event["event"] for event in asyncio.run(open_events())]
+
+
+def fail(*given: Any) -> Any:
+    del given
+    raise LookupError
+
+
+@pytest.mark.parametrize(
+    ("draws", "broken", "error"),
+    [
+        ("below(0.2, rounds=3+1+4)", {"verifier": fail}, VerifierError),
+        (WAVES, {"answer": fail}, DescriptionError),
+    ],
+)
+def test_what_fails_between_waves_ends_the_drawing(
+    invoke: Invoke, draws: str, broken: dict[str, Any], error: type[Exception]
+) -> None:
+    model = ScriptedModel(texts=LONG)
+    with pytest.raises(error):
+        invoke(make_chain(make_artifact(draws), generator=model, **broken), "x")
+    assert len(model.drawn) == 3
+
+
+def test_progress_is_reported_for_every_draw_and_one_decision() -> None:
+    chain = make_chain(make_artifact(WAVES), generator=ScriptedModel(texts=SHORT))
+
+    async def events() -> list[Any]:
+        return [event async for event in chain.astream_events("where?", version="v2")]
+
+    custom = [event for event in asyncio.run(events()) if event["event"] == "on_custom_event"]
+    names = [event["name"] for event in custom]
+    assert names[-2:] == ["cfc:scored", "cfc:decided"]
+    assert sorted(event["data"]["slot"] for event in custom[:-2]) == [0, 1, 2, 3]
+
+
+def test_a_chain_under_a_rule_is_drawn_from_by_another(invoke: Invoke) -> None:
+    # Each draw of the outer chain is a whole prompt of the inner one, whose limit is the same.
+    asked: list[list[str]] = []
+
+    def judge(prompt: Any, candidates: list[DrawnCandidate]) -> list[float]:
+        asked.append([one.text for one in candidates])
+        return verify(prompt, candidates)
+
+    artifact = make_artifact(WAVES)
+    model = ScriptedModel(texts=SHORT)
+    inner = make_chain(artifact, generator=model, max_concurrency=1, verifier=judge)
+    outer = make_chain(
+        artifact, generator=inner.as_answer(text=True) | (lambda text: f"{text}|0.1"), max_concurrency=1
+    )
+    assert len(invoke(outer, "x").candidates) == 3
+    assert len(asked) == 3
