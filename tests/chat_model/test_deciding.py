@@ -18,7 +18,7 @@ from langchain_core.runnables import Runnable, RunnableLambda
 from pydantic import ValidationError
 
 from langchain_cfc import CalibrationArtifact, CFCChatModel
-from langchain_cfc.errors import InputError, VerifierError
+from langchain_cfc.errors import DrawError, InputError, VerifierError
 from tests.calls import Invoke
 from tests.chat_model.facades import (
     HOPELESS,
@@ -31,6 +31,9 @@ from tests.chat_model.facades import (
 )
 from tests.factories import make_artifact, make_chain, with_prompt_kind
 from tests.fakes import TEXTS, N, ScriptedModel, answer_of
+from tests.runnable.test_draw_rules import USAGE
+from tests.runnable.test_draw_rules import make_artifact as make_stopping_artifact
+from tests.runnable.test_draw_rules import make_chain as make_stopping_chain
 from tests.serving.openai_bodies import TOKENS_IN, TOKENS_OUT
 
 from .responder import Responder
@@ -111,6 +114,25 @@ def test_tokens_are_counted_once(url: str, responder: Responder, ask: Invoke) ->
     assert message.usage_metadata["total_tokens"] == 2 * N * (TOKENS_IN + TOKENS_OUT)
     assert "usage" not in said(message)
     assert message.response_metadata["model_name"] in set(counted.usage_metadata) - {"judge"}
+
+
+@every_way
+@pytest.mark.filterwarnings(
+    "ignore::langchain_cfc.errors.AttainabilityWarning", "ignore::langchain_cfc.errors.FingerprintWarning"
+)
+def test_under_a_draw_rule_a_message_bears_what_was_drawn(ask: Invoke) -> None:
+    model = ScriptedModel(texts=("a|0.3", "b|0.4", "a|0.3", "a|0.1", *["d|0.9"] * 4), usage=USAGE)
+    chain = make_stopping_chain(make_stopping_artifact("lead(2, rounds=3+1+4)"), generator=model)
+    with get_usage_metadata_callback() as counted:
+        message = ask(CFCChatModel(chain=chain, full_result=True), "where?")
+    assert message.text == "a"
+    assert len(model.drawn) == len(said(message)["candidates"]) == 4
+    assert message.usage_metadata == said(message)["usage"]
+    assert message.usage_metadata["total_tokens"] == 4 * USAGE["total_tokens"]
+    assert not counted.usage_metadata  # this model gives itself no name
+    failing = ScriptedModel(texts=model.texts, failing=frozenset({3}))
+    with pytest.raises(DrawError, match="first candidate 3"):
+        ask(CFCChatModel(chain=chain.model_copy(update={"generator": failing})), "where?")
 
 
 @every_way

@@ -23,6 +23,8 @@ from tests.chat_model.facades import (
 )
 from tests.factories import make_chain
 from tests.fakes import TEXTS, N, StreamingModel
+from tests.runnable.test_draw_rules import make_artifact as make_stopping_artifact
+from tests.runnable.test_draw_rules import make_chain as make_stopping_chain
 
 Shown = Callable[[Runnable[Any, Any]], list[str]]
 
@@ -171,3 +173,13 @@ def test_events_of_the_third_kind_hold_the_decision_alone() -> None:
     assert stream.output.text == "lima|0.1"
     # The draws are below the run here, too.
     assert sum(parent is None for parent in watcher.parents.values()) == 1
+
+
+@every_stream
+@pytest.mark.parametrize("draws", ["lead(2, rounds=3+1+4)", "below(0.2, rounds=3+1+4)"])
+@pytest.mark.filterwarnings("ignore::langchain_cfc.errors.FingerprintWarning")
+def test_waves_of_draws_show_nothing_before_the_decision(shown: Shown, draws: str) -> None:
+    model = eager(("a|0.3", "b|0.4", "a|0.3", "a|0.1", *["d|0.9"] * 4))
+    chain = make_stopping_chain(make_stopping_artifact(draws), generator=model)
+    assert shown(CFCChatModel(chain=chain)) == ["a"]
+    assert len(model.drawn) == 4

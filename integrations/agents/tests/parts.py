@@ -95,7 +95,9 @@ def artifact_in(
         )
         for number in range(40)
     ]
-    named = Provenance(n=N, generator={"id": "clerk", "model": model}, verifier={"id": "judge"})
+    named = Provenance(
+        n=N, generator={"id": "clerk", "model": model}, verifier={"id": "judge"}, separate_scores=True
+    )
     # Where every candidate scores badly, the guard abstains.
     given = options or {"alpha": 0.1, "never_empty": False}
     made = calibrate(records, features="1", provenance=named, **given)

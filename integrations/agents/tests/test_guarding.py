@@ -49,7 +49,7 @@ from integrations.agents.tests.parts import (
 )
 from langchain_cfc import CalibrationArtifact, CFCRunnable
 from langchain_cfc.errors import CFCError, DrawError, InputError, ServingError, VerifierError
-from tests.serving.openai_bodies import Answer
+from tests.serving.openai_bodies import TOKENS_OUT, Answer
 from tests.serving.openai_server import Fault, Script
 
 both_ways = pytest.mark.parametrize("way", WAYS)
@@ -71,6 +71,25 @@ def test_it_abstains_where_the_chain_does(guarded: Callable[..., Agent], way: Wa
     said = last(way(guarded(), HOPELESS))
     assert said.text == ABSTAINED
     assert said.response_metadata["cfc"]["reason"] == "no_candidate_accepted"
+
+
+@both_ways
+def test_under_a_draw_rule_it_says_what_was_drawn(url: str, served: Script, tmp_path: Path, way: Way) -> None:
+    stopping = artifact_in(tmp_path, alpha=0.1, never_empty=False, draws="below(0.5, at_most=3)")
+    agent = agent_of(model_at(url), [GuardedAnswer(chain_at(url, stopping), full_result=True)])
+    # The second of the three is right; where none is, all are drawn. One more is the agent's own.
+    for question, text, drawn in ((PLAIN, RIGHT, 2), (HOPELESS, ABSTAINED, N)):
+        before = len(served.requests)
+        said = last(way(agent, question))
+        assert said.text == text
+        assert len(served.requests) == before + 1 + drawn
+        assert len(said.response_metadata["cfc"]["candidates"]) == drawn
+        assert said.usage_metadata is not None
+        assert said.usage_metadata["output_tokens"] == TOKENS_OUT * drawn
+    served.faults = [Fault("status 500", on=set(range(len(served.requests) + 2, 1000)))]
+    with pytest.raises(DrawError) as failure:
+        way(agent, PLAIN)
+    assert "first candidate 1" in str(failure.value.__cause__)
 
 
 @both_ways

@@ -31,6 +31,7 @@ from integrations.langgraph.tests.parts import (
 )
 from langchain_cfc import CFCResult, CFCRunnable
 from langchain_cfc.errors import DescriptionError, DrawError, ServingError, ServingTimeoutError, VerifierError
+from tests.serving.openai_bodies import TOKENS_OUT
 from tests.serving.openai_server import Fault, Script
 
 Make = Callable[[Any], Any]
@@ -138,6 +139,31 @@ def test_what_is_read_back_is_what_was_decided(chain: CFCRunnable, tmp_path: Pat
     state, snapshot = run(tmp_path / "unguarded", unguarded(chain), [{"question": EASY}])
     assert isinstance(state["decision"], CFCResult)
     assert not isinstance(snapshot.values["decision"], CFCResult)
+
+
+@both_ways
+def test_under_a_draw_rule_the_state_has_what_was_drawn(
+    stopping_chain: CFCRunnable, served: Script, tmp_path: Path, run: Run
+) -> None:
+    for question, drawn, reason in ((EASY, 1, "answered"), (UNSURE, N, "no_candidate_accepted")):
+        served.requests.clear()
+        _, snapshot = run(tmp_path / reason, guarded(stopping_chain), [{"question": question}])
+        decision = CFCResult.model_validate(snapshot.values["decision"])
+        assert (decision.reason, len(decision.candidates), len(served.requests)) == (reason, drawn, drawn)
+        assert decision.usage is not None
+        assert decision.usage["output_tokens"] == TOKENS_OUT * drawn
+        assert MARK not in stored(tmp_path / reason)
+
+
+@both_ways
+def test_a_draw_that_fails_in_a_later_wave_leaves_nothing_but_the_question(
+    stopping_chain: CFCRunnable, served: Script, tmp_path: Path, run: Run
+) -> None:
+    served.faults = [Fault("status 500", on=set(range(1, 1000)))]
+    error, snapshot = run(tmp_path / "db", guarded(stopping_chain), [{"question": UNSURE}])
+    assert isinstance(error, DrawError)
+    assert (snapshot.values["question"], snapshot.values["decision"]) == (UNSURE, None)
+    assert MARK not in stored(tmp_path / "db")
 
 
 def quoting(prompt: Any, candidates: Any) -> list[float]:

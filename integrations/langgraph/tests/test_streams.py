@@ -107,3 +107,13 @@ def test_a_set_that_the_policy_withholds_is_not_in_the_interrupt(chain: CFCRunna
     assert interrupt.value["outcome"] == "abstained"
     assert "city" not in repr(interrupt)
     assert state["answer"] is None
+
+
+@every_watch
+def test_waves_of_a_draw_rule_show_nothing_of_what_they_draw(
+    stopping_chain: CFCRunnable, served: Script, watch: str
+) -> None:
+    graph = guarded_graph(stopping_chain, checkpointer=InMemorySaver())
+    shown = repr(WATCHES[watch](graph, {"question": UNSURE}, thread()))
+    assert len(served.requests) == N
+    assert MARK not in shown

@@ -22,8 +22,9 @@ from tests.serving.openai_server import Script
 N = 3
 MARK = "REJECTED"
 GOOD, FALLBACK = "Lima", "Ask a person."
-EASY, UNSURE, HARD, TOOL, EMOJI = (
+EASY, SURE, UNSURE, HARD, TOOL, EMOJI = (
     "easy: What is the capital of Peru?",
+    "easy: What is Peru's capital?",
     "easy: What is the capital of Atlantis?",
     "hard: What is the capital of Mu?",
     "easy: What is the weather in Lima?",
@@ -39,6 +40,7 @@ def script() -> Script:
     return Script(
         {
             EASY: [Answer(GOOD, -0.1), *bad[:2]],
+            SURE: [Answer(GOOD, -0.1)],
             UNSURE: bad,
             HARD: bad,
             TOOL: calls,
@@ -47,7 +49,7 @@ def script() -> Script:
     )
 
 
-def calibrated() -> CalibrationArtifact:
+def calibrated(**options: Any) -> CalibrationArtifact:
     """Easy prompts with one right answer each, and hard ones without any."""
     records = [
         PromptRecord(
@@ -63,7 +65,7 @@ def calibrated() -> CalibrationArtifact:
         for kind in ("easy", "hard")
         for number in range(120)
     ]
-    named = Provenance(n=N, generator={"id": "planted"}, verifier={"id": "judge"})
+    named = Provenance(n=N, generator={"id": "planted"}, verifier={"id": "judge"}, separate_scores=True)
     with warnings.catch_warnings():
         # Hard prompts are there to be flagged.
         warnings.simplefilter("ignore", AttainabilityWarning)
@@ -74,6 +76,7 @@ def calibrated() -> CalibrationArtifact:
             never_empty=False,
             provenance=named,
             allow_unattainable=True,
+            **options,
         )
 
 
@@ -121,12 +124,13 @@ def chain(**changes: Any) -> CFCRunnable:
     parts = {
         "generator": model,
         "verifier": judge,
+        "artifact": CalibrationArtifact.load(os.environ["BOTS_ARTIFACT"]),
         "metadata": topic,
         "alpha": "0.2",
         "generator_id": "planted",
         "verifier_id": "judge",
     }
-    return CFCRunnable(artifact=CalibrationArtifact.load(os.environ["BOTS_ARTIFACT"]), **{**parts, **changes})
+    return CFCRunnable(**{**parts, **changes})
 
 
 def _fails(_: Any) -> Any:
@@ -150,6 +154,7 @@ def models() -> dict[str, Runnable[Any, Any]]:
         "careful/bot": chain(alpha=None),
         "helped": chain().or_else(lambda _: FALLBACK),
         "raising": chain(on_abstain="raise"),
+        "stopping": chain(artifact=calibrated(draws="below(0.1, at_most=3)")),
         "slow": chain(verifier=slow_judge),
         "blocking": chain(verifier=blocking_judge),
         "timed": chain(verifier=slow_judge, timeout=0.05),

@@ -13,13 +13,15 @@ from langchain_cfc_server.models import make_served_models
 from langchain_cfc_server.schema import ChatCompletion
 from langchain_core.messages import HumanMessage
 
-from integrations.server.tests.bots import EASY, EMOJI, FALLBACK, GOOD, HARD, TOOL, UNSURE
+from integrations.server.tests.bots import EASY, EMOJI, FALLBACK, GOOD, HARD, MARK, SURE, TOOL, UNSURE, N
 from integrations.server.tests.parts import Server, asking
 from langchain_cfc import CalibrationArtifact, CFCChatModel, calibrate
 from langchain_cfc.demo import load_recording
 from tests.certificates.prompts import make_replay_chain
 from tests.claims.chains import LEFT
 from tests.claims.chains import make_chain as make_claims_chain
+from tests.serving.openai_bodies import TOKENS_IN, TOKENS_OUT
+from tests.serving.openai_server import Fault
 
 
 def no_constant(name: str) -> None:
@@ -51,6 +53,39 @@ def test_an_answer_comes_with_its_decision_and_its_guarantee(server: Server, art
     assert body["id"] == f"chatcmpl-{response.headers['x-request-id']}"
     assert "candidates" not in decision
     ChatCompletion.model_validate(body)
+
+
+@pytest.mark.parametrize(("question", "drawn"), [(SURE, 1), (UNSURE, N), (HARD, N)])
+def test_under_a_draw_rule_the_usage_is_that_of_what_was_drawn(
+    server: Server, upstream: Any, question: str, drawn: int
+) -> None:
+    before = len(upstream[1].requests)
+    response = server.ask(asking(question, "stopping"))
+    assert len(upstream[1].requests) == before + drawn
+    assert response.json()["usage"] == {
+        "prompt_tokens": TOKENS_IN * drawn,
+        "completion_tokens": TOKENS_OUT * drawn,
+        "total_tokens": (TOKENS_IN + TOKENS_OUT) * drawn,
+    }
+    # All else is as without a rule, but for the artifact and what is computed from it.
+    plain = server.ask(asking(question))
+    assert response.json()["choices"] == plain.json()["choices"]
+    names = {name for name in plain.headers if name.startswith("x-cfc-")}
+    assert names == {name for name in response.headers if name.startswith("x-cfc-")}
+    for name in names - {"x-cfc-artifact", "x-cfc-stated-coverage"}:
+        assert response.headers[name] == plain.headers[name]
+    streamed = server.ask(asking(question, "stopping", stream=True, stream_options={"include_usage": True}))
+    assert MARK not in streamed.text
+    assert f'"completion_tokens":{TOKENS_OUT * drawn}' in streamed.text.replace(" ", "")
+
+
+def test_a_draw_that_fails_in_a_later_wave_is_the_error_that_clients_know(
+    server: Server, upstream: Any
+) -> None:
+    upstream[1].faults = [Fault("status 500", on=set(range(len(upstream[1].requests) + 1, 100_000)))]
+    response = server.ask(asking(UNSURE, "stopping"))
+    assert (response.status_code, response.json()["error"]["code"]) == (502, "draw_failed")
+    assert MARK not in response.text
 
 
 def test_the_headers_of_a_bot_name_its_certified_rate() -> None:
