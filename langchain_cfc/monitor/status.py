@@ -31,7 +31,13 @@ _KINDS = {
     "labelled": "Labelled results beside the others",
 }
 # Quantities that no feature text names.
-_PLAIN_NAMES = {"mean_score", "min_score", "draws", "threshold", "decision"}
+_PLAIN_NAMES = {
+    "mean_score": "mean score",
+    "min_score": "min score",
+    "draws": "number of draws",
+    "threshold": "threshold",
+    "decision": "decision",
+}
 
 
 class Test(Data):
@@ -338,7 +344,7 @@ def _name_rate(rate: CertifiedRate) -> str:
 
 def name_quantity(watched: ReferenceHistogram) -> str:
     """Name a quantity in words; features keep the names from their text."""
-    return watched.name.replace("_", " ") if watched.name in _PLAIN_NAMES else watched.name
+    return _PLAIN_NAMES.get(watched.name, watched.name)
 
 
 def _name_for_people(watched: ReferenceHistogram, words: Mapping[str, str]) -> str:
@@ -443,10 +449,13 @@ def _describe_shift(
     place = int(np.argmax(np.abs(below - expected_below)))
     edge = f"{watched.edges[place]:.3g}"
     is_higher = bool(below[place] <= expected_below[place])
+    counts_draws = watched.name == "draws"
+    above = f"took {edge} draws or more" if counts_draws else f"are {edge} or more"
+    under = f"took fewer than {edge} draws" if counts_draws else f"are below {edge}"
     shares = (
-        _format_shares(1.0 - below[place], f"are {edge} or more", 1.0 - expected_below[place])
+        _format_shares(1.0 - below[place], above, 1.0 - expected_below[place])
         if is_higher
-        else _format_shares(below[place], f"are below {edge}", expected_below[place])
+        else _format_shares(below[place], under, expected_below[place])
     )
     is_harder = get_direction(watched.name)
     move = "higher" if is_higher else "lower"

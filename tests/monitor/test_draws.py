@@ -8,8 +8,11 @@ import numpy as np
 import pytest
 
 from langchain_cfc import CalibrationArtifact, CFCRunnable, calibrate
+from langchain_cfc.artifact import tabulate_draws
 from langchain_cfc.demo import demo_chain, load_recording
 from langchain_cfc.monitor import CFCMonitor
+
+from .watching import run
 
 DRAWS = "lead(3, at_most=10)"
 
@@ -32,8 +35,37 @@ def test_the_number_of_draws_is_watched_and_labels_of_what_was_drawn_suffice(
         sizes = [len(one.candidates) for one in results]
         assert 3 <= min(sizes) < max(sizes) == 10
         status = monitor.status()
-        assert "draws" in {one.what for one in status.tests}
+        assert "number of draws" in {one.what for one in status.tests}
         assert status.alarms == ()
+
+
+@pytest.mark.parametrize("fewest", [3, 6])
+def test_questions_that_take_more_draws_are_told_in_words(
+    stopping: CalibrationArtifact, tmp_path: Path, fewest: int
+) -> None:
+    """All questions held out, as the control, and those alone that take 6 draws or more."""
+    split = stopping.calibration.split
+    held_out = [one for one in load_recording() if split.part(one.id, one.cluster) == "test"]
+    counts = tabulate_draws(stopping, held_out).draws.counts.tolist()
+    asked = [one for one, count in zip(held_out, counts, strict=True) if count >= fewest][:100]
+    saved, store, page = tmp_path / "artifact.json", tmp_path / "monitor.db", tmp_path / "page.html"
+    stopping.save(saved)
+    chain: CFCRunnable = demo_chain(stopping)
+    with CFCMonitor(stopping, store) as monitor:
+        for one in asked:
+            monitor.see(chain.invoke(one.input))
+        tests = monitor.status().tests
+    (whole,) = [
+        one for one in tests if (one.kind, one.what, one.group) == ("drift", "number of draws", "all prompts")
+    ]
+    ran = run("status", saved, store, "--report", page)
+    drifted = fewest == 6
+    assert (ran.code, whole.alarm) == (int(drifted), drifted)
+    assert "number of draws" in ran.out
+    said = "Number of draws has changed for all prompts, since about"
+    shares = "100 % of results took 6 draws or more, expected"
+    for shown in (" ".join(ran.out.split()), page.read_text(encoding="utf-8")):
+        assert (said in shown, shares in shown) == (drifted, drifted)
 
 
 def test_bins_of_the_reference_are_numbers_of_draws(stopping: CalibrationArtifact) -> None:
