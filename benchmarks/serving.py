@@ -2,9 +2,10 @@
 
     python benchmarks/serving.py --page benchmarks/SERVING.md
 
-Four parts: `CFCRunnable` and the same calls by hand, in memory; our own arithmetic for one prompt; imports in
-fresh interpreters; and wall time over HTTP, with the requests that the server counted. Alternatives are timed
-in turn within the run. Times depend on the machine; the ratios are what counts.
+Five parts: `CFCRunnable` and the same calls by hand, in memory; the same in the waves of a draw rule; our own
+arithmetic for one prompt; imports in fresh interpreters; and wall time over HTTP, with the requests that the
+server counted. Alternatives are timed in turn within the run. Times depend on the machine; the ratios are
+what counts.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ if str(ROOT) not in sys.path:  # a script finds only modules of its own folder
 if TYPE_CHECKING:
     from benchmarks.lib.serving_results import ServingResults
 
-PARTS = ("overhead", "arithmetic", "imports", "http")
+PARTS = ("overhead", "waves", "arithmetic", "imports", "http")
 PACKAGES = ("langchain-cfc", "langchain-core", "langchain-openai", "openai", "pydantic", "numpy")
 
 
@@ -34,6 +35,7 @@ class Plan:
     Attributes:
         parts: Some of `PARTS`.
         overhead: Rounds in memory.
+        waves: Rounds of each draw rule.
         prompts: Prompts whose arithmetic is timed.
         imports: Rounds of interpreters.
         http: Rounds over HTTP.
@@ -43,6 +45,7 @@ class Plan:
 
     parts: tuple[str, ...] = PARTS
     overhead: int = 400
+    waves: int = 40
     prompts: int = 250
     imports: int = 40
     http: int = 9
@@ -54,7 +57,7 @@ def make_plan(options: argparse.Namespace) -> Plan:
     """Make the plan that the options ask for."""
     plan = Plan(parts=tuple(options.only or PARTS))
     if options.quick:
-        plan = replace(plan, overhead=8, prompts=20, imports=6, http=6, draw=0.1, verify=0.05)
+        plan = replace(plan, overhead=8, waves=6, prompts=20, imports=6, http=6, draw=0.1, verify=0.05)
     return plan
 
 
@@ -65,6 +68,7 @@ def run(plan: Plan) -> ServingResults:
         measure_http,
         measure_imports,
         measure_overhead,
+        measure_waves,
     )
     from benchmarks.lib.serving_results import ServingResults
     from benchmarks.lib.tables import describe_machine, find_versions
@@ -72,6 +76,8 @@ def run(plan: Plan) -> ServingResults:
     found: dict[str, Any] = {}
     if "overhead" in plan.parts:
         found["overhead"] = measure_overhead(plan.overhead)
+    if "waves" in plan.parts:
+        found["waves"] = measure_waves(plan.waves)
     if "arithmetic" in plan.parts:
         found["arithmetic"] = measure_arithmetic(plan.prompts)
     if "imports" in plan.parts:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
+import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
@@ -17,18 +19,21 @@ from pydantic import PrivateAttr
 from langchain_cfc import CalibrationArtifact, PromptRecord, calibrate
 from langchain_cfc.demo import load_recording
 from langchain_cfc.errors import AttainabilityWarning
+from langchain_cfc.records import Provenance
 
 N = 20
 FEW = 4  # different answers, where most of the n repeat one another
 ALPHA = "0.2"
 TEST_FRACTION = 0.3
 FEATURES = "hat(mean_score, 5)"
+IDS = {"generator_id": "in-memory", "verifier_id": "judge"}
 
 
 class InMemoryModel(BaseChatModel):
-    """Answers at once, with one of `distinct` answers in turn."""
+    """Answers with one of `distinct` answers in turn, at once or after some `seconds`."""
 
     distinct: int = N
+    seconds: float = 0.0
 
     _numbers: Iterator[int] = PrivateAttr(default_factory=itertools.count)
 
@@ -44,8 +49,9 @@ class InMemoryModel(BaseChatModel):
         **kwargs: Any,
     ) -> ChatResult:
         del messages, stop, run_manager, kwargs
-        message = AIMessage(f"answer {next(self._numbers) % self.distinct}")
-        return ChatResult(generations=[ChatGeneration(message=message)])
+        if self.seconds:
+            time.sleep(self.seconds)
+        return self._answer()
 
     async def _agenerate(
         self,
@@ -55,8 +61,14 @@ class InMemoryModel(BaseChatModel):
         **kwargs: Any,
     ) -> ChatResult:
         # The inherited method would start a thread.
-        del run_manager
-        return self._generate(messages, stop, None, **kwargs)
+        del messages, stop, run_manager, kwargs
+        if self.seconds:
+            await asyncio.sleep(self.seconds)
+        return self._answer()
+
+    def _answer(self) -> ChatResult:
+        message = AIMessage(f"answer {next(self._numbers) % self.distinct}")
+        return ChatResult(generations=[ChatGeneration(message=message)])
 
 
 def make_judge() -> Runnable[Any, float]:
@@ -64,7 +76,7 @@ def make_judge() -> Runnable[Any, float]:
 
     def score(pair: dict[str, str]) -> float:
         prompt, candidate = (int(pair[key].split()[-1]) for key in ("prompt", "candidate"))
-        return (17 * candidate + 7 * prompt) % 101 / 100
+        return (1 + (17 * candidate + 7 * prompt) % 100) / 100
 
     async def ascore(pair: dict[str, str]) -> float:
         return score(pair)
@@ -77,10 +89,15 @@ def serve_by_hand(
     judge: Runnable[Any, float],
     prompt: str,
     config: RunnableConfig | None = None,
+    waves: Sequence[int] = (N,),
 ) -> list[float]:
-    """Draw n candidates and score them, as a user would who wants no promise."""
-    candidates = model.batch([prompt] * N, config)
-    return judge.batch([{"prompt": prompt, "candidate": str(one.text)} for one in candidates], config)
+    """Draw n candidates and score them, at once or in waves, as a user would who wants no promise."""
+    scores: list[float] = []
+    for size in waves:
+        candidates = model.batch([prompt] * size, config)
+        pairs = [{"prompt": prompt, "candidate": str(one.text)} for one in candidates]
+        scores += judge.batch(pairs, config)
+    return scores
 
 
 async def serve_by_hand_async(
@@ -88,10 +105,15 @@ async def serve_by_hand_async(
     judge: Runnable[Any, float],
     prompt: str,
     config: RunnableConfig | None = None,
+    waves: Sequence[int] = (N,),
 ) -> list[float]:
     """Do the same asynchronously."""
-    candidates = await model.abatch([prompt] * N, config)
-    return await judge.abatch([{"prompt": prompt, "candidate": str(one.text)} for one in candidates], config)
+    scores: list[float] = []
+    for size in waves:
+        candidates = await model.abatch([prompt] * size, config)
+        pairs = [{"prompt": prompt, "candidate": str(one.text)} for one in candidates]
+        scores += await judge.abatch(pairs, config)
+    return scores
 
 
 def read_doubled_recording() -> list[PromptRecord]:
@@ -105,8 +127,25 @@ def read_doubled_recording() -> list[PromptRecord]:
     ]
 
 
-def calibrate_artifact(records: list[PromptRecord], features: str) -> CalibrationArtifact:
-    """Calibrate an artifact for n = 20 candidates that is bound to no generator or verifier."""
+def calibrate_artifact(
+    records: list[PromptRecord], features: str, draws: str | None = None
+) -> CalibrationArtifact:
+    """Calibrate an artifact for n = 20 candidates; with a draw rule it is bound to `IDS`, else to nothing."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", AttainabilityWarning)  # some topics were too hard for the model
-        return calibrate(records, alpha=ALPHA, features=features, set_rule="all", test_fraction=TEST_FRACTION)
+        return calibrate(
+            records,
+            alpha=ALPHA,
+            features=features,
+            set_rule="all",
+            test_fraction=TEST_FRACTION,
+            draws=draws,
+            provenance=None
+            if draws is None
+            else Provenance(
+                n=N,
+                generator={"id": IDS["generator_id"]},
+                verifier={"id": IDS["verifier_id"]},
+                separate_scores=True,
+            ),
+        )

@@ -21,6 +21,7 @@ from benchmarks.lib.in_memory import (
     ALPHA,
     FEATURES,
     FEW,
+    IDS,
     InMemoryModel,
     N,
     calibrate_artifact,
@@ -30,7 +31,7 @@ from benchmarks.lib.in_memory import (
     serve_by_hand_async,
 )
 from benchmarks.lib.peer_process import ROOT
-from benchmarks.lib.serving_results import Arithmetic, Http, Import, Overhead, Requests, Way
+from benchmarks.lib.serving_results import Arithmetic, Http, Import, Overhead, Requests, Waves, Way
 from benchmarks.lib.slow_server import JUDGE, count_requests, slow_server
 from benchmarks.lib.timing import (
     Ratio,
@@ -66,6 +67,9 @@ COMPARED = (
 )
 WARM_HTTP_ROUNDS = 1  # rounds before any counts: connections are made then
 BOUNDS = (None, N)
+# Rules that no candidate stops, since none scores less than 0.01: four waves, and one draw after the other.
+DRAW_RULES = ("below(0.001, rounds=5+5+5+5)", "below(0.001, at_most=20)")
+WAVE_SECONDS = (0.0, 0.03)  # that the model takes to answer
 
 
 class Ways:
@@ -75,7 +79,10 @@ class Ways:
         self, model: BaseChatModel, judge: Runnable[Any, float], artifact: CalibrationArtifact
     ) -> None:
         self._model, self._judge = model, judge
-        self._chain = CFCRunnable(generator=model, verifier=pointwise(judge), artifact=artifact)
+        rule = artifact.draw_rule
+        self._waves = (N,) if rule is None else rule.rounds
+        ids = {} if rule is None else IDS
+        self._chain = CFCRunnable(generator=model, verifier=pointwise(judge), artifact=artifact, **ids)
 
     def invoke(self, number: int, config: RunnableConfig | None = None) -> CFCResult:
         """Serve a numbered prompt by our chain."""
@@ -83,7 +90,7 @@ class Ways:
 
     def hand(self, number: int, config: RunnableConfig | None = None) -> list[float]:
         """Serve a numbered prompt by hand."""
-        return serve_by_hand(self._model, self._judge, _make_prompt(number), config)
+        return serve_by_hand(self._model, self._judge, _make_prompt(number), config, self._waves)
 
     async def ainvoke(self, number: int, config: RunnableConfig | None = None) -> CFCResult:
         """Serve a numbered prompt by our chain, asynchronously."""
@@ -91,7 +98,7 @@ class Ways:
 
     async def ahand(self, number: int, config: RunnableConfig | None = None) -> list[float]:
         """Serve a numbered prompt by hand, asynchronously."""
-        return await serve_by_hand_async(self._model, self._judge, _make_prompt(number), config)
+        return await serve_by_hand_async(self._model, self._judge, _make_prompt(number), config, self._waves)
 
 
 def _make_prompt(number: int) -> str:
@@ -104,14 +111,48 @@ def measure_overhead(rounds: int) -> list[Overhead]:
     rows: list[Overhead] = []
     for distinct in (N, FEW):
         ways = Ways(InMemoryModel(distinct=distinct), make_judge(), artifact)
-        # Slots may differ, because threads run in any order.
-        if sorted(one.score for one in ways.invoke(0).candidates) != sorted(ways.hand(0)):
-            msg = "our chain and the calls by hand have different scores"
-            raise AssertionError(msg)
+        _check_equal(ways)
         plain = time_in_turn([ways.invoke, ways.hand, ways.hand], rounds)
         awaited = asyncio.run(time_in_turn_async([ways.ainvoke, ways.ahand, ways.ahand], rounds))
         rows += [_make_overhead("invoke", distinct, plain), _make_overhead("ainvoke", distinct, awaited)]
     return rows
+
+
+def measure_waves(rounds: int, rules: Sequence[str] = DRAW_RULES) -> list[Waves]:
+    """Measure the overhead of draw rules that score between waves, for models that take no time, and some."""
+    # Without extracted answers, so that by hand nothing is extracted either.
+    records = [
+        one.model_copy(
+            update={"candidates": tuple(c.model_copy(update={"answer": None}) for c in one.candidates)}
+        )
+        for one in read_doubled_recording()
+    ]
+    rows: list[Waves] = []
+    for rule in rules:
+        artifact = calibrate_artifact(records, FEATURES, rule)
+        for seconds in WAVE_SECONDS:
+            ways = Ways(InMemoryModel(seconds=seconds), make_judge(), artifact)
+            _check_equal(ways)
+            plain = time_in_turn([ways.invoke, ways.hand, ways.hand], rounds)
+            awaited = asyncio.run(time_in_turn_async([ways.ainvoke, ways.ahand, ways.ahand], rounds))
+            rows += [
+                _make_waves("invoke", rule, seconds, plain),
+                _make_waves("ainvoke", rule, seconds, awaited),
+            ]
+    return rows
+
+
+def _make_waves(way: Way, draws: str, seconds: float, taken: list[list[float]]) -> Waves:
+    ours, hand, again = taken
+    ratio, control = Ratio.of(ours, hand), Ratio.of(again, hand)
+    return Waves(way=way, draws=draws, seconds=seconds, ratio=ratio, control=control)
+
+
+def _check_equal(ways: Ways) -> None:
+    """Check that both ways score the same; slots may differ, because threads run in any order."""
+    if sorted(one.score for one in ways.invoke(0).candidates) != sorted(ways.hand(0)):
+        msg = "our chain and the calls by hand have different scores"
+        raise AssertionError(msg)
 
 
 def _make_overhead(way: Way, distinct: int, taken: list[list[float]]) -> Overhead:

@@ -46,6 +46,24 @@ class Overhead(Data):
     control: Ratio
 
 
+class Waves(Data):
+    """`CFCRunnable` under a draw rule that scores between waves, against the same waves by hand.
+
+    Attributes:
+        way: `invoke` or `ainvoke`.
+        draws: The rule.
+        seconds: What the model takes to answer.
+        ratio: Ours over by hand.
+        control: By hand over by hand.
+    """
+
+    way: Way
+    draws: str
+    seconds: float
+    ratio: Ratio
+    control: Ratio
+
+
 class Arithmetic(Data):
     """Our own arithmetic for one prompt.
 
@@ -133,6 +151,7 @@ class ServingResults(Data):
         draw: Seconds that the server takes to answer a prompt.
         verify: Seconds that it takes to judge.
         overhead: In memory.
+        waves: Under draw rules.
         arithmetic: By feature map.
         imports: Fresh interpreters.
         http: Over HTTP.
@@ -144,6 +163,7 @@ class ServingResults(Data):
     draw: float
     verify: float
     overhead: tuple[Overhead, ...] = ()
+    waves: tuple[Waves, ...] = ()
     arithmetic: tuple[Arithmetic, ...] = ()
     imports: tuple[Import, ...] = ()
     http: tuple[Http, ...] = ()
@@ -165,14 +185,22 @@ def list_targets(served: ServingResults) -> list[Target]:
         )
         for way, limit in (("invoke", 1.10), ("ainvoke", 1.15))
     ]
+    for seconds in sorted({row.seconds for row in served.waves}, reverse=True):
+        answers = f"the model takes {format_seconds(seconds)}" if seconds else "the model takes no time"
+        found = tuple(
+            Measurement(row.ratio.median, f"`{row.way}`, `{row.draws}`")
+            for row in served.waves
+            if row.seconds == seconds
+        )
+        targets.append(Target(f"waves of draws over the same by hand, {answers}", 1.10, found, unit="x"))
     own = tuple(Measurement(1e6 * row.own, f"`{row.features}`") for row in served.arithmetic)
     decided = tuple(Measurement(1e6 * row.decide.p50, f"`{row.features}`") for row in served.arithmetic)
     targets.append(Target("scores to decision for a new prompt", 50, decided, unit=" us"))
     targets.append(Target("the same with the result, inside `invoke`", 50, own, unit=" us"))
     for program, limit in (("langchain_cfc", 1.3), ("CFCRunnable", 1.6)):
-        found = [row for row in served.imports if row.program == program]
-        name = f"importing {program}, over {found[0].against}" if found else f"importing {program}"
-        ratios = tuple(Measurement(row.ratio.median, "fresh interpreters") for row in found)
+        imported = [row for row in served.imports if row.program == program]
+        name = f"importing {program}, over {imported[0].against}" if imported else f"importing {program}"
+        ratios = tuple(Measurement(row.ratio.median, "fresh interpreters") for row in imported)
         targets.append(Target(name, limit, ratios, unit="x"))
     waits = tuple(
         Measurement(row.ours.median, _format_call(row.way, row.max_concurrency)) for row in served.http
@@ -192,6 +220,7 @@ def make_sheets(served: ServingResults) -> list[Sheet]:
     tables = [
         make_target_sheet(list_targets(served), "The worst row counts."),
         _make_overhead_sheet(served),
+        _make_wave_sheet(served),
         _make_arithmetic_sheet(served),
         _make_import_sheet(served),
     ]
@@ -225,6 +254,29 @@ def _make_overhead_sheet(served: ServingResults) -> Sheet:
     )
     headings = ("call", "distinct answers", "ratio", "ours", "by hand", "control", "rounds")
     return Sheet("Overhead in memory", note, headings, rows)
+
+
+def _make_wave_sheet(served: ServingResults) -> Sheet:
+    rows = tuple(
+        (
+            f"`{row.way}`",
+            f"`{row.draws}`",
+            format_seconds(row.seconds) if row.seconds else "0",
+            _format_ratio(row.ratio),
+            format_seconds(row.ratio.seconds),
+            format_seconds(row.ratio.other),
+            _format_ratio(row.control),
+            str(row.ratio.rounds),
+        )
+        for row in served.waves
+    )
+    note = (
+        "Draw rules that no candidate stops, so that every prompt takes all waves; each wave is scored before"
+        " the next, by hand as well. *model*: how long the chat model takes to answer; the judge answers at"
+        " once. By hand checks no score and asks no rule."
+    )
+    headings = ("call", "draws", "model", "ratio", "ours", "by hand", "control", "rounds")
+    return Sheet("Waves of a draw rule", note, headings, rows)
 
 
 def _make_arithmetic_sheet(served: ServingResults) -> Sheet:
