@@ -6,9 +6,8 @@ python examples/qa_bot/qa_bot_model.py    what each certified rate does on the q
 from __future__ import annotations
 
 import sys
-import threading
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,8 @@ RATES = ("0.05", "0.1", "0.2")
 LOCAL_RATES = ("0.3", "0.4", "0.5")  # a model of 135M parameters is often wrong
 # Five steps from easy to hard, and the topic: what the page says of a question, and what the monitor watches.
 FEATURES = "hat(mean_score, 5) + group(topic)"
+# Stops drawing once an answer looks good enough; at most ten, as many as were recorded.
+DRAWS = "below(0.5, at_most=10)"
 _RUNNING = ExitStack()
 
 
@@ -73,7 +74,7 @@ class Bot:
 def make_recorded_bot() -> Bot:
     """Make a bot of the recording that the package ships: no key, no network, no model."""
     records = load_recording()
-    artifact = load_or_calibrate("recorded", records, RATES, FEATURES)
+    artifact = load_or_calibrate("recorded", records, RATES, FEATURES, DRAWS)
     return _make_bot(
         "The answers were recorded from Qwen2.5-Coder-1.5B-Instruct.",
         artifact,
@@ -108,7 +109,7 @@ make_bot: Callable[[], Bot] = make_recorded_bot  # the line to change: make_loca
 
 
 def load_or_calibrate(
-    name: str, records: Records, rates: Sequence[str], features: str
+    name: str, records: Records, rates: Sequence[str], features: str, draws: str | None = None
 ) -> CalibrationArtifact:
     """Certify all rates the first time; later load the same artifact, so that its digest stays.
 
@@ -117,7 +118,7 @@ def load_or_calibrate(
     """
     path = FOLDER / f"{name}.json"
     if not path.exists():
-        made = calibrate(records, max_wrong_rate=rates, features=features, test_fraction=0.3)
+        made = calibrate(records, max_wrong_rate=rates, features=features, draws=draws, test_fraction=0.3)
         path.parent.mkdir(parents=True, exist_ok=True)
         made.save(path)
     return CalibrationArtifact.load(path)
@@ -146,12 +147,9 @@ def _make_bot(
         )
         for one in artifact.certified_policy.certificates
     }
-    # Recorded candidates keep their slots only if questions come one at a time.
-    one_at_a_time = threading.Lock() if only_recorded else nullcontext()
 
     def decide(question: str, rate: str) -> CFCResult:
-        with one_at_a_time:
-            return chains[rate].invoke(question)
+        return chains[rate].invoke(question)
 
     return Bot(about, artifact, decide, *_split_questions(artifact, records), only_recorded=only_recorded)
 
@@ -171,7 +169,7 @@ def _split_questions(
 def main() -> None:
     """Print what each certified rate does on the recorded questions held out."""
     records = load_recording()
-    artifact = load_or_calibrate("recorded", records, RATES, FEATURES)
+    artifact = load_or_calibrate("recorded", records, RATES, FEATURES, DRAWS)
     report = evaluate(artifact, records)
     print("certified          answered  wrong answers")
     for seen in report.all_answers:
@@ -181,6 +179,8 @@ def main() -> None:
         )
     certified = artifact.certified_policy.certificate
     print(f"on {report.n_test} questions held out; certified on {certified.prompts} others")
+    drawn = report.n_candidates if report.mean_draws is None else report.mean_draws
+    print(f"{drawn:.1f} answers drawn for a question, at most {report.n_candidates}")
 
 
 if __name__ == "__main__":

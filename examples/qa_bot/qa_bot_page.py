@@ -142,6 +142,7 @@ def show(turn: Turn, bot: Bot) -> None:
             st.markdown("**A person answered**")
             st.text(turn.answer)
             st.caption("Answers of people are not covered by the rate.")
+        st.caption(count_draws(result, bot))
         show_rejected(turn.id, result)
         # Closed expanders are not filled, so that nothing of them is sent.
         details = st.expander("What is certified", key=f"certified-{turn.id}", on_change="rerun")
@@ -161,6 +162,13 @@ def decide(turn: Turn, bot: Bot) -> None:
             STORE.forget(turn)
             st.session_state.notice = plain(f"Nothing was decided, so you may ask again: {error}")
     st.rerun()
+
+
+def count_draws(result: CFCResult, bot: Bot) -> str:
+    """Return how many answers were drawn, and how many could have been."""
+    drawn = len(result.candidates)
+    most = f" of at most {bot.artifact.n} answers" if bot.artifact.draws else " answers"
+    return f"Drawn: {drawn}{most}"
 
 
 def show_rejected(number: int, result: CFCResult) -> None:

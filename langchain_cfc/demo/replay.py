@@ -30,6 +30,7 @@ from langchain_cfc.records import (
     Records,
 )
 from langchain_cfc.sampling import DrawnCandidate
+from langchain_cfc.sampling.usage import DRAW_TAG
 from langchain_cfc.verifiers._prompts import read_prompt
 
 _SCORE = "cfc_recorded_score"
@@ -39,10 +40,10 @@ _COMPARED, _MOST_COMPARED = 200, 5_000
 
 
 class ReplayChatModel(BaseChatModel):
-    """Answers a recorded prompt with its recorded candidates, one after the other, by request slot.
+    """Answers a recorded prompt with its recorded candidates, each in its request slot.
 
-    Candidates keep their slots when the draws run one after the other (`max_concurrency` 1). Made by
-    `from_records`.
+    So a prompt gets the same candidates however often it is asked, also where a draw rule stops early. Asked
+    outside a chain that draws, it takes one after the other. Made by `from_records`.
 
     Attributes:
         fingerprint: That of the model which was recorded.
@@ -118,12 +119,14 @@ class ReplayChatModel(BaseChatModel):
         run_manager: CallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> ChatResult:
-        del stop, run_manager, kwargs
+        del stop, kwargs
         key, record = compute_prompt_key(messages), self.find_record(messages)
-        with self._lock:
-            slot = self._served[key] % len(record.candidates)
-            self._served[key] += 1
-        candidate = record.candidates[slot]
+        slot = _find_slot(run_manager)
+        if slot is None:
+            with self._lock:
+                slot = self._served[key]
+                self._served[key] += 1
+        candidate = record.candidates[slot % len(record.candidates)]
         recorded = {_SCORE: candidate.score, _OUTPUTS: candidate.scores or {}}
         message = AIMessage(str(candidate.text), response_metadata=recorded)
         return ChatResult(generations=[ChatGeneration(message=message)])
@@ -261,8 +264,8 @@ def make_replay_parts(source: Records, outputs: Sequence[str] = ()) -> dict[str,
 
     Returns:
         Generator, verifier, answer extractor and metadata function, all by name; of claims the splitter in
-        place of the extractor. Candidates are drawn one after the other, because only then they keep their
-        slots.
+        place of the extractor. Candidates are drawn one after the other, because there is nothing to wait
+        for.
 
     Raises:
         InputError: If the records cannot be replayed; see the parts.
@@ -310,6 +313,13 @@ def _make_claims_parts(
         "metadata": RecordedMetadata(records),
         "max_concurrency": 1,
     }
+
+
+def _find_slot(run_manager: CallbackManagerForLLMRun | None) -> int | None:
+    """Return the slot of the candidate that a run draws, by its innermost tag; None outside a draw."""
+    tags = run_manager.tags if run_manager is not None else []
+    slots = [tag.rpartition(":")[2] for tag in tags if tag.startswith(f"{DRAW_TAG}:")]
+    return int(slots[-1]) if slots else None
 
 
 def _get_stated(provenance: Provenance | None, part: str) -> dict[str, Any]:

@@ -14,6 +14,14 @@ if TYPE_CHECKING:
 
 # A level that exceeds a threshold by less than this has reached it.
 _ROUND_OFF = 1e-9
+# Where one answer is all that was drawn, as by a rule that stops early.
+_ONLY = "the only answer that the model gave"
+_ABOUT_ONLY = {
+    "no_candidate_accepted": f"{_ONLY} did not pass the check",
+    "only_blank_answers": f"{_ONLY} says nothing: it is blank or a refusal",
+    "too_little_agreement": f"{_ONLY} agrees with no other",
+    "mean_score_too_high": f"{_ONLY} does not look reliable enough",
+}
 
 
 def explain_reason(result: CFCResult) -> str:
@@ -22,7 +30,7 @@ def explain_reason(result: CFCResult) -> str:
     if claims is not None:
         return _explain_claims(result, len(claims), sum(one.kept for one in claims))
     n = len(result.candidates)
-    given = f"the {n} answers that the model gave"
+    given = f"the {n} answers that the model gave" if n > 1 else _ONLY
     accepted = [one for one in result.candidates if one.accepted]
     passed = f"{f'{len(accepted)} of {given}' if len(accepted) < n else given} passed the check"
     if not result.abstained:
@@ -43,6 +51,8 @@ def explain_reason(result: CFCResult) -> str:
         "no_claim_kept": "no claim of the model's answer passed the check",
         "no_claims": "the model's answer claims nothing",
     }
+    if n == 1:
+        because |= _ABOUT_ONLY
     return f"Abstained, because {because[result.reason]}."
 
 
@@ -76,6 +86,14 @@ def _explain_answer(result: CFCResult, given: str, passed: str) -> str:
     """Say why an answer was given, and how many candidates give it."""
     if len(result.answers) > 1:
         return f", because {passed}; these are {len(result.answers)} different answers"
+    if len(result.candidates) == 1:
+        if _ignores_sets(result):
+            return f" with {given}, because it looks reliable"
+        return (
+            f" with {given}, although it did not pass the check"
+            if _is_best_alone(result)
+            else f", because {passed}"
+        )
     accepted = sum(one.accepted for one in result.candidates)
     agreeing, n = _count_agreeing(result), len(result.candidates)
     same = f"; {agreeing} of the {n} say this" if agreeing < n else "; all of them say the same"

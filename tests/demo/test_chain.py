@@ -9,7 +9,9 @@ import pytest
 from langchain_core.messages import HumanMessage
 
 from langchain_cfc import CFCRunnable, PromptRecord, calibrate
+from langchain_cfc.artifact import tabulate_draws
 from langchain_cfc.demo import DemoResult, demo_chain, load_recording, run_demo
+from langchain_cfc.demo.replay import ReplayChatModel
 from langchain_cfc.errors import ArtifactFormatError, DrawError, FingerprintError
 
 
@@ -36,6 +38,25 @@ def test_many_at_once_keep_their_candidates(seen: tuple[DemoResult, Path]) -> No
     chain = demo_chain(path)
     assert [one.answers for one in chain.batch(prompts)] == expected
     assert [one.answers for one in asyncio.run(demo_chain(path).abatch(prompts))] == expected
+
+
+def test_a_draw_rule_replays_the_same_candidates_however_often_a_question_is_asked() -> None:
+    source = load_recording()
+    artifact = calibrate(source, alpha="0.4", features="mean_score", draws="below(0.5, at_most=10)")
+    records = list(source)[:30]
+    counts = tabulate_draws(artifact, records).draws.counts.tolist()
+    assert 1 in counts
+    assert 10 in counts
+    chain = demo_chain(artifact).model_copy(update={"show_rejected": True, "max_concurrency": 20})
+    prompts = [one.input for one in records]
+    for _ in range(2):
+        for result, record, count in zip(chain.batch(prompts), records, counts, strict=True):
+            recorded = [one.text for one in record.candidates[:count]]
+            assert [one.text for one in result.candidates] == recorded
+    # Outside a chain it takes one after the other.
+    model, (first, *_) = ReplayChatModel.from_records(records), records
+    said = [model.invoke(str(first.input)).text for _ in range(10)]
+    assert said == [one.text for one in first.candidates]
 
 
 def test_a_question_may_be_a_message(seen: tuple[DemoResult, Path]) -> None:

@@ -29,7 +29,7 @@ pytest.importorskip("streamlit", reason="the page is made with streamlit")
 from langchain_openai import ChatOpenAI
 from playwright.sync_api import Browser, BrowserContext, Locator, Page, expect
 
-from langchain_cfc import write_records
+from langchain_cfc import calibrate, evaluate, write_records
 from langchain_cfc.demo import load_recording
 from langchain_cfc.monitor import CFCMonitor, MonitorStatus
 from langchain_cfc.records import Provenance
@@ -238,17 +238,17 @@ def conversation(context: BrowserContext, site: str, questions: tuple[str, str])
 
 @pytest.fixture(scope="module")
 def questions(bot: Any) -> tuple[str, str]:
-    """A question that is answered at 10 %, and one that is not, both with rejected answers to search for."""
+    """One that is answered at 5 %, and one that is not at 10 %, both with rejected answers to search for."""
 
-    def find(*, is_answered: bool) -> str:
+    def find(rate: str, *, is_answered: bool) -> str:
         held_out: list[str] = list(bot.held_out.values())
         return next(
             question
             for question in held_out
-            if bool(bot.decide(question, "0.1")) is is_answered and _list_rejected(bot, question)
+            if bool(bot.decide(question, rate)) is is_answered and _list_rejected(bot, question)
         )
 
-    return find(is_answered=True), find(is_answered=False)
+    return find("0.05", is_answered=True), find("0.1", is_answered=False)
 
 
 def _list_rejected(bot: Any, question: str) -> set[str]:
@@ -299,6 +299,9 @@ def _check_first_screen(visitor: Visitor, bot: Any, questions: tuple[str, str]) 
         assert not visitor.scrolls_sideways()
         assert visitor.was_sent(result.best or "No answer")
         assert not any(visitor.was_sent(text) for text in _list_rejected(bot, question))
+        expect(
+            page.get_by_text(f"Drawn: {len(result.candidates)} of at most 10 answers").first
+        ).to_be_visible()
     expect(page.get_by_role("button", name="Ask a person")).to_be_in_viewport(ratio=1)
     expect(page.get_by_test_id("stAlert")).to_have_count(0)  # an abstention is no error
     page.locator("summary", has_text="rejected answer").first.click()
@@ -336,14 +339,14 @@ def test_the_rate_is_chosen_before_asking_and_cannot_be_shopped_for(
     visitor.settle()
     # The same in other letters, at another rate: the first decision stands, and is shown first.
     visitor.ask(questions[0])
-    expect(visitor.answers).to_have_text(["Bangui", "No answer"])
+    expect(visitor.answers).to_have_text(["Africa", "No answer"])
     rates.nth(0).focus()
     page.keyboard.press("ArrowLeft")
     expect(rates.nth(2)).to_be_checked()
     visitor.typed.fill(f"  {question.upper()} ")
     visitor.typed.press("Enter")
     expect(page.get_by_text("You asked this before, with at most 5 % wrong")).to_be_visible()
-    expect(visitor.answers).to_have_text(["No answer", "Bangui"])
+    expect(visitor.answers).to_have_text(["No answer", "Africa"])
 
 
 @pytest.mark.long
@@ -465,8 +468,11 @@ def test_the_picture_in_the_readme(
     for size in (len(taken), picture.stat().st_size):
         assert 10_000 < size < 150_000
     # What the README says beside it.
-    assert questions == ("What is the capital of Central African Republic?", "757 * 902")
-    assert bot.decide(questions[0], "0.1").best == "Bangui"
+    assert questions == ("On which continent is Algeria?", "757 * 902")
+    drawn = [[one.answer for one in bot.decide(question, "0.1").candidates] for question in questions]
+    assert drawn[0] == ["North Africa", "Africa"]
+    assert len(drawn[1]) == len(set(drawn[1])) == 10
+    assert bot.decide(questions[0], "0.1").best == "Africa"
 
 
 def test_a_question_is_decided_once(modules: Callable[[str], Any], bot: Any, tmp_path: Path) -> None:
@@ -496,6 +502,18 @@ def test_the_command_prints_the_table_of_the_readme(tmp_path: Path) -> None:
     elsewhere = {**os.environ, "QA_BOT_FOLDER": str(tmp_path)}
     ran = subprocess.run(command, capture_output=True, text=True, check=True, env=elsewhere)
     assert ran.stdout.strip() in (EXAMPLE / "README.md").read_text(encoding="utf-8")
+
+
+def test_what_the_readme_says_that_the_draw_rule_saves(modules: Callable[[str], Any]) -> None:
+    module, readme = modules("qa_bot_model"), (EXAMPLE / "README.md").read_text(encoding="utf-8")
+    records = load_recording()
+    options = {"max_wrong_rate": module.RATES, "features": module.FEATURES, "test_fraction": 0.3}
+    whole, stopping = (
+        evaluate(calibrate(records, draws=draws, **options), records) for draws in (None, module.DRAWS)
+    )
+    every, kept = ([round(100 * one.answered_rate) for one in seen.all_answers] for seen in (whole, stopping))
+    assert "with all ten\ndrawn, {} %, {} % and {} % are answered".format(*every) in readme
+    assert all(after >= before for before, after in zip(every, kept, strict=True))
 
 
 def _changed(folder: Path, name: str) -> Any:

@@ -144,6 +144,29 @@ def test_the_explanation_of_the_best_candidate_alone() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("said", "never_empty", "expected"),
+    [
+        ("lima|0.1", False, "Answered, because the only answer that the model gave passed the check."),
+        ("lima|0.9", False, "Abstained, because the only answer that the model gave did not pass the check."),
+        (
+            "lima|0.9",
+            True,
+            "Answered with the only answer that the model gave, although it did not pass the check.",
+        ),
+        (
+            " |0.1",
+            False,
+            "Abstained, because the only answer that the model gave says nothing: it is blank or a refusal.",
+        ),
+    ],
+)
+def test_a_single_answer_is_explained_as_one(said: str, never_empty: bool, expected: str) -> None:
+    artifact = make_artifact(n=1, never_empty=never_empty)
+    chain = make_chain(artifact, generator=lambda _: said, answer=answer_of)
+    assert chain.invoke("x").explain_reason() == expected
+
+
 @pytest.mark.parametrize("result", ["not_certifiable"], indirect=True)
 def test_the_explanation_of_a_flag(result: CFCResult) -> None:
     text = result.explain()
