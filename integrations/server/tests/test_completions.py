@@ -245,6 +245,11 @@ def test_models_are_listed_with_what_they_were_calibrated_for(server: Server, ar
     calibration = {"artifact": digest, "n": 3, "levels": ["0.1", "0.2"]}
     assert entries["bot"]["cfc"] == entries["helped"]["cfc"] == calibration
     assert entries["broken"]["cfc"] is None
+    assert entries["stopping"]["cfc"] == {
+        **calibration,
+        "artifact": entries["stopping"]["cfc"]["artifact"],
+        "draws": "below(0.1, at_most=3)",
+    }
     assert server.get("/v1/models/careful/bot").json() == entries["careful/bot"]
     missing = server.get("/v1/models/none")
     assert (missing.status_code, missing.json()["error"]["code"]) == (404, "model_not_found")

@@ -47,6 +47,7 @@ class ServedModel:
         calibration = artifact and {
             "artifact": artifact.digest,
             "n": artifact.n,
+            **({} if artifact.draws is None else {"draws": artifact.draws}),
             "levels": list(artifact.alphas),
         }
         return {

@@ -294,10 +294,11 @@ class ModelEntry(_Response):
 
 
 class ModelCalibration(_Response):
-    """What a model was calibrated for."""
+    """What a model was calibrated for; `draws` is the rule that stops drawing before n candidates, if any."""
 
     artifact: str
     n: int
+    draws: str | None = None
     levels: list[str]
 
 
