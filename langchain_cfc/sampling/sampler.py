@@ -195,7 +195,7 @@ class Sampler:
                 request, range(len(draws), len(draws) + wave), known, recorder
             )
             try:
-                self._refuse_repetition(draws, request.observers)
+                self._refuse_repetition(draws, request.observers, 0 if self._choices is None else n)
             except DrawError:
                 if store is not None:  # or the next run would take them for n draws
                     store.discard()
@@ -320,12 +320,10 @@ class Sampler:
         raise DrawError(msg) from error
 
     def _refuse_repetition(
-        self, draws: Sequence[DrawnCandidate], observers: Mapping[int, SlotObserver]
+        self, draws: Sequence[DrawnCandidate], observers: Mapping[int, SlotObserver], choices: int
     ) -> None:
-        """Refuse candidates that are visibly not n draws; the choices of one request are."""
-        if self._choices is not None:
-            return
-        found = find_repetition(draws, observers, is_model_expected=self._is_model_expected)
+        """Refuse candidates that are visibly not n draws; the first ones, `choices` of one request, are."""
+        found = find_repetition(draws, observers, choices=choices, is_model_expected=self._is_model_expected)
         if found is not None:
             msg = (
                 f"{found}. Each candidate must be drawn by itself: switch off caches (cache=False for a "

@@ -148,17 +148,25 @@ class SlotObserver(_ModelObserver):
 
 
 def find_repetition(
-    draws: Sequence[DrawnCandidate], observers: Mapping[int, SlotObserver], *, is_model_expected: bool
+    draws: Sequence[DrawnCandidate],
+    observers: Mapping[int, SlotObserver],
+    *,
+    choices: int = 0,
+    is_model_expected: bool,
 ) -> str | None:
     """Return why n candidates are visibly not n draws, as a clause for messages; None where nothing was seen.
 
     A chain may share one message between candidates, such as a rewritten question, as long as another message
     of each is new. A candidate without a model call counts as a draw only if no other has its text, and is
     suspicious only where a model is known to be called for every candidate, or was called for others.
-    `observers` are by slot, and empty where nothing could be observed.
+    `observers` are by slot, and empty where nothing could be observed. The first candidates, as many as
+    `choices`, came with one request, and are not looked at.
     """
+    observers = {slot: one for slot, one in observers.items() if slot >= choices}
     ids = {slot: one.message_ids for slot, one in observers.items()} or {
-        slot: [draw.message.id] for slot, draw in enumerate(draws) if draw.message is not None
+        slot: [draw.message.id]
+        for slot, draw in enumerate(draws)
+        if slot >= choices and draw.message is not None
     }
     # A message without an id may be new, and is never seen.
     seen: set[str | None] = set()
@@ -173,12 +181,12 @@ def find_repetition(
     if repeated:
         return f"several candidates were drawn with the fixed seed {repeated[0]}"
     silent = [slot for slot, one in observers.items() if not one.message_ids]
-    texts = Counter([draw.text for draw in draws])
+    texts = Counter([draw.text for draw in draws[choices:]])
     copied = [slot for slot in silent if texts[draws[slot].text] > 1]
     if copied and (is_model_expected or len(silent) < len(observers)):
         return (
-            f"no model was called for {len(silent)} of {len(draws)} candidates, and candidate {copied[0]} "
-            "has the text of another one"
+            f"no model was called for {len(silent)} of {len(draws) - choices} candidates, and candidate "
+            f"{copied[0]} has the text of another one"
         )
     return None
 

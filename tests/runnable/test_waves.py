@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from langchain_core.messages import AIMessage
+from langchain_core.outputs import ChatResult
 from langchain_core.runnables import RunnableConfig, RunnableLambda
 
 from langchain_cfc.errors import DescriptionError, DrawError, ServingTimeoutError, VerifierError
@@ -184,6 +185,23 @@ def test_one_request_brings_the_first_wave_and_separate_ones_the_others(invoke: 
     assert [request.get("n") for request in model.requests] == [3, *[None] * 5]
     assert result.usage["input_tokens"] == 6 * TOKENS_IN
     assert result.usage["output_tokens"] == N * TOKENS_OUT
+
+
+class CachingProxy(NumberedModel):
+    """Stands behind a proxy that gives one response to all requests for one choice."""
+
+    def _generate(self, *args: Any, **kwargs: Any) -> ChatResult:
+        result = super()._generate(*args, **kwargs)
+        if "n" not in kwargs:
+            result.generations[0].message.id = "response 1"
+        return result
+
+
+def test_a_response_that_comes_again_is_refused_after_one_request_as_well(invoke: Invoke) -> None:
+    chain = make_chain(make_artifact(WAVES), generator=CachingProxy(), sampling="single_request")
+    # Candidate 3 is the first that is drawn by itself.
+    with pytest.raises(DrawError, match="candidate 4 is the response of an earlier candidate once more"):
+        invoke(chain, "x")
 
 
 @pytest.mark.parametrize("draws", [WAVES, "below(0.2, rounds=3+1+4)"])
