@@ -70,12 +70,7 @@ class Tier:
         """What `CFCRunnable` takes beside an artifact."""
         if self.model is None:
             replayed = ReplayChatModel.from_records(self.records, self.provenance)
-            # One draw after the other, so that candidates keep the places they were recorded in.
-            return {
-                "generator": replayed,
-                "verifier": RecordedScores(self.provenance),
-                "max_concurrency": 1,
-            }
+            return {"generator": replayed, "verifier": RecordedScores(self.provenance)}
         model = init_chat_model(self.model, temperature=0.7, logprobs=True)
         return {"generator": model, "verifier": SequenceProbability()}
 

@@ -39,7 +39,6 @@ def bot(artifact: CalibrationArtifact) -> CFCRunnable:
         answer=answer_of,
         answer_id="answer_of",
         metadata=find_topic,
-        max_concurrency=1,  # a recording keeps its order only so
     )
 
 
