@@ -379,6 +379,10 @@ class LabelledBatch:
         draws = replace(batch.draws, answer_codes=None, lengths=None, drawn=counts)
         return replace(batch, draws=draws, recorded=None, unit="claims")
 
+    def stack_outputs(self, names: Sequence[str]) -> FloatArray:
+        """Return the (N, n, k) raw outputs of k verifiers."""
+        return np.stack([self.raw[name] for name in names], axis=-1)
+
     def select_drawn(self) -> LabelledBatch:
         """Return the prompts for which a correct candidate was drawn."""
         return self.take(np.flatnonzero(self.correct.any(axis=1)))

@@ -25,7 +25,7 @@ from langchain_cfc.artifact.held_out import (
     tabulate_held_out,
 )
 from langchain_cfc.artifact.model import CalibrationArtifact
-from langchain_cfc.artifact.prefixes import replay_prefixes, scores_separately
+from langchain_cfc.artifact.prefixes import replay_outputs, replay_prefixes, scores_separately
 
 __all__ = [
     "HELD_OUT_PART",
@@ -45,6 +45,7 @@ __all__ = [
     "compute_monitored_values",
     "looks_like_artifact",
     "make_threshold_rule",
+    "replay_outputs",
     "replay_prefixes",
     "scores_separately",
     "select_held_out",

@@ -21,7 +21,7 @@ from langchain_cfc._internal.arrays import FloatArray
 from langchain_cfc.artifact import files
 from langchain_cfc.artifact.content import ArtifactContent, LevelState
 from langchain_cfc.artifact.facts import CertifiedPolicy, TradeOff
-from langchain_cfc.artifact.prefixes import find_rescore
+from langchain_cfc.artifact.prefixes import find_compared_outputs, find_rescore, scores_separately
 from langchain_cfc.errors import InputError
 from langchain_cfc.guarantee import Certificate, CoverageCertificate, WrongRateCertificate
 from langchain_cfc.thresholds import ConditionalThreshold, compute_tau, conformal_rank
@@ -137,7 +137,10 @@ def _check_extras(artifact: ArtifactContent) -> Iterator[str]:
         if (rule.text, rule.at_most) != (artifact.draws, artifact.n) or rule.stored_text is None:
             yield f"draws: {artifact.draws} is no rule of at most {artifact.n} draws in canonical form"
         try:
-            find_rescore(artifact.provenance, combines=artifact.combination is not None)
+            if artifact.combination is None or scores_separately(artifact.provenance):
+                find_rescore(artifact.provenance, combines=artifact.combination is not None)
+            else:
+                find_compared_outputs(rule, artifact.combination.names, artifact.provenance)
         except InputError as error:
             yield str(error)
     drawn, size = artifact.calibration.drawn_among, artifact.calibration.size

@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from typing import Literal
 
 from langchain_cfc.artifact.model import CalibrationArtifact
-from langchain_cfc.artifact.prefixes import replay_prefixes
+from langchain_cfc.artifact.prefixes import replay_outputs, replay_prefixes, scores_separately
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.errors import CalibrationError, InputError, OverlapError
-from langchain_cfc.records import LabelledRecord, tabulate
+from langchain_cfc.records import LabelledRecord, tabulate, tabulate_raw, with_scores
 
 # Which prompts of the records were taken, in words.
 NEW_RECORDS = "all records: none of them was recognised as a calibration record"
@@ -31,15 +31,18 @@ def tabulate_draws(
     Raises:
         InputError: If a record cannot be used.
     """
-    rule = artifact.draw_rule
+    rule, combination = artifact.draw_rule, artifact.combination
+    if rule is not None and combination is not None and not scores_separately(artifact.provenance):
+        table, _ = tabulate_raw(records, combination.names, weighted=True)
+        table = replay_outputs(rule, table, combination.names, artifact.provenance)
+        return with_scores(table, combination.score_all(table.stack_outputs(combination.names)))
     n, shortened = (artifact.n, False) if rule is None else (None, True)
     if artifact.unit == "claims":
         n = None
-    table = tabulate(records, n=n, combination=artifact.combination, weighted=True, shortened=shortened)
+    table = tabulate(records, n=n, combination=combination, weighted=True, shortened=shortened)
     if rule is None:
         return table
-    combines = artifact.combination is not None
-    return replay_prefixes(rule, table, artifact.provenance, combines=combines)
+    return replay_prefixes(rule, table, artifact.provenance, combines=combination is not None)
 
 
 def tabulate_held_out(

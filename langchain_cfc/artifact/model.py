@@ -132,7 +132,9 @@ class CalibrationArtifact(ArtifactContent):
                 return
             msg = f"the artifact was calibrated with n = {self.n} candidates per prompt, got {draws.n}"
             raise InputError(msg)
-        rescore = find_rescore(self.provenance, combines=self.combination is not None)
+        # What the rule does not look at need not be scored again.
+        rule, combines = self.draw_rule, self.combination is not None
+        rescore = find_rescore(self.provenance, combines=combines) if rule.needs_scores else None
         wanted = self.draw_rule.count_draws(draws, rescore)
         wrong = np.flatnonzero(wanted != draws.counts)
         if len(wrong):

@@ -8,12 +8,13 @@ the candidates kept, and recorded scores of a verifier that does not say which i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from langchain_cfc._internal.arrays import FloatArray
 from langchain_cfc.candidates import CandidateBatch, LabelledBatch, score_by_agreement
 from langchain_cfc.draw_rules import DrawRule, Rescore, replay
 from langchain_cfc.errors import InputError
@@ -29,6 +30,7 @@ _SEPARATE = {
     "token-probability",
 }
 _AGREEMENT = "self-consistency"
+_RECORD_SO_MANY = "draws: self-consistency scores fewer candidates than recorded differently: record so many"
 
 
 def scores_separately(provenance: Provenance | None) -> bool | None:
@@ -96,8 +98,7 @@ def replay_prefixes(
         return labelled
     rescore = find_rescore(provenance, combines=combines)
     if rescore is not None and is_fixed:
-        msg = "draws: self-consistency scores fewer candidates than recorded differently: record so many"
-        raise InputError(msg)
+        raise InputError(_RECORD_SO_MANY)
     if rescore is not None and rule.needs_scores and rule.first_wave == 1:
         msg = (
             f"draws = {rule.text}: the verifier scores a candidate by how many others agree with it, and one "
@@ -106,17 +107,89 @@ def replay_prefixes(
         )
         raise InputError(msg)
     if rescore is not None and labelled.draws.drawn is None:
-        # Groups of answers finer or coarser than the verifier's would have other sizes, hence scores.
-        differing = np.any(_rescore_by_agreement(labelled.draws).scores != labelled.draws.scores, axis=1)
-        if labelled.recorded != labelled.draws.n or differing.any():
-            where = f", first of record {labelled.ids[int(differing.argmax())]!r}" if differing.any() else ""
+        _check_agreement(labelled, labelled.draws.scores)
+    return replay(rule, labelled, rescore)
+
+
+def replay_outputs(
+    rule: DrawRule, labelled: LabelledBatch, names: Sequence[str], provenance: Provenance | None
+) -> LabelledBatch:
+    """Shorten recorded prompts whose score combines several verifiers, not all of which score separately.
+
+    Args:
+        rule: The rule.
+        labelled: N labelled prompts with all recorded candidates and the raw outputs of the verifiers.
+        names: The verifiers that are combined.
+        provenance: What the records, or the artifact's, say about them.
+
+    Returns:
+        The prompts with the candidates drawn and the raw outputs that serving will see: those of
+        self-consistency are computed again from the candidates kept, all others are as recorded.
+
+    Raises:
+        InputError: As in `find_compared_outputs` and `replay_prefixes`, or if the rule looks at scores.
+    """
+    compared = find_compared_outputs(rule, names, provenance)
+    if compared and rule.stored_text is None and rule.at_most < labelled.draws.n:
+        raise InputError(_RECORD_SO_MANY)
+    shortened = replay(rule, labelled)
+    raw = dict(shortened.raw)
+    for name in compared:
+        if labelled.draws.drawn is None:
+            _check_agreement(labelled, labelled.raw[name])
+        raw[name] = np.zeros(shortened.draws.scores.shape)
+        for rows, part in shortened.draws.parts():
+            raw[name][rows, : part.n] = _rescore_by_agreement(part).scores
+    return replace(shortened, raw=raw)
+
+
+def find_compared_outputs(
+    rule: DrawRule, names: Sequence[str], provenance: Provenance | None
+) -> tuple[str, ...]:
+    """Find those of several combined verifiers whose outputs are computed again where fewer are drawn.
+
+    Raises:
+        InputError: If the outputs of one cannot be made from the records, nothing says how they were made, or
+            the rule looks at scores, which are known only when the combination is fitted.
+    """
+    if rule.needs_scores:
+        msg = (
+            f"draws = {rule.text}: it looks at scores, and these combine verifiers of which some compare "
+            "candidates, as fitted on what is drawn: take lead or agree, which look at answers"
+        )
+        raise InputError(msg)
+    stated = {} if provenance is None or provenance.verifier is None else provenance.verifier
+    compared = []
+    for name in names:
+        own = {key.removeprefix(f"{name}."): one for key, one in stated.items() if key.startswith(f"{name}.")}
+        if _get_name(own) in _SEPARATE:
+            continue
+        if _get_name(own) != _AGREEMENT or own.get("agreement") != "equal":
             msg = (
-                f"draws: the recorded scores are not those of self-consistency by recorded answers{where}. "
-                "So they cannot be computed for fewer candidates: record as `answer` what the verifier "
-                "compares"
+                f"draws: the outputs of the verifier {name!r} of fewer candidates cannot be made from the "
+                "records: it compares candidates, or does not say whether it does. Leave it out of the "
+                "combination, or say in the first line of the records that all score separately: "
+                '"separate_scores": true'
             )
             raise InputError(msg)
-    return replay(rule, labelled, rescore)
+        compared.append(name)
+    return tuple(compared)
+
+
+def _check_agreement(labelled: LabelledBatch, scores: FloatArray) -> None:
+    """Refuse recorded scores that are not those of self-consistency by recorded answers.
+
+    Groups of answers finer or coarser than the verifier's would have other sizes, hence scores.
+    """
+    differing = np.any(_rescore_by_agreement(labelled.draws).scores != scores, axis=1)
+    if labelled.recorded != labelled.draws.n or differing.any():
+        where = f", first of record {labelled.ids[int(differing.argmax())]!r}" if differing.any() else ""
+        msg = (
+            f"draws: the recorded scores are not those of self-consistency by recorded answers{where}. "
+            "So they cannot be computed for fewer candidates: record as `answer` what the verifier "
+            "compares"
+        )
+        raise InputError(msg)
 
 
 def _get_name(verifier: Mapping[str, Any] | None) -> object:

@@ -29,7 +29,9 @@ from langchain_cfc.artifact import (
     LevelState,
     PackedArray,
     SelfCheck,
+    replay_outputs,
     replay_prefixes,
+    scores_separately,
 )
 from langchain_cfc.calibration.checks import compute_attainable_groups
 from langchain_cfc.calibration.config import CalibrationConfig
@@ -326,6 +328,9 @@ class CalibrationPrompts:
                 table = replay_prefixes(rule, table, provenance, combines=False)
             return cls(plan, table, None, weighs)
         labelled, raw = tabulate_raw(records, names, n=n, provenance=provenance, weighted=True)
+        if rule is not None and not scores_separately(provenance):
+            labelled = replay_outputs(rule, labelled, names, provenance)
+            raw, rule = labelled.stack_outputs(names), None
         fit = cls(plan, labelled, None, uses_weights=False).rows["fit"]
         combination = fit_combination(names, raw[fit], labelled.take(fit))
         # The raw outputs are not needed any more, and would be copied with every part of the table.

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-import numpy as np
-
 from langchain_cfc._internal.arrays import FloatArray
 from langchain_cfc.candidates import LabelledBatch, check_candidate_count, check_unweighted
 from langchain_cfc.errors import InputError
@@ -94,7 +92,7 @@ def tabulate_raw(
     """
     check_names(names)
     labelled = _tabulate(records, names, n, provenance, weighted=weighted)
-    return labelled, np.stack([labelled.raw[name] for name in names], axis=-1)
+    return labelled, labelled.stack_outputs(names)
 
 
 def with_scores(labelled: LabelledBatch, scores: FloatArray) -> LabelledBatch:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import zlib
 from collections import Counter
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+from langchain_core.runnables import RunnableConfig, RunnableLambda
 
-from langchain_cfc import PromptRecord, calibrate, evaluate
+from langchain_cfc import CFCRunnable, PromptRecord, calibrate, evaluate
 from langchain_cfc.artifact import CalibrationArtifact, scores_separately, tabulate_draws
 from langchain_cfc.calibration import CalibrationConfig
 from langchain_cfc.candidates import LabelledBatch
@@ -17,8 +19,10 @@ from langchain_cfc.certificates import certify
 from langchain_cfc.decision import decide
 from langchain_cfc.errors import AttainabilityWarning, InputError
 from langchain_cfc.records import Provenance, tabulate
-from langchain_cfc.verifiers import SelfConsistency
+from langchain_cfc.sampling import DrawnCandidate
+from langchain_cfc.verifiers import SelfConsistency, VerifierEnsemble
 from tests.factories import drawn_candidates, reload_artifact
+from tests.fakes import slot_of
 from tests.guarantees.promises import make_prompts
 
 SEPARATE = Provenance(n=8, verifier={"id": "sequence-probability"})
@@ -230,5 +234,101 @@ def test_verifiers_that_score_separately_may_be_combined() -> None:
     assert len(Counter(counts.tolist())) > 2
     assert artifact.combination is not None
     assert decide(artifact, tabulate_draws(artifact, table).draws).accepted.any()
-    with pytest.raises(InputError, match="compares the candidates"):
+    with pytest.raises(InputError, match="the outputs of the verifier 'one'"):
         calibrate_with(RULES[0], table, VOTES, combine=["one", "two"])
+
+
+class Judge:
+    """A verifier that scores each candidate by itself, by its text and the prompt."""
+
+    fingerprint: ClassVar[dict[str, str]] = {"id": "sequence-probability"}
+
+    def __call__(self, prompt: str, candidates: list[DrawnCandidate]) -> list[float]:
+        """Score by a hash, which nothing else influences."""
+        return [zlib.crc32(f"{prompt}/{one.text}".encode()) % 1000 / 1000 for one in candidates]
+
+
+def make_outputs(records: list[PromptRecord], seen: int = 8) -> list[PromptRecord]:
+    """The records with the outputs of two verifiers on their first candidates, of which one compares them."""
+    made = []
+    for record in records:
+        candidates = record.candidates[:seen]
+        drawn = drawn_candidates(*(one.answer_key for one in candidates))
+        votes = SelfConsistency().invoke({"prompt": record.id, "candidates": drawn})
+        judged = Judge()(record.id, drawn)
+        outputs = [{"votes": vote, "judge": score} for vote, score in zip(votes, judged, strict=True)]
+        scored = tuple(
+            one.model_copy(update={"scores": each, "score": each["votes"]})
+            for one, each in zip(candidates, outputs, strict=True)
+        )
+        made.append(record.model_copy(update={"candidates": scored, "input": record.id}))
+    return made
+
+
+ENSEMBLE: dict[str, Any] = {"votes": SelfConsistency(), "judge": Judge()}
+BOTH = Provenance(n=8, generator={"id": "recorded"}, verifier=dict(VerifierEnsemble(ENSEMBLE).fingerprint))
+
+
+def calibrate_both(draws: str, **options: Any) -> CalibrationArtifact:
+    made: CalibrationArtifact = calibrate_with(
+        draws, make_outputs(records_of(size=200)), BOTH, combine=["votes", "judge"], **options
+    )
+    return reload_artifact(made)
+
+
+@pytest.mark.parametrize("draws", [RULES[0], RULES[2]])
+def test_a_combination_with_agreement_is_scored_on_the_prefix_as_serving_does(draws: str) -> None:
+    artifact = calibrate_both(draws, features="hat(mean_score, 3)")
+    new = make_outputs(records_of(1, 200))
+    table = tabulate_draws(artifact, new)
+    decisions = decide(artifact, table.draws)
+    combination = artifact.combination
+    assert combination is not None
+    texts = {record.input: [one.answer_key for one in record.candidates] for record in new}
+
+    def draw(prompt: str, config: RunnableConfig) -> str:
+        return texts[prompt][slot_of(config.get("tags"), 0)]
+
+    chain = CFCRunnable(
+        generator=RunnableLambda(draw),
+        generator_id="recorded",
+        verifier=ENSEMBLE,
+        artifact=artifact,
+        max_concurrency=1,
+    )
+    differing = 0
+    for row, (record, count) in enumerate(zip(new, table.draws.counts.tolist(), strict=True)):
+        result = chain.invoke(str(record.input))
+        assert [one.score for one in result.candidates] == table.draws.scores[row, :count].tolist()
+        assert [one.accepted for one in result.candidates] == decisions.accepted[row, :count].tolist()
+        assert result.threshold == decisions.thresholds[row]
+        # The control: outputs among all recorded candidates would be others.
+        reused = combination.score(
+            [[(one.scores or {})[name] for name in combination.names] for one in record.candidates]
+        )
+        differing += reused[:count].tolist() != table.draws.scores[row, :count].tolist()
+    assert differing > 50
+
+
+@pytest.mark.parametrize(
+    ("draws", "provenance", "problem"),
+    [
+        ("below(0.3, rounds=2+2+4)", BOTH, "it looks at scores"),
+        ("fixed(6)", BOTH, "record so many"),
+        (RULES[0], Provenance(n=8, verifier={"votes.id": "mine"}), "the outputs of the verifier 'votes'"),
+        (RULES[0], None, "the outputs of the verifier 'votes'"),
+    ],
+)
+def test_a_combination_that_prefixes_cannot_have_is_refused(
+    draws: str, provenance: Provenance | None, problem: str
+) -> None:
+    with pytest.raises(InputError, match=problem):
+        calibrate(
+            make_outputs(records_of()),
+            alpha="0.3",
+            features="1",
+            draws=draws,
+            combine=["votes", "judge"],
+            provenance=provenance,
+            allow_unattainable=True,
+        )
