@@ -466,6 +466,17 @@ class LabelledBatch:
         return replace(self, draws=draws, correct=self.correct & held, raw=raw)
 
 
+def check_unit(labelled: LabelledBatch) -> LabelledBatch:
+    """Return prompts with candidates; refuse claims where the caller does not know of them."""
+    if labelled.unit == "claims":
+        msg = (
+            "these records hold the claims of one answer each, of which only calibrate (unit='claims'), "
+            "evaluate and certify know: give records with several candidates"
+        )
+        raise InputError(msg)
+    return labelled
+
+
 def check_unweighted(labelled: LabelledBatch) -> None:
     """Reject prompts with weights where the caller does not support them."""
     if labelled.weights is not None:

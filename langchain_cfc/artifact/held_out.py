@@ -39,7 +39,14 @@ def tabulate_draws(
     n, shortened = (artifact.n, False) if rule is None else (None, True)
     if artifact.unit == "claims":
         n = None
-    table = tabulate(records, n=n, combination=combination, weighted=True, shortened=shortened)
+    table = tabulate(
+        records,
+        n=n,
+        combination=combination,
+        weighted=True,
+        shortened=shortened,
+        claims=artifact.unit == "claims",
+    )
     if rule is None:
         return table
     return replay_prefixes(rule, table, artifact.provenance, combines=combination is not None)

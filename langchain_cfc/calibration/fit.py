@@ -323,11 +323,13 @@ class CalibrationPrompts:
         names, n, weighs, rule = config.combine, config.n, config.uses_weights, config.draw_rule
         if names is None:
             shortened = rule is not None
-            table = tabulate(records, n=n, provenance=provenance, weighted=True, shortened=shortened)
+            table = tabulate(
+                records, n=n, provenance=provenance, weighted=True, shortened=shortened, claims=True
+            )
             if rule is not None:
                 table = replay_prefixes(rule, table, provenance, combines=False)
             return cls(plan, table, None, weighs)
-        labelled, raw = tabulate_raw(records, names, n=n, provenance=provenance, weighted=True)
+        labelled, raw = tabulate_raw(records, names, n=n, provenance=provenance, weighted=True, claims=True)
         if rule is not None and not scores_separately(provenance):
             labelled = replay_outputs(rule, labelled, names, provenance)
             raw, rule = labelled.stack_outputs(names), None

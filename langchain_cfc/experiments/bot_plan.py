@@ -7,7 +7,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from langchain_cfc.candidates import LabelledBatch, check_unweighted
+from langchain_cfc.candidates import LabelledBatch, check_unit, check_unweighted
 from langchain_cfc.certificates.bounds import clopper_pearson, required_size
 from langchain_cfc.certificates.cuts import (
     MAIN_SHARE,
@@ -109,7 +109,7 @@ def plan_bot(
     if len(labelled) == 0:
         msg = "a pilot of 0 prompts says nothing: bring labelled prompts"
         raise InputError(msg)
-    check_unweighted(labelled)
+    check_unweighted(check_unit(labelled))
     rate = Fraction(format_alpha(max_wrong_rate, "max_wrong_rate"))
     failing = float(format_delta(delta))
     held_out = split_plan(0, fit=0.0, test=test_fraction)

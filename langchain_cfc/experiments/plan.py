@@ -18,7 +18,7 @@ from langchain_cfc._internal.imports import require
 from langchain_cfc._internal.suggestions import suggest_share
 from langchain_cfc._internal.text import format_percent, join_names
 from langchain_cfc.calibration.checks import smallest_size
-from langchain_cfc.candidates import LabelledBatch, check_unweighted
+from langchain_cfc.candidates import LabelledBatch, check_unit, check_unweighted
 from langchain_cfc.certificates.bounds import clopper_pearson
 from langchain_cfc.errors import InputError
 from langchain_cfc.evaluation import ReportData
@@ -406,7 +406,7 @@ def plan_from_pilot(
     if len(labelled) == 0:
         msg = "a pilot of 0 prompts says nothing: bring labelled prompts, or plan from assumptions"
         raise InputError(msg)
-    check_unweighted(labelled)
+    check_unweighted(check_unit(labelled))
     drawn = labelled.draws.n
     n = drawn if n is None else _check_candidates(n, drawn)
     terms = _Terms(alpha, n, slack, delta, fit_fraction, test_fraction, cost_per_candidate, cost_per_prompt)

@@ -113,6 +113,9 @@ class CFCMonitor(BaseCallbackHandler):
         ):
             msg = "expected every > 0 seconds, batch >= 1, and 0 <= label_days <= keep_days"
             raise InputError(msg)
+        if artifact.unit == "claims":
+            msg = "a monitor watches answer sets, and this artifact keeps claims of one answer"
+            raise InputError(msg)
         self.artifact = artifact
         self.level = level
         self.least_probability = least_probability

@@ -6,9 +6,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from langchain_cfc._internal.arrays import FloatArray
-from langchain_cfc.candidates import LabelledBatch, check_candidate_count, check_unweighted
+from langchain_cfc.candidates import LabelledBatch, check_candidate_count, check_unit, check_unweighted
 from langchain_cfc.errors import InputError
 from langchain_cfc.records.batches import (
+    CLAIMS,
     Batch,
     check_in_batches,
     check_records,
@@ -28,6 +29,7 @@ def tabulate(
     combination: Combination | None = None,
     weighted: bool = False,
     shortened: bool = False,
+    claims: bool = False,
 ) -> LabelledBatch:
     """Turn N records into arrays, without holding their texts.
 
@@ -40,6 +42,7 @@ def tabulate(
             `scores`; without it their `score` is used.
         weighted: Whether the caller uses weights, so that a table may have them.
         shortened: Whether a table may be one that a draw rule has shortened.
+        claims: Whether the caller knows of claims, so that records may hold them in place of candidates.
 
     Returns:
         The (N, n) draws with their labels; answers are told apart by `Candidate.answer_key`.
@@ -60,8 +63,10 @@ def tabulate(
         )
         raise InputError(msg)
     if combination is None:
-        return _tabulate(records, (), n, provenance, weighted=weighted)
-    labelled, raw = tabulate_raw(records, combination.names, n=n, provenance=provenance, weighted=weighted)
+        return _tabulate(records, (), n, provenance, weighted=weighted, claims=claims)
+    labelled, raw = tabulate_raw(
+        records, combination.names, n=n, provenance=provenance, weighted=weighted, claims=claims
+    )
     return with_scores(labelled, combination.score_all(raw))
 
 
@@ -72,6 +77,7 @@ def tabulate_raw(
     n: int | None = None,
     provenance: Provenance | None = None,
     weighted: bool = False,
+    claims: bool = False,
 ) -> tuple[LabelledBatch, FloatArray]:
     """Turn N records into arrays with the raw outputs of several verifiers, to fit a combination to them.
 
@@ -81,6 +87,7 @@ def tabulate_raw(
         n: As in `tabulate`.
         provenance: As in `tabulate`.
         weighted: As in `tabulate`.
+        claims: As in `tabulate`.
 
     Returns:
         The draws, whose scores are the candidates' `score`, and the (N, n, k) raw outputs, which the draws
@@ -91,7 +98,7 @@ def tabulate_raw(
         InputError: As in `tabulate`, or if two names are equal.
     """
     check_names(names)
-    labelled = _tabulate(records, names, n, provenance, weighted=weighted)
+    labelled = _tabulate(records, names, n, provenance, weighted=weighted, claims=claims)
     return labelled, labelled.stack_outputs(names)
 
 
@@ -116,10 +123,13 @@ def _tabulate(
     provenance: Provenance | None,
     *,
     weighted: bool,
+    claims: bool,
 ) -> LabelledBatch:
     if isinstance(records, LabelledBatch):
         if not weighted:
             check_unweighted(records)
+        if not claims:
+            check_unit(records)
         return _select_from_table(records, names, n, provenance)
     if isinstance(records, Records):
         if provenance is not None and provenance != records.provenance:
@@ -128,7 +138,8 @@ def _tabulate(
         batches = records.batches()
     else:
         batches = map(make_batch, check_in_batches(records, provenance))
-    return LabelledBatch.concatenate(_tabulate_batches(batches, names, n))
+    parts = _tabulate_batches(batches, names, n)
+    return LabelledBatch.concatenate(parts if claims else map(check_unit, parts))
 
 
 def _select_from_table(
@@ -156,7 +167,7 @@ def _tabulate_batches(
 ) -> Iterator[LabelledBatch]:
     line = 1
     for batch in batches:
-        if n is not None:
+        if n is not None and batch.recorded != CLAIMS:
             check_candidate_count(n, batch.recorded)
         used = n or batch.recorded
         table = batch.table(used, names)

@@ -16,9 +16,12 @@ from langchain_cfc.certificates import certify
 from langchain_cfc.cli.commands import app
 from langchain_cfc.decision import decide
 from langchain_cfc.errors import FeatureError, InputError
+from langchain_cfc.experiments import compare, plan_bot, plan_from_pilot, suggest, suggest_draws
+from langchain_cfc.monitor import CFCMonitor
 from langchain_cfc.records import Provenance, tabulate, write_records
 from langchain_cfc.thresholds import compute_tau, conformal_rank
 from tests.claims.worlds import count_unsupported, make_answers
+from tests.factories import make_artifact, make_records
 
 FEATURES = "group(tier) + hat(mean_score, 4) + hat(count, 3)"
 
@@ -37,7 +40,7 @@ def test_one_threshold_is_the_back_off_of_mohri_and_hashimoto() -> None:
         max((1.0 - claim.score for claim in record.claims if not claim.supported), default=0.0)
         for record in records
     )
-    new = tabulate(make_answers(np.random.default_rng(3), 1))
+    new = tabulate(make_answers(np.random.default_rng(3), 1), claims=True)
     expected = scores[conformal_rank(40, compute_tau("0.2")) - 1]
     assert decide(artifact, new.draws).thresholds.tolist() == [expected]
 
@@ -45,7 +48,7 @@ def test_one_threshold_is_the_back_off_of_mohri_and_hashimoto() -> None:
 def test_figures_are_counted_as_by_hand(artifact: CalibrationArtifact) -> None:
     records = make_answers(np.random.default_rng(4), 500)
     report = evaluate(artifact, records)
-    decisions = decide(artifact, tabulate(records).draws)
+    decisions = decide(artifact, tabulate(records, claims=True).draws)
     kept = [row[: len(one.claims)] for row, one in zip(decisions.accepted.tolist(), records, strict=True)]
     wrong = [count_unsupported(record, row) for record, row in zip(records, kept, strict=True)]
     own = report.methods["conditional"]
@@ -212,3 +215,32 @@ def test_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert max(map(len, shown.output.splitlines())) <= 80
     report = json.loads(CliRunner().invoke(app, ["evaluate", str(out), str(path), "--json"]).output)
     assert report["methods"]["conditional"]["claims"]["kept"] > 0.1
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        tabulate,
+        lambda records: compare(records, alpha=0.2, splits=1),
+        lambda records: suggest(records, alpha=0.2),
+        lambda records: suggest_draws(records, alpha=0.2),
+        lambda records: plan_from_pilot(tabulate(records, claims=True), alpha=0.2),
+        lambda records: plan_bot(tabulate(records, claims=True), max_wrong_rate="0.1"),
+        lambda records: write_records("records.parquet", records),
+        lambda records: evaluate(make_artifact(), records),
+    ],
+)
+def test_what_is_about_several_answers_refuses_claims(
+    use: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match="claims"):
+        use(make_answers(np.random.default_rng(13), 60))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_claims_refuse_candidates(artifact: CalibrationArtifact, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="unit='answers'"):
+        evaluate(artifact, make_records())
+    with pytest.raises(InputError, match="watches answer sets"):
+        CFCMonitor(artifact, tmp_path / "monitor.db")

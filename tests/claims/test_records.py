@@ -114,7 +114,7 @@ def test_the_fast_reader_agrees_with_the_strict_one(chosen: list[int]) -> None:
     decoded = decode_lines(lines)
     if decoded is None or not isinstance(parse_record(lines[0], "", 1), ClaimsRecord):
         return
-    strict = tabulate([parse_record(line, "", 1) for line in lines])
+    strict = tabulate([parse_record(line, "", 1) for line in lines], claims=True)
     table = decoded.table(decoded.recorded, ())
     assert table is not None
     assert table.draws.scores.tobytes() == strict.draws.scores.tobytes()
@@ -154,19 +154,19 @@ def test_kinds_do_not_mix(tmp_path: Path) -> None:
     path = tmp_path / "records.jsonl"
     path.write_bytes(b"\n".join(map(dump, [fields(), NASTY[-1]])))
     with pytest.raises(RecordError, match="found candidates; expected claims"):
-        tabulate(read_records(path))
+        tabulate(read_records(path), claims=True)
     path.write_bytes(dump({"format": "langchain-cfc/records", "version": 1, "n": 1}) + b"\n" + dump(fields()))
     with pytest.raises(RecordError, match='says "unit": "claims"'):
-        tabulate(read_records(path))
+        tabulate(read_records(path), claims=True)
 
 
 def test_raw_outputs(tmp_path: Path) -> None:
     path = tmp_path / "records.jsonl"
     path.write_bytes(dump(NASTY[16]))
-    _, raw = tabulate_raw(read_records(path), ["a"])
+    _, raw = tabulate_raw(read_records(path), ["a"], claims=True)
     assert raw.tolist() == [[[1.5], [-2.0]]]
     with pytest.raises(RecordError, match="claim 0 of record 'a' has no raw output of 'b'"):
-        tabulate_raw(read_records(path), ["b"])
+        tabulate_raw(read_records(path), ["b"], claims=True)
 
 
 def test_what_needs_candidates_says_so() -> None:

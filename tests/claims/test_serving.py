@@ -91,7 +91,7 @@ def test_serving_decides_as_offline() -> None:
             verifier=lambda _, candidates, scores=scores: scores[: len(candidates)],
         )
         result = chain.invoke("?")
-        decisions = decide(artifact, tabulate([record]).draws)
+        decisions = decide(artifact, tabulate([record], claims=True).draws)
         assert isinstance(result, ClaimsResult)
         assert [one.kept for one in result.claims] == decisions.accepted[0].tolist()
         assert result.threshold == decisions.thresholds[0]

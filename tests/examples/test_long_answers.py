@@ -78,7 +78,7 @@ def test_serving_replays_what_evaluation_counts(recording: Records, answers: lis
     for record in held_out:
         result = chain.invoke(record.input)
         assert isinstance(result, ClaimsResult)
-        decided = decide(artifact, tabulate([record]).draws)
+        decided = decide(artifact, tabulate([record], claims=True).draws)
         assert [one.kept for one in result.claims] == decided.accepted[0].tolist()
         assert result.guarantee.binding == "matched"
         for served, labelled in zip(result.claims, record.claims, strict=True):
@@ -112,7 +112,7 @@ def keep_by_topic(answers: list[ClaimsRecord], *, splits: int, marginal: bool) -
     """Mean share of held-out answers that keep the promise, by topic, over random splits in halves."""
     rng = np.random.default_rng(11)
     # Categories are no secret of the labels: all of them are known before.
-    topics_known = FeatureMap.parse("group(topic)").fit(tabulate(answers).draws)
+    topics_known = FeatureMap.parse("group(topic)").fit(tabulate(answers, claims=True).draws)
     kept: dict[str, list[FloatArray]] = {}
     for _ in range(splits):
         order = rng.permutation(len(answers))
@@ -125,7 +125,7 @@ def keep_by_topic(answers: list[ClaimsRecord], *, splits: int, marginal: bool) -
             features=topics_known,
         )
         test = [answers[row] for row in order[half:]]
-        table = tabulate(test)
+        table = tabulate(test, claims=True)
         found = decide(artifact, table.draws, marginal=marginal)
         right = artifact.parsed_set_rule.covers(table, found.accepted)
         topics = np.array([one.metadata["topic"] for one in test])

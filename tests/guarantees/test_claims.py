@@ -41,7 +41,9 @@ def sums(
         artifact = calibrate(
             others, **{"alpha": "0.2", "unit": "claims", "at_most": k, "features": features, **options}
         )
-        decisions = decide(artifact, tabulate([record]).draws, artifact.alphas[0], marginal=marginal)
+        decisions = decide(
+            artifact, tabulate([record], claims=True).draws, artifact.alphas[0], marginal=marginal
+        )
         kept = count_unsupported(record, decisions.accepted[0].tolist()) <= k
         gap = kept - (1.0 - float(decisions.stated_alphas[0]))
         for weight in artifact.feature_map.guaranteed_weights():
@@ -51,7 +53,8 @@ def sums(
 
 
 def fit(features: str, seed: int) -> FeatureMap:
-    return FeatureMap.parse(features).fit(tabulate(make_answers(np.random.default_rng(seed), 60)).draws)
+    answers = tabulate(make_answers(np.random.default_rng(seed), 60), claims=True)
+    return FeatureMap.parse(features).fit(answers.draws)
 
 
 @pytest.mark.parametrize("k", [0, 1, 3])
