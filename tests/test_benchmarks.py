@@ -65,6 +65,20 @@ def test_a_quick_run_in_memory_times_every_row(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
+def test_a_quick_run_of_waves_takes_the_time_of_every_wave(tmp_path: Path) -> None:
+    found, page = served_in_a_quick_run(tmp_path, "waves")
+    from benchmarks.lib.serving_results import ServingResults
+
+    rows = ServingResults.model_validate_json(found).waves
+    assert len({(row.way, row.draws, row.seconds) for row in rows}) == len(rows) == 8
+    waves = {"below(0.001, rounds=5+5+5+5)": 4, "below(0.001, at_most=20)": 20}
+    for row in rows:
+        # A wave left out, or draws of two waves at once, would be faster than the model is.
+        assert min(row.ratio.seconds, row.ratio.other) >= waves[row.draws] * row.seconds
+    assert "## Waves of a draw rule" in page
+
+
+@pytest.mark.long
 def test_a_quick_run_of_arithmetic_times_parts_below_the_whole(tmp_path: Path) -> None:
     found, _ = served_in_a_quick_run(tmp_path, "arithmetic")
     from benchmarks.lib.serving_results import ServingResults
