@@ -17,6 +17,7 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -314,7 +315,7 @@ def check_iso(code: str) -> Callable[[str], bool]:
 
 def list_elements() -> Iterator[Question]:
     """List the questions about the chemical elements."""
-    import periodictable
+    periodictable: Any = import_module("periodictable")
 
     for element in (one for one in periodictable.elements if one.number > 0):
         number, mass, name = element.number, element.mass, element.name

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         VerifierInput,
         pointwise,
     )
+    from langchain_cfc.verifiers.claim_support import ClaimAgreement, ContextSupport
     from langchain_cfc.verifiers.embedding_similarity import EmbeddingSimilarity
     from langchain_cfc.verifiers.entailment import EntailmentJudge
     from langchain_cfc.verifiers.evaluators import EvaluatorVerifier, from_evaluator
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BaseVerifier",
+    "ClaimAgreement",
+    "ContextSupport",
     "EmbeddingSimilarity",
     "EntailmentJudge",
     "EvaluatorVerifier",
@@ -51,6 +54,7 @@ __all__ = [
 _NAMES = {
     "_prompts": ("messages_to_text",),
     "base": ("BaseVerifier", "Pointwise", "Verifier", "VerifierEnsemble", "VerifierInput", "pointwise"),
+    "claim_support": ("ClaimAgreement", "ContextSupport"),
     "embedding_similarity": ("EmbeddingSimilarity",),
     "entailment": ("EntailmentJudge",),
     "evaluators": ("EvaluatorVerifier", "from_evaluator"),

@@ -109,18 +109,38 @@ def read_entailment(reply: Any) -> bool:
     Raises:
         VerifierError: If it is none of these, or a label is unknown.
     """
+    entailed, other = _read_probabilities(reply)
+    return entailed > other
+
+
+def estimate_entailment(reply: Any) -> float:
+    """Return the probability with which a judge says that the premise entails the hypothesis.
+
+    Args:
+        reply: As in `read_entailment`; a verdict without probabilities counts as 1 or 0.
+
+    Returns:
+        The probability, in [0, 1].
+
+    Raises:
+        VerifierError: As in `read_entailment`.
+    """
+    return _read_probabilities(reply)[0]
+
+
+def _read_probabilities(reply: Any) -> tuple[float, float]:
+    """Return the probability of entailment, and the largest of any other label."""
     value = _unwrap_labels(to_python_scalar(reply))
-    if isinstance(value, bool):
-        return value
     if not isinstance(value, Mapping):
-        return _read_label(value, reply) == _ENTAILED
+        is_entailed = value if isinstance(value, bool) else _read_label(value, reply) == _ENTAILED
+        return float(is_entailed), float(not is_entailed)
     probabilities = {_read_label(label, reply): to_python_scalar(one) for label, one in value.items()}
     if not all(_is_probability(one) for one in probabilities.values()) or len(probabilities) == 1:
         raise _unreadable(reply)
     entailed = probabilities.pop(_ENTAILED, None)
     if entailed is None:
         raise _unreadable(reply)
-    return bool(entailed > max(probabilities.values()))
+    return float(entailed), float(max(probabilities.values()))
 
 
 def _unwrap_labels(value: Any) -> Any:

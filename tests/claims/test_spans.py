@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from langchain_core.language_models import FakeListChatModel
 from langchain_core.messages import AIMessage
 from langchain_core.runnables import RunnableLambda
 
 from langchain_cfc.claims import (
     ClaimSplitter,
+    ModelSplitter,
     SentenceSplitter,
     Span,
     make_claim_candidates,
@@ -206,3 +208,48 @@ def test_no_word_is_added_or_moved(kept: list[bool]) -> None:
     assert left.split() == words
     if all(kept):
         assert left == answer
+
+
+LONG = "Lima is the capital of Peru,\nand it has 9 moons. It is big."
+
+
+def list_by_model(reply: str, answer: str = LONG) -> list[Span]:
+    return split(ModelSplitter(FakeListChatModel(responses=[reply])), answer)
+
+
+def test_a_model_lists_claims_with_their_places() -> None:
+    reply = (
+        "- Lima is the capital of Peru || Lima is the capital of Peru\n"
+        'Peru has nine moons. || "and it has 9 moons"\n'
+        "* Lima is big || It is big."
+    )
+    found = list_by_model(reply)
+    assert [(LONG[one.start : one.end], one.text) for one in found] == [
+        ("Lima is the capital of Peru", "Lima is the capital of Peru"),
+        ("and it has 9 moons", "Peru has nine moons."),
+        ("It is big.", "Lima is big"),
+    ]
+    # White space may differ; a quote that the answer does not hold stands for all of it.
+    assert list_by_model("a || Peru, and it has")[0] == Span(23, 39, "a")
+    assert list_by_model("a || Quito is near") == [Span(0, len(LONG), "a")]
+    assert list_by_model("a ||") == [Span(0, len(LONG), "a")]
+    assert list_by_model("NONE") == []
+
+
+@pytest.mark.parametrize("reply", ["", "I cannot do that.", "Lima is the capital"])
+def test_a_model_that_lists_nothing_is_an_error(reply: str) -> None:
+    with pytest.raises(SplitterError, match="the model listed no claims"):
+        list_by_model(reply)
+
+
+def test_a_claim_without_a_place_takes_everything_along() -> None:
+    spans = list_by_model("a || Lima is the capital\nb || nowhere")
+    assert restore_text(LONG, spans, [True, False]) == ""
+    kept = restore_text(LONG, spans, [False, True])
+    assert "Lima is the capital" not in kept
+
+
+def test_the_wording_is_part_of_the_fingerprint() -> None:
+    stated = compute_fingerprint(ModelSplitter(FakeListChatModel(responses=["NONE"])))
+    assert stated["instructions"].startswith("sha256:")
+    assert stated["method"] == "model-claims"

@@ -1,0 +1,119 @@
+"""Claims against further answers and against a context, by any judge of entailment."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from langchain_core.language_models import FakeListChatModel
+from langchain_core.runnables import RunnableLambda
+
+from langchain_cfc import CFCRunnable
+from langchain_cfc.errors import VerifierError
+from langchain_cfc.runnable import ClaimsResult
+from langchain_cfc.sampling import DrawnCandidate
+from langchain_cfc.sampling.fingerprints import compute_fingerprint
+from langchain_cfc.verifiers import ClaimAgreement, ContextSupport, EntailmentJudge, VerifierInput
+from tests.calls import Invoke
+from tests.claims.chains import ANSWER, HEADER, make_artifact
+from tests.fakes import ScriptedModel
+
+CLAIMS = ("lima is the capital", "it has nine moons", "lima is the capital")
+ANSWERS = ("whole", "lima is the capital; it is big", "quito is near", "lima is the capital")
+
+
+def make_input(claims: tuple[str, ...] = CLAIMS, answers: tuple[str, ...] = ANSWERS) -> VerifierInput:
+    return VerifierInput(
+        prompt="peru?",
+        candidates=[DrawnCandidate(one) for one in claims],
+        answers=[DrawnCandidate(one) for one in answers],
+    )
+
+
+class HoldsJudge:
+    """Says that a premise entails what it holds word for word, and counts what it was asked."""
+
+    fingerprint = {"id": "holds"}  # noqa: RUF012 - read, never changed
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, str]] = []
+
+    def __call__(self, prompt: Any, premise: str, hypothesis: str) -> bool:
+        assert prompt == "peru?"
+        self.asked.append((premise, hypothesis))
+        return hypothesis in premise
+
+
+def test_agreement_by_hand(invoke: Invoke) -> None:
+    judge = HoldsJudge()
+    # Of the three other answers two hold the first claim; the answer that is split is not asked about.
+    assert invoke(ClaimAgreement(judge), make_input()) == pytest.approx([1 / 3, 1.0, 1 / 3])
+    assert len(judge.asked) == len(set(judge.asked)) == 2 * 3
+    assert not any(premise == "whole" for premise, _ in judge.asked)
+
+
+def test_probabilities_are_used_as_they_are(invoke: Invoke) -> None:
+    def judge(prompt: Any, premise: str, hypothesis: str) -> dict[str, float]:
+        del prompt, hypothesis
+        entailed = {"a": 0.9, "b": 0.4}[premise]
+        return {"entailment": entailed, "neutral": 1.0 - entailed, "contradiction": 0.0}
+
+    given = make_input(("c",), ("whole", "a", "b"))
+    assert invoke(ClaimAgreement(judge), given) == pytest.approx([1.0 - 0.65])
+    assert invoke(ContextSupport(judge, lambda _: ["a", "b"]), given) == pytest.approx([0.1])
+
+
+def test_a_chat_model_judges(invoke: Invoke) -> None:
+    model = FakeListChatModel(responses=["entailment"])
+    assert invoke(ClaimAgreement(EntailmentJudge(model)), make_input(("a",), ("w", "x"))) == [0.0]
+
+
+@pytest.mark.parametrize("answers", [("whole",), ()])
+def test_agreement_needs_other_answers(invoke: Invoke, answers: tuple[str, ...]) -> None:
+    with pytest.raises(VerifierError, match="with further answers, and there are none"):
+        invoke(ClaimAgreement(HoldsJudge()), make_input(CLAIMS, answers))
+
+
+@pytest.mark.parametrize(
+    ("context", "expected"),
+    [
+        (lambda _: "lima is the capital of peru", [0.0, 1.0, 0.0]),
+        (lambda _: ["no", "it has nine moons"], [1.0, 0.0, 1.0]),
+        (RunnableLambda(lambda _: []), [1.0, 1.0, 1.0]),
+    ],
+)
+def test_support_by_context(invoke: Invoke, context: Any, expected: list[float]) -> None:
+    assert invoke(ContextSupport(HoldsJudge(), context), make_input()) == expected
+
+
+@pytest.mark.parametrize("found", [None, 5, [1], {"a": "b"}])
+def test_a_context_that_is_no_text_is_refused(invoke: Invoke, found: Any) -> None:
+    with pytest.raises(VerifierError, match="expected a text or a list of texts"):
+        invoke(ContextSupport(HoldsJudge(), lambda _: found), make_input())
+
+
+def test_fingerprints_name_the_parts() -> None:
+    assert compute_fingerprint(ClaimAgreement(HoldsJudge()))["id"] == "claim-agreement"
+    stated = compute_fingerprint(ContextSupport(HoldsJudge(), lambda _: ""))
+    assert stated["method"] == "context-support"
+    assert stated["entails.id"] == "holds"
+
+
+def test_serving_passes_the_other_answers() -> None:
+    def judge(prompt: Any, premise: str, hypothesis: str) -> bool:
+        del prompt
+        return hypothesis.removesuffix(" [1]") in premise
+
+    verifier = ClaimAgreement(judge)
+    header = HEADER.model_copy(update={"n": 3, "verifier": {"id": "agreement"}})
+    chain = CFCRunnable(
+        generator=ScriptedModel(texts=[ANSWER, "Lima is the capital. It lies by the sea.", "No.", "No."]),
+        generator_id="model",
+        verifier=verifier,
+        verifier_id="agreement",
+        artifact=make_artifact(provenance=header),
+        output="claims",
+    )
+    result = chain.invoke("peru?")
+    assert isinstance(result, ClaimsResult)
+    assert [one.score for one in result.claims] == [0.5, 1.0, 0.5]
