@@ -163,7 +163,9 @@ def _calibrate(
         given.needs_answers
         or rule.text.startswith("unique")
         or (config.draw_rule is not None and config.draw_rule.needs_answers)
-        or (config.max_wrong_rate is not None and not config.certifies_mean_score)
+        or (
+            config.max_wrong_rate is not None and config.unit == "answers" and not config.certifies_mean_score
+        )
         or (shift is not None and shift.needs_answers)
     )
     check_answers(prompts.labelled, provenance, needed=needs_answers)

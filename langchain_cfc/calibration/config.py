@@ -105,7 +105,8 @@ class CalibrationConfig:
             a wrong best answer, with confidence 1 - delta. Without an alpha and a certification_fraction the
             labels that calibrate and fit certify as well, and bot mode answers with the best candidate where
             the mean score is small enough; several rates may be given then, one of which is chosen when
-            serving.
+            serving. With claims: of the claims that an answer shows, on average over answers, at most this
+            share is unsupported; the largest level that is certified is chosen.
         wrong_rate_groups: Whether to certify that in the groups of the feature map as well, which takes half
             of delta.
         delta: Failure probability of what holds with confidence, 0 < delta < 1; by default 0.05.
@@ -266,14 +267,10 @@ class CalibrationConfig:
             "draws, together with n: the rule says how many candidates there are": (
                 self.draws is not None and self.n is not None
             ),
-            "claims, together with set_rule, n, draws, given_drawn or max_wrong_rate: these are about "
-            "several answers of a prompt": self.unit == "claims"
+            "claims, together with set_rule, n, draws or given_drawn: these are about several answers of a "
+            "prompt": self.unit == "claims"
             and bool(
-                self.set_rule != "all"
-                or self.n is not None
-                or self.draws is not None
-                or self.given_drawn
-                or self.max_wrong_rate is not None
+                self.set_rule != "all" or self.n is not None or self.draws is not None or self.given_drawn
             ),
             "at_most: it counts unsupported claims, so it needs unit='claims' (on the command line --unit "
             "claims)": self.at_most != 0 and self.unit != "claims",
@@ -352,7 +349,8 @@ class CalibrationConfig:
     def certifies_mean_score(self) -> bool:
         """Whether bot mode ignores sets and calibration labels certify: no level, no third split is given."""
         chosen = self.alpha is not None or self.certification_fraction is not None
-        return self.max_wrong_rate is not None and not chosen and not self.confident
+        ignores_sets = not (chosen or self.confident or self.unit == "claims")
+        return self.max_wrong_rate is not None and ignores_sets
 
     @property
     def uses_weights(self) -> bool:

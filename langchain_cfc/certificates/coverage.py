@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from langchain_cfc._internal.arrays import BoolArray, FloatArray
+from langchain_cfc._internal.arrays import BoolArray, FloatArray, IntArray
 from langchain_cfc.artifact import CalibrationArtifact, tabulate_held_out
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.certificates.bounds import lower_bound, mean_upper_bound
@@ -56,7 +56,9 @@ class Outcomes:
     decisions: Decisions
     covered: BoolArray  # (m,) whether the set held a correct answer, or few enough unsupported claims
     kept: BoolArray  # (m,) whether the promise was kept: covered, or flagged as not certifiable
-    wrong: BoolArray  # (m,) whether the best answer is incorrect; False for an empty set
+    # (m,) whether the best answer is incorrect, or of the claims kept one drawn at random is unsupported;
+    # False for an empty set
+    wrong: BoolArray
 
     @property
     def stated(self) -> FloatArray:
@@ -87,13 +89,24 @@ def compute_outcomes(
             artifact, labelled.draws, alpha, policy=policy, uniforms=uniforms, marginal=marginal
         )
     covered = artifact.parsed_set_rule.covers(labelled, decisions.accepted)
-    correct = np.take_along_axis(labelled.correct, decisions.best[:, np.newaxis], axis=1)[:, 0]
+    shown = decisions.best
+    if artifact.unit == "claims":
+        shown = _draw_claims(
+            decisions.accepted, artifact.calibration.split.uniforms("shown claim", labelled.ids)
+        )
+    correct = np.take_along_axis(labelled.correct, shown[:, np.newaxis], axis=1)[:, 0]
     return Outcomes(
         decisions,
         covered,
         np.asarray(covered | decisions.not_certifiable, dtype=np.bool_),
         np.asarray(~correct & decisions.accepted.any(axis=1), dtype=np.bool_),
     )
+
+
+def _draw_claims(kept: BoolArray, uniforms: FloatArray) -> IntArray:
+    """Draw one of the claims kept of each answer, each with the same probability; return (m,) slots."""
+    places = np.floor(uniforms * kept.sum(axis=1))
+    return np.asarray((np.cumsum(kept, axis=1) > places[:, np.newaxis]).argmax(axis=1), dtype=np.int64)
 
 
 def compute_records_digest(labelled: LabelledBatch) -> str:

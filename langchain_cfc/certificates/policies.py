@@ -11,6 +11,11 @@ before are certified together.
 Source: Learn then Test (Angelopoulos, Bates, Candes, Jordan and Lei 2021), with fixed sequence testing in an
 order learned on other data.
 
+*Of claims* the family is the levels alone. An answer that shows claims is wrong if one of them, drawn by the
+hash of its id, is unsupported: independent trials whose rate is the expected share of unsupported claims
+among those that an answer shows. Claims of one answer are not independent, so that they cannot be counted one
+by one.
+
 *Without sets* bot mode certifies a cut on the mean score, see `cuts`.
 
 *The promise about sets.* It holds on average over all calibration sets, but not over those calibration sets
@@ -33,7 +38,7 @@ import numpy as np
 
 from langchain_cfc._internal.arrays import FloatArray
 from langchain_cfc.artifact import CalibrationArtifact, CertifiedPolicy, TradeOff
-from langchain_cfc.candidates import LabelledBatch
+from langchain_cfc.candidates import LabelledBatch, Unit
 from langchain_cfc.certificates.bounds import binomial_p_value, required_size, upper_bound
 from langchain_cfc.certificates.coverage import (
     Outcomes,
@@ -63,6 +68,7 @@ class _Policy:
     tuned: int  # number of calibration prompts
     answered: int  # how many of them are answered
     wrong: int  # how many of these with a wrong best answer
+    shown: int  # how many of these, or of claims how many are shown
 
 
 def certify_policy(
@@ -91,7 +97,10 @@ def certify_policy(
     ]
     if not tested:
         levels = ", ".join(dict.fromkeys(one.alpha for one in family))
-        msg = f"{_failure(rate)}: at none of the levels ({levels}) is any prompt answered; give larger alphas"
+        msg = (
+            f"{_failure(rate, artifact.unit)}: at none of the levels ({levels}) is any prompt answered; give "
+            "larger alphas"
+        )
         raise UnattainableTargetError(msg)
     certificate, curve = _test_in_sequence(
         served, tested, certification, max_wrong_rate, delta, by_group=by_group
@@ -127,11 +136,12 @@ def _test_in_sequence(
     }
     certified = range(passed[everyone.name])
     if not certified:
-        raise _unattainable(*tested[0], rate, own)
+        raise _unattainable(*tested[0], rate, own, artifact.unit)
     chosen = max(certified, key=lambda place: (sum(place < count for count in passed.values()), place))
     policy, seen = tested[chosen]
     certificate = WrongRateCertificate(
         max_wrong_rate=max_wrong_rate,
+        unit=artifact.unit,
         delta=delta,
         alpha=policy.alpha,
         policy=policy.policy,
@@ -154,14 +164,19 @@ def _test_in_sequence(
 
 
 def _list_policies(artifact: CalibrationArtifact, alpha: str, tuning: LabelledBatch) -> Iterator[_Policy]:
+    seen = compute_outcomes(artifact, tuning, alpha)
+    if artifact.unit == "claims":
+        counts = seen.count_answers(seen.decisions.answered)
+        yield _Policy(alpha, AnswerPolicy(), len(tuning), *counts, shown=int(seen.decisions.accepted.sum()))
+        return
     n = artifact.n
     agreements = sorted({1, *(-(-n * quarter // 4) for quarter in (1, 2, 3, 4))})
     sizes = (*(one for one in MOST_ANSWERS if one < n), None)
     cuts = (None, *_choose_cuts(np.sort(_MEAN_SCORE.values(tuning.draws))))
-    seen = compute_outcomes(artifact, tuning, alpha)
     for most, agreement, cut in itertools.product(sizes, agreements, cuts):
         policy = AnswerPolicy(max_answers=most, min_agreement=agreement, max_mean_score=cut)
-        yield _Policy(alpha, policy, len(tuning), *seen.count_answers(seen.answered_under(policy)))
+        counts = seen.count_answers(seen.answered_under(policy))
+        yield _Policy(alpha, policy, len(tuning), *counts, shown=counts[0])
 
 
 def _choose_cuts(means: FloatArray) -> Iterator[float]:
@@ -176,16 +191,16 @@ def _choose_cuts(means: FloatArray) -> Iterator[float]:
 
 
 def _order_tests(family: Sequence[_Policy], rate: Fraction, size: int) -> list[_Policy]:
-    """Return the policies to test, the most promising first, each of which answers more than those before."""
+    """Return the policies to test, the most promising first, each of which shows more than those before."""
 
     def expected_p_value(one: _Policy) -> tuple[float, int]:
         # The p-value of the certification prompts if they were like the calibration prompts.
         answered, wrong = one.answered * size // one.tuned, -(-one.wrong * size // one.tuned)
-        return binomial_p_value(min(wrong, answered), answered, rate), -one.answered
+        return binomial_p_value(min(wrong, answered), answered, rate), -one.shown
 
     chain: list[_Policy] = []
     for one in sorted(family, key=expected_p_value):
-        if one.answered > (chain[-1].answered if chain else 0):
+        if one.shown > (chain[-1].shown if chain else 0):
             chain.append(one)
     return chain
 
@@ -210,11 +225,14 @@ def _certify_group(group: PromptGroup, seen: Outcomes, *, certified: bool) -> Ce
     )
 
 
-def _failure(rate: Fraction) -> str:
-    return f"a wrong-answer rate of {float(rate):g} cannot be certified with these records"
+def _failure(rate: Fraction, unit: Unit) -> str:
+    what = "wrong-answer rate" if unit == "answers" else "share of unsupported claims among those shown"
+    return f"a {what} of {float(rate):g} cannot be certified with these records"
 
 
-def _unattainable(one: _Policy, seen: Outcomes, rate: Fraction, delta: float) -> UnattainableTargetError:
+def _unattainable(
+    one: _Policy, seen: Outcomes, rate: Fraction, delta: float, unit: Unit
+) -> UnattainableTargetError:
     """Make the error of a first policy that fails its test, with the number of prompts it would need.
 
     Its shares of answers and of wrong ones come from the certification prompts, or from these and the
@@ -223,9 +241,15 @@ def _unattainable(one: _Policy, seen: Outcomes, rate: Fraction, delta: float) ->
     size = len(seen.kept)
     answered, wrong = seen.count_answers(seen.decisions.answered)
     msg = (
-        f"{_failure(rate)}. The policy that looked safest, {one.policy.described} at alpha = {one.alpha}, "
-        f"answers {answered} of {size} certification prompts, {wrong} of them wrongly"
+        f"{_failure(rate, unit)}. The policy that looked safest, {one.policy.described} at "
+        f"alpha = {one.alpha}, answers {answered} of {size} certification prompts, {wrong} of them wrongly"
     )
+    if unit == "claims":
+        msg = (
+            f"{_failure(rate, unit)}. The level that looked safest, alpha = {one.alpha}, shows claims in "
+            f"{answered} of {size} certification answers; of one claim drawn from each, {wrong} are "
+            "unsupported"
+        )
     pooled = Fraction(one.wrong + wrong, max(one.answered + answered, 1))
     needed = required_size(max(pooled, Fraction(wrong, max(answered, 1))), rate, delta)
     if needed is None:

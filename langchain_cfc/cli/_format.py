@@ -347,12 +347,16 @@ def _format_kept(group: GroupReport | StatedLevelReport, target: float) -> str:
     return f"{share} [dim]{bounds:>8}[/]"
 
 
-def format_answers(answers: AnswersReport) -> str:
+def format_answers(answers: AnswersReport, *, claims: bool) -> str:
     """Format what bot mode did as one line."""
     verdict = "[bold red]too many for chance[/]" if answers.contradicted else "nothing contradicts that"
+    answered, wrongly = "answered", f"{answers.wrong} of {answers.answered} wrongly"
+    if claims:
+        answered = "of the answers show claims"
+        wrongly = f"of one claim drawn from each, {answers.wrong} of {answers.answered} are unsupported"
     return (
-        f"Bot mode (alpha = {answers.alpha:g}): {format_percent(answers.answered_rate)} answered, "
-        f"{answers.wrong} of {answers.answered} wrongly ({format_percent(answers.wrong_rate, '.1f')}, 95 % "
+        f"Bot mode (alpha = {answers.alpha:g}): {format_percent(answers.answered_rate)} {answered}, "
+        f"{wrongly} ({format_percent(answers.wrong_rate, '.1f')}, 95 % "
         f"CI {format_interval(answers.wrong_rate_ci)}); certified are at most "
         f"{format_share(answers.max_wrong_rate)}: {verdict}."
     )
@@ -470,30 +474,31 @@ def make_curve_table(artifact: CalibrationArtifact) -> Table:
     alone = certificate.policy.ignores_sets
     each = "; each certified rate, in bold, by itself" if alone else ""
     title = f"What answering more would cost (all bounds together with confidence {sure}{each})"
-    own_conditions = () if alone else ("alpha", "distinct", "agreeing")
-    table = make_table(
-        "answered", "wrong at most", "wrong seen", *own_conditions, "mean score", texts=0, title=title
-    )
+    headers = ("answered", "wrong at most", "wrong seen", "alpha", "distinct", "agreeing", "mean score")
+    shown = headers if not alone else (*headers[:3], headers[-1])
+    if certificate.unit == "claims":
+        shown = ("show claims", "unsupported at most", "of one claim each", "alpha")
+    table = make_table(*shown, texts=0, title=title)
     for point, own in points:
         most, cut = point.policy.max_answers, point.policy.max_mean_score
-        sets = (point.alpha, "any" if most is None else f"<= {most}", f">= {point.policy.min_agreement}")
-        table.add_row(
+        counts = (
             format_percent(point.answered / certificate.prompts),
             format_percent(point.wrong_rate_at_most, ".1f"),
             f"{point.wrong} of {point.answered}",
-            *(() if alone else sets),
-            "any" if cut is None else f"<= {cut:g}",
-            style="bold" if own else "",
         )
+        sets = (point.alpha, "any" if most is None else f"<= {most}", f">= {point.policy.min_agreement}")
+        score = "any" if cut is None else f"<= {cut:g}"
+        cells = (*counts, score) if alone else (*counts, *sets, score)
+        table.add_row(*cells[: len(shown)], style="bold" if own else "")
     return table
 
 
 def _list_bot_mode(artifact: CalibrationArtifact) -> Iterator[tuple[str, str]]:
     if artifact.policy is None:
-        yield (
-            "Answers",
-            "How often an answered prompt is wrong is not certified (calibrate --max-wrong-rate).",
-        )
+        wrong = "How often an answered prompt is wrong"
+        if artifact.unit == "claims":
+            wrong = "How many of the claims shown are unsupported"
+        yield "Answers", f"{wrong} is not certified (calibrate --max-wrong-rate)."
         return
     for certificate in artifact.policy.certificates:
         yield "Bot mode", certificate.sentence()
@@ -533,6 +538,7 @@ def _list_promise(artifact: CalibrationArtifact) -> Iterator[tuple[str, str]]:
     if bot is not None and bot.ignores_sets:
         yield "Attainable", f"{attainable} have a correct candidate among the {artifact.n}."
     elif artifact.at_most is not None:
+        yield from _list_bot_mode(artifact)
         yield "Dropped", f"As many claims as that takes. {NOTHING_KEPT_IS_KEPT}{_format_refused(artifact)}"
     else:
         yield from _list_bot_mode(artifact)

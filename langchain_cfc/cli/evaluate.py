@@ -28,7 +28,7 @@ from langchain_cfc.cli._inputs import (
     get_verifier_names,
     open_records,
 )
-from langchain_cfc.evaluation import EvaluationReport
+from langchain_cfc.evaluation import ClaimsFigures, EvaluationReport
 
 
 def evaluate(
@@ -63,7 +63,7 @@ def _print_evaluation(console: Console, report: EvaluationReport) -> None:
     console.print(format_verdict(report))
     console.print(f"[dim]{format_calls(report)}[/]")
     for answers in report.all_answers:
-        console.print(format_answers(answers))
+        console.print(format_answers(answers, claims=_get_claims(report) is not None))
 
 
 def _print_answers(console: Console, report: EvaluationReport) -> None:
@@ -74,8 +74,12 @@ def _print_answers(console: Console, report: EvaluationReport) -> None:
     console.print(f"[dim]{format_calls(report)}[/]")
 
 
+def _get_claims(report: EvaluationReport) -> ClaimsFigures | None:
+    return next(iter(report.methods.values())).claims
+
+
 def _print_prompts(console: Console, report: EvaluationReport) -> None:
-    claims = next(iter(report.methods.values())).claims
+    claims = _get_claims(report)
     if claims is not None:
         console.print(
             f"{report.n_test} test prompts ({escape(report.test_prompts)}), {claims.per_answer:.1f} claims "

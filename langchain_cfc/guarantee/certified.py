@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import (
     AfterValidator,
@@ -243,7 +243,8 @@ class CertifiedAnswers(_CertifiedGroup):
         words: The weighting in plain English.
         prompts: Number of certification prompts that the weighting covers.
         answered: Number of these that were answered.
-        wrong: Number of the answered ones with a wrong best answer.
+        wrong: Number of the answered ones with a wrong best answer; of claims, those whose claim drawn at
+            random from the ones shown is unsupported.
         certified: Whether the wrong-answer rate is certified here.
     """
 
@@ -269,6 +270,8 @@ class WrongRateCertificate(Certificate):
 
     Attributes:
         max_wrong_rate: The bound as decimal text.
+        unit: What is shown. Of claims the bound is on the expected share of unsupported ones among those
+            that an answer shows.
         policy: The policy that is certified.
         groups: All prompts first, then the requested groups.
         policies_tested: Number of policies that were tested in sequence; of cuts on the mean score, how many
@@ -276,12 +279,22 @@ class WrongRateCertificate(Certificate):
     """
 
     max_wrong_rate: Alpha
+    unit: Literal["answers", "claims"] = "answers"
     policy: AnswerPolicy
     groups: tuple[CertifiedAnswers, ...] = Field(min_length=1)
     policies_tested: Count
 
+    @model_serializer(mode="wrap")
+    def _without_unit(self, serialised: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return _drop_defaults(self, serialised(self), "unit")
+
     def brief(self) -> str:
         """State the bound in one line, for a single answer."""
+        if self.unit == "claims":
+            return (
+                f"Of the claims that an answer shows, at most {format_share(float(self.max_wrong_rate))} are "
+                f"unsupported on average, with confidence {format_share(1 - float(self.delta))}."
+            )
         return (
             f"Of the prompts answered, at most {format_share(float(self.max_wrong_rate))} get a wrong best "
             f"answer, with confidence {format_share(1 - float(self.delta))}."
@@ -292,6 +305,14 @@ class WrongRateCertificate(Certificate):
         everyone, *others = self.groups
         certified = [group.words for group in others if group.certified]
         also = f", and in each of these groups: {'; '.join(certified)}" if certified else ""
+        if self.unit == "claims":
+            return (
+                f"Of the claims that an answer shows, at most {format_share(float(self.max_wrong_rate))} are "
+                f"unsupported on average{also}, with confidence {format_share(1 - float(self.delta))} for "
+                f"this very artifact. At alpha = {self.alpha} {everyone.answered} of {everyone.prompts} "
+                f"certification answers show claims; of one claim drawn from each, {everyone.wrong} are "
+                "unsupported."
+            )
         answers = f"{self.policy.described} with the best candidate"
         if not self.policy.ignores_sets:
             answers = f"from {self.policy.described} at alpha = {self.alpha}"

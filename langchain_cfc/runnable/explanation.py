@@ -190,7 +190,7 @@ def _describe_promise(result: CFCResult) -> str:
         return (
             f"With probability at least {format_share(stated)}, {format_unsupported(guarantee.at_most)} in "
             f"the answer to a question like those of the calibration: {where}.{less} This says nothing about "
-            f"one claim by itself, nor about what the answer leaves out.{assumed}"
+            f"one claim by itself, nor about what the answer leaves out.{wrong}{assumed}"
         )
     return (
         f"{'If the model gave a correct answer at all, then w' if given_drawn else 'W'}ith probability at "

@@ -162,7 +162,6 @@ def test_adaptive_levels_state_less_and_empty_fewer_answers() -> None:
         ({"unit": "claims", "n": 1}, "several answers"),
         ({"unit": "claims", "draws": "fixed(3)"}, "several answers"),
         ({"unit": "claims", "given_drawn": True}, "several answers"),
-        ({"unit": "claims", "max_wrong_rate": 0.1}, "several answers"),
     ],
 )
 def test_what_does_not_go_together(options: dict[str, Any], problem: str) -> None:

@@ -8,7 +8,12 @@ from langchain_cfc.records import Claim, ClaimsRecord
 
 
 def make_answers(
-    rng: np.random.Generator, size: int, *, mean: float = 5.0, decimals: int | None = None
+    rng: np.random.Generator,
+    size: int,
+    *,
+    mean: float = 5.0,
+    decimals: int | None = None,
+    together: bool = False,
 ) -> list[ClaimsRecord]:
     """Independent prompts with an answer of 1 + Poisson(mean) claims each.
 
@@ -20,12 +25,14 @@ def make_answers(
         size: Number of prompts.
         mean: Mean number of claims less one.
         decimals: Round scores, to have ties.
+        together: Whether all claims of an answer are supported or none.
     """
     records = []
     for _ in range(size):
         t = float(rng.random())
         n = 1 + int(rng.poisson(mean))
-        supported = rng.random(n) < 0.95 - 0.6 * t
+        supported = rng.random(1 if together else n) < 0.95 - 0.6 * t
+        supported = np.broadcast_to(supported, n)
         scores = 1.0 - rng.random(n) ** np.where(supported, 1.0 / 3.0, 1.0)
         if decimals is not None:
             scores = scores.round(decimals)

@@ -1,0 +1,163 @@
+"""What is certified about the claims that an answer shows: at most a share of them is unsupported."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import stats
+from typer.testing import CliRunner
+
+from langchain_cfc import CalibrationArtifact, calibrate, evaluate
+from langchain_cfc.candidates import LabelledBatch
+from langchain_cfc.certificates import certify_policy
+from langchain_cfc.certificates.coverage import compute_outcomes
+from langchain_cfc.cli.commands import app
+from langchain_cfc.decision import decide
+from langchain_cfc.errors import UnattainableTargetError
+from langchain_cfc.records import Provenance, tabulate, write_records
+from langchain_cfc.runnable import ClaimsResult
+from tests.claims.chains import LEFT, make_artifact, make_chain
+from tests.claims.worlds import make_answers
+from tests.factories import reload_artifact
+
+RATE = "0.3"
+Change = Callable[[LabelledBatch], LabelledBatch]
+
+
+def _keep(labelled: LabelledBatch) -> LabelledBatch:
+    return labelled
+
+
+@pytest.fixture(scope="module")
+def certified() -> CalibrationArtifact:
+    records = make_answers(np.random.default_rng(1), 1000)
+    return calibrate(records, unit="claims", max_wrong_rate=RATE, features="group(tier)", test_fraction=0.2)
+
+
+def test_counts_are_those_of_an_independent_computation(certified: CalibrationArtifact) -> None:
+    records = [
+        one
+        for one in make_answers(np.random.default_rng(1), 1000)
+        if certified.calibration.split.part(one.id, None) == "certification"
+    ]
+    labelled = tabulate(records, claims=True)
+    kept = decide(certified, labelled.draws).accepted.tolist()
+    tickets = certified.calibration.split.uniforms("shown claim", labelled.ids).tolist()
+    answered = wrong = 0
+    for record, row, ticket in zip(records, kept, tickets, strict=True):
+        shown = [claim for claim, inside in zip(record.claims, row, strict=False) if inside]
+        if shown:
+            answered += 1
+            wrong += not shown[math.floor(ticket * len(shown))].supported
+    certificate = certified.certified_policy.certificate
+    everyone = certificate.groups[0]
+    assert (everyone.prompts, everyone.answered, everyone.wrong) == (len(records), answered, wrong)
+    assert stats.binom.cdf(wrong, answered, float(RATE)) <= 0.05
+    assert certificate.unit == "claims"
+    assert reload_artifact(certified) == certified
+
+
+def test_the_largest_level_that_passes_is_served(certified: CalibrationArtifact) -> None:
+    curve = certified.certified_policy.curve
+    assert len(curve) > 5
+    chosen = float(certified.alphas[0])
+    assert certified.certified_policy.certificate.policies_tested < len(curve)
+    assert sum(float(one.alpha) > chosen for one in curve) > 0
+    assert sum(float(one.alpha) < chosen for one in curve) > 0
+
+
+def certify_often(change: Change = _keep) -> tuple[int, float]:
+    """Certify one frozen artifact on fresh answers again and again.
+
+    All claims of an answer are supported or none. Returned are how often a level is certified, and the true
+    share of unsupported claims among those shown, averaged over answers.
+    """
+    rng = np.random.default_rng(7)
+    records = make_answers(rng, 300, mean=10.0, together=True)
+    frozen = calibrate(records, unit="claims", alpha="0.5", at_most=4, features="1")
+    tuning = tabulate(records, claims=True)
+    world = tabulate(make_answers(rng, 4_000, mean=10.0, together=True), claims=True)
+    seen = compute_outcomes(frozen, world, "0.5")
+    shown = seen.decisions.accepted.sum(axis=1)
+    unsupported = (seen.decisions.accepted & ~world.correct).sum(axis=1)
+    true = float((unsupported[shown > 0] / shown[shown > 0]).mean())
+    certified = 0
+    for repetition in range(REPETITIONS):
+        drawn = world.take(rng.integers(len(world), size=150))
+        # Ids of their own, so that which claim is drawn from an answer differs, too.
+        drawn = replace(drawn, ids=tuple(f"{repetition}-{row}" for row in range(150)))
+        try:
+            certify_policy(frozen, tuning, change(drawn), max_wrong_rate=FALSE, delta="0.1")
+        except UnattainableTargetError:
+            continue
+        certified += 1
+    return certified, true
+
+
+# The true share at alpha = 0.5 is just above the rate, so that each certificate is false, and has probability
+# at most delta = 0.1. Their number is binomial; more than `MOST_FALSE` have a probability below 1e-6.
+FALSE = "0.348"
+REPETITIONS = 200
+MOST_FALSE = int(stats.binom.isf(1e-6, REPETITIONS, 0.1))
+
+
+def test_false_certificates_are_as_rare_as_stated() -> None:
+    certified, true = certify_often()
+    assert true > float(FALSE)
+    assert 0 < certified <= MOST_FALSE
+
+
+def test_claims_of_one_answer_are_not_independent() -> None:
+    def take_one_by_one(labelled: LabelledBatch) -> LabelledBatch:
+        """Make each claim an answer of its own; its threshold is the same, because the features are "1"."""
+        inside = labelled.draws.is_drawn
+        scores, supported = labelled.draws.scores[inside], labelled.correct[inside]
+        ids = [f"{labelled.ids[row]}-{slot}" for row, slot in zip(*np.nonzero(inside), strict=True)]
+        return LabelledBatch.of_claims(ids, scores[:, np.newaxis].tolist(), supported[:, np.newaxis].tolist())
+
+    certified, _ = certify_often(take_one_by_one)
+    assert certified > MOST_FALSE
+
+
+def test_served_answers_state_both_promises() -> None:
+    artifact = make_artifact(alpha=None, max_wrong_rate=0.4)
+    result = make_chain(artifact=artifact, bot=True).invoke("?")
+    assert isinstance(result, ClaimsResult)
+    assert result.text == LEFT
+    wrong = result.guarantee.wrong_answers
+    assert wrong is not None
+    assert wrong.brief() in result.explain()
+    assert "at most 40 % are unsupported on average, with confidence 95 %" in wrong.brief()
+    assert "no unsupported claim is left" in result.guarantee.sentence
+
+
+def test_a_share_out_of_reach_is_refused_with_what_was_seen() -> None:
+    records = make_answers(np.random.default_rng(3), 400)
+    with pytest.raises(UnattainableTargetError, match=r"of one claim drawn from each, .* are unsupported"):
+        calibrate(records, unit="claims", max_wrong_rate=0.02, features="1")
+
+
+def test_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    path, out = tmp_path / "records.jsonl", tmp_path / "artifact.json"
+    write_records(path, make_answers(np.random.default_rng(1), 1000), Provenance(n=1, unit="claims"))
+    options = ["--unit", "claims", "--max-wrong-rate", RATE, "--test-fraction", "0.2", "--out", str(out)]
+    shown = CliRunner().invoke(app, ["calibrate", str(path), *options])
+    assert shown.exit_code == 0, shown.output
+    words = " ".join(shown.output.split())
+    assert "Of the claims that an answer shows, at most 30 % are unsupported on average" in words
+    assert "unsupported at most" in words
+    assert "agreeing" not in words
+    shown = CliRunner().invoke(app, ["evaluate", str(out), str(path)])
+    assert shown.exit_code == 0, shown.output
+    words = " ".join(shown.output.split())
+    assert "of one claim drawn from each" in words
+    assert max(map(len, shown.output.splitlines())) <= 80
+    report = evaluate(CalibrationArtifact.load(out), make_answers(np.random.default_rng(2), 300))
+    assert report.answers is not None
+    assert not report.answers.contradicted
