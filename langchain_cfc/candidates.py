@@ -470,8 +470,8 @@ def check_unit(labelled: LabelledBatch) -> LabelledBatch:
     """Return prompts with candidates; refuse claims where the caller does not know of them."""
     if labelled.unit == "claims":
         msg = (
-            "these records hold the claims of one answer each, of which only calibrate (unit='claims'), "
-            "evaluate and certify know: give records with several candidates"
+            "these records hold the claims of one answer each, of which only calibrate and compare "
+            "(unit='claims'), evaluate and certify know: give records with several candidates"
         )
         raise InputError(msg)
     return labelled

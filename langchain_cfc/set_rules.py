@@ -81,9 +81,12 @@ class SetRule(ABC):
         """What it accepts or rejects; of claims, those that a threshold reaches are the rejected ones."""
         return "answers"
 
-    def covers(self, labelled: LabelledBatch, accepted: BoolArray) -> BoolArray:
-        """Return (N,) whether what is accepted is as promised: here, whether it holds a correct answer."""
-        return np.asarray(np.any(accepted & labelled.correct, axis=1), dtype=np.bool_)
+    def covers(self, correct: BoolArray, accepted: BoolArray) -> BoolArray:
+        """Return (N,) whether what is accepted is as promised: here, whether it holds a correct answer.
+
+        Both arguments are (N, n) flags.
+        """
+        return np.asarray(np.any(accepted & correct, axis=1), dtype=np.bool_)
 
     def check_labels(self, labelled: LabelledBatch) -> None:  # noqa: B027 - most rules take any labels
         """Reject labels that are inconsistent under this rule, with an InputError."""
@@ -279,9 +282,9 @@ class Claims(SetRule):
     def _levels(self, draws: CandidateBatch) -> FloatArray:
         return np.asarray(1.0 - draws.scores, dtype=np.float64)
 
-    def covers(self, labelled: LabelledBatch, accepted: BoolArray) -> BoolArray:
+    def covers(self, correct: BoolArray, accepted: BoolArray) -> BoolArray:
         """Return (N,) whether at most k unsupported claims are kept."""
-        return np.asarray((accepted & ~labelled.correct).sum(axis=1) <= self.at_most, dtype=np.bool_)
+        return np.asarray((accepted & ~correct).sum(axis=1) <= self.at_most, dtype=np.bool_)
 
     def _success_scores(self, labelled: LabelledBatch, cap: float) -> FloatArray:
         del cap  # dropping all claims is always as promised

@@ -88,7 +88,7 @@ def compute_outcomes(
         decisions = decide(
             artifact, labelled.draws, alpha, policy=policy, uniforms=uniforms, marginal=marginal
         )
-    covered = artifact.parsed_set_rule.covers(labelled, decisions.accepted)
+    covered = artifact.parsed_set_rule.covers(labelled.correct, decisions.accepted)
     shown = decisions.best
     if artifact.unit == "claims":
         shown = _draw_claims(

@@ -30,12 +30,14 @@ from langchain_cfc.cli._inputs import (
     RecordPaths,
     ReportAsJson,
     SplitsSeed,
+    Unit,
     open_records,
     split_option,
 )
 from langchain_cfc.errors import InputError
 from langchain_cfc.experiments import ComparisonReport, LevelComparison, MethodComparison
-from langchain_cfc.experiments.compare import FEATURES, GROUPS, METHODS
+from langchain_cfc.experiments.compare import FEATURES, GROUPS
+from langchain_cfc.experiments.metrics import list_figures
 from langchain_cfc.report import Sources, check_report, write_report
 
 _HEADINGS = {
@@ -47,6 +49,19 @@ _HEADINGS = {
     "mean_distinct_answers": "answers",
     "selective_accuracy": "right",
 }
+_CLAIMS_HEADINGS = {
+    "kept_promise": "kept",
+    "worst_group_kept_promise": "worst",
+    "claims_kept": "claims",
+    "abstention_rate": "none",
+    "unsupported_kept": "unsup.",
+    "all_correct_rate": "right",
+}
+_CLAIMS_LEGEND = (
+    "kept: the promise, at most k unsupported claims left, red where that misses the target; worst: the same "
+    "in the group that is worst; claims: share of all claims kept; none: answers that lose all; unsup.: "
+    "unsupported ones among the claims kept; right: answers with no unsupported claim left"
+)
 _LEGEND = (
     "kept: covered or flagged, red where that misses the target (who flags all keeps 100 %: read it with "
     "flag); worst: the same in the group that is worst; cov.: the set holds a correct answer; flag: not "
@@ -65,12 +80,16 @@ _COVERAGE_FIGURES = frozenset({"kept_promise", "worst_group_kept_promise"})
 _SIZES = ("mean_set_size", "mean_distinct_answers", "mean_candidates_drawn")
 _FAMILIES = {"ours": "ours", "paper": "the paper's own conventions", "outside": "others"}
 _method_option = partial(typer.Option, rich_help_panel="What is compared")
-_DEFAULT_FIGURES = ("worst_group_kept_promise", "mean_distinct_answers")
+_DEFAULT_FIGURES = {
+    "answers": ("worst_group_kept_promise", "mean_distinct_answers"),
+    "claims": ("worst_group_kept_promise", "claims_kept"),
+}
 
 
-def make_methods_table(level: LevelComparison) -> Table:
+def make_methods_table(level: LevelComparison, *, claims: bool = False) -> Table:
     """Make a table of every method at one level; sizes are numbers, all else is in percent."""
-    headings = (f"alpha = {level.alpha:g}, %", *_HEADINGS.values())
+    columns = _CLAIMS_HEADINGS if claims else _HEADINGS
+    headings = (f"alpha = {level.alpha:g}, %", *columns.values())
     table = make_table(*headings, width=30, no_wrap=True, min_width=5)
     for family, words in _FAMILIES.items():
         members = {name: one for name, one in level.methods.items() if one.family == family}
@@ -79,7 +98,7 @@ def make_methods_table(level: LevelComparison) -> Table:
         for name, method in members.items():
             # Red where even the upper end of the interval misses the target.
             missed = method.aims_at_coverage and method.kept_promise_ci[1] < level.target_coverage
-            cells = {figure: _format_figure(method, figure) for figure in _HEADINGS}
+            cells = {figure: _format_figure(method, figure) for figure in columns}
             if missed and "kept_promise" in method.figures:
                 cells["kept_promise"] = f"[bold red]{cells['kept_promise']}[/]"
             table.add_row(f"  {escape(name)}", *cells.values())
@@ -183,11 +202,18 @@ def compare(
         _method_option(
             help="Families (ours, paper, outside) or methods: conditional, marginal, confident, learned, "
             "each perhaps with a set rule of its own (conditional:best_prefix), or a name of the table. "
-            "Give several.",
+            "Give several. Of claims: conditional, marginal, confident, learned, back-off and "
+            "conditional-back-off.",
             show_default="all",
         ),
     ] = None,
     features: Annotated[str, _method_option(help="Feature map of methods that name none.")] = FEATURES,
+    unit: Annotated[
+        Unit, _method_option(help="What is kept or rejected: whole answers, or the claims of one answer.")
+    ] = Unit.answers,
+    at_most: Annotated[
+        int, _method_option(min=0, help="With --unit claims: how many unsupported claims may be left.")
+    ] = 0,
     set_rule: Annotated[str, _method_option(help="Set rule of methods that name none.")] = "all",
     groups: Annotated[
         str, _method_option(help="Groups to report: bins(STATISTIC, K), group(KEY) or hard(...).")
@@ -209,7 +235,8 @@ def compare(
     metric: Annotated[
         list[str] | None,
         typer.Option(
-            help=f"Metric to print against alpha; give several. Default: {' and '.join(_DEFAULT_FIGURES)}."
+            help="Metric to print against alpha; give several. Default: "
+            f"{' and '.join(_DEFAULT_FIGURES['answers'])}."
         ),
     ] = None,
     report: Annotated[Path | None, typer.Option(help="Write one HTML page with everything.")] = None,
@@ -224,9 +251,10 @@ def compare(
         langchain-cfc compare records.jsonl --report comparison.html
     """
     with report_errors():
-        unknown = [one for one in metric or () if one not in experiments.FIGURES]
+        listed = list_figures(unit.value)
+        unknown = [one for one in metric or () if one not in listed]
         if unknown:
-            known = ", ".join(experiments.FIGURES) + suggest_name(unknown[0], experiments.FIGURES)
+            known = ", ".join(listed) + suggest_name(unknown[0], listed)
             msg = f"unknown metric {unknown[0]!r}; known are {known}"
             raise InputError(msg)
         prepare_outputs(report, figures)
@@ -234,8 +262,10 @@ def compare(
             found = experiments.compare(
                 dataset.records,
                 alpha=alpha or None,
-                methods=method or METHODS,
+                methods=method or None,
                 features=features,
+                unit=unit.value,
+                at_most=at_most,
                 set_rule=set_rule,
                 groups=groups,
                 combine=combine,
@@ -250,7 +280,7 @@ def compare(
                 provenance=dataset.provenance,
             )
         write_outputs(found, records, report, figures)
-    shown = partial(_print_comparison, figures=metric or _DEFAULT_FIGURES, page=report)
+    shown = partial(_print_comparison, figures=metric or _DEFAULT_FIGURES[unit.value], page=report)
     print_result(found, shown, as_json=as_json)
 
 
@@ -260,14 +290,18 @@ def _print_comparison(
     """Print a comparison, with these figures against alpha, and where its page is."""
     data = found.data
     auroc = "" if data.auroc is None else f", AUROC of scores {data.auroc:.2f}"
+    drawn = (
+        f"{found.n_candidates} candidates each; attainable coverage {100 * data.attainable_coverage:.1f} %"
+    )
+    if found.unit == "claims":
+        drawn = f"{escape(found.set_rule)}, {100 * data.correct_candidates:.1f} % of the claims are supported"
     console.print(
-        f"{data.prompts} prompts, {found.n_candidates} candidates each; attainable coverage "
-        f"{100 * data.attainable_coverage:.1f} %{auroc}\n{found.splits} splits: {found.n_test} prompts "
+        f"{data.prompts} prompts, {drawn}{auroc}\n{found.splits} splits: {found.n_test} prompts "
         f"test, {found.n_calibration} calibrate our methods, and the others with those that fit features:\n"
         f"{escape(found.features)}\n"
     )
-    console.print(make_methods_table(found))
-    console.print(f"[dim]{_LEGEND}[/]\n")
+    console.print(make_methods_table(found, claims=found.unit == "claims"))
+    console.print(f"[dim]{_LEGEND if found.unit == 'answers' else _CLAIMS_LEGEND}[/]\n")
     for name in figures if len(found.sweep) > 1 else ():
         console.print(make_sweep_table(found.sweep, name), "")
     shown = [name for name in ("conditional", "marginal") if name in found.methods]

@@ -10,8 +10,9 @@ Laufer-Goldshtein, Fisch, Barzilay and Jaakkola (2023), "Efficiently Controlling
 Testing".
 
 *Claim-level back-off*, here `BackOffRule`: keep only what is surely right. It promises that everything kept
-is correct, which an empty set is as well: the dual of our promise. Next to ours its coverage is low and its
-abstention high, because it answers another question.
+is correct, or of claims that at most k kept ones are unsupported, which an empty set is as well: of
+candidates the dual of our promise. Next to ours its coverage is low and its abstention high there, because it
+answers another question.
 
 Source: Mohri and Hashimoto (ICML 2024), "Language Models with Conformal Factuality Guarantees".
 
@@ -173,9 +174,11 @@ class BackOffRule:
 
     With r the smallest score among a prompt's wrong candidates, infinite if none is wrong, the threshold is
     the k-th smallest r of N calibration prompts, k = floor(alpha (N + 1)). Candidates with a score strictly
-    below it are kept; for k = 0 none is.
+    below it are kept; for k = 0 none is. Where `at_most` wrong ones may be kept, r is the smallest score but
+    so many.
 
-    *What it promises.* For exchangeable prompts, P(every kept candidate is correct) >= 1 - alpha. Proof: a
+    *What it promises.* For exchangeable prompts, P(every kept candidate is correct) >= 1 - alpha, or
+    P(at most so many kept ones are wrong). Proof: a
     new prompt keeps a wrong candidate if and only if its own r is below the k-th smallest of the others. Then
     fewer than k of the others are at or below it, and so at most k of all N + 1 are, itself included. Of any
     N + 1 numbers, at most k can be so low: take the largest that is; all such are at or below it, hence at
@@ -185,8 +188,8 @@ class BackOffRule:
     Without ties the probability is 1 - k / (N + 1), and given the calibration prompts it is distributed as
     Beta(N + 1 - k, k).
 
-    *Where it differs from what was published.* Claims are the recorded candidates, each right or wrong by its
-    own label, not sub-claims of one text that are merged again; repeats are claims like others. The rank
+    *Where it differs from what was published.* Claims are as recorded, each supported or not by its own
+    label, or they are candidates, each right or wrong; repeats are claims like others. The rank
     ceil((N + 1) (1 - alpha)) of theirs, counted from the other end, is k. They keep what reaches the
     threshold and break ties by noise; here nothing is random.
 
@@ -203,9 +206,10 @@ class BackOffRule:
     lowest: FloatArray  # (N,) the calibration prompts' r, ascending
 
     @classmethod
-    def learn(cls, scores: FloatArray, correct: BoolArray) -> BackOffRule:
-        """Find the smallest wrong score of each of N calibration prompts, from (N, n) scores and labels."""
-        return cls(np.sort(np.where(correct, np.inf, scores).min(axis=1)))
+    def learn(cls, scores: FloatArray, correct: BoolArray, at_most: int = 0) -> BackOffRule:
+        """Find the smallest wrong score but `at_most` of each of N prompts, from (N, n) scores and labels."""
+        wrong = np.sort(np.where(correct, np.inf, scores), axis=1)
+        return cls(np.sort(wrong[:, at_most] if at_most < wrong.shape[1] else np.full(len(wrong), np.inf)))
 
     def compute_threshold(self, alpha: Level) -> float:
         """Return the score below which candidates are kept at a level; -inf keeps none, inf all."""

@@ -15,8 +15,9 @@ from langchain_cfc._internal.imports import require
 from langchain_cfc._internal.suggestions import suggest_share
 from langchain_cfc._internal.text import format_percent
 from langchain_cfc.artifact import replay_prefixes
-from langchain_cfc.candidates import LabelledBatch
-from langchain_cfc.draw_rules import DrawRule, parse_draw_rule
+from langchain_cfc.calibration.config import CalibrationConfig
+from langchain_cfc.candidates import LabelledBatch, Unit
+from langchain_cfc.draw_rules import DrawRule
 from langchain_cfc.errors import InputError
 from langchain_cfc.experiments.comparison_report import (
     AttainableComparison,
@@ -31,7 +32,7 @@ from langchain_cfc.experiments.comparison_report import (
     Spread,
 )
 from langchain_cfc.experiments.methods import Method, Pool, ThresholdMethod, get_methods
-from langchain_cfc.experiments.metrics import FIGURES, Groups
+from langchain_cfc.experiments.metrics import Groups, list_figures
 from langchain_cfc.experiments.splits import (
     Comparison,
     GroupedOn,
@@ -48,7 +49,6 @@ from langchain_cfc.set_rules import parse_set_rule
 from langchain_cfc.thresholds import Level, compute_tau, format_alpha
 
 Summarised = TypeVar("Summarised", MethodComparison, GroupComparison)
-METHODS = ("ours", "paper", "outside")
 FEATURES = "hat(mean_score, 5)"
 GROUPS = "bins(mean_score, 5)"
 _BINS = 20
@@ -100,17 +100,21 @@ def find_worst_group(kept: FloatArray) -> tuple[int, float]:
     return worst, float(means[worst])
 
 
-def summarise_splits(shape: type[Summarised], figures: dict[str, Spread], **others: Any) -> Summarised:
+def summarise_splits(
+    shape: type[Summarised], figures: dict[str, Spread], *, listed: Iterable[str] | None = None, **others: Any
+) -> Summarised:
     """Return a report of the means over splits of all figures that it has fields for, and their intervals.
 
-    An interval is (0, 1) where a single split does not show how others differ.
+    The figures `listed`, by default all, are reported by name as well. An interval is (0, 1) where a single
+    split does not show how others differ.
     """
     fields = {
         **{name: spread.mean for name, spread in figures.items()},
         **{f"{name}_ci": spread.interval or (0.0, 1.0) for name, spread in figures.items()},
     }
     known = {name: value for name, value in fields.items() if name in shape.model_fields}
-    return shape.model_validate({"figures": figures, **known, **others})
+    named = figures if listed is None else {name: figures[name] for name in listed if name in figures}
+    return shape.model_validate({"figures": named, **known, **others})
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,6 +128,7 @@ class Summary:
     properties: Sequence[Groups]  # the groups along every property
     candidates: int  # number of candidates per prompt
     overlap: float  # see `compute_spread`
+    unit: Unit = "answers"
 
     def build_levels(self) -> list[LevelComparison]:
         """Return the comparison at every level."""
@@ -166,7 +171,8 @@ class Summary:
             known["worst_group_kept_promise"] = worst.figures["kept_promise"]
         return summarise_splits(
             MethodComparison,
-            {name: known[name] for name in FIGURES if name in known},
+            known,
+            listed=list_figures(self.unit),
             family=method.family,
             words=method.words,
             promise=method.promise,
@@ -222,8 +228,10 @@ def compare(
     records: Iterable[LabelledRecord] | LabelledBatch,
     *,
     alpha: Level | Sequence[Level] | None = None,
-    methods: str | Sequence[str | Method] = METHODS,
+    methods: str | Sequence[str | Method] | None = None,
     features: str = FEATURES,
+    unit: Unit = "answers",
+    at_most: int = 0,
     set_rule: str = "all",
     groups: str = GROUPS,
     group_on: GroupedOn = "all",
@@ -250,8 +258,11 @@ def compare(
         alpha: Error level or levels. The report leads with the smallest that is well within reach of
             these records, if there is one. By default eight levels in steps of 0.05 from that one on, but
             not below 0.1.
-        methods: Names of methods or of families (`ours`, `paper`, `outside`); see `get_methods`.
+        methods: Names of methods or of families (`ours`, `paper`, `outside`), by default all that suit the
+            unit; see `get_methods`.
         features: Feature map of methods that name none of their own.
+        unit: What is kept or rejected, as in `calibrate`: whole `answers`, or the `claims` of one answer.
+        at_most: How many unsupported claims may be left.
         set_rule: Set rule of such methods.
         groups: The groups that coverage is looked at in: one of `bins(...)`, `group(...)`, `hard(...)`.
         group_on: Prompts that bins and categories are made of: `all`, or the `test` prompts of each split.
@@ -282,23 +293,28 @@ def compare(
     splits = check_count(splits, "splits", "splits")
     test, fit = _check_share(test_fraction, "test_fraction"), _check_share(fit_fraction, "fit_fraction")
     n = None if n is None else check_count(n, "n", "candidates")
-    rule = None if draws is None else parse_draw_rule(draws)
-    if rule is not None and (n is not None or combine is not None):
-        msg = "draws, together with n or combine: the rule says how many candidates there are, for one score"
+    # Checks what goes together, as in calibration; the level is not looked at.
+    given = CalibrationConfig(
+        alpha="0.5", unit=unit, at_most=at_most, set_rule=set_rule, n=n, draws=draws, combine=combine
+    )
+    given.check()
+    rule, claims = given.draw_rule, unit == "claims"
+    if rule is not None and combine is not None:
+        msg = "draws, together with combine: the rule looks at the recorded score"
         raise InputError(msg)
-    compared = get_methods(methods)
+    compared = get_methods(methods, unit)
     kept = tuple(one for one in compared if rule is None or isinstance(one, ThresholdMethod))
     if rule is not None:
         table = replay_prefixes(rule, tabulate(records, provenance=provenance), provenance, combines=False)
     elif combine is None:
-        table = tabulate(records, n=n, provenance=provenance)
+        table = tabulate(records, n=n, provenance=provenance, claims=claims)
     else:
-        table, _ = tabulate_raw(records, combine, n=n, provenance=provenance)
+        table, _ = tabulate_raw(records, combine, n=n, provenance=provenance, claims=claims)
     protocol = Protocol(
         methods=kept,
         alphas=_choose_levels(table, (1.0 - test) * (1.0 - fit)) if alpha is None else _parse_levels(alpha),
         features=FeatureMap.parse(features).text,
-        set_rule=parse_set_rule(set_rule).text,
+        set_rule=parse_set_rule(given.rule_text).text,
         groups=groups,
         group_on=group_on,
         combine=None if combine is None else tuple(combine),
@@ -319,6 +335,7 @@ def compare(
         comparison.properties,
         pool.draws.n,
         max(test / (1.0 - test), (1.0 - test) / test),
+        unit,
     )
     sweep = summary.build_levels()
     data = describe_data(pool, [] if rule is not None else summary.build_attainable())
@@ -337,6 +354,7 @@ def compare(
             *_list_notes(sweep, data, len(table) - len(pool.labelled)),
             *_note_draws(rule, pool, [one.name for one in compared if one not in kept]),
         ],
+        unit=unit,
     )
 
 
@@ -356,7 +374,10 @@ def describe_data(pool: Pool, attainable: list[AttainableComparison]) -> DataFac
     edges = np.linspace(0.0, 1.0, _BINS + 1)
     # Where a rule stops drawing, of the candidates that every prompt has.
     common = int(draws.counts.min())
-    found = compute_auroc(draws.scores[:, :common], correct[:, :common])
+    scores, labels = draws.scores[:, :common], correct[:, :common]
+    if pool.labelled.unit == "claims":
+        scores, labels = draws.scores[held][:, np.newaxis], correct[held][:, np.newaxis]
+    found = compute_auroc(scores, labels)
     distinct = draws.precomputed.get("distinct_answers")
     return DataFacts(
         prompts=len(draws),
@@ -375,18 +396,24 @@ def describe_data(pool: Pool, attainable: list[AttainableComparison]) -> DataFac
 
 
 def _compute_risk_curve(pool: Pool) -> RiskCurve:
-    """Answer the prompts of lowest best score first; equal scores come in or stay out together."""
+    """Answer the prompts of lowest best score first; equal scores come in or stay out together.
+
+    Of claims, show those of lowest score first.
+    """
     scores = pool.draws.scores
     best = scores.argmin(axis=1)
     rows = np.arange(len(scores))
     wrong, lowest = ~pool.correct[rows, best], scores[rows, best]
+    if pool.labelled.unit == "claims":
+        held = pool.draws.is_drawn
+        wrong, lowest = ~pool.correct[held], scores[held]
     order = np.argsort(lowest, kind="stable")
     last = np.append(lowest[order][1:] > lowest[order][:-1], True)
     places = np.flatnonzero(last)
     if len(places) > _CURVE:
         places = places[np.unique(np.linspace(0, len(places) - 1, _CURVE).round().astype(np.int64))]
     share = np.cumsum(wrong[order])[places] / (places + 1)
-    return RiskCurve(answered=((places + 1) / len(scores)).tolist(), wrong=share.tolist())
+    return RiskCurve(answered=((places + 1) / len(lowest)).tolist(), wrong=share.tolist())
 
 
 def _compute_safe_target(attainable: float, calibration: float) -> float:
@@ -396,7 +423,7 @@ def _compute_safe_target(attainable: float, calibration: float) -> float:
 
 def _choose_levels(table: LabelledBatch, share: float) -> tuple[str, ...]:
     """Return levels in steps of 0.05, the first of which is well within reach."""
-    attainable = float(table.correct.any(axis=1).mean())
+    attainable = 1.0 if table.unit == "claims" else float(table.correct.any(axis=1).mean())
     target = _compute_safe_target(attainable, share * len(table))
     first = max(2, math.ceil(round((1.0 - target) / 0.05, 9)))
     steps = range(min(first, 19), min(first + 8, 20))

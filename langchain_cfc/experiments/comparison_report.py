@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
+from pydantic import SerializerFunctionWrapHandler, model_serializer
+
+from langchain_cfc.candidates import Unit
 from langchain_cfc.evaluation import GroupFigures, LevelReport, MethodFigures, ReportData
 
 Family = Literal["ours", "paper", "outside"]
@@ -69,8 +72,8 @@ class MethodComparison(MethodFigures):
         family: `ours`, `paper` (in the paper's own conventions) or `outside`.
         words: What the method does.
         promise: What it promises, in words.
-        aims_at_coverage: Whether kept promises are what it aims at; claim-level back-off aims at sets without
-            a wrong candidate.
+        aims_at_coverage: Whether kept promises are what it aims at; claim-level back-off of candidates aims
+            at sets without a wrong one.
         groups: The groups, from easy to hard where they are bins of difficulty.
         figures: Every figure by name with its spread; `metrics.FIGURES` says what each is.
         gaps: By property of prompts, such as `mean_score` or `group(topic)`.
@@ -148,6 +151,7 @@ class ComparisonReport(LevelComparison):
         data: The records.
         sweep: All levels in the order requested, the leading one included.
         notes: What a reader has to know, such as prompts left out.
+        unit: What methods keep or reject; left out of the data for answers.
     """
 
     splits: int
@@ -160,3 +164,11 @@ class ComparisonReport(LevelComparison):
     data: DataFacts
     sweep: list[LevelComparison]
     notes: list[str]
+    unit: Unit = "answers"
+
+    @model_serializer(mode="wrap")
+    def _without_unit(self, serialised: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        data: dict[str, Any] = serialised(self)
+        if self.unit == "answers":
+            data.pop("unit", None)
+        return data

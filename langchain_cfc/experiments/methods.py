@@ -27,7 +27,7 @@ import numpy as np
 from langchain_cfc._internal.arrays import BoolArray, FloatArray, IntArray
 from langchain_cfc._internal.suggestions import suggest_name
 from langchain_cfc.calibration.fit import fit_combination
-from langchain_cfc.candidates import CandidateBatch, LabelledBatch
+from langchain_cfc.candidates import CandidateBatch, LabelledBatch, Unit
 from langchain_cfc.decision import AnswerSets
 from langchain_cfc.errors import InputError
 from langchain_cfc.experiments.baselines import BackOffRule, SamplingRule
@@ -35,7 +35,7 @@ from langchain_cfc.experiments.comparison_report import Family
 from langchain_cfc.features import FeatureMap, name_records_in_errors, precompute_statistics
 from langchain_cfc.guarantee.stability import PaperStability
 from langchain_cfc.records import with_scores
-from langchain_cfc.set_rules import parse_set_rule
+from langchain_cfc.set_rules import Claims, parse_set_rule
 from langchain_cfc.thresholds import (
     ConditionalThreshold,
     LearnedThreshold,
@@ -46,7 +46,7 @@ from langchain_cfc.thresholds import (
 )
 from langchain_cfc.thresholds._rows import find_unique_rows
 
-RuleName: TypeAlias = Literal["conditional", "marginal", "confident", "learned"]
+RuleName: TypeAlias = Literal["conditional", "randomised", "marginal", "confident", "learned"]
 # `development` is all that is not `test`: the paper calibrates on all of it, feature maps included.
 Rows: TypeAlias = Literal["fit", "calibration", "development", "test"]
 T = TypeVar("T")
@@ -90,7 +90,9 @@ class Pool(Cache):
 
     @cached_property
     def attainable(self) -> BoolArray:
-        """(N,) whether a prompt has a correct candidate."""
+        """(N,) whether a prompt has a correct candidate; of claims, which may all be dropped, always."""
+        if self.labelled.unit == "claims":
+            return np.ones(len(self.labelled), dtype=np.bool_)
         return np.asarray(self.correct.any(axis=1), dtype=np.bool_)
 
     def compute_levels(self, set_rule: str) -> FloatArray:
@@ -146,6 +148,11 @@ class Split(Cache):
     def all_drawn(self) -> IntArray:
         """(m,) numbers of candidates of the prompts tested on: n, unless a rule stops drawing."""
         return self.pool.draws.counts[self.test]
+
+    @cached_property
+    def uniforms(self) -> FloatArray:
+        """(m,) random numbers of the prompts tested on, for randomised thresholds: others in each split."""
+        return np.asarray(np.random.default_rng(self.test).random(len(self.test)), dtype=np.float64)
 
     @cached_property
     def test_correct(self) -> BoolArray:
@@ -246,7 +253,8 @@ PAPER = Convention("paper", 1.0, "development", "development", never_empty=False
 class ThresholdMethod(Method):
     """A method that combines a set rule with a threshold rule."""
 
-    # `confident` is the marginal rule at a rank that holds for the calibration set at hand
+    # `confident` is the marginal rule at a rank that holds for the calibration set at hand, `randomised` the
+    # conditional one with randomised thresholds
     rule: RuleName
     convention: Convention
     set_rule: str | None = None  # the one served; None for the split's
@@ -263,11 +271,13 @@ class ThresholdMethod(Method):
         """See `Method.make`."""
         features, served = self.get_inputs(split.features_text, split.set_rule)
         thresholds = self._compute_thresholds(split, alpha, self.calibrated_on or served, features)
+        unit = split.pool.labelled.unit
         sets = AnswerSets.from_levels(
             split.test_candidates,
             split.compute_test_levels(served),
             thresholds,
-            never_empty=self.convention.never_empty,
+            never_empty=self.convention.never_empty and unit == "answers",
+            unit=unit,
         )
         return MethodOutput(sets, thresholds.values, split.all_drawn)
 
@@ -287,6 +297,8 @@ class ThresholdMethod(Method):
         rows = split.get_rows(convention.calibration_part)
         success = split.pool.compute_success_scores(calibrated_on, convention.cap)
         fitted = self._make_rule(level).fit(features[rows], success[rows])
+        if self.rule == "randomised" and isinstance(fitted, ConditionalThreshold):
+            return convention.clip_thresholds(fitted.solve(features[split.test], uniforms=split.uniforms))
         # Where features are groups, thousands of prompts ask the same.
         asked, place = split.compute_distinct_features(text, convention.fit_part)
         found = fitted.solve(asked)
@@ -294,7 +306,7 @@ class ThresholdMethod(Method):
         return convention.clip_thresholds(each)
 
     def _make_rule(self, level: str) -> ThresholdRule[Any]:
-        if self.rule == "conditional":
+        if self.rule in {"conditional", "randomised"}:
             return ConditionalThreshold(level, CAP, window=None)
         if self.rule == "learned":
             return LearnedThreshold(level, CAP)
@@ -369,17 +381,31 @@ class Sampling(Method):
 
 @dataclass(frozen=True)
 class BackOff(Method):
-    """Claim-level back-off with candidates for claims; see `BackOffRule`."""
+    """Claim-level back-off, with candidates for claims where whole answers are kept; see `BackOffRule`."""
 
     aims_at_coverage: ClassVar[bool] = False
 
     def make(self, split: Split, alpha: str) -> MethodOutput:
         """See `Method.make`."""
         pool, rows, draws = split.pool, split.development, split.test_candidates
-        learn = partial(BackOffRule.learn, pool.draws.scores[rows], pool.correct[rows])
-        accepted = split.get_or_make(("back-off",), learn).make_sets(draws.scores, alpha)
+        rule = parse_set_rule(split.set_rule)
+        right = pool.correct[rows] | ~pool.draws.is_drawn[rows]
+        at_most = rule.at_most if isinstance(rule, Claims) else 0
+        learn = partial(BackOffRule.learn, pool.draws.scores[rows], right, at_most)
+        accepted = split.get_or_make(("back-off",), learn).make_sets(draws.scores, alpha) & draws.is_drawn
         sets = AnswerSets(draws, accepted, np.zeros(len(draws), dtype=np.bool_))
         return MethodOutput(sets, None, split.all_drawn)
+
+
+class ClaimsBackOff(BackOff):
+    """Claim-level back-off of claims, whose event is the one promised here."""
+
+    aims_at_coverage: ClassVar[bool] = True
+
+    def get_inputs(self, features: str, set_rule: str) -> tuple[str, str]:
+        """See `Method.get_inputs`."""
+        del features
+        return "1", set_rule
 
 
 _NO_THEOREM = "nothing: no theorem covers it"
@@ -403,15 +429,19 @@ _OURS: dict[str, tuple[RuleName, str, str]] = {
 OURS_SHOWN = (*_OURS, "conditional:best_prefix", "marginal:rank")
 
 
-def make_our_method(name: str) -> Method:
+def make_our_method(name: str, unit: Unit = "answers") -> Method:
     """Return one of our methods by name: a kind of threshold, and perhaps a set rule after a colon."""
     kind, colon, set_rule = name.partition(":")
     served = parse_set_rule(set_rule).text if colon else None
-    if kind not in _OURS:
-        others = [one.name for one in (*list_paper_methods(), *list_outside_methods())]
+    if kind not in _OURS or (unit == "claims" and colon):
+        published = _list_published(unit)
+        others = [one.name for methods in published.values() for one in methods]
+        families, sets = "ours and outside", " (for claims)"
+        if unit == "answers":
+            families = "ours, paper and outside"
+            sets = ", each perhaps with a set rule of its own, such as conditional:best_prefix"
         msg = (
-            f"unknown method {name!r}; known are the families ours, paper and outside, "
-            f"{', '.join(_OURS)}, each perhaps with a set rule of its own, such as conditional:best_prefix, "
+            f"unknown method {name!r}; known are the families {families}, {', '.join(_OURS)}{sets}, "
             f"and {', '.join(others)}{suggest_name(kind, [*_OURS, *others])}"
         )
         raise InputError(msg)
@@ -473,12 +503,40 @@ def list_outside_methods() -> tuple[Method, ...]:
     )
 
 
-def get_methods(names: str | Sequence[str | Method]) -> tuple[Method, ...]:
+def list_claim_methods() -> tuple[Method, ...]:
+    """Return the published rules that keep claims, for all answers alike and conditional."""
+    exactly = (
+        "every weighting that the features span, and no more than that, over calibration sets and chance"
+    )
+    return (
+        ClaimsBackOff("back-off", "one threshold (Mohri and Hashimoto 2024)", _TOGETHER, "outside"),
+        ThresholdMethod(
+            "conditional-back-off",
+            "randomised conditional thresholds (Cherian, Gibbs and Candes 2024)",
+            exactly,
+            "outside",
+            rule="randomised",
+            convention=OURS,
+        ),
+    )
+
+
+def _list_published(unit: Unit) -> dict[str, tuple[Method, ...]]:
+    """Return the methods of others, by family."""
+    if unit == "claims":
+        return {"outside": list_claim_methods()}
+    return {"paper": list_paper_methods(), "outside": list_outside_methods()}
+
+
+def get_methods(
+    names: str | Sequence[str | Method] | None = None, unit: Unit = "answers"
+) -> tuple[Method, ...]:
     """Return the methods with these names, each once, in this order.
 
     Args:
         names: One or several: families (`ours`, `paper`, `outside`), names of their methods, names that
-            `make_our_method` takes, and methods as they are.
+            `make_our_method` takes, and methods as they are; by default all families.
+        unit: What methods keep or reject. Of claims there is no family `paper`.
 
     Returns:
         The methods, each once, in this order.
@@ -486,13 +544,12 @@ def get_methods(names: str | Sequence[str | Method]) -> tuple[Method, ...]:
     Raises:
         InputError: If a name is unknown, there is none, or two methods share a name.
     """
-    families = {
-        "ours": tuple(map(make_our_method, OURS_SHOWN)),
-        "paper": list_paper_methods(),
-        "outside": list_outside_methods(),
-    }
-    listed = {one.name: one for one in (*families["paper"], *families["outside"])}
+    published = _list_published(unit)
+    shown = OURS_SHOWN if unit == "answers" else tuple(_OURS)
+    families = {"ours": tuple(make_our_method(name, unit) for name in shown), **published}
+    listed = {one.name: one for methods in published.values() for one in methods}
     found: dict[str, Method] = {}
+    names = tuple(families) if names is None else names
     for name in [names] if isinstance(names, str) else names:
         if isinstance(name, Method):
             several: tuple[Method, ...] = (name,)
@@ -500,7 +557,9 @@ def get_methods(names: str | Sequence[str | Method]) -> tuple[Method, ...]:
             msg = f"methods are names or `Method`s, got {name!r}"
             raise InputError(msg)
         else:
-            several = families.get(name) or ((listed[name],) if name in listed else (make_our_method(name),))
+            several = families.get(name) or (
+                (listed[name],) if name in listed else (make_our_method(name, unit),)
+            )
         for method in several:
             if found.setdefault(method.name, method) != method:
                 msg = f"two methods are called {method.name!r}"

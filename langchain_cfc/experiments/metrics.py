@@ -15,11 +15,12 @@ from functools import cached_property
 import numpy as np
 
 from langchain_cfc._internal.arrays import BoolArray, FloatArray, IntArray
-from langchain_cfc.candidates import CandidateBatch
+from langchain_cfc.candidates import CandidateBatch, Unit
 from langchain_cfc.errors import FeatureError, InputError
 from langchain_cfc.experiments.methods import MethodOutput
 from langchain_cfc.features import FeatureMap
 from langchain_cfc.features.terms import Group
+from langchain_cfc.set_rules import SetRule
 
 BINS = 5
 MOST_CATEGORIES = 30
@@ -39,6 +40,24 @@ FIGURES = {
     "all_correct_rate": "share of prompts no returned candidate of which is wrong, empty sets included",
     "mean_candidates_drawn": "mean number of candidates that had to be drawn",
 }
+# What they are where claims of one answer are kept.
+CLAIMS_FIGURES = {
+    "kept_promise": "share of answers in which at most k unsupported claims are left: the guaranteed event",
+    "claims_kept": "share of all claims that are kept",
+    "abstention_rate": "share of answers that lose all claims",
+    "unsupported_kept": "share of unsupported ones among the claims kept",
+    "mean_set_size": "mean number of claims kept",
+    "worst_group_kept_promise": FIGURES["worst_group_kept_promise"],
+    "worst_slab_kept_promise": "kept promise of the worst tenth or more along a direction of statistics",
+    "all_correct_rate": "share of answers with no unsupported claim left",
+}
+
+
+def list_figures(unit: Unit) -> dict[str, str]:
+    """Return what each figure of a comparison is, by name."""
+    return FIGURES if unit == "answers" else CLAIMS_FIGURES
+
+
 # Sets of 1, 2, 3-4, 5-8, ... distinct answers.
 _STRATA = np.array([1, 2, 3, 5, 9, 17, 33])
 FEWEST_IN_STRATUM = 20
@@ -137,13 +156,13 @@ class Outcomes:
     sizes: IntArray  # number of candidates returned
     distinct: IntArray  # number of distinct answers returned
     right: BoolArray  # the best answer returned is correct
-    all_correct: BoolArray  # no candidate returned is wrong
-    drawn: IntArray  # number of candidates that had to be drawn
+    wrong: IntArray  # number of wrong candidates, or unsupported claims, returned
+    drawn: IntArray  # number of candidates that had to be drawn; number of claims
     thresholds: FloatArray  # cut to [0, 1]; NaN for a method without thresholds
 
     @classmethod
-    def from_outputs(cls, made: Sequence[MethodOutput], correct: BoolArray) -> Outcomes:
-        """Compare the sets of E runs with the (m, n) labels."""
+    def from_outputs(cls, made: Sequence[MethodOutput], correct: BoolArray, rule: SetRule) -> Outcomes:
+        """Compare the sets of E runs with the (m, n) labels; the rule says what was promised about them."""
         sets = [one.sets for one in made]
         accepted = [one.accepted for one in sets]
         unknown = np.full(len(correct), np.nan)
@@ -151,12 +170,12 @@ class Outcomes:
         rows = np.arange(len(correct))
         sizes = np.array([inside.sum(axis=1) for inside in accepted])
         return cls(
-            covered=np.array([(inside & correct).any(axis=1) for inside in accepted]),
+            covered=np.array([rule.covers(correct, inside) for inside in accepted]),
             flagged=np.array([one.not_certifiable for one in sets]),
             sizes=sizes,
             distinct=np.array([one.distinct_answers for one in sets]),
             right=np.array([correct[rows, one.best] for one in sets]) & (sizes > 0),
-            all_correct=np.array([~(inside & ~correct).any(axis=1) for inside in accepted]),
+            wrong=np.array([(inside & ~correct).sum(axis=1) for inside in accepted]),
             drawn=np.array([one.drawn for one in made]),
             thresholds=np.array(cut),
         )
@@ -187,9 +206,17 @@ def compute_figures(seen: Outcomes, groups: Groups, slabs: Slabs | None) -> dict
         "size_stratified_kept_promise": _find_worst_stratum(seen.distinct, kept),
         "worst_slab_kept_promise": np.full(runs, np.nan) if slabs is None else slabs.find_worst(kept),
         "selective_accuracy": accuracy,
-        "all_correct_rate": seen.all_correct.mean(axis=1),
+        "all_correct_rate": (seen.wrong == 0).mean(axis=1),
         "mean_candidates_drawn": seen.drawn.mean(axis=1),
     }
+
+
+def compute_claims_figures(seen: Outcomes) -> dict[str, FloatArray]:
+    """Return (E,) values of the figures that there are of claims alone, NaN where none is kept."""
+    kept = seen.sizes.sum(axis=1)
+    with np.errstate(invalid="ignore"):
+        unsupported = seen.wrong.sum(axis=1) / kept
+    return {"claims_kept": kept / seen.drawn.sum(axis=1), "unsupported_kept": unsupported}
 
 
 def compute_group_figures(seen: Outcomes, groups: Groups) -> dict[str, FloatArray]:

@@ -23,6 +23,7 @@ from langchain_cfc.experiments.metrics import (
     Groups,
     Outcomes,
     Slabs,
+    compute_claims_figures,
     compute_figures,
     compute_group_figures,
     compute_slab_bins,
@@ -32,6 +33,7 @@ from langchain_cfc.experiments.metrics import (
 from langchain_cfc.features import FeatureMap, name_records_in_errors
 from langchain_cfc.records import Provenance
 from langchain_cfc.records.splits import Part, SplitPlan, split_plan
+from langchain_cfc.set_rules import parse_set_rule
 
 Found = TypeVar("Found")
 GroupedOn: TypeAlias = Literal["all", "test"]
@@ -67,12 +69,15 @@ def measure_methods(
 ) -> SplitResult:
     """Run every method at every level on a split; `groups` and `properties` group all prompts of the pool."""
     seen = Outcomes.from_outputs(
-        [one.make(split, alpha) for one in methods for alpha in alphas], split.test_correct
+        [one.make(split, alpha) for one in methods for alpha in alphas],
+        split.test_correct,
+        parse_set_rule(split.set_rule),
     )
     of_test = groups.take(split.test)
     along = [one.take(split.test).compute_means(seen.kept) for one in properties]
+    of_claims = compute_claims_figures(seen) if split.pool.labelled.unit == "claims" else {}
     return SplitResult(
-        figures=compute_figures(seen, of_test, slabs),
+        figures=compute_figures(seen, of_test, slabs) | of_claims,
         groups=compute_group_figures(seen, of_test),
         group_sizes=of_test.sizes,
         properties=np.concatenate(along, axis=1) if along else np.empty((len(seen.kept), 0)),

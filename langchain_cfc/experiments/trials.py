@@ -31,6 +31,7 @@ from langchain_cfc.records import (
     tabulate_raw,
 )
 from langchain_cfc.records.splits import Part, split_plan
+from langchain_cfc.set_rules import parse_set_rule
 
 # Few, and unlike each other: the more options there are, the luckier the luckiest one is.
 DEFAULT_MAPS = {
@@ -188,7 +189,7 @@ class Trials:
             made = method.make(split, self.alpha)
         except (InputError, CalibrationError, ThresholdError) as error:
             return get_first_line(error)
-        seen = Outcomes.from_outputs([made], split.test_correct)
+        seen = Outcomes.from_outputs([made], split.test_correct, parse_set_rule(split.set_rule))
         kept, flagged = seen.kept[0], seen.flagged[0]
         attainable = split.pool.attainable[split.test]
         return TrialResult(

@@ -88,6 +88,7 @@ KNOWN_METHODS = (
     "sampling",
     "back-off",
     "TopK-reaching",
+    "conditional-back-off",
 )
 
 SMALL = 9.0  # points; size of labels of ticks and of the key

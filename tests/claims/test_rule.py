@@ -62,7 +62,7 @@ def test_the_success_score_is_the_smallest_threshold_that_keeps_the_promise(
     assert [count <= k for count in left] == (scores <= threshold).tolist()
     accepted = np.zeros(labelled.correct.shape, dtype=np.bool_)
     accepted[labelled.draws.is_drawn] = [flag for row in kept for flag in row]
-    assert rule.covers(labelled, accepted).tolist() == [count <= k for count in left]
+    assert rule.covers(labelled.correct, accepted).tolist() == [count <= k for count in left]
     # What is kept shrinks as the threshold grows, and nothing is left where it is infinite.
     fewer = keep(labelled, rule, threshold + 0.125)
     assert all(

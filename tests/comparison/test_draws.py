@@ -45,5 +45,5 @@ def test_a_rule_of_all_draws_changes_nothing() -> None:
 
 @pytest.mark.parametrize("options", [{"n": 5}, {"combine": ["a", "b"]}])
 def test_what_does_not_go_together(options: dict[str, Any]) -> None:
-    with pytest.raises(InputError, match="together with n or combine"):
+    with pytest.raises(InputError, match="draws, together with"):
         compare(load_recording(), draws=RULE, splits=1, **options)

@@ -23,6 +23,7 @@ from langchain_cfc.experiments.metrics import (
     compute_slab_bins,
 )
 from langchain_cfc.features import precompute_statistics
+from langchain_cfc.set_rules import AcceptAll
 
 from .worlds import mean_of, world
 
@@ -132,7 +133,7 @@ def test_every_figure_by_its_definition(answers: bool) -> None:
             accepted = (rng.random((size, n)) < likely) & ~flagged[:, np.newaxis]
             runs.append(made_of(draws, accepted, flagged, drawn=rng.integers(0, n + 1, size)))
         correct = labelled.correct
-        found = compute_figures(Outcomes.from_outputs(runs, correct), groups_by(member), None)
+        found = compute_figures(Outcomes.from_outputs(runs, correct, AcceptAll()), groups_by(member), None)
         assert set(found) == OF_A_SPLIT
         assert np.isnan(found["worst_slab_kept_promise"]).all()
         expected = [plainly(made, correct, member) for made in runs]
@@ -162,7 +163,7 @@ def test_figures_by_hand() -> None:
         np.array([0.5, 0.6, math.inf, -0.25]),
         np.array([1, 3, 0, 2]),
     )
-    seen = Outcomes.from_outputs([made], correct)
+    seen = Outcomes.from_outputs([made], correct, AcceptAll())
     member = np.array([[1.0, 0.0, 0.0], [1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 1.0, 0.0]])
     found = {name: values.tolist() for name, values in compute_figures(seen, groups_by(member), None).items()}
     assert found | {"worst_slab_kept_promise": [], "size_stratified_kept_promise": []} == {
@@ -199,9 +200,9 @@ def test_a_method_without_thresholds_has_none_in_any_group_and_spoils_no_other()
         made_of(labelled.draws, nothing, flagged),
         made_of(labelled.draws, nothing, flagged, np.full(30, 0.5)),
     ]
-    found = compute_group_figures(Outcomes.from_outputs(runs, labelled.correct), groups_by(member))[
-        "threshold"
-    ]
+    found = compute_group_figures(
+        Outcomes.from_outputs(runs, labelled.correct, AcceptAll()), groups_by(member)
+    )["threshold"]
     same(found[0], [NAN, NAN])
     same(found[1], [0.5, 0.5])
 
@@ -214,7 +215,7 @@ def test_strata_of_set_size() -> None:
     def stratified(accepted: BoolArray, correct: BoolArray) -> FloatArray:
         run = made_of(draws, accepted, np.zeros(20, np.bool_))
         everything = groups_by(np.ones((20, 1)))
-        figures = compute_figures(Outcomes.from_outputs([run], correct), everything, None)
+        figures = compute_figures(Outcomes.from_outputs([run], correct, AcceptAll()), everything, None)
         return figures["size_stratified_kept_promise"]
 
     for size in range(1, n + 1):
@@ -250,7 +251,9 @@ def test_a_rule_that_covers_by_huge_sets_is_seen_by_strata() -> None:
     correct = np.zeros((100, 8), np.bool_)
     correct[:, 7] = True
     run = made_of(draws, accepted, np.zeros(100, np.bool_))
-    found = compute_figures(Outcomes.from_outputs([run], correct), groups_by(np.ones((100, 1))), None)
+    found = compute_figures(
+        Outcomes.from_outputs([run], correct, AcceptAll()), groups_by(np.ones((100, 1))), None
+    )
     same(found["coverage"], [0.5])
     same(found["size_stratified_kept_promise"], [0.0])
 

@@ -127,7 +127,7 @@ def keep_by_topic(answers: list[ClaimsRecord], *, splits: int, marginal: bool) -
         test = [answers[row] for row in order[half:]]
         table = tabulate(test, claims=True)
         found = decide(artifact, table.draws, marginal=marginal)
-        right = artifact.parsed_set_rule.covers(table, found.accepted)
+        right = artifact.parsed_set_rule.covers(table.correct, found.accepted)
         topics = np.array([one.metadata["topic"] for one in test])
         for topic in np.unique(topics).tolist():
             kept.setdefault(topic, []).append(right[topics == topic].astype(np.float64))
