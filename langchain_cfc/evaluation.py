@@ -270,6 +270,12 @@ class EvaluationReport(LevelReport):
         """The results of bot mode at every certified rate, ascending."""
         return () if self.answers is None else (self.answers, *self.other_answers)
 
+    def describe_draws(self, each: str) -> str:
+        """Say how many candidates a prompt has; `each` is a noun, or words such as `for each prompt`."""
+        if self.mean_draws is None:
+            return f"{self.n_candidates} {each}"
+        return f"at most {self.n_candidates} {each}, {self.mean_draws:.1f} on average"
+
 
 # Probability that a kept promise is reported as contradicted.
 FALSE_ALARM = 0.025

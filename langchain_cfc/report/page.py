@@ -88,7 +88,7 @@ def list_artifact_facts(
     fitted = f", {facts.fit_size:,} others fitted what is fitted" if facts.fit_size else ""
     tested = f"{evaluation.n_test:,} tested them ({evaluation.test_prompts})"
     yield "Prompts", f"{facts.size:,}{facts.weighing} calibrated the thresholds{fitted}, and {tested}"
-    yield "Candidates", f"{artifact.n} for each prompt"
+    yield "Candidates", evaluation.describe_draws("for each prompt")
     yield (
         "Attainable",
         _describe_attainable(

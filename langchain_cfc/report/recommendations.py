@@ -208,9 +208,10 @@ def check_flagged(seen: Situation) -> Iterator[Recommendation]:
     """Recommend a plan where users will notice how many prompts are flagged."""
     if seen.flagged <= MANY_FLAGGED:
         return
+    drawn = seen.n if seen.config.draws is None else f"at most {seen.n}"
     reach = (
         f"{to_percent(seen.attainable)} of the test prompts ({format_interval(seen.attainable_ci)}) have a "
-        f"correct candidate among {seen.n}, the target is {format_share(seen.target)}"
+        f"correct candidate among {drawn}, the target is {format_share(seen.target)}"
     )
     if seen.attainable_ci[0] <= seen.target:
         ways = (

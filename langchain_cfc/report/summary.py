@@ -239,6 +239,11 @@ def make_tiles(artifact: CalibrationArtifact, evaluation: EvaluationReport) -> l
 
     size = evaluation.n_test
     attainable = clopper_pearson(round(evaluation.attainable_coverage * size), size)
+    drawn = (
+        f"{evaluation.n_candidates} candidates"
+        if evaluation.mean_draws is None
+        else f"the {evaluation.mean_draws:.1f} candidates drawn on average"
+    )
     return [
         share("Promise kept", own.kept_promise, own.kept_promise_ci),
         share("Set holds a correct answer", own.coverage, own.coverage_ci),
@@ -247,6 +252,6 @@ def make_tiles(artifact: CalibrationArtifact, evaluation: EvaluationReport) -> l
         Tile(
             "Distinct answers per set",
             f"{own.mean_distinct_answers:.2f}",
-            f"{own.mean_set_size:.2f} of {evaluation.n_candidates} candidates",
+            f"{own.mean_set_size:.2f} of {drawn}",
         ),
     ]

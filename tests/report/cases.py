@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from langchain_cfc import CalibrationArtifact, Candidate, PromptRecord, calibrate, evaluate
+from langchain_cfc.artifact import tabulate_draws
 from langchain_cfc.errors import AttainabilityWarning
 from langchain_cfc.evaluation import EvaluationReport
 from langchain_cfc.experiments import ComparisonReport
-from langchain_cfc.records import tabulate
 from langchain_cfc.report import HardestPrompts, find_hardest_prompts
 
 # Each would do something, or look like something else, if it were not shown as the text that it is.
@@ -81,7 +81,7 @@ def case(records: Sequence[PromptRecord], *, show_text: bool = True, **options: 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", AttainabilityWarning)  # the page itself says which groups
         artifact = calibrate(records, **{"alpha": 0.3, "test_fraction": 0.4, **options})
-    table = tabulate(records, n=artifact.n)
+    table = tabulate_draws(artifact, records)
     alpha = artifact.alphas[-1]
     return Case(
         artifact,
