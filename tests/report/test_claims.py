@@ -217,6 +217,34 @@ def test_missed_answers_come_by_unsupported_claims_and_emptied_ones_by_mean_scor
     assert [one.answer for one in found.prompts[0].answers] == ["a", "b", "c"]
 
 
+def test_answers_emptied_since_nothing_can_be_certified_are_counted_apart(claims: Case) -> None:
+    records = [
+        one.model_copy(
+            update={"id": f"new {one.id}", "metadata": {"topic": "unknown"} if row < 6 else one.metadata}
+        )
+        for row, one in enumerate(hostile_answers(60, seed=1))
+    ]
+    made = calibrate(hostile_answers(), unit="claims", alpha="0.3", features="group(topic)")
+    seen, table = evaluate(made, records), tabulate_draws(made, records)
+    found = find_hardest_prompts(made, table, most=60)
+    flagged = [one for one in found.prompts if one.outcome == "flagged"]
+    assert len(flagged) == 6
+    assert all(one.why.startswith("No claim left: nothing can be certified for it, so") for one in flagged)
+    text = Reader(render_report(artifact=made, evaluation=seen, hardest=found)).text
+    assert "Of these, because nothing can be certified 10.0 %" in text
+    assert "No threshold can be certified." in text
+    assert "nothing can be certified" not in read_page(claims).text
+
+
+def test_one_threshold_for_all_is_not_compared_with_itself() -> None:
+    source = read_records(RECORDS)
+    made = case(list(source.claims()), unit="claims", alpha="0.2", features="1", threshold_rule="marginal")
+    text = read_page(made).text
+    assert "What is left of the answers to the test prompts." in text
+    assert "one threshold" not in text.replace("One threshold for all (marginal)", "")
+    assert "brackets" not in text
+
+
 def test_what_a_dropped_claim_shares_with_another_one_is_dropped(artifact: CalibrationArtifact) -> None:
     answer = "Lima is old and large. Done."
     records = [
