@@ -91,13 +91,13 @@ def tabulate_overall(report: EvaluationReport) -> Table:
     def claims(head: str, value: str) -> Row:
         return Row(head, tuple(Cell(to_percent(getattr(one.claims, value), 1)) for one in methods))
 
-    def flagged(head: str) -> Row:
+    def share_flagged(head: str) -> Row:
         return shares(head, "not_certifiable_rate", "not_certifiable_ci")
 
     if any(one.claims is None for one in methods):
         rows = [
             shares("Set holds a correct answer", "coverage", "coverage_ci"),
-            flagged("Flagged: cannot be certified"),
+            share_flagged("Flagged: cannot be certified"),
             *(
                 [shares("Of these, because too few prompts were kept", "refused_rate", None)]
                 if any(one.refused_rate > 0.0 for one in methods)
@@ -113,7 +113,7 @@ def tabulate_overall(report: EvaluationReport) -> Table:
             claims("Claims kept", "kept"),
             shares("Answers with no claim left", "abstention_rate", "abstention_ci"),
             *(
-                [flagged("Of these, because nothing can be certified")]
+                [share_flagged("Of these, because nothing can be certified")]
                 if any(one.not_certifiable_rate > 0.0 for one in methods)
                 else []
             ),
