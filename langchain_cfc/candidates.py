@@ -471,7 +471,7 @@ def check_unit(labelled: LabelledBatch) -> LabelledBatch:
     if labelled.unit == "claims":
         msg = (
             "these records hold the claims of one answer each, of which only calibrate and compare "
-            "(unit='claims'), evaluate and certify know: give records with several candidates"
+            "(unit='claims'), evaluate, report and certify know: give records with several candidates"
         )
         raise InputError(msg)
     return labelled

@@ -158,7 +158,7 @@ class LevelReport(ReportData):
     attainable_coverage: float
 
 
-class StatedLevelReport(ReportData):
+class StatedLevelReport(_WithClaims):
     """The results on the test prompts for which one coverage is stated.
 
     Attributes:
@@ -168,6 +168,7 @@ class StatedLevelReport(ReportData):
         kept_promise: Share covered or flagged as not certifiable.
         kept_promise_ci: Its interval; those of all levels hold together with confidence 95 % (Bonferroni).
         not_certifiable_rate: Share flagged.
+        claims: What was kept of their claims; None where whole answers are kept.
     """
 
     stated_coverage: float
@@ -269,6 +270,12 @@ class EvaluationReport(LevelReport):
     def all_answers(self) -> tuple[AnswersReport, ...]:
         """The results of bot mode at every certified rate, ascending."""
         return () if self.answers is None else (self.answers, *self.other_answers)
+
+    def describe_draws(self, each: str) -> str:
+        """Say how many candidates a prompt has; `each` is a noun, or words such as `for each prompt`."""
+        if self.mean_draws is None:
+            return f"{self.n_candidates} {each}"
+        return f"at most {self.n_candidates} {each}, {self.mean_draws:.1f} on average"
 
 
 # Probability that a kept promise is reported as contradicted.
@@ -418,7 +425,7 @@ def _report_method(artifact: CalibrationArtifact, labelled: LabelledBatch, seen:
         mean_set_size=float(sizes.mean()),
         mean_distinct_answers=float(decisions.distinct_answers.mean()),
         groups=_report_groups(artifact.feature_map.guaranteed_weights()[1:], labelled, seen),
-        stated_levels=_report_stated_levels(seen) if np.ptp(seen.stated) > 0.0 else [],
+        stated_levels=_report_stated_levels(labelled, seen) if np.ptp(seen.stated) > 0.0 else [],
         claims=_report_claims(labelled, decisions.accepted, np.ones(len(labelled))),
     )
 
@@ -439,7 +446,7 @@ def _report_claims(labelled: LabelledBatch, kept: BoolArray, weights: FloatArray
     )
 
 
-def _report_stated_levels(seen: Outcomes) -> list[StatedLevelReport]:
+def _report_stated_levels(labelled: LabelledBatch, seen: Outcomes) -> list[StatedLevelReport]:
     """Report the prompts of each stated coverage."""
     levels = np.unique(seen.decisions.stated_alphas)
     reports = []
@@ -454,6 +461,7 @@ def _report_stated_levels(seen: Outcomes) -> list[StatedLevelReport]:
                 kept_promise=float(seen.kept[of].mean()),
                 kept_promise_ci=clopper_pearson(float(seen.kept[of].sum()), n, 1.0 - 0.05 / len(levels)),
                 not_certifiable_rate=float(seen.decisions.not_certifiable[of].mean()),
+                claims=_report_claims(labelled, seen.decisions.accepted, of.astype(np.float64)),
             )
         )
     return reports

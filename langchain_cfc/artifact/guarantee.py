@@ -96,6 +96,7 @@ def build_guarantee(
             randomised=artifact.randomised,
             adaptive=bool(adaptive),
             draws=artifact.draws,
+            claims=artifact.unit == "claims",
         ),
         not_promised=list_exclusions(
             kind,

@@ -327,14 +327,19 @@ def _make_group_table(report: EvaluationReport) -> Table:
 
 
 def _make_stated_table(method: MethodReport) -> Table:
-    table = make_table("by stated coverage, %", "n", "kept", "right answer in set", "flagged", texts=0)
+    results = (
+        ("right answer in set", "flagged") if method.claims is None else ("claims kept", "no claim left")
+    )
+    table = make_table("by stated coverage, %", "n", "kept", *results, texts=0)
     for level in method.stated_levels:
+        shares = (level.coverage, level.not_certifiable_rate)
+        if level.claims is not None:
+            shares = (level.claims.kept, level.claims.emptied)
         table.add_row(
             f"{100 * level.stated_coverage:g}",
             f"{level.n}",
             _format_kept(level, level.stated_coverage),
-            f"{100 * level.coverage:.0f}",
-            f"{100 * level.not_certifiable_rate:.0f}",
+            *(f"{100 * share:.0f}" for share in shares),
         )
     return table
 

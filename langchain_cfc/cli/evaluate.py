@@ -86,7 +86,8 @@ def _print_prompts(console: Console, report: EvaluationReport) -> None:
             "in an answer\n"
         )
         return
+    attainable = format_percent(report.attainable_coverage, ".1f")
     console.print(
-        f"{report.n_test} test prompts ({escape(report.test_prompts)}), {report.n_candidates} candidates "
-        f"each; attainable coverage {format_percent(report.attainable_coverage, '.1f')}\n"
+        f"{report.n_test} test prompts ({escape(report.test_prompts)}), "
+        f"{report.describe_draws('candidates each')}; attainable coverage {attainable}\n"
     )

@@ -31,7 +31,7 @@ from langchain_cfc.cli._inputs import (
 )
 from langchain_cfc.errors import CFCError, InputError
 from langchain_cfc.experiments import ComparisonReport
-from langchain_cfc.records import Records
+from langchain_cfc.records import PromptRecord, Records
 
 
 def report(
@@ -117,4 +117,8 @@ def _get_texts(dataset: Dataset) -> Records:
 
 
 def _list_verifiers(records: Records | LabelledBatch) -> tuple[str, ...]:
-    return () if isinstance(records, LabelledBatch) else tuple(next(iter(records)).candidates[0].scores or ())
+    if isinstance(records, LabelledBatch):
+        return ()
+    first = next(records.iterate())
+    slots = first.candidates if isinstance(first, PromptRecord) else first.claims
+    return tuple(slots[0].scores or ())

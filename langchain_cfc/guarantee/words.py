@@ -58,8 +58,9 @@ NOTHING_WHERE_NONE_IS_DRAWN = (
     "answers."
 )
 NOTHING_PROMISED = ("Nothing is promised about sets: coverage may be lower, on average and in any group.",)
+CHOSEN_BEFORE = "The level was chosen before {} drawn."
 ADAPTIVE = (
-    "The smallest error level was chosen before the candidates were drawn. The one stated for a prompt is a "
+    "The smallest error level was chosen before {} drawn. The one stated for a prompt is a "
     "function of its scores, which was fitted on a split that calibration never saw."
 )
 _PROVEN: dict[str, GuaranteeKind] = {
@@ -212,6 +213,7 @@ def list_assumptions(
     randomised: bool = False,
     adaptive: bool = False,
     draws: str | None = None,
+    claims: bool = False,
 ) -> tuple[str, ...]:
     """List the assumptions of a guarantee; the last one is about the binding."""
     exchangeable = {
@@ -251,7 +253,9 @@ def list_assumptions(
         *([drawn] if randomised else []),
         *([f"When drawing stops was fixed before the records were seen: {draws}."] if draws else []),
         "The labels of the calibration records are right.",
-        ADAPTIVE if adaptive else "The level was chosen before the candidates were drawn.",
+        (ADAPTIVE if adaptive else CHOSEN_BEFORE).format(
+            "the answer was" if claims else "the candidates were"
+        ),
         _BINDING[binding],
     )
 
@@ -301,7 +305,11 @@ def reduce_to_certificate(
             "weightings": (),
             "assumptions": _add_independence(guarantee.assumptions),
             "not_promised": list_exclusions(
-                "certified", confident=True, chosen=True, never_empty=never_empty
+                "certified",
+                confident=True,
+                chosen=True,
+                never_empty=never_empty,
+                claims=certificate.claims is not None,
             ),
             "failure_probability": float(certificate.delta),
             "estimated_slack": {},

@@ -55,10 +55,22 @@ def truncate(text: str, most: int) -> str:
     """
     if len(text) <= most:
         return text
+    return f"{text[: find_cut(text, most)]}{describe_length(text)}"
+
+
+def find_cut(text: str, most: int) -> int:
+    """Return where a text is cut to at most so many characters, never between a letter and its accent."""
+    if len(text) <= most:
+        return len(text)
     end = most
     while end > 0 and _continues_previous(text[end]):
         end -= 1
-    return f"{text[: end or most]}… ({len(text):,} characters)"
+    return end or most
+
+
+def describe_length(text: str) -> str:
+    """Return what stands behind the start of a text that was cut."""
+    return f"… ({len(text):,} characters)"
 
 
 def _continues_previous(character: str) -> bool:

@@ -1,69 +1,87 @@
-"""The hardest test prompts: those that were flagged or missed, with their candidates."""
+"""The hardest test prompts: those that were flagged or missed, with their candidates or claims.
+
+Of claims, missed are prompts with more unsupported claims left than the promise allows, and those of which no
+claim is left stand in place of flagged ones.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import chain, islice, zip_longest
+from itertools import chain, groupby, islice, zip_longest
+from operator import itemgetter
 from typing import Any, Literal
 
 import numpy as np
 
-from langchain_cfc._internal.arrays import BoolArray
+from langchain_cfc._internal.arrays import BoolArray, FloatArray
 from langchain_cfc._internal.text import canonical_json, pluralize
 from langchain_cfc.artifact import CalibrationArtifact, select_held_out
-from langchain_cfc.candidates import LabelledBatch
+from langchain_cfc.candidates import LabelledBatch, Unit
 from langchain_cfc.decision import Decisions, decide
 from langchain_cfc.errors import InputError
 from langchain_cfc.features import name_records_in_errors
-from langchain_cfc.records import Candidate, PromptRecord
-from langchain_cfc.report._text import truncate
+from langchain_cfc.records import Candidate, ClaimsRecord, LabelledRecord, Records
+from langchain_cfc.report._text import describe_length, find_cut, truncate
 from langchain_cfc.thresholds import Level
 
 MOST_PROMPTS = 10
 MOST_ANSWERS = 12
 PROMPT_LENGTH = 600
 ANSWER_LENGTH = 200
+MARKED_LENGTH = 3000
 
-Outcome = Literal["flagged", "missed"]
+Outcome = Literal["flagged", "missed", "emptied"]
+Mark = Literal["", "dropped", "unsupported"]
+
+
+@dataclass(frozen=True)
+class MarkedText:
+    """A part of an answer with claims: left as it is, dropped, or left in although unsupported."""
+
+    text: str
+    mark: Mark
 
 
 @dataclass(frozen=True)
 class HardAnswer:
-    """The candidates of a prompt that give one answer and have one label; texts are None if not shown."""
+    """A claim, or the candidates that give one answer and have one label; texts are None if not shown."""
 
     answer: str | None
     text: str | None  # what the best of them says, where that is more than the answer
     times: int  # how many candidates they are
-    accepted: bool  # whether the answer is in the set
-    correct: bool
+    accepted: bool  # whether the answer is in the set, or the claim left in
+    correct: bool  # of claims, whether it is supported
     score: float  # the lowest among them, in [0, 1]
-    level: float | None  # their lowest entry level; None where none of them can enter the set
+    level: float | None  # their lowest entry level, of a claim its confidence; None if none can enter
 
 
 @dataclass(frozen=True)
 class HardPrompt:
-    """A test prompt that was flagged or missed."""
+    """A test prompt that was flagged or missed, or of whose answer no claim is left."""
 
     id: str
-    outcome: Outcome  # `missed`: not flagged, and no correct answer in the set
+    outcome: Outcome  # `missed`: not flagged and the promise broken; `emptied`: no claim left
     why: str  # the same in a sentence, with numbers
-    threshold: float | None  # None where none can be certified
-    mean_score: float  # of its candidates
+    threshold: float | None  # None where none can be certified; of claims, a confidence
+    mean_score: float  # of its candidates or claims
     prompt: str | None  # None where texts are not shown
-    answers: tuple[HardAnswer, ...]  # best first
-    left_out: int  # how many more answers it has
+    answers: tuple[HardAnswer, ...]  # answers or claims, best first
+    left_out: int  # how many more of them it has
+    # The answer with its claims; empty where texts are not shown, or no record says where claims stand.
+    marked: tuple[MarkedText, ...] = ()
 
 
 @dataclass(frozen=True)
 class HardestPrompts:
     """The hardest prompts of a test set, with counts of flagged and missed ones."""
 
-    flagged: int  # how many test prompts were flagged
+    flagged: int  # how many test prompts were flagged; of claims, how many answers have none left
     missed: int
     with_text: bool  # whether texts are shown
     prompts: tuple[HardPrompt, ...]  # the hardest of them, missed and flagged ones by turns
+    unit: Unit = "answers"  # what their `answers` are
 
 
 def find_hardest_prompts(
@@ -71,13 +89,13 @@ def find_hardest_prompts(
     labelled: LabelledBatch,
     alpha: Level | None = None,
     *,
-    texts: Iterable[PromptRecord] | None = None,
+    texts: Iterable[LabelledRecord] | None = None,
     most: int = MOST_PROMPTS,
 ) -> HardestPrompts:
     """Find the prompts that `evaluate` counts as flagged or missed, and why each of them is.
 
-    Missed prompts come by threshold and flagged ones, which have none, by mean score, the largest first; of
-    both kinds as many are shown as there is room for.
+    Missed prompts come by threshold, of claims by how many unsupported ones are left, and flagged or emptied
+    ones by mean score, the largest first; of both kinds as many are shown as there is room for.
 
     Args:
         artifact: The artifact.
@@ -100,33 +118,39 @@ def find_hardest_prompts(
     tested, _ = select_held_out(artifact, labelled)
     with name_records_in_errors(tested.ids):
         decisions = decide(artifact, tested.draws, alpha, uniforms=artifact.uniforms(tested))
-    flagged = decisions.not_certifiable
-    covered: BoolArray = np.any(decisions.accepted & tested.correct, axis=1)
-    missed: BoolArray = ~flagged & ~covered
-    rows = list(islice(_order_rows(decisions, missed, flagged), most))
-    records = None if texts is None else _find_records(texts, {tested.ids[row] for row in rows})
+    flagged, hardness = decisions.not_certifiable, decisions.thresholds
+    missed: BoolArray = ~flagged & ~artifact.parsed_set_rule.covers(tested, decisions.accepted)
+    if artifact.unit == "claims":
+        flagged = np.logical_not(decisions.accepted.any(axis=1))
+        hardness = (decisions.accepted & ~tested.correct).sum(axis=1).astype(np.float64)
+    rows = list(islice(_order_rows(decisions, missed, flagged, hardness), most))
+    records = {} if texts is None else _find_records(texts, {tested.ids[row] for row in rows})
     return HardestPrompts(
         flagged=int(flagged.sum()),
         missed=int(missed.sum()),
         with_text=texts is not None,
         prompts=tuple(
-            _describe_prompt(tested, decisions, row, None if records is None else records[tested.ids[row]])
+            _describe_prompt(tested, decisions, row, records.get(tested.ids[row]), artifact.at_most)
             for row in rows
         ),
+        unit=artifact.unit,
     )
 
 
-def _order_rows(decisions: Decisions, missed: BoolArray, flagged: BoolArray) -> Iterator[int]:
+def _order_rows(
+    decisions: Decisions, missed: BoolArray, flagged: BoolArray, hardness: FloatArray
+) -> Iterator[int]:
     """Return the rows of missed and flagged prompts by turns, the hardest of either kind first."""
     scores = decisions.draws.scores.mean(axis=1, where=decisions.draws.is_drawn)
     # Flagged prompts have no threshold, and randomised thresholds may be -inf.
-    order = np.lexsort((-scores, -np.where(flagged, 0.0, decisions.thresholds)))
+    order = np.lexsort((-scores, -np.where(flagged, 0.0, hardness)))
     kinds = ([int(row) for row in order if kind[row]] for kind in (missed, flagged))
     return (row for row in chain.from_iterable(zip_longest(*kinds)) if row is not None)
 
 
-def _find_records(texts: Iterable[PromptRecord], wanted: set[str]) -> Mapping[str, PromptRecord]:
-    found = {record.id: record for record in texts if record.id in wanted}
+def _find_records(texts: Iterable[LabelledRecord], wanted: set[str]) -> Mapping[str, LabelledRecord]:
+    source = texts.iterate() if isinstance(texts, Records) else texts
+    found = {record.id: record for record in source if record.id in wanted}
     missing = sorted(wanted - set(found))
     if missing:
         msg = f"record {missing[0]!r} is not among the records that texts were to come from"
@@ -135,27 +159,35 @@ def _find_records(texts: Iterable[PromptRecord], wanted: set[str]) -> Mapping[st
 
 
 def _describe_prompt(
-    tested: LabelledBatch, decisions: Decisions, row: int, record: PromptRecord | None
+    tested: LabelledBatch, decisions: Decisions, row: int, record: LabelledRecord | None, at_most: int | None
 ) -> HardPrompt:
-    answers = sorted(
-        _group_answers(tested, decisions, row, record),
-        key=lambda one: (math.inf if one.level is None else one.level, one.score, not one.correct),
-    )
+    answers = list(_group_answers(tested, decisions, row, record))
     flagged = bool(decisions.not_certifiable[row])
+    outcome: Outcome = "flagged" if flagged else "missed"
+    if at_most is None:
+        answers.sort(
+            key=lambda one: (math.inf if one.level is None else one.level, one.score, not one.correct)
+        )
+        why = _explain_outcome(tested, decisions, row)
+    else:
+        answers.sort(key=lambda one: one.score)
+        outcome = outcome if flagged or decisions.accepted[row].any() else "emptied"
+        why = _explain_claims(tested, decisions, row, at_most)
     return HardPrompt(
         id=truncate(tested.ids[row], ANSWER_LENGTH),
-        outcome="flagged" if flagged else "missed",
-        why=_explain_outcome(tested, decisions, row),
+        outcome=outcome,
+        why=why,
         threshold=None if flagged else float(decisions.thresholds[row]),
         mean_score=float(tested.draws.scores[row, : tested.draws.counts[row]].mean()),
         prompt=None if record is None else truncate(_format_input(record.input), PROMPT_LENGTH),
         answers=tuple(answers[:MOST_ANSWERS]),
         left_out=max(0, len(answers) - MOST_ANSWERS),
+        marked=_mark_claims(record, decisions.accepted[row]) if isinstance(record, ClaimsRecord) else (),
     )
 
 
 def _group_answers(
-    tested: LabelledBatch, decisions: Decisions, row: int, record: PromptRecord | None
+    tested: LabelledBatch, decisions: Decisions, row: int, record: LabelledRecord | None
 ) -> Iterator[HardAnswer]:
     codes = tested.draws.answer_codes
     count = int(tested.draws.counts[row])
@@ -167,7 +199,7 @@ def _group_answers(
     for (_, correct), same in slots.items():
         best = min(same, key=lambda slot: float(scores[slot]))
         level = float(levels[same].min())
-        answer, text = (None, None) if record is None else _split_text(record.candidates[best])
+        answer, text = (None, None) if record is None else _get_texts(record, best)
         yield HardAnswer(
             answer=answer,
             text=text,
@@ -177,6 +209,12 @@ def _group_answers(
             score=float(scores[best]),
             level=level if math.isfinite(level) else None,
         )
+
+
+def _get_texts(record: LabelledRecord, slot: int) -> tuple[str, str | None]:
+    if isinstance(record, ClaimsRecord):
+        return truncate(record.claims[slot].text, ANSWER_LENGTH), None
+    return _split_text(record.candidates[slot])
 
 
 def _split_text(candidate: Candidate) -> tuple[str, str | None]:
@@ -222,3 +260,46 @@ def _explain_outcome(tested: LabelledBatch, decisions: Decisions, row: int) -> s
         else "the set rule lets none of them in"
     )
     return f"Missed: {size}. {right} {'is' if correct.sum() == 1 else 'are'} correct: {enters}."
+
+
+def _explain_claims(tested: LabelledBatch, decisions: Decisions, row: int, at_most: int) -> str:
+    supported = tested.correct[row, : tested.draws.counts[row]]
+    kept = decisions.accepted[row, : len(supported)]
+    wrong = int((~supported).sum())
+    if not kept.any():
+        reason = "nothing can be certified for it, so " if decisions.not_certifiable[row] else ""
+        claims = "its only claim was" if len(supported) == 1 else f"all of its {len(supported)} claims were"
+        return f"No claim left: {reason}{claims} dropped, {wrong} unsupported."
+    left, dropped = int((kept & ~supported).sum()), int((~kept).sum())
+    return (
+        f"Missed: {pluralize(left, 'unsupported claim')} {'is' if left == 1 else 'are'} left, where "
+        f"{f'at most {at_most}' if at_most else 'none'} may be. Of its "
+        f"{pluralize(len(supported), 'claim')} {wrong} {'is' if wrong == 1 else 'are'} unsupported, and "
+        f"{dropped} {_was(dropped)} dropped."
+    )
+
+
+def _was(number: int) -> str:
+    return "was" if number == 1 else "were"
+
+
+def _mark_claims(record: ClaimsRecord, kept: BoolArray) -> tuple[MarkedText, ...]:
+    """Return an answer in parts, marked by what became of its claims.
+
+    What a dropped claim shares with another one is dropped, as when serving.
+    """
+    claims = list(zip(record.claims, kept[: len(record.claims)].tolist(), strict=True))
+    if record.answer is None or any(claim.start is None for claim, _ in claims):
+        return ()
+    end = find_cut(record.answer, MARKED_LENGTH)
+    marks: list[Mark] = [""] * len(record.answer)
+    for claim, is_kept in sorted(claims, key=itemgetter(1), reverse=True):
+        mark: Mark = "dropped" if not is_kept else "" if claim.supported else "unsupported"
+        if mark:
+            marks[claim.start : claim.end] = [mark] * ((claim.end or 0) - (claim.start or 0))
+    parts = [
+        MarkedText("".join(character for character, _ in group), mark)
+        for mark, group in groupby(zip(record.answer[:end], marks[:end], strict=True), key=itemgetter(1))
+    ]
+    cut = [] if end == len(record.answer) else [MarkedText(describe_length(record.answer), "")]
+    return (*parts, *cut)

@@ -10,6 +10,7 @@ from typing import Any
 
 from langchain_cfc._internal.text import pluralize
 from langchain_cfc.artifact import CalibrationArtifact
+from langchain_cfc.candidates import Unit
 from langchain_cfc.certificates import state_abstentions
 from langchain_cfc.certificates.bounds import clopper_pearson
 from langchain_cfc.errors import InputError
@@ -18,7 +19,7 @@ from langchain_cfc.experiments.comparison_report import ComparisonReport, DataFa
 from langchain_cfc.report import tables
 from langchain_cfc.report._text import format_interval, to_percent
 from langchain_cfc.report.frame import Figure, make_figure, render_page, replace_page
-from langchain_cfc.report.hardest import HardestPrompts
+from langchain_cfc.report.hardest import HardestPrompts, HardPrompt
 from langchain_cfc.report.plots import (
     plot_attainable,
     plot_by_alpha,
@@ -45,28 +46,59 @@ from langchain_cfc.report.summary import (
 )
 from langchain_cfc.report.tables import Table
 
-_PARTS = (("generator", "Generator"), ("verifier", "Verifier"), ("answer", "Answer extractor"))
+_PARTS: dict[Unit, tuple[tuple[str, str], ...]] = {
+    "answers": (("generator", "Generator"), ("verifier", "Verifier"), ("answer", "Answer extractor")),
+    "claims": (("generator", "Generator"), ("verifier", "Verifier"), ("splitter", "Splitter")),
+}
 # A figure for each family: bars of all methods side by side would be too thin to see.
 _FAMILIES = {"ours": "methods of this package", "paper": "as in the paper", "outside": "from elsewhere"}
-_GLOSSARY = (
-    ("Alpha", "The error level. The target is 1 - alpha."),
-    ("Candidate", "One of the answers drawn for a prompt, with a score by the verifier; smaller is better."),
-    ("Threshold", "What a candidate's score, or its entry level, is held against. It depends on the prompt."),
-    ("Answer set", "The candidates that the threshold lets in."),
-    ("Covered", "The answer set holds a correct answer."),
-    (
-        "Flagged",
-        "Cannot be certified: too few prompts like this have a correct candidate. No answer is given.",
+_ALPHA = ("Alpha", "The error level. The target is 1 - alpha.")
+_DIFFICULTY = "Groups by a statistic of the {}, such as their mean score; in part, if it lies between two."
+_INTERVAL = ("Interval", "Where the true figure lies, with confidence 95 %, for prompts drawn like these.")
+_GLOSSARY: dict[Unit, tuple[tuple[str, str], ...]] = {
+    "answers": (
+        _ALPHA,
+        (
+            "Candidate",
+            "One of the answers drawn for a prompt, with a score by the verifier; smaller is better.",
+        ),
+        (
+            "Threshold",
+            "What a candidate's score, or its entry level, is held against. It depends on the prompt.",
+        ),
+        ("Answer set", "The candidates that the threshold lets in."),
+        ("Covered", "The answer set holds a correct answer."),
+        (
+            "Flagged",
+            "Cannot be certified: too few prompts like this have a correct candidate. No answer is given.",
+        ),
+        ("Promise kept", "Covered or flagged. This is what is promised."),
+        (
+            "Missed",
+            "Neither covered nor flagged: the promise was broken. An empty set counts, unless flagged.",
+        ),
+        ("Attainable", "The share of prompts with a correct candidate. No threshold can cover more."),
+        ("Very easy … very hard", _DIFFICULTY.format("candidates")),
+        _INTERVAL,
     ),
-    ("Promise kept", "Covered or flagged. This is what is promised."),
-    ("Missed", "Neither covered nor flagged: the promise was broken. An empty set counts, unless flagged."),
-    ("Attainable", "The share of prompts with a correct candidate. No threshold can cover more."),
-    (
-        "Very easy … very hard",
-        "Groups by a statistic of the candidates, such as their mean score; in part, if it lies between two.",
+    "claims": (
+        _ALPHA,
+        (
+            "Claim",
+            "A part of an answer, such as a sentence, with a score by the verifier; smaller is better.",
+        ),
+        ("Supported", "Right, according to its label."),
+        ("Threshold", "What a claim's score is held against. It depends on the prompt."),
+        ("Dropped", "Not shown, since the score does not pass. All other claims are left in, or kept."),
+        (
+            "Promise kept",
+            "No more unsupported claims are left than promised. An answer with no claim left keeps it.",
+        ),
+        ("Missed", "More unsupported claims are left than that: the promise was broken."),
+        ("Very easy … very hard", _DIFFICULTY.format("claims")),
+        _INTERVAL,
     ),
-    ("Interval", "Where the true figure lies, with confidence 95 %, for prompts drawn like these."),
-)
+}
 
 
 @dataclass(frozen=True)
@@ -88,20 +120,26 @@ def list_artifact_facts(
     fitted = f", {facts.fit_size:,} others fitted what is fitted" if facts.fit_size else ""
     tested = f"{evaluation.n_test:,} tested them ({evaluation.test_prompts})"
     yield "Prompts", f"{facts.size:,}{facts.weighing} calibrated the thresholds{fitted}, and {tested}"
-    yield "Candidates", f"{artifact.n} for each prompt"
-    yield (
-        "Attainable",
-        _describe_attainable(
-            facts.attainable_coverage, facts.weight or facts.size, f"calibration prompts{facts.by_weight}"
-        ),
-    )
-    for part, heading in _PARTS:
+    claims = evaluation.methods[artifact.threshold_rule].claims
+    if claims is None:
+        yield "Candidates", evaluation.describe_draws("for each prompt")
+        yield (
+            "Attainable",
+            _describe_attainable(
+                facts.attainable_coverage, facts.weight or facts.size, f"calibration prompts{facts.by_weight}"
+            ),
+        )
+    else:
+        drawn = "" if artifact.n == 1 else f", the first of {artifact.n} that were drawn for a prompt"
+        yield "Claims", f"{claims.per_answer:.1f} in an answer on average{drawn}"
+    for part, heading in _PARTS[artifact.unit]:
         yield heading, _identify_component(artifact, part)
     if artifact.combination is not None:
         named = zip(artifact.combination.names, artifact.combination.coefficients, strict=True)
         yield "Score", f"combines {', '.join(f'{name} ({weight:+.3g})' for name, weight in named)}"
     yield "Features", artifact.feature_map.text
-    yield "Set rule", artifact.set_rule_words
+    if claims is None:
+        yield "Set rule", artifact.set_rule_words
     yield "Threshold rule", artifact.threshold_rule
     several = f"; this page is about {evaluation.alpha:g}" if len(artifact.alphas) > 1 else ""
     yield "Error level", f"alpha = {', '.join(artifact.alphas)}{several}"
@@ -236,7 +274,8 @@ def render_report(
             "prompts are those of an artifact"
         )
         raise InputError(msg)
-    content |= {"notes": notes, "glossary": _GLOSSARY, "contents": tuple(_list_sections(content))}
+    unit = "answers" if artifact is None else artifact.unit
+    content |= {"notes": notes, "glossary": _GLOSSARY[unit], "contents": tuple(_list_sections(content))}
     if title is not None:
         content["title"] = title
     return render_page("report/page.html.j2", **content)
@@ -266,6 +305,7 @@ def _describe_artifact(
     alpha = artifact.level(str(evaluation.alpha))
     compared = () if comparison is None else (_describe_methods(comparison, with_artifact=True),)
     prompts = () if hardest is None else hardest.prompts
+    tabulate = tables.tabulate_answers if artifact.unit == "answers" else tables.tabulate_claims
     return {
         "title": f"What {PurePath(sources.artifact).name} promises, and what happened",
         "byline": (
@@ -284,7 +324,8 @@ def _describe_artifact(
         ),
         "hardest_words": "" if hardest is None else _describe_hardest(hardest),
         "hardest": tuple(
-            (one, tables.tabulate_answers(place, one)) for place, one in enumerate(prompts, start=1)
+            (one, _describe_threshold(one, artifact.unit), tabulate(place, one))
+            for place, one in enumerate(prompts, start=1)
         ),
         "steps": recommend(Situation.from_evaluation(artifact, evaluation, sources)),
     }
@@ -314,10 +355,17 @@ def _describe_comparison(comparison: ComparisonReport, sources: Sources) -> dict
 
 
 def _describe_results(artifact: CalibrationArtifact, evaluation: EvaluationReport) -> _Section:
+    what, gives = (
+        "Answer sets of the artifact on the test prompts",
+        "those that one threshold for all prompts gives",
+    )
+    if artifact.unit == "claims":
+        what, gives = (
+            "What is left of the answers to the test prompts",
+            "what one threshold for all prompts leaves",
+        )
     compared_with = (
-        ", beside those that one threshold for all prompts gives, calibrated on the same data"
-        if artifact.threshold_rule != "marginal"
-        else ""
+        f", beside {gives}, calibrated on the same data" if artifact.threshold_rule != "marginal" else ""
     )
     figures: tuple[Figure, ...] = ()
     own = evaluation.methods[artifact.threshold_rule]
@@ -344,7 +392,7 @@ def _describe_results(artifact: CalibrationArtifact, evaluation: EvaluationRepor
     return _Section(
         id="happened",
         heading="What happened",
-        words=(f"Answer sets of the artifact on the test prompts{compared_with}.",),
+        words=(f"{what}{compared_with}.",),
         figures=figures,
         tables=(
             tables.tabulate_overall(evaluation),
@@ -410,11 +458,30 @@ def _describe_hardest(hardest: HardestPrompts) -> str:
     shown = len(hardest.prompts)
     which = "All of them" if shown == hardest.missed + hardest.flagged else f"The {shown} hardest"
     text = "" if hardest.with_text else " Texts are left out, since they were not allowed."
+    if hardest.unit == "claims":
+        marked = any(one.marked for one in hardest.prompts)
+        legend = (
+            " Struck through: dropped. Underlined by a wave: left in, though unsupported." if marked else ""
+        )
+        return (
+            f"{pluralize(hardest.missed, 'test prompt')} missed, {hardest.flagged:,} with no claim left. "
+            f"{which}: missed ones by the number of unsupported claims left and the others by mean score, by "
+            f"turns.{legend}{text}"
+        )
     return (
         f"{pluralize(hardest.missed, 'test prompt')} missed, {hardest.flagged:,} flagged. {which}: missed "
         "ones by threshold and flagged ones by mean score, by turns. Candidates with the same answer share a "
         f"row.{text}"
     )
+
+
+def _describe_threshold(prompt: HardPrompt, unit: Unit) -> str:
+    mean = f"Mean score {prompt.mean_score:.3f}."
+    if prompt.threshold is None:
+        return f"No threshold can be certified. {mean}"
+    if unit == "claims":
+        return f"Claims of score {1.0 - prompt.threshold:.3f} or more are dropped. {mean}"
+    return f"Threshold {prompt.threshold:.3f}: what enters at or below it is in the set. {mean}"
 
 
 def write_report(

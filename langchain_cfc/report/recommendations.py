@@ -18,13 +18,15 @@ from langchain_cfc._internal.text import join_names, pluralize
 from langchain_cfc.artifact import HELD_OUT_PART, AttainableGroup, CalibrationArtifact
 from langchain_cfc.calibration import CalibrationConfig
 from langchain_cfc.certificates.bounds import clopper_pearson
-from langchain_cfc.evaluation import EvaluationReport
+from langchain_cfc.evaluation import ClaimsFigures, EvaluationReport
 from langchain_cfc.features import name_group
 from langchain_cfc.guarantee import format_share
 from langchain_cfc.report._text import format_interval, to_percent
 
 # Above this share of flagged prompts, abstaining is what users notice first.
 MANY_FLAGGED = 0.2
+# Below this share of claims kept, and above the same share of answers emptied, little is left to read.
+FEW_CLAIMS = 0.5
 # More distinct answers than this are no answer to most people.
 MANY_ANSWERS = 3.0
 # Below this share of distinct answers among candidates, sets repeat themselves.
@@ -103,6 +105,7 @@ class Situation:
     # not calibrate what is chosen by looking at this report.
     held_out_part: bool
     sources: Sources
+    claims: ClaimsFigures | None = None  # what was kept of claims; None where whole answers are kept
 
     @classmethod
     def from_evaluation(
@@ -115,6 +118,7 @@ class Situation:
         words = {group.name: name_group(group.words, group.name) for group in facts.groups}
         # Nothing is promised about the sets of a bot that looks at none.
         alone = artifact.policy is not None and artifact.policy.ignores_sets
+        has_sets = not alone and own.claims is None
         returned = 1.0 - own.abstention_rate
         size = evaluation.n_test
         return cls(
@@ -130,18 +134,19 @@ class Situation:
             bound=artifact.provenance is not None,
             tested=size,
             kept_ci=own.kept_promise_ci,
-            flagged=0.0 if alone else own.not_certifiable_rate,
+            flagged=own.not_certifiable_rate if has_sets else 0.0,
             flagged_ci=own.not_certifiable_ci,
             attainable=evaluation.attainable_coverage,
             attainable_ci=clopper_pearson(round(evaluation.attainable_coverage * size), size),
-            out_of_reach=() if alone else tuple(one for one in facts.groups if not one.allows(alpha)),
+            out_of_reach=tuple(one for one in facts.groups if has_sets and not one.allows(alpha)),
             set_size=own.mean_set_size / returned if returned > 0.0 else 0.0,
-            distinct=own.mean_distinct_answers / returned if returned > 0.0 and not alone else 0.0,
-            unique=alone or artifact.set_rule.startswith("unique"),
+            distinct=own.mean_distinct_answers / returned if returned > 0.0 and has_sets else 0.0,
+            unique=not has_sets or artifact.set_rule.startswith("unique"),
             combined=artifact.combination is not None,
             config=CalibrationConfig.from_artifact(artifact),
             held_out_part=evaluation.test_prompts.startswith(HELD_OUT_PART),
             sources=sources or Sources(),
+            claims=own.claims,
         )
 
 
@@ -208,9 +213,10 @@ def check_flagged(seen: Situation) -> Iterator[Recommendation]:
     """Recommend a plan where users will notice how many prompts are flagged."""
     if seen.flagged <= MANY_FLAGGED:
         return
+    drawn = seen.n if seen.config.draws is None else f"at most {seen.n}"
     reach = (
         f"{to_percent(seen.attainable)} of the test prompts ({format_interval(seen.attainable_ci)}) have a "
-        f"correct candidate among {seen.n}, the target is {format_share(seen.target)}"
+        f"correct candidate among {drawn}, the target is {format_share(seen.target)}"
     )
     if seen.attainable_ci[0] <= seen.target:
         ways = (
@@ -290,6 +296,23 @@ def check_set_size(seen: Situation) -> Iterator[Recommendation]:
         )
 
 
+def check_claims(seen: Situation) -> Iterator[Recommendation]:
+    """Recommend a promise that keeps more where little is left of answers."""
+    found = seen.claims
+    if found is None or (found.kept >= FEW_CLAIMS and found.emptied <= MANY_FLAGGED):
+        return
+    most = seen.config.at_most + 1
+    yield _recommend_recalibration(
+        seen,
+        f"To keep more of the answers, let {pluralize(most, 'unsupported claim')} be left",
+        f"{to_percent(found.kept)} of the claims are kept, and {to_percent(found.emptied)} of the answers "
+        "have none left. A promise that allows one more unsupported claim keeps more, and so does a larger "
+        f"alpha. Of the claims shown, more than {to_percent(found.unsupported_kept)} are then unsupported. A "
+        "verifier that tells supported from unsupported better keeps more under the same promise.",
+        at_most=most,
+    )
+
+
 def check_certificate(seen: Situation) -> Iterator[Recommendation]:
     """Recommend a certificate where the promise is on average over calibration sets only."""
     if seen.certified or seen.heuristic:
@@ -310,7 +333,7 @@ def check_certificate(seen: Situation) -> Iterator[Recommendation]:
 
 def check_wrong_answers(seen: Situation) -> Iterator[Recommendation]:
     """Recommend bot mode where nothing bounds how often an answer is wrong."""
-    if seen.bot or seen.config.shift is not None:
+    if seen.bot or seen.claims is not None or seen.config.shift is not None:
         return  # certification prompts come from where it was calibrated, which a shift says nothing about
     yield _recommend_recalibration(
         seen,
@@ -343,6 +366,7 @@ RULES: tuple[Rule, ...] = (
     check_groups,
     check_repetition,
     check_set_size,
+    check_claims,
     check_certificate,
     check_wrong_answers,
     check_test_size,

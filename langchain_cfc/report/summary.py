@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from langchain_cfc._internal.text import join_names, pluralize
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.certificates.bounds import clopper_pearson
-from langchain_cfc.evaluation import EvaluationReport
+from langchain_cfc.evaluation import ClaimsFigures, EvaluationReport, MethodReport
 from langchain_cfc.experiments.comparison_report import ComparisonReport
 from langchain_cfc.features import name_group
 from langchain_cfc.guarantee import (
@@ -18,12 +18,14 @@ from langchain_cfc.guarantee import (
     format_bound,
     format_least,
     format_share,
+    format_unsupported,
     state_confidence,
 )
 from langchain_cfc.report._text import format_interval, to_percent
 from langchain_cfc.report.tables import Table, Tone, tabulate_certificate, tabulate_promises
 
 FLAGGED = "Flagged means: cannot be certified. The prompt then gets no answer, and the promise is kept."
+DROPPED = "Claims that do not pass the check are dropped. An answer with no claim left keeps the promise."
 
 
 @dataclass(frozen=True)
@@ -70,16 +72,13 @@ def describe_promise(artifact: CalibrationArtifact, guarantee: Guarantee) -> Pro
     if not promised:
         claim, scope = guarantee.sentence, []
     elif guarantee.kind == "certified" and certificate is not None:
-        claim, scope = _state_certificate(certificate), [FLAGGED]
+        claim, scope = _state_certificate(certificate), [_explain_event(certificate.claims is not None)]
     else:
         least = format_least(guarantee.target_coverage, artifact.list_adaptive_coverages(guarantee.alpha))
         given = (
             ", if a correct answer is among the candidates drawn" if guarantee.kind == "given_drawn" else ""
         )
-        claim = (
-            f"With probability at least {least}, the answer set holds a correct answer or the prompt is "
-            f"flagged{given}."
-        )
+        claim = f"With probability at least {least}, {_state_event(guarantee.at_most)}{given}."
         scope = list(_describe_scope(artifact, guarantee))
     return Promise(
         heading="The promise",
@@ -90,6 +89,17 @@ def describe_promise(artifact: CalibrationArtifact, guarantee: Guarantee) -> Pro
         full=guarantee.sentence if promised else "",
         tables=() if certificate is None else (tabulate_certificate(certificate),),
     )
+
+
+def _state_event(at_most: int | None) -> str:
+    """Return what is promised: about the claims of an answer, or None for sets of answers."""
+    if at_most is None:
+        return "the answer set holds a correct answer or the prompt is flagged"
+    return f"{format_unsupported(at_most)} in the answer"
+
+
+def _explain_event(is_about_claims: bool) -> str:
+    return DROPPED if is_about_claims else FLAGGED
 
 
 def _describe_certified_rates(artifact: CalibrationArtifact) -> Promise:
@@ -117,9 +127,9 @@ def _describe_certified_rates(artifact: CalibrationArtifact) -> Promise:
 
 def _state_certificate(certificate: CoverageCertificate) -> str:
     least = format_bound(certificate.shares[0].kept_at_least)
+    event = _state_event(None if certificate.claims is None else certificate.claims.at_most)
     return (
-        f"With probability at least {least}, the answer set holds a correct "
-        "answer or the prompt is flagged: certified for this very artifact, with confidence "
+        f"With probability at least {least}, {event}: certified for this very artifact, with confidence "
         f"{format_share(1.0 - float(certificate.delta))}."
     )
 
@@ -147,7 +157,7 @@ def describe_comparison(comparison: ComparisonReport) -> Promise:
 
 
 def _describe_scope(artifact: CalibrationArtifact, guarantee: Guarantee) -> Iterator[str]:
-    yield FLAGGED
+    yield _explain_event(guarantee.at_most is not None)
     size = f"the {guarantee.calibration_size:,} calibrated on"
     prompts = f"like {size}"
     if artifact.shift is not None:
@@ -234,19 +244,44 @@ def make_tiles(artifact: CalibrationArtifact, evaluation: EvaluationReport) -> l
             for one in evaluation.all_answers
         ]
 
-    def share(label: str, value: float, interval: tuple[float, float]) -> Tile:
-        return Tile(label, to_percent(value, 1), format_interval(interval, 1))
+    if own.claims is not None:
+        return _make_claims_tiles(own, own.claims)
 
     size = evaluation.n_test
     attainable = clopper_pearson(round(evaluation.attainable_coverage * size), size)
+    drawn = (
+        f"{evaluation.n_candidates} candidates"
+        if evaluation.mean_draws is None
+        else f"the {evaluation.mean_draws:.1f} candidates drawn on average"
+    )
     return [
-        share("Promise kept", own.kept_promise, own.kept_promise_ci),
-        share("Set holds a correct answer", own.coverage, own.coverage_ci),
-        share("Flagged: cannot be certified", own.not_certifiable_rate, own.not_certifiable_ci),
-        share("Attainable by any threshold", evaluation.attainable_coverage, attainable),
+        _make_share_tile("Promise kept", own.kept_promise, own.kept_promise_ci),
+        _make_share_tile("Set holds a correct answer", own.coverage, own.coverage_ci),
+        _make_share_tile("Flagged: cannot be certified", own.not_certifiable_rate, own.not_certifiable_ci),
+        _make_share_tile("Attainable by any threshold", evaluation.attainable_coverage, attainable),
         Tile(
             "Distinct answers per set",
             f"{own.mean_distinct_answers:.2f}",
-            f"{own.mean_set_size:.2f} of {evaluation.n_candidates} candidates",
+            f"{own.mean_set_size:.2f} of {drawn}",
         ),
     ]
+
+
+def _make_claims_tiles(own: MethodReport, claims: ClaimsFigures) -> list[Tile]:
+    left = claims.kept * claims.per_answer
+    return [
+        _make_share_tile("Promise kept", own.kept_promise, own.kept_promise_ci),
+        Tile(
+            "Claims kept", to_percent(claims.kept, 1), f"{left:.1f} of {claims.per_answer:.1f} in an answer"
+        ),
+        _make_share_tile("Answers with no claim left", claims.emptied, own.abstention_ci),
+        Tile(
+            "Unsupported, of the claims shown",
+            to_percent(claims.unsupported_kept, 1),
+            f"{to_percent(claims.unsupported, 1)} of all claims",
+        ),
+    ]
+
+
+def _make_share_tile(label: str, value: float, interval: tuple[float, float]) -> Tile:
+    return Tile(label, to_percent(value, 1), format_interval(interval, 1))

@@ -12,6 +12,7 @@ from langchain_cfc.artifact import CalibrationArtifact, CertifiedPolicy
 from langchain_cfc.certificates.bounds import clopper_pearson
 from langchain_cfc.evaluation import (
     AnswersReport,
+    ClaimsFigures,
     EvaluationReport,
     GroupReport,
     MethodReport,
@@ -67,6 +68,7 @@ class Table:
 _UNDEFINED = Cell("not defined", kind="word")
 # Properties of prompts for each method: those where it falls short most.
 GAPS_SHOWN = 3
+_CLAIMS_HEADINGS = ("Claims kept", "No claim left", "Unsupported, of the claims shown")
 
 
 def tabulate_overall(report: EvaluationReport) -> Table:
@@ -86,6 +88,40 @@ def tabulate_overall(report: EvaluationReport) -> Table:
     def sizes(head: str, value: str) -> Row:
         return Row(head, tuple(Cell(f"{getattr(one, value):.2f}") for one in methods))
 
+    def claims(head: str, value: str) -> Row:
+        return Row(head, tuple(Cell(to_percent(getattr(one.claims, value), 1)) for one in methods))
+
+    def share_flagged(head: str) -> Row:
+        return shares(head, "not_certifiable_rate", "not_certifiable_ci")
+
+    if any(one.claims is None for one in methods):
+        rows = [
+            shares("Set holds a correct answer", "coverage", "coverage_ci"),
+            share_flagged("Flagged: cannot be certified"),
+            *(
+                [shares("Of these, because too few prompts were kept", "refused_rate", None)]
+                if any(one.refused_rate > 0.0 for one in methods)
+                else []
+            ),
+            shares("No answer: flagged, or the set is empty", "abstention_rate", "abstention_ci"),
+            sizes("Candidates per set", "mean_set_size"),
+            sizes("Distinct answers per set", "mean_distinct_answers"),
+        ]
+        note = "Beside each share its 95 % interval. Sizes are means over these prompts, empty sets included."
+    else:
+        rows = [
+            claims("Claims kept", "kept"),
+            shares("Answers with no claim left", "abstention_rate", "abstention_ci"),
+            *(
+                [share_flagged("Of these, because nothing can be certified")]
+                if any(one.not_certifiable_rate > 0.0 for one in methods)
+                else []
+            ),
+            claims("Unsupported, of the claims shown", "unsupported_kept"),
+            claims("Unsupported, of all claims", "unsupported"),
+        ]
+        note = "Beside each share of answers its 95 % interval."
+
     return Table(
         id="overall",
         caption=f"Over all {report.n_test:,} test prompts",
@@ -102,18 +138,9 @@ def tabulate_overall(report: EvaluationReport) -> Table:
                 "kept_promise_ci",
                 strong=True,
             ),
-            shares("Set holds a correct answer", "coverage", "coverage_ci"),
-            shares("Flagged: cannot be certified", "not_certifiable_rate", "not_certifiable_ci"),
-            *(
-                [shares("Of these, because too few prompts were kept", "refused_rate", None)]
-                if any(one.refused_rate > 0.0 for one in methods)
-                else []
-            ),
-            shares("No answer: flagged, or the set is empty", "abstention_rate", "abstention_ci"),
-            sizes("Candidates per set", "mean_set_size"),
-            sizes("Distinct answers per set", "mean_distinct_answers"),
+            *rows,
         ),
-        note="Beside each share its 95 % interval. Sizes are means over these prompts, empty sets included.",
+        note=note,
     )
 
 
@@ -122,18 +149,23 @@ def tabulate_stated_levels(method: MethodReport) -> Table:
     confidence = 1.0 - 0.05 / len(method.stated_levels)
 
     def row(level: StatedLevelReport) -> Row:
-        cells = (
-            Cell(f"{level.n:,}"),
-            _make_promise_cell(level, level.stated_coverage),
-            _make_share_cell(level.coverage, level.n, confidence),
-            _make_share_cell(level.not_certifiable_rate, level.n, confidence),
+        results = (
+            [
+                _make_share_cell(level.coverage, level.n, confidence),
+                _make_share_cell(level.not_certifiable_rate, level.n, confidence),
+            ]
+            if level.claims is None
+            else _make_claims_cells(level.claims, level.n, confidence)
         )
+        cells = (Cell(f"{level.n:,}"), _make_promise_cell(level, level.stated_coverage), *results)
         return Row(format_share(level.stated_coverage), cells)
+
+    results = ("Set holds a correct answer", "Flagged") if method.claims is None else _CLAIMS_HEADINGS
 
     return Table(
         id="stated",
         caption="By stated coverage",
-        head=("Stated", "Prompts", "Promise kept", "Set holds a correct answer", "Flagged"),
+        head=("Stated", "Prompts", "Promise kept", *results),
         rows=tuple(row(one) for one in method.stated_levels),
         note=(
             "Hard prompts are promised less. What is promised holds over all prompts and over each group "
@@ -159,12 +191,16 @@ def tabulate_groups(artifact: CalibrationArtifact, report: EvaluationReport) -> 
         ]
         if other is not None:
             cells.append(_make_promise_cell(other[place], other[place].stated_coverage))
-        cells += [
-            _make_share_cell(group.coverage, group.n, confidence),
-            _make_share_cell(group.not_certifiable_rate, group.n, confidence),
-            Cell(f"{group.mean_set_size:.2f}"),
-            _make_share_cell(*attainable[group.name], confidence),
-        ]
+        if group.claims is None:
+            cells += [
+                _make_share_cell(group.coverage, group.n, confidence),
+                _make_share_cell(group.not_certifiable_rate, group.n, confidence),
+                Cell(f"{group.mean_set_size:.2f}"),
+                _make_share_cell(*attainable[group.name], confidence),
+            ]
+        else:
+            compared = None if other is None else other[place].claims
+            cells += _make_claims_cells(group.claims, group.n, confidence, compared)
         return _make_group_row(group, tuple(cells))
 
     promised = {one.name for one in artifact.guarantee(str(report.alpha)).weightings}
@@ -172,16 +208,23 @@ def tabulate_groups(artifact: CalibrationArtifact, report: EvaluationReport) -> 
     if other is not None:
         head.append("Kept by one threshold for all")
     promise = "The promise speaks of each of these groups. " if own[0].name in promised else ""
+    results: tuple[str, ...] = ("Set holds a correct answer", "Flagged", "Candidates per set", "Attainable")
+    meant = (
+        "Attainable is the share of the group's calibration prompts with a correct candidate: no threshold "
+        "can cover more."
+    )
+    if own[0].claims is not None:
+        results, meant = _CLAIMS_HEADINGS, "Shares of claims are of all claims of the group's answers"
+        meant += "." if other is None else "; those under one threshold for all stand in brackets."
     yield Table(
         id="groups",
         caption="Group by group",
-        head=(*head, "Set holds a correct answer", "Flagged", "Candidates per set", "Attainable"),
+        head=(*head, *results),
         rows=tuple(row(place, group) for place, group in enumerate(own)),
         note=(
             f"{promise}The target is {format_share(report.target_coverage)}. Intervals of one column hold "
             "together with confidence 95 %; they are approximate for soft groups, in which every prompt has "
-            "a weight. Attainable is the share of the group's calibration prompts with a correct candidate: "
-            "no threshold can cover more."
+            f"a weight. {meant}"
         ),
     )
 
@@ -215,27 +258,45 @@ def _make_share_cell(share: float, size: float, confidence: float) -> Cell:
     return Cell(to_percent(share), format_interval(clopper_pearson(share * size, size, confidence)))
 
 
+def _make_claims_cells(
+    claims: ClaimsFigures, size: float, confidence: float, compared: ClaimsFigures | None = None
+) -> list[Cell]:
+    """Make the cells below `_CLAIMS_HEADINGS`, with those of one threshold for all in brackets."""
+
+    def cell(name: Literal["kept", "unsupported_kept"]) -> Cell:
+        other = "" if compared is None else f"({to_percent(getattr(compared, name))})"
+        return Cell(to_percent(getattr(claims, name)), other)
+
+    return [cell("kept"), _make_share_cell(claims.emptied, size, confidence), cell("unsupported_kept")]
+
+
 def tabulate_certificate(certificate: CoverageCertificate) -> Table:
-    """Tabulate what held-out prompts certify about the sets."""
+    """Tabulate what held-out prompts certify about the sets, or about the claims left."""
+    dropped = certificate.claims
+
+    def cells(share: CertifiedShare) -> Iterator[Cell]:
+        yield Cell(f"{share.prompts:,}")
+        yield Cell(format_bound(share.kept_at_least), f"seen: {share.kept} of {share.prompts}")
+        if dropped is None:
+            yield Cell(format_bound(share.coverage_at_least), f"seen: {share.covered} of {share.prompts}")
+
+    note = (
+        f"All bounds hold together with confidence {format_share(1.0 - float(certificate.delta))}, for "
+        "prompts independent and identically distributed with those held out."
+    )
+    if dropped is not None:
+        most = f"{math.ceil(100 * dropped.mean_at_most)}{NO_BREAK}%"
+        seen = to_percent(dropped.mean)
+        note = f"At most {most} of an answer's claims are dropped on average (seen: {seen}). {note}"
     return Table(
         id="certificate",
         caption=f"Certified on {certificate.prompts:,} prompts",
-        head=("Group", "Prompts", "Promise kept at least", "Set correct at least"),
-        rows=tuple(
-            _make_group_row(
-                share,
-                (
-                    Cell(f"{share.prompts:,}"),
-                    Cell(format_bound(share.kept_at_least), f"seen: {share.kept} of {share.prompts}"),
-                    Cell(format_bound(share.coverage_at_least), f"seen: {share.covered} of {share.prompts}"),
-                ),
-            )
-            for share in certificate.shares
+        head=(
+            *("Group", "Prompts", "Promise kept at least"),
+            *(["Set correct at least"] if dropped is None else []),
         ),
-        note=(
-            f"All bounds hold together with confidence {format_share(1.0 - float(certificate.delta))}, for "
-            "prompts independent and identically distributed with those held out."
-        ),
+        rows=tuple(_make_group_row(share, tuple(cells(share))) for share in certificate.shares),
+        note=note,
     )
 
 
@@ -444,6 +505,28 @@ def tabulate_compared_groups(comparison: LevelComparison) -> Iterator[Table]:
     head = ("Group", "Prompts", *methods)
     whole = Table("compared-groups", "Promise kept, group by group", head, tuple(rows), note)
     yield from _split_columns(whole, keep=2, most=7)
+
+
+def tabulate_claims(place: int, prompt: HardPrompt) -> Table:
+    """Tabulate the claims of a hard prompt's answer, the `place`-th of the page."""
+
+    def row(number: int, one: HardAnswer) -> Row:
+        cells = (
+            Cell(
+                "supported" if one.correct else "unsupported", tone="good" if one.correct else "", kind="word"
+            ),
+            Cell("left in" if one.accepted else "dropped", kind="word"),
+            Cell(f"{one.score:.3f}"),
+        )
+        return Row(f"Claim {number}" if one.answer is None else one.answer, cells, strong=one.accepted)
+
+    return Table(
+        id=f"hard-{place}-claims",
+        caption="Its claims, best first",
+        head=("Claim", "Label", "Decision", "Score"),
+        rows=tuple(row(number, one) for number, one in enumerate(prompt.answers, start=1)),
+        note=f"{pluralize(prompt.left_out, 'more claim')} not listed." if prompt.left_out else "",
+    )
 
 
 def tabulate_answers(place: int, prompt: HardPrompt) -> Table:

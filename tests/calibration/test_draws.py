@@ -82,6 +82,9 @@ def test_evaluation_states_how_many_candidates_were_drawn() -> None:
     assert reload_artifact(certified).certificates[0].prompts == 200
     plain = evaluate(calibrate_with("fixed(8)"), records_of(1))
     assert "mean_draws" not in plain.model_dump()
+    mean = f"{report.mean_draws:.1f}"
+    assert report.describe_draws("candidates each") == f"at most 8 candidates each, {mean} on average"
+    assert plain.describe_draws("candidates each") == "8 candidates each"
 
 
 def test_labels_behind_the_last_draw_do_not_count() -> None:

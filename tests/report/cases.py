@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 
 from langchain_cfc import CalibrationArtifact, Candidate, PromptRecord, calibrate, evaluate
+from langchain_cfc.artifact import tabulate_draws
 from langchain_cfc.errors import AttainabilityWarning
 from langchain_cfc.evaluation import EvaluationReport
 from langchain_cfc.experiments import ComparisonReport
-from langchain_cfc.records import tabulate
+from langchain_cfc.records import Claim, ClaimsRecord, LabelledRecord
 from langchain_cfc.report import HardestPrompts, find_hardest_prompts
 
 # Each would do something, or look like something else, if it were not shown as the text that it is.
@@ -57,6 +58,33 @@ def hostile_records(size: int = 300, n: int = 4, seed: int = 0) -> list[PromptRe
     return records
 
 
+def hostile_answers(size: int = 300, n: int = 5, seed: int = 0) -> list[ClaimsRecord]:
+    """Answers of `n` claims, less often supported by topic, whose every text is hostile."""
+    rng = np.random.default_rng(seed)
+    records = []
+    for row in range(size):
+        supported = rng.random(n) < (0.9, 0.7, 0.5)[row % len(TOPICS)]
+        texts = [
+            f"{HOSTILE[int(one)]} {slot}." for slot, one in enumerate(rng.integers(len(HOSTILE) - 1, size=n))
+        ]
+        scores = np.clip(rng.beta(2, 5, n) + 0.35 * ~supported, 0.0, 1.0)
+        claims, start = [], 0
+        for text, score, right in zip(texts, scores.tolist(), supported.tolist(), strict=True):
+            end = start + len(text)
+            claims.append(Claim(text=text, start=start, end=end, score=score, supported=right))
+            start = end + 1
+        records.append(
+            ClaimsRecord(
+                id=f"{row} {HOSTILE[row % len(HOSTILE)]}",
+                input=HOSTILE[(row + 3) % len(HOSTILE)],
+                metadata={"topic": TOPICS[row % len(TOPICS)]},
+                answer=" ".join(texts),
+                claims=tuple(claims),
+            )
+        )
+    return records
+
+
 def make_prompt(
     name: str, *candidates: tuple[float, str, bool], topic: str = "a", **changes: Any
 ) -> PromptRecord:
@@ -76,12 +104,12 @@ class Case:
     hardest: HardestPrompts
 
 
-def case(records: Sequence[PromptRecord], *, show_text: bool = True, **options: Any) -> Case:
+def case(records: Sequence[LabelledRecord], *, show_text: bool = True, **options: Any) -> Case:
     """Calibrate on a part of records and evaluate on the rest."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", AttainabilityWarning)  # the page itself says which groups
         artifact = calibrate(records, **{"alpha": 0.3, "test_fraction": 0.4, **options})
-    table = tabulate(records, n=artifact.n)
+    table = tabulate_draws(artifact, records)
     alpha = artifact.alphas[-1]
     return Case(
         artifact,

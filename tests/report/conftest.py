@@ -6,7 +6,7 @@ import pytest
 
 from langchain_cfc.demo import ALPHA, FEATURES, SET_RULE, TEST_FRACTION, load_recording
 from langchain_cfc.experiments import ComparisonReport, compare
-from tests.report.cases import Case, case, hostile_records
+from tests.report.cases import Case, case, hostile_answers, hostile_records
 
 HOSTILE_FEATURES = "mean_score + group(topic)"
 
@@ -43,6 +43,12 @@ def bot() -> Case:
 def hostile() -> Case:
     """An artifact of records that want to break the page."""
     return case(hostile_records(), features=HOSTILE_FEATURES)
+
+
+@pytest.fixture(scope="session")
+def claims() -> Case:
+    """An artifact of claims that want to break the page."""
+    return case(hostile_answers(), unit="claims", at_most=1, features=HOSTILE_FEATURES)
 
 
 @pytest.fixture(scope="session")

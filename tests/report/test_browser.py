@@ -16,12 +16,12 @@ from langchain_cfc.report import write_report
 from tests.report import browser as look
 from tests.report.cases import Case, widened
 
-KINDS = ["facts", "hostile", "bot", "comparison", "wide"]
+KINDS = ["facts", "hostile", "claims", "bot", "comparison", "wide"]
 PHONE, DESKTOP = 360, 1280
 # A4 less the margins that the style sheet asks for, at 96 pixels an inch.
 PAPER = round((210 - 2 * 14) / 25.4 * 96)
 # Real facts and what is most likely to break a page; the others with the long tests.
-QUICK = {"facts", "hostile"}
+QUICK = {"facts", "hostile", "claims"}
 on_every_page = pytest.mark.parametrize(
     "kind", [one if one in QUICK else pytest.param(one, marks=pytest.mark.long) for one in KINDS]
 )
@@ -35,16 +35,16 @@ def chromium() -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def pages(
-    facts: Case,
+    request: pytest.FixtureRequest,
     hostile: Case,
-    bot: Case,
     comparison: ComparisonReport,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> dict[str, Path]:
     """One page of each kind."""
     folder = tmp_path_factory.mktemp("pages")
     paths = {kind: folder / f"{kind}.html" for kind in KINDS}
-    for kind, one in (("facts", facts), ("bot", bot)):
+    for kind in ("facts", "claims", "bot"):
+        one: Case = request.getfixturevalue(kind)
         write_report(paths[kind], artifact=one.artifact, evaluation=one.evaluation, hardest=one.hardest)
     write_report(
         paths["hostile"],

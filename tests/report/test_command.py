@@ -16,6 +16,7 @@ from langchain_cfc.cli import report as command
 from langchain_cfc.cli._inputs import Dataset
 from langchain_cfc.demo import load_recording
 from langchain_cfc.records import Provenance, tabulate, write_records
+from tests.cli.running import run as run_command
 from tests.report.cases import Case, case, make_prompt
 
 
@@ -91,6 +92,24 @@ def test_records_of_another_model_are_noted_on_the_page(artifact: Path, tmp_path
     ran = run(artifact, tmp_path / "theirs.jsonl", "-o", tmp_path / "page.html")
     assert "another generator than the calibration records" in (tmp_path / "page.html").read_text()
     assert "note:" in ran.stderr
+
+
+def test_a_draw_rule_is_not_said_to_draw_everything(records: Path, tmp_path: Path) -> None:
+    path, out = tmp_path / "artifact.json", tmp_path / "page.html"
+    made = case(
+        list(load_recording()),
+        alpha="0.3",
+        features="1",
+        draws="lead(3, at_most=10)",
+        provenance=load_recording().provenance,
+    )
+    made.artifact.save(path)
+    assert run(path, records, "-o", out).exit_code == 0
+    html, mean = out.read_text(), f"{made.evaluation.mean_draws:.1f}"
+    assert f"at most 10 for each prompt, {mean} on average" in html
+    assert f"of the {mean} candidates drawn on average" in html
+    ran = run_command("evaluate", path, records)
+    assert f"at most 10 candidates each, {mean} on average" in " ".join(ran.out.split())
 
 
 @pytest.mark.parametrize(

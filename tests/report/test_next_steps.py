@@ -13,6 +13,7 @@ from typer.main import get_command
 from langchain_cfc.artifact import AttainableGroup
 from langchain_cfc.calibration import CalibrationConfig
 from langchain_cfc.cli.commands import app
+from langchain_cfc.evaluation import ClaimsFigures
 from langchain_cfc.features import name_group
 from langchain_cfc.report import Situation, Sources, recommend
 from langchain_cfc.report.recommendations import (
@@ -21,6 +22,7 @@ from langchain_cfc.report.recommendations import (
     check_binding,
     check_bot_mode,
     check_certificate,
+    check_claims,
     check_flagged,
     check_groups,
     check_guarantee,
@@ -66,6 +68,7 @@ HARD = AttainableGroup(
 )
 
 # Rule, what it speaks up at, what it says, and the nearest situation in which it is silent.
+LITTLE = ClaimsFigures(per_answer=5.0, kept=0.45, emptied=0.05, unsupported=0.4, unsupported_kept=0.1)
 SPEAKS: list[tuple[Any, dict[str, Any], str, dict[str, Any]]] = [
     (
         check_promise,
@@ -95,6 +98,12 @@ SPEAKS: list[tuple[Any, dict[str, Any], str, dict[str, Any]]] = [
         {"set_size": 5.0, "distinct": 4.0},
     ),
     (check_set_size, {"distinct": 3.1}, "3.1 distinct answers", {"distinct": 3.0}),
+    (
+        check_claims,
+        {"claims": LITTLE},
+        "45\xa0% of the claims are kept, and 5\xa0% of the answers have none left",
+        {"claims": LITTLE.model_copy(update={"kept": 0.5, "emptied": 0.2})},
+    ),
     (check_certificate, {"certified": False}, "on average over calibration sets", {"certified": True}),
     (check_wrong_answers, {"bot": False}, "best answer of a set is wrong", {}),
     (check_test_size, {"tested": 99}, "99 test prompts", {"tested": 100}),
@@ -126,8 +135,8 @@ def test_what_is_urgent_comes_first() -> None:
     titles = [step.title for step in recommend(everything)]
     assert titles[0].startswith("Do not serve this artifact")
     assert titles[1].startswith("Do not serve bot mode")
-    # Without a promise there is nothing to certify; all others speak.
-    assert len(titles) == len(RULES) - 1
+    # Without a promise there is nothing to certify, and of claims no wrong answers; all others speak.
+    assert len(titles) == len(RULES) - 2
 
 
 def test_another_verifier_is_no_cure_where_too_little_is_attainable() -> None:
@@ -189,6 +198,15 @@ def test_commands_make_the_same_artifact_again_next_to_the_old_one() -> None:
         "--test-fraction",
         "0.3",
     ]
+
+
+def test_more_is_kept_of_answers_if_one_more_claim_may_be_unsupported() -> None:
+    config = CalibrationConfig(alpha="0.1", unit="claims", at_most=1)
+    emptied = LITTLE.model_copy(update={"kept": 0.9, "emptied": 0.21})
+    (step,) = check_claims(replace(FINE, claims=emptied, config=config))
+    assert "--unit claims --at-most 2" in step.command
+    parsed(step.command)
+    assert list(check_wrong_answers(replace(FINE, bot=False, claims=emptied))) == []
 
 
 def test_a_held_out_part_is_certified_on_where_there_is_one() -> None:
