@@ -8,6 +8,7 @@ from pydantic import SerializerFunctionWrapHandler, model_serializer
 
 from langchain_cfc.candidates import Unit
 from langchain_cfc.evaluation import GroupFigures, LevelReport, MethodFigures, ReportData
+from langchain_cfc.set_rules import Claims, parse_set_rule
 
 Family = Literal["ours", "paper", "outside"]
 # One of each kind: more than eight lines or bars side by side cannot be distinguished.
@@ -165,6 +166,12 @@ class ComparisonReport(LevelComparison):
     sweep: list[LevelComparison]
     notes: list[str]
     unit: Unit = "answers"
+
+    @property
+    def at_most(self) -> int:
+        """How many unsupported claims may be left; 0 for answers."""
+        rule = parse_set_rule(self.set_rule)
+        return rule.at_most if isinstance(rule, Claims) else 0
 
     @model_serializer(mode="wrap")
     def _without_unit(self, serialised: SerializerFunctionWrapHandler) -> dict[str, Any]:

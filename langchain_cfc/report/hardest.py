@@ -119,7 +119,7 @@ def find_hardest_prompts(
     with name_records_in_errors(tested.ids):
         decisions = decide(artifact, tested.draws, alpha, uniforms=artifact.uniforms(tested))
     flagged, hardness = decisions.not_certifiable, decisions.thresholds
-    missed: BoolArray = ~flagged & ~artifact.parsed_set_rule.covers(tested, decisions.accepted)
+    missed: BoolArray = ~flagged & ~artifact.parsed_set_rule.covers(tested.correct, decisions.accepted)
     if artifact.unit == "claims":
         flagged = np.logical_not(decisions.accepted.any(axis=1))
         hardness = (decisions.accepted & ~tested.correct).sum(axis=1).astype(np.float64)

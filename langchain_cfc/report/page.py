@@ -15,8 +15,8 @@ from langchain_cfc.certificates import state_abstentions
 from langchain_cfc.certificates.bounds import clopper_pearson
 from langchain_cfc.errors import InputError
 from langchain_cfc.evaluation import EvaluationReport
-from langchain_cfc.experiments.comparison_report import ComparisonReport, DataFacts
-from langchain_cfc.report import tables
+from langchain_cfc.experiments.comparison_report import ComparisonReport
+from langchain_cfc.report import comparison_tables, tables
 from langchain_cfc.report._text import format_interval, to_percent
 from langchain_cfc.report.frame import Figure, make_figure, render_page, replace_page
 from langchain_cfc.report.hardest import HardestPrompts, HardPrompt
@@ -31,6 +31,7 @@ from langchain_cfc.report.plots import (
     plot_threshold_by_difficulty,
 )
 from langchain_cfc.report.recommendations import (
+    Recommendation,
     Situation,
     Sources,
     recommend,
@@ -149,13 +150,19 @@ def list_artifact_facts(
 def list_comparison_facts(comparison: ComparisonReport) -> Iterator[tuple[str, str]]:
     """Yield what a comparison was made on and how, as terms and texts."""
     data = comparison.data
-    yield "Prompts", f"{data.prompts:,}, with {pluralize(comparison.n_candidates, 'candidate')} each"
-    yield "Attainable", _describe_attainable(data.attainable_coverage, data.prompts, "prompts")
-    yield "Correct candidates", to_percent(data.correct_candidates)
-    if data.distinct_answers is not None:
-        yield "Distinct answers", f"{data.distinct_answers:.1f} for each prompt on average"
+    beats = "a correct candidate beats a wrong one"
+    if comparison.unit == "claims":
+        beats = "a supported claim beats an unsupported one"
+        yield "Prompts", f"{data.prompts:,}, with the claims of one answer each"
+        yield "Supported claims", to_percent(data.correct_candidates)
+    else:
+        yield "Prompts", f"{data.prompts:,}, with {pluralize(comparison.n_candidates, 'candidate')} each"
+        yield "Attainable", _describe_attainable(data.attainable_coverage, data.prompts, "prompts")
+        yield "Correct candidates", to_percent(data.correct_candidates)
+        if data.distinct_answers is not None:
+            yield "Distinct answers", f"{data.distinct_answers:.1f} for each prompt on average"
     if data.auroc is not None:
-        yield "Scores", f"a correct candidate beats a wrong one with probability {data.auroc:.3f} (AUROC)"
+        yield "Scores", f"{beats} with probability {data.auroc:.3f} (AUROC)"
     tested = to_percent(comparison.test_fraction)
     yield "Splits", f"{comparison.splits:,}, from seed {comparison.seed}; {tested} are tested on"
     fitted = to_percent(comparison.fit_fraction)
@@ -177,16 +184,21 @@ def _identify_component(artifact: CalibrationArtifact, part: str) -> str:
     return str(known.get("id") or known.get("model") or "not named")
 
 
-def draw_data(data: DataFacts) -> Iterator[Figure]:
+def draw_data(comparison: ComparisonReport) -> Iterator[Figure]:
     """Draw what the records are like."""
-    if any(data.scores.correct) or any(data.scores.wrong):
-        yield make_figure(
-            "figure-scores",
-            plot_score_histogram(data.scores),
-            "Scores of correct and of wrong candidates",
-            "The further apart the two are, the smaller the sets that keep the same promise.",
+    data, unit = comparison.data, comparison.unit
+    words = (
+        "Scores of correct and of wrong candidates",
+        "The further apart the two are, the smaller the sets that keep the same promise.",
+    )
+    if unit == "claims":
+        words = (
+            "Scores of supported and of unsupported claims",
+            "The further apart the two are, the more claims are kept under the same promise.",
         )
-    if data.attainable:
+    if any(data.scores.correct) or any(data.scores.wrong):
+        yield make_figure("figure-scores", plot_score_histogram(data.scores, unit=unit), *words)
+    if data.attainable and unit == "answers":
         yield make_figure(
             "figure-attainable",
             plot_attainable(data.attainable),
@@ -224,7 +236,9 @@ def draw_comparison(report: ComparisonReport) -> Iterator[Figure]:
         for figure, title in (
             ("kept_promise", "Promise kept against alpha"),
             ("worst_group_kept_promise", "Promise kept in the worst group against alpha"),
-            ("mean_set_size", "Candidates per set against alpha"),
+            ("mean_set_size", "Candidates per set against alpha")
+            if report.unit == "answers"
+            else ("claims_kept", "Claims kept against alpha"),
         ):
             if any(figure in method.figures for level in report.sweep for method in level.methods.values()):
                 yield make_figure(
@@ -233,14 +247,17 @@ def draw_comparison(report: ComparisonReport) -> Iterator[Figure]:
                     title,
                     "Means and standard deviations over the splits.",
                 )
-    answering = any("selective_accuracy" in method.figures for method in methods)
-    if answering or report.data.risk.answered:
+    figure, title = "selective_accuracy", "Wrong best answers against prompts answered"
+    line = "answers the prompts of lowest best"
+    if report.unit == "claims":
+        figure, title = "unsupported_kept", "Unsupported claims against claims shown"
+        line = "shows the claims of lowest"
+    if report.data.risk.answered or any(figure in method.figures for method in methods):
         yield make_figure(
             "figure-risk",
             plot_selective_risk(report, methods=report.list_leading()),
-            "Wrong best answers against prompts answered",
-            "The line answers the prompts of lowest best score first, without any promise; each method has a "
-            "point at each alpha.",
+            title,
+            f"The line {line} score first, without any promise; each method has a point at each alpha.",
         )
 
 
@@ -274,7 +291,8 @@ def render_report(
             "prompts are those of an artifact"
         )
         raise InputError(msg)
-    unit = "answers" if artifact is None else artifact.unit
+    unit = comparison.unit if comparison is not None else "answers"
+    unit = unit if artifact is None else artifact.unit
     content |= {"notes": notes, "glossary": _GLOSSARY[unit], "contents": tuple(_list_sections(content))}
     if title is not None:
         content["title"] = title
@@ -316,7 +334,7 @@ def _describe_artifact(
         "verdict": describe_verdict(artifact, evaluation),
         "tiles": make_tiles(artifact, evaluation),
         "facts": tuple(list_artifact_facts(artifact, evaluation)),
-        "data_figures": () if comparison is None else tuple(draw_data(comparison.data)),
+        "data_figures": () if comparison is None else tuple(draw_data(comparison)),
         "parts": (
             *([] if is_bot_alone(artifact) else [_describe_results(artifact, evaluation)]),
             *_describe_bot_mode(artifact, evaluation),
@@ -334,23 +352,25 @@ def _describe_artifact(
 def _describe_comparison(comparison: ComparisonReport, sources: Sources) -> dict[str, Any]:
     """Return what the page of a comparison by itself shows, by the template's names."""
     names = ", ".join(PurePath(one).name for one in sources.records)
+    drawn = f"{pluralize(comparison.n_candidates, 'candidate')} each"
+    calibration = recommend_calibration(comparison, sources)
+    steps: tuple[Recommendation, ...] = (recommend_suggestion(comparison.alpha, sources), calibration)
+    if comparison.unit == "claims":
+        drawn, steps = "the claims of one answer each", (calibration,)
     return {
         "title": f"{pluralize(len(comparison.methods), 'method')} on {names}",
         "byline": (
-            f"{pluralize(comparison.data.prompts, 'prompt')}, "
-            f"{pluralize(comparison.n_candidates, 'candidate')} each, {pluralize(comparison.splits, 'split')}"
+            f"{pluralize(comparison.data.prompts, 'prompt')}, {drawn}, "
+            f"{pluralize(comparison.splits, 'split')}"
         ),
         "promise": describe_comparison(comparison),
         "verdict": None,
         "tiles": (),
         "facts": tuple(list_comparison_facts(comparison)),
-        "data_figures": tuple(draw_data(comparison.data)),
+        "data_figures": tuple(draw_data(comparison)),
         "parts": (_describe_methods(comparison, with_artifact=False),),
         "hardest": (),
-        "steps": (
-            recommend_suggestion(comparison.alpha, sources),
-            recommend_calibration(comparison.alpha, comparison.features, comparison.set_rule, sources),
-        ),
+        "steps": steps,
     }
 
 
@@ -411,19 +431,29 @@ def _describe_bot_mode(artifact: CalibrationArtifact, evaluation: EvaluationRepo
     silent = [one for one in promise.not_promised if one not in known]
     # What bot mode alone certifies stands at the top of the page.
     certified = () if policy.ignores_sets else (policy.certificate.sentence(),)
+    words = (
+        "Wrong answers against prompts answered, policy by policy",
+        "On the certification prompts. Answering more costs more wrong answers.",
+    )
+    heading = "Answering or abstaining"
+    if artifact.unit == "claims":
+        words = (
+            "Unsupported claims against answers that show claims, level by level",
+            "On the certification prompts, of one claim drawn from each answer.",
+        )
+        heading = "How many of the claims shown are unsupported"
     figures: tuple[Figure, ...] = ()
     if any(point.answered for point in policy.curve):
         figures = (
             make_figure(
                 "figure-policies",
                 plot_certified_policies(policy),
-                "Wrong answers against prompts answered, policy by policy",
-                "On the certification prompts. Answering more costs more wrong answers.",
+                *words,
             ),
         )
     yield _Section(
         id="bot",
-        heading="Answering or abstaining",
+        heading=heading,
         words=(*certified, *policy.refused.values(), *filter(None, [state_abstentions(policy)]), *silent),
         figures=figures,
         tables=(tables.tabulate_rates(policy, evaluation.all_answers), tables.tabulate_policies(policy)),
@@ -445,11 +475,11 @@ def _describe_methods(comparison: ComparisonReport, *, with_artifact: bool) -> _
         words=(*((made, chosen) if with_artifact else ()), *comparison.notes),
         figures=tuple(draw_comparison(comparison)),
         tables=(
-            *([tables.tabulate_promises(comparison)] if with_artifact else []),
-            tables.tabulate_comparison(comparison),
-            *tables.tabulate_compared_groups(comparison),
-            *tables.tabulate_gaps(comparison),
-            *tables.tabulate_sweep(comparison),
+            *([comparison_tables.tabulate_promises(comparison)] if with_artifact else []),
+            comparison_tables.tabulate_comparison(comparison),
+            *comparison_tables.tabulate_compared_groups(comparison),
+            *comparison_tables.tabulate_gaps(comparison),
+            *comparison_tables.tabulate_sweep(comparison),
         ),
     )
 

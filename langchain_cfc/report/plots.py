@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from langchain_cfc.artifact import CertifiedPolicy, TradeOff
+from langchain_cfc.candidates import Unit
 from langchain_cfc.errors import InputError
 from langchain_cfc.evaluation import EvaluationReport, GroupReport, MethodReport
 from langchain_cfc.experiments.comparison_report import (
@@ -79,7 +80,7 @@ EVIDENCE_WIDTH = 6.0
 GAP = 0.25  # inches between two groups, where there is room
 BEYOND = 0.01  # of alpha: how far the target line goes on at either end
 EDGE = 0.02  # of a share: free space around the points
-BY_SCORE = "lowest best scores"
+BY_SCORE = {"answers": "lowest best scores", "claims": "lowest scores"}
 ACCURACY = "selective_accuracy"
 _AIM_AT_TARGET = ("coverage", "kept_promise")  # how names of figures end that the target is for
 _ARE_NO_SHARES = "mean_"
@@ -99,6 +100,8 @@ _CALLED = {
     "abstention_rate": "abstained, flagged ones included",
     "selective_accuracy": "best answer correct where answered",
     "all_correct_rate": "nothing wrong returned",
+    "claims_kept": "claims kept",
+    "unsupported_kept": "unsupported, of the claims kept",
 }
 
 
@@ -261,10 +264,10 @@ def plot_by_alpha(
     return finish_axes(ax, handles, names)
 
 
-def plot_score_histogram(scores: Histogram, ax: Axes | None = None) -> Axes:
-    """Plot the scores of correct and of wrong candidates."""
+def plot_score_histogram(scores: Histogram, ax: Axes | None = None, *, unit: Unit = "answers") -> Axes:
+    """Plot the scores of correct and of wrong candidates, or of supported and unsupported claims."""
     _require_data(any(scores.correct) or any(scores.wrong), "the histogram holds no candidates")
-    names = ["correct", "wrong"]
+    names = ["correct", "wrong"] if unit == "answers" else ["supported", "unsupported"]
     ax = ax or create_axes(WIDTH, names)
     correct, wrong = COLOURS[:2]
     # One filled and one hatched, so that neither hides the other and a grey print tells them apart.
@@ -273,7 +276,7 @@ def plot_score_histogram(scores: Histogram, ax: Axes | None = None) -> Axes:
         ax.stairs(scores.wrong, scores.edges, fill=False, edgecolor=wrong, hatch="////", linewidth=1.4),
     ]
     ax.set_xlabel("score (smaller is better)")
-    ax.set_ylabel("candidates")
+    ax.set_ylabel("candidates" if unit == "answers" else "claims")
     ax.set_ylim(bottom=0.0)
     return finish_axes(ax, handles, names)
 
@@ -347,7 +350,7 @@ def plot_selective_risk(
     """Plot how many of the answered prompts are answered wrongly, against how many are answered.
 
     A line answers the prompts of lowest best score. Each method has a point at each alpha at which it answers
-    anything: its mean wrong share where it answers.
+    anything: its mean wrong share where it answers. Of claims, it is how many of those shown are unsupported.
 
     Args:
         report: A comparison; its whole sweep is drawn.
@@ -358,9 +361,9 @@ def plot_selective_risk(
     there = {name: None for level in levels for name in level.methods}
     found = {
         name: [
-            (1.0 - method.abstention_rate, 1.0 - method.figures[ACCURACY].mean)
+            point
             for level in levels
-            if (method := level.methods.get(name)) is not None and ACCURACY in method.figures
+            if name in level.methods and (point := _find_risk(level.methods[name], report.unit)) is not None
         ]
         for name in select_methods(there, methods)
     }
@@ -369,7 +372,7 @@ def plot_selective_risk(
     _require_data(
         drawn or curve.answered, f"nothing is answered under {', '.join(found) or 'no method at all'}"
     )
-    names = [BY_SCORE] * bool(curve.answered) + list(drawn)
+    names = [BY_SCORE[report.unit]] * bool(curve.answered) + list(drawn)
     ax = ax or create_axes(WIDTH, names)
     looks = assign_styles(there)
     handles: list[Any] = []
@@ -378,7 +381,16 @@ def plot_selective_risk(
     for (name, course), size in zip(drawn.items(), compute_marker_sizes(len(drawn)), strict=True):
         answered, wrong = zip(*course, strict=True)
         handles.append(ax.errorbar(answered, wrong, **looks[name].line_options(get_ink_colour(ax), size)))
-    return _finish_risk(ax, handles, names)
+    return _finish_risk(ax, handles, names, report.unit, of_claims=("claims shown", "of these, unsupported"))
+
+
+def _find_risk(method: MethodComparison, unit: Unit) -> tuple[float, float] | None:
+    """Return the shares of what is shown, and of it what is wrong; None where nothing is shown."""
+    if unit == "answers":
+        accuracy = method.figures.get(ACCURACY)
+        return None if accuracy is None else (1.0 - method.abstention_rate, 1.0 - accuracy.mean)
+    unsupported = method.figures.get("unsupported_kept")
+    return None if unsupported is None else (method.figures["claims_kept"].mean, unsupported.mean)
 
 
 def plot_certified_policies(policy: CertifiedPolicy, ax: Axes | None = None) -> Axes:
@@ -416,7 +428,8 @@ def plot_certified_policies(policy: CertifiedPolicy, ax: Axes | None = None) -> 
         ax.errorbar(answered, wrong, **Style.at(0).line_options(get_ink_colour(ax))),
         *ax.plot(*_compute_shares(ours, certificate.prompts), **ring),
     ]
-    return _finish_risk(ax, handles, names)
+    labels = ("answers that show claims", "of one claim each, unsupported")
+    return _finish_risk(ax, handles, names, certificate.unit, of_claims=labels)
 
 
 def plot_draw_rules(found: DrawSuggestion, ax: Axes | None = None) -> Axes:
@@ -545,9 +558,13 @@ def _compute_shares(policies: Sequence[TradeOff], prompts: int) -> tuple[list[fl
     return [one.answered / prompts for one in policies], [one.wrong / one.answered for one in policies]
 
 
-def _finish_risk(ax: Axes, handles: Sequence[Any], names: Sequence[str]) -> Axes:
-    ax.set_xlabel("prompts answered")
-    ax.set_ylabel("of these, wrong best answer")
+def _finish_risk(
+    ax: Axes, handles: Sequence[Any], names: Sequence[str], unit: Unit, *, of_claims: tuple[str, str]
+) -> Axes:
+    """Label the axes, for claims as given, and finish them."""
+    labels = ("prompts answered", "of these, wrong best answer") if unit == "answers" else of_claims
+    ax.set_xlabel(labels[0])
+    ax.set_ylabel(labels[1])
     for axis in (ax.xaxis, ax.yaxis):
         axis.set_major_formatter(format_tick)
     # A little below zero, so that a mark at zero is whole.

@@ -19,6 +19,7 @@ from langchain_cfc.artifact import HELD_OUT_PART, AttainableGroup, CalibrationAr
 from langchain_cfc.calibration import CalibrationConfig
 from langchain_cfc.certificates.bounds import clopper_pearson
 from langchain_cfc.evaluation import ClaimsFigures, EvaluationReport
+from langchain_cfc.experiments.comparison_report import ComparisonReport
 from langchain_cfc.features import name_group
 from langchain_cfc.guarantee import format_share
 from langchain_cfc.report._text import format_interval, to_percent
@@ -373,14 +374,19 @@ RULES: tuple[Rule, ...] = (
 )
 
 
-def recommend_calibration(alpha: float, features: str, set_rule: str, sources: Sources) -> Recommendation:
+def recommend_calibration(comparison: ComparisonReport, sources: Sources) -> Recommendation:
     """Recommend calibration after a comparison, which promises nothing by itself."""
     return Recommendation(
         "Calibrate an artifact on prompts that this comparison has not seen",
         "A comparison promises nothing by itself, and a method chosen by these figures looks better on these "
         "prompts than it is. New prompts make the promise honest.",
         CalibrationConfig(
-            alpha=alpha, features=features, set_rule=set_rule, test_fraction=TEST_FRACTION
+            alpha=comparison.alpha,
+            features=comparison.features,
+            unit=comparison.unit,
+            at_most=comparison.at_most,
+            set_rule=comparison.set_rule if comparison.unit == "answers" else "all",
+            test_fraction=TEST_FRACTION,
         ).command(["new-records.jsonl"], sources.artifact),
     )
 

@@ -22,7 +22,8 @@ from langchain_cfc.guarantee import (
     state_confidence,
 )
 from langchain_cfc.report._text import format_interval, to_percent
-from langchain_cfc.report.tables import Table, Tone, tabulate_certificate, tabulate_promises
+from langchain_cfc.report.comparison_tables import tabulate_promises
+from langchain_cfc.report.tables import Table, Tone, tabulate_certificate
 
 FLAGGED = "Flagged means: cannot be certified. The prompt then gets no answer, and the promise is kept."
 DROPPED = "Claims that do not pass the check are dropped. An answer with no claim left keeps the promise."
@@ -147,9 +148,12 @@ def describe_comparison(comparison: ComparisonReport) -> Promise:
         "than it is."
     )
     promises = "What a method promises is said beside it; figures above the target are no promise."
+    aim = f"for {target} of prompts a set with a correct answer, or a flag"
+    if comparison.unit == "claims":
+        aim = f"in {target} of answers, {format_unsupported(comparison.at_most)}"
     return Promise(
         heading="What is compared",
-        claim=f"Target: for {target} of prompts a set with a correct answer, or a flag. Not all promise it.",
+        claim=f"Target: {aim}. Not all promise it.",
         scope=(split,),
         not_promised=(chosen, promises),
         tables=(tabulate_promises(comparison),),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from langchain_cfc._internal.text import pluralize
@@ -19,12 +19,7 @@ from langchain_cfc.evaluation import (
     StatedLevelReport,
 )
 from langchain_cfc.experiments.comparison_report import (
-    ComparisonReport,
-    Gap,
     GroupComparison,
-    LevelComparison,
-    MethodComparison,
-    Spread,
 )
 from langchain_cfc.features import describe_group, name_group
 from langchain_cfc.guarantee import CertifiedShare, CoverageCertificate, format_bound, format_share
@@ -65,9 +60,8 @@ class Table:
     note: str = ""
 
 
-_UNDEFINED = Cell("not defined", kind="word")
+UNDEFINED = Cell("not defined", kind="word")
 # Properties of prompts for each method: those where it falls short most.
-GAPS_SHOWN = 3
 _CLAIMS_HEADINGS = ("Claims kept", "No claim left", "Unsupported, of the claims shown")
 
 
@@ -157,7 +151,7 @@ def tabulate_stated_levels(method: MethodReport) -> Table:
             if level.claims is None
             else _make_claims_cells(level.claims, level.n, confidence)
         )
-        cells = (Cell(f"{level.n:,}"), _make_promise_cell(level, level.stated_coverage), *results)
+        cells = (Cell(f"{level.n:,}"), make_promise_cell(level, level.stated_coverage), *results)
         return Row(format_share(level.stated_coverage), cells)
 
     results = ("Set holds a correct answer", "Flagged") if method.claims is None else _CLAIMS_HEADINGS
@@ -187,10 +181,10 @@ def tabulate_groups(artifact: CalibrationArtifact, report: EvaluationReport) -> 
     def row(place: int, group: GroupReport) -> Row:
         cells = [
             Cell(f"{group.n:,.0f}"),
-            _make_promise_cell(group, group.stated_coverage, broken=group.name in contradicted),
+            make_promise_cell(group, group.stated_coverage, broken=group.name in contradicted),
         ]
         if other is not None:
-            cells.append(_make_promise_cell(other[place], other[place].stated_coverage))
+            cells.append(make_promise_cell(other[place], other[place].stated_coverage))
         if group.claims is None:
             cells += [
                 _make_share_cell(group.coverage, group.n, confidence),
@@ -201,7 +195,7 @@ def tabulate_groups(artifact: CalibrationArtifact, report: EvaluationReport) -> 
         else:
             compared = None if other is None else other[place].claims
             cells += _make_claims_cells(group.claims, group.n, confidence, compared)
-        return _make_group_row(group, tuple(cells))
+        return make_group_row(group, tuple(cells))
 
     promised = {one.name for one in artifact.guarantee(str(report.alpha)).weightings}
     head = ["Group", "Prompts", "Promise kept"]
@@ -229,14 +223,14 @@ def tabulate_groups(artifact: CalibrationArtifact, report: EvaluationReport) -> 
     )
 
 
-def _make_group_row(group: GroupReport | GroupComparison | CertifiedShare, cells: tuple[Cell, ...]) -> Row:
+def make_group_row(group: GroupReport | GroupComparison | CertifiedShare, cells: tuple[Cell, ...]) -> Row:
     """Make a row of a group: its name for people, and what bounds it where the name does not say so."""
     head, bounds = name_group(group.words, group.name), describe_group(group.words)
     said = head == bounds or ": " in head
     return Row(head, cells, detail="" if said else bounds)
 
 
-def _make_promise_cell(
+def make_promise_cell(
     group: GroupReport | GroupComparison | StatedLevelReport,
     target: float,
     *,
@@ -295,7 +289,7 @@ def tabulate_certificate(certificate: CoverageCertificate) -> Table:
             *("Group", "Prompts", "Promise kept at least"),
             *(["Set correct at least"] if dropped is None else []),
         ),
-        rows=tuple(_make_group_row(share, tuple(cells(share))) for share in certificate.shares),
+        rows=tuple(make_group_row(share, tuple(cells(share))) for share in certificate.shares),
         note=note,
     )
 
@@ -303,15 +297,16 @@ def tabulate_certificate(certificate: CoverageCertificate) -> Table:
 def tabulate_rates(policy: CertifiedPolicy, reports: Sequence[AnswersReport]) -> Table:
     """Tabulate what bot mode did at each certified rate, on certification and on test prompts."""
     rows = []
+    wrong = "wrong" if policy.certificate.unit == "answers" else "unsupported"
     for certificate, seen in zip(policy.certificates, reports, strict=True):
         everyone = certificate.groups[0]
         broken = seen.contradicted
         rows.append(
             Row(
-                f"At most {format_share(seen.max_wrong_rate)} wrong",
+                f"At most {format_share(seen.max_wrong_rate)} {wrong}",
                 (
                     Cell(
-                        f"{everyone.wrong:,} of {everyone.answered:,} wrong",
+                        f"{everyone.wrong:,} of {everyone.answered:,} {wrong}",
                         f"{everyone.prompts:,} certification prompts",
                     ),
                     Cell(to_percent(seen.answered_rate), f"{seen.answered:,} prompts"),
@@ -324,21 +319,30 @@ def tabulate_rates(policy: CertifiedPolicy, reports: Sequence[AnswersReport]) ->
                 ),
             )
         )
+    caption, heads = "Wrong answers at each certified rate", ("Answered", "Wrong answers")
+    note = "Answered and wrong are shares of the test prompts, with 95 % intervals."
+    if policy.certificate.unit == "claims":
+        caption = "Unsupported claims among those shown, at the certified rate"
+        heads = ("Answers with claims", "Unsupported")
+        note = "Of one claim drawn from each answer that shows any, on certification and on test prompts."
     return Table(
         id="rates",
-        caption="Wrong answers at each certified rate",
-        head=("Rate", "Certified on", "Answered", "Wrong answers", "Verdict"),
+        caption=caption,
+        head=("Rate", "Certified on", *heads, "Verdict"),
         rows=tuple(rows),
-        note="Answered and wrong are shares of the test prompts, with 95 % intervals.",
+        note=note,
     )
 
 
 def tabulate_policies(policy: CertifiedPolicy) -> Table:
     """Tabulate what answering more would cost; bot mode's own policy is marked."""
     certificate = policy.certificate
+    of_claims = certificate.unit == "claims"
     rows = []
     for point, own in policy.with_certified_points():
         words = point.policy.described if point.policy.words else "every set"
+        if of_claims:
+            words = "what is kept"
         if not point.policy.ignores_sets:
             words += f" at alpha = {point.alpha}"
         rows.append(
@@ -356,155 +360,14 @@ def tabulate_policies(policy: CertifiedPolicy) -> Table:
     return Table(
         id="policies",
         caption="What answering more would cost",
-        head=("Answered are", "Answered", "Wrong", "Wrong at most"),
+        head=("Shown is", "Answers with claims", "Of one claim each, unsupported", "Unsupported at most")
+        if of_claims
+        else ("Answered are", "Answered", "Wrong", "Wrong at most"),
         rows=tuple(rows),
         note=f"On {pluralize(certificate.prompts, 'certification prompt')}; all bounds hold together with "
         f"confidence {sure}"
         + ("; each certified rate, of bot mode, by itself." if certificate.policy.ignores_sets else "."),
     )
-
-
-def tabulate_promises(comparison: LevelComparison) -> Table:
-    """Tabulate what each method does, and what it promises."""
-    families = {"ours": "this package", "paper": "as in the paper", "outside": "from elsewhere"}
-    return Table(
-        id="methods",
-        caption="The methods",
-        head=("Method", "From", "What it does", "What it promises"),
-        rows=tuple(
-            Row(
-                name,
-                tuple(Cell(text, kind="words") for text in (families[one.family], one.words, one.promise)),
-            )
-            for name, one in comparison.methods.items()
-        ),
-    )
-
-
-# Figure of the comparison, heading, and whether it is a share.
-_HEADLINES = (
-    ("kept_promise", "Promise kept", True),
-    ("coverage", "Set holds a correct answer", True),
-    ("worst_group_kept_promise", "Promise kept in the worst group", True),
-    ("not_certifiable_rate", "Flagged", True),
-    ("mean_set_size", "Candidates per set", False),
-    ("mean_distinct_answers", "Distinct answers per set", False),
-    ("selective_accuracy", "Best answer right, where there is one", True),
-)
-
-
-def tabulate_comparison(comparison: ComparisonReport) -> Table:
-    """Tabulate the methods at the first level."""
-    shown = [
-        (name, heading, share)
-        for name, heading, share in _HEADLINES
-        if any(name in one.figures for one in comparison.methods.values())
-    ]
-
-    def row(name: str, method: MethodComparison) -> Row:
-        cells = (_make_spread_cell(method.figures.get(figure), share=share) for figure, _, share in shown)
-        return Row(name, tuple(cells))
-
-    return Table(
-        id="comparison",
-        caption=f"The methods at alpha = {comparison.alpha:g}, over {comparison.splits} splits",
-        head=("Method", *(heading for _, heading, _ in shown)),
-        rows=tuple(row(name, method) for name, method in comparison.methods.items()),
-        note=(
-            f"Means over the splits, the target is {format_share(comparison.target_coverage)}. Beside each "
-            "its 95 % interval over new prompts; splits share prompts, and the interval allows for that "
-            "(approximate). A method that promises nothing may still look well here, on average."
-        ),
-    )
-
-
-def tabulate_sweep(comparison: ComparisonReport) -> Iterator[Table]:
-    """Tabulate coverage and size at every level; no table where there is only one level."""
-    if len(comparison.sweep) < 2:  # noqa: PLR2004 - the table above has it
-        return
-    for figure, caption, share in (
-        ("kept_promise", "Promise kept at every level", True),
-        ("mean_set_size", "Candidates per set at every level", False),
-    ):
-        rows = (
-            Row(
-                name,
-                tuple(
-                    _make_spread_cell(one.methods[name].figures.get(figure), share=share)
-                    for one in comparison.sweep
-                ),
-            )
-            for name in comparison.methods
-        )
-        heads = (f"alpha = {level.alpha:g}" for level in comparison.sweep)
-        whole = Table(f"sweep-{figure.replace('_', '-')}", caption, ("Method", *heads), tuple(rows))
-        yield from _split_columns(whole, keep=1, most=8)
-
-
-def tabulate_gaps(comparison: LevelComparison) -> Iterator[Table]:
-    """Tabulate where each method falls short most; no table where no property of prompts is known."""
-    worst = {
-        name: sorted(one.gaps.values(), key=lambda gap: -gap.shortfall.mean)[:GAPS_SHOWN]
-        for name, one in comparison.methods.items()
-    }
-    columns = max(map(len, worst.values()), default=0)
-    if columns == 0:
-        return
-
-    def cell(method: str, gap: Gap) -> Cell:
-        interval = gap.shortfall.interval
-        between = "" if interval is None else f"{100 * interval[0]:+.1f} to {100 * interval[1]:+.1f}; "
-        detail = f"{between}{name_group(gap.group)}"
-        sure = interval is not None and interval[0] > 0.0
-        falls_short = sure and comparison.methods[method].aims_at_coverage
-        return Cell(f"{100 * gap.shortfall.mean:+.1f}", detail, "bad" if falls_short else "")
-
-    yield Table(
-        id="gaps",
-        caption="Where each method falls short most, in points below the target",
-        head=("Method", *("Most", "Then", "Then")[:columns]),
-        rows=tuple(
-            Row(
-                name,
-                (*(cell(name, gap) for gap in gaps), *(_UNDEFINED for _ in range(columns - len(gaps)))),
-            )
-            for name, gaps in worst.items()
-        ),
-        note=(
-            "Prompts are grouped by everything that is known of them; for each property the group that keeps "
-            "the promise most rarely counts. Negative where all groups reach the target; red where the whole "
-            "interval lies below it."
-        ),
-    )
-
-
-def tabulate_compared_groups(comparison: LevelComparison) -> Iterator[Table]:
-    """Tabulate how often each method keeps the promise in each group; no table without groups."""
-    methods = comparison.methods
-    sizes = {group.name: group for one in methods.values() for group in one.groups}
-    if not sizes:
-        return
-    by_name = {name: {group.name: group for group in one.groups} for name, one in methods.items()}
-
-    def cell(method: str, group: str) -> Cell:
-        seen = by_name[method].get(group)
-        aimed = methods[method].aims_at_coverage
-        return _make_promise_cell(seen, comparison.target_coverage, aimed=aimed) if seen else _UNDEFINED
-
-    rows = (
-        _make_group_row(
-            group,
-            (Cell(f"{group.n:,.0f}"), *(cell(method, group.name) for method in methods)),
-        )
-        for group in sizes.values()
-    )
-    note = (
-        "Mean number of test prompts, mean share and its 95 % interval. The target is "
-        f"{format_share(comparison.target_coverage)}."
-    )
-    head = ("Group", "Prompts", *methods)
-    whole = Table("compared-groups", "Promise kept, group by group", head, tuple(rows), note)
-    yield from _split_columns(whole, keep=2, most=7)
 
 
 def tabulate_claims(place: int, prompt: HardPrompt) -> Table:
@@ -552,38 +415,6 @@ def tabulate_answers(place: int, prompt: HardPrompt) -> Table:
         rows=tuple(row(number, one) for number, one in enumerate(prompt.answers, start=1)),
         note=f"{pluralize(prompt.left_out, 'more answer')} left out." if prompt.left_out else "",
     )
-
-
-def _split_columns(table: Table, *, keep: int, most: int) -> Iterator[Table]:
-    """Split a table too wide for a sheet of paper into several that begin with the same `keep` columns."""
-    others = len(table.head) - keep
-    pieces = math.ceil(others / (most - keep))
-    if pieces <= 1:
-        yield table
-        return
-    each = math.ceil(others / pieces)
-    for piece in range(pieces):
-        columns = slice(keep + piece * each, keep + (piece + 1) * each)
-        cells = slice(columns.start - 1, columns.stop - 1)
-        yield Table(
-            id=f"{table.id}-{piece + 1}",
-            caption=f"{table.caption} ({piece + 1} of {pieces})",
-            head=(*table.head[:keep], *table.head[columns]),
-            rows=tuple(replace(row, cells=(*row.cells[: keep - 1], *row.cells[cells])) for row in table.rows),
-            note=table.note if piece == pieces - 1 else "",
-        )
-
-
-def _make_spread_cell(spread: Spread | None, *, share: bool) -> Cell:
-    if spread is None:
-        return _UNDEFINED
-    shown = to_percent(spread.mean, 1) if share else f"{spread.mean:.2f}"
-    if spread.interval is None:
-        return Cell(shown, "one split only")
-    if share:
-        return Cell(shown, format_interval(spread.interval, 1))
-    low, high = spread.interval  # approximate ones may go below 0, which no size does
-    return Cell(shown, NO_BREAK.join([f"{max(0.0, low):.2f}", "to", f"{high:.2f}"]))
 
 
 def _name_method(name: str) -> str:

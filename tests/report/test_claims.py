@@ -11,8 +11,9 @@ import pytest
 from langchain_cfc import CalibrationArtifact, calibrate, certificates, evaluate, read_records
 from langchain_cfc.artifact import tabulate_draws
 from langchain_cfc.decision import decide
+from langchain_cfc.experiments import compare
 from langchain_cfc.records import Claim, ClaimsRecord
-from langchain_cfc.report import find_hardest_prompts, render_report
+from langchain_cfc.report import Sources, find_hardest_prompts, render_report
 from langchain_cfc.report.hardest import MARKED_LENGTH, MOST_ANSWERS, MarkedText
 from tests.cli.running import run
 from tests.report.cases import Case, case, hostile_answers
@@ -294,3 +295,43 @@ def test_without_permission_no_claim_is_on_the_page(long_answers: Case, tmp_path
     shown = MarkReader(out.read_text())
     assert all(" ".join(text.split()) in shown.text for text in texts)
     assert shown.dropped
+
+
+def read_text(page: str) -> str:
+    """What the page says outside the words that it explains."""
+    return Reader(page).text.rpartition("Words on this page")[0]
+
+
+def test_a_comparison_of_what_keeps_claims_speaks_of_claims() -> None:
+    found = compare(
+        read_records(RECORDS),
+        alpha=[0.2, 0.3],
+        unit="claims",
+        at_most=1,
+        features=FEATURES,
+        groups="group(topic)",
+        splits=2,
+    )
+    page = render_report(comparison=found, sources=Sources(records=("records.jsonl",)))
+    assert "in 80 % of answers, at most 1 unsupported claim is left" in page
+    assert "calibrate new-records.jsonl --out artifact.json --alpha 0.2" in page
+    assert "--unit claims --at-most 1" in page
+    for words in ("Claims kept against alpha", "Unsupported claims against claims shown", "No claim left"):
+        assert words in page
+    assert not re.search(r"candidate|answer set|best answer|langchain-cfc suggest", read_text(page))
+
+
+def test_a_certified_share_of_the_claims_shown_stands_on_the_page() -> None:
+    source = read_records(RECORDS)
+    one = case(
+        list(source.claims()),
+        unit="claims",
+        max_wrong_rate="0.2",
+        features=FEATURES,
+        provenance=source.provenance,
+    )
+    page = render(one)
+    assert "How many of the claims shown are unsupported" in page
+    assert "Of the claims that an answer shows, at most 20" in page
+    assert "At most 20 % unsupported" in page
+    assert not re.search(r"candidate|answer set|best answer|wrong answer", read_text(page))

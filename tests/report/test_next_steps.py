@@ -14,6 +14,7 @@ from langchain_cfc.artifact import AttainableGroup
 from langchain_cfc.calibration import CalibrationConfig
 from langchain_cfc.cli.commands import app
 from langchain_cfc.evaluation import ClaimsFigures
+from langchain_cfc.experiments import ComparisonReport
 from langchain_cfc.features import name_group
 from langchain_cfc.report import Situation, Sources, recommend
 from langchain_cfc.report.recommendations import (
@@ -221,7 +222,11 @@ def commands() -> list[str]:
     steps = [step for rule, change, *_ in SPEAKS for step in rule(replace(FINE, **change))]
     two = replace(FINE.sources, verifiers=("judge", "p_true"))
     steps += check_set_size(replace(FINE, distinct=4.0, sources=two))
-    steps.append(recommend_calibration(0.1, "group(topic)", "unique(all)", FINE.sources))
+    for unit, set_rule in (("answers", "unique(all)"), ("claims", "claims(2)")):
+        compared = ComparisonReport.model_construct(
+            alpha=0.1, features="group(topic)", set_rule=set_rule, unit=unit
+        )
+        steps.append(recommend_calibration(compared, FINE.sources))
     steps.append(recommend_suggestion(0.1, FINE.sources))
     return [step.command for step in steps]
 

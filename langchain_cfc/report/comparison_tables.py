@@ -1,0 +1,206 @@
+"""Tables of a comparison of methods."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+
+from langchain_cfc.experiments.comparison_report import (
+    ComparisonReport,
+    Gap,
+    LevelComparison,
+    MethodComparison,
+    Spread,
+)
+from langchain_cfc.features import name_group
+from langchain_cfc.guarantee import format_share
+from langchain_cfc.report._text import NO_BREAK, format_interval, to_percent
+from langchain_cfc.report.tables import UNDEFINED, Cell, Row, Table, make_group_row, make_promise_cell
+
+
+def tabulate_promises(comparison: LevelComparison) -> Table:
+    """Tabulate what each method does, and what it promises."""
+    families = {"ours": "this package", "paper": "as in the paper", "outside": "from elsewhere"}
+    return Table(
+        id="methods",
+        caption="The methods",
+        head=("Method", "From", "What it does", "What it promises"),
+        rows=tuple(
+            Row(
+                name,
+                tuple(Cell(text, kind="words") for text in (families[one.family], one.words, one.promise)),
+            )
+            for name, one in comparison.methods.items()
+        ),
+    )
+
+
+GAPS_SHOWN = 3
+# Figure of the comparison, heading, and whether it is a share.
+_KEPT = (
+    ("kept_promise", "Promise kept", True),
+    ("worst_group_kept_promise", "Promise kept in the worst group", True),
+)
+_HEADLINES = {
+    "answers": (
+        _KEPT[0],
+        ("coverage", "Set holds a correct answer", True),
+        _KEPT[1],
+        ("not_certifiable_rate", "Flagged", True),
+        ("mean_set_size", "Candidates per set", False),
+        ("mean_distinct_answers", "Distinct answers per set", False),
+        ("selective_accuracy", "Best answer right, where there is one", True),
+    ),
+    "claims": (
+        *_KEPT,
+        ("claims_kept", "Claims kept", True),
+        ("abstention_rate", "No claim left", True),
+        ("unsupported_kept", "Unsupported, of those kept", True),
+    ),
+}
+
+
+def tabulate_comparison(comparison: ComparisonReport) -> Table:
+    """Tabulate the methods at the first level."""
+    shown = [
+        (name, heading, share)
+        for name, heading, share in _HEADLINES[comparison.unit]
+        if any(name in one.figures for one in comparison.methods.values())
+    ]
+
+    def row(name: str, method: MethodComparison) -> Row:
+        cells = (_make_spread_cell(method.figures.get(figure), share=share) for figure, _, share in shown)
+        return Row(name, tuple(cells))
+
+    return Table(
+        id="comparison",
+        caption=f"The methods at alpha = {comparison.alpha:g}, over {comparison.splits} splits",
+        head=("Method", *(heading for _, heading, _ in shown)),
+        rows=tuple(row(name, method) for name, method in comparison.methods.items()),
+        note=(
+            f"Means over the splits, the target is {format_share(comparison.target_coverage)}. Beside each "
+            "its 95 % interval over new prompts; splits share prompts, and the interval allows for that "
+            "(approximate). A method that promises nothing may still look well here, on average."
+        ),
+    )
+
+
+def tabulate_sweep(comparison: ComparisonReport) -> Iterator[Table]:
+    """Tabulate coverage and size at every level; no table where there is only one level."""
+    if len(comparison.sweep) < 2:  # noqa: PLR2004 - the table above has it
+        return
+    size = _HEADLINES[comparison.unit][4 if comparison.unit == "answers" else 2]
+    for figure, heading, share in (_KEPT[0], size):
+        rows = (
+            Row(
+                name,
+                tuple(
+                    _make_spread_cell(one.methods[name].figures.get(figure), share=share)
+                    for one in comparison.sweep
+                ),
+            )
+            for name in comparison.methods
+        )
+        heads = (f"alpha = {level.alpha:g}" for level in comparison.sweep)
+        caption = f"{heading} at every level"
+        whole = Table(f"sweep-{figure.replace('_', '-')}", caption, ("Method", *heads), tuple(rows))
+        yield from _split_columns(whole, keep=1, most=8)
+
+
+def tabulate_gaps(comparison: LevelComparison) -> Iterator[Table]:
+    """Tabulate where each method falls short most; no table where no property of prompts is known."""
+    worst = {
+        name: sorted(one.gaps.values(), key=lambda gap: -gap.shortfall.mean)[:GAPS_SHOWN]
+        for name, one in comparison.methods.items()
+    }
+    columns = max(map(len, worst.values()), default=0)
+    if columns == 0:
+        return
+
+    def cell(method: str, gap: Gap) -> Cell:
+        interval = gap.shortfall.interval
+        between = "" if interval is None else f"{100 * interval[0]:+.1f} to {100 * interval[1]:+.1f}; "
+        detail = f"{between}{name_group(gap.group)}"
+        sure = interval is not None and interval[0] > 0.0
+        falls_short = sure and comparison.methods[method].aims_at_coverage
+        return Cell(f"{100 * gap.shortfall.mean:+.1f}", detail, "bad" if falls_short else "")
+
+    yield Table(
+        id="gaps",
+        caption="Where each method falls short most, in points below the target",
+        head=("Method", *("Most", "Then", "Then")[:columns]),
+        rows=tuple(
+            Row(
+                name,
+                (*(cell(name, gap) for gap in gaps), *(UNDEFINED for _ in range(columns - len(gaps)))),
+            )
+            for name, gaps in worst.items()
+        ),
+        note=(
+            "Prompts are grouped by everything that is known of them; for each property the group that keeps "
+            "the promise most rarely counts. Negative where all groups reach the target; red where the whole "
+            "interval lies below it."
+        ),
+    )
+
+
+def tabulate_compared_groups(comparison: LevelComparison) -> Iterator[Table]:
+    """Tabulate how often each method keeps the promise in each group; no table without groups."""
+    methods = comparison.methods
+    sizes = {group.name: group for one in methods.values() for group in one.groups}
+    if not sizes:
+        return
+    by_name = {name: {group.name: group for group in one.groups} for name, one in methods.items()}
+
+    def cell(method: str, group: str) -> Cell:
+        seen = by_name[method].get(group)
+        aimed = methods[method].aims_at_coverage
+        return make_promise_cell(seen, comparison.target_coverage, aimed=aimed) if seen else UNDEFINED
+
+    rows = (
+        make_group_row(
+            group,
+            (Cell(f"{group.n:,.0f}"), *(cell(method, group.name) for method in methods)),
+        )
+        for group in sizes.values()
+    )
+    note = (
+        "Mean number of test prompts, mean share and its 95 % interval. The target is "
+        f"{format_share(comparison.target_coverage)}."
+    )
+    head = ("Group", "Prompts", *methods)
+    whole = Table("compared-groups", "Promise kept, group by group", head, tuple(rows), note)
+    yield from _split_columns(whole, keep=2, most=7)
+
+
+def _split_columns(table: Table, *, keep: int, most: int) -> Iterator[Table]:
+    """Split a table too wide for a sheet of paper into several that begin with the same `keep` columns."""
+    others = len(table.head) - keep
+    pieces = math.ceil(others / (most - keep))
+    if pieces <= 1:
+        yield table
+        return
+    each = math.ceil(others / pieces)
+    for piece in range(pieces):
+        columns = slice(keep + piece * each, keep + (piece + 1) * each)
+        cells = slice(columns.start - 1, columns.stop - 1)
+        yield Table(
+            id=f"{table.id}-{piece + 1}",
+            caption=f"{table.caption} ({piece + 1} of {pieces})",
+            head=(*table.head[:keep], *table.head[columns]),
+            rows=tuple(replace(row, cells=(*row.cells[: keep - 1], *row.cells[cells])) for row in table.rows),
+            note=table.note if piece == pieces - 1 else "",
+        )
+
+
+def _make_spread_cell(spread: Spread | None, *, share: bool) -> Cell:
+    if spread is None:
+        return UNDEFINED
+    shown = to_percent(spread.mean, 1) if share else f"{spread.mean:.2f}"
+    if spread.interval is None:
+        return Cell(shown, "one split only")
+    if share:
+        return Cell(shown, format_interval(spread.interval, 1))
+    low, high = spread.interval  # approximate ones may go below 0, which no size does
+    return Cell(shown, NO_BREAK.join([f"{max(0.0, low):.2f}", "to", f"{high:.2f}"]))
