@@ -1,8 +1,8 @@
 """Records as Parquet: a column for every field, JSON text where a field may hold anything.
 
 This is the format for large datasets: whatever calibration needs goes from columns to arrays, a batch of rows
-at a time, and no text of a candidate or claim becomes an object. As with JSON Lines, rows that certainly are valid are
-decoded this way, and all others are left to the strict reader.
+at a time, and no text of a candidate or claim becomes an object. As with JSON Lines, rows that certainly are
+valid are decoded this way, and all others are left to the strict reader.
 
 A small file may unpack to gigabytes: values that stand in a dictionary once may be used millions of times,
 and compressed pages may hold one byte over and over (a file of 46 kB has been made that took 868 MB to read).
