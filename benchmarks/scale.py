@@ -1,18 +1,22 @@
 """Calibration at scale: from a records file to a saved artifact, time and memory.
 
-    python -m benchmarks.scale          100,000 prompts x 10 as JSON Lines, 1,000,000 x 20 as Parquet
-    python -m benchmarks.scale --quick  a hundredth of both
+    python -m benchmarks.scale                100,000 prompts x 10 as JSON Lines, 1,000,000 x 20 as Parquet,
+                                              100,000 x 20 claims next to as many candidates in both formats
+    python -m benchmarks.scale --quick        a hundredth of all
+    python -m benchmarks.scale --only claims  that part alone
 
 The prompts are those of the recording that ships with the package (1,224 short questions, ten sampled answers
 each, with the extracted answer, the score, the label and one raw output), again and again under new ids, with
 noise on scores and raw outputs so that no two candidates are alike in numbers. Texts are short, mostly 2 to
 13 characters; a line of JSON has some 1,360 bytes. For 20 candidates a prompt's ten are taken twice. The JSON
-is what `json.dumps` writes; Parquet is in the schema of `write_records`, written a chunk at a time.
+is what `json.dumps` writes; Parquet is in the schema of `write_records`, written a chunk at a time. For
+claims, a prompt's candidates, joined by spaces, are one answer, and each of them is a claim of it with its
+place.
 
 Every figure is taken in a fresh process. Seconds are those of the work without imports. A bare parse is
-`orjson.loads` of every line of the same file, and nothing else; it and the calibration take turns, and the
-interval is around the median of the rounds' ratios. Memory is the most that was resident in the process
-(`VmHWM`; Linux).
+`orjson.loads` of every line of the same file, and nothing else; it and the calibration take turns, as do
+claims and candidates, and the interval is around the median of the rounds' ratios. Memory is the most that
+was resident in the process (`VmHWM`; Linux).
 """
 
 from __future__ import annotations
@@ -27,17 +31,25 @@ import warnings
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from benchmarks.lib.memory import read_memory
 from benchmarks.lib.threads import limit_threads
+
+if TYPE_CHECKING:
+    from benchmarks.lib.timing import Ratio
+    from langchain_cfc.records import ClaimsRecord, PromptRecord
 
 ROUNDS = 7
 PROMPTS_OF_A_CHUNK = 5000
 NOISE = 0.02
 ALPHA = 0.35
+# Unsupported claims that the promise allows.
+AT_MOST = 5
+PARTS = ("lines", "parquet", "claims")
 # Targets.
 MOST_TIMES = 6.0
+MOST_TIMES_OF_CANDIDATES = 2.0
 MOST_BYTES = 1.5e9
 MOST_BYTES_OF_PARQUET = 4e9
 
@@ -47,14 +59,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="a hundredth of all sizes")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="at least 6")
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS, help="parts to measure")
     options = parser.parse_args()
     share = 100 if options.quick else 1
     with tempfile.TemporaryDirectory() as folder:
-        lines, parquet = Path(folder, "records.jsonl"), Path(folder, "records.parquet")
-        _run_step("make_lines", lines, 100_000 // share)
-        _report_lines(lines, options.rounds)
-        _run_step("make_parquet", parquet, 1_000_000 // share)
-        _report_parquet(parquet)
+        lines, parquet, claims = (Path(folder, name) for name in ("a.jsonl", "b.parquet", "claims.parquet"))
+        if "lines" in options.only:
+            _run_step("make_lines", lines, 100_000 // share)
+            _report_lines(lines, options.rounds)
+        if "parquet" in options.only:
+            _run_step("make_parquet", parquet, 1_000_000 // share)
+            _report_parquet(parquet)
+        if "claims" in options.only:
+            _run_step("make_claims", claims, 100_000 // share)
+            _report_claims(claims, options.rounds)
 
 
 def _report_lines(path: Path, rounds: int) -> None:
@@ -70,8 +88,7 @@ def _report_lines(path: Path, rounds: int) -> None:
     print(f"JSON Lines, {found['prompts']:,} prompts x {found['n']}, {path.stat().st_size / 1e6:,.0f} MB")
     print(f"  bare parse         {ratio.other:8.2f} s")
     print(f"  to artifact        {ratio.seconds:8.2f} s")
-    spread = f"{ratio.low:.2f} to {ratio.high:.2f}, {rounds} rounds"
-    print(f"  ratio              {ratio.median:8.2f}      ({spread}; at most {MOST_TIMES:g})")
+    _print_ratio(ratio, MOST_TIMES)
     _print_peak(max(peaks, key=lambda peak: peak or 0), MOST_BYTES)
 
 
@@ -80,6 +97,27 @@ def _report_parquet(path: Path) -> None:
     print(f"Parquet, {found['prompts']:,} prompts x {found['n']}, {path.stat().st_size / 1e6:,.0f} MB")
     print(f"  to artifact        {found['seconds']:8.2f} s")
     _print_peak(found["peak"], MOST_BYTES_OF_PARQUET)
+
+
+def _report_claims(path: Path, rounds: int) -> None:
+    from benchmarks.lib.timing import Ratio
+
+    for suffix in (".parquet", ".jsonl"):
+        files = [path.with_name(f"{kind}{suffix}") for kind in ("claims", "candidates")]
+        found = [[_run_step("calibrate", file) for file in files] for _ in range(rounds)]
+        claims, candidates = zip(*found, strict=True)
+        ratio = Ratio.of([one["seconds"] for one in claims], [one["seconds"] for one in candidates])
+        counted = f"{claims[0]['prompts']:,} prompts x {candidates[0]['n']}"
+        print(f"Claims, {counted}, {suffix[1:]} of {files[0].stat().st_size / 1e6:,.0f} MB")
+        print(f"  candidates         {ratio.other:8.2f} s")
+        print(f"  claims             {ratio.seconds:8.2f} s")
+        _print_ratio(ratio, MOST_TIMES_OF_CANDIDATES)
+        _print_peak(max((one["peak"] for one in claims), key=lambda peak: peak or 0), MOST_BYTES)
+
+
+def _print_ratio(ratio: Ratio, most: float) -> None:
+    spread = f"{ratio.low:.2f} to {ratio.high:.2f}, {ratio.rounds} rounds"
+    print(f"  ratio              {ratio.median:8.2f}      ({spread}; at most {most:g})")
 
 
 def _print_peak(peak: int | None, most: float) -> None:
@@ -107,7 +145,10 @@ def calibrate(path: Path) -> dict[str, Any]:
     # The easiest questions of the recording are few, and one group of them is beyond this level.
     warnings.simplefilter("ignore", AttainabilityWarning)
     start = time.perf_counter()
-    artifact = make(read_records(path), alpha=ALPHA)
+    records = read_records(path)
+    is_claims = records.provenance is not None and records.provenance.unit == "claims"
+    promise: dict[str, Any] = {"unit": "claims", "at_most": AT_MOST} if is_claims else {}
+    artifact = make(records, alpha=ALPHA, **promise)
     artifact.save(path.with_suffix(".artifact"))
     seconds = time.perf_counter() - start
     prompts = artifact.calibration.size + artifact.calibration.fit_size
@@ -171,6 +212,32 @@ def make_parquet(path: Path, prompts: int) -> dict[str, Any]:
     return {}
 
 
+def make_claims(path: Path, prompts: int) -> dict[str, Any]:
+    """Write the candidates of `make_parquet` as claims, and both as JSON Lines, too."""
+    from langchain_cfc.records import Provenance, read_records, write_records
+
+    candidates = path.with_name("candidates.parquet")
+    make_parquet(candidates, prompts)
+    write_records(path, map(_make_answer, read_records(candidates)), Provenance(n=1, unit="claims"))
+    for file in (candidates, path):
+        write_records(file.with_suffix(".jsonl"), read_records(file))
+    return {}
+
+
+def _make_answer(record: PromptRecord) -> ClaimsRecord:
+    from langchain_cfc.records import Claim, ClaimsRecord
+
+    claims, end = [], -1
+    for one in record.candidates:
+        text = str(one.text)
+        start, end = end + 1, end + 1 + len(text)
+        place = {"start": start, "end": end}
+        claims.append(Claim(text=text, score=one.score, supported=one.correct, scores=one.scores, **place))
+    answer = " ".join(claim.text for claim in claims)
+    fields = record.model_dump(exclude={"candidates"})
+    return ClaimsRecord(**fields, answer=answer, claims=tuple(claims))
+
+
 def _perturb_column(candidates: Any, by: Any) -> Any:
     import numpy as np
 
@@ -184,7 +251,7 @@ def _perturb_column(candidates: Any, by: Any) -> Any:
 
 
 STEPS: dict[str, Callable[..., dict[str, Any]]] = {
-    step.__name__: step for step in (parse, calibrate, make_lines, make_parquet)
+    step.__name__: step for step in (parse, calibrate, make_lines, make_parquet, make_claims)
 }
 
 

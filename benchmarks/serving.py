@@ -2,10 +2,10 @@
 
     python benchmarks/serving.py --page benchmarks/SERVING.md
 
-Five parts: `CFCRunnable` and the same calls by hand, in memory; the same in the waves of a draw rule; our own
-arithmetic for one prompt; imports in fresh interpreters; and wall time over HTTP, with the requests that the
-server counted. Alternatives are timed in turn within the run. Times depend on the machine; the ratios are
-what counts.
+Six parts: `CFCRunnable` and the same calls by hand, in memory; the same in the waves of a draw rule; our own
+arithmetic for one prompt; the claims of a long answer; imports in fresh interpreters; and wall time over
+HTTP, with the requests that the server counted. Alternatives are timed in turn within the run. Times depend
+on the machine; the ratios are what counts.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if str(ROOT) not in sys.path:  # a script finds only modules of its own folder
 if TYPE_CHECKING:
     from benchmarks.lib.serving_results import ServingResults
 
-PARTS = ("overhead", "waves", "arithmetic", "imports", "http")
+PARTS = ("overhead", "waves", "arithmetic", "claims", "imports", "http")
 PACKAGES = ("langchain-cfc", "langchain-core", "langchain-openai", "openai", "pydantic", "numpy")
 
 
@@ -37,6 +37,7 @@ class Plan:
         overhead: Rounds in memory.
         waves: Rounds of each draw rule.
         prompts: Prompts whose arithmetic is timed.
+        claims: Rounds of long answers.
         imports: Rounds of interpreters.
         http: Rounds over HTTP.
         draw: Seconds that the server takes to answer.
@@ -47,6 +48,7 @@ class Plan:
     overhead: int = 400
     waves: int = 40
     prompts: int = 250
+    claims: int = 400
     imports: int = 40
     http: int = 9
     draw: float = 1.0
@@ -57,7 +59,9 @@ def make_plan(options: argparse.Namespace) -> Plan:
     """Make the plan that the options ask for."""
     plan = Plan(parts=tuple(options.only or PARTS))
     if options.quick:
-        plan = replace(plan, overhead=8, waves=6, prompts=20, imports=6, http=6, draw=0.1, verify=0.05)
+        plan = replace(
+            plan, overhead=8, waves=6, prompts=20, claims=8, imports=6, http=6, draw=0.1, verify=0.05
+        )
     return plan
 
 
@@ -65,6 +69,7 @@ def run(plan: Plan) -> ServingResults:
     """Measure every part of a plan."""
     from benchmarks.lib.serving_parts import (
         measure_arithmetic,
+        measure_claims,
         measure_http,
         measure_imports,
         measure_overhead,
@@ -80,6 +85,8 @@ def run(plan: Plan) -> ServingResults:
         found["waves"] = measure_waves(plan.waves)
     if "arithmetic" in plan.parts:
         found["arithmetic"] = measure_arithmetic(plan.prompts)
+    if "claims" in plan.parts:
+        found["claims"] = measure_claims(plan.claims)
     if "imports" in plan.parts:
         found["imports"] = measure_imports(plan.imports)
     if "http" in plan.parts:

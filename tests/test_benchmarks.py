@@ -93,6 +93,18 @@ def test_a_quick_run_of_arithmetic_times_parts_below_the_whole(tmp_path: Path) -
 
 
 @pytest.mark.long
+def test_a_quick_run_of_claims_adds_no_less_than_the_split(tmp_path: Path) -> None:
+    found, page = served_in_a_quick_run(tmp_path, "claims")
+    from benchmarks.lib.serving_results import ServingResults
+
+    rows = ServingResults.model_validate_json(found).claims
+    assert [row.sentences for row in rows] == [5, 30]
+    for row in rows:
+        assert 0.0 < row.split.p50 < row.added < row.ratio.seconds
+    assert "## Claims of a long answer" in page
+
+
+@pytest.mark.long
 def test_a_quick_run_over_http_waits_and_counts(tmp_path: Path) -> None:
     found, _ = served_in_a_quick_run(tmp_path, "http")
     from benchmarks.lib.serving_results import ServingResults

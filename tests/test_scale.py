@@ -13,15 +13,17 @@ CHILD = """
 import json, sys
 from pathlib import Path
 from benchmarks import scale
+from langchain_cfc import records
+import langchain_cfc.records.columns
 import langchain_cfc.records.jsonl
 import langchain_cfc.records.parquet
 
 def made(*_, **__):
     raise AssertionError("a record or a candidate was made")
 
-for model in (langchain_cfc.records.Candidate, langchain_cfc.records.PromptRecord):
+for model in (records.Candidate, records.PromptRecord, records.Claim, records.ClaimsRecord):
     model.__init__ = model.model_validate = model.model_construct = made
-langchain_cfc.records.jsonl.parse_record = langchain_cfc.records.parquet.parse_rows = made
+records.jsonl.parse_record = records.parquet.parse_rows = records.columns.parse_rows = made
 print(json.dumps(scale.calibrate(Path(sys.argv[1]))))
 """
 MAKE = """
@@ -53,6 +55,13 @@ def test_numbers_alone_travel(tmp_path: Path, kind: str, prompts: int, n: int, m
     found = json.loads(child(CHILD, path))
     assert (found["prompts"], found["n"]) == (prompts, n)
     assert found["peak"] < most
+
+
+def test_claims_make_no_model_either(tmp_path: Path) -> None:
+    path = tmp_path / "claims.parquet"
+    child(MAKE, "make_claims", path, 300)
+    for file in (path, path.with_suffix(".jsonl")):
+        assert json.loads(child(CHILD, file))["prompts"] == 300
 
 
 def test_a_model_that_is_made_is_noticed(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The four parts of `serving.py`: overhead in memory, own arithmetic, imports, and wall time over HTTP."""
+"""The parts of `serving.py`: overhead in memory, own arithmetic, claims, imports, and wall time over HTTP."""
 
 from __future__ import annotations
 
@@ -31,7 +31,16 @@ from benchmarks.lib.in_memory import (
     serve_by_hand_async,
 )
 from benchmarks.lib.peer_process import ROOT
-from benchmarks.lib.serving_results import Arithmetic, Http, Import, Overhead, Requests, Waves, Way
+from benchmarks.lib.serving_results import (
+    Arithmetic,
+    Http,
+    Import,
+    LongAnswer,
+    Overhead,
+    Requests,
+    Waves,
+    Way,
+)
 from benchmarks.lib.slow_server import JUDGE, count_requests, slow_server
 from benchmarks.lib.timing import (
     Ratio,
@@ -41,12 +50,23 @@ from benchmarks.lib.timing import (
     time_in_turn,
     time_in_turn_async,
 )
-from langchain_cfc import CalibrationArtifact, CFCResult, CFCRunnable, PromptRecord
+from langchain_cfc import (
+    CalibrationArtifact,
+    CFCResult,
+    CFCRunnable,
+    PromptRecord,
+    calibrate,
+    read_records,
+)
 from langchain_cfc.candidates import CandidateBatch
+from langchain_cfc.claims import SentenceSplitter
 from langchain_cfc.decision import decide
+from langchain_cfc.runnable import ClaimsResult
 from langchain_cfc.verifiers import pointwise
 
 MAPS = ("1", "mean_score", "hat(mean_score, 5)", "hat(mean_score, 5) + group(topic)")
+SENTENCES = (5, 30)  # of a long answer
+LONG_ANSWERS = ROOT / "examples/long_answers/records.jsonl.gz"
 WARM_PROMPTS = 100  # prompts asked before any counts
 # Messages carry what providers report, and the result sums it.
 USAGE: dict[str, Any] = {
@@ -163,8 +183,8 @@ def _make_overhead(way: Way, distinct: int, taken: list[list[float]]) -> Overhea
 class InstantGenerator(Runnable[Any, Any]):
     """A generator that returns n fixed candidates; a batch starts no thread."""
 
-    def __init__(self) -> None:
-        self._messages = [AIMessage(f"answer {number}", **USAGE) for number in range(N)]
+    def __init__(self, texts: Sequence[str]) -> None:
+        self._messages = [AIMessage(text, **USAGE) for text in texts]
 
     def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:  # noqa: A002 - LangChain's name
         """Return the first candidate."""
@@ -241,7 +261,8 @@ class ArithmeticCase:
 
     def _time_calls(self) -> tuple[Times, Times, Times, Times]:
         """Time `invoke` and a `RunnableLambda` in turn, from the verifier's return and as a whole."""
-        generator, verifier = InstantGenerator(), RecordedVerifier(self._records)
+        generator = InstantGenerator([f"answer {number}" for number in range(N)])
+        verifier = RecordedVerifier(self._records)
         chain = CFCRunnable(
             generator=generator,
             verifier=verifier,
@@ -278,6 +299,41 @@ def _reload(artifact: CalibrationArtifact) -> CalibrationArtifact:
         file = Path(folder) / "artifact.json"
         artifact.save(file)
         return CalibrationArtifact.load(file)
+
+
+def measure_claims(rounds: int) -> list[LongAnswer]:
+    """Measure what the claims of a long answer add to drawing and scoring it."""
+    records = list(read_records(LONG_ANSWERS).claims())
+    artifact = calibrate(records, unit="claims", at_most=1, alpha=ALPHA, features=FEATURES)
+    return [_measure_long_answer(_reload(artifact), size, rounds) for size in SENTENCES]
+
+
+def _measure_long_answer(artifact: CalibrationArtifact, size: int, rounds: int) -> LongAnswer:
+    answer = " ".join(f"City {number} has {7 * number} parks and lies by the sea." for number in range(size))
+    generator, splitter = InstantGenerator([answer]), SentenceSplitter()
+
+    def verify(prompt: str, candidates: Sequence[Any]) -> list[float]:
+        # Other scores for each prompt, some of which are kept.
+        first = int(prompt.removeprefix("question "))
+        return [(7 * slot + first) % 100 / 100 for slot in range(len(candidates))]
+
+    chain = CFCRunnable(generator=generator, verifier=verify, artifact=artifact, output="claims")
+    result = chain.invoke(_make_prompt(0))
+    if not isinstance(result, ClaimsResult) or len(result.claims) != size:
+        msg = f"the answer was not split into {size} sentences"
+        raise AssertionError(msg)
+    plain: Runnable[Any, Any] = RunnableLambda(
+        lambda prompt: verify(prompt, [generator.invoke(prompt)] * size)
+    )
+    ours, other, split = time_in_turn(
+        [
+            lambda number: chain.invoke(_make_prompt(number)),
+            lambda number: plain.invoke(_make_prompt(number)),
+            lambda _: splitter.split(answer),
+        ],
+        rounds,
+    )
+    return LongAnswer(sentences=size, ratio=Ratio.of(ours, other), split=Times.of(split))
 
 
 def measure_imports(rounds: int) -> list[Import]:

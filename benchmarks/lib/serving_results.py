@@ -94,6 +94,25 @@ class Arithmetic(Data):
         return self.after.p50 - self.plain.p50
 
 
+class LongAnswer(Data):
+    """A long answer whose claims are scored, against the same calls in a `RunnableLambda`.
+
+    Attributes:
+        sentences: Number of sentences of the answer.
+        ratio: Ours, which splits the answer and decides about its sentences, over the calls alone.
+        split: Splitting the answer alone.
+    """
+
+    sentences: int
+    ratio: Ratio
+    split: Times
+
+    @property
+    def added(self) -> float:
+        """Median seconds that splitting, decision and result add."""
+        return self.ratio.seconds - self.ratio.other
+
+
 class Import(Data):
     """A program in a fresh interpreter against another.
 
@@ -153,6 +172,7 @@ class ServingResults(Data):
         overhead: In memory.
         waves: Under draw rules.
         arithmetic: By feature map.
+        claims: Long answers.
         imports: Fresh interpreters.
         http: Over HTTP.
         requests: What the server counted.
@@ -165,6 +185,7 @@ class ServingResults(Data):
     overhead: tuple[Overhead, ...] = ()
     waves: tuple[Waves, ...] = ()
     arithmetic: tuple[Arithmetic, ...] = ()
+    claims: tuple[LongAnswer, ...] = ()
     imports: tuple[Import, ...] = ()
     http: tuple[Http, ...] = ()
     requests: tuple[Requests, ...] = ()
@@ -197,6 +218,8 @@ def list_targets(served: ServingResults) -> list[Target]:
     decided = tuple(Measurement(1e6 * row.decide.p50, f"`{row.features}`") for row in served.arithmetic)
     targets.append(Target("scores to decision for a new prompt", 50, decided, unit=" us"))
     targets.append(Target("the same with the result, inside `invoke`", 50, own, unit=" us"))
+    added = tuple(Measurement(1e3 * row.added, f"{row.sentences} sentences") for row in served.claims)
+    targets.append(Target("added by the claims of a long answer", 5, added, unit=" ms"))
     for program, limit in (("langchain_cfc", 1.3), ("CFCRunnable", 1.6)):
         imported = [row for row in served.imports if row.program == program]
         name = f"importing {program}, over {imported[0].against}" if imported else f"importing {program}"
@@ -222,6 +245,7 @@ def make_sheets(served: ServingResults) -> list[Sheet]:
         _make_overhead_sheet(served),
         _make_wave_sheet(served),
         _make_arithmetic_sheet(served),
+        _make_claims_sheet(served),
         _make_import_sheet(served),
     ]
     tables += [_make_http_sheet(served), _make_request_sheet(served)]
@@ -307,6 +331,27 @@ def _make_arithmetic_sheet(served: ServingResults) -> Sheet:
     )
     headings = ("features", "d", "decide", "again", "after", "run's end", "own", "whole", "plain")
     return Sheet("Own arithmetic", note, headings, rows)
+
+
+def _make_claims_sheet(served: ServingResults) -> Sheet:
+    rows = tuple(
+        (
+            str(row.sentences),
+            format_seconds(row.added),
+            format_seconds(row.split.p50),
+            format_seconds(row.ratio.seconds),
+            format_seconds(row.ratio.other),
+            str(row.ratio.rounds),
+        )
+        for row in served.claims
+    )
+    note = (
+        'One answer with `output="claims"`, by a model and a verifier that return at once; calibrated on the'
+        " recording of long answers. *added*: ours less a `RunnableLambda` that calls the same two, which is"
+        " splitting, decision and result; *split*: the splitter alone."
+    )
+    headings = ("sentences", "added", "split", "ours", "plain", "rounds")
+    return Sheet("Claims of a long answer", note, headings, rows)
 
 
 def _make_import_sheet(served: ServingResults) -> Sheet:

@@ -11,7 +11,7 @@ from typing import Protocol
 
 import numpy as np
 
-from langchain_cfc._internal.arrays import FloatArray, IntArray
+from langchain_cfc._internal.arrays import BoolArray, FloatArray, IntArray
 from langchain_cfc.candidates import (
     CandidateBatch,
     LabelledBatch,
@@ -267,7 +267,7 @@ class ClaimsBatch:
             np.array([len(record.claims) for record in self._records], dtype=np.int64),
             ids=self.ids,
             clusters=[record.cluster for record in self._records],
-            metadata=[record.metadata for record in self._records],
+            metadata=tuple([record.metadata for record in self._records]),
             scores=[claim.score for claim in claims],
             supported=[claim.supported for claim in claims],
             raw={name: [(claim.scores or {})[name] for claim in claims] for name in names},
@@ -287,15 +287,15 @@ def stack_claims(
     ids: Sequence[str],
     clusters: Sequence[str | None],
     metadata: Sequence[Mapping[str, Scalar]],
-    scores: Sequence[float],
-    supported: Sequence[bool],
-    raw: Mapping[str, Sequence[float]],
+    scores: Sequence[float] | FloatArray,
+    supported: Sequence[bool] | BoolArray,
+    raw: Mapping[str, Sequence[float] | FloatArray],
     prompt_kinds: frozenset[PromptKind],
 ) -> LabelledBatch:
     """Stack the claims of N answers, given answer after answer, in rows that are padded to the longest."""
     held = np.arange(counts.max()) < counts[:, np.newaxis]
 
-    def stack(values: Sequence[float], padding: float) -> FloatArray:
+    def stack(values: Sequence[float] | FloatArray, padding: float) -> FloatArray:
         rows = np.full(held.shape, padding)
         rows[held] = values
         return rows
@@ -303,7 +303,7 @@ def stack_claims(
     labels = np.zeros(held.shape, dtype=np.bool_)
     labels[held] = supported
     return LabelledBatch(
-        CandidateBatch(stack(scores, 1.0), None, None, tuple(metadata), drawn=counts),
+        CandidateBatch(stack(scores, 1.0), None, None, metadata, drawn=counts),
         labels,
         tuple(ids),
         tuple(clusters),

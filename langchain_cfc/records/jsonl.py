@@ -208,7 +208,7 @@ class DecodedClaims:
             self.counts,
             ids=self.ids,
             clusters=self.clusters,
-            metadata=self.metadata,
+            metadata=tuple(self.metadata),
             scores=self.claims["score"],
             supported=self.claims["supported"],
             raw=raw,

@@ -225,7 +225,6 @@ def test_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         lambda records: suggest_draws(records, alpha=0.2),
         lambda records: plan_from_pilot(tabulate(records, claims=True), alpha=0.2),
         lambda records: plan_bot(tabulate(records, claims=True), max_wrong_rate="0.1"),
-        lambda records: write_records("records.parquet", records),
         lambda records: evaluate(make_artifact(), records),
     ],
 )

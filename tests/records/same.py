@@ -9,10 +9,10 @@ import numpy as np
 
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.errors import InputError
-from langchain_cfc.records import PromptRecord, tabulate, tabulate_raw
+from langchain_cfc.records import LabelledRecord, tabulate, tabulate_raw
 
 
-def outcome(records: Iterable[PromptRecord], **options: Any) -> object:
+def outcome(records: Iterable[LabelledRecord], **options: Any) -> object:
     """The table in parts that can be compared to the bit, or the error."""
     try:
         return parts(tabulate(records, **options))
@@ -22,9 +22,10 @@ def outcome(records: Iterable[PromptRecord], **options: Any) -> object:
 
 def parts(table: LabelledBatch) -> list[object]:
     draws = table.draws
-    assert draws.answer_codes is not None
-    assert draws.lengths is not None
-    arrays = [draws.scores, draws.answer_codes, draws.lengths, table.correct, *table.raw.values()]
+    # Claims are not compared with each other.
+    assert (draws.answer_codes is None) == (draws.lengths is None) == (table.unit == "claims")
+    answers = [array for array in (draws.answer_codes, draws.lengths) if array is not None]
+    arrays = [draws.scores, draws.counts, *answers, table.correct, *table.raw.values()]
     # As bytes, so that -0.0 is not 0.0; as repr, so that 1 is neither 1.0 nor True.
     return [
         *((array.dtype, array.shape, np.ascontiguousarray(array).tobytes()) for array in arrays),
@@ -33,11 +34,12 @@ def parts(table: LabelledBatch) -> list[object]:
         [repr(dict(entries)) for entries in draws.metadata],
         table.recorded,
         table.extracted,
+        table.unit,
         tuple(table.raw),
     ]
 
 
-def raw_outcome(records: Iterable[PromptRecord], names: list[str], **options: Any) -> object:
+def raw_outcome(records: Iterable[LabelledRecord], names: list[str], **options: Any) -> object:
     """The same with the raw outputs of some verifiers."""
     try:
         labelled, raw = tabulate_raw(records, names, **options)

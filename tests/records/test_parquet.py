@@ -22,7 +22,7 @@ from langchain_cfc.records import (
     tabulate,
     write_records,
 )
-from langchain_cfc.records import parquet as parquet_rows
+from langchain_cfc.records import columns as parquet_rows
 from langchain_cfc.records import parquet as parquet_writing
 from tests.records.same import outcome, parts, raw_outcome
 from tests.records.test_reading import fields as json_fields

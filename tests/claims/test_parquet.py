@@ -1,0 +1,274 @@
+"""Records of claims as Parquet: the same as JSON Lines, strictly and by columns alike."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from langchain_cfc import calibrate
+from langchain_cfc.errors import RecordError
+from langchain_cfc.records import (
+    Claim,
+    ClaimsRecord,
+    Provenance,
+    columns,
+    parquet,
+    parquet_schema,
+    read_records,
+    tabulate,
+    write_records,
+)
+from tests.claims.worlds import make_answers
+from tests.cli.running import run
+from tests.records.same import outcome, parts, raw_outcome
+from tests.records.test_parquet import record as candidates_record
+
+pa: Any = importlib.import_module("pyarrow")
+pq: Any = importlib.import_module("pyarrow.parquet")
+
+HEADER = Provenance(n=1, unit="claims", splitter={"id": "sentences"})
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "records.parquet"
+
+
+def claim(**changes: Any) -> dict[str, Any]:
+    return {"text": "Lima.", "score": 0.5, "supported": True} | changes
+
+
+def row(name: str = "this", **changes: Any) -> dict[str, Any]:
+    return {"id": name, "input": '"?"', "claims": [claim(), claim(text="9 moons.")]} | changes
+
+
+def table(path: Path, rows: list[dict[str, Any]], schema: Any = None) -> Path:
+    pq.write_table(pa.Table.from_pylist(rows, schema=schema or parquet_schema(HEADER)), path)
+    return path
+
+
+def strictly(path: Path) -> Iterator[ClaimsRecord]:
+    yield from read_records(path).claims()
+
+
+texts = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=5)
+numbers = st.floats(allow_nan=False, allow_infinity=False)
+
+
+@st.composite
+def records(draw: st.DrawFn, name: str) -> ClaimsRecord:
+    answer = draw(st.none() | texts)
+    claims = []
+    for _ in range(draw(st.integers(1, 3))):
+        place: dict[str, int] = {}
+        if draw(st.booleans()):
+            end = draw(st.integers(1, 9 if answer is None else len(answer)))
+            place = {"start": draw(st.integers(0, end - 1)), "end": end}
+        claims.append(
+            Claim(
+                text=draw(texts),
+                score=draw(st.floats(0, 1)),
+                supported=draw(st.booleans()),
+                scores=draw(st.none() | st.dictionaries(texts, numbers, max_size=2)),
+                **place,
+            )
+        )
+    return ClaimsRecord(
+        id=name,
+        input=draw(texts | st.just([{"role": "user", "content": "?"}])),
+        reference=draw(st.none() | texts),
+        metadata=draw(st.dictionaries(texts, texts | st.booleans() | st.integers() | numbers, max_size=2)),
+        cluster=draw(st.none() | texts),
+        answer=answer,
+        claims=tuple(claims),
+    )
+
+
+@given(data=st.data(), header=st.sampled_from([None, HEADER]))
+def test_both_formats_hold_the_same(data: st.DataObject, header: Provenance | None) -> None:
+    written = [data.draw(records(f"q{place}")) for place in range(data.draw(st.integers(1, 3)))]
+    with TemporaryDirectory() as folder:
+        lines, rows, again = (Path(folder, name) for name in ("a.jsonl", "a.parquet", "b.jsonl"))
+        write_records(lines, written, header)
+        assert write_records(rows, read_records(lines)) == len(written)
+        found = read_records(rows)
+        assert found.provenance == header
+        assert list(found.claims()) == written
+        write_records(again, found)
+        assert again.read_bytes() == lines.read_bytes()
+        names = sorted({name for one in written for known in one.claims for name in known.scores or {}})
+        for chosen in ([], names[:1], names, ["missing"]):
+            assert raw_outcome(found, chosen, claims=True) == raw_outcome(
+                read_records(lines), chosen, claims=True
+            )
+
+
+GOOD: list[dict[str, Any]] = [
+    row(),
+    row(claims=[claim()]),
+    row(answer=""),
+    row(answer="Lima.", claims=[claim(start=0, end=5), claim()]),
+    row(answer="é\U0001f600!", claims=[claim(start=2, end=3), claim(start=0, end=1)]),
+    row(claims=[claim(start=7, end=9), claim(), claim(start=0, end=1)]),
+    row(claims=[claim(scores=[]), claim(scores=[("a", 1.0), ("b", -2.5)])]),
+    row(claims=[claim(score=-0.0), claim(score=1.0, supported=False)]),
+    row(metadata='{"a": 1, "b": true}', reference="null", cluster="c", input="[]"),
+]
+BAD: list[tuple[dict[str, Any], str, str]] = [
+    (row("fine 3"), "id", "'fine 3' is the id of"),
+    (row(input=None), "input", "missing"),
+    (row(claims=None), "claims", "missing"),
+    (row(claims=[]), "claims", "at least one claim"),
+    (row(claims=[None, claim()]), "claims[0]", "found None"),
+    (row(claims=[claim(), claim(text=None)]), "claims[1].text", "missing"),
+    (row(claims=[claim(), claim(text="")]), "claims[1].text", "not empty"),
+    (row(claims=[claim(), claim(score=None)]), "claims[1].score", "missing"),
+    (row(claims=[claim(), claim(score=float("nan"))]), "claims[1].score", "found nan"),
+    (row(claims=[claim(), claim(score=-0.1)]), "claims[1].score", "found -0.1"),
+    (row(claims=[claim(supported=None), claim()]), "claims[0].supported", "the claim is unlabelled"),
+    (row(claims=[claim(), claim(start=3)]), "claims[1]", "expected start < end"),
+    (row(claims=[claim(), claim(end=3)]), "claims[1]", "expected start < end"),
+    (row(claims=[claim(), claim(start=3, end=3)]), "claims[1]", "expected start < end"),
+    (row(claims=[claim(), claim(start=-1, end=3)]), "claims[1].start", "at least 0"),
+    (row(answer="éé", claims=[claim(start=0, end=3)]), "", "the answer has 2 characters"),
+    (row(answer="", claims=[claim(start=0, end=1)]), "", "the answer has 0 characters"),
+    (row(claims=[claim(), claim(scores=[("a", np.inf)])]), "claims[1].scores.a", "found inf"),
+    (row(claims=[claim(), claim(scores=[("a", 1.0), ("a", 1.0)])]), "claims[1].scores", "'a' twice"),
+]
+
+
+@pytest.mark.parametrize("good", GOOD, ids=range(len(GOOD)))
+def test_rows_make_the_same_table_as_their_records(path: Path, good: dict[str, Any]) -> None:
+    rows = [*(row(f"fine {number}", claims=[claim()]) for number in range(100)), good]
+    expected = tabulate(strictly(table(path, rows)), claims=True)
+    found = tabulate(read_records(path), claims=True)
+    assert parts(found) == parts(expected)
+    assert found.prompt_kinds == expected.prompt_kinds
+
+
+@pytest.mark.parametrize(("bad", "field", "words"), BAD, ids=range(len(BAD)))
+@pytest.mark.parametrize("place", [5, 70])
+def test_a_bad_row_is_named(path: Path, place: int, bad: dict[str, Any], field: str, words: str) -> None:
+    rows = [row(f"fine {number}") for number in range(100)]
+    rows.insert(place, bad)
+    table(path, rows)
+    with pytest.raises(RecordError) as caught:
+        list(strictly(path))
+    assert (caught.value.source, caught.value.line, caught.value.field) == (str(path), place + 1, field)
+    assert words in caught.value.problem
+    assert outcome(read_records(path), claims=True) == (RecordError, str(caught.value))
+
+
+def test_no_model_is_made_of_good_rows(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [one | {"id": f"{number}"} for number, one in enumerate(GOOD * 10)]
+    expected = outcome(read_records(table(path, rows)), claims=True)
+
+    def made(*_: object) -> None:
+        pytest.fail("a model was made")
+
+    monkeypatch.setattr(columns, "validate_fields", made)
+    assert outcome(read_records(path), claims=True) == expected
+    # Negative control: a row in doubt does need the strict reader.
+    deep = row("deep", input="[" * 30 + "]" * 30)
+    with pytest.raises(pytest.fail.Exception, match="a model was made"):
+        tabulate(read_records(table(path, [*rows, deep])), claims=True)
+
+
+FIELDS = {"text": pa.string(), "score": pa.float64(), "supported": pa.bool_()}
+
+
+def make_schema(*, of_rows: dict[str, Any] | None = None, **of_claims: Any) -> Any:
+    fields = {name: kind for name, kind in {**FIELDS, **of_claims}.items() if kind is not None}
+    listed = pa.large_list(pa.struct(fields))
+    return pa.schema({"id": pa.string(), "input": pa.string(), "claims": listed} | (of_rows or {}))
+
+
+@pytest.mark.parametrize(
+    ("schema", "field", "words"),
+    [
+        (make_schema(score=None), "claims.score", "no such column"),
+        (make_schema(supported=None), "claims.supported", "no such column"),
+        (make_schema(text=None), "claims.text", "no such column"),
+        (make_schema(correct=pa.bool_()), "claims.correct", "unknown column"),
+        (
+            make_schema(supported=pa.int8()),
+            "claims.supported",
+            "found a column of int8; expected one of bool",
+        ),
+        (make_schema(start=pa.float64()), "claims.start", "found a column of double; expected one of int64"),
+        (make_schema(of_rows={"topic": pa.string()}), "topic", "unknown column"),
+        (make_schema(of_rows={"candidates": pa.list_(pa.int8())}), "claims", "unknown column"),
+    ],
+)
+def test_other_columns_are_refused(path: Path, schema: Any, field: str, words: str) -> None:
+    pq.write_table(schema.empty_table(), path)
+    for read in (list, lambda found: tabulate(found, claims=True)):
+        with pytest.raises(RecordError) as caught:
+            read(read_records(path))
+        assert (caught.value.line, caught.value.field) == (0, field)
+        assert words in caught.value.problem
+
+
+def test_other_types_of_the_same_kind_will_do(path: Path) -> None:
+    schema = make_schema(text=pa.large_string(), score=pa.float32(), start=pa.int16(), end=pa.uint32())
+    rows = [row(f"q{number}", claims=[claim(), claim(start=2, end=4)]) for number in range(10)]
+    table(path, rows, schema)
+    assert [[one.end for one in made.claims] for made in strictly(path)] == [[None, 4]] * 10
+    assert parts(tabulate(read_records(path), claims=True)) == parts(tabulate(strictly(path), claims=True))
+
+
+def test_records_are_written_a_group_at_a_time(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parquet, "_CANDIDATES", 10)
+    written = [
+        ClaimsRecord(id=f"q{size}", input="?", claims=(Claim(text="a", score=0, supported=True),) * size)
+        for size in range(1, 9)
+    ]
+    write_records(path, written)
+    assert pq.ParquetFile(path).num_row_groups == 3  # 1 + 2 + 3 + 4, 5 + 6 and 7 + 8 claims
+    assert list(read_records(path).claims()) == written
+
+
+def test_a_file_holds_one_kind(path: Path, tmp_path: Path) -> None:
+    claims = make_answers(np.random.default_rng(0), 3)
+    with pytest.raises(RecordError, match="found candidates; expected claims"):
+        write_records(path, [*claims, candidates_record("q1")])
+    assert not path.exists()
+    write_records(path, claims)
+    write_records(tmp_path / "more.parquet", [candidates_record("q1")])
+    both = read_records(path, tmp_path / "more.parquet")
+    for read in (lambda: list(both.iterate()), lambda: tabulate(both, claims=True)):
+        with pytest.raises(
+            RecordError, match=r"more\.parquet, line 1: candidates: found candidates; expected"
+        ):
+            read()
+    with pytest.raises(RecordError, match=r'line 1: claims: found claims; .*says "unit": "claims"'):
+        write_records(path, claims, Provenance(n=2))
+    write_records(tmp_path / "more.jsonl", make_answers(np.random.default_rng(1), 2))
+    write_records(path, claims)
+    assert len(tabulate(read_records(path, tmp_path / "more.jsonl"), claims=True)) == 5
+
+
+def test_commands_take_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "0")
+    lines, rows, fresh, made = (tmp_path / name for name in ("a.jsonl", "a.parquet", "b.parquet", "a.json"))
+    write_records(lines, make_answers(np.random.default_rng(2), 400), HEADER)
+    write_records(rows, read_records(lines))
+    write_records(fresh, make_answers(np.random.default_rng(3), 200), HEADER)
+    one, other = (
+        calibrate(read_records(path), unit="claims", at_most=1, alpha=0.2, features="1")
+        for path in (lines, rows)
+    )
+    assert one.digest == other.digest
+    promise = ["--unit", "claims", "--at-most", "1", "--alpha", "0.2", "--features", "1"]
+    assert run("calibrate", rows, *promise, "--test-fraction", "0.4", "--out", made).code == 0
+    assert run("evaluate", made, rows, "--json") == run("evaluate", made, lines, "--json")
+    assert run("evaluate", made, rows, "--json").data["methods"]["conditional"]["claims"]["kept"] > 0.1
+    assert run("certify", made, fresh, "--json").code == 0
