@@ -7,22 +7,19 @@ reads them cannot tell the difference.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from itertools import chain, count
-from types import MappingProxyType
-from typing import Any, Literal, TypeAlias, TypeVar, overload
+from typing import Any, Literal, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from langchain_cfc._internal.arrays import BoolArray, FloatArray, IntArray, to_float_array
+from langchain_cfc._internal.metadata import JsonMetadata, Scalar
 from langchain_cfc.errors import InputError
 
-Scalar: TypeAlias = str | int | float | bool
 PromptKind: TypeAlias = Literal["text", "messages", "object"]
 Unit: TypeAlias = Literal["answers", "claims"]
 """What is kept or rejected: whole candidate answers, or the claims of one answer."""
@@ -31,60 +28,6 @@ _Kind = TypeVar("_Kind", bound=np.generic)
 # Pairs of candidates that are compared at a time.
 _MOST_PAIRS = 2**22
 _KINDS_OF_JSON: Mapping[str, PromptKind] = {'"': "text", "[": "messages", "{": "object"}
-
-
-@dataclass(frozen=True, eq=False)
-class JsonMetadata(Sequence[Mapping[str, Scalar]]):
-    """The metadata of N prompts as JSON, parsed on access; equal texts are stored once.
-
-    A million prompts have a million mappings, but usually few different ones.
-
-
-    Examples:
-        >>> JsonMetadata.of(['{"topic": "art"}', "{}", '{"topic": "art"}'])[2]["topic"]
-        'art'
-    """
-
-    texts: Sequence[str]  # Distinct JSON objects of texts, finite numbers and booleans
-    codes: IntArray  # (N,) index into `texts` for each prompt
-
-    @classmethod
-    def of(cls, texts: Iterable[str]) -> JsonMetadata:
-        """Encode N JSON objects that are known to hold only texts, finite numbers and booleans."""
-        known: dict[str, int] = {}
-        codes = [known.setdefault(text, len(known)) for text in texts]
-        return cls(tuple(known), np.array(codes, dtype=np.int64))
-
-    @classmethod
-    def concatenate(cls, parts: Iterable[JsonMetadata]) -> JsonMetadata:
-        """Concatenate the metadata of several parts of a dataset."""
-        known: dict[str, int] = {}
-        codes: list[IntArray] = []
-        for part in parts:
-            own = [known.setdefault(text, len(known)) for text in part.texts]
-            codes.append(np.array(own, dtype=np.int64)[part.codes])
-        return cls(tuple(known), np.concatenate(codes))
-
-    def __len__(self) -> int:
-        return len(self.codes)
-
-    @overload
-    def __getitem__(self, row: int) -> Mapping[str, Scalar]: ...
-
-    @overload
-    def __getitem__(self, row: slice) -> JsonMetadata: ...
-
-    def __getitem__(self, row: int | slice) -> Mapping[str, Scalar] | JsonMetadata:
-        if isinstance(row, slice):
-            return JsonMetadata(self.texts, self.codes[row])
-        return _parse_json(self.texts[self.codes[row]])
-
-    def __iter__(self) -> Iterator[Mapping[str, Scalar]]:
-        return (_parse_json(self.texts[code]) for code in self.codes.tolist())
-
-    def take(self, rows: IntArray) -> JsonMetadata:
-        """Select prompts by (m,) row numbers."""
-        return JsonMetadata(self.texts, self.codes[rows])
 
 
 @dataclass(frozen=True)
@@ -603,10 +546,3 @@ def _check_distinct(ids: Sequence[str]) -> None:
         name, count = Counter(ids).most_common(1)[0]
         msg = f"the id {name!r} occurs {count} times; ids must be distinct"
         raise InputError(msg)
-
-
-@lru_cache(maxsize=4096)
-def _parse_json(text: str) -> Mapping[str, Scalar]:
-    # The cache shares the result between callers, so it must be read-only.
-    entries: dict[str, Scalar] = json.loads(text)
-    return MappingProxyType(entries)

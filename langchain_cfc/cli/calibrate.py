@@ -14,15 +14,8 @@ from rich.table import Table
 from langchain_cfc import calibration
 from langchain_cfc._internal.text import format_percent
 from langchain_cfc.artifact import CalibrationArtifact
-from langchain_cfc.cli._format import (
-    emit_json,
-    format_group,
-    get_console,
-    make_curve_table,
-    make_promise_table,
-    make_table,
-    report_errors,
-)
+from langchain_cfc.cli._artifact import make_curve_table, make_promise_table
+from langchain_cfc.cli._format import emit_json, format_group, get_console, make_table, report_errors
 from langchain_cfc.cli._inputs import (
     DATASET,
     FirstCandidates,

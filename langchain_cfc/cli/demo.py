@@ -17,17 +17,8 @@ from rich.padding import Padding
 from rich.table import Table
 
 from langchain_cfc._internal.text import format_percent
-from langchain_cfc.cli._format import (
-    EXIT_NO,
-    emit_json,
-    format_verdict,
-    get_console,
-    is_contradicted,
-    make_report_tables,
-    make_table,
-    make_tracker,
-    report_errors,
-)
+from langchain_cfc.cli._evaluation import format_verdict, is_contradicted, make_report_tables
+from langchain_cfc.cli._format import EXIT_NO, emit_json, get_console, make_table, make_tracker, report_errors
 from langchain_cfc.cli._inputs import ReportAsJson, check_output
 from langchain_cfc.demo import BotDemoResult, DemoResult, Served, is_best_correct, run_bot_demo, run_demo
 from langchain_cfc.errors import InputError

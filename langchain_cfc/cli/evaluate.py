@@ -9,17 +9,15 @@ from rich.markup import escape
 from langchain_cfc import evaluation
 from langchain_cfc._internal.text import format_percent
 from langchain_cfc.artifact import CalibrationArtifact
-from langchain_cfc.cli._format import (
-    EXIT_NO,
+from langchain_cfc.cli._evaluation import (
     format_answers,
     format_calls,
     format_verdict,
     is_contradicted,
     make_answers_table,
     make_report_tables,
-    print_result,
-    report_errors,
 )
+from langchain_cfc.cli._format import EXIT_NO, print_result, report_errors
 from langchain_cfc.cli._inputs import (
     ArtifactPath,
     HeldAlpha,

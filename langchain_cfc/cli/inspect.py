@@ -16,14 +16,12 @@ from rich.table import Table
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.certificates import verification
 from langchain_cfc.certificates.verification import LevelVerification
+from langchain_cfc.cli._artifact import list_facts, make_curve_table, make_promise_table
 from langchain_cfc.cli._format import (
     emit_json,
     fail,
     format_group,
     get_console,
-    list_facts,
-    make_curve_table,
-    make_promise_table,
     make_table,
     print_lines,
     print_list,

@@ -12,15 +12,8 @@ from langchain_cfc import evaluation, experiments
 from langchain_cfc import report as reports
 from langchain_cfc.artifact import CalibrationArtifact, tabulate_draws
 from langchain_cfc.candidates import LabelledBatch
-from langchain_cfc.cli._format import (
-    EXIT_NO,
-    emit_json,
-    format_verdict,
-    get_console,
-    is_contradicted,
-    make_tracker,
-    report_errors,
-)
+from langchain_cfc.cli._evaluation import format_verdict, is_contradicted
+from langchain_cfc.cli._format import EXIT_NO, emit_json, get_console, make_tracker, report_errors
 from langchain_cfc.cli._inputs import (
     ArtifactPath,
     Dataset,

@@ -24,7 +24,7 @@ from langchain_core.rate_limiters import BaseRateLimiter
 from langchain_core.runnables import Runnable, RunnableConfig
 from tenacity import AsyncRetrying, RetryCallState, stop_after_attempt, wait_random_exponential
 
-from langchain_cfc.candidates import Scalar
+from langchain_cfc._internal.metadata import Scalar
 from langchain_cfc.collect.costs import Usage
 from langchain_cfc.errors import CFCError, InputError, ServingTimeoutError, StoreError
 from langchain_cfc.execution import (

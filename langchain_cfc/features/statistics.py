@@ -20,8 +20,9 @@ from typing import TypeAlias
 import numpy as np
 
 from langchain_cfc._internal.arrays import FloatArray, IntArray
+from langchain_cfc._internal.metadata import Scalar
 from langchain_cfc._internal.suggestions import suggest_name
-from langchain_cfc.candidates import CandidateBatch, Scalar
+from langchain_cfc.candidates import CandidateBatch
 from langchain_cfc.errors import FeatureError
 
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")

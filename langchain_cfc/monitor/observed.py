@@ -14,7 +14,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, StrictBool
 
 from langchain_cfc._internal.arrays import FloatArray
-from langchain_cfc.candidates import Scalar
+from langchain_cfc._internal.metadata import Scalar
 from langchain_cfc.errors import InputError
 from langchain_cfc.guarantee import Binding
 from langchain_cfc.runnable import CFCResult

@@ -12,11 +12,11 @@ from typing import Protocol
 import numpy as np
 
 from langchain_cfc._internal.arrays import BoolArray, FloatArray, IntArray
+from langchain_cfc._internal.metadata import Scalar
 from langchain_cfc.candidates import (
     CandidateBatch,
     LabelledBatch,
     PromptKind,
-    Scalar,
     encode_answers,
     find_prompt_kinds,
 )

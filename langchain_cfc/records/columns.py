@@ -11,10 +11,10 @@ import numpy as np
 
 from langchain_cfc._internal.arrays import BoolArray, FloatArray, IntArray
 from langchain_cfc._internal.imports import require
+from langchain_cfc._internal.metadata import JsonMetadata
 from langchain_cfc._internal.text import canonical_json
 from langchain_cfc.candidates import (
     CandidateBatch,
-    JsonMetadata,
     LabelledBatch,
     PromptKind,
     find_first_equal,

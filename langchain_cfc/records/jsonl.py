@@ -25,12 +25,12 @@ from numpy.typing import NDArray
 from pydantic_core import from_json
 
 from langchain_cfc._internal.arrays import FloatArray, IntArray
+from langchain_cfc._internal.metadata import Scalar
 from langchain_cfc._internal.text import canonical_json
 from langchain_cfc.candidates import (
     CandidateBatch,
     LabelledBatch,
     PromptKind,
-    Scalar,
     encode_answers,
     find_prompt_kinds,
 )

@@ -13,7 +13,7 @@ from langchain_core.messages import AIMessage
 from langchain_core.messages.tool import invalid_tool_call
 from pydantic import BaseModel, ConfigDict, PlainSerializer, WithJsonSchema
 
-from langchain_cfc.candidates import Scalar
+from langchain_cfc._internal.metadata import Scalar
 from langchain_cfc.claims import Span, restore_text
 from langchain_cfc.decision import Reason
 from langchain_cfc.errors import InputError

@@ -10,8 +10,8 @@ from typing import Any
 from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.runnables import RunnableConfig
 
+from langchain_cfc._internal.metadata import Scalar
 from langchain_cfc._internal.text import canonical_json
-from langchain_cfc.candidates import Scalar
 from langchain_cfc.errors import DescriptionError, DrawError
 from langchain_cfc.execution import Call, Steps, Target, add_tags, map_distinct
 

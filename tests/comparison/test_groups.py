@@ -5,7 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from langchain_cfc.candidates import CandidateBatch, Scalar
+from langchain_cfc._internal.metadata import Scalar
+from langchain_cfc.candidates import CandidateBatch
 from langchain_cfc.errors import FeatureError, InputError
 from langchain_cfc.experiments.compare import compare
 from langchain_cfc.experiments.metrics import MOST_CATEGORIES, Groups, make_groups, make_property_groups

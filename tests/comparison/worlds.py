@@ -13,7 +13,8 @@ import numpy as np
 
 from langchain_cfc import Candidate, PromptRecord
 from langchain_cfc._internal.arrays import FloatArray, IntArray
-from langchain_cfc.candidates import LabelledBatch, Scalar
+from langchain_cfc._internal.metadata import Scalar
+from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.demo import load_recording
 from langchain_cfc.errors import FeatureError
 from langchain_cfc.experiments.methods import Pool, Split, get_methods

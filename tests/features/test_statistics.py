@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from langchain_cfc.candidates import CandidateBatch, Scalar
+from langchain_cfc._internal.metadata import Scalar
+from langchain_cfc.candidates import CandidateBatch
 from langchain_cfc.errors import FeatureError
 from langchain_cfc.features.statistics import (
     ANSWER_STATISTICS,

@@ -28,8 +28,9 @@ from scipy import stats
 import langchain_cfc
 from langchain_cfc import Candidate, CFCResult, CFCRunnable, PromptRecord
 from langchain_cfc._internal.arrays import BoolArray, FloatArray, IntArray
+from langchain_cfc._internal.metadata import Scalar
 from langchain_cfc.artifact import CalibrationArtifact
-from langchain_cfc.candidates import LabelledBatch, Scalar
+from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.decision import Decisions, decide
 from langchain_cfc.demo.replay import RecordedMetadata, RecordedScores, ReplayChatModel
 from langchain_cfc.guarantee import AnswerPolicy, CoverageCertificate

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from langchain_cfc.candidates import CandidateBatch, JsonMetadata, LabelledBatch
+from langchain_cfc._internal.metadata import JsonMetadata
+from langchain_cfc.candidates import CandidateBatch, LabelledBatch
 from langchain_cfc.errors import InputError
 from langchain_cfc.records import Candidate, PromptRecord, tabulate, tabulate_raw
 from tests.records.same import parts

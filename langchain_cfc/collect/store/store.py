@@ -17,8 +17,9 @@ from sqlalchemy import BigInteger, Connection, Integer, Select, func, select, up
 
 from langchain_cfc._internal import __version__
 from langchain_cfc._internal.database import DatabaseStore
+from langchain_cfc._internal.metadata import JsonMetadata
 from langchain_cfc._internal.text import canonical_json
-from langchain_cfc.candidates import JsonMetadata, LabelledBatch, find_json_prompt_kinds
+from langchain_cfc.candidates import LabelledBatch, find_json_prompt_kinds
 from langchain_cfc.collect.costs import ModelCalls, Stage, Usage
 from langchain_cfc.collect.store import schema
 from langchain_cfc.collect.store.rows import (

@@ -1,0 +1,239 @@
+"""How an artifact is shown in a terminal: its facts, its promise, and what bot mode costs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich.markup import escape
+from rich.table import Table
+
+from langchain_cfc._internal.text import format_percent
+from langchain_cfc.artifact import CalibrationArtifact
+from langchain_cfc.certificates import state_abstentions
+from langchain_cfc.cli._format import make_table
+from langchain_cfc.features import AdaptiveAlpha
+from langchain_cfc.guarantee import (
+    NOTHING_KEPT_IS_KEPT,
+    Guarantee,
+    format_share,
+    state_confidence,
+    state_guarantee,
+)
+from langchain_cfc.scoring import Combination
+
+
+def list_facts(artifact: CalibrationArtifact) -> Iterator[str]:
+    """List what an artifact is made of, one line each."""
+    facts = artifact.calibration
+    yield f"levels        alpha = {', '.join(artifact.alphas)}"
+    yield f"candidates    n = {artifact.n} per prompt, cap {artifact.cap:g}"
+    if artifact.draws is not None:
+        yield f"drawn         {artifact.draws}"
+    yield f"set rule      {artifact.set_rule_words}"
+    yield f"threshold     {artifact.threshold_rule}"
+    yield f"features      {artifact.feature_map.text}"
+    if artifact.feature_map.adaptive_alpha is not None:
+        yield from _list_stated_levels(artifact, artifact.feature_map.adaptive_alpha)
+    combination = artifact.combination
+    if combination is not None:
+        yield f"combination   {_list_coefficients(combination)}"
+        yield "              (log-odds of being correct for one standard deviation of each)"
+    fitted = "the features"
+    if combination is not None:
+        fitted = "the combination" if facts.map_came_fitted else "features and combination"
+    yield (
+        f"prompts       {facts.size}{facts.weighing} calibrated, {facts.fit_size} fitted {fitted}, "
+        f"{facts.held_out_size} held out"
+        + (f", {facts.certification_size} for certificates" if facts.certification_size else "")
+    )
+    attainable = format_percent(facts.attainable_coverage)
+    yield f"attainable    {attainable} of calibration prompts{facts.by_weight} can be covered"
+    for part in ("generator", "verifier", "answer"):
+        yield f"{part:<13} {name_part(artifact, part)}"
+    yield f"made          {artifact.created_at} by version {artifact.library_version}"
+    yield f"digest        {artifact.digest}"
+
+
+def _list_stated_levels(artifact: CalibrationArtifact, adaptive: AdaptiveAlpha) -> Iterator[str]:
+    """List the coverage that is stated for prompts, by mean score."""
+    coverages = [format_share(1.0 - float(alpha)) for alpha in adaptive.alphas]
+    steps = [f"{stated} up to {cut:.3g}" for stated, cut in zip(coverages, adaptive.cuts, strict=False)]
+    above = f"{coverages[-1]} above" if steps else coverages[0]
+    yield f"states        by mean score: {', '.join([*steps, above])}"
+    yield f"              (fitted on {artifact.calibration.fit_size} prompts, margin {adaptive.margin:g})"
+
+
+def _list_coefficients(combination: Combination) -> str:
+    named = zip(combination.names, combination.coefficients, strict=True)
+    return ", ".join(f"{name} {coefficient:+.3g}" for name, coefficient in named)
+
+
+def name_part(artifact: CalibrationArtifact, part: str) -> str:
+    """Return what the records call a part: `generator`, `verifier` or `answer`."""
+    if artifact.provenance is None:
+        return "unbound (the records did not say)"
+    known = getattr(artifact.provenance, part) or {}
+    return str(known.get("id") or known.get("model") or "not named")
+
+
+def make_promise_table(artifact: CalibrationArtifact) -> Table:
+    """Make a table of the guarantee and its assumptions, label by label."""
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    for label, text in _list_promise(artifact):
+        table.add_row(label, escape(text))
+    return table
+
+
+def make_curve_table(artifact: CalibrationArtifact) -> Table:
+    """Make a table of answered share and certified wrong-answer rate by policy, bot mode's own in bold."""
+    policy = artifact.certified_policy
+    certificate = policy.certificate
+    points = policy.with_certified_points()
+    sure = format_share(1.0 - float(certificate.delta))
+    alone = certificate.policy.ignores_sets
+    each = "; each certified rate, in bold, by itself" if alone else ""
+    title = f"What answering more would cost (all bounds together with confidence {sure}{each})"
+    headers = ("answered", "wrong at most", "wrong seen", "alpha", "distinct", "agreeing", "mean score")
+    shown = headers if not alone else (*headers[:3], headers[-1])
+    if certificate.unit == "claims":
+        shown = ("show claims", "unsupported at most", "of one claim each", "alpha")
+    table = make_table(*shown, texts=0, title=title)
+    for point, own in points:
+        most, cut = point.policy.max_answers, point.policy.max_mean_score
+        counts = (
+            format_percent(point.answered / certificate.prompts),
+            format_percent(point.wrong_rate_at_most, ".1f"),
+            f"{point.wrong} of {point.answered}",
+        )
+        sets = (point.alpha, "any" if most is None else f"<= {most}", f">= {point.policy.min_agreement}")
+        score = "any" if cut is None else f"<= {cut:g}"
+        cells = (*counts, score) if alone else (*counts, *sets, score)
+        table.add_row(*cells[: len(shown)], style="bold" if own else "")
+    return table
+
+
+def _list_bot_mode(artifact: CalibrationArtifact) -> Iterator[tuple[str, str]]:
+    if artifact.policy is None:
+        wrong = "How often an answered prompt is wrong"
+        if artifact.unit == "claims":
+            wrong = "How many of the claims shown are unsupported"
+        yield "Answers", f"{wrong} is not certified (calibrate --max-wrong-rate)."
+        return
+    for certificate in artifact.policy.certificates:
+        yield "Bot mode", certificate.sentence()
+    if artifact.policy.others:
+        yield "", "Each of these rates holds with its confidence by itself; choose one before any question."
+    for reason in artifact.policy.refused.values():
+        yield "Refused", reason
+    if abstentions := state_abstentions(artifact.policy):
+        yield "", abstentions
+
+
+def _list_promise(artifact: CalibrationArtifact) -> Iterator[tuple[str, str]]:
+    promise, facts = artifact.guarantee(artifact.alphas[0]), artifact.calibration
+    levels = {alpha: f"alpha = {alpha}: " if len(artifact.alphas) > 1 else "" for alpha in artifact.alphas}
+    bot = artifact.policy
+    if bot is not None and bot.ignores_sets:
+        yield from _list_bot_mode(artifact)
+        levels = {} if promise.kind == "heuristic" else levels
+    for alpha, level in levels.items():
+        yield "Promise", f"{level}{_format_promise(artifact, artifact.guarantee(alpha))}"
+    if promise.kind in {"conditional", "marginal", "given_drawn"}:
+        if promise.failure_probability is None and not artifact.certificates:
+            yield (
+                "Confidence",
+                (
+                    "On average over calibration sets: this very artifact may do better or worse; "
+                    "`langchain-cfc certify` says how well."
+                ),
+            )
+        for one in artifact.certificates:
+            yield "Certified", f"{levels[one.alpha]}{one.sentence()}"
+    if promise.kind != "heuristic":
+        yield "Rests on", _format_assumptions(artifact)
+    for claim in promise.heuristics:
+        yield "Heuristic", claim
+    attainable = f"{format_percent(facts.attainable_coverage)} of the calibration prompts{facts.by_weight}"
+    if bot is not None and bot.ignores_sets:
+        yield "Attainable", f"{attainable} have a correct candidate among the {artifact.n}."
+    elif artifact.at_most is not None:
+        yield from _list_bot_mode(artifact)
+        yield "Dropped", f"As many claims as that takes. {NOTHING_KEPT_IS_KEPT}{_format_refused(artifact)}"
+    else:
+        yield from _list_bot_mode(artifact)
+        yield (
+            "Flagged",
+            (
+                f"{attainable} have a correct candidate that can enter the set. Where too few do, prompts "
+                f"are flagged as not certifiable and abstained on.{_format_refused(artifact)}"
+            ),
+        )
+    yield from _list_origin(artifact)
+
+
+def _list_origin(artifact: CalibrationArtifact) -> Iterator[tuple[str, str]]:
+    facts = artifact.calibration
+    drawn = f"{artifact.n} candidates each" if artifact.draws is None else f"draws by {artifact.draws}"
+    if artifact.unit == "claims":
+        drawn = "the claims of one answer each"
+    yield (
+        "Made from",
+        (
+            f"{facts.size} calibration prompts{facts.weighing}, {drawn}; features "
+            f"{artifact.feature_map.text}; set rule {artifact.set_rule_words}; threshold rule "
+            f"{artifact.threshold_rule}"
+        ),
+    )
+    if artifact.combination is not None:
+        yield "Score", f"combines {_list_coefficients(artifact.combination)}"
+    yield (
+        "Artifact",
+        f"{artifact.digest[:19]}..., {artifact.created_at[:10]}, version {artifact.library_version}",
+    )
+
+
+def _format_refused(artifact: CalibrationArtifact) -> str:
+    """Format how many prompts are flagged because the artifact keeps too few calibration prompts."""
+    checks = [level.self_check for level in artifact.levels if level.self_check is not None]
+    if not checks:
+        return ""
+    worst = max(checks, key=lambda check: check.refused / max(check.asked, 1))
+    share = "None" if worst.refused == 0 else format_percent(worst.refused / worst.asked)
+    return f" {share} of {worst.asked} asked in calibration are flagged because too few prompts were kept."
+
+
+def _format_promise(artifact: CalibrationArtifact, promise: Guarantee) -> str:
+    """Format a promise without naming every group."""
+    if promise.kind in {"certified", "heuristic"}:
+        return promise.sentence
+    brief = state_guarantee(
+        promise.kind,
+        promise.target_coverage,
+        promise.calibration_size,
+        promise.weightings,
+        adaptive=artifact.list_adaptive_coverages(promise.alpha),
+        shift=artifact.shift,
+        weighted=artifact.calibration.weight is not None,
+        listed=False,
+        at_most=artifact.at_most,
+    )
+    delta = promise.failure_probability
+    sure = "" if delta is None else f" {state_confidence(delta, promise.confident, promise.weightings)}"
+    return f"{brief}{sure}"
+
+
+def _format_assumptions(artifact: CalibrationArtifact) -> str:
+    alike = "new prompts like those calibrated on (exchangeable)"
+    if artifact.shift is not None:
+        alike = f"new prompts differing from those calibrated on by the ratio {artifact.shift} only"
+    elif artifact.calibration.weight is not None:
+        alike = "new prompts like those of which some were chosen to be labelled, with known probabilities"
+    named = [name_part(artifact, part) for part in ("generator", "verifier", "answer")]
+    bound = (
+        "generator and verifier as calibrated (unbound: the records did not name them)"
+        if artifact.provenance is None
+        else f"generator {named[0]}, verifier {named[1]}, extractor {named[2]}, which serving compares"
+    )
+    return f"{alike}; right labels; a level chosen before drawing; {bound} (all: --details)."

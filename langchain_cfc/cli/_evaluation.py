@@ -1,0 +1,183 @@
+"""How an evaluation is shown in a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from rich.markup import escape
+from rich.table import Table
+
+from langchain_cfc._internal.text import format_percent
+from langchain_cfc.cli._format import format_group, format_interval, make_table
+from langchain_cfc.evaluation import (
+    AnswersReport,
+    EvaluationReport,
+    GroupReport,
+    MethodReport,
+    StatedLevelReport,
+)
+from langchain_cfc.guarantee import format_share
+
+
+def make_report_tables(report: EvaluationReport) -> Iterator[Table]:
+    """Make tables that fit 80 columns: over all prompts, then by guaranteed group."""
+    yield _make_overall_table(report)
+    if any(method.groups for method in report.methods.values()):
+        yield _make_group_table(report)
+    for method in report.methods.values():
+        if method.stated_levels:
+            yield _make_stated_table(method)
+
+
+def _make_overall_table(report: EvaluationReport) -> Table:
+    table = make_table()
+    table.add_column("over all prompts, %", min_width=31)
+    for name in report.methods:
+        table.add_column(name, justify="right")
+        table.add_column("95 % CI", justify="right", style="dim")
+
+    def row(label: str, value: str, ci: str | None, style: str = "") -> None:
+        cells: list[str] = []
+        for method in report.methods.values():
+            cells.append(f"{100 * getattr(method, value):.1f}")
+            cells.append(format_interval(getattr(method, ci)) if ci else "")
+        table.add_row(label, *cells, style=style)
+
+    if any(method.stated_levels for method in report.methods.values()):
+        row(f"promised (at most {100 * report.target_coverage:g})", "stated_coverage", None)
+        row("promise kept", "kept_promise", "kept_promise_ci", "bold")
+    else:
+        target = f"target {100 * report.target_coverage:g}"
+        row(f"promise kept ({target})", "kept_promise", "kept_promise_ci", "bold")
+    if all(method.claims is not None for method in report.methods.values()):
+        _add_claims_rows(table, report)
+        return table
+    row("set holds a correct answer", "coverage", "coverage_ci")
+    row("flagged as not certifiable", "not_certifiable_rate", "not_certifiable_ci")
+    if any(method.refused_rate > 0.0 for method in report.methods.values()):
+        row("- as too few prompts were kept", "refused_rate", None)
+    row("abstained (flagged or empty)", "abstention_rate", "abstention_ci")
+    for label, value in (
+        ("candidates per set", "mean_set_size"),
+        ("distinct answers per set", "mean_distinct_answers"),
+    ):
+        sizes = [(f"{getattr(method, value):.2f}", "") for method in report.methods.values()]
+        table.add_row(label, *(cell for pair in sizes for cell in pair))
+    if report.mean_draws is not None:
+        draws = [f"{report.mean_draws:.2f}", ""] * len(report.methods)
+        table.add_row(f"draws per prompt (of {report.n_candidates})", *draws)
+    return table
+
+
+def format_calls(report: EvaluationReport) -> str:
+    """Format how many candidates a thousand questions take, as one line."""
+    each = report.n_candidates if report.mean_draws is None else report.mean_draws
+    most = f", where {1000 * report.n_candidates:,} would be drawn without the rule"
+    saved = "" if report.mean_draws is None else most
+    return f"A thousand questions like these take {1000 * each:,.0f} draws{saved}."
+
+
+def _add_claims_rows(table: Table, report: EvaluationReport) -> None:
+    """Add what was kept of claims, and what of the claims shown is unsupported."""
+    for label, name in (
+        ("claims kept", "kept"),
+        ("answers with no claim left", "emptied"),
+        ("unsupported, of all claims", "unsupported"),
+        ("unsupported, of those shown", "unsupported_kept"),
+    ):
+        shares = [getattr(method.claims, name) for method in report.methods.values()]
+        table.add_row(label, *(cell for share in shares for cell in (f"{100 * share:.1f}", "")))
+
+
+def _make_group_table(report: EvaluationReport) -> Table:
+    own = next(iter(report.methods))
+    table = make_table("promise kept by group, %", width=34)
+    table.add_column("n", justify="right", min_width=3)
+    for name in report.methods:
+        table.add_column(name, justify="right", no_wrap=True)
+    claims = [group.claims for group in report.methods[own].groups]
+    table.add_column("flagged" if None in claims else "claims kept", justify="right", no_wrap=True)
+    for index, group in enumerate(report.methods[own].groups):
+        cells = [
+            _format_kept(method.groups[index], method.groups[index].stated_coverage)
+            for method in report.methods.values()
+        ]
+        share = group.not_certifiable_rate if group.claims is None else group.claims.kept
+        flagged = f"{100 * share:.0f}"
+        table.add_row(format_group(group.words, group.name), f"{group.n:.0f}", *cells, flagged)
+    return table
+
+
+def _make_stated_table(method: MethodReport) -> Table:
+    results = (
+        ("right answer in set", "flagged") if method.claims is None else ("claims kept", "no claim left")
+    )
+    table = make_table("by stated coverage, %", "n", "kept", *results, texts=0)
+    for level in method.stated_levels:
+        shares = (level.coverage, level.not_certifiable_rate)
+        if level.claims is not None:
+            shares = (level.claims.kept, level.claims.emptied)
+        table.add_row(
+            f"{100 * level.stated_coverage:g}",
+            f"{level.n}",
+            _format_kept(level, level.stated_coverage),
+            *(f"{100 * share:.0f}" for share in shares),
+        )
+    return table
+
+
+def _format_kept(group: GroupReport | StatedLevelReport, target: float) -> str:
+    share = f"{100 * group.kept_promise:.0f}"
+    if group.kept_promise_ci[1] < target:
+        share = f"[bold red]{share}[/]"
+    bounds = f"({format_interval(group.kept_promise_ci)})"
+    return f"{share} [dim]{bounds:>8}[/]"
+
+
+def format_answers(answers: AnswersReport, *, claims: bool) -> str:
+    """Format what bot mode did as one line."""
+    verdict = "[bold red]too many for chance[/]" if answers.contradicted else "nothing contradicts that"
+    answered, wrongly = "answered", f"{answers.wrong} of {answers.answered} wrongly"
+    if claims:
+        answered = "of the answers show claims"
+        wrongly = f"of one claim drawn from each, {answers.wrong} of {answers.answered} are unsupported"
+    return (
+        f"Bot mode (alpha = {answers.alpha:g}): {format_percent(answers.answered_rate)} {answered}, "
+        f"{wrongly} ({format_percent(answers.wrong_rate, '.1f')}, 95 % "
+        f"CI {format_interval(answers.wrong_rate_ci)}); certified are at most "
+        f"{format_share(answers.max_wrong_rate)}: {verdict}."
+    )
+
+
+def make_answers_table(reports: Iterable[AnswersReport]) -> Table:
+    """Make a table of what bot mode did at each certified rate; red where it was wrong too often."""
+    table = make_table("at most wrong", "answered", "wrong", "wrong rate", "95 % CI", texts=0)
+    for one in reports:
+        rate = format_percent(one.wrong_rate, ".1f")
+        table.add_row(
+            format_share(one.max_wrong_rate),
+            format_percent(one.answered_rate),
+            f"{one.wrong} of {one.answered}",
+            f"[bold red]{rate}[/]" if one.contradicted else rate,
+            format_interval(one.wrong_rate_ci),
+        )
+    return table
+
+
+def is_contradicted(report: EvaluationReport) -> bool:
+    """Return whether what is seen contradicts the promise about sets, or the one about answers."""
+    return bool(report.contradicted) or any(one.contradicted for one in report.all_answers)
+
+
+def format_verdict(report: EvaluationReport) -> str:
+    """Format whether the results contradict the guarantee, as one line."""
+    if report.guarantee == "heuristic" and report.all_answers:
+        if is_contradicted(report):
+            return "[bold red]More answers are wrong than a certified rate explains.[/]"
+        return "Nothing seen here contradicts the certified rates."
+    if report.guarantee == "heuristic":
+        return "No promise was made here: the threshold rule has no guarantee."
+    if not report.contradicted:
+        scope = " (made for all prompts together only)" if report.guarantee == "marginal" else ""
+        return f"Nothing seen here contradicts the promise{scope}."
+    return f"[bold red]Kept too rarely for chance:[/] {escape(', '.join(report.contradicted))}"
