@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from rich.markup import escape
 from rich.table import Table
 
 from langchain_cfc._internal.text import format_percent
 from langchain_cfc.artifact import CalibrationArtifact
+from langchain_cfc.candidates import Unit
 from langchain_cfc.certificates import state_abstentions
 from langchain_cfc.cli._format import make_table
 from langchain_cfc.features import AdaptiveAlpha
@@ -21,12 +22,22 @@ from langchain_cfc.guarantee import (
 )
 from langchain_cfc.scoring import Combination
 
+_PARTS: Mapping[Unit, Mapping[str, str]] = {
+    "answers": {"generator": "generator", "verifier": "verifier", "answer": "extractor"},
+    "claims": {"generator": "generator", "verifier": "verifier", "splitter": "splitter"},
+}
+
 
 def list_facts(artifact: CalibrationArtifact) -> Iterator[str]:
     """List what an artifact is made of, one line each."""
     facts = artifact.calibration
     yield f"levels        alpha = {', '.join(artifact.alphas)}"
-    yield f"candidates    n = {artifact.n} per prompt, cap {artifact.cap:g}"
+    claims = artifact.unit == "claims"
+    if claims:
+        yield f"claims        of one answer{'' if artifact.n == 1 else f', the first of {artifact.n}'}"
+    else:
+        most = "at most " if artifact.draws is not None else "n = "
+        yield f"candidates    {most}{artifact.n} per prompt, cap {artifact.cap:g}"
     if artifact.draws is not None:
         yield f"drawn         {artifact.draws}"
     yield f"set rule      {artifact.set_rule_words}"
@@ -47,8 +58,9 @@ def list_facts(artifact: CalibrationArtifact) -> Iterator[str]:
         + (f", {facts.certification_size} for certificates" if facts.certification_size else "")
     )
     attainable = format_percent(facts.attainable_coverage)
-    yield f"attainable    {attainable} of calibration prompts{facts.by_weight} can be covered"
-    for part in ("generator", "verifier", "answer"):
+    if not claims:
+        yield f"attainable    {attainable} of calibration prompts{facts.by_weight} can be covered"
+    for part in _PARTS[artifact.unit]:
         yield f"{part:<13} {name_part(artifact, part)}"
     yield f"made          {artifact.created_at} by version {artifact.library_version}"
     yield f"digest        {artifact.digest}"
@@ -69,7 +81,7 @@ def _list_coefficients(combination: Combination) -> str:
 
 
 def name_part(artifact: CalibrationArtifact, part: str) -> str:
-    """Return what the records call a part: `generator`, `verifier` or `answer`."""
+    """Return what the records call a part, such as `generator` or `verifier`."""
     if artifact.provenance is None:
         return "unbound (the records did not say)"
     known = getattr(artifact.provenance, part) or {}
@@ -94,7 +106,8 @@ def make_curve_table(artifact: CalibrationArtifact) -> Table:
     sure = format_share(1.0 - float(certificate.delta))
     alone = certificate.policy.ignores_sets
     each = "; each certified rate, in bold, by itself" if alone else ""
-    title = f"What answering more would cost (all bounds together with confidence {sure}{each})"
+    more = "showing" if certificate.unit == "claims" else "answering"
+    title = f"What {more} more would cost (all bounds together with confidence {sure}{each})"
     headers = ("answered", "wrong at most", "wrong seen", "alpha", "distinct", "agreeing", "mean score")
     shown = headers if not alone else (*headers[:3], headers[-1])
     if certificate.unit == "claims":
@@ -230,10 +243,9 @@ def _format_assumptions(artifact: CalibrationArtifact) -> str:
         alike = f"new prompts differing from those calibrated on by the ratio {artifact.shift} only"
     elif artifact.calibration.weight is not None:
         alike = "new prompts like those of which some were chosen to be labelled, with known probabilities"
-    named = [name_part(artifact, part) for part in ("generator", "verifier", "answer")]
-    bound = (
-        "generator and verifier as calibrated (unbound: the records did not name them)"
-        if artifact.provenance is None
-        else f"generator {named[0]}, verifier {named[1]}, extractor {named[2]}, which serving compares"
-    )
+    bound = "generator and verifier as calibrated (unbound: the records did not name them)"
+    if artifact.provenance is not None:
+        parts = _PARTS[artifact.unit].items()
+        named = ", ".join(f"{words} {name_part(artifact, part)}" for part, words in parts)
+        bound = f"{named}, which serving compares"
     return f"{alike}; right labels; a level chosen before drawing; {bound} (all: --details)."

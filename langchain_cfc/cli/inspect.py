@@ -131,10 +131,12 @@ def _print_details(console: Console, artifact: CalibrationArtifact) -> None:
 def make_certificate_table(certificate: CoverageCertificate) -> Table:
     """Make a table of what is certified, group by group."""
     headings = ("group", "prompts", "promise kept", "at least", "covered", "at least")
+    # Of claims a promise is kept by what is left, so that both are the same.
+    columns = 4 if certificate.claims is not None else 6
     title = f"Certified with failure probability {certificate.delta}, all bounds together"
-    table = make_table(*headings, title=title, width=42)
+    table = make_table(*headings[:columns], title=title, width=42)
     for share in certificate.shares:
-        table.add_row(
+        cells = (
             format_group(share.words, share.name),
             str(share.prompts),
             str(share.kept),
@@ -142,4 +144,5 @@ def make_certificate_table(certificate: CoverageCertificate) -> Table:
             str(share.covered),
             format_bound(share.coverage_at_least),
         )
+        table.add_row(*cells[:columns])
     return table

@@ -359,7 +359,7 @@ def tabulate_policies(policy: CertifiedPolicy) -> Table:
     sure = format_share(1.0 - float(certificate.delta))
     return Table(
         id="policies",
-        caption="What answering more would cost",
+        caption=f"What {'showing' if of_claims else 'answering'} more would cost",
         head=("Shown is", "Answers with claims", "Of one claim each, unsupported", "Unsupported at most")
         if of_claims
         else ("Answered are", "Answered", "Wrong", "Wrong at most"),

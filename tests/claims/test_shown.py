@@ -153,6 +153,11 @@ def test_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "Of the claims that an answer shows, at most 30 % are unsupported on average" in words
     assert "unsupported at most" in words
     assert "agreeing" not in words
+    shown = CliRunner().invoke(app, ["inspect", str(out), "--details"])
+    assert shown.exit_code == 0, shown.output
+    assert "candidate" not in shown.output
+    assert "extractor" not in shown.output
+    assert "claims        of one answer" in shown.output
     shown = CliRunner().invoke(app, ["evaluate", str(out), str(path)])
     assert shown.exit_code == 0, shown.output
     words = " ".join(shown.output.split())
