@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from enum import Enum
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -17,6 +18,14 @@ from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.cli._format import make_progress
 from langchain_cfc.errors import InputError
 from langchain_cfc.records import Provenance, Records, read_records
+
+
+class Unit(str, Enum):
+    """What is kept or rejected."""
+
+    answers = "answers"
+    claims = "claims"
+
 
 DATASET = "Labelled records: .jsonl, .jsonl.gz or .parquet; or the store of a collection"
 STORE = "SQLite file, or URL of a PostgreSQL database."

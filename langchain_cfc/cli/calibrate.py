@@ -28,6 +28,7 @@ from langchain_cfc.cli._inputs import (
     FirstCandidates,
     OutArtifact,
     TestFraction,
+    Unit,
     check_output,
     open_records,
     split_option,
@@ -48,13 +49,6 @@ class _ThresholdRule(str, Enum):
     marginal = "marginal"
     grouped = "grouped"
     learned = "learned"
-
-
-class _Unit(str, Enum):
-    """What is kept or rejected."""
-
-    answers = "answers"
-    claims = "claims"
 
 
 class _Penalised(str, Enum):
@@ -85,9 +79,9 @@ def calibrate(
         str, _scores_option(help="Feature map, e.g. 'hat(mean_score, 5) + group(topic)'.")
     ] = "hat(mean_score, 5)",
     unit: Annotated[
-        _Unit,
+        Unit,
         _promise_option(help="What is kept or rejected: whole answers, or the claims of one answer."),
-    ] = _Unit.answers,
+    ] = Unit.answers,
     at_most: Annotated[
         int, _promise_option(min=0, help="With --unit claims: how many unsupported claims may be left.")
     ] = 0,

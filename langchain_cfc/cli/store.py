@@ -83,7 +83,7 @@ def export(
         from langchain_cfc.collect.store import Store
 
         with Store(store) as collection:
-            finished = track_progress(collection.records(), "writing records")
+            finished = track_progress(collection.iterate(), "writing records")
             if sample_for_review is None:
                 written = write_records(records, finished, collection.provenance())
             else:
@@ -147,14 +147,25 @@ def summarize_status(state: CollectionStatus, store: Store) -> dict[str, Any]:
     from langchain_cfc.collect.store.wrong import read_wrong_answers
 
     wrong, correct = state.mean_scores
+    labels: dict[str, Any] = {
+        "pass_at_n": state.coverage,
+        "mean_score_correct": correct,
+        "mean_score_wrong": wrong,
+    }
+    if state.unit == "claims":
+        labels = {
+            "claims": sum(state.candidates),
+            "supported": state.supported,
+            "answers_without_claims": state.without_claims,
+            "mean_score_supported": correct,
+            "mean_score_unsupported": wrong,
+        }
     return {
         "prompts": state.total,
         "finished": state.labelled,
         "failed": state.failed,
         "left": state.remaining,
-        "pass_at_n": state.coverage,
-        "mean_score_correct": correct,
-        "mean_score_wrong": wrong,
+        **labels,
         "input_tokens": sum(one.input_tokens for one in state.usage.calls),
         "output_tokens": sum(one.output_tokens for one in state.usage.calls),
         "cost": state.cost,
@@ -170,11 +181,18 @@ def print_status(
     """Print the state of a collection: its summary, and what its configuration says beside that."""
     left = f", {state.remaining} left" if state.remaining else ""
     lines = [f"prompts       {state.labelled} of {state.total} finished, {state.failed} failed{left}"]
-    if state.coverage is not None:
-        n = configuration.get("n", 0)
+    n = configuration.get("n", 0)
+    if state.unit == "claims" and state.supported is not None:
+        answers = state.labelled - state.without_claims
+        supported = format_percent(state.supported)
+        lines.append(f"claims        {sum(state.candidates)} in {answers} answers, {supported} are supported")
+        if state.without_claims:
+            lines.append(f"no claims     in {state.without_claims} answers, which records leave out")
+    elif state.coverage is not None:
         lines.append(
             f"attainable    {format_percent(state.coverage)} have a correct one among {n} candidates"
         )
+    if any(state.candidates):
         lines.append(f"scores        {format_mean_scores(state)} on average")
     if summary["models"]:
         lines.append(f"drawn by      {_format_models(summary['models'], configuration)}")

@@ -66,7 +66,7 @@ from langchain_cfc.labelers import (
     compare_labels,
 )
 from langchain_cfc.labelers.human import TEXT_MARK, Sheet, format_value, read_sheet
-from langchain_cfc.records import Candidate, PromptRecord, require_candidates
+from langchain_cfc.records import Candidate, LabelledRecord, PromptRecord, require_candidates
 from langchain_cfc.records.batches import check_records
 from langchain_cfc.verifiers._prompts import read_prompt
 
@@ -77,7 +77,7 @@ _CUT = " [... cut off here]"
 
 
 def write_review(
-    records: Iterable[PromptRecord], k: int, path: str | os.PathLike[str], *, seed: str | int = "0"
+    records: Iterable[LabelledRecord], k: int, path: str | os.PathLike[str], *, seed: str | int = "0"
 ) -> None:
     """Write a sheet on which people say whether k random candidates are correct.
 
@@ -132,7 +132,7 @@ def format_candidate(candidate: Candidate) -> str:
     return format_value(candidate.message if candidate.text is None else candidate.text)
 
 
-def _sample_records(records: Iterable[PromptRecord], k: int, seed: str) -> list[PromptRecord]:
+def _sample_records(records: Iterable[LabelledRecord], k: int, seed: str) -> list[PromptRecord]:
     """Return one record of each of k clusters, in random order by hash; fewer if there are not so many."""
     best: dict[int, tuple[int, PromptRecord]] = {}
 
