@@ -40,6 +40,11 @@ If a sheet from elsewhere holds several candidates of a prompt, m_i of the i-th,
 is largest if mistakes come together: then it is that of (sum m_i)^2 / sum m_i^2 independent ones (Kish 1965,
 "Survey Sampling"), and the interval, approximate there, is that of so many.
 
+Of claims, f is the share of answers with a claim that is unsupported and labelled supported, among the
+answers of the sheet, whose number is binomial. An answer without one has at most as many unsupported claims
+left as are labelled so: a promise that at most k are left is kept for it. So what remains of the coverage is
+at least what was promised less f, whatever the mistakes depend on.
+
 What remains of a guarantee are the lower bounds of `true_coverage` and `true_coverage_at_worst`, with e0 and
 f n = e0 W at the upper ends of their intervals. So each holds with the confidence of one end, 97.5 % for
 intervals of 95 %. The upper bounds are left out, because a guarantee is not a measured share.
@@ -53,13 +58,14 @@ import io
 import math
 import os
 from collections import Counter
-from collections.abc import Container, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Container, Hashable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
 from langchain_cfc._internal.files import atomic_writer
+from langchain_cfc.candidates import Unit
 from langchain_cfc.certificates.bounds import clopper_pearson
 from langchain_cfc.errors import InputError, RecordError, VerifierError
 from langchain_cfc.labelers import (
@@ -76,7 +82,6 @@ from langchain_cfc.records import (
     LabelledRecord,
     PromptRecord,
     Provenance,
-    require_candidates,
     require_claims,
 )
 from langchain_cfc.records.batches import check_records
@@ -176,12 +181,11 @@ def _hash_to_int(*parts: str) -> int:
 def _list_rows(record: LabelledRecord, seed: str) -> Iterator[tuple[str, ...]]:
     """Yield the cells of one candidate of a prompt, or of each claim of its answer."""
     shown = record.id, _format_cell(_format_input(record.input)), _format_cell(record.reference)
+    labels = _list_labels(record)
     if isinstance(record, PromptRecord):
         slot = _hash_to_int(seed, "slot", record.id) % len(record.candidates)
-        labels = [(format_candidate(one), one.correct) for one in record.candidates]
         yield (*shown, _check_cell(record, labels, slot))
         return
-    labels = [(format_value(one.text), one.supported) for one in record.claims]
     answer = record.answer or ""
     written: set[str] = set()
     for slot, claim in enumerate(record.claims):
@@ -189,6 +193,13 @@ def _list_rows(record: LabelledRecord, seed: str) -> Iterator[tuple[str, ...]]:
         if text not in written:
             yield (*shown, _format_cell(answer), _format_cell(answer[claim.start : claim.end]), text)
         written.add(text)
+
+
+def _list_labels(record: LabelledRecord) -> list[tuple[str, bool]]:
+    """Return the texts of candidates or claims as a sheet has them, with their labels."""
+    if isinstance(record, PromptRecord):
+        return [(format_candidate(one), one.correct) for one in record.candidates]
+    return [(format_value(one.text), one.supported) for one in record.claims]
 
 
 def _check_cell(record: LabelledRecord, labels: Sequence[tuple[str, bool]], slot: int) -> str:
@@ -299,7 +310,10 @@ class IntervalEstimate(_Model):
 
 
 class AdjustedCoverage(_Model):
-    """What remains of a guaranteed coverage, given the mistakes of the labels; 0 says nothing."""
+    """What remains of a guaranteed coverage, given the mistakes of the labels; 0 says nothing.
+
+    Of claims, both kinds of bounds are the same: the share of answers with at most k unsupported claims left.
+    """
 
     coverage: float  # guaranteed share of prompts whose set holds a candidate labelled correct
     independent: float  # lower bound of the share whose set holds a correct one, for independent mistakes
@@ -313,10 +327,12 @@ class ReviewReport(_Model):
     """Labels compared with those of people, who are taken to be right.
 
     Attributes:
+        unit: What the sheet holds: candidate `answers`, or `claims`, which are supported or not in place of
+            correct or wrong.
         rows: Number of different candidates on the sheet.
         unfilled: Number of those that are not judged yet.
         prompts: Number of independent prompts of the judged candidates.
-        n: Number of candidates per prompt that sets are made from.
+        n: Number of candidates per prompt that sets are made from; 1 for claims.
         confidence: Confidence level of the intervals.
         correct_called_correct: Number of correct candidates that are labelled correct.
         correct_called_wrong: Number of correct candidates that are labelled wrong.
@@ -324,12 +340,14 @@ class ReviewReport(_Model):
         wrong_called_wrong: Number of wrong candidates that are labelled wrong.
         error_on_wrong: Share of the wrong candidates that are labelled correct, e0.
         error_on_correct: Share of the correct candidates that are labelled wrong, e1.
-        flattering: Share of all candidates that are wrong and labelled correct.
+        flattering: Share of all candidates that are wrong and labelled correct; of claims, share of answers
+            with one that is unsupported and labelled supported.
         kappa: Agreement beyond chance; None if both sides give every candidate one and the same label.
         promises: What remains of each guaranteed coverage.
         notes: Caveats.
     """
 
+    unit: Unit
     rows: int
     unfilled: int
     prompts: int
@@ -348,7 +366,7 @@ class ReviewReport(_Model):
 
 
 def create_review_report(
-    records: Iterable[PromptRecord],
+    records: Iterable[LabelledRecord],
     sheet: str | Path,
     *,
     coverage: Sequence[float] = (0.9,),
@@ -361,7 +379,8 @@ def create_review_report(
         records: The records that the sheet is a sample of.
         sheet: The sheet, filled in at least in part. Its rows must be a random sample of candidates, as
             those of `write_review` are; rows that people chose to judge say little of the others.
-        coverage: Guaranteed shares of prompts whose set holds a candidate labelled correct, in (0, 1).
+        coverage: Guaranteed shares of prompts whose set holds a candidate labelled correct, or whose answer
+            keeps at most k claims labelled unsupported, in (0, 1).
         n: Number of candidates per prompt that sets are made from; None for all that the records hold.
         confidence: Confidence level of the intervals, in (0, 1).
 
@@ -382,9 +401,9 @@ def create_review_report(
     people = read_sheet(sheet, partly=True)
     truths = {key: row.correct for key, row in people.rows.items() if row.correct is not None}
     if not truths:
-        msg = f"no row of {people.source} is filled in: write yes or no under correct"
+        msg = f"no row of {people.source} is filled in: write yes or no in its last column"
         raise InputError(msg)
-    labelled, recorded = _find_labels(records, people)
+    labelled, unit, recorded = _find_labels(records, people)
     size = recorded if n is None else n
     if not 1 <= size <= recorded:
         msg = f"n is {n}; expected at least 1 and at most {recorded}, the recorded number of candidates"
@@ -396,10 +415,22 @@ def create_review_report(
         for side in (False, True)
     )
     on_wrong = _estimate_rate(found.wrong_called_correct, wrong, confidence)
-    flattering = _estimate_rate(found.wrong_called_correct, prompts, confidence)
-    no_mistakes = _estimate_rate(0, wrong, confidence).high, _estimate_rate(0, prompts, confidence).high
+    flattered, among = found.wrong_called_correct, list(prompts)
+    if unit == "claims":
+        flattered, among = _count_flattered(people, labelled)
+    flattering = _estimate_rate(flattered, among, confidence)
+    no_mistakes = _estimate_rate(0, wrong, confidence).high, _estimate_rate(0, among, confidence).high
     kappa = found.kappa
+    promises = [
+        _adjust_coverage(one, size, (on_wrong.high, flattering.high), no_mistakes) for one in coverage
+    ]
+    if unit == "claims":
+        promises = [
+            one.model_copy(update={"independent": one.at_worst, "independent_limit": one.at_worst_limit})
+            for one in promises
+        ]
     return ReviewReport(
+        unit=unit,
         rows=len(people.rows),
         unfilled=len(people.rows) - len(truths),
         prompts=found.n_prompts,
@@ -413,37 +444,52 @@ def create_review_report(
         error_on_correct=_estimate_rate(found.correct_called_wrong, correct, confidence),
         flattering=flattering,
         kappa=None if kappa is None else IntervalEstimate(value=kappa.value, low=kappa.low, high=kappa.high),
-        promises=tuple(
-            _adjust_coverage(one, size, (on_wrong.high, flattering.high), no_mistakes) for one in coverage
-        ),
-        notes=tuple(_create_notes(found, len(people.rows), len(truths))),
+        promises=tuple(promises),
+        notes=tuple(_create_notes(found, unit, len(people.rows), len(truths))),
     )
 
 
+def _count_flattered(
+    people: Sheet, labelled: Mapping[tuple[str, str], tuple[bool, str]]
+) -> tuple[int, list[str]]:
+    """Count the answers with an unsupported claim that is labelled supported, and list all by their prompt.
+
+    Answers whose rows are not all filled in are left out.
+    """
+    flattered: dict[str, bool] = {}
+    prompts: dict[str, str] = {}
+    for (name, text), row in people.rows.items():
+        label, prompts[name] = labelled[name, text]
+        flattered[name] = flattered.get(name, False) or (label and not row.correct)
+    judged = prompts.keys() - {name for (name, _), row in people.rows.items() if row.correct is None}
+    return sum(flattered[name] for name in judged), [prompts[name] for name in judged]
+
+
 def _find_labels(
-    records: Iterable[PromptRecord], sheet: Sheet
-) -> tuple[dict[tuple[str, str], tuple[bool, str]], int]:
-    """Return the label and the independent prompt of each row according to the records, and their n."""
+    records: Iterable[LabelledRecord], sheet: Sheet
+) -> tuple[dict[tuple[str, str], tuple[bool, str]], Unit, int]:
+    """Return the label and the independent prompt of each row by the records, and their unit and n."""
     names = {name for name, _ in sheet.rows}
     found: dict[tuple[str, str], tuple[bool, str]] = {}
     met: set[str] = set()
-    recorded = 0
-    for record in map(require_candidates, check_records(records)):
-        recorded = len(record.candidates)
+    unit: Unit = "answers"
+    recorded = 1
+    for record in check_records(records):
+        if isinstance(record, PromptRecord):
+            recorded = len(record.candidates)
+        else:
+            unit = "claims"
         name = record.id if sheet.by == "id" else format_value(record.input)
         if name not in names:
             continue
         met.add(name)
         prompt = f"prompt {name}" if record.cluster is None else f"cluster {record.cluster}"
-        for candidate in record.candidates:
-            key = (name, format_candidate(candidate))
-            if (
-                key in sheet.rows
-                and found.setdefault(key, (candidate.correct, prompt))[0] != candidate.correct
-            ):
-                raise _contradiction_error(record, key[1])
-    _check_all_found(sheet, found, met, "candidate")
-    return found, recorded
+        for text, label in _list_labels(record):
+            key = (name, text)
+            if key in sheet.rows and found.setdefault(key, (label, prompt))[0] != label:
+                raise _contradiction_error(record, text)
+    _check_all_found(sheet, found, met, "claim" if unit == "claims" else "candidate")
+    return found, unit, recorded
 
 
 def _check_all_found(sheet: Sheet, found: Container[tuple[str, str]], met: Container[str], what: str) -> None:
@@ -500,7 +546,10 @@ def _bound_coverage(coverage: float, n: int, error_on_wrong: float, flattering: 
     return independent, at_worst
 
 
-def _create_notes(found: Agreement, rows: int, filled: int) -> Iterator[str]:
+def _create_notes(found: Agreement, unit: Unit, rows: int, filled: int) -> Iterator[str]:
+    noun, sides = ("claim", ("unsupported", "supported"))
+    if unit == "answers":
+        noun, sides = ("candidate", ("wrong", "correct"))
     correct = found.correct_called_correct + found.correct_called_wrong
     called = found.correct_called_correct + found.wrong_called_correct
     if filled < rows:
@@ -510,13 +559,13 @@ def _create_notes(found: Agreement, rows: int, filled: int) -> Iterator[str]:
         )
     if found.n_prompts < filled:
         yield (
-            f"The {filled} candidates are from {found.n_prompts} independent prompts only. The intervals of "
+            f"The {filled} {noun}s are from {found.n_prompts} independent prompts only. The intervals of "
             "the rates allow for that and are approximate."
         )
-    for what, count in (("wrong", filled - correct), ("correct", correct)):
+    for what, count in zip(sides, (filled - correct, correct), strict=True):
         if count == 0:
-            yield f"People found no {what} candidate, so nothing is known of how such are labelled."
+            yield f"People found no {what} {noun}, so nothing is known of how such are labelled."
     if found.kappa is None:
-        yield "Both sides give every candidate the same label, which chance alone would do as well: no kappa."
+        yield f"Both sides give every {noun} the same label, which chance alone would do as well: no kappa."
     elif min(correct, filled - correct, called, filled - called) < _FEW:
         yield f"One label was given fewer than {_FEW} times: the interval of kappa is too short."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from langchain_cfc.collect.review import CLAIM_COLUMNS, LONGEST_CELL, read_people_claims, write_review
+from langchain_cfc.collect.review import (
+    CLAIM_COLUMNS,
+    LONGEST_CELL,
+    create_review_report,
+    read_people_claims,
+    write_review,
+)
 from langchain_cfc.errors import InputError, RecordError
 from langchain_cfc.labelers import HumanLabels, LabelerInput
 from langchain_cfc.records import Claim, ClaimsRecord, LabelledRecord, Provenance
@@ -194,6 +201,66 @@ def test_what_makes_no_sheet_is_refused(tmp_path: Path) -> None:
         list(read_people_claims(make_numbered_records(2), HEADER, path)[0])
 
 
+# What filled sheets say of the labels
+
+ANSWERS = st.lists(
+    st.lists(st.tuples(st.integers(0, 4), st.booleans(), st.booleans()), min_size=1, max_size=4),
+    min_size=1,
+    max_size=6,
+)
+
+
+@given(ANSWERS)
+def test_no_promise_loses_more_than_the_share_of_flattered_answers(
+    tmp_path_factory: Any, answers: list[list[tuple[int, bool, bool]]]
+) -> None:
+    path = tmp_path_factory.mktemp("sheets") / "sheet.csv"
+    records = []
+    for number, claims in enumerate(answers):
+        made = make_record(f"p{number}", *map(str, range(len(claims))))
+        labelled = [
+            one.model_copy(update={"supported": label})
+            for one, (_, label, _) in zip(made.claims, claims, strict=True)
+        ]
+        records.append(made.model_copy(update={"claims": tuple(labelled)}))
+    write_review(records, len(records), path)
+    fill(path, lambda name, text: "yes" if answers[int(name[1:])][int(text)][2] else "no")
+    report = create_review_report(records, path)
+    flat = [(label, truth) for claims in answers for _, label, truth in claims]
+    assert (report.unit, report.n, report.prompts) == ("claims", 1, len(answers))
+    assert report.wrong_called_correct == flat.count((True, False))
+    assert report.correct_called_wrong == flat.count((False, True))
+    flattered = report.flattering.value
+    assert flattered is not None
+    assert flattered == sum(any(label and not truth for _, label, truth in one) for one in answers) / len(
+        answers
+    )
+
+    def share_kept(threshold: int, most: int, side: int) -> float:
+        """Answers with at most so many claims left that are unsupported by labels (1) or in truth (2)."""
+        left = [sum(not one[side] for one in claims if one[0] < threshold) for claims in answers]
+        return sum(count <= most for count in left) / len(answers)
+
+    for threshold, most in product(range(6), range(3)):
+        assert share_kept(threshold, most, 2) >= share_kept(threshold, most, 1) - flattered - 1e-12
+    (promise,) = report.promises
+    assert promise.at_worst == promise.independent == pytest.approx(max(0.0, 0.9 - report.flattering.high))
+
+
+def test_answers_with_empty_rows_say_nothing_of_answers(tmp_path: Path) -> None:
+    records, path = (
+        [make_record(f"p{number}", "a", "b", supported=True) for number in range(4)],
+        tmp_path / "s.csv",
+    )
+    write_review(records, 4, path)
+    fill(path, lambda name, text: "" if (name, text) == ("p1", "a") else "no" if name < "p2" else "yes")
+    report = create_review_report(records, path)
+    assert (report.unfilled, report.flattering.value) == (1, 1 / 3)
+    assert any("1 of 8 rows are not filled in" in one for one in report.notes)
+    with pytest.raises(InputError, match="at most 1"):
+        create_review_report(records, path, n=2)
+
+
 def test_on_the_command_line(tmp_path: Path) -> None:
     from langchain_cfc.collect import CollectionOptions, collect
     from langchain_cfc.records import read_records
@@ -212,5 +279,14 @@ def test_on_the_command_line(tmp_path: Path) -> None:
     }
     assert read.provenance is not None
     assert (read.provenance.labeler or {}) == dict(HumanLabels(sheet).fingerprint)
+    labelled = tmp_path / "labelled.jsonl"
+    assert run("store", "export", store, labelled).code == 0
+    ran = run("agreement", labelled, sheet)
+    assert ran.code == 0
+    assert max(map(len, ran.out.splitlines())) <= 80
+    shown = " ".join(ran.out.split())
+    assert "people: supported people: unsupported" in shown
+    assert "answers with one of the former" in shown
+    assert "independent " not in shown.partition("promised of labels")[2].partition("True at least")[0]
     refused = run("store", "export", store, out, "--labels", sheet, "--sample-for-review", "6")
     assert (refused.code, "give one of them" in refused.err) == (2, True)
