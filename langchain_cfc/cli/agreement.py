@@ -146,8 +146,8 @@ def _list_assumptions(report: ReviewReport) -> Iterator[str]:
     sure = format_share((1 + report.confidence) / 2)
     if report.unit == "claims":
         yield (
-            "[bold]True at least[/]: so many answers have at most as many unsupported claims left as are "
-            "promised. People are taken to be right, and the answers for a random sample. Each bound holds "
+            "[bold]True at least[/]: in so many answers no more unsupported claims are left than promised. "
+            "People are taken to be right, and the answers for a random sample. Each bound holds "
             f"with {sure} confidence, over all prompts together; the last column is the most that a sheet of "
             "this size can show."
         )

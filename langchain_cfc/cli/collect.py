@@ -123,6 +123,8 @@ def collect(
 ) -> None:
     r"""Draw, score and label n candidates for each prompt of a dataset.
 
+    With --unit claims, one answer is split, and its claims are scored and labelled in place of candidates.
+
     Whatever is finished is saved at once. After an interruption or a failure, run the same command again to
     resume. Exit code 1 if prompts are left or have failed.
 
