@@ -62,8 +62,8 @@ def run(
         ended = _collect(config, retry_failed=retry_failed, relabel=relabel)
     written: dict[str, Any] = {"store": config.store}
     with _exit_on_interrupt(), Store(config.store) as store:
-        if records is not None and ended.status.labelled:
-            write_records(records, store.records(), store.provenance())
+        if records is not None and ended.status.labelled > ended.status.without_claims:
+            write_records(records, store.iterate(), store.provenance())
             written["records"] = str(records)
         configuration, summary = store.configuration, summarize_status(ended.status, store)
     if as_json:
@@ -174,9 +174,12 @@ def _list_next_steps(written: Mapping[str, Any], ended: CollectionResult) -> Ite
     coverage = ended.status.coverage
     if coverage is None:
         return
+    calibrate = f"langchain-cfc calibrate {written.get('records', written['store'])}"
+    of_claims = ended.status.unit == "claims"
     if coverage < _LEAST_ATTAINABLE:
+        right = "supported claim" if of_claims else "correct candidate"
         yield (
-            "next          look at the labels: hardly any prompt has a correct candidate, so there is "
+            f"next          look at the labels: hardly any prompt has a {right}, so there is "
             "nothing to certify. If the answers above are right, the labeler does not read them. "
             "NormalisedMatch compares whole answers, NumericMatch final numbers; "
             "NormalisedMatch(anywhere=True) finds the reference in a sentence, PatternMatch what a pattern "
@@ -184,9 +187,11 @@ def _list_next_steps(written: Mapping[str, Any], ended: CollectionResult) -> Ite
             "extractor, and run the command again with --relabel, which draws nothing again"
         )
         return
+    if of_claims:
+        yield f"next          {calibrate} --unit claims --at-most 1 --alpha 0.1 --test-fraction 0.3"
+        return
     # At least the margin above the smallest level that would do, as a split of the prompts may fare worse.
     alpha = next((one for one in _ALPHAS if float(one) >= 1.0 - coverage + _MARGIN), _ALPHAS[-1])
-    calibrate = f"langchain-cfc calibrate {written.get('records', written['store'])}"
     yield f"next          {calibrate} --alpha {alpha} --test-fraction 0.3"
     yield f"or, for a bot {calibrate} --max-wrong-rate 0.1"
 
@@ -225,8 +230,8 @@ def _read_status(config: CollectionConfig, executor: LocalExecutor) -> Collectio
 
 
 def _list_estimate(found: Estimate, first: Example, parts: Mapping[str, Any]) -> Iterable[str]:
-    for part in ("generator", "verifier", "labeler", "answer"):
-        known = parts[part]
+    for part in ("generator", "splitter", "verifier", "labeler", "answer"):
+        known = parts.get(part)
         if known is not None:
             name = known.get("id") or known.get("model") or "does not say what it is: give it an id"
             yield f"{part:<13} {name}"

@@ -20,6 +20,9 @@ from langchain_cfc.errors import InputError
 from langchain_cfc.guarantee import format_bound, format_share
 from langchain_cfc.records import Records, read_records
 
+# What the labels of candidates and of claims are called.
+_LABELS = {"answers": ("correct", "wrong"), "claims": ("supported", "unsupported")}
+
 
 def agreement(
     records: Annotated[list[Path], typer.Argument(help="Labelled records that the sheet is a sample of.")],
@@ -37,8 +40,8 @@ def agreement(
     """Measure how well the records' labels agree with people.
 
     It also bounds what a promise made with these labels is worth. The sheet is a random sample of
-    the records' candidates, written by --sample-for-review of `store export` or by `write_review`; rows that
-    are not filled in yet are left out.
+    the records' candidates, or of answers with their claims, written by --sample-for-review of `store export`
+    or by `write_review`; rows that are not filled in yet are left out.
     """
     with report_errors():
         source = read_records(*records)
@@ -48,12 +51,16 @@ def agreement(
                 msg = "an artifact says which coverage it promises: leave --coverage out"
                 raise InputError(msg)
             levels, n = _read_promise(CalibrationArtifact.load(artifact_path), source)
-        report = create_review_report(track_progress(source, "reading records"), sheet, coverage=levels, n=n)
+        read = track_progress(source.iterate(), "reading records")
+        report = create_review_report(read, sheet, coverage=levels, n=n)
     print_result(report, partial(_print_report, sheet=sheet.name), as_json=as_json)
 
 
-def _read_promise(artifact: CalibrationArtifact, source: Records) -> tuple[list[float], int]:
-    """Return the coverages that an artifact promises, and its n; refuse records of another labeler."""
+def _read_promise(artifact: CalibrationArtifact, source: Records) -> tuple[list[float], int | None]:
+    """Return the coverages that an artifact promises, and its n; refuse records of another labeler.
+
+    n is None for claims, which are all of one answer.
+    """
     promises = [artifact.guarantee(alpha) for alpha in artifact.alphas]
     if promises[0].kind == "heuristic":
         msg = "this artifact promises nothing that labels could spoil; give --coverage for one that you state"
@@ -67,7 +74,8 @@ def _read_promise(artifact: CalibrationArtifact, source: Records) -> tuple[list[
             "makes other mistakes: review records that are labelled as the artifact's were"
         )
         raise InputError(msg)
-    return [promise.target_coverage for promise in promises], artifact.n
+    n = artifact.n if artifact.unit == "answers" else None
+    return [promise.target_coverage for promise in promises], n
 
 
 def _print_report(console: Console, report: ReviewReport, *, sheet: str) -> None:
@@ -92,18 +100,24 @@ def _print_report(console: Console, report: ReviewReport, *, sheet: str) -> None
 
 
 def _make_confusion_table(report: ReviewReport) -> Table:
-    table = make_table("candidates", "people: correct", "people: wrong")
-    table.add_row("labelled correct", str(report.correct_called_correct), str(report.wrong_called_correct))
-    table.add_row("labelled wrong", str(report.correct_called_wrong), str(report.wrong_called_wrong))
+    right, wrong = _LABELS[report.unit]
+    heading = "claims" if report.unit == "claims" else "candidates"
+    table = make_table(heading, f"people: {right}", f"people: {wrong}")
+    table.add_row(f"labelled {right}", str(report.correct_called_correct), str(report.wrong_called_correct))
+    table.add_row(f"labelled {wrong}", str(report.correct_called_wrong), str(report.wrong_called_wrong))
     return table
 
 
 def _make_rates_table(report: ReviewReport) -> Table:
     table = make_table("mistakes of the labels, %", "share", f"{format_share(report.confidence)} interval")
+    right, wrong = _LABELS[report.unit]
+    of_all = (
+        "answers with one of the former" if report.unit == "claims" else "wrong and labelled correct, of all"
+    )
     rates = {
-        "wrong ones labelled correct (e0)": report.error_on_wrong,
-        "correct ones labelled wrong (e1)": report.error_on_correct,
-        "wrong and labelled correct, of all": report.flattering,
+        f"{wrong} ones labelled {right} (e0)": report.error_on_wrong,
+        f"{right} ones labelled {wrong} (e1)": report.error_on_correct,
+        of_all: report.flattering,
     }
     for name, rate in rates.items():
         share = "unknown" if rate.value is None else f"{100 * rate.value:.1f}"
@@ -116,10 +130,10 @@ def _make_promises_table(report: ReviewReport) -> Table:
     table = make_table(*headings, texts=2)
     for promise in report.promises:
         coverage = f"{100 * promise.coverage:g}"
-        for kind, worth, limit in (
-            ("independent", promise.independent, promise.independent_limit),
-            ("of any kind", promise.at_worst, promise.at_worst_limit),
-        ):
+        rows = [("of any kind", promise.at_worst, promise.at_worst_limit)]
+        if report.unit == "answers":
+            rows.insert(0, ("independent", promise.independent, promise.independent_limit))
+        for kind, worth, limit in rows:
             table.add_row(coverage, kind, _format_bound(worth), _format_bound(limit))
     return table
 
@@ -130,6 +144,23 @@ def _format_bound(share: float) -> str:
 
 def _list_assumptions(report: ReviewReport) -> Iterator[str]:
     sure = format_share((1 + report.confidence) / 2)
+    if report.unit == "claims":
+        yield (
+            "[bold]True at least[/]: in so many answers no more unsupported claims are left than promised. "
+            "People are taken to be right, and the answers for a random sample. Each bound holds "
+            f"with {sure} confidence, over all prompts together; the last column is the most that a sheet of "
+            "this size can show."
+        )
+        yield (
+            "- It assumes nothing of the mistakes. The promise holds for every answer without an unsupported "
+            "claim that is labelled supported; the others are counted as broken, as many as the third share "
+            "by the upper end of its interval."
+        )
+        yield (
+            "- Supported claims labelled unsupported (e1) take nothing from the promise: more claims are "
+            "dropped."
+        )
+        return
     yield (
         "[bold]True at least[/]: so many sets hold a correct candidate, or their prompts are flagged. People "
         "are taken to be right, and the rows for a random sample. Each bound holds with "

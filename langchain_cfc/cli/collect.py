@@ -11,6 +11,7 @@ import typer
 from langchain_cfc._internal.imports import check_installed
 from langchain_cfc._internal.plugins import FACTORY
 from langchain_cfc.cli._format import EXIT_NO, report_errors
+from langchain_cfc.cli._inputs import Unit
 from langchain_cfc.sampling.models import list_required_packages
 
 # Options under headings of their own in the help.
@@ -79,6 +80,16 @@ def collect(
         str | None, _part_option(help="The labeler, such as langchain_cfc.labelers:NormalisedMatch.")
     ] = None,
     answer: Annotated[str | None, _part_option(help="The answer extractor, a function of the text.")] = None,
+    unit: Annotated[
+        Unit | None,
+        _part_option(
+            help="What is scored and labelled: answers (the default), or the claims of one answer per prompt."
+        ),
+    ] = None,
+    splitter: Annotated[
+        str | None,
+        _part_option(help="With --unit claims, what splits an answer. Default: into sentences."),
+    ] = None,
     concurrency: Annotated[
         int | None, _call_option(help="Largest number of calls at once. Default: 8.")
     ] = None,
@@ -111,6 +122,8 @@ def collect(
     as_json: Annotated[bool, typer.Option("--json", help="Print the outcome as JSON.")] = False,
 ) -> None:
     r"""Draw, score and label n candidates for each prompt of a dataset.
+
+    With --unit claims, one answer is split, and its claims are scored and labelled in place of candidates.
 
     Whatever is finished is saved at once. After an interruption or a failure, run the same command again to
     resume. Exit code 1 if prompts are left or have failed.
@@ -148,6 +161,8 @@ def collect(
             "verifier": {"factory": verifier},
             "labeler": {"factory": labeler},
             "answer": {"factory": answer},
+            "unit": None if unit is None else unit.value,
+            "splitter": {"factory": splitter},
             "run": {"concurrency": concurrency, "max_cost": max_cost},
         }
         read = read_config(config, given, settings or ())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -26,7 +26,8 @@ from langchain_cfc.cli._inputs import STORE
 from langchain_cfc.cli.commands import make_app
 from langchain_cfc.collect.collecting import format_cost, format_mean_scores
 from langchain_cfc.collect.status import CollectionStatus
-from langchain_cfc.records import read_records, write_records
+from langchain_cfc.errors import InputError
+from langchain_cfc.records import LabelledRecord, read_records, write_records
 
 if TYPE_CHECKING:
     from langchain_cfc.collect.store import Store
@@ -73,25 +74,40 @@ def export(
     records: Annotated[Path, typer.Argument(help="File to write: .jsonl, .jsonl.gz or .parquet.")],
     sample_for_review: Annotated[
         int | None,
-        typer.Option(metavar="K", help="Write a sheet of K candidates for people to label instead, as .csv."),
+        typer.Option(
+            metavar="K",
+            help="Write a sheet for people to label instead, as .csv: of K candidates, or K answers' claims.",
+        ),
+    ] = None,
+    labels: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="SHEET",
+            help="Write only the answers on a filled sheet of claims, with its labels, not the store's.",
+        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print what was written as JSON.")] = False,
 ) -> None:
     """Write the finished records of a store to a file, all or nothing."""
     with report_errors():
-        from langchain_cfc.collect.review import write_review
+        from langchain_cfc.collect.review import read_people_claims, write_review
         from langchain_cfc.collect.store import Store
 
+        if sample_for_review is not None and labels is not None:
+            msg = "--sample-for-review writes a sheet and --labels reads one: give one of them"
+            raise InputError(msg)
         with Store(store) as collection:
-            finished = track_progress(collection.records(), "writing records")
+            finished: Iterable[LabelledRecord] = track_progress(collection.iterate(), "writing records")
+            what, provenance = "records", collection.provenance()
+            if labels is not None:
+                finished, provenance = read_people_claims(finished, provenance, labels)
             if sample_for_review is None:
-                written = write_records(records, finished, collection.provenance())
+                written = write_records(records, finished, provenance)
             else:
                 write_review(finished, sample_for_review, records)
                 written = sample_for_review
-    _print_written(
-        records, written, as_json=as_json, what="records" if sample_for_review is None else "candidates"
-    )
+                what = "answers" if collection.unit == "claims" else "candidates"
+    _print_written(records, written, as_json=as_json, what=what)
 
 
 @app.command("import")
@@ -147,14 +163,25 @@ def summarize_status(state: CollectionStatus, store: Store) -> dict[str, Any]:
     from langchain_cfc.collect.store.wrong import read_wrong_answers
 
     wrong, correct = state.mean_scores
+    labels: dict[str, Any] = {
+        "pass_at_n": state.coverage,
+        "mean_score_correct": correct,
+        "mean_score_wrong": wrong,
+    }
+    if state.unit == "claims":
+        labels = {
+            "claims": sum(state.candidates),
+            "supported": state.supported,
+            "answers_without_claims": state.without_claims,
+            "mean_score_supported": correct,
+            "mean_score_unsupported": wrong,
+        }
     return {
         "prompts": state.total,
         "finished": state.labelled,
         "failed": state.failed,
         "left": state.remaining,
-        "pass_at_n": state.coverage,
-        "mean_score_correct": correct,
-        "mean_score_wrong": wrong,
+        **labels,
         "input_tokens": sum(one.input_tokens for one in state.usage.calls),
         "output_tokens": sum(one.output_tokens for one in state.usage.calls),
         "cost": state.cost,
@@ -170,11 +197,18 @@ def print_status(
     """Print the state of a collection: its summary, and what its configuration says beside that."""
     left = f", {state.remaining} left" if state.remaining else ""
     lines = [f"prompts       {state.labelled} of {state.total} finished, {state.failed} failed{left}"]
-    if state.coverage is not None:
-        n = configuration.get("n", 0)
+    n = configuration.get("n", 0)
+    if state.unit == "claims" and state.supported is not None:
+        answers = state.labelled - state.without_claims
+        supported = format_percent(state.supported)
+        lines.append(f"claims        {sum(state.candidates)} in {answers} answers, {supported} are supported")
+        if state.without_claims:
+            lines.append(f"no claims     in {state.without_claims} answers, which records leave out")
+    elif state.coverage is not None:
         lines.append(
             f"attainable    {format_percent(state.coverage)} have a correct one among {n} candidates"
         )
+    if any(state.candidates):
         lines.append(f"scores        {format_mean_scores(state)} on average")
     if summary["models"]:
         lines.append(f"drawn by      {_format_models(summary['models'], configuration)}")

@@ -22,7 +22,12 @@ if TYPE_CHECKING:
     from langchain_cfc.collect.config import CollectionConfig, read_config
     from langchain_cfc.collect.costs import Budget, Price, Usage
     from langchain_cfc.collect.executor import Components, Executor, Journal, LocalExecutor, Outcome
-    from langchain_cfc.collect.review import ReviewReport, create_review_report, write_review
+    from langchain_cfc.collect.review import (
+        ReviewReport,
+        create_review_report,
+        read_people_claims,
+        write_review,
+    )
     from langchain_cfc.collect.sources.columns import Columns, Examples, read_examples
     from langchain_cfc.collect.status import CollectionStatus
     from langchain_cfc.collect.store.store import Store
@@ -51,6 +56,7 @@ __all__ = [
     "progress_bar",
     "read_config",
     "read_examples",
+    "read_people_claims",
     "write_review",
 ]
 
@@ -66,7 +72,7 @@ _NAMES = {
     "config": ("CollectionConfig", "read_config"),
     "costs": ("Budget", "Price", "Usage"),
     "executor": ("Components", "Executor", "Journal", "LocalExecutor", "Outcome"),
-    "review": ("ReviewReport", "create_review_report", "write_review"),
+    "review": ("ReviewReport", "create_review_report", "read_people_claims", "write_review"),
     "sources.columns": ("Columns", "Examples", "read_examples"),
     "status": ("CollectionStatus",),
     "store.store": ("Store",),

@@ -15,6 +15,8 @@ from langchain_core.runnables import Runnable
 
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.calibration import CalibrationConfig, calibrate
+from langchain_cfc.candidates import Unit
+from langchain_cfc.claims import Splitter
 from langchain_cfc.collect.collecting import CollectionOptions, CollectionResult, acollect, collect
 from langchain_cfc.collect.executor import Components
 from langchain_cfc.collect.sources import Rows, read_examples
@@ -33,6 +35,7 @@ from langchain_cfc.verifiers import Verifier
 # A question with its reference: a pair, a mapping of both under usual names, or an `Example`.
 Question: TypeAlias = tuple[Any, Any] | Mapping[str, Any] | Example
 _PAIR = 2
+_DEFAULT_N: dict[Unit, int] = {"answers": 10, "claims": 1}
 
 
 def calibrate_chain(
@@ -41,13 +44,15 @@ def calibrate_chain(
     *,
     verifier: Verifier | Mapping[str, Verifier],
     labeler: Labeler,
-    n: int = 10,
+    n: int | None = None,
+    splitter: Splitter | None = None,
     answer: Target | None = None,
     metadata: Target | None = None,
     sampling: SamplingName = "requests",
     generator_id: str | None = None,
     verifier_id: str | None = None,
     answer_id: str | None = None,
+    splitter_id: str | None = None,
     store: str | os.PathLike[str] | None = None,
     out: str | os.PathLike[str] | None = None,
     report: str | os.PathLike[str] | None = None,
@@ -68,13 +73,15 @@ def calibrate_chain(
             `answer`, `input` and `reference`, ...), or `Example`s, which may have metadata and clusters.
         verifier: One verifier, or several by name, which `combine` makes one score of.
         labeler: Says which candidates are correct, given the reference.
-        n: Number of candidates per question, at least 1.
+        n: Number of candidates per question, at least 1; None for 10, or for 1 with `unit="claims"`.
+        splitter: With `unit="claims"`, what splits an answer; by default a `SentenceSplitter`.
         answer: Answer extractor, from text to answer; None without one.
         metadata: Metadata function of the prompt; None to use the metadata of the examples alone.
         sampling: How candidates are drawn, see `CFCRunnable`.
         generator_id: Name of the generator, if it cannot name itself.
         verifier_id: Name of the verifier, likewise.
         answer_id: Name of the answer extractor, likewise.
+        splitter_id: Name of the splitter, likewise.
         store: SQLite file or database URL that holds all that was paid for; None for a temporary one, which
             nothing can resume.
         out: Where to write the artifact; None to write none.
@@ -104,12 +111,14 @@ def calibrate_chain(
         verifier=verifier,
         labeler=labeler,
         n=n,
+        splitter=splitter,
         answer=answer,
         metadata=metadata,
         sampling=sampling,
         generator_id=generator_id,
         verifier_id=verifier_id,
         answer_id=answer_id,
+        splitter_id=splitter_id,
         store=store,
         out=out,
         report=report,
@@ -163,13 +172,15 @@ class _Plan:
     _: KW_ONLY
     verifier: Verifier | Mapping[str, Verifier]
     labeler: Labeler
-    n: int = 10
+    n: int | None = None
+    splitter: Splitter | None = None
     answer: Target | None = None
     metadata: Target | None = None
     sampling: SamplingName = "requests"
     generator_id: str | None = None
     verifier_id: str | None = None
     answer_id: str | None = None
+    splitter_id: str | None = None
     store: str | os.PathLike[str] | None = None
     out: str | os.PathLike[str] | None = None
     report: str | os.PathLike[str] | None = None
@@ -193,13 +204,16 @@ class _Plan:
             generator=self.generator,
             verifier=self.verifier,
             labeler=self.labeler,
-            n=self.n,
+            n=self.n if self.n is not None else _DEFAULT_N[self.config.unit],
+            unit=self.config.unit,
+            splitter=self.splitter,
             answer=self.answer,
             metadata=self.metadata,
             sampling=self.sampling,
             generator_id=self.generator_id,
             verifier_id=self.verifier_id,
             answer_id=self.answer_id,
+            splitter_id=self.splitter_id,
         )
 
     @contextmanager

@@ -156,7 +156,7 @@ def collect(
     store: str | os.PathLike[str],
     options: CollectionOptions | None = None,
 ) -> CollectionResult:
-    """Draw, score and label n candidates for each example.
+    """Draw, score and label n candidates for each example, or the claims of one answer.
 
     Every finished stage of a prompt (its draws, their scores, their labels) is on disk before the next one
     begins. To resume a run that was interrupted, call this again.
@@ -171,7 +171,7 @@ def collect(
         options: Limits, callbacks and further options; None for the defaults.
 
     Returns:
-        How the run ended. `Store(store).records()` yields its records.
+        How the run ended. `Store(store).records()` yields its records, `claims()` those of claims.
 
     Raises:
         StoreError: If the store cannot be written, is in use, or was made with other components.
@@ -232,11 +232,12 @@ async def acollect(
         await asyncio.to_thread(opened.add, examples)
         if options.retry_failed:
             opened.retry_failed()
-        n = configuration["n"]
+        n, unit = configuration["n"], opened.unit
         run = Run(
             opened,
             executor,
             n=n,
+            unit=unit,
             requests_per_prompt=1 if configuration.get("sampling") == "single_request" else n,
             prompts_at_once=options.call_policy.prompts_at_once,
             budget=options.budget,
@@ -347,8 +348,11 @@ class _LinePrinter:
 
 
 def _format_details(status: CollectionStatus) -> Iterator[str]:
-    if status.coverage is not None:
+    if status.unit == "claims" and status.supported is not None:
+        yield f"{sum(status.candidates)} claims, {status.supported:.2f} of them supported"
+    elif status.coverage is not None:
         yield f"pass@n {status.coverage:.2f}"
+    if any(status.candidates):
         yield f"scores {format_mean_scores(status)}"
     if status.failed:
         yield f"{status.failed} failed"
@@ -357,9 +361,9 @@ def _format_details(status: CollectionStatus) -> Iterator[str]:
 
 
 def format_mean_scores(status: CollectionStatus) -> str:
-    """Format the mean scores of correct and wrong candidates, as far as there are any."""
-    wrong, correct = status.mean_scores
-    means = [("correct", correct), ("wrong", wrong)]
+    """Format the mean scores by label, as far as there are any."""
+    labels = ("unsupported", "supported") if status.unit == "claims" else ("wrong", "correct")
+    means = reversed([*zip(labels, status.mean_scores, strict=True)])
     return ", ".join(f"{label} {mean:.2f}" for label, mean in means if mean is not None)
 
 

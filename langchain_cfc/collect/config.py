@@ -17,6 +17,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from langchain_cfc._internal.plugins import is_plugin_source, load_object
 from langchain_cfc._internal.suggestions import suggest_file
+from langchain_cfc.candidates import Unit
 from langchain_cfc.collect.collecting import CallPolicy
 from langchain_cfc.collect.costs import Budget, Price
 from langchain_cfc.collect.executor import Components
@@ -150,6 +151,8 @@ class CollectionConfig(_Table):
         verifier: What scores them.
         verifiers: Several verifiers by name, the first of which gives the `score`.
         labeler: What labels them.
+        unit: `answers`, or `claims` to score and label the claims of the first answer of each prompt.
+        splitter: With claims, what splits an answer; by default into sentences.
         answer: Answer extractor, if there is one.
         metadata: Metadata function, if there is one.
         run: Limits of calls, tokens and cost.
@@ -163,6 +166,8 @@ class CollectionConfig(_Table):
     verifier: ComponentTable | None = None
     verifiers: Annotated[dict[str, ComponentTable], Field(min_length=1)] | None = None
     labeler: LabelerTable
+    unit: Unit = "answers"
+    splitter: ComponentTable | None = None
     answer: ComponentTable | None = None
     metadata: ComponentTable | None = None
     run: RunTable = RunTable()
@@ -182,12 +187,14 @@ class CollectionConfig(_Table):
             InputError: If a component cannot be created.
             MissingExtraError: If a model is named and LangChain's `langchain` is not installed.
         """
-        one, several, answer = self.verifier, self.verifiers or {}, self.answer
+        one, several, answer, splitter = self.verifier, self.verifiers or {}, self.answer, self.splitter
         return Components(
             generator=self.generator.create(),
             verifier=one.create() if one else {name: table.create() for name, table in several.items()},
             labeler=self.labeler.create(),
             n=self.n,
+            unit=self.unit,
+            splitter=splitter.create() if splitter else None,
             answer=answer.create() if answer else None,
             metadata=self.metadata.create() if self.metadata else None,
             sampling=self.generator.sampling,
@@ -196,6 +203,7 @@ class CollectionConfig(_Table):
             verifier_id=one.id if one else None,
             labeler_id=self.labeler.id,
             answer_id=answer.id if answer else None,
+            splitter_id=splitter.id if splitter else None,
         )
 
     def create_call_policy(self) -> CallPolicy:
@@ -213,6 +221,7 @@ class CollectionConfig(_Table):
             "verifier": self.verifier,
             **{f"verifiers.{name}": table for name, table in (self.verifiers or {}).items()},
             "labeler": self.labeler,
+            "splitter": self.splitter,
             "answer": self.answer,
             "metadata": self.metadata,
         }

@@ -14,8 +14,6 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timezone
-from email.utils import parsedate_to_datetime
 from hashlib import blake2b
 from typing import Any, Protocol
 
@@ -25,8 +23,11 @@ from langchain_core.runnables import Runnable, RunnableConfig
 from tenacity import AsyncRetrying, RetryCallState, stop_after_attempt, wait_random_exponential
 
 from langchain_cfc._internal.metadata import Scalar
+from langchain_cfc.candidates import Unit
+from langchain_cfc.claims import ClaimSplitter, SentenceSplitter, Splitter, split_candidate
 from langchain_cfc.collect.costs import Usage
-from langchain_cfc.errors import CFCError, InputError, ServingTimeoutError, StoreError
+from langchain_cfc.collect.failures import is_transient, may_be_charged, read_retry_after
+from langchain_cfc.errors import CFCError, InputError, StoreError
 from langchain_cfc.execution import (
     CallLimits,
     ConcurrencyLimiter,
@@ -63,7 +64,8 @@ class Outcome:
     """Outcome of one stage of one prompt.
 
     Attributes:
-        result: n `DrawnCandidate`s, `Scored` or `Labels`; the error if the stage failed.
+        result: n `DrawnCandidate`s, the `Span`s of claims, `VerifierScores` or `Labels`; the error if the
+            stage failed.
         usage: Usage of models by the stage.
     """
 
@@ -108,11 +110,20 @@ class Executor(Protocol):
     async def draw(self, example: Example, journal: Journal) -> Outcome:
         """Draw n candidates, except for those that the journal holds."""
 
-    async def score(self, example: Example, draws: Sequence[DrawnCandidate], journal: Journal) -> Outcome:
-        """Score the candidates of a prompt."""
+    async def split(self, answer: DrawnCandidate, journal: Journal) -> Outcome:
+        """Split the first answer of a prompt into claims; called if `unit` is `claims`."""
+
+    async def score(
+        self,
+        example: Example,
+        draws: Sequence[DrawnCandidate],
+        journal: Journal,
+        answers: Sequence[DrawnCandidate] | None = None,
+    ) -> Outcome:
+        """Score the candidates of a prompt; claims, if `answers` are given, the first of which makes them."""
 
     async def label(self, example: Example, draws: Sequence[DrawnCandidate], journal: Journal) -> Outcome:
-        """Label the candidates of a prompt, extract their answers and compute its metadata."""
+        """Label candidates or claims, extract the answers of candidates and compute the prompt's metadata."""
 
 
 # Rate limits
@@ -193,31 +204,6 @@ class _TokenCount:
 
 
 # Retries
-
-_TRANSIENT_STATUS = {408, 409, 425, 429}
-_CLIENT_ERROR = 400
-_SERVER_ERROR = 500
-# A gateway gave up waiting; the server may have answered nevertheless.
-_ANSWERED_STATUS = {408, 504}
-# Exception names of clients and the system if there is no connection.
-_NOT_CONNECTED = {
-    "ConnectError",
-    "ConnectTimeout",
-    "ConnectionRefusedError",
-    "gaierror",
-    "ClientConnectorError",
-    "NewConnectionError",
-}
-# Clients have types of their own for these, without a common base; the names agree.
-_TRANSIENT_NAMES = (
-    "Connect",
-    "Timeout",
-    "RemoteProtocol",
-    "ReadError",
-    "WriteError",
-    "RateLimit",
-    "Overloaded",
-)
 
 
 @dataclass(frozen=True)
@@ -326,85 +312,6 @@ def _should_retry(state: RetryCallState) -> bool:
     return state.outcome is not None and not state.outcome.failed and is_transient(state.outcome.result())
 
 
-def is_transient(outcome: Any) -> bool:
-    """Return whether an outcome is a failure that may pass by itself; False for anything but an exception."""
-    if not isinstance(outcome, Exception):
-        return False
-    if isinstance(outcome, CFCError) and not isinstance(outcome, ServingTimeoutError):
-        # The cause decides: a failed call of a verifier is a `VerifierError`.
-        return outcome.__cause__ is not None and is_transient(outcome.__cause__)
-    status = _read_status(outcome)
-    if status is not None:
-        return status in _TRANSIENT_STATUS or status >= _SERVER_ERROR
-    if isinstance(outcome, (ConnectionError, TimeoutError, asyncio.TimeoutError)):
-        return True
-    names = [kind.__name__ for kind in type(outcome).__mro__]
-    return any(word in name for name in names for word in _TRANSIENT_NAMES)
-
-
-def may_be_charged(error: BaseException) -> bool:
-    """Return whether a server may have answered, and charge for, a request whose call failed.
-
-    False if the server refused the request or was not reached.
-    """
-    chain: list[BaseException] = []
-    while error not in chain:
-        chain.append(error)
-        error = error.__cause__ or error.__context__ or error
-    statuses = [
-        status for one in chain if isinstance(one, Exception) and (status := _read_status(one)) is not None
-    ]
-    if statuses:
-        return statuses[0] in _ANSWERED_STATUS or statuses[0] < _CLIENT_ERROR
-    kinds = {kind.__name__ for one in chain for kind in type(one).__mro__}
-    return not kinds & _NOT_CONNECTED
-
-
-def read_retry_after(error: Any) -> float | None:
-    """Return the seconds that a server asks clients to wait for, from the headers on a client's exception.
-
-    None if it does not ask, or not in a form that can be read.
-    """
-    while isinstance(error, CFCError) and error.__cause__ is not None:
-        error = error.__cause__
-    headers = getattr(getattr(error, "response", None), "headers", None) or getattr(error, "headers", None)
-    if not isinstance(headers, Mapping):
-        return None
-    values = {str(name).lower(): str(value) for name, value in headers.items()}
-    units = {"retry-after-ms": 0.001, "retry-after": 1.0}
-    waits = (_parse_seconds(values[name], unit) for name, unit in units.items() if name in values)
-    return next((seconds for seconds in waits if seconds is not None), None)
-
-
-def _parse_seconds(text: str, unit: float) -> float | None:
-    try:
-        return max(0.0, float(text) * unit)
-    except ValueError:
-        pass
-    try:
-        when = parsedate_to_datetime(text)
-    except ValueError:
-        return None
-    if when.tzinfo is None:  # HTTP dates are UTC
-        when = when.replace(tzinfo=timezone.utc)
-    return max(0.0, (when - datetime.now(tz=timezone.utc)).total_seconds())
-
-
-def _read_status(error: Exception) -> int | None:
-    """Return the HTTP status on a client's exception, which Google's clients call `code`."""
-    response = getattr(error, "response", None)
-    for holder, name in (
-        (error, "status_code"),
-        (response, "status_code"),
-        (error, "status"),
-        (error, "code"),
-    ):
-        value = getattr(holder, name, None)
-        if isinstance(value, int) and not isinstance(value, bool):
-            return value
-    return None
-
-
 # The executor in this process
 
 
@@ -417,6 +324,9 @@ class Components:
         verifier: One verifier, or a mapping of several by name, the first of which gives the `score`.
         labeler: The labeler of the candidates.
         n: Number of candidates per prompt, at least 1.
+        unit: `answers` to score and label candidates, or `claims` to do so with the claims of the first; the
+            others are for verifiers that compare answers.
+        splitter: With claims, what splits an answer, as in `CFCRunnable`; by default a `SentenceSplitter`.
         answer: Answer extractor, from text to answer; None without one.
         metadata: Metadata function of the prompt, as in serving; None to use the dataset's metadata alone.
         sampling: How candidates are drawn, see `CFCRunnable`.
@@ -425,12 +335,15 @@ class Components:
         verifier_id: Name of the verifier, likewise.
         labeler_id: Name of the labeler, likewise.
         answer_id: Name of the answer extractor, likewise.
+        splitter_id: Name of the splitter, likewise.
     """
 
     generator: Runnable[Any, Any] | Callable[[Any], Any] | str
     verifier: Verifier | Mapping[str, Verifier]
     labeler: Labeler
     n: int
+    unit: Unit = "answers"
+    splitter: Splitter | None = None
     answer: Target | None = None
     metadata: Target | None = None
     sampling: SamplingName = "requests"
@@ -439,6 +352,7 @@ class Components:
     verifier_id: str | None = None
     labeler_id: str | None = None
     answer_id: str | None = None
+    splitter_id: str | None = None
 
 
 class LocalExecutor:
@@ -451,7 +365,7 @@ class LocalExecutor:
         config: LangChain config that all runs inherit, such as callbacks that trace them.
 
     Raises:
-        InputError: If n is less than 1, or the generator has a fixed seed.
+        InputError: If n is less than 1, the generator has a fixed seed, or a component does not suit `unit`.
         CFCError: If a component has a wrong type.
     """
 
@@ -472,6 +386,8 @@ class LocalExecutor:
         self._n = components.n
         self._scorer = CandidateScorer(verifier)
         self._labelling = CandidateLabeling(components.labeler, components.reads)
+        splitter = _choose_splitter(components)
+        self._splitter = None if splitter is None else ClaimSplitter(splitter)
         self._sampler = Sampler(generator, components.sampling)
         self._description = Description(components.answer, components.metadata)
         self._limiter = limiter
@@ -485,10 +401,12 @@ class LocalExecutor:
             answer=None
             if components.answer is None
             else compute_fingerprint(components.answer, components.answer_id),
+            unit=None if splitter is None else "claims",
+            splitter=None if splitter is None else compute_fingerprint(splitter, components.splitter_id),
         )
         separate = getattr(verifier, "separate_scores", None)
         self._configuration = {
-            **provenance.model_dump(include={"n", "generator", "verifier", "labeler", "answer"}),
+            **provenance.model_dump(exclude={"format", "version"}),
             **({} if separate is None else {"separate_scores": separate}),
             "sampling": components.sampling,
             "reads": components.reads,
@@ -509,15 +427,32 @@ class LocalExecutor:
         )
         return await self._run(steps, recorder, journal)
 
-    async def score(self, example: Example, draws: Sequence[DrawnCandidate], journal: Journal) -> Outcome:
-        """Score the candidates of a prompt."""
+    async def split(self, answer: DrawnCandidate, journal: Journal) -> Outcome:
+        """Split the first answer of a prompt into claims."""
+        if self._splitter is None:
+            msg = 'these components keep whole answers: split needs unit="claims"'
+            raise InputError(msg)
+        recorder = UsageRecorder()
+        steps = split_candidate(self._splitter, answer, add_handler(self._config, recorder))
+        return await self._run(steps, recorder, journal)
+
+    async def score(
+        self,
+        example: Example,
+        draws: Sequence[DrawnCandidate],
+        journal: Journal,
+        answers: Sequence[DrawnCandidate] | None = None,
+    ) -> Outcome:
+        """Score the candidates of a prompt, or the claims of the first of its answers."""
         recorder = UsageRecorder()
         given = VerifierInput(prompt=example.input, candidates=list(draws))
+        if answers is not None:
+            given["answers"] = list(answers)
         steps = self._scorer.score(given, add_tags(add_handler(self._config, recorder), "cfc:verifier"))
         return await self._run(steps, recorder, journal)
 
     async def label(self, example: Example, draws: Sequence[DrawnCandidate], journal: Journal) -> Outcome:
-        """Label the candidates of a prompt, extract their answers and compute its metadata."""
+        """Label candidates or claims, extract the answers of candidates and compute the prompt's metadata."""
         recorder = UsageRecorder()
         steps = self._label_steps(example, draws, add_handler(self._config, recorder))
         return await self._run(steps, recorder, journal)
@@ -548,6 +483,21 @@ class LocalExecutor:
         )
         labels = yield from self._labelling.label_candidates(given, extracted, config)
         return Labels(labels, extracted, metadata)
+
+
+def _choose_splitter(components: Components) -> Splitter | None:
+    """Return what splits answers into claims, None for whole answers; refuse what does not suit."""
+    unit = components.unit
+    if unit not in {"answers", "claims"}:
+        msg = f"unit must be 'answers' or 'claims', got {unit!r}"
+        raise InputError(msg)
+    for name in ("answer",) if unit == "claims" else ("splitter", "splitter_id"):
+        if getattr(components, name) is not None:
+            msg = f"{name} has no meaning with unit={unit!r}: leave it out"
+            raise InputError(msg)
+    if unit == "answers":
+        return None
+    return SentenceSplitter() if components.splitter is None else components.splitter
 
 
 class _JournalStore:

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 from langchain_cfc._internal.plugins import is_plugin_source, load_object
 from langchain_cfc._internal.text import escape_controls_in_json, pluralize
-from langchain_cfc.collect.executor import is_transient
+from langchain_cfc.collect.failures import is_transient
 from langchain_cfc.collect.sources import Columns, Examples, open_rows, read_examples
 from langchain_cfc.collect.sources.detection import detect_columns
 from langchain_cfc.errors import CFCError, CollectionError, DrawError, InputError, LabelerError

@@ -1,10 +1,13 @@
-"""Review of labels by people: sheets with a sample of candidates, and what filled sheets say.
+"""Review of labels by people: sheets with a sample of candidates or claims, and what filled sheets say.
 
 **The sample.** k prompts at random, and of each prompt one of its n slots at random. So every slot of every
 record is as likely to be chosen as any other, and the rows are independent: shares among them are those among
 all candidates, their numbers are binomial, and `compare_labels` applies as it is. Of a cluster (paraphrases,
 a conversation) one prompt stands for all, as in calibration. More rows than prompts are refused, because a
 second candidate of the same prompt adds little information to the first, and costs people as much.
+
+Of claims a sheet holds all of each answer in the sample, one row each: people read an answer once, and what
+they say of all its claims is a record to calibrate with.
 
 **Why not as many labelled correct as labelled wrong.** Because the mistakes that matter would be estimated
 less well where they are hard to see. A guarantee is overstated by wrong candidates that are labelled correct;
@@ -37,6 +40,11 @@ If a sheet from elsewhere holds several candidates of a prompt, m_i of the i-th,
 is largest if mistakes come together: then it is that of (sum m_i)^2 / sum m_i^2 independent ones (Kish 1965,
 "Survey Sampling"), and the interval, approximate there, is that of so many.
 
+Of claims, f is the share of answers with a claim that is unsupported and labelled supported, among the
+answers of the sheet, whose number is binomial. An answer without one has at most as many unsupported claims
+left as are labelled so: a promise that at most k are left is kept for it. So what remains of the coverage is
+at least what was promised less f, whatever the mistakes depend on.
+
 What remains of a guarantee are the lower bounds of `true_coverage` and `true_coverage_at_worst`, with e0 and
 f n = e0 W at the upper ends of their intervals. So each holds with the confidence of one end, 97.5 % for
 intervals of 95 %. The upper bounds are left out, because a guarantee is not a measured share.
@@ -50,53 +58,65 @@ import io
 import math
 import os
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Container, Hashable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
 from langchain_cfc._internal.files import atomic_writer
+from langchain_cfc.candidates import Unit
 from langchain_cfc.certificates.bounds import clopper_pearson
 from langchain_cfc.errors import InputError, RecordError, VerifierError
 from langchain_cfc.labelers import (
     Agreement,
+    HumanLabels,
     bound_true_coverage,
     bound_true_coverage_at_worst,
     compare_labels,
 )
 from langchain_cfc.labelers.human import TEXT_MARK, Sheet, format_value, read_sheet
-from langchain_cfc.records import Candidate, PromptRecord, require_candidates
+from langchain_cfc.records import (
+    Candidate,
+    ClaimsRecord,
+    LabelledRecord,
+    PromptRecord,
+    Provenance,
+    require_claims,
+)
 from langchain_cfc.records.batches import check_records
+from langchain_cfc.sampling.fingerprints import compute_fingerprint
 from langchain_cfc.verifiers._prompts import read_prompt
 
 COLUMNS = ("id", "input", "reference", "text")
+CLAIM_COLUMNS = ("id", "input", "reference", "answer", "span", "text")
 # A cell of a spreadsheet holds 32,767 characters; programs cut the rest off, or spread it over more cells.
 LONGEST_CELL = 32_000
 _CUT = " [... cut off here]"
 
 
 def write_review(
-    records: Iterable[PromptRecord], k: int, path: str | os.PathLike[str], *, seed: str | int = "0"
+    records: Iterable[LabelledRecord], k: int, path: str | os.PathLike[str], *, seed: str | int = "0"
 ) -> None:
-    """Write a sheet on which people say whether k random candidates are correct.
+    """Write a sheet on which people say whether k random candidates are correct, or claims are supported.
 
     The sheet is CSV in UTF-8 with the columns `'id`, `'input`, `'reference`, `'text` and `correct`. The last
     is empty and takes yes or no; the others stay as they are. `HumanLabels` and `create_review_report` read
-    the filled sheet.
+    the filled sheet. Of claims each has a row, with the columns `'answer`, `'span` (the part of the answer
+    that makes it) and `supported` as well; `read_people_claims` reads that sheet.
 
     Args:
         records: Labelled records, any number: at most 2 k of them are held at a time, and all ids.
-        k: Number of candidates, each of another prompt, and of another cluster if there are clusters; at
-            least 1.
+        k: Number of candidates, or of answers with all their claims, each of another prompt, and of another
+            cluster if there are clusters; at least 1.
         path: Where to write, ending in `.csv`. An existing file is never overwritten: it may hold people's
             work.
         seed: Another seed gives another sample; the order of the records does not matter.
 
     Raises:
         InputError: If the file exists or cannot be written, k is not a positive whole number or more than the
-            number of independent prompts, or a chosen candidate is too long for a cell, or is labelled both
-            correct and wrong in its record.
+            number of independent prompts, or a chosen candidate or claim is too long for a cell, or is
+            labelled both correct and wrong in its record.
         RecordError: If the records are not one dataset.
     """
     target = Path(path)
@@ -110,18 +130,21 @@ def write_review(
         msg = f"{target} exists and may hold people's work; it will not be overwritten: give another path"
         raise InputError(msg)
     sample = _sample_records(records, k, str(seed))
+    of_claims = bool(sample) and isinstance(sample[0], ClaimsRecord)
+    what = "answers" if of_claims else "candidates"
     if len(sample) < k:
         msg = (
-            f"asked for {k} candidates, but the records hold {len(sample)} independent prompts, and several "
-            f"candidates of one say little more than the first: ask for at most {len(sample)}"
+            f"asked for {k} {what}, but the records hold {len(sample)} independent prompts, and several "
+            f"{what} of one say little more than the first: ask for at most {len(sample)}"
         )
         raise InputError(msg)
     table = io.StringIO(newline="")
     lines = csv.writer(table)
-    lines.writerow([*(TEXT_MARK + name for name in COLUMNS), "correct"])
+    columns, label = (CLAIM_COLUMNS, "supported") if of_claims else (COLUMNS, "correct")
+    lines.writerow([*(TEXT_MARK + name for name in columns), label])
     for record in sample:
-        cells = _sheet_row(record, _hash_to_int(str(seed), "slot", record.id) % len(record.candidates))
-        lines.writerow([*(TEXT_MARK + cell for cell in cells), ""])
+        for cells in _list_rows(record, str(seed)):
+            lines.writerow([*(TEXT_MARK + cell for cell in cells), ""])
     with atomic_writer(target) as file:
         # With a byte order mark, because some programs need it to recognize UTF-8.
         file.write(table.getvalue().encode("utf-8-sig"))
@@ -132,14 +155,14 @@ def format_candidate(candidate: Candidate) -> str:
     return format_value(candidate.message if candidate.text is None else candidate.text)
 
 
-def _sample_records(records: Iterable[PromptRecord], k: int, seed: str) -> list[PromptRecord]:
+def _sample_records(records: Iterable[LabelledRecord], k: int, seed: str) -> list[LabelledRecord]:
     """Return one record of each of k clusters, in random order by hash; fewer if there are not so many."""
-    best: dict[int, tuple[int, PromptRecord]] = {}
+    best: dict[int, tuple[int, LabelledRecord]] = {}
 
-    def keep_first() -> dict[int, tuple[int, PromptRecord]]:
+    def keep_first() -> dict[int, tuple[int, LabelledRecord]]:
         return {place: best[place] for place in sorted(best)[:k]}
 
-    for record in map(require_candidates, check_records(records)):
+    for record in check_records(records):
         group = ("id", record.id) if record.cluster is None else ("cluster", str(record.cluster))
         place = _hash_to_int(seed, *group)
         mine = (_hash_to_int(seed, "pick", record.id), record)
@@ -155,25 +178,101 @@ def _hash_to_int(*parts: str) -> int:
     return int.from_bytes(hashlib.sha256(content).digest(), "big")
 
 
-def _sheet_row(record: PromptRecord, slot: int) -> tuple[str, str, str, str]:
-    candidate = record.candidates[slot]
-    text = format_candidate(candidate)
+def _list_rows(record: LabelledRecord, seed: str) -> Iterator[tuple[str, ...]]:
+    """Yield the cells of one candidate of a prompt, or of each claim of its answer."""
+    shown = record.id, _format_cell(_format_input(record.input)), _format_cell(record.reference)
+    labels = _list_labels(record)
+    if isinstance(record, PromptRecord):
+        slot = _hash_to_int(seed, "slot", record.id) % len(record.candidates)
+        yield (*shown, _check_cell(record, labels, slot))
+        return
+    answer = record.answer or ""
+    written: set[str] = set()
+    for slot, claim in enumerate(record.claims):
+        text = _check_cell(record, labels, slot)
+        if text not in written:
+            yield (*shown, _format_cell(answer), _format_cell(answer[claim.start : claim.end]), text)
+        written.add(text)
+
+
+def _list_labels(record: LabelledRecord) -> list[tuple[str, bool]]:
+    """Return the texts of candidates or claims as a sheet has them, with their labels."""
+    if isinstance(record, PromptRecord):
+        return [(format_candidate(one), one.correct) for one in record.candidates]
+    return [(format_value(one.text), one.supported) for one in record.claims]
+
+
+def _check_cell(record: LabelledRecord, labels: Sequence[tuple[str, bool]], slot: int) -> str:
+    """Return the text of a candidate or claim, given all with their labels; refuse one that fits no sheet."""
+    text, label = labels[slot]
     if len(text) > LONGEST_CELL:
+        what = "candidate" if isinstance(record, PromptRecord) else "claim"
         msg = (
-            f"candidate {slot} of record {record.id!r} has {len(text)} characters, and a spreadsheet would "
-            "cut it off: have such candidates labelled in JSON Lines (see HumanLabels)"
+            f"{what} {slot} of record {record.id!r} has {len(text)} characters, and a spreadsheet would "
+            f"cut it off: have such {what}s labelled in JSON Lines (see HumanLabels)"
         )
         raise InputError(msg)
-    if any(
-        other.correct != candidate.correct and format_candidate(other) == text for other in record.candidates
-    ):
+    if (text, not label) in labels:
         raise _contradiction_error(record, text)
-    return record.id, _format_cell(_format_input(record.input)), _format_cell(record.reference), text
+    return text
 
 
-def _contradiction_error(record: PromptRecord, text: str) -> InputError:
-    msg = f"record {record.id!r} labels the candidate {text!r:.80} both correct and wrong: choose one label"
-    return InputError(msg)
+def read_people_claims(
+    records: Iterable[LabelledRecord], provenance: Provenance, sheet: str | os.PathLike[str]
+) -> tuple[Iterator[ClaimsRecord], Provenance]:
+    """Return the records of claims that people labelled, with their labels in place of those of the records.
+
+    Records that are not on the sheet are left out. As `write_review` chooses answers at random, those on it
+    calibrate as well as all would.
+
+    Args:
+        records: The records that the sheet is a sample of; any labels will do.
+        provenance: Their provenance.
+        sheet: The sheet, with every row filled in: answers left out because they are hard to judge would
+            make the others look better than all are.
+
+    Returns:
+        The records on the sheet, in their order, and a provenance that names the sheet as labeler. To iterate
+        raises a RecordError at a row that is not from these records, or if the sheet lacks a claim of an
+        answer that is on it, and an InputError if the records hold candidates.
+
+    Raises:
+        InputError: If the sheet cannot be read.
+        RecordError: If a row is not filled in.
+    """
+    people = read_sheet(Path(sheet))
+    labeler = compute_fingerprint(HumanLabels(Path(sheet)))
+    return _label_claims(records, people), provenance.model_copy(update={"labeler": labeler})
+
+
+def _label_claims(records: Iterable[LabelledRecord], people: Sheet) -> Iterator[ClaimsRecord]:
+    names = {name for name, _ in people.rows}
+    found: set[tuple[str, str]] = set()
+    for record in map(require_claims, check_records(records)):
+        name = record.id if people.by == "id" else format_value(record.input)
+        if name not in names:
+            continue
+        keys = [(name, format_value(one.text)) for one in record.claims]
+        missing = next((text for _, text in keys if (name, text) not in people.rows), None)
+        if missing is not None:
+            problem = (
+                f"no row has the claim {missing!r:.80} of {name!r:.80}; expected all claims of an answer"
+            )
+            raise RecordError(people.source, 0, "text", problem)
+        found.update(keys)
+        claims = [
+            one.model_copy(update={"supported": people.rows[key].correct})
+            for one, key in zip(record.claims, keys, strict=True)
+        ]
+        yield record.model_copy(update={"claims": tuple(claims)})
+    _check_all_found(people, found, {name for name, _ in found}, "claim")
+
+
+def _contradiction_error(record: LabelledRecord, text: str) -> InputError:
+    what, words = ("candidate", "correct and wrong")
+    if isinstance(record, ClaimsRecord):
+        what, words = ("claim", "supported and unsupported")
+    return InputError(f"record {record.id!r} labels the {what} {text!r:.80} both {words}: choose one label")
 
 
 def _format_cell(value: Any) -> str:
@@ -211,7 +310,10 @@ class IntervalEstimate(_Model):
 
 
 class AdjustedCoverage(_Model):
-    """What remains of a guaranteed coverage, given the mistakes of the labels; 0 says nothing."""
+    """What remains of a guaranteed coverage, given the mistakes of the labels; 0 says nothing.
+
+    Of claims, both kinds of bounds are the same: the share of answers with at most k unsupported claims left.
+    """
 
     coverage: float  # guaranteed share of prompts whose set holds a candidate labelled correct
     independent: float  # lower bound of the share whose set holds a correct one, for independent mistakes
@@ -225,10 +327,12 @@ class ReviewReport(_Model):
     """Labels compared with those of people, who are taken to be right.
 
     Attributes:
+        unit: What the sheet holds: candidate `answers`, or `claims`, which are supported or not in place of
+            correct or wrong.
         rows: Number of different candidates on the sheet.
         unfilled: Number of those that are not judged yet.
         prompts: Number of independent prompts of the judged candidates.
-        n: Number of candidates per prompt that sets are made from.
+        n: Number of candidates per prompt that sets are made from; 1 for claims.
         confidence: Confidence level of the intervals.
         correct_called_correct: Number of correct candidates that are labelled correct.
         correct_called_wrong: Number of correct candidates that are labelled wrong.
@@ -236,12 +340,14 @@ class ReviewReport(_Model):
         wrong_called_wrong: Number of wrong candidates that are labelled wrong.
         error_on_wrong: Share of the wrong candidates that are labelled correct, e0.
         error_on_correct: Share of the correct candidates that are labelled wrong, e1.
-        flattering: Share of all candidates that are wrong and labelled correct.
+        flattering: Share of all candidates that are wrong and labelled correct; of claims, share of answers
+            with one that is unsupported and labelled supported.
         kappa: Agreement beyond chance; None if both sides give every candidate one and the same label.
         promises: What remains of each guaranteed coverage.
         notes: Caveats.
     """
 
+    unit: Unit
     rows: int
     unfilled: int
     prompts: int
@@ -260,7 +366,7 @@ class ReviewReport(_Model):
 
 
 def create_review_report(
-    records: Iterable[PromptRecord],
+    records: Iterable[LabelledRecord],
     sheet: str | Path,
     *,
     coverage: Sequence[float] = (0.9,),
@@ -273,7 +379,8 @@ def create_review_report(
         records: The records that the sheet is a sample of.
         sheet: The sheet, filled in at least in part. Its rows must be a random sample of candidates, as
             those of `write_review` are; rows that people chose to judge say little of the others.
-        coverage: Guaranteed shares of prompts whose set holds a candidate labelled correct, in (0, 1).
+        coverage: Guaranteed shares of prompts whose set holds a candidate labelled correct, or whose answer
+            keeps at most k claims labelled unsupported, in (0, 1).
         n: Number of candidates per prompt that sets are made from; None for all that the records hold.
         confidence: Confidence level of the intervals, in (0, 1).
 
@@ -294,9 +401,9 @@ def create_review_report(
     people = read_sheet(sheet, partly=True)
     truths = {key: row.correct for key, row in people.rows.items() if row.correct is not None}
     if not truths:
-        msg = f"no row of {people.source} is filled in: write yes or no under correct"
+        msg = f"no row of {people.source} is filled in: write yes or no in its last column"
         raise InputError(msg)
-    labelled, recorded = _find_labels(records, people)
+    labelled, unit, recorded = _find_labels(records, people)
     size = recorded if n is None else n
     if not 1 <= size <= recorded:
         msg = f"n is {n}; expected at least 1 and at most {recorded}, the recorded number of candidates"
@@ -308,10 +415,22 @@ def create_review_report(
         for side in (False, True)
     )
     on_wrong = _estimate_rate(found.wrong_called_correct, wrong, confidence)
-    flattering = _estimate_rate(found.wrong_called_correct, prompts, confidence)
-    no_mistakes = _estimate_rate(0, wrong, confidence).high, _estimate_rate(0, prompts, confidence).high
+    flattered, among = found.wrong_called_correct, list(prompts)
+    if unit == "claims":
+        flattered, among = _count_flattered(people, labelled)
+    flattering = _estimate_rate(flattered, among, confidence)
+    no_mistakes = _estimate_rate(0, wrong, confidence).high, _estimate_rate(0, among, confidence).high
     kappa = found.kappa
+    promises = [
+        _adjust_coverage(one, size, (on_wrong.high, flattering.high), no_mistakes) for one in coverage
+    ]
+    if unit == "claims":
+        promises = [
+            one.model_copy(update={"independent": one.at_worst, "independent_limit": one.at_worst_limit})
+            for one in promises
+        ]
     return ReviewReport(
+        unit=unit,
         rows=len(people.rows),
         unfilled=len(people.rows) - len(truths),
         prompts=found.n_prompts,
@@ -325,44 +444,66 @@ def create_review_report(
         error_on_correct=_estimate_rate(found.correct_called_wrong, correct, confidence),
         flattering=flattering,
         kappa=None if kappa is None else IntervalEstimate(value=kappa.value, low=kappa.low, high=kappa.high),
-        promises=tuple(
-            _adjust_coverage(one, size, (on_wrong.high, flattering.high), no_mistakes) for one in coverage
-        ),
-        notes=tuple(_create_notes(found, len(people.rows), len(truths))),
+        promises=tuple(promises),
+        notes=tuple(_create_notes(found, unit, len(people.rows), len(truths))),
     )
 
 
+def _count_flattered(
+    people: Sheet, labelled: Mapping[tuple[str, str], tuple[bool, str]]
+) -> tuple[int, list[str]]:
+    """Count the answers with an unsupported claim that is labelled supported, and list all by their prompt.
+
+    Answers whose rows are not all filled in are left out.
+    """
+    flattered: dict[str, bool] = {}
+    prompts: dict[str, str] = {}
+    for (name, text), row in people.rows.items():
+        label, prompts[name] = labelled[name, text]
+        flattered[name] = flattered.get(name, False) or (label and not row.correct)
+    judged = prompts.keys() - {name for (name, _), row in people.rows.items() if row.correct is None}
+    return sum(flattered[name] for name in judged), [prompts[name] for name in judged]
+
+
 def _find_labels(
-    records: Iterable[PromptRecord], sheet: Sheet
-) -> tuple[dict[tuple[str, str], tuple[bool, str]], int]:
-    """Return the label and the independent prompt of each row according to the records, and their n."""
+    records: Iterable[LabelledRecord], sheet: Sheet
+) -> tuple[dict[tuple[str, str], tuple[bool, str]], Unit, int]:
+    """Return the label and the independent prompt of each row by the records, and their unit and n."""
     names = {name for name, _ in sheet.rows}
     found: dict[tuple[str, str], tuple[bool, str]] = {}
-    met, recorded = set(), 0
-    for record in map(require_candidates, check_records(records)):
-        recorded = len(record.candidates)
+    met: set[str] = set()
+    unit: Unit = "answers"
+    recorded = 1
+    for record in check_records(records):
+        if isinstance(record, PromptRecord):
+            recorded = len(record.candidates)
+        else:
+            unit = "claims"
         name = record.id if sheet.by == "id" else format_value(record.input)
         if name not in names:
             continue
         met.add(name)
         prompt = f"prompt {name}" if record.cluster is None else f"cluster {record.cluster}"
-        for candidate in record.candidates:
-            key = (name, format_candidate(candidate))
-            if (
-                key in sheet.rows
-                and found.setdefault(key, (candidate.correct, prompt))[0] != candidate.correct
-            ):
-                raise _contradiction_error(record, key[1])
+        for text, label in _list_labels(record):
+            key = (name, text)
+            if key in sheet.rows and found.setdefault(key, (label, prompt))[0] != label:
+                raise _contradiction_error(record, text)
+    _check_all_found(sheet, found, met, "claim" if unit == "claims" else "candidate")
+    return found, unit, recorded
+
+
+def _check_all_found(sheet: Sheet, found: Container[tuple[str, str]], met: Container[str], what: str) -> None:
+    """Refuse rows that are not from the records, given the keys and the names that these hold."""
     unknown = [(row.line, key) for key, row in sheet.rows.items() if key not in found]
-    if unknown:
-        line, (name, text) = unknown[0]
-        more = f"; {len(unknown)} such rows in all" if len(unknown) > 1 else ""
-        if name not in met:
-            problem = f"{name!r:.80} is in none of the records: is the sheet from others?{more}"
-            raise RecordError(sheet.source, line, sheet.by, problem)
-        problem = f"{text!r:.80} is no candidate of {name!r:.80}: was it changed since it was written?{more}"
-        raise RecordError(sheet.source, line, "text", problem)
-    return found, recorded
+    if not unknown:
+        return
+    line, (name, text) = unknown[0]
+    more = f"; {len(unknown)} such rows in all" if len(unknown) > 1 else ""
+    if name not in met:
+        problem = f"{name!r:.80} is in none of the records: is the sheet from others?{more}"
+        raise RecordError(sheet.source, line, sheet.by, problem)
+    problem = f"{text!r:.80} is no {what} of {name!r:.80}: was it changed since it was written?{more}"
+    raise RecordError(sheet.source, line, "text", problem)
 
 
 def _estimate_rate(part: int, prompts: Sequence[Hashable], confidence: float) -> IntervalEstimate:
@@ -405,7 +546,10 @@ def _bound_coverage(coverage: float, n: int, error_on_wrong: float, flattering: 
     return independent, at_worst
 
 
-def _create_notes(found: Agreement, rows: int, filled: int) -> Iterator[str]:
+def _create_notes(found: Agreement, unit: Unit, rows: int, filled: int) -> Iterator[str]:
+    noun, sides = ("claim", ("unsupported", "supported"))
+    if unit == "answers":
+        noun, sides = ("candidate", ("wrong", "correct"))
     correct = found.correct_called_correct + found.correct_called_wrong
     called = found.correct_called_correct + found.wrong_called_correct
     if filled < rows:
@@ -415,13 +559,13 @@ def _create_notes(found: Agreement, rows: int, filled: int) -> Iterator[str]:
         )
     if found.n_prompts < filled:
         yield (
-            f"The {filled} candidates are from {found.n_prompts} independent prompts only. The intervals of "
+            f"The {filled} {noun}s are from {found.n_prompts} independent prompts only. The intervals of "
             "the rates allow for that and are approximate."
         )
-    for what, count in (("wrong", filled - correct), ("correct", correct)):
+    for what, count in zip(sides, (filled - correct, correct), strict=True):
         if count == 0:
-            yield f"People found no {what} candidate, so nothing is known of how such are labelled."
+            yield f"People found no {what} {noun}, so nothing is known of how such are labelled."
     if found.kappa is None:
-        yield "Both sides give every candidate the same label, which chance alone would do as well: no kappa."
+        yield f"Both sides give every {noun} the same label, which chance alone would do as well: no kappa."
     elif min(correct, filled - correct, called, filled - called) < _FEW:
         yield f"One label was given fewer than {_FEW} times: the interval of kappa is too short."

@@ -12,19 +12,22 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import islice
 from typing import Any
 
+from langchain_cfc.candidates import Unit
+from langchain_cfc.claims import Span, make_claim_candidates
 from langchain_cfc.collect.costs import Budget, Stage, TokensUsed, Usage
-from langchain_cfc.collect.executor import Executor, Outcome
+from langchain_cfc.collect.executor import Executor, Labels, Outcome
 from langchain_cfc.collect.status import CollectionStatus, EarlyWarnings
 from langchain_cfc.collect.store import PAGE, Store, Work, Writer, rows
 from langchain_cfc.collect.store.rows import Write
 from langchain_cfc.errors import CFCError, CollectionError, StoreError
 from langchain_cfc.sampling import DrawnCandidate
+from langchain_cfc.verifiers.base import VerifierScores
 
 
 class _StoreJournal:
@@ -74,6 +77,15 @@ class _StoreJournal:
         """Delete all stored candidates; their usage stays counted."""
         self._writer.submit(rows.delete_draws(self._position))
         self.drawn = {}
+
+    def save_claims(self, spans: Sequence[Span], usage: Usage) -> None:
+        """Write the claims of an answer, before the requests that score them; `usage` is that of the split.
+
+        Raises `CollectionError` if a claim cannot be stored.
+        """
+        writes = rows.insert_claims(self._position, spans, usage, without_nul=self._without_nul)
+        self._earlier += usage
+        self._writer.submit(writes)
 
     def record_lost_request(self) -> None:
         """Note that a request failed that may have been answered; another one will be made in its place."""
@@ -171,6 +183,7 @@ class Run:
         store: The store, for prompts and results.
         executor: What runs the stages.
         n: Number of candidates per prompt.
+        unit: What is scored and labelled.
         requests_per_prompt: Number of requests that draw them.
         prompts_at_once: Maximum number of prompts in progress.
         budget: Limits for all prompts together.
@@ -184,6 +197,7 @@ class Run:
         executor: Executor,
         *,
         n: int,
+        unit: Unit = "answers",
         requests_per_prompt: int,
         prompts_at_once: int,
         budget: Budget,
@@ -197,7 +211,8 @@ class Run:
         self._budget = _BudgetTracker(budget, store)
         self._on_progress = on_progress
         self._on_notice = on_notice
-        self._warnings = EarlyWarnings(n)
+        self._unit = unit
+        self._warnings = EarlyWarnings(n, unit)
         self._writer = Writer(store)
         self._consecutive_failures = 0
         self._is_stopping = self._all_started = False
@@ -285,32 +300,83 @@ class Run:
 
     async def _process(self, work: Work) -> None:
         """Take a prompt through all stages that are not finished."""
-        without_nul = self._store.without_nul
-        draws, scores = work.draws, work.scores
+        draws = work.draws if work.draws is not None else await self._draw(work)
         if draws is None:
-            requests = self._requests_per_prompt - len(work.partial)
-            journal = self._open_journal(work, Stage.DRAWN, requests)
-            outcome = await self._executor.draw(work.example, journal)
-            insert_draws = partial(rows.insert_draws, stored=set(journal.drawn), without_nul=without_nul)
-            if not await self._save_stage(work, Stage.DRAWN, outcome, journal, insert_draws):
-                return
-            draws = outcome.result
-            self._notify(self._warnings.check_draws([draw.text for draw in draws], outcome.usage))
-        if scores is None:
-            journal = self._open_journal(work, Stage.SCORED)
-            outcome = await self._executor.score(work.example, draws, journal)
-            if not await self._save_stage(work, Stage.SCORED, outcome, journal, rows.insert_scores):
-                return
-            scores = outcome.result.scores
+            return
+        given: tuple[Sequence[DrawnCandidate], Sequence[float]] | None
+        if work.scores is None:
+            given = await self._score(work, draws)
+        else:
+            given = self._list_scored(draws, work.claims), work.scores
+        if given is not None:
+            await self._label(work, *given)
+
+    def _list_scored(
+        self, draws: Sequence[DrawnCandidate], spans: Sequence[Span] | None
+    ) -> Sequence[DrawnCandidate]:
+        """Return what is scored and labelled: the candidates, or the claims of the first."""
+        return draws if self._unit == "answers" else make_claim_candidates(draws[0], spans or ())
+
+    async def _draw(self, work: Work) -> Sequence[DrawnCandidate] | None:
+        """Draw the candidates of a prompt; None if that failed."""
+        journal = self._open_journal(work, Stage.DRAWN, self._requests_per_prompt - len(work.partial))
+        outcome = await self._executor.draw(work.example, journal)
+        insert_draws = partial(
+            rows.insert_draws, stored=set(journal.drawn), without_nul=self._store.without_nul
+        )
+        if not await self._save_stage(work, Stage.DRAWN, outcome, journal, insert_draws):
+            return None
+        draws: Sequence[DrawnCandidate] = outcome.result
+        self._notify(self._warnings.check_draws([draw.text for draw in draws], outcome.usage))
+        return draws
+
+    async def _score(
+        self, work: Work, draws: Sequence[DrawnCandidate]
+    ) -> tuple[Sequence[DrawnCandidate], Sequence[float]] | None:
+        """Score the candidates or claims of a prompt, and return them with scores; None if that failed."""
+        journal = self._open_journal(work, Stage.SCORED)
+        spans, answers = work.claims, None
+        if self._unit == "claims":
+            answers = draws
+            if spans is None and (spans := await self._split(work, draws[0], journal)) is None:
+                return None
+        candidates = self._list_scored(draws, spans)
+        outcome = Outcome(VerifierScores([]), Usage())
+        if candidates:  # an answer may claim nothing
+            outcome = await self._executor.score(work.example, candidates, journal, answers)
+        if not await self._save_stage(work, Stage.SCORED, outcome, journal, rows.insert_scores):
+            return None
+        return candidates, outcome.result.scores
+
+    async def _split(
+        self, work: Work, answer: DrawnCandidate, journal: _StoreJournal
+    ) -> Sequence[Span] | None:
+        """Split an answer into claims; None if that failed."""
+        outcome = await self._executor.split(answer, journal)
+        if not isinstance(outcome.result, CFCError):
+            spans: Sequence[Span] = outcome.result
+            try:
+                journal.save_claims(spans, outcome.usage)
+            except CollectionError as refused:
+                outcome = Outcome(refused, outcome.usage)
+            else:
+                return spans
+        await self._save_stage(work, Stage.SCORED, outcome, journal, rows.insert_scores)
+        return None
+
+    async def _label(self, work: Work, candidates: Sequence[DrawnCandidate], scores: Sequence[float]) -> None:
+        """Label candidates or claims, which finishes their prompt."""
         journal = self._open_journal(work, Stage.LABELLED)
-        outcome = await self._executor.label(work.example, draws, journal)
-        insert_labels = partial(rows.insert_labels, without_nul=without_nul)
+        outcome = Outcome(Labels([]), Usage())
+        if candidates:
+            outcome = await self._executor.label(work.example, candidates, journal)
+        insert_labels = partial(rows.insert_labels, without_nul=self._store.without_nul)
         if not await self._save_stage(work, Stage.LABELLED, outcome, journal, insert_labels):
             return
         self._consecutive_failures = 0
         labels = outcome.result
         self.status.add_prompt(scores, labels.correct)
-        answers = labels.answers or [draw.text for draw in draws]
+        answers = labels.answers or [one.text for one in candidates]
         self._notify(self._warnings.check_labels(self.status, work.example, answers, scores, labels.correct))
         self._on_progress(self.status)
 

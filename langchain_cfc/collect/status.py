@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from langchain_cfc.candidates import Unit
 from langchain_cfc.collect.costs import Budget, ModelCalls, Stage, Usage
 from langchain_cfc.collect.store import Store
 from langchain_cfc.collect.store.wrong import MOST_WRONG, WrongAnswer
@@ -25,10 +26,12 @@ class CollectionStatus:
         total: Number of prompts in the store.
         labelled: Number of finished prompts.
         failed: Number of failed prompts.
-        covered: Number of finished prompts with a correct candidate.
-        candidates: Number of candidates labelled wrong, and of those labelled correct.
-        score_sums: Sum of the scores of wrong candidates, and of correct ones.
+        covered: Number of finished prompts with a correct candidate, or a supported claim.
+        candidates: Number of candidates labelled wrong, and of those labelled correct; or of claims.
+        score_sums: Sum of the scores of wrong candidates, and of correct ones; or of claims.
         usage: Usage of models for all prompts.
+        unit: What is scored and labelled.
+        without_claims: Number of finished prompts whose answer claims nothing.
         cost: Cost of that usage; None without prices.
         unanswered: Number of requests that were announced, and may have been charged, although no answer was
             received: the process died, or a connection broke.
@@ -43,6 +46,8 @@ class CollectionStatus:
     candidates: list[int]
     score_sums: list[float]
     usage: Usage
+    unit: Unit = "answers"
+    without_claims: int = 0
     cost: float | None = None
     unanswered: int = 0
     labelled_at_start: int = 0
@@ -63,6 +68,8 @@ class CollectionStatus:
             candidates=[count for count, _ in sums],
             score_sums=[total for _, total in sums],
             usage=store.usage(),
+            unit=store.unit,
+            without_claims=store.count_without_labels() if store.unit == "claims" else 0,
             unanswered=sum(store.request_history().unanswered.values()),
             labelled_at_start=finished,
         )
@@ -83,6 +90,11 @@ class CollectionStatus:
         return self.covered / self.labelled if self.labelled else None
 
     @property
+    def supported(self) -> float | None:
+        """Share of the claims that are labelled supported; None if there is none."""
+        return self.candidates[True] / sum(self.candidates) if sum(self.candidates) else None
+
+    @property
     def mean_scores(self) -> tuple[float | None, float | None]:
         """Mean score of wrong candidates, and of correct ones; None for a label without candidates."""
         wrong, correct = (
@@ -92,8 +104,9 @@ class CollectionStatus:
         return wrong, correct
 
     def add_prompt(self, scores: Sequence[float], correct: Sequence[bool]) -> None:
-        """Count one more finished prompt, with its n scores and labels."""
+        """Count one more finished prompt, with the scores and labels of its candidates or claims."""
         self.labelled += 1
+        self.without_claims += not scores
         self.covered += any(correct)
         for score, label in zip(scores, correct, strict=True):
             self.candidates[label] += 1
@@ -176,17 +189,26 @@ _CONFIDENCE = 0.99
 _UNINFORMATIVE = 0.5
 
 
+# What is labelled, its labels, and what a useless verifier leads to.
+_WORDS: dict[Unit, tuple[str, str, str, str]] = {
+    "answers": ("candidate", "correct", "wrong", "large answer sets and many abstentions"),
+    "claims": ("claim", "supported", "unsupported", "that most claims are dropped"),
+}
+
+
 class EarlyWarnings:
     """Reports early, and once each, that a collection will not calibrate well."""
 
-    def __init__(self, n: int) -> None:
+    def __init__(self, n: int, unit: Unit = "answers") -> None:
         self._n = n
+        self._unit = unit
+        self._noun, self._right, self._wrong, self._price = _WORDS[unit]
         self._identical = 0
         self._drawn = 0
         self._scores: list[Sequence[float]] = []
         self._correct: list[Sequence[bool]] = []
         self._models: set[str] = set()
-        self._wrong: list[WrongAnswer] = []
+        self._examples: list[WrongAnswer] = []
 
     def check_draws(self, texts: Sequence[str], usage: Usage) -> Iterator[str]:
         """Yield warnings after the candidates of one more prompt."""
@@ -215,17 +237,22 @@ class EarlyWarnings:
         correct: Sequence[bool],
     ) -> Iterator[str]:
         """Yield warnings after the scores and labels of one more prompt, which `status` counts already."""
-        if status.covered == 0 and len(self._wrong) < MOST_WRONG:
+        # An answer may claim nothing.
+        if scores and status.covered == 0 and len(self._examples) < MOST_WRONG:
             best = min(range(len(scores)), key=scores.__getitem__)
-            self._wrong.append(WrongAnswer(example.input, answers[best], example.reference))
+            self._examples.append(WrongAnswer(example.input, answers[best], example.reference))
         if status.labelled == _LOOK_AFTER and status.covered == 0:
-            lines = "".join(f"\n  {one}" for one in self._wrong)
+            lines = "".join(f"\n  {one}" for one in self._examples)
             yield (
-                f"none of the first {_LOOK_AFTER} prompts has a correct candidate. Is the labeler right, and "
-                f"can the model do this at all?{lines}"
+                f"none of the first {_LOOK_AFTER} prompts has a {self._right} {self._noun}. Is the labeler "
+                f"right, and can the model do this at all?{lines}"
             )
-        if len(self._scores) == _CHECK_AFTER:
+        if not scores or len(self._scores) == _CHECK_AFTER:
             return
+        if self._unit == "claims":
+            # Answers have unequal numbers of them, so one of each answer is looked at.
+            slot = len(self._scores) % len(scores)
+            scores, correct = [scores[slot]], [correct[slot]]
         self._scores.append(scores)
         self._correct.append(correct)
         if len(self._scores) == _CHECK_AFTER:
@@ -246,6 +273,6 @@ class EarlyWarnings:
             )
         else:
             yield (
-                f"the verifier does not tell correct from wrong candidates, as far as can be seen ({seen}): "
-                "expect large answer sets and many abstentions. Try another verifier, or combine several"
+                f"the verifier does not tell {self._right} from {self._wrong} {self._noun}s, as far as can "
+                f"be seen ({seen}): expect {self._price}. Try another verifier, or combine several"
             )

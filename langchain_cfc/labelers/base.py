@@ -23,8 +23,8 @@ class LabelerInput(TypedDict):
     """What a labeler that is a Runnable is invoked with.
 
     `prompt` is the input of the record, `reference` the JSON value that its labels are made with (None where
-    it has none), `candidates` are the n candidates in draw order. `id` is the record's, and may be left out:
-    only labels that were written down by it need it.
+    it has none), `candidates` are the n candidates in draw order, or the claims of one answer. `id` is the
+    record's, and may be left out: only labels that were written down by it need it.
     """
 
     prompt: Any

@@ -110,7 +110,8 @@ def _read_row(
     if len(given) != 1:
         problem = f"found {'both' if given else 'neither'} of id and prompt; expected one"
         raise RecordError(source, line, "", problem)
-    by, text, label = given[0], row.get("text"), row.get("correct")
+    by, text, column = given[0], row.get("text"), _find_label_column(row)
+    label = row.get(column)
     name = row[by]
     if by == "id" and not isinstance(name, str):
         raise RecordError(source, line, "id", f"found a {type(name).__name__}; expected text")
@@ -122,8 +123,13 @@ def _read_row(
     if partly and (label is None or (isinstance(label, str) and not label.strip())):
         label = None
     elif not isinstance(label, bool):
-        raise RecordError(source, line, "correct", f"found {label!r:.60}; expected true or false")
+        raise RecordError(source, line, column, f"found {label!r:.60}; expected true or false")
     return by, (name, format_value(text)), label
+
+
+def _find_label_column(row: Mapping[str, Any]) -> str:
+    """Return which column holds the label: `correct`, or `supported` on a sheet of claims."""
+    return "supported" if "supported" in row and "correct" not in row else "correct"
 
 
 def _read_csv_rows(source: str, text: str) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -146,8 +152,9 @@ def _read_csv_rows(source: str, text: str) -> Iterator[tuple[int, dict[str, Any]
                 else cell
                 for name, cell in row.items()
             }
-            word = cells.get("correct", "")
-            yield reader.line_num, {**cells, "correct": _WORDS.get(word.strip().lower(), word)}
+            column = _find_label_column(cells)
+            word = cells.get(column, "")
+            yield reader.line_num, {**cells, column: _WORDS.get(word.strip().lower(), word)}
     except csv.Error as error:
         # The reader of the rows has not counted the one that it could not read.
         raise RecordError(source, reader.reader.line_num, "", f"not CSV: {error}") from error
@@ -174,7 +181,7 @@ class HumanLabels(BaseLabeler):
     - `id`, that of the record, or `prompt`, its input; one of the two, the same throughout the file. In CSV
       an input that is no text is written as JSON with sorted keys and without spaces;
     - `text`, the candidate exactly as it was drawn, but for the kind of its line ends;
-    - `correct`: true or false; in CSV also yes, no, 1 or 0, in any case.
+    - `correct`, or `supported` of claims: true or false; in CSV also yes, no, 1 or 0, in any case.
 
     Further fields are ignored. A line may be repeated with the same label. Where several people disagree,
     resolve it first; `compare_labels` measures how often they do.

@@ -14,6 +14,7 @@ from langchain_cfc.records.schema import (
     PromptRecord,
     Provenance,
     require_candidates,
+    require_claims,
 )
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "parquet_schema",
     "read_records",
     "require_candidates",
+    "require_claims",
     "tabulate",
     "tabulate_raw",
     "with_scores",

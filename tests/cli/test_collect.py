@@ -345,6 +345,36 @@ def test_the_next_command_is_one_that_works(
     assert run(*command.split()).code == 0
 
 
+@pytest.mark.filterwarnings("ignore")
+def test_claims_are_collected_and_the_next_command_works(
+    collect: Collect, monkeypatch: pytest.MonkeyPatch, folder: Path
+) -> None:
+    monkeypatch.chdir(folder)
+    options = ("--source", folder / "many.jsonl", "--set", "source.json_columns=[]", "--store", "claims.db")
+    of_claims = ("-n", "1", "--unit", "claims", "--splitter", "tests.collect.claiming:find_lines")
+    planned = collect(*options, *of_claims, "--dry-run", "--json").data
+    assert (planned["draws"], planned["parts"]["unit"]) == (MANY, "claims")
+    ran = collect(*options, *of_claims, "--out", "c.jsonl")
+    assert ran.code == 0
+    (command,) = [
+        line.partition("langchain-cfc ")[2] for line in ran.out.splitlines() if line.startswith("next ")
+    ]
+    assert command.startswith("calibrate c.jsonl --unit claims --at-most 1")
+    assert run(*command.split()).code == 0
+    claims = [claim for record in read_records("c.jsonl").claims() for claim in record.claims]
+    status = run("status", "claims.db", "--json").data
+    assert (status["claims"], status["finished"]) == (len(claims), MANY)
+    assert status["supported"] == sum(one.supported for one in claims) / len(claims)
+    assert "pass_at_n" not in status
+    shown = " ".join(run("status", "claims.db").out.split())
+    assert f"claims {len(claims)} in {MANY - status['answers_without_claims']} answers" in shown
+    assert run("store", "export", "claims.db", "again.jsonl").code == 0
+    assert Path("again.jsonl").read_bytes() == Path("c.jsonl").read_bytes()
+    refused = collect(*options)
+    assert refused.code == 2
+    assert "unit was 'claims'" in refused.err
+
+
 def test_export_and_import_keep_every_record(collect: Collect, folder: Path) -> None:
     assert collect().code == 0
     first, second = folder / "first.jsonl", folder / "second.jsonl"

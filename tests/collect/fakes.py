@@ -106,9 +106,20 @@ class FakeExecutor:
         del journal
         return await self._did("draw", example, [DrawnCandidate(one) for one in self.texts(example.id)])
 
-    async def score(self, example: Example, draws: Sequence[DrawnCandidate], journal: Journal) -> Outcome:
+    async def split(self, answer: DrawnCandidate, journal: Journal) -> Outcome:
+        """Nothing: these are whole answers."""
+        del answer, journal
+        raise AssertionError
+
+    async def score(
+        self,
+        example: Example,
+        draws: Sequence[DrawnCandidate],
+        journal: Journal,
+        answers: Sequence[DrawnCandidate] | None = None,
+    ) -> Outcome:
         """Scores."""
-        del journal
+        del journal, answers
         assert [one.text for one in draws] == list(self.texts(example.id))
         return await self._did("score", example, VerifierScores(self.scores(example.id)))
 

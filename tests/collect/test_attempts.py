@@ -20,13 +20,8 @@ from langchain_openai import ChatOpenAI
 from tenacity import AsyncRetrying
 
 from langchain_cfc.collect import CallPolicy, executor
-from langchain_cfc.collect.executor import (
-    RetryPolicy,
-    StageCalls,
-    TokenRateLimiter,
-    is_transient,
-    read_retry_after,
-)
+from langchain_cfc.collect.executor import RetryPolicy, StageCalls, TokenRateLimiter
+from langchain_cfc.collect.failures import is_transient, read_retry_after
 from langchain_cfc.errors import ServingTimeoutError, VerifierError
 from langchain_cfc.execution import CallLimits, ConcurrencyLimiter
 from tests.collect.virtual import virtually

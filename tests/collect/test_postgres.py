@@ -34,6 +34,7 @@ from langchain_cfc.errors import DrawError, LabelerError, StoreError, VerifierEr
 from langchain_cfc.records import Candidate, Example, PromptRecord, Provenance
 from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc.verifiers.base import VerifierScores
+from tests.collect.claiming import Claiming, count_lines, make_examples, make_parts
 from tests.collect.crashing import AT_ONCE, CONCURRENCY, PROMPTS, N, calls, examples, parts, quiet
 from tests.collect.postgres import Server, postgres
 from tests.concurrency import wait_until, wait_until_async
@@ -499,3 +500,16 @@ def test_a_server_that_goes_away_ends_the_run_and_a_further_one_completes_it(
         after = calls(log)
         assert {prompt: after[prompt] for prompt in safe} == {prompt: before[prompt] for prompt in safe}
         assert sum(after.values()) <= PROMPTS * N + AT_ONCE * N
+
+
+def test_claims_are_kept_alike(where: str) -> None:
+    options = CollectionOptions(on_progress=lambda _: None, on_notice=quiet)
+    assert collect(make_examples(10), make_parts(Claiming()), where, options).complete
+    with Store(where) as store:
+        store.check()
+        records, wrong = list(store.claims()), read_wrong_answers(store)
+        assert store.count_without_labels() == 2
+        assert sum(len(one.claims) for one in records) == sum(
+            count_lines(f"question {number}") for number in range(10)
+        )
+    assert wrong[0].answer in {claim.text for record in records for claim in record.claims}

@@ -158,11 +158,11 @@ def test_candidates_that_cannot_be_stored_are_a_failure_of_their_prompt(path: Pa
 class Surprised(FakeExecutor):
     """Raises where it should return."""
 
-    async def score(self, example: Any, draws: Any, journal: Any) -> Any:
+    async def score(self, example: Any, draws: Any, journal: Any, answers: Any = None) -> Any:
         if example.id == "p5":
             msg = "a mistake of ours"
             raise RuntimeError(msg)
-        return await super().score(example, draws, journal)
+        return await super().score(example, draws, journal, answers)
 
 
 def test_a_mistake_ends_the_run_and_loses_nothing_that_was_paid_for(path: Path) -> None:

@@ -12,7 +12,7 @@ from integrations.openai.tests.parts import Hosted, N, Serve, both_ways, contine
 from langchain_cfc import CalibrationArtifact, CFCRunnable, calibrate
 from langchain_cfc.collect import Store, collect
 from langchain_cfc.collect.config import read_config
-from langchain_cfc.collect.executor import is_transient, read_retry_after
+from langchain_cfc.collect.failures import is_transient, read_retry_after
 from langchain_cfc.errors import FingerprintError
 from tests.serving.openai_server import Fault
 

@@ -33,11 +33,12 @@ from sqlalchemy import (
 
 from langchain_cfc._internal.database import DatabaseStore
 from langchain_cfc._internal.text import canonical_json
+from langchain_cfc.claims import Span
 from langchain_cfc.collect.costs import Stage, Usage
 from langchain_cfc.collect.executor import Labels
 from langchain_cfc.collect.store import schema
 from langchain_cfc.errors import CFCError, CollectionError, StoreError
-from langchain_cfc.records import Candidate, Example, PromptRecord
+from langchain_cfc.records import Candidate, Claim, ClaimsRecord, Example, PromptRecord
 from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc.verifiers.base import VerifierScores
 
@@ -54,6 +55,7 @@ _NUL = "\0"
 
 _ADD_PROMPTS = insert(schema.prompts)
 _ADD_DRAWS = insert(schema.draws)
+_ADD_CLAIMS = insert(schema.claims)
 _ADD_SCORES = insert(schema.scores)
 _ADD_LABELS = insert(schema.labels)
 _ADD_CALLS = insert(schema.calls)
@@ -75,6 +77,7 @@ _ORDER = (
     _DELETE_DRAWS,
     _SET_CONTEXT,
     _ADD_DRAWS,
+    _ADD_CLAIMS,
     _ADD_SCORES,
     _ADD_LABELS,
     _SET_DRAWN,
@@ -171,15 +174,37 @@ def read_draw(row: Any) -> DrawnCandidate:
     return DrawnCandidate(row.text, message, None if row.data is None else json.loads(row.data))
 
 
-def read_record(prompt: Any, candidates: Sequence[Any]) -> PromptRecord:
-    """Return the record of a prompt's row and the joined rows of its candidates."""
+def _read_fields(prompt: Any) -> dict[str, Any]:
+    """Return what a prompt's row says of its record, with the output of the metadata function."""
     fields = {name: json.loads(getattr(prompt, name)) for name in _JSON}
     if prompt.described is not None:
         fields["metadata"] |= json.loads(prompt.described)
+    return {"id": prompt.id, "cluster": prompt.cluster, **fields}
+
+
+def read_claims_record(prompt: Any, answer: str, claims: Sequence[Any]) -> ClaimsRecord:
+    """Return the record of a prompt's row, its first answer and the joined rows of the claims in it."""
+    return ClaimsRecord(
+        **_read_fields(prompt),
+        answer=answer,
+        claims=tuple(
+            Claim(
+                text=row.text,
+                start=row.start,
+                end=row.stop,
+                score=row.score,
+                supported=row.correct,
+                scores=None if row.outputs is None else json.loads(row.outputs),
+            )
+            for row in claims
+        ),
+    )
+
+
+def read_record(prompt: Any, candidates: Sequence[Any]) -> PromptRecord:
+    """Return the record of a prompt's row and the joined rows of its candidates."""
     return PromptRecord(
-        id=prompt.id,
-        cluster=prompt.cluster,
-        **fields,
+        **_read_fields(prompt),
         candidates=tuple(
             Candidate(
                 text=row.text if row.data is None else None,
@@ -256,6 +281,19 @@ def announce_requests(position: int, stage: Stage, requests: int) -> list[Write]
     """Prepare to announce requests, or to take back those that were not made (negative)."""
     rows = [{"prompt": position, "stage": int(stage), "requests": requests}] if requests else []
     return [(_ADD_ANNOUNCED, rows)]
+
+
+def insert_claims(position: int, spans: Sequence[Span], usage: Usage, *, without_nul: bool) -> list[Write]:
+    """Prepare the writes of the claims of an answer; raises `CollectionError` if one cannot be stored."""
+    texts = [str(one.text) for one in spans]
+    with _refuse_unstorable("a claim", "Let the splitter return other text"):
+        _check_text(*texts, without_nul=without_nul)
+    rows: list[Row] = [
+        {"prompt": position, "slot": slot, "start": one.start, "stop": one.end, "text": text}
+        for slot, (one, text) in enumerate(zip(spans, texts, strict=True))
+    ]
+    rows = [{**row, "checksum": schema.digest_claim(row, len(rows))} for row in rows]
+    return [(_ADD_CLAIMS, rows), _add_calls(position, Stage.SCORED, usage)]
 
 
 def insert_scores(position: int, scores: VerifierScores, usage: Usage) -> list[Write]:

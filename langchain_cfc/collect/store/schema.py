@@ -104,6 +104,20 @@ labels = Table(
     sqlite_with_rowid=False,
 )
 
+# Of claims only: what the first answer of a prompt was split into. Slots of scores and labels are then those
+# of its claims. A store of answers has no such table, as those of earlier releases have none.
+claims = Table(
+    "claims",
+    MetaData(),
+    Column("prompt", Integer, ForeignKey(prompts.c.position), primary_key=True, autoincrement=False),
+    Column("slot", Integer, primary_key=True, autoincrement=False),
+    Column("start", Integer, nullable=False),  # first character in the answer
+    Column("stop", Integer, nullable=False),  # character after the last
+    Column("text", Text, nullable=False),
+    Column("checksum", Text, nullable=False),  # digest of this row and of the number of claims
+    sqlite_with_rowid=False,
+)
+
 # Requests that were announced before they were made. Those without a matching row in `calls` may have been
 # answered and charged although no answer was received: the process died, or a connection broke.
 announced = Table(
@@ -149,6 +163,11 @@ def digest_prompt(row: Mapping[str, Any]) -> str:
 def digest_draw(position: int, slot: int, text: str, data: str | None, packed: bytes | None) -> str:
     """Return the checksum of one candidate, which is written before the others of its prompt."""
     return _digest(position, slot, text, data, None if packed is None else packed.hex())
+
+
+def digest_claim(row: Mapping[str, Any], count: int) -> str:
+    """Return the checksum of one of `count` claims of an answer, which are written before their scores."""
+    return _digest(count, *(row[name] for name in ("prompt", "slot", "start", "stop", "text")))
 
 
 def digest_draws(position: int, texts: Sequence[str], data: Sequence[str | None]) -> str:
@@ -316,6 +335,12 @@ def check_draws(name: str, prompt: Any, rows: Sequence[Any]) -> None:
         _check(name, prompt.id, digest, prompt.draws_digest)
 
 
+def check_claims(name: str, prompt: Any, rows: Sequence[Any]) -> None:
+    """Raise `StoreError` if the claims of a prompt were changed, or some of them were lost."""
+    for one in rows:
+        _check(name, prompt.id, digest_claim(one._mapping, len(rows)), one.checksum)  # noqa: SLF001 - as above
+
+
 def check_scores(name: str, prompt: Any, rows: Sequence[Any]) -> None:
     """Raise `StoreError` if the scores of an unfinished prompt were changed."""
     digest = digest_scores(prompt.position, [one.score for one in rows], [one.outputs for one in rows])
@@ -325,7 +350,7 @@ def check_scores(name: str, prompt: Any, rows: Sequence[Any]) -> None:
 def check_finished(name: str, row: Any, columns: Sequence[Sequence[Any]]) -> None:
     """Raise `StoreError` if anything of a finished prompt was changed.
 
-    The columns of its n candidates have the order of `SELECT_CANDIDATES` in `store.py`.
+    The columns of its n candidates have the order of `SELECT_CANDIDATES` in `tables.py`.
     """
     check_prompt(name, row)
     _, slots, texts, data, scores, outputs, correct, answers = columns
@@ -334,6 +359,25 @@ def check_finished(name: str, row: Any, columns: Sequence[Sequence[Any]]) -> Non
     _check(name, row.id, digest_draws(position, texts, data), row.draws_digest)
     _check(name, row.id, digest_scores(position, scores, outputs), row.scores_digest)
     _check(name, row.id, digest_labels(position, correct, answers, row.described), row.labels_digest)
+
+
+def check_finished_claims(name: str, row: Any, draws: Sequence[Any], claims: Sequence[Any]) -> None:
+    """Raise `StoreError` if anything of a finished prompt was changed.
+
+    `draws` are the texts and data of its n answers, `claims` those of the first with scores and labels.
+    """
+    check_claims(name, row, claims)
+    slots, scores, outputs, correct = (
+        [getattr(one, column) for one in claims] for column in ("slot", "score", "outputs", "correct")
+    )
+    no_answers = [None] * len(claims)
+    check_prompt(name, row)
+    _check(name, row.id, slots, list(range(len(slots))))
+    texts, data = [one.text for one in draws], [one.data for one in draws]
+    _check(name, row.id, digest_draws(row.position, texts, data), row.draws_digest)
+    _check(name, row.id, digest_scores(row.position, scores, outputs), row.scores_digest)
+    labels_digest = digest_labels(row.position, correct, no_answers, row.described)
+    _check(name, row.id, labels_digest, row.labels_digest)
 
 
 def _check(name: str, prompt: Any, found: object, expected: object) -> None:

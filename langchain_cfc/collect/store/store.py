@@ -9,63 +9,60 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from itertools import groupby
-from math import ceil
 from typing import Any
 
-import numpy as np
-from sqlalchemy import BigInteger, Connection, Integer, Select, func, select, update
+from sqlalchemy import BigInteger, Integer, Select, func, select, update
 
 from langchain_cfc._internal import __version__
 from langchain_cfc._internal.database import DatabaseStore
-from langchain_cfc._internal.metadata import JsonMetadata
 from langchain_cfc._internal.text import canonical_json
-from langchain_cfc.candidates import LabelledBatch, find_json_prompt_kinds
+from langchain_cfc.candidates import LabelledBatch, Unit
+from langchain_cfc.claims import Span
 from langchain_cfc.collect.costs import ModelCalls, Stage, Usage
 from langchain_cfc.collect.store import schema
+from langchain_cfc.collect.store.history import RequestHistory, read_history
 from langchain_cfc.collect.store.rows import (
     PAGE,
     Write,
     add_prompts,
     combine_writes,
     execute_writes,
+    read_claims_record,
     read_draw,
     read_example,
     read_record,
 )
+from langchain_cfc.collect.store.tables import (
+    SELECT_ANSWERS,
+    SELECT_CANDIDATES,
+    SELECT_CLAIMS,
+    is_same_slot,
+    read_batch,
+)
 from langchain_cfc.errors import StoreError
-from langchain_cfc.records import Example, PromptRecord, Provenance
+from langchain_cfc.records import (
+    ClaimsRecord,
+    Example,
+    LabelledRecord,
+    PromptRecord,
+    Provenance,
+    require_candidates,
+    require_claims,
+    tabulate,
+    tabulate_raw,
+)
 from langchain_cfc.sampling import DrawnCandidate
 
 # Known from responses only; it may change while the model's name stays the same.
 _MODEL_VERSION = "model_version"
 # The part of a configuration that becomes the provenance of records.
-_PROVENANCE = ("n", "generator", "verifier", "labeler", "answer")
+_PROVENANCE = ("n", "generator", "verifier", "labeler", "answer", "unit", "splitter")
+# Left out of the configuration where whole answers are collected.
+_OF_CLAIMS = ("unit", "splitter")
 # Prompts whose candidates become arrays at a time.
 _TABLE_PAGE = 2000
 _prompts, _draws, _scores, _labels = schema.prompts, schema.draws, schema.scores, schema.labels
-_calls, _announced = schema.calls, schema.announced
-
-
-def _same_candidate(one: Any, other: Any) -> Any:
-    return (one.c.prompt == other.c.prompt) & (one.c.slot == other.c.slot)
-
-
-# Columns of finished candidates, in the order that `check_finished` expects.
-SELECT_CANDIDATES = (
-    select(
-        _draws.c.prompt,
-        _draws.c.slot,
-        _draws.c.text,
-        _draws.c.data,
-        _scores.c.score,
-        _scores.c.outputs,
-        _labels.c.correct,
-        _labels.c.answer,
-    )
-    .join_from(_draws, _scores, _same_candidate(_draws, _scores))
-    .join(_labels, _same_candidate(_draws, _labels))
-    .order_by(_draws.c.prompt, _draws.c.slot)
-)
+_claims, _calls = schema.claims, schema.calls
 
 
 @dataclass(frozen=True)
@@ -75,6 +72,7 @@ class Work:
     position: int
     example: Example
     draws: Sequence[DrawnCandidate] | None  # None if they are not complete
+    claims: Sequence[Span] | None  # those of the first answer; None if it is not split, or has none
     scores: Sequence[float] | None
     partial: Mapping[int, DrawnCandidate]  # those that are stored, by slot, if they are not complete
     context: str | None  # digest of the prepared input that these were drawn for
@@ -87,16 +85,6 @@ class Failure:
     id: str
     stage: Stage
     error: str
-
-
-@dataclass(frozen=True)
-class RequestHistory:
-    """Usage of the requests of all runs so far, by stage."""
-
-    unanswered: Mapping[Stage, int]  # announced requests without an answer
-    finished: frozenset[Stage]  # stages that a prompt has finished
-    prompts: Mapping[Stage, Usage]  # largest usage of each model for one prompt
-    calls: Mapping[Stage, Usage]  # the same for one request, if need be a mean over several
 
 
 class Store(DatabaseStore):
@@ -145,7 +133,7 @@ class Store(DatabaseStore):
         """
         with schema.report_damage(self.name):
             self.check_pages(thoroughly=True)
-            for _ in self.records():
+            for _ in self.iterate():
                 pass
             for _ in self._read_work():
                 pass
@@ -159,6 +147,11 @@ class Store(DatabaseStore):
             known: dict[str, Any] = self._read_fact("configuration") or {}
             return known
 
+    @property
+    def unit(self) -> Unit:
+        """What is scored and labelled: whole answers, or the claims of one answer per prompt."""
+        return "claims" if self.configuration.get("unit") == "claims" else "answers"
+
     def set_configuration(self, configuration: Mapping[str, Any]) -> None:
         """Store how records are made from now on: `n`, fingerprints, and everything else that changes them.
 
@@ -166,6 +159,8 @@ class Store(DatabaseStore):
         """
         settled = canonical_json({**self.configuration, **self.check_configuration(configuration)})
         with self.begin_write() as connection:
+            if configuration.get("unit") == "claims":
+                _claims.create(connection, checkfirst=True)
             self.write_facts(connection, {"configuration": settled})
             schema.replace_seal(
                 connection, schema.read_seal(connection).with_facts(schema.read_facts(connection))
@@ -182,8 +177,11 @@ class Store(DatabaseStore):
             return given
         different = [name for name in known if name in given and known[name] != given[name]]
         different += [name for name in _PROVENANCE if name not in known and given.get(name) is not None]
+        different += [name for name in _OF_CLAIMS if name in known and name not in given]
         if different:
-            lines = (line for name in different for line in _differences(name, known.get(name), given[name]))
+            lines = (
+                line for name in different for line in _differences(name, known.get(name), given.get(name))
+            )
             msg = (
                 f"{self.name} was made with another configuration: {'; '.join(lines)}. Its records and new "
                 "ones would not be exchangeable: collect into another store, or go back to the old "
@@ -260,18 +258,25 @@ class Store(DatabaseStore):
         while page := self._read_prompts(_prompts.c.position > after, *conditions):
             after = page[-1].position
             positions = [row.position for row in page]
-            draws, scores = (
+            groups = [
                 self._read_groups(
                     select(table).where(table.c.prompt.in_(positions)).order_by(table.c.prompt, table.c.slot)
                 )
-                for table in (_draws, _scores)
-            )
+                for table in (_draws, _scores, *((_claims,) if self.unit == "claims" else ()))
+            ]
             for row in page:
-                yield self._check_work(row, draws.get(row.position, []), scores.get(row.position, []))
+                yield self._check_work(row, *(group.get(row.position, []) for group in groups))
 
-    def _check_work(self, prompt: Any, draw_rows: Sequence[Any], score_rows: Sequence[Any]) -> Work:
+    def _check_work(
+        self,
+        prompt: Any,
+        draw_rows: Sequence[Any],
+        score_rows: Sequence[Any],
+        claim_rows: Sequence[Any] = (),
+    ) -> Work:
         schema.check_prompt(self.name, prompt)
         schema.check_draws(self.name, prompt, draw_rows)
+        schema.check_claims(self.name, prompt, claim_rows)
         if prompt.stage >= Stage.SCORED:
             schema.check_scores(self.name, prompt, score_rows)
         draws = {one.slot: read_draw(one) for one in draw_rows}
@@ -279,6 +284,7 @@ class Store(DatabaseStore):
             prompt.position,
             read_example(prompt),
             list(draws.values()) if prompt.stage >= Stage.DRAWN else None,
+            [Span(one.start, one.stop, one.text) for one in claim_rows] or None,
             [one.score for one in score_rows] if prompt.stage >= Stage.SCORED else None,
             {} if prompt.stage >= Stage.DRAWN else draws,
             prompt.context,
@@ -307,25 +313,56 @@ class Store(DatabaseStore):
     # Results
 
     def records(self) -> Generator[PromptRecord, None, None]:
-        """Yield the finished prompts in order, a page at a time.
+        """Yield the finished prompts in order, a page at a time; claims are refused, see `claims`.
 
         Raises:
             StoreError: If a prompt was damaged or lost.
+            InputError: If the store holds claims.
         """
+        for record in self.iterate():
+            yield require_candidates(record)
+
+    def claims(self) -> Generator[ClaimsRecord, None, None]:
+        """Yield the finished prompts whose answer claims anything, in order, a page at a time.
+
+        Raises:
+            StoreError: If a prompt was damaged or lost.
+            InputError: If the store holds candidates.
+        """
+        for record in self.iterate():
+            yield require_claims(record)
+
+    def iterate(self) -> Generator[LabelledRecord, None, None]:
+        """Yield the finished prompts in order, of either kind."""
         with schema.report_damage(self.name):
+            read_page = self._read_claims_page if self.unit == "claims" else self._read_page
             _, finished = self._verify()
             for start in range(0, len(finished), PAGE):
                 positions = finished[start : start + PAGE]
-                first, last = positions[0], positions[-1]
-                rows = self._read_prompts(
-                    _prompts.c.stage == Stage.LABELLED, _prompts.c.position.between(first, last)
-                )
-                candidates = self._read_groups(SELECT_CANDIDATES.where(_draws.c.prompt.between(first, last)))
+                within = _prompts.c.position.between(positions[0], positions[-1])
+                rows = self._read_prompts(_prompts.c.stage == Stage.LABELLED, within)
                 known = {row.position: row for row in rows}
-                for position in positions:
-                    row, of_prompt = known[position], candidates[position]
-                    schema.check_finished(self.name, row, list(zip(*of_prompt, strict=True)))
-                    yield read_record(row, of_prompt)
+                yield from read_page([known[position] for position in positions])
+
+    def _read_page(self, rows: Sequence[Any]) -> Iterator[PromptRecord]:
+        """Yield the records of the rows of finished prompts."""
+        within = _draws.c.prompt.between(rows[0].position, rows[-1].position)
+        candidates = self._read_groups(SELECT_CANDIDATES.where(within))
+        for row in rows:
+            of_prompt = candidates[row.position]
+            schema.check_finished(self.name, row, list(zip(*of_prompt, strict=True)))
+            yield read_record(row, of_prompt)
+
+    def _read_claims_page(self, rows: Sequence[Any]) -> Iterator[ClaimsRecord]:
+        """Yield the records of the rows of finished prompts, but for answers that claim nothing."""
+        first, last = rows[0].position, rows[-1].position
+        answers = self._read_groups(SELECT_ANSWERS.where(_draws.c.prompt.between(first, last)))
+        claims = self._read_groups(SELECT_CLAIMS.where(_claims.c.prompt.between(first, last)))
+        for row in rows:
+            of_prompt = claims.get(row.position, [])
+            schema.check_finished_claims(self.name, row, answers[row.position], of_prompt)
+            if of_prompt:
+                yield read_claims_record(row, answers[row.position][0].text, of_prompt)
 
     def table(self, names: Sequence[str] = ()) -> LabelledBatch:
         """Return the finished prompts as arrays, which `calibrate` and `evaluate` accept like records.
@@ -334,12 +371,16 @@ class Store(DatabaseStore):
             names: Verifiers whose raw outputs are wanted, to combine them.
 
         Returns:
-            The (N, n) candidates with their labels, prompts in order. No object is made per candidate.
+            The (N, n) candidates with their labels, prompts in order, or the claims of N answers. No object
+            is made per candidate.
 
         Raises:
             StoreError: If no prompt is finished, a prompt was damaged or lost, or a candidate lacks one of
                 the raw outputs.
+            RecordError: If a claim lacks one of the raw outputs.
         """
+        if self.unit == "claims":
+            return self._tabulate_claims(names)
         with schema.report_damage(self.name):
             n = self.provenance().n
             with self.begin_snapshot() as connection:
@@ -347,11 +388,18 @@ class Store(DatabaseStore):
                 pages = (
                     finished[start : start + _TABLE_PAGE] for start in range(0, len(finished), _TABLE_PAGE)
                 )
-                parts = [_read_batch(self.name, connection, page, n, names) for page in pages]
+                parts = [read_batch(self.name, connection, page, n, names) for page in pages]
             if not parts:
                 msg = f"no prompt of {self.name} is finished yet"
                 raise StoreError(msg)
             return LabelledBatch.concatenate(parts)
+
+    def _tabulate_claims(self, names: Sequence[str]) -> LabelledBatch:
+        records = list(self.claims())
+        if not records:
+            msg = f"no prompt of {self.name} with an answer that claims anything is finished yet"
+            raise StoreError(msg)
+        return tabulate_raw(records, names, claims=True)[0] if names else tabulate(records, claims=True)
 
     def failures(self) -> list[Failure]:
         """Return the failed prompts in order."""
@@ -392,17 +440,24 @@ class Store(DatabaseStore):
         covered = select(func.count(_labels.c.prompt.distinct())).where(_labels.c.correct)
         sums = (
             select(_labels.c.correct, func.count(), func.sum(_scores.c.score))
-            .join_from(_labels, _scores, _same_candidate(_labels, _scores))
+            .join_from(_labels, _scores, is_same_slot(_labels, _scores))
             .group_by(_labels.c.correct)
         )
         with schema.report_damage(self.name):
             by_label = {bool(label): (count, total) for label, count, total in self.read_rows(sums)}
             return self.read_rows(covered)[0][0], by_label
 
+    def count_without_labels(self) -> int:
+        """Return the number of finished prompts without anything to label: their answers claim nothing."""
+        has_labels = select(_labels.c.prompt).where(_labels.c.prompt == _prompts.c.position).exists()
+        query = select(func.count()).where(_prompts.c.stage == Stage.LABELLED, ~has_labels)
+        with schema.report_damage(self.name):
+            return int(self.read_rows(query)[0][0])
+
     def request_history(self) -> RequestHistory:
         """Return the usage of the requests of all runs so far, by stage."""
         with schema.report_damage(self.name), self.begin_read() as connection:
-            return _read_history(connection)
+            return read_history(connection)
 
 
 def _differences(key: str, known: Any, given: Any) -> Iterator[str]:
@@ -414,102 +469,6 @@ def _differences(key: str, known: Any, given: Any) -> Iterator[str]:
         yield f"{key} is now {given!r:.80}, and was not stated"
     else:
         yield f"{key} was {known!r:.80} and is now {given!r:.80}"
-
-
-def _read_batch(
-    store: str, connection: Connection, positions: Sequence[int], n: int, names: Sequence[str]
-) -> LabelledBatch:
-    within = (
-        _prompts.c.stage == int(Stage.LABELLED),
-        _prompts.c.position.between(positions[0], positions[-1]),
-    )
-    rows = connection.execute(select(_prompts).where(*within).order_by(_prompts.c.position)).all()
-    joined = SELECT_CANDIDATES.join(_prompts, _prompts.c.position == _draws.c.prompt).where(*within)
-    columns = list(zip(*connection.execute(joined), strict=True))
-    if [row.position for row in rows] != list(positions) or len(columns[0]) != n * len(rows):
-        msg = f"{store} is damaged: candidates of some of its prompts are gone"
-        raise StoreError(msg)
-    for number, row in enumerate(rows):
-        schema.check_finished(store, row, [column[number * n : (number + 1) * n] for column in columns])
-    _, _, texts, _, scores, outputs, correct, extracted = columns
-    shape = (len(rows), n)
-    is_extracted = {answer is not None for answer in extracted}
-    answers = [text if answer is None else answer for text, answer in zip(texts, extracted, strict=True)]
-    return LabelledBatch.of(
-        [row.id for row in rows],
-        np.fromiter(scores, np.float64, len(scores)).reshape(shape),
-        np.fromiter(correct, np.bool_, len(correct)).reshape(shape),
-        [answers[start : start + n] for start in range(0, len(answers), n)],
-        clusters=[row.cluster for row in rows],
-        metadata=JsonMetadata.of(_merge_metadata(row) for row in rows),
-        raw=_raw_outputs(outputs, shape, names),
-        extracted=is_extracted.pop() if len(is_extracted) == 1 else None,
-        prompt_kinds=find_json_prompt_kinds(row.input for row in rows),
-    )
-
-
-def _merge_metadata(row: Any) -> str:
-    """Return both kinds of metadata as JSON; the output of the metadata function takes precedence."""
-    if row.described is None:
-        text: str = row.metadata
-        return text
-    return json.dumps({**json.loads(row.metadata), **json.loads(row.described)})
-
-
-def _raw_outputs(
-    outputs: Sequence[str | None], shape: tuple[int, int], names: Sequence[str]
-) -> dict[str, Any]:
-    if not names:
-        return {}
-    parsed = [json.loads(one) if one is not None else {} for one in outputs]
-    missing = next((name for name in names if any(name not in one for one in parsed)), None)
-    if missing is not None:
-        known = ", ".join(sorted(parsed[0])) or "none"
-        msg = f"not every candidate has a raw output of {missing!r}; there are those of {known}"
-        raise StoreError(msg)
-    return {name: np.array([one[name] for one in parsed], dtype=np.float64).reshape(shape) for name in names}
-
-
-def _read_history(connection: Connection) -> RequestHistory:
-    tokens, answered = (_calls.c.input_tokens, _calls.c.output_tokens), _calls.c.answered
-    of_prompt = (
-        select(
-            _calls.c.stage,
-            _calls.c.model,
-            *(func.sum(one).label(one.name) for one in (*tokens, answered)),
-            *(func.max(1.0 * one / func.nullif(answered, 0)).label(f"mean_{one.name}") for one in tokens),
-        )
-        .group_by(_calls.c.stage, _calls.c.prompt, _calls.c.model)
-        .subquery()
-    )
-    of, counts = (of_prompt.c.stage, of_prompt.c.model), list(of_prompt.c)[2:]
-    prompts: dict[Stage, Usage] = {}
-    calls: dict[Stage, Usage] = {}
-    for stage, model, *largest in connection.execute(select(*of, *map(func.max, counts)).group_by(*of)):
-        # The means are null if no request was answered.
-        tokens_in, tokens_out, requests, *means = (ceil(one or 0) for one in largest)
-        one = Usage((ModelCalls(model, False, tokens_in, tokens_out),), requests)
-        prompts[Stage(stage)] = prompts.get(Stage(stage), Usage()) + one
-        calls[Stage(stage)] = calls.get(Stage(stage), Usage()) + Usage((ModelCalls(model, False, *means),))
-    answers = select(_calls.c.stage, _calls.c.prompt, (-_calls.c.answered).label("requests"))
-    both = (
-        select(_announced.c.stage, _announced.c.prompt, _announced.c.requests).union_all(answers).subquery()
-    )
-    # Requests of one prompt beyond those announced must not hide unanswered ones of another.
-    unanswered = (
-        select(both.c.stage, func.sum(both.c.requests).label("requests"))
-        .group_by(both.c.stage, both.c.prompt)
-        .having(func.sum(both.c.requests) > 0)
-        .subquery()
-    )
-    by_stage = select(unanswered.c.stage, func.sum(unanswered.c.requests)).group_by(unanswered.c.stage)
-    last = connection.execute(select(func.max(_prompts.c.stage))).scalar() or 0
-    return RequestHistory(
-        {Stage(stage): int(count) for stage, count in connection.execute(by_stage)},
-        frozenset(stage for stage in Stage if Stage.OPEN < stage <= last),
-        prompts,
-        calls,
-    )
 
 
 class Writer:

@@ -9,17 +9,19 @@ from typing import Any
 from sqlalchemy import func, select
 
 from langchain_cfc.collect.store import schema
-from langchain_cfc.collect.store.store import SELECT_CANDIDATES, Store
+from langchain_cfc.collect.store.store import Store
+from langchain_cfc.collect.store.tables import SELECT_CANDIDATES, SELECT_CLAIMS, is_same_slot
 from langchain_cfc.records._json import short_repr
 
 # As many as people read.
 MOST_WRONG = 3
-_prompts, _draws, _scores, _labels = schema.prompts, schema.draws, schema.scores, schema.labels
+_prompts, _draws, _claims = schema.prompts, schema.draws, schema.claims
+_scores, _labels = schema.scores, schema.labels
 
 
 @dataclass(frozen=True)
 class WrongAnswer:
-    """A candidate that is labelled wrong, with what it was compared with."""
+    """A candidate or claim that is labelled wrong, with what it was compared with."""
 
     prompt: Any
     answer: str  # what the answer extractor found, if there is one; else the text
@@ -32,28 +34,28 @@ class WrongAnswer:
 
 
 def read_wrong_answers(store: Store, most: int = MOST_WRONG) -> list[WrongAnswer]:
-    """Return the candidates labelled wrong that have the best scores, at most one of each prompt.
+    """Return the candidates or claims labelled wrong that have the best scores, at most one of each prompt.
 
     The verifier takes these for correct. So either the model is sure of a wrong answer, or the labeler errs.
     """
     lowest = (
         select(_labels.c.prompt, func.min(_scores.c.score).label("score"))
-        .join_from(
-            _labels, _scores, (_labels.c.prompt == _scores.c.prompt) & (_labels.c.slot == _scores.c.slot)
-        )
+        .join_from(_labels, _scores, is_same_slot(_labels, _scores))
         .where(_labels.c.correct.is_(False))
         .group_by(_labels.c.prompt)
         .order_by("score", _labels.c.prompt)
         .limit(most)
         .subquery()
     )
+    is_claims = store.unit == "claims"
+    table, selected = (_claims, SELECT_CLAIMS) if is_claims else (_draws, SELECT_CANDIDATES)
     query = (
-        SELECT_CANDIDATES.add_columns(_prompts.c.input, _prompts.c.reference)
-        .join(lowest, lowest.c.prompt == _draws.c.prompt)
-        .join(_prompts, _prompts.c.position == _draws.c.prompt)
+        selected.add_columns(_prompts.c.input, _prompts.c.reference)
+        .join(lowest, lowest.c.prompt == table.c.prompt)
+        .join(_prompts, _prompts.c.position == table.c.prompt)
         .where(_labels.c.correct.is_(False), _scores.c.score == lowest.c.score)
         .order_by(None)
-        .order_by(lowest.c.score, _draws.c.prompt, _draws.c.slot)
+        .order_by(lowest.c.score, table.c.prompt, table.c.slot)
     )
     with schema.report_damage(store.name):
         rows = store.read_rows(query)

@@ -129,9 +129,19 @@ class RayExecutor:
         """Draw n candidates, except for those that the journal holds."""
         return await self._run("draw", journal, lambda: (example, dict(journal.drawn), journal.context))
 
-    async def score(self, example: Example, draws: Sequence[DrawnCandidate], journal: Journal) -> Outcome:
-        """Score the candidates of a prompt."""
-        return await self._run("score", journal, lambda: (example, draws))
+    async def split(self, answer: DrawnCandidate, journal: Journal) -> Outcome:
+        """Split the first answer of a prompt into claims."""
+        return await self._run("split", journal, lambda: (answer,))
+
+    async def score(
+        self,
+        example: Example,
+        draws: Sequence[DrawnCandidate],
+        journal: Journal,
+        answers: Sequence[DrawnCandidate] | None = None,
+    ) -> Outcome:
+        """Score the candidates of a prompt, or the claims of the first of its answers."""
+        return await self._run("score", journal, lambda: (example, draws, answers))
 
     async def label(self, example: Example, draws: Sequence[DrawnCandidate], journal: Journal) -> Outcome:
         """Label the candidates of a prompt, extract their answers and compute its metadata."""

@@ -120,12 +120,18 @@ class Worker:
         async for event in journal.stream(self._executor.draw(example, journal)):
             yield event
 
-    async def score(
-        self, example: Example, draws: Sequence[DrawnCandidate]
-    ) -> AsyncIterator[Event | Outcome]:
-        """Score the candidates of a prompt; yield the notes, then the outcome."""
+    async def split(self, answer: DrawnCandidate) -> AsyncIterator[Event | Outcome]:
+        """Split the first answer of a prompt into claims; yield the notes, then the outcome."""
         journal = StreamJournal({}, None)
-        async for event in journal.stream(self._executor.score(example, draws, journal)):
+        async for event in journal.stream(self._executor.split(answer, journal)):
+            yield event
+
+    async def score(
+        self, example: Example, draws: Sequence[DrawnCandidate], answers: Sequence[DrawnCandidate] | None
+    ) -> AsyncIterator[Event | Outcome]:
+        """Score the candidates or claims of a prompt; yield the notes, then the outcome."""
+        journal = StreamJournal({}, None)
+        async for event in journal.stream(self._executor.score(example, draws, journal, answers)):
             yield event
 
     async def label(

@@ -1,0 +1,115 @@
+"""Which failed calls may pass by themselves or were perhaps charged, by the exceptions of clients."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from datetime import datetime, timezone
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+from langchain_cfc.errors import CFCError, ServingTimeoutError
+
+_TRANSIENT_STATUS = {408, 409, 425, 429}
+_CLIENT_ERROR = 400
+_SERVER_ERROR = 500
+# A gateway gave up waiting; the server may have answered nevertheless.
+_ANSWERED_STATUS = {408, 504}
+# Exception names of clients and the system if there is no connection.
+_NOT_CONNECTED = {
+    "ConnectError",
+    "ConnectTimeout",
+    "ConnectionRefusedError",
+    "gaierror",
+    "ClientConnectorError",
+    "NewConnectionError",
+}
+# Clients have types of their own for these, without a common base; the names agree.
+_TRANSIENT_NAMES = (
+    "Connect",
+    "Timeout",
+    "RemoteProtocol",
+    "ReadError",
+    "WriteError",
+    "RateLimit",
+    "Overloaded",
+)
+
+
+def is_transient(outcome: Any) -> bool:
+    """Return whether an outcome is a failure that may pass by itself; False for anything but an exception."""
+    if not isinstance(outcome, Exception):
+        return False
+    if isinstance(outcome, CFCError) and not isinstance(outcome, ServingTimeoutError):
+        # The cause decides: a failed call of a verifier is a `VerifierError`.
+        return outcome.__cause__ is not None and is_transient(outcome.__cause__)
+    status = _read_status(outcome)
+    if status is not None:
+        return status in _TRANSIENT_STATUS or status >= _SERVER_ERROR
+    if isinstance(outcome, (ConnectionError, TimeoutError, asyncio.TimeoutError)):
+        return True
+    names = [kind.__name__ for kind in type(outcome).__mro__]
+    return any(word in name for name in names for word in _TRANSIENT_NAMES)
+
+
+def may_be_charged(error: BaseException) -> bool:
+    """Return whether a server may have answered, and charge for, a request whose call failed.
+
+    False if the server refused the request or was not reached.
+    """
+    chain: list[BaseException] = []
+    while error not in chain:
+        chain.append(error)
+        error = error.__cause__ or error.__context__ or error
+    statuses = [
+        status for one in chain if isinstance(one, Exception) and (status := _read_status(one)) is not None
+    ]
+    if statuses:
+        return statuses[0] in _ANSWERED_STATUS or statuses[0] < _CLIENT_ERROR
+    kinds = {kind.__name__ for one in chain for kind in type(one).__mro__}
+    return not kinds & _NOT_CONNECTED
+
+
+def read_retry_after(error: Any) -> float | None:
+    """Return the seconds that a server asks clients to wait for, from the headers on a client's exception.
+
+    None if it does not ask, or not in a form that can be read.
+    """
+    while isinstance(error, CFCError) and error.__cause__ is not None:
+        error = error.__cause__
+    headers = getattr(getattr(error, "response", None), "headers", None) or getattr(error, "headers", None)
+    if not isinstance(headers, Mapping):
+        return None
+    values = {str(name).lower(): str(value) for name, value in headers.items()}
+    units = {"retry-after-ms": 0.001, "retry-after": 1.0}
+    waits = (_parse_seconds(values[name], unit) for name, unit in units.items() if name in values)
+    return next((seconds for seconds in waits if seconds is not None), None)
+
+
+def _parse_seconds(text: str, unit: float) -> float | None:
+    try:
+        return max(0.0, float(text) * unit)
+    except ValueError:
+        pass
+    try:
+        when = parsedate_to_datetime(text)
+    except ValueError:
+        return None
+    if when.tzinfo is None:  # HTTP dates are UTC
+        when = when.replace(tzinfo=timezone.utc)
+    return max(0.0, (when - datetime.now(tz=timezone.utc)).total_seconds())
+
+
+def _read_status(error: Exception) -> int | None:
+    """Return the HTTP status on a client's exception, which Google's clients call `code`."""
+    response = getattr(error, "response", None)
+    for holder, name in (
+        (error, "status_code"),
+        (response, "status_code"),
+        (error, "status"),
+        (error, "code"),
+    ):
+        value = getattr(holder, name, None)
+        if isinstance(value, int) and not isinstance(value, bool):
+            return value
+    return None

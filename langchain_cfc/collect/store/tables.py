@@ -1,0 +1,107 @@
+"""What finished prompts are read by: queries of candidates and claims, and the arrays of many candidates."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from sqlalchemy import Connection, select
+
+from langchain_cfc._internal.metadata import JsonMetadata
+from langchain_cfc.candidates import LabelledBatch, find_json_prompt_kinds
+from langchain_cfc.collect.costs import Stage
+from langchain_cfc.collect.store import schema
+from langchain_cfc.errors import StoreError
+
+_prompts, _draws, _claims = schema.prompts, schema.draws, schema.claims
+_scores, _labels = schema.scores, schema.labels
+
+
+def is_same_slot(one: Any, other: Any) -> Any:
+    """Return the condition that rows of two tables belong to the same candidate or claim."""
+    return (one.c.prompt == other.c.prompt) & (one.c.slot == other.c.slot)
+
+
+# Columns of finished candidates, in the order that `check_finished` expects.
+SELECT_CANDIDATES = (
+    select(
+        _draws.c.prompt,
+        _draws.c.slot,
+        _draws.c.text,
+        _draws.c.data,
+        _scores.c.score,
+        _scores.c.outputs,
+        _labels.c.correct,
+        _labels.c.answer,
+    )
+    .join_from(_draws, _scores, is_same_slot(_draws, _scores))
+    .join(_labels, is_same_slot(_draws, _labels))
+    .order_by(_draws.c.prompt, _draws.c.slot)
+)
+# Finished claims, and the answers that the first ones were split from.
+SELECT_CLAIMS = (
+    select(*_claims.c, _scores.c.score, _scores.c.outputs, _labels.c.correct, _labels.c.answer)
+    .join_from(_claims, _scores, is_same_slot(_claims, _scores))
+    .join(_labels, is_same_slot(_claims, _labels))
+    .order_by(_claims.c.prompt, _claims.c.slot)
+)
+SELECT_ANSWERS = select(_draws.c.prompt, _draws.c.slot, _draws.c.text, _draws.c.data).order_by(
+    _draws.c.prompt, _draws.c.slot
+)
+
+
+def read_batch(
+    store: str, connection: Connection, positions: Sequence[int], n: int, names: Sequence[str]
+) -> LabelledBatch:
+    """Return the candidates of the finished prompts at some positions as arrays."""
+    within = (
+        _prompts.c.stage == int(Stage.LABELLED),
+        _prompts.c.position.between(positions[0], positions[-1]),
+    )
+    rows = connection.execute(select(_prompts).where(*within).order_by(_prompts.c.position)).all()
+    joined = SELECT_CANDIDATES.join(_prompts, _prompts.c.position == _draws.c.prompt).where(*within)
+    columns = list(zip(*connection.execute(joined), strict=True))
+    if [row.position for row in rows] != list(positions) or len(columns[0]) != n * len(rows):
+        msg = f"{store} is damaged: candidates of some of its prompts are gone"
+        raise StoreError(msg)
+    for number, row in enumerate(rows):
+        schema.check_finished(store, row, [column[number * n : (number + 1) * n] for column in columns])
+    _, _, texts, _, scores, outputs, correct, extracted = columns
+    shape = (len(rows), n)
+    is_extracted = {answer is not None for answer in extracted}
+    answers = [text if answer is None else answer for text, answer in zip(texts, extracted, strict=True)]
+    return LabelledBatch.of(
+        [row.id for row in rows],
+        np.fromiter(scores, np.float64, len(scores)).reshape(shape),
+        np.fromiter(correct, np.bool_, len(correct)).reshape(shape),
+        [answers[start : start + n] for start in range(0, len(answers), n)],
+        clusters=[row.cluster for row in rows],
+        metadata=JsonMetadata.of(_merge_metadata(row) for row in rows),
+        raw=_raw_outputs(outputs, shape, names),
+        extracted=is_extracted.pop() if len(is_extracted) == 1 else None,
+        prompt_kinds=find_json_prompt_kinds(row.input for row in rows),
+    )
+
+
+def _merge_metadata(row: Any) -> str:
+    """Return both kinds of metadata as JSON; the output of the metadata function takes precedence."""
+    if row.described is None:
+        text: str = row.metadata
+        return text
+    return json.dumps({**json.loads(row.metadata), **json.loads(row.described)})
+
+
+def _raw_outputs(
+    outputs: Sequence[str | None], shape: tuple[int, int], names: Sequence[str]
+) -> dict[str, Any]:
+    if not names:
+        return {}
+    parsed = [json.loads(one) if one is not None else {} for one in outputs]
+    missing = next((name for name in names if any(name not in one for one in parsed)), None)
+    if missing is not None:
+        known = ", ".join(sorted(parsed[0])) or "none"
+        msg = f"not every candidate has a raw output of {missing!r}; there are those of {known}"
+        raise StoreError(msg)
+    return {name: np.array([one[name] for one in parsed], dtype=np.float64).reshape(shape) for name in names}

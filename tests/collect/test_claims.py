@@ -1,0 +1,475 @@
+"""A collection of claims: what is split, scored and labelled, once each, and what is served of it."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections import Counter
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from langchain_core.language_models import FakeListChatModel, GenericFakeChatModel
+from langchain_core.messages import AIMessage
+from langchain_openai import ChatOpenAI
+
+from langchain_cfc import CFCRunnable, calibrate
+from langchain_cfc.claims import ModelSplitter, SentenceSplitter, Span
+from langchain_cfc.collect import CollectionOptions, CollectionResult, Components, Store, collect
+from langchain_cfc.collect.calibrating import calibrate_chain
+from langchain_cfc.collect.costs import Budget, Stage
+from langchain_cfc.collect.executor import LocalExecutor
+from langchain_cfc.collect.status import CollectionStatus
+from langchain_cfc.collect.store.wrong import read_wrong_answers
+from langchain_cfc.errors import InputError, StoreError
+from langchain_cfc.records import read_records, tabulate, write_records
+from langchain_cfc.runnable import ClaimsResult
+from langchain_cfc.verifiers import ClaimAgreement, SequenceProbability
+from tests.collect.claiming import (
+    IDS,
+    Claiming,
+    count_lines,
+    find_lines,
+    make_examples,
+    make_parts,
+    score_text,
+    write_answer,
+)
+from tests.concurrency import wait_until
+from tests.lengths import repetitions
+from tests.serving.openai_bodies import Answer
+from tests.serving.openai_server import Script, serving
+
+SIZE = 12
+PROMPTS = [f"question {number}" for number in range(SIZE)]
+CLAIMING = [prompt for prompt in PROMPTS if count_lines(prompt)]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "claims.db"
+
+
+def collect_claims(path: Path, parts: Components, size: int = SIZE, **options: Any) -> CollectionResult:
+    given: dict[str, Any] = {"on_progress": lambda _: None, "on_notice": lambda _: None, **options}
+    return collect(make_examples(size), parts, path, CollectionOptions(**given))
+
+
+# From answers to records
+
+
+def test_every_claim_is_scored_and_labelled_once(path: Path) -> None:
+    claiming = Claiming()
+    ended = collect_claims(path, make_parts(claiming))
+    assert ended.complete
+    with Store(path) as store:
+        records, header, seen = list(store.claims()), store.provenance(), CollectionStatus.from_store(store)
+        store.check()
+    assert (header.unit, header.n, header.splitter) == ("claims", 1, {"id": "lines"})
+    assert [one.input for one in records] == CLAIMING
+    for record in records:
+        assert record.answer == write_answer(str(record.input))
+        lines = find_lines(record.answer)
+        assert [(one.start, one.end) for one in record.claims] == [(one.start, one.end) for one in lines]
+        for claim in record.claims:
+            assert claim.text == record.answer[claim.start : claim.end]
+            assert (claim.score, claim.supported) == (score_text(claim.text), "right" in claim.text)
+    # An answer that claims nothing is drawn and split, and that is all.
+    assert claiming.count("draw") == claiming.count("split") == SIZE
+    assert claiming.count("score") == claiming.count("label") == len(CLAIMING)
+    claims = [claim for record in records for claim in record.claims]
+    for status in (ended.status, seen):
+        assert (status.unit, status.labelled, status.without_claims) == ("claims", SIZE, SIZE - len(CLAIMING))
+        assert sum(status.candidates) == len(claims)
+        assert status.supported == np.mean([one.supported for one in claims])
+        assert status.mean_scores[True] == pytest.approx(
+            np.mean([one.score for one in claims if one.supported])
+        )
+    collect_claims(path, make_parts(claiming))
+    assert set(claiming.asked.values()) == {1, SIZE - len(CLAIMING)}
+
+
+def test_records_calibrate_from_the_store_as_from_a_file(path: Path, tmp_path: Path) -> None:
+    collect_claims(path, make_parts(Claiming()), 60)
+    file = tmp_path / "claims.jsonl"
+    with Store(path) as store:
+        write_records(file, store.iterate(), store.provenance())
+        table, header = store.table(), store.provenance()
+        with pytest.raises(InputError, match="holds claims of one answer"):
+            next(store.records())
+    read = read_records(file)
+    assert read.provenance == header
+    expected = tabulate(read.claims(), claims=True)
+    assert table.ids == expected.ids
+    assert (table.draws.scores == expected.draws.scores).all()
+    options: dict[str, Any] = {"unit": "claims", "at_most": 1, "alpha": 0.2, "features": "1"}
+    of_store = calibrate(table, provenance=header, **options)
+    assert of_store.levels == calibrate(read, **options).levels
+
+
+def test_what_is_served_is_what_was_collected(path: Path) -> None:
+    claiming = Claiming()
+    collect_claims(path, make_parts(claiming), 60)
+    with Store(path) as store:
+        records = list(store.claims())
+        artifact = calibrate(
+            records, unit="claims", at_most=1, alpha=0.2, features="1", provenance=store.provenance()
+        )
+    chain = CFCRunnable(
+        artifact=artifact,
+        generator=claiming.generate,
+        verifier=claiming.verify,
+        splitter=claiming.split,
+        output="claims",
+        show_rejected=True,
+        **IDS,
+    )
+    for record in records:
+        result = chain.invoke(record.input)
+        assert isinstance(result, ClaimsResult)
+        assert result.guarantee.binding == "matched"
+        assert [(one.text, one.start, one.end, one.score) for one in result.claims] == [
+            (one.text, one.start, one.end, one.score) for one in record.claims
+        ]
+
+
+def test_token_probabilities_of_claims_survive_the_store(path: Path) -> None:
+    script = Script({prompt: [Answer("One is right. Two is wrong.", -0.5)] for prompt in PROMPTS})
+    with serving(script) as url:
+        model = ChatOpenAI(model="recorded", base_url=url, api_key="none", max_retries=0, logprobs=True)  # type: ignore[arg-type]  # pydantic makes a secret of it
+        parts = make_parts(
+            Claiming(),
+            generator=model,
+            verifier=SequenceProbability(per_token=True),
+            splitter=None,
+            generator_id=None,
+            verifier_id=None,
+            splitter_id=None,
+        )
+        broken = Claiming(broken={("label", prompt): ValueError("not today") for prompt in PROMPTS})
+        failing = Components(**{**vars(parts), "labeler": broken.label})
+        assert collect_claims(path, failing).status.failed == SIZE
+        # What is labelled now was drawn by an earlier run.
+        assert collect_claims(path, parts, retry_failed=True).status.labelled == SIZE
+    with Store(path) as store:
+        records, header = list(store.claims()), store.provenance()
+    assert header.splitter == dict(SentenceSplitter().fingerprint)
+    assert [one.text for one in records[0].claims] == ["One is right.", "Two is wrong."]
+    assert 0.0 < records[0].claims[0].score < 1.0
+
+
+def test_further_answers_are_there_to_be_compared(path: Path) -> None:
+    asked: list[tuple[str, str]] = []
+
+    def entails(prompt: str, premise: str, hypothesis: str) -> bool:
+        del prompt
+        asked.append((premise, hypothesis))
+        return hypothesis in premise
+
+    model = FakeListChatModel(responses=["Lima is a city. It is big.", "Lima is a city.", "It is small."])
+    parts = make_parts(
+        Claiming(),
+        generator=model,
+        verifier=ClaimAgreement(entails),
+        splitter=None,
+        n=3,
+        verifier_id="agreement",
+        splitter_id=None,
+    )
+    collect_claims(path, parts, 1)
+    with Store(path) as store:
+        assert not store.failures()
+        (record,), header = list(store.claims()), store.provenance()
+    assert header.n == 3
+    # Which request gets which answer is up to the threads.
+    others = {premise for premise, _ in asked}
+    assert len(others) == 2
+    assert record.answer not in others
+    for claim in record.claims:
+        assert claim.score == 1.0 - np.mean([claim.text in one for one in others])
+
+
+def test_several_verifiers_are_kept_for_a_combination(path: Path) -> None:
+    claiming = Claiming()
+
+    def measure(prompt: str, candidates: list[Any]) -> list[float]:
+        del prompt
+        return [len(one.text) / 100 for one in candidates]
+
+    verifiers = {"hash": claiming.verify, "length": measure}
+    collect_claims(path, make_parts(claiming, verifier=verifiers))
+    with Store(path) as store:
+        (record, *_), table = list(store.claims()), store.table(["hash", "length"])
+    for claim in record.claims:
+        assert claim.scores == {"hash": claim.score, "length": len(claim.text) / 100}
+    assert set(table.raw) == {"hash", "length"}
+
+
+# Failures, and what is paid for once
+
+
+@pytest.mark.parametrize(
+    ("part", "kept"), [("draw", Stage.OPEN), ("split", Stage.DRAWN), ("score", Stage.DRAWN)]
+)
+def test_what_fails_costs_nothing_else_again(path: Path, part: str, kept: Stage) -> None:
+    claiming = Claiming(broken={(part, "question 2"): ValueError("not today")})
+    ended = collect_claims(path, make_parts(claiming))
+    assert (ended.status.failed, ended.status.labelled) == (1, SIZE - 1)
+    with Store(path) as store:
+        (failure,) = store.failures()
+        assert (failure.id, failure.stage) == ("p2", kept + 1)
+        assert "not today" in failure.error
+    claiming.broken = {}
+    assert collect_claims(path, make_parts(claiming), retry_failed=True).status.labelled == SIZE
+    twice = {one for one, count in claiming.asked.items() if count == 2 and one[1] != "none"}
+    assert twice == {(part, "question 2")}
+
+
+def test_labels_are_made_again_and_nothing_else(path: Path) -> None:
+    claiming = Claiming()
+    collect_claims(path, make_parts(claiming))
+
+    def contrary(prompt: str, reference: Any, candidates: list[Any]) -> list[bool]:
+        return [not one for one in claiming.label(prompt, reference, candidates)]
+
+    with Store(path) as store:
+        before = list(store.claims())
+    collect_claims(path, make_parts(claiming, labeler=contrary, labeler_id="contrary"), relabel=True)
+    with Store(path) as store:
+        after = list(store.claims())
+    assert claiming.count("split") == SIZE
+    assert claiming.count("score") == len(CLAIMING)
+    flipped = [
+        record.model_copy(
+            update={
+                "claims": tuple(
+                    one.model_copy(update={"supported": not one.supported}) for one in record.claims
+                )
+            }
+        )
+        for record in before
+    ]
+    assert after == flipped
+
+
+def test_a_claim_that_cannot_be_stored_is_a_failure_of_its_prompt(path: Path) -> None:
+    def split(answer: str) -> list[Span]:
+        return [Span(0, len(answer), "half \ud83d" if " of 3 is" in answer else None)]
+
+    ended = collect_claims(path, make_parts(Claiming(), splitter=split))
+    assert ended.status.failed == 1
+    with Store(path) as store:
+        assert store.failures()[0].error.startswith("CollectionError: a claim cannot be stored")
+
+
+def test_tokens_of_the_splitter_count_and_it_is_no_model_that_draws(path: Path) -> None:
+    reply = AIMessage(
+        "It is right || right",
+        usage_metadata={"input_tokens": 20, "output_tokens": 5, "total_tokens": 25},
+        response_metadata={"model_name": "lister"},
+    )
+    model = GenericFakeChatModel(messages=iter([reply.model_copy() for _ in range(SIZE)]))
+    parts = make_parts(Claiming(), splitter=ModelSplitter(model), splitter_id=None)
+    ended = collect_claims(path, parts, budget=Budget(max_tokens=10_000))
+    assert (ended.complete, ended.status.failed, ended.status.unanswered) == (True, 0, 0)
+    with Store(path) as store:
+        assert store.models() == []
+        assert store.request_history().prompts.keys() == {Stage.SCORED}
+        assert store.usage().tokens == ended.status.usage.tokens == 25 * SIZE
+        assert {one.text for record in store.claims() for one in record.claims} == {"It is right"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"unit": "answers"}, "splitter has no meaning with unit='answers'"),
+        ({"unit": "answers", "splitter": None}, "splitter_id has no meaning with unit='answers'"),
+        ({"answer": str.strip}, "answer has no meaning with unit='claims'"),
+        ({"unit": "sentences"}, "unit must be 'answers' or 'claims', got 'sentences'"),
+    ],
+)
+def test_what_does_not_suit_is_refused_before_anything_is_paid(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        LocalExecutor(make_parts(Claiming(), **fields))
+
+
+def test_claims_and_answers_share_no_store(path: Path, tmp_path: Path) -> None:
+    claiming = Claiming()
+    whole = make_parts(claiming, unit="answers", splitter=None, splitter_id=None)
+    collect_claims(path, make_parts(claiming))
+    with pytest.raises(StoreError, match="unit was 'claims' and is now None"):
+        collect_claims(path, whole)
+    with pytest.raises(StoreError, match=r"splitter\.id was 'lines' and is now 'other'"):
+        collect_claims(path, make_parts(claiming, splitter_id="other"))
+    other = tmp_path / "whole.db"
+    collect_claims(other, whole)
+    with pytest.raises(StoreError, match="unit is now 'claims', and was not stated"):
+        collect_claims(other, make_parts(claiming))
+    with Store(other) as store, pytest.raises(InputError, match="records with the claims of one answer"):
+        next(store.claims())
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "UPDATE claims SET text = 'other' WHERE slot = 0",
+        "UPDATE claims SET stop = stop - 1 WHERE prompt = 1 AND slot = 1",
+        "DELETE FROM claims WHERE prompt = 2 AND slot = 2",
+        "UPDATE draws SET text = 'other' WHERE prompt = 1",
+        "UPDATE labels SET correct = NOT correct WHERE prompt = 3 AND slot = 0",
+    ],
+)
+@pytest.mark.parametrize("stage", ["label", None])
+def test_damaged_claims_are_noticed(path: Path, damage: str, stage: str | None) -> None:
+    claiming = Claiming()
+    if stage:
+        claiming.broken = {(stage, prompt): ValueError("not today") for prompt in CLAIMING}
+    collect_claims(path, make_parts(claiming))
+    with Store(path) as store:
+        store.check()
+    with closing(sqlite3.connect(path)) as file:
+        file.execute(damage)
+        file.commit()
+        if stage and "labels" in damage:
+            return
+    with Store(path) as store, pytest.raises(StoreError, match="damaged"):
+        store.check()
+
+
+def test_claims_labelled_unsupported_are_shown_beside_their_references(path: Path) -> None:
+    collect_claims(path, make_parts(Claiming()))
+    with Store(path) as store:
+        shown = read_wrong_answers(store)
+        wrong = [c for r in store.claims() for c in r.claims if not c.supported]
+    assert shown
+    assert all("wrong" in one.answer and one.reference == "right" for one in shown)
+    assert shown[0].answer == min(wrong, key=lambda one: one.score).text
+
+
+@pytest.mark.parametrize(
+    ("labels", "scores", "message"),
+    [(False, 0.5, "first 20 prompts has a supported claim"), (None, 0.5, "tell supported from unsupported")],
+)
+def test_what_will_not_calibrate_is_reported_early(
+    path: Path, labels: bool | None, scores: float, message: str
+) -> None:
+    notices: list[str] = []
+
+    def label(prompt: str, reference: Any, candidates: list[Any]) -> list[bool]:
+        del prompt, reference
+        return ["right" in one.text if labels is None else labels for one in candidates]
+
+    def verify(prompt: str, candidates: list[Any]) -> list[float]:
+        del prompt
+        return [scores] * len(candidates)
+
+    parts = make_parts(Claiming(), labeler=label, verifier=verify)
+    collect_claims(path, parts, 140, on_notice=notices.append)
+    assert any(message in one for one in notices), notices
+
+
+def test_a_chain_is_calibrated_for_claims_in_one_call(tmp_path: Path) -> None:
+    claiming = Claiming()
+    ids: dict[str, Any] = dict(IDS)
+    artifact, report = calibrate_chain(
+        claiming.generate,
+        make_examples(80),
+        verifier=claiming.verify,
+        labeler=claiming.label,
+        splitter=claiming.split,
+        store=tmp_path / "claims.db",
+        collection=CollectionOptions(on_progress=lambda _: None, on_notice=lambda _: None),
+        unit="claims",
+        at_most=1,
+        alpha=0.2,
+        features="1",
+        **ids,
+    )
+    assert (artifact.unit, artifact.n) == ("claims", 1)
+    assert report.methods["conditional"].claims is not None
+
+
+# Kills
+
+
+SCRIPT = """
+import sys, time
+from pathlib import Path
+from langchain_cfc.collect import CallPolicy, CollectionOptions, collect
+from tests.collect.claiming import Claiming, make_examples, make_parts
+
+store, log, size = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
+
+def note(part, prompt):
+    with log.open("a") as file:
+        file.write(f"{part} {prompt}\\n")
+    time.sleep(0.004)
+
+options = CollectionOptions(
+    call_policy=CallPolicy(concurrency=3), on_progress=lambda _: None, on_notice=lambda _: None
+)
+collect(make_examples(size), make_parts(Claiming(note=note)), store, options)
+"""
+
+
+@pytest.mark.long
+def test_a_kill_at_any_moment_costs_only_what_was_in_flight(path: Path, tmp_path: Path) -> None:
+    size, kills, chance = 40, repetitions(12, 0.5), random.Random(4)  # noqa: S311 - moments, no secrets
+    log = tmp_path / "log"
+    log.touch()
+
+    def count() -> int:
+        return len(log.read_text().splitlines())
+
+    killed = 0
+    while True:
+        until = count() + chance.randrange(1, 25)
+        process = subprocess.Popen([sys.executable, "-c", SCRIPT, path, log, str(size)])
+        if killed == kills:
+            assert process.wait() == 0
+            break
+        wait_until(lambda: process.poll() is not None or count() >= until)  # noqa: B023 - it is over by the next
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        killed += 1
+    asked = Counter(log.read_text().splitlines())
+    claiming = [number for number in range(size) if count_lines(f"question {number}")]
+    expected = {f"{part} question {number}" for part in ("split", "score", "label") for number in claiming}
+    expected |= {f"draw question {number}" for number in range(size)} | {"split none"}
+    assert set(asked) == expected
+    # Three calls are in flight at most.
+    assert asked.total() - (2 * size + 2 * len(claiming)) <= 3 * killed
+    with Store(path) as store:
+        store.check()
+        assert [one.input for one in store.claims()] == [f"question {number}" for number in claiming]
+
+
+# The command line
+
+
+def test_the_settings_of_a_file_say_what_is_split(tmp_path: Path) -> None:
+    from langchain_cfc.collect.config import read_config
+
+    (tmp_path / "rows.jsonl").write_text(json.dumps({"q": "question 1", "a": "right"}))
+    (tmp_path / "collect.toml").write_text(
+        """
+        store = "claims.db"
+        n = 1
+        unit = "claims"
+        source = { path = "rows.jsonl", input = "q", reference = "a" }
+        generator = { factory = "tests.collect.claiming:write_answer", id = "claiming" }
+        splitter = { factory = "tests.collect.claiming:find_lines", id = "lines" }
+        verifier = { factory = "langchain_cfc.verifiers:SequenceProbability" }
+        labeler = { factory = "langchain_cfc.labelers:NormalisedMatch", arguments = { anywhere = true } }
+        """
+    )
+    config = read_config(tmp_path / "collect.toml")
+    known = LocalExecutor(config.create_components()).configuration
+    assert (known["unit"], known["splitter"]) == ("claims", {"id": "lines"})
+    assert "splitter" in config.record_settings()["made_by"]
