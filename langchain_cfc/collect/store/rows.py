@@ -361,7 +361,7 @@ def combine_writes(many: Iterable[Iterable[Write]]) -> list[Write]:
     for writes in many:
         for statement, parameters in writes:
             rows[statement].extend(parameters)
-    return list(rows.items())
+    return [(statement, parameters) for statement, parameters in rows.items() if parameters]
 
 
 def execute_writes(connection: Connection, writes: Iterable[Write]) -> None:
