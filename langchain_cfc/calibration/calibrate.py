@@ -202,6 +202,7 @@ def _calibrate(
             and not config.certifies_mean_score
         ),
         allow_unattainable=config.allow_unattainable,
+        unit=config.unit,
     )
     steps = {alpha: config.level_steps(alpha) for alpha in alphas}
     fitted = {step for tried in steps.values() for step in tried} if config.tests_levels else alphas

@@ -9,7 +9,7 @@ from fractions import Fraction
 
 from langchain_cfc._internal.arrays import BoolArray, FloatArray
 from langchain_cfc.artifact import AttainableGroup
-from langchain_cfc.candidates import LabelledBatch
+from langchain_cfc.candidates import LabelledBatch, Unit
 from langchain_cfc.errors import (
     AttainabilityWarning,
     InputError,
@@ -134,6 +134,7 @@ def check_attainable(
     *,
     promised: bool,
     allow_unattainable: bool,
+    unit: Unit = "answers",
 ) -> None:
     """Refuse a target that is out of reach overall; warn of guaranteed groups where it is out of reach."""
     if not is_attainable(strictest, size, reached) and not allow_unattainable:
@@ -147,6 +148,12 @@ def check_attainable(
             "alpha, or pass allow_unattainable=True (on the command line --allow-unattainable) to have "
             "prompts flagged as not certifiable"
         )
+        if unit == "claims":  # all claims may be dropped, so that only too few prompts are in the way
+            msg = (
+                f"alpha = {strictest} is out of reach of {size:.9g} calibration prompts. {least}; for "
+                f"alpha = {strictest} {more}. Bring more records, choose a larger alpha, or pass "
+                "allow_unattainable=True (on the command line --allow-unattainable) to drop all claims"
+            )
         raise UnattainableTargetError(msg)
     hopeless = [group for group in groups[1:] if promised and not group.allows(strictest)]
     if hopeless:

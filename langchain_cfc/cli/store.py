@@ -223,7 +223,8 @@ def print_status(
     print_lines(console, lines)
     if summary["wrong_answers"]:
         columns = configuration.get("columns") or {}
-        _print_wrong_answers(console, summary["wrong_answers"], columns.get("prompt"))
+        label = "labelled unsupported" if state.unit == "claims" else "labelled wrong"
+        _print_wrong_answers(console, label, summary["wrong_answers"], columns.get("prompt"))
 
 
 def _format_models(models: Sequence[str], configuration: Mapping[str, Any]) -> str:
@@ -233,9 +234,11 @@ def _format_models(models: Sequence[str], configuration: Mapping[str, Any]) -> s
     return ", ".join(models) + (f" (asked for: {asked})" if differs else "")
 
 
-def _print_wrong_answers(console: Console, wrong: Sequence[Mapping[str, Any]], template: Any) -> None:
-    """Print some answers that are labelled wrong, for people to see whether they are."""
-    table = make_table("labelled wrong", "reference", "prompt", texts=3)
+def _print_wrong_answers(
+    console: Console, label: str, wrong: Sequence[Mapping[str, Any]], template: Any
+) -> None:
+    """Print some answers that are labelled wrong, or such claims, for people to see whether they are."""
+    table = make_table(label, "reference", "prompt", texts=3)
     for one in wrong:
         table.add_row(
             format_answer_cell(one["answer"]),

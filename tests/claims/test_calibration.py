@@ -15,7 +15,7 @@ from langchain_cfc.calibration.config import CalibrationConfig
 from langchain_cfc.certificates import certify
 from langchain_cfc.cli.commands import app
 from langchain_cfc.decision import decide
-from langchain_cfc.errors import FeatureError, InputError
+from langchain_cfc.errors import FeatureError, InputError, UnattainableTargetError
 from langchain_cfc.experiments import compare, plan_bot, plan_from_pilot, suggest, suggest_draws
 from langchain_cfc.monitor import CFCMonitor
 from langchain_cfc.records import Provenance, tabulate, write_records
@@ -242,3 +242,10 @@ def test_claims_refuse_candidates(artifact: CalibrationArtifact, tmp_path: Path)
         evaluate(artifact, make_records())
     with pytest.raises(InputError, match="watches answer sets"):
         CFCMonitor(artifact, tmp_path / "monitor.db")
+
+
+def test_too_few_prompts_are_said_to_be_too_few() -> None:
+    with pytest.raises(UnattainableTargetError, match="of 10 calibration prompts") as e:
+        calibrate(make_answers(np.random.default_rng(11), 10), unit="claims", alpha="0.05", features="1")
+    assert "at least 19 such prompts" in str(e.value)
+    assert "candidate" not in str(e.value)
