@@ -85,7 +85,7 @@ ROOMS: dict[str, set[str]] = {
     "report": OFFLINE | {"calibration", "evaluation", "experiments"},
     "execution": BASE,
     "sampling": BASE | {"candidates", "execution"},
-    "verifiers": BASE | {"candidates", "execution", "sampling"},
+    "verifiers": BASE | {"candidates", "draw_rules", "execution", "sampling"},
     "claims": BASE | SERVING,
     "preview": BASE | SERVING,
     "labelers": BASE | {"execution", "sampling", "verifiers"},

@@ -25,7 +25,12 @@ from langchain_cfc.artifact.held_out import (
     tabulate_held_out,
 )
 from langchain_cfc.artifact.model import CalibrationArtifact
-from langchain_cfc.artifact.prefixes import replay_outputs, replay_prefixes, scores_separately
+from langchain_cfc.artifact.prefixes import (
+    check_first_wave,
+    replay_outputs,
+    replay_prefixes,
+    scores_separately,
+)
 
 __all__ = [
     "HELD_OUT_PART",
@@ -41,6 +46,7 @@ __all__ = [
     "SelfCheck",
     "ThresholdRuleName",
     "TradeOff",
+    "check_first_wave",
     "compute_likelihood_ratios",
     "compute_monitored_values",
     "looks_like_artifact",

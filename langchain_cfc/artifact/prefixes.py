@@ -96,19 +96,29 @@ def replay_prefixes(
     is_fixed = rule.stored_text is None
     if is_fixed and rule.at_most == labelled.draws.n:
         return labelled
+    if provenance is not None and provenance.draws == rule.text:
+        # The scores are those of what was drawn. Which scores stopped it, of a verifier that compares
+        # candidates, is not recorded.
+        is_known = not rule.needs_scores or scores_separately(provenance)
+        return replay(rule, labelled) if is_known else labelled
     rescore = find_rescore(provenance, combines=combines)
     if rescore is not None and is_fixed:
         raise InputError(_RECORD_SO_MANY)
-    if rescore is not None and rule.needs_scores and rule.first_wave == 1:
+    check_first_wave(rule, provenance)
+    if rescore is not None and labelled.draws.drawn is None:
+        _check_agreement(labelled, labelled.draws.scores)
+    return replay(rule, labelled, rescore)
+
+
+def check_first_wave(rule: DrawRule, provenance: Provenance | None) -> None:
+    """Refuse a rule that looks at the agreement of a single candidate with itself."""
+    if rule.needs_scores and rule.first_wave == 1 and scores_separately(provenance) is False:
         msg = (
             f"draws = {rule.text}: the verifier scores a candidate by how many others agree with it, and one "
             "alone scores 0, so this rule always stops after one draw. Give it rounds= whose first wave has "
             f"at least 2 draws, such as {rule.condition}({rule.value}, rounds=2+2+4), or use lead or agree"
         )
         raise InputError(msg)
-    if rescore is not None and labelled.draws.drawn is None:
-        _check_agreement(labelled, labelled.draws.scores)
-    return replay(rule, labelled, rescore)
 
 
 def replay_outputs(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 import signal
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
@@ -70,7 +71,7 @@ def run(
         emit_json({**summary, "complete": ended.complete, **written})
     else:
         print_status(get_console(), ended.status, summary, configuration)
-        print_lines(get_console(), _list_next_steps(written, ended))
+        print_lines(get_console(), _list_next_steps(written, ended, configuration.get("draws")))
     return ended.complete and not ended.status.failed
 
 
@@ -163,7 +164,7 @@ def _format_bad_rows(examples: Examples) -> str:
     return f"{len(rows)} rows of {examples.source} were set aside: {listed}{more}"
 
 
-def _list_next_steps(written: Mapping[str, Any], ended: CollectionResult) -> Iterator[str]:
+def _list_next_steps(written: Mapping[str, Any], ended: CollectionResult, draws: str | None) -> Iterator[str]:
     if not ended.complete:
         yield "not every prompt was begun: run the same command again to go on"
     elif ended.status.failed:
@@ -175,6 +176,8 @@ def _list_next_steps(written: Mapping[str, Any], ended: CollectionResult) -> Ite
     if coverage is None:
         return
     calibrate = f"langchain-cfc calibrate {written.get('records', written['store'])}"
+    if draws is not None:
+        calibrate += f" --draws {shlex.quote(draws)}"
     of_claims = ended.status.unit == "claims"
     if coverage < _LEAST_ATTAINABLE:
         right = "supported claim" if of_claims else "correct candidate"
@@ -204,7 +207,7 @@ def show_estimate(config: CollectionConfig, *, as_json: bool) -> None:
     found = estimate_remaining(
         wanted,
         _read_status(config, executor),
-        n=config.n,
+        n=int(executor.configuration["n"]),
         sampling=config.generator.sampling,
         budget=config.create_budget(),
     )

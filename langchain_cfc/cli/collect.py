@@ -39,6 +39,13 @@ def collect(
         _settings_option(help="SQLite file, or the URL of a PostgreSQL database, that holds everything."),
     ] = None,
     n: Annotated[int | None, _settings_option("--n", "-n", help="Candidates per prompt.")] = None,
+    draws: Annotated[
+        str | None,
+        _settings_option(
+            help="In place of --n, a rule that stops drawing, e.g. 'lead(3, at_most=10)': cheaper, and only "
+            "this rule can be calibrated then."
+        ),
+    ] = None,
     source: Annotated[
         str | None,
         _dataset_option(
@@ -148,6 +155,7 @@ def collect(
         given = {
             "store": store,
             "n": n,
+            "draws": draws,
             "source": {
                 "path": source,
                 "input": input_,

@@ -208,6 +208,11 @@ def print_status(
         lines.append(
             f"attainable    {format_percent(state.coverage)} have a correct one among {n} candidates"
         )
+    draws = configuration.get("draws")
+    if draws is not None and state.labelled:
+        mean = sum(state.candidates) / state.labelled
+        lines.append(f"drawn         {mean:.1f} of at most {n} candidates a prompt, by {draws}")
+        lines.append("              (calibrate with --draws and this rule; no other one suits)")
     if any(state.candidates):
         lines.append(f"scores        {format_mean_scores(state)} on average")
     if summary["models"]:

@@ -36,6 +36,7 @@ from langchain_cfc.collect.run import Run
 from langchain_cfc.collect.status import CollectionStatus
 from langchain_cfc.collect.store import Store
 from langchain_cfc.collect.store.relabel import discard_labels
+from langchain_cfc.draw_rules import parse_draw_rule
 from langchain_cfc.errors import CollectionWarning, InputError
 from langchain_cfc.execution import ConcurrencyLimiter
 from langchain_cfc.records import Example
@@ -232,13 +233,14 @@ async def acollect(
         await asyncio.to_thread(opened.add, examples)
         if options.retry_failed:
             opened.retry_failed()
-        n, unit = configuration["n"], opened.unit
+        n, unit, rule = configuration["n"], opened.unit, configuration.get("draws")
+        first_wave = n if rule is None else parse_draw_rule(rule).first_wave
         run = Run(
             opened,
             executor,
             n=n,
             unit=unit,
-            requests_per_prompt=1 if configuration.get("sampling") == "single_request" else n,
+            requests_per_prompt=1 if configuration.get("sampling") == "single_request" else first_wave,
             prompts_at_once=options.call_policy.prompts_at_once,
             budget=options.budget,
             on_progress=on_progress,

@@ -141,11 +141,12 @@ class RunTable(_Table):
 
 
 class CollectionConfig(_Table):
-    """All settings of a collection. Either `verifier` or `verifiers` is given.
+    """All settings of a collection: either `n` or `draws`, and either `verifier` or `verifiers`.
 
     Attributes:
         store: SQLite file or database URL of the store.
-        n: Number of candidates per prompt.
+        n: Number of candidates per prompt; left out with `draws`.
+        draws: A draw rule, such as `lead(3, at_most=10)`, that stops drawing; only it can be calibrated then.
         source: Where the prompts come from.
         generator: What draws candidates.
         verifier: What scores them.
@@ -160,7 +161,8 @@ class CollectionConfig(_Table):
     """
 
     store: str
-    n: _Count
+    n: _Count | None = None
+    draws: str | None = None
     source: SourceTable
     generator: GeneratorTable
     verifier: ComponentTable | None = None
@@ -175,6 +177,7 @@ class CollectionConfig(_Table):
 
     @model_validator(mode="after")
     def _check_verifier(self) -> CollectionConfig:
+        self._check_either("n", "draws")
         return self._check_either("verifier", "verifiers")
 
     def create_components(self) -> Components:
@@ -193,6 +196,7 @@ class CollectionConfig(_Table):
             verifier=one.create() if one else {name: table.create() for name, table in several.items()},
             labeler=self.labeler.create(),
             n=self.n,
+            draws=self.draws,
             unit=self.unit,
             splitter=splitter.create() if splitter else None,
             answer=answer.create() if answer else None,

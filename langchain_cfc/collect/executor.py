@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Any, Protocol
 
@@ -23,10 +23,12 @@ from langchain_core.runnables import Runnable, RunnableConfig
 from tenacity import AsyncRetrying, RetryCallState, stop_after_attempt, wait_random_exponential
 
 from langchain_cfc._internal.metadata import Scalar
+from langchain_cfc.artifact import check_first_wave, scores_separately
 from langchain_cfc.candidates import Unit
 from langchain_cfc.claims import ClaimSplitter, SentenceSplitter, Splitter, split_candidate
 from langchain_cfc.collect.costs import Usage
 from langchain_cfc.collect.failures import is_transient, may_be_charged, read_retry_after
+from langchain_cfc.draw_rules import DrawRule, parse_draw_rule
 from langchain_cfc.errors import CFCError, InputError, StoreError
 from langchain_cfc.execution import (
     CallLimits,
@@ -45,7 +47,8 @@ from langchain_cfc.sampling.candidates import Description
 from langchain_cfc.sampling.fingerprints import compute_fingerprint
 from langchain_cfc.sampling.usage import add_handler
 from langchain_cfc.verifiers import Verifier, VerifierEnsemble, VerifierInput
-from langchain_cfc.verifiers.base import CandidateScorer
+from langchain_cfc.verifiers.base import CandidateScorer, VerifierScores
+from langchain_cfc.verifiers.waves import SeenCandidates
 
 # Interfaces
 
@@ -64,13 +67,15 @@ class Outcome:
     """Outcome of one stage of one prompt.
 
     Attributes:
-        result: n `DrawnCandidate`s, the `Span`s of claims, `VerifierScores` or `Labels`; the error if the
-            stage failed.
+        result: `DrawnCandidate`s, the `Span`s of claims, `VerifierScores` or `Labels`; the error if the stage
+            failed.
         usage: Usage of models by the stage.
+        scores: Of candidates that were drawn by a rule that looks at scores, those of all of them.
     """
 
     result: Any
     usage: Usage
+    scores: VerifierScores | None = None
 
 
 class Journal(Protocol):
@@ -93,6 +98,9 @@ class Journal(Protocol):
     def discard_draws(self) -> None:
         """Delete all stored candidates, because the sampler refused them."""
 
+    def announce(self, requests: int) -> None:
+        """Note that so many further requests may follow, as those of another wave of draws."""
+
     def record_lost_request(self) -> None:
         """Note that a request failed that may have been answered."""
 
@@ -108,7 +116,7 @@ class Executor(Protocol):
         """Everything that changes records, as plain data: `n`, and the fingerprints of the components."""
 
     async def draw(self, example: Example, journal: Journal) -> Outcome:
-        """Draw n candidates, except for those that the journal holds."""
+        """Draw n candidates, or as many as a draw rule wants, except for those that the journal holds."""
 
     async def split(self, answer: DrawnCandidate, journal: Journal) -> Outcome:
         """Split the first answer of a prompt into claims; called if `unit` is `claims`."""
@@ -323,12 +331,15 @@ class Components:
         generator: The chat model or chain, or a model's name such as `openai:gpt-4o-mini`.
         verifier: One verifier, or a mapping of several by name, the first of which gives the `score`.
         labeler: The labeler of the candidates.
-        n: Number of candidates per prompt, at least 1.
+        n: Number of candidates per prompt, at least 1; None with `draws`, which says how many at most.
         unit: `answers` to score and label candidates, or `claims` to do so with the claims of the first; the
             others are for verifiers that compare answers.
         splitter: With claims, what splits an answer, as in `CFCRunnable`; by default a `SentenceSplitter`.
         answer: Answer extractor, from text to answer; None without one.
         metadata: Metadata function of the prompt, as in serving; None to use the dataset's metadata alone.
+        draws: A rule that stops drawing, such as `lead(3, at_most=10)`; see `parse_draw_rule`. Fewer
+            candidates are drawn, scored and labelled, and only this rule can be calibrated then. An
+            extractor that asks a model is asked between the waves, and again for the labels.
         sampling: How candidates are drawn, see `CFCRunnable`.
         reads: What the labeler is shown if there is an extractor, see `CandidateLabeling`.
         generator_id: Name of the generator in the records, if it cannot name itself.
@@ -341,11 +352,12 @@ class Components:
     generator: Runnable[Any, Any] | Callable[[Any], Any] | str
     verifier: Verifier | Mapping[str, Verifier]
     labeler: Labeler
-    n: int
+    n: int | None = None
     unit: Unit = "answers"
     splitter: Splitter | None = None
     answer: Target | None = None
     metadata: Target | None = None
+    draws: str | None = None
     sampling: SamplingName = "requests"
     reads: Reads = "answer"
     generator_id: str | None = None
@@ -365,7 +377,8 @@ class LocalExecutor:
         config: LangChain config that all runs inherit, such as callbacks that trace them.
 
     Raises:
-        InputError: If n is less than 1, the generator has a fixed seed, or a component does not suit `unit`.
+        InputError: If n is less than 1, the draw rule cannot be used, the generator has a fixed seed, or a
+            component does not suit `unit`.
         CFCError: If a component has a wrong type.
     """
 
@@ -376,14 +389,16 @@ class LocalExecutor:
         retry_policy: RetryPolicy | None = None,
         config: RunnableConfig | None = None,
     ) -> None:
-        if not isinstance(components.n, int) or components.n < 1:  # type: ignore[redundant-expr]  # files hold anything
-            msg = f"n is {components.n!r}; expected a whole number of candidates, at least 1"
+        self._rule = _parse_rule(components)
+        n = components.n if self._rule is None else self._rule.at_most
+        if not isinstance(n, int) or n < 1:
+            msg = f"n is {n!r}; expected a whole number of candidates, at least 1"
             raise InputError(msg)
         generator = resolve_generator(components.generator)
         verifier: Any = components.verifier
         if isinstance(verifier, Mapping):
             verifier = VerifierEnsemble(verifier)
-        self._n = components.n
+        self._n = n
         self._scorer = CandidateScorer(verifier)
         self._labelling = CandidateLabeling(components.labeler, components.reads)
         splitter = _choose_splitter(components)
@@ -394,7 +409,8 @@ class LocalExecutor:
         self._retry_policy = retry_policy
         self._config: RunnableConfig = config or {}
         provenance = Provenance(
-            n=components.n,
+            n=n,
+            draws=None if self._rule is None else self._rule.text,
             generator=compute_fingerprint(generator, components.generator_id),
             verifier=compute_fingerprint(verifier, components.verifier_id),
             labeler=compute_fingerprint(components.labeler, components.labeler_id),
@@ -405,6 +421,10 @@ class LocalExecutor:
             splitter=None if splitter is None else compute_fingerprint(splitter, components.splitter_id),
         )
         separate = getattr(verifier, "separate_scores", None)
+        stated = provenance.model_copy(update={"separate_scores": separate})
+        self._scored_separately = bool(scores_separately(stated))
+        if self._rule is not None:
+            check_first_wave(self._rule, stated)
         self._configuration = {
             **provenance.model_dump(exclude={"format", "version"}),
             **({} if separate is None else {"separate_scores": separate}),
@@ -419,13 +439,42 @@ class LocalExecutor:
         return self._configuration
 
     async def draw(self, example: Example, journal: Journal) -> Outcome:
-        """Draw n candidates, except for those that the journal holds."""
+        """Draw n candidates, or as many as a draw rule wants, except for those that the journal holds."""
         recorder = UsageRecorder()
-        store = _JournalStore(journal, recorder)
-        steps = self._sampler.draw_steps(
-            example.input, self._n, self._config, Progress(), recorder, store=store
+        store, rule = _JournalStore(journal, recorder), self._rule
+        config = add_handler(self._config, recorder)
+        seen = SeenCandidates(
+            self._scorer,
+            self._description,
+            example.input,
+            config,
+            judging=add_tags(config, "cfc:verifier"),
+            scored_separately=self._scored_separately,
         )
-        return await self._run(steps, recorder, journal)
+
+        def choose_next_wave(draws: list[DrawnCandidate]) -> Steps[int]:
+            assert rule is not None  # noqa: S101 - it is called only then
+            wave = yield from seen.choose_next_wave(rule, draws)
+            journal.announce(sum(slot not in journal.drawn for slot in range(len(draws), len(draws) + wave)))
+            return wave
+
+        def draw() -> Steps[list[DrawnCandidate]]:
+            draws = yield from self._sampler.draw_steps(
+                example.input,
+                self._n if rule is None else rule.first_wave,
+                self._config,
+                Progress(),
+                recorder,
+                store=store,
+                choose_next_wave=None if rule is None else choose_next_wave,
+            )
+            if rule is not None and rule.needs_scores:  # those of the last wave, which stopped nothing
+                yield from seen.score(draws)
+            return draws
+
+        outcome = await self._run(draw(), recorder, journal)
+        is_scored = rule is not None and rule.needs_scores and not isinstance(outcome.result, CFCError)
+        return replace(outcome, scores=seen.scores) if is_scored else outcome
 
     async def split(self, answer: DrawnCandidate, journal: Journal) -> Outcome:
         """Split the first answer of a prompt into claims."""
@@ -483,6 +532,21 @@ class LocalExecutor:
         )
         labels = yield from self._labelling.label_candidates(given, extracted, config)
         return Labels(labels, extracted, metadata)
+
+
+def _parse_rule(components: Components) -> DrawRule | None:
+    """Return the draw rule; None where every prompt gets n candidates."""
+    if components.draws is None:
+        return None
+    if components.n is not None or components.unit == "claims":
+        what = "n" if components.n is not None else 'unit="claims"'
+        msg = f"draws, together with {what}: the rule says how many whole answers are drawn"
+        raise InputError(msg)
+    rule = parse_draw_rule(components.draws)
+    if rule.stored_text is None:
+        msg = f"draws = {rule.text} never stops before its last draw: give n={rule.at_most} in its place"
+        raise InputError(msg)
+    return rule
 
 
 def _choose_splitter(components: Components) -> Splitter | None:

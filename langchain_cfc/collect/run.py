@@ -43,7 +43,7 @@ class _StoreJournal:
         self.drawn: dict[int, DrawnCandidate] = dict(work.partial)
         self.context = work.context
         self.lost = 0  # requests that failed although they may have been answered
-        self._announce(requests)
+        self.announce(requests)
 
     def resume(self, context: str) -> Mapping[int, DrawnCandidate]:
         """Return the candidates that need not be drawn again for the prepared input with this digest.
@@ -55,7 +55,7 @@ class _StoreJournal:
         self._earlier, self._written = self._earlier + self._written, Usage()
         if context != self.context:
             if self.drawn:
-                self._announce(len(self.drawn))
+                self.announce(len(self.drawn))
                 self.discard_draws()
             self._writer.submit(rows.set_context(self._position, context))
             self.context = context
@@ -90,7 +90,7 @@ class _StoreJournal:
     def record_lost_request(self) -> None:
         """Note that a request failed that may have been answered; another one will be made in its place."""
         self.lost += 1
-        self._announce(1)
+        self.announce(1)
 
     async def flush(self) -> None:
         await self._writer.flush()
@@ -107,7 +107,8 @@ class _StoreJournal:
         requests = self.lost + self.total_usage(usage).answered - self._announced
         return rows.announce_requests(self._position, self._stage, requests)
 
-    def _announce(self, requests: int) -> None:
+    def announce(self, requests: int) -> None:
+        """Note that so many requests may be made, before they are."""
         if requests > 0:
             self._announced += requests
             self._writer.submit(rows.announce_requests(self._position, self._stage, requests))
@@ -182,9 +183,9 @@ class Run:
     Args:
         store: The store, for prompts and results.
         executor: What runs the stages.
-        n: Number of candidates per prompt.
+        n: Number of candidates per prompt, the largest one under a draw rule.
         unit: What is scored and labelled.
-        requests_per_prompt: Number of requests that draw them.
+        requests_per_prompt: Number of requests that draw them, those of the first wave under a draw rule.
         prompts_at_once: Maximum number of prompts in progress.
         budget: Limits for all prompts together.
         on_progress: Called with the status whenever a prompt is finished or has failed.
@@ -300,12 +301,15 @@ class Run:
 
     async def _process(self, work: Work) -> None:
         """Take a prompt through all stages that are not finished."""
-        draws = work.draws if work.draws is not None else await self._draw(work)
+        draws, known = work.draws, None
         if draws is None:
-            return
+            drawn = await self._draw(work)
+            if drawn is None:
+                return
+            draws, known = drawn
         given: tuple[Sequence[DrawnCandidate], Sequence[float]] | None
         if work.scores is None:
-            given = await self._score(work, draws)
+            given = await self._score(work, draws, known)
         else:
             given = self._list_scored(draws, work.claims), work.scores
         if given is not None:
@@ -317,8 +321,8 @@ class Run:
         """Return what is scored and labelled: the candidates, or the claims of the first."""
         return draws if self._unit == "answers" else make_claim_candidates(draws[0], spans or ())
 
-    async def _draw(self, work: Work) -> Sequence[DrawnCandidate] | None:
-        """Draw the candidates of a prompt; None if that failed."""
+    async def _draw(self, work: Work) -> tuple[Sequence[DrawnCandidate], VerifierScores | None] | None:
+        """Return a prompt's candidates, and their scores if a rule looked at these; None if that failed."""
         journal = self._open_journal(work, Stage.DRAWN, self._requests_per_prompt - len(work.partial))
         outcome = await self._executor.draw(work.example, journal)
         insert_draws = partial(
@@ -328,10 +332,10 @@ class Run:
             return None
         draws: Sequence[DrawnCandidate] = outcome.result
         self._notify(self._warnings.check_draws([draw.text for draw in draws], outcome.usage))
-        return draws
+        return draws, outcome.scores
 
     async def _score(
-        self, work: Work, draws: Sequence[DrawnCandidate]
+        self, work: Work, draws: Sequence[DrawnCandidate], known: VerifierScores | None
     ) -> tuple[Sequence[DrawnCandidate], Sequence[float]] | None:
         """Score the candidates or claims of a prompt, and return them with scores; None if that failed."""
         journal = self._open_journal(work, Stage.SCORED)
@@ -341,8 +345,8 @@ class Run:
             if spans is None and (spans := await self._split(work, draws[0], journal)) is None:
                 return None
         candidates = self._list_scored(draws, spans)
-        outcome = Outcome(VerifierScores([]), Usage())
-        if candidates:  # an answer may claim nothing
+        outcome = Outcome(known or VerifierScores([]), Usage())
+        if candidates and known is None:  # an answer may claim nothing
             outcome = await self._executor.score(work.example, candidates, journal, answers)
         if not await self._save_stage(work, Stage.SCORED, outcome, journal, rows.insert_scores):
             return None

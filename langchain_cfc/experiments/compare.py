@@ -305,7 +305,9 @@ def compare(
     compared = get_methods(methods, unit)
     kept = tuple(one for one in compared if rule is None or isinstance(one, ThresholdMethod))
     if rule is not None:
-        table = replay_prefixes(rule, tabulate(records, provenance=provenance), provenance, combines=False)
+        table = replay_prefixes(
+            rule, tabulate(records, provenance=provenance, shortened=True), provenance, combines=False
+        )
     elif combine is None:
         table = tabulate(records, n=n, provenance=provenance, claims=claims)
     else:

@@ -13,7 +13,6 @@ from langchain_cfc.records.batches import (
     Batch,
     check_in_batches,
     check_records,
-    make_batch,
     missing_output_error,
 )
 from langchain_cfc.records.files import Records
@@ -41,7 +40,7 @@ def tabulate(
         combination: A combination, such as an artifact's, that makes the scores from the candidates'
             `scores`; without it their `score` is used.
         weighted: Whether the caller uses weights, so that a table may have them.
-        shortened: Whether a table may be one that a draw rule has shortened.
+        shortened: Whether the caller knows of draw rules, so that prompts may have fewer candidates than n.
         claims: Whether the caller knows of claims, so that records may hold them in place of candidates.
 
     Returns:
@@ -53,19 +52,16 @@ def tabulate(
         InputError: If n is less than 1 or more than was recorded, or a table does not suit the provenance,
             lacks a raw output, or has weights or a draw rule that the caller does not know of.
     """
-    is_shortened = (
-        isinstance(records, LabelledBatch) and records.unit == "answers" and records.draws.drawn is not None
-    )
-    if is_shortened and not shortened:
-        msg = (
-            "a draw rule has shortened these prompts, which only evaluate and certify take, for an artifact "
-            "of the same rule: give the records with all their candidates"
-        )
-        raise InputError(msg)
     if combination is None:
-        return _tabulate(records, (), n, provenance, weighted=weighted, claims=claims)
+        return _tabulate(records, (), n, provenance, weighted=weighted, shortened=shortened, claims=claims)
     labelled, raw = tabulate_raw(
-        records, combination.names, n=n, provenance=provenance, weighted=weighted, claims=claims
+        records,
+        combination.names,
+        n=n,
+        provenance=provenance,
+        weighted=weighted,
+        shortened=shortened,
+        claims=claims,
     )
     return with_scores(labelled, combination.score_all(raw))
 
@@ -77,6 +73,7 @@ def tabulate_raw(
     n: int | None = None,
     provenance: Provenance | None = None,
     weighted: bool = False,
+    shortened: bool = False,
     claims: bool = False,
 ) -> tuple[LabelledBatch, FloatArray]:
     """Turn N records into arrays with the raw outputs of several verifiers, to fit a combination to them.
@@ -87,6 +84,7 @@ def tabulate_raw(
         n: As in `tabulate`.
         provenance: As in `tabulate`.
         weighted: As in `tabulate`.
+        shortened: As in `tabulate`.
         claims: As in `tabulate`.
 
     Returns:
@@ -98,7 +96,7 @@ def tabulate_raw(
         InputError: As in `tabulate`, or if two names are equal.
     """
     check_names(names)
-    labelled = _tabulate(records, names, n, provenance, weighted=weighted, claims=claims)
+    labelled = _tabulate(records, names, n, provenance, weighted=weighted, shortened=shortened, claims=claims)
     return labelled, labelled.stack_outputs(names)
 
 
@@ -123,6 +121,27 @@ def _tabulate(
     provenance: Provenance | None,
     *,
     weighted: bool,
+    shortened: bool,
+    claims: bool,
+) -> LabelledBatch:
+    found = _read_table(records, names, n, provenance, weighted=weighted, claims=claims)
+    if found.unit == "answers" and found.draws.drawn is not None and not shortened:
+        msg = (
+            "a draw rule stopped drawing these candidates, so that they suit this rule alone: pass it as "
+            "draws= (on the command line --draws) to calibrate or compare, evaluate and certify an artifact "
+            "of the same rule, or give records with all n candidates"
+        )
+        raise InputError(msg)
+    return found
+
+
+def _read_table(
+    records: Iterable[LabelledRecord] | LabelledBatch,
+    names: Sequence[str],
+    n: int | None,
+    provenance: Provenance | None,
+    *,
+    weighted: bool,
     claims: bool,
 ) -> LabelledBatch:
     if isinstance(records, LabelledBatch):
@@ -137,7 +156,7 @@ def _tabulate(
             next(check_records(records.iterate(), provenance))
         batches = records.batches()
     else:
-        batches = map(make_batch, check_in_batches(records, provenance))
+        batches = check_in_batches(records, provenance)
     parts = _tabulate_batches(batches, names, n)
     return LabelledBatch.concatenate(parts if claims else map(check_unit, parts))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import count, islice
+from itertools import chain, count, islice
 from operator import itemgetter
 from typing import Protocol
 
@@ -42,7 +42,12 @@ class DatasetChecks:
     """Checks that all records have the same number of candidates and different ids, across files.
 
     Keeps the ids and where each was seen, nothing else of a record.
+
+    Attributes:
+        longest: The largest number of candidates where a draw rule made them unequal; None where it did not.
     """
+
+    longest: int | None = None
 
     def __init__(self) -> None:
         self._n: int | None = None
@@ -60,6 +65,7 @@ class DatasetChecks:
     def expect_provenance(self, provenance: Provenance, origin: str) -> None:
         """Fix what a header says about all records."""
         self.expect(CLAIMS if provenance.unit == "claims" else provenance.n, origin)
+        self.longest = None if provenance.draws is None else provenance.n
 
     def add(self, record: LabelledRecord, source: str, line: int) -> None:
         """Check one more record."""
@@ -72,8 +78,9 @@ class DatasetChecks:
             if n == CLAIMS:
                 problem += ' (a header of claims says "unit": "claims")'
             raise RecordError(source, line, found, problem)
-        elif n != self._n:
-            problem = f"found {n}; expected {self._n} for every prompt, by {self._n_from}"
+        elif n != self._n and (self.longest is None or n > self.longest):
+            at_most = "" if self.longest is None else "at most "
+            problem = f"found {n}; expected {at_most}{self._n} for every prompt, by {self._n_from}"
             raise RecordError(source, line, "candidates", problem)
         position = len(self._positions)
         first = self._positions.setdefault(record.id, position)
@@ -123,7 +130,7 @@ def check_records(
 
 def check_in_batches(
     records: Iterable[LabelledRecord], provenance: Provenance | None = None
-) -> Iterator[list[LabelledRecord]]:
+) -> Iterator[Batch]:
     """Yield the records as `check_records` does, but up to `BATCH` at a time, which takes fewer calls."""
     checks = _start_checks(provenance)
     stream = iter(records)
@@ -134,7 +141,7 @@ def check_in_batches(
             for line, record in zip(lines, batch, strict=True):
                 _add(checks, record, line)
         first += len(batch)
-        yield batch
+        yield make_batch(batch, checks.longest)
     if first == 1:
         raise no_records_error(IN_MEMORY)
 
@@ -191,10 +198,16 @@ class Batch(Protocol):
 
 
 class RecordBatch:
-    """A batch of at least one record as objects; see `Batch`."""
+    """A batch of at least one record as objects; see `Batch`.
 
-    def __init__(self, records: list[PromptRecord]) -> None:
+    Args:
+        records: The records.
+        longest: As in `DatasetChecks`.
+    """
+
+    def __init__(self, records: list[PromptRecord], longest: int | None = None) -> None:
         self._records = records
+        self._longest = longest
 
     @property
     def ids(self) -> Sequence[str]:
@@ -203,8 +216,8 @@ class RecordBatch:
 
     @property
     def recorded(self) -> int:
-        """Their number of candidates."""
-        return len(self._records[0].candidates)
+        """Their number of candidates; the largest one where a draw rule made them unequal."""
+        return self._longest or len(self._records[0].candidates)
 
     def records(self) -> list[LabelledRecord]:
         """The records themselves."""
@@ -212,7 +225,11 @@ class RecordBatch:
 
     def table(self, n: int, names: Sequence[str]) -> LabelledBatch | None:
         """Return the records as arrays."""
-        candidates = [candidate for record in self._records for candidate in record.candidates[:n]]
+        several = [record.candidates[:n] for record in self._records]
+        counts = np.array([len(one) for one in several], dtype=np.int64)
+        if self._longest is not None:
+            several = [(*one, *one[:1] * (n - len(one))) for one in several]  # `keep_drawn` overwrites it
+        candidates = list(chain.from_iterable(several))
         outputs = [candidate.scores or {} for candidate in candidates] if names else []
         if any(name not in known for known in outputs for name in names):
             return None
@@ -225,7 +242,7 @@ class RecordBatch:
             *encode_answers(keys, n),
             tuple([record.metadata for record in self._records]),
         )
-        return LabelledBatch(
+        whole = LabelledBatch(
             draws,
             np.array([one.correct for one in candidates], np.bool_).reshape(-1, n),
             tuple([record.id for record in self._records]),
@@ -235,6 +252,7 @@ class RecordBatch:
             {name: np.array([known[name] for known in outputs], np.float64).reshape(-1, n) for name in names},
             prompt_kinds=find_prompt_kinds([record.input for record in self._records]),
         )
+        return whole.keep_drawn(counts)
 
 
 class ClaimsBatch:
@@ -275,10 +293,12 @@ class ClaimsBatch:
         )
 
 
-def make_batch(records: list[LabelledRecord]) -> Batch:
-    """Make a batch of at least one record; all of them are of one kind."""
+def make_batch(records: list[LabelledRecord], longest: int | None = None) -> Batch:
+    """Make a batch of at least one record; all of them are of one kind. See `DatasetChecks` for `longest`."""
     claims = [one for one in records if isinstance(one, ClaimsRecord)]
-    return ClaimsBatch(claims) if claims else RecordBatch([require_candidates(one) for one in records])
+    if claims:
+        return ClaimsBatch(claims)
+    return RecordBatch([require_candidates(one) for one in records], longest)
 
 
 def stack_claims(

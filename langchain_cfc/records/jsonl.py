@@ -513,7 +513,8 @@ class JsonLinesFile:
             for start in range(0, len(lines), _PART):
                 yield from self._decode_or_parse(lines[start : start + _PART], checks)
         else:
-            yield make_batch([self._parse_line(line, content, checks) for line, content in lines])
+            records = [self._parse_line(line, content, checks) for line, content in lines]
+            yield make_batch(records, checks.longest)
 
     def _parse_line(self, line: int, content: bytes, checks: DatasetChecks) -> LabelledRecord:
         record = parse_record(content, str(self.path), line)

@@ -223,7 +223,7 @@ class ParquetFile:
             for start in range(0, len(rows), _PART):
                 yield from self._decode_or_parse(row + start, rows.slice(start, _PART), checks)
         else:
-            yield make_batch(list(self._parse_rows(row, rows, checks)))
+            yield make_batch(list(self._parse_rows(row, rows, checks)), checks.longest)
 
     def _parse_rows(self, row: int, rows: Any, checks: DatasetChecks) -> Iterator[LabelledRecord]:
         for number, record in enumerate(parse_rows(rows, str(self.path), row), start=row):

@@ -205,6 +205,8 @@ class Provenance(_Model):
             scores stay what they are where fewer are drawn; None where that is not stated.
         unit: `claims` where the records hold claims in place of candidates; None where they do not.
         splitter: Fingerprint of what split answers into claims; None where nothing did, or it is unknown.
+        draws: The draw rule that the candidates were drawn by, so that records have n at most; None where all
+            have n.
     """
 
     format: Literal["langchain-cfc/records"] = Field(
@@ -219,12 +221,13 @@ class Provenance(_Model):
     separate_scores: bool | None = Field(default=None, description="true or false")
     unit: Literal["claims"] | None = Field(default=None, description="'claims', or nothing for candidates")
     splitter: _Object | None = Field(default=None, description="a JSON object")
+    draws: str | None = Field(default=None, description="a draw rule such as 'lead(3, at_most=10)'")
 
     @model_serializer(mode="wrap")
     def _without_default(self, serialised: SerializerFunctionWrapHandler) -> dict[str, Any]:
         # Keeps the content and digest of artifacts from before these fields existed.
         data: dict[str, Any] = serialised(self)
-        for name in ("separate_scores", "unit", "splitter"):
+        for name in ("separate_scores", "unit", "splitter", "draws"):
             if getattr(self, name) is None:
                 data.pop(name, None)
         return data

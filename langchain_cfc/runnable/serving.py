@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
 
@@ -18,7 +18,6 @@ from langchain_cfc.artifact import CalibrationArtifact, scores_separately
 from langchain_cfc.candidates import CandidateBatch, encode_answers
 from langchain_cfc.claims import ClaimSplitter, Span, make_claim_candidates, split_candidate
 from langchain_cfc.decision import Decisions, Reason, decide
-from langchain_cfc.draw_rules import DrawRule
 from langchain_cfc.errors import FingerprintError, InputError, VerifierError
 from langchain_cfc.execution import Progress, Steps, add_tags
 from langchain_cfc.guarantee import AnswerPolicy, Guarantee
@@ -28,9 +27,10 @@ from langchain_cfc.sampling import DrawnCandidate, Sampler, UsageRecorder
 from langchain_cfc.sampling.candidates import Description
 from langchain_cfc.sampling.usage import add_handler
 from langchain_cfc.scoring import Combination
-from langchain_cfc.verifiers import VerifierEnsemble, VerifierInput
+from langchain_cfc.verifiers import VerifierEnsemble
 from langchain_cfc.verifiers._prompts import convert_to_calibrated_kind
 from langchain_cfc.verifiers.base import CandidateScorer, VerifierScores
+from langchain_cfc.verifiers.waves import SeenCandidates
 
 
 def make_scorer(verifier: Any, artifact: CalibrationArtifact) -> CandidateScorer:
@@ -110,7 +110,14 @@ class ServingPipeline:
         recorder = UsageRecorder()
         # A recorder of its own: a judge that draws candidates itself is none of the models that answer.
         judging = UsageRecorder()
-        seen = _SeenCandidates(self, prompt, config, add_tags(add_handler(config, judging), "cfc:verifier"))
+        seen = SeenCandidates(
+            self.scorer,
+            self.description,
+            prompt,
+            config,
+            judging=add_tags(add_handler(config, judging), "cfc:verifier"),
+            scored_separately=bool(scores_separately(self.artifact.provenance)),
+        )
         rule = self.artifact.draw_rule
         draws = yield from self.sampler.draw_steps(
             prompt,
@@ -267,67 +274,3 @@ class ServingPipeline:
                 for slot, (level, same_as, length) in enumerate(zip(levels, codes, lengths, strict=True))
             ]
         )
-
-
-@dataclass
-class _SeenCandidates:
-    """The scores and answers of a prompt's candidates, made once each as waves of draws need them."""
-
-    pipeline: ServingPipeline
-    prompt: Any
-    config: RunnableConfig
-    judging: RunnableConfig
-    scores: VerifierScores = field(default_factory=lambda: VerifierScores([]))
-    answers: list[str] = field(default_factory=list)
-
-    def choose_next_wave(self, rule: DrawRule, draws: list[DrawnCandidate]) -> Steps[int]:
-        """Return how many further candidates the draw rule wants; 0 where it stops."""
-        if len(draws) == rule.at_most:
-            return 0
-        # What the rule does not look at is made when all are drawn.
-        answers = [(yield from self.extract_answers(draws))] if rule.needs_answers else None
-        scores = (yield from self.score(draws)).scores if rule.needs_scores else [0.0] * len(draws)
-        return int(rule.choose_next_wave(CandidateBatch.of(np.array([scores]), answers))[0])
-
-    def score(self, draws: list[DrawnCandidate]) -> Steps[VerifierScores]:
-        """Return the scores of all candidates so far.
-
-        A verifier that compares candidates is asked about all of them again, any other about new ones alone.
-        One that gives candidates of one text one score is asked about no text twice.
-        """
-        done = len(self.scores.scores)
-        if done == len(draws):
-            return self.scores
-        if not scores_separately(self.pipeline.artifact.provenance):
-            done = 0
-        known: dict[str, float] = {}
-        if self.pipeline.scorer.shares_scores:
-            known = {one.text: score for one, score in zip(draws[:done], self.scores.scores, strict=False)}
-        asked, new = [one for one in draws[done:] if one.text not in known], VerifierScores([])
-        if asked:
-            given = VerifierInput(prompt=self.prompt, candidates=asked)
-            new = yield from self.pipeline.scorer.score(given, self.judging)
-        fresh = iter(new.scores)
-        scores = [known[one.text] if one.text in known else next(fresh) for one in draws[done:]]
-        outputs = None if new.outputs is None else [*(self.scores.outputs or ())[:done], *new.outputs]
-        self.scores = VerifierScores([*self.scores.scores[:done], *scores], outputs)
-        return self.scores
-
-    def score_claims(
-        self, claims: list[DrawnCandidate], answers: list[DrawnCandidate]
-    ) -> Steps[VerifierScores]:
-        """Return the scores of the claims of the first answer; the others are there to be compared."""
-        if not claims:
-            return VerifierScores([])
-        given = VerifierInput(prompt=self.prompt, candidates=claims, answers=answers)
-        return (yield from self.pipeline.scorer.score(given, self.judging))
-
-    def extract_answers(self, draws: list[DrawnCandidate]) -> Steps[list[str]]:
-        """Return the answers of all candidates so far; no text is asked about twice."""
-        known = dict(zip([one.text for one in draws], self.answers, strict=False))
-        asked = [one for one in draws[len(self.answers) :] if one.text not in known]
-        if asked:
-            new = yield from self.pipeline.description.extract_answers(asked, self.config)
-            known |= dict(zip([one.text for one in asked], new, strict=True))
-        self.answers = [known[one.text] for one in draws]
-        return self.answers

@@ -190,7 +190,7 @@ def test_candidates_that_the_rule_would_not_have_drawn_are_refused() -> None:
     with pytest.raises(InputError, match="another rule has shortened these prompts"):
         evaluate(artifact, other)
     plain = calibrate(records_of(), alpha="0.3", features="1", allow_unattainable=True)
-    with pytest.raises(InputError, match="a draw rule has shortened these prompts"):
+    with pytest.raises(InputError, match="suit this rule alone"):
         evaluate(plain, other)
 
 

@@ -43,12 +43,14 @@ class MemoryJournal:
         context: What they were drawn for.
         taken: What the stage took when each was kept.
         lost: How many requests failed that may have been answered.
+        announced: How many requests of later waves were announced.
     """
 
     drawn: dict[int, DrawnCandidate] = field(default_factory=dict)
     context: str | None = None
     taken: list[Usage] = field(default_factory=list)
     lost: int = 0
+    announced: int = 0
 
     def resume(self, context: str) -> Mapping[int, DrawnCandidate]:
         """Those that were drawn for the same."""
@@ -64,6 +66,10 @@ class MemoryJournal:
     def discard_draws(self) -> None:
         """None of them."""
         self.drawn = {}
+
+    def announce(self, requests: int) -> None:
+        """So many more."""
+        self.announced += requests
 
     def record_lost_request(self) -> None:
         """One more."""

@@ -114,7 +114,7 @@ def test_all_may_be_given_without_a_file() -> None:
     ("replaced", "message"),
     [
         (("n = 4", "n = 0"), r"collect.toml: n: Input should be greater than or equal to 1"),
-        (("n = 4", ""), r"n: Field required"),
+        (("n = 4", ""), "found neither of n and draws"),
         (("reference =", "referense ="), r"source.referense: Extra inputs"),
         (('model = "openai:gpt-4o-mini"', ""), r"generator: found neither of model and factory"),
         (

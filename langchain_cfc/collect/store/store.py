@@ -56,9 +56,9 @@ from langchain_cfc.sampling import DrawnCandidate
 # Known from responses only; it may change while the model's name stays the same.
 _MODEL_VERSION = "model_version"
 # The part of a configuration that becomes the provenance of records.
-_PROVENANCE = ("n", "generator", "verifier", "labeler", "answer", "unit", "splitter")
-# Left out of the configuration where whole answers are collected.
-_OF_CLAIMS = ("unit", "splitter")
+_PROVENANCE = ("n", "generator", "verifier", "labeler", "answer", "unit", "splitter", "draws")
+# Names that a configuration has only where they are asked for.
+_IF_ASKED = ("unit", "splitter", "draws")
 # Prompts whose candidates become arrays at a time.
 _TABLE_PAGE = 2000
 _prompts, _draws, _scores, _labels = schema.prompts, schema.draws, schema.scores, schema.labels
@@ -177,7 +177,7 @@ class Store(DatabaseStore):
             return given
         different = [name for name in known if name in given and known[name] != given[name]]
         different += [name for name in _PROVENANCE if name not in known and given.get(name) is not None]
-        different += [name for name in _OF_CLAIMS if name in known and name not in given]
+        different += [name for name in _IF_ASKED if name in known and name not in given]
         if different:
             lines = (
                 line for name in different for line in _differences(name, known.get(name), given.get(name))
@@ -381,6 +381,8 @@ class Store(DatabaseStore):
         """
         if self.unit == "claims":
             return self._tabulate_claims(names)
+        if self.provenance().draws is not None:
+            return self._tabulate_by_rule(names)
         with schema.report_damage(self.name):
             n = self.provenance().n
             with self.begin_snapshot() as connection:
@@ -400,6 +402,15 @@ class Store(DatabaseStore):
             msg = f"no prompt of {self.name} with an answer that claims anything is finished yet"
             raise StoreError(msg)
         return tabulate_raw(records, names, claims=True)[0] if names else tabulate(records, claims=True)
+
+    def _tabulate_by_rule(self, names: Sequence[str]) -> LabelledBatch:
+        records, provenance = list(self.records()), self.provenance()
+        if not records:
+            msg = f"no prompt of {self.name} is finished yet"
+            raise StoreError(msg)
+        if names:
+            return tabulate_raw(records, names, provenance=provenance, shortened=True)[0]
+        return tabulate(records, provenance=provenance, shortened=True)
 
     def failures(self) -> list[Failure]:
         """Return the failed prompts in order."""

@@ -65,6 +65,10 @@ class StreamJournal:
         """Delete all stored candidates, because the sampler refused them."""
         self._events.put_nowait(("discard_draws", ()))
 
+    def announce(self, requests: int) -> None:
+        """Note that so many further requests may follow, as those of another wave of draws."""
+        self._events.put_nowait(("announce", (requests,)))
+
     def record_lost_request(self) -> None:
         """Note that a request failed that may have been answered."""
         self._events.put_nowait(("record_lost_request", ()))
