@@ -20,8 +20,13 @@ SCREEN, WIDTH = 48, 80
 @pytest.mark.filterwarnings("ignore::langchain_cfc.errors.AttainabilityWarning")
 def test_inspect_explains_the_demo_in_half_a_screen(tmp_path: Path) -> None:
     artifact = tmp_path / "demo.json"
-    made = {"alpha": ALPHA, "features": DEMO_FEATURES, "set_rule": SET_RULE, "test_fraction": TEST_FRACTION}
-    calibrate(load_recording(), **made).save(artifact)
+    calibrate(
+        load_recording(),
+        alpha=ALPHA,
+        features=DEMO_FEATURES,
+        set_rule=SET_RULE,
+        test_fraction=TEST_FRACTION,
+    ).save(artifact)
     lines = run("inspect", artifact).out.splitlines()
     assert len(lines) <= SCREEN // 2
     assert max(map(len, lines)) <= WIDTH
