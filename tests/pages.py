@@ -9,6 +9,7 @@ recorded answers.
 from __future__ import annotations
 
 import csv
+import functools
 import itertools
 import json
 import os
@@ -39,10 +40,12 @@ from langchain_cfc.records import Provenance
 from langchain_cfc.sampling.fingerprints import compute_fingerprint
 from langchain_cfc.verifiers import SequenceProbability
 from tests.serving.openai_server import Script, serving
+from tests.warm import warm_program
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 # What README.md says before each question.
 INSTRUCTION = "Give the answer alone:"
+_PROGRAM = ExitStack()
 
 
 def _set_up(namespace: dict[str, Any]) -> None:
@@ -107,10 +110,22 @@ def _write_questions(facts: list[PromptRecord]) -> None:
 
 def _run_shell(example: Example) -> None:
     """Run commands as a reader would, with the programs of this environment."""
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    path = os.pathsep.join([str(_start_program()), str(Path(sys.executable).parent), os.environ["PATH"]])
     subprocess.run(
         ["bash", "-euo", "pipefail", "-c", example.parsed], check=True, env={**os.environ, "PATH": path}
     )
+
+
+@functools.cache
+def _start_program() -> Path:
+    """Return the folder of a `langchain-cfc` that is ready to run, for all pages."""
+    folder = Path(_PROGRAM.enter_context(tempfile.TemporaryDirectory()))
+    return _PROGRAM.enter_context(warm_program(folder))
+
+
+def pytest_unconfigure() -> None:
+    """End the program of the pages."""
+    _PROGRAM.close()
 
 
 def _write_toml(example: Example) -> None:

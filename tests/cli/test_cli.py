@@ -4,7 +4,7 @@ import json
 import shlex
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import pytest
 
 from langchain_cfc import CalibrationArtifact, evaluate, read_records
 from langchain_cfc.certificates import verification
+from langchain_cfc.cli import demo as demo_command
 from langchain_cfc.demo import load_recording
 from langchain_cfc.records import tabulate, write_records
 from tests.cli.running import Ran, run
@@ -35,6 +36,27 @@ def artifact(records: Path) -> Path:
     options = ["--alpha", "0.2", "--features", FEATURES, "--set-rule", "unique", "--test-fraction", "0.5"]
     assert run("calibrate", records, "-o", path, *options).code == 0
     return path
+
+
+@pytest.fixture(scope="module", autouse=True)
+def each_demo_served_once() -> Iterator[None]:
+    """A demo serves for seconds: of each seed it does so once, and writes its artifact every time."""
+
+    def remember(run_it: Callable[..., Any]) -> Callable[..., Any]:
+        made: dict[str, Any] = {}
+
+        def run_or_remember(seed: str, out: Path, progress: Any) -> Any:
+            if seed not in made:
+                made[seed] = run_it(seed, out, progress)
+            made[seed].artifact.save(out)
+            return made[seed]
+
+        return run_or_remember
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("run_demo", "run_bot_demo"):
+            patch.setattr(demo_command, name, remember(getattr(demo_command, name)))
+        yield
 
 
 @pytest.fixture(scope="module")

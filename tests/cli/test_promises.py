@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from langchain_cfc import calibrate
 from langchain_cfc.artifact import CalibrationArtifact
-from langchain_cfc.demo import run_demo
+from langchain_cfc.demo import ALPHA, SET_RULE, TEST_FRACTION, load_recording
+from langchain_cfc.demo import FEATURES as DEMO_FEATURES
 from tests.cli.running import run
 
 FEATURES = "mean_score + hard(mean_score, 0.8) + group(topic)"
@@ -15,9 +17,16 @@ RECORDING = Path(__file__).parents[2] / "langchain_cfc" / "demo" / "facts.jsonl.
 SCREEN, WIDTH = 48, 80
 
 
+@pytest.mark.filterwarnings("ignore::langchain_cfc.errors.AttainabilityWarning")
 def test_inspect_explains_the_demo_in_half_a_screen(tmp_path: Path) -> None:
     artifact = tmp_path / "demo.json"
-    run_demo(0, artifact)
+    calibrate(
+        load_recording(),
+        alpha=ALPHA,
+        features=DEMO_FEATURES,
+        set_rule=SET_RULE,
+        test_fraction=TEST_FRACTION,
+    ).save(artifact)
     lines = run("inspect", artifact).out.splitlines()
     assert len(lines) <= SCREEN // 2
     assert max(map(len, lines)) <= WIDTH

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -33,29 +34,35 @@ def chromium() -> Iterator[Browser]:
         yield browser
 
 
+class Pages(dict[str, Path]):
+    """A page of each kind, written when it is first asked for."""
+
+    def __init__(self, write: Callable[[str], Path]) -> None:
+        super().__init__()
+        self._write = write
+
+    def __missing__(self, kind: str) -> Path:
+        self[kind] = self._write(kind)
+        return self[kind]
+
+
 @pytest.fixture(scope="module")
-def pages(
-    request: pytest.FixtureRequest,
-    hostile: Case,
-    comparison: ComparisonReport,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> dict[str, Path]:
-    """One page of each kind."""
+def pages(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("pages")
-    paths = {kind: folder / f"{kind}.html" for kind in KINDS}
-    for kind in ("facts", "claims", "bot"):
-        one: Case = request.getfixturevalue(kind)
-        write_report(paths[kind], artifact=one.artifact, evaluation=one.evaluation, hardest=one.hardest)
-    write_report(
-        paths["hostile"],
-        artifact=hostile.artifact,
-        evaluation=hostile.evaluation,
-        hardest=hostile.hardest,
-        comparison=comparison,
-    )
-    write_report(paths["comparison"], comparison=comparison)
-    write_report(paths["wide"], comparison=widened(comparison))
-    return paths
+
+    def write(kind: str) -> Path:
+        shown: dict[str, Any] = {}
+        if kind in {"hostile", "comparison", "wide"}:
+            comparison: ComparisonReport = request.getfixturevalue("comparison")
+            shown["comparison"] = widened(comparison) if kind == "wide" else comparison
+        if kind in {"facts", "claims", "bot", "hostile"}:
+            one: Case = request.getfixturevalue(kind)
+            shown |= {"artifact": one.artifact, "evaluation": one.evaluation, "hardest": one.hardest}
+        path = folder / f"{kind}.html"
+        write_report(path, **shown)
+        return path
+
+    return Pages(write)
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from scipy import stats
 from langchain_cfc._internal.arrays import FloatArray
 from langchain_cfc.errors import InputError
 from langchain_cfc.thresholds import ConditionalThreshold
+from tests.lengths import repetitions
 
 from .cases import cases
 from .oracles import NUDGE, minimised
@@ -87,14 +88,17 @@ def test_for_a_constant_it_is_the_weighted_quantile_to_the_bit() -> None:
             assert rule.threshold([1.0], weight=own) == weighted_quantile(scores, weights, own, "0.2")
 
 
-def kept_under_shift(*, weighted: bool, trials: int = 1_500) -> int:
+TRIALS = repetitions(1_500, share=0.4)
+
+
+def kept_under_shift(*, weighted: bool) -> int:
     """How many of so many new prompts are covered, each after a calibration on 80 prompts of another kind.
 
     Calibration prompts have difficulty t uniform on [0, 1], served ones the density 2 t: hard ones come up
     more often than in calibration, by the ratio 2 t, which the constant as the only feature does not span.
     """
     rng, kept = np.random.default_rng(4), 0
-    for _ in range(trials):
+    for _ in range(TRIALS):
         t, new = rng.random(80), float(np.sqrt(rng.random()))
         scores, own = t * rng.random(80), new * rng.random()
         weights = 2.0 * t if weighted else None
@@ -105,12 +109,12 @@ def kept_under_shift(*, weighted: bool, trials: int = 1_500) -> int:
 
 def test_coverage_holds_under_a_known_covariate_shift() -> None:
     # Covered at least 9 of 10 times (weighted exchangeability), a binomial law; false alarms below 1e-6.
-    assert stats.binomtest(kept_under_shift(weighted=True), 1_500, 0.9, alternative="less").pvalue > 1e-6
+    assert stats.binomtest(kept_under_shift(weighted=True), TRIALS, 0.9, alternative="less").pvalue > 1e-6
 
 
 def test_without_weights_the_same_shift_breaks_it() -> None:
     """The negative control."""
-    assert stats.binomtest(kept_under_shift(weighted=False), 1_500, 0.9, alternative="less").pvalue < 1e-6
+    assert stats.binomtest(kept_under_shift(weighted=False), TRIALS, 0.9, alternative="less").pvalue < 1e-6
 
 
 def test_windows_keep_weighted_thresholds_exact() -> None:
