@@ -29,6 +29,6 @@ def test_what_is_left_of_the_answer_ends_the_run() -> None:
     assert said.text == LEFT
     assert said.response_metadata["cfc"]["reason"] == "answered"
     assert "no unsupported claim is left" in chain.guarantee_of(said).sentence
-    streamed = [message.text for message, _ in agent.stream(question, stream_mode="messages")]
-    assert streamed == [LEFT]
+    messages: Any = agent.stream(question, stream_mode="messages")
+    assert [message.text for message, _ in messages] == [LEFT]
     assert DROPPED not in str(list(agent.stream(question, stream_mode="values")))
