@@ -10,17 +10,17 @@ from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
-from langchain_core.messages.ai import UsageMetadata, add_usage
+from langchain_core.messages.ai import add_usage
 from langchain_core.runnables import RunnableConfig
 
 from langchain_cfc._internal.arrays import FloatArray
 from langchain_cfc.artifact import CalibrationArtifact, scores_separately
-from langchain_cfc.candidates import CandidateBatch, encode_answers
+from langchain_cfc.candidates import CandidateBatch
 from langchain_cfc.claims import ClaimSplitter, Span, make_claim_candidates, split_candidate
 from langchain_cfc.decision import Decisions, Reason, decide
 from langchain_cfc.draw_rules import DrawRule
 from langchain_cfc.errors import FingerprintError, InputError, VerifierError
-from langchain_cfc.execution import Progress, Steps, add_tags
+from langchain_cfc.execution import Progress, Steps
 from langchain_cfc.guarantee import AnswerPolicy, Guarantee
 from langchain_cfc.runnable.binding import ModelVersionWatcher
 from langchain_cfc.runnable.result import CFCResult, ClaimsResult
@@ -63,11 +63,6 @@ def _combine(combination: Combination, outputs: Mapping[str, Sequence[float]]) -
     return scores
 
 
-def _add_usages(drawing: UsageMetadata | None, judging: UsageMetadata | None) -> dict[str, Any] | None:
-    """Return the tokens of draws and verifier together; None where neither states any."""
-    return dict(add_usage(drawing, judging)) if drawing or judging else None
-
-
 @dataclass(frozen=True)
 class ServingPipeline:
     """The parts of a runnable, ready to serve.
@@ -79,7 +74,7 @@ class ServingPipeline:
         description: Extracts answers and describes the prompt.
         guarantees: By error level, and by the error level stated for a prompt; None for that of no prompt
             in particular.
-        versions: Watches which models answer.
+        versions: Watches which models answer; None where the records do not say which did.
         policy: Which sets are answered.
         show_rejected: Whether results hold the texts of rejected candidates, or of dropped claims.
         splitter: Splits an answer into claims; None where whole answers are kept or rejected.
@@ -90,7 +85,7 @@ class ServingPipeline:
     scorer: CandidateScorer
     description: Description
     guarantees: Mapping[tuple[str, float | None], Guarantee]
-    versions: ModelVersionWatcher
+    versions: ModelVersionWatcher | None
     policy: AnswerPolicy
     show_rejected: bool
     splitter: ClaimSplitter | None = None
@@ -110,7 +105,7 @@ class ServingPipeline:
         recorder = UsageRecorder()
         # A recorder of its own: a judge that draws candidates itself is none of the models that answer.
         judging = UsageRecorder()
-        seen = _SeenCandidates(self, prompt, config, add_tags(add_handler(config, judging), "cfc:verifier"))
+        seen = _SeenCandidates(self, prompt, config, add_handler(config, judging, "cfc:verifier"))
         rule = self.artifact.draw_rule
         draws = yield from self.sampler.draw_steps(
             prompt,
@@ -120,26 +115,28 @@ class ServingPipeline:
             recorder,
             choose_next_wave=None if rule is None else partial(seen.choose_next_wave, rule),
         )
-        self.versions.check(recorder.versions)
+        if self.versions is not None:
+            self.versions.check(recorder.versions)
         spans: list[Span] = []
         if self.splitter is None:
             scored = yield from seen.score(draws)
         else:
             spans = yield from split_candidate(self.splitter, draws[0], config)
             scored = yield from seen.score_claims(make_claim_candidates(draws[0], spans), draws)
-        yield progress.step("cfc:scored", {"scores": scored.scores})
+        yield from progress.report("cfc:scored", {"scores": scored.scores})
+        drawn_usage, judged_usage = recorder.usage, judging.usage
         common = {
             "metadata": dict(metadata),
             "models": tuple(recorder.versions),
-            "usage": _add_usages(recorder.usage, judging.usage),
+            "usage": dict(add_usage(drawn_usage, judged_usage)) if drawn_usage or judged_usage else None,
         }
         result: CFCResult
         if self.splitter is None:
-            texts = yield from seen.extract_answers(draws)
+            texts = yield from self.description.extract_answers(draws, config, seen.answers)
             result = self._decide(level, draws=draws, scored=scored, texts=texts, common=common)
         else:
             result = self._decide_claims(level, draws[0].text, spans, scored, common)
-        yield progress.step("cfc:decided", {"reason": result.reason, "answers": len(result.answers)})
+        yield from progress.report("cfc:decided", {"reason": result.reason, "answers": len(result.answers)})
         return result
 
     def _draw_uniforms(self) -> FloatArray | None:
@@ -185,10 +182,14 @@ class ServingPipeline:
 
     def _describe_decision(self, level: str, decisions: Decisions) -> dict[str, Any]:
         """Return the fields of a result about threshold, features and guarantee."""
+        # The marginal rule looks at no features, and a policy that ignores sets at no flags.
+        looks = self.artifact.threshold_rule != "marginal" and not self.policy.ignores_sets
         return {
             "threshold": float(decisions.thresholds[0]),
             "features": dict(zip(self._feature_names, decisions.features[0].tolist(), strict=True)),
-            "unknown_categories": self._find_unknown_categories(decisions),
+            "unknown_categories": (
+                self.artifact.feature_map.unknown_keys(decisions.features[0]) if looks else ()
+            ),
             "guarantee": self.guarantees[level, float(decisions.stated_alphas[0])],
         }
 
@@ -230,13 +231,6 @@ class ServingPipeline:
             hidden=not self.show_rejected,
         )
 
-    def _find_unknown_categories(self, decisions: Decisions) -> tuple[str, ...]:
-        """Return the metadata keys whose category flagged the prompt."""
-        # The marginal rule looks at no features, and a policy that ignores sets at no flags.
-        if self.artifact.threshold_rule == "marginal" or self.policy.ignores_sets:
-            return ()
-        return self.artifact.feature_map.unknown_keys(decisions.features[0])
-
     def _list_candidates(
         self,
         draws: Sequence[DrawnCandidate],
@@ -247,7 +241,8 @@ class ServingPipeline:
         """Return the fields of each `ScoredCandidate`."""
         inside: list[bool] = decisions.accepted[0].tolist()
         levels: list[float] = decisions.levels[0].tolist()
-        codes, lengths = [one[0].tolist() for one in encode_answers(texts, len(texts))]
+        batch = decisions.draws
+        codes, lengths = [np.asarray(one)[0].tolist() for one in (batch.answer_codes, batch.lengths)]
         shown = [True] * len(inside) if self.show_rejected else inside
         has_extractor = self.description.has_extractor
         return tuple(
@@ -278,14 +273,18 @@ class _SeenCandidates:
     config: RunnableConfig
     judging: RunnableConfig
     scores: VerifierScores = field(default_factory=lambda: VerifierScores([]))
-    answers: list[str] = field(default_factory=list)
+    answers: dict[str, str] = field(default_factory=dict)  # By text
 
     def choose_next_wave(self, rule: DrawRule, draws: list[DrawnCandidate]) -> Steps[int]:
         """Return how many further candidates the draw rule wants; 0 where it stops."""
         if len(draws) == rule.at_most:
             return 0
         # What the rule does not look at is made when all are drawn.
-        answers = [(yield from self.extract_answers(draws))] if rule.needs_answers else None
+        answers = None
+        if rule.needs_answers:
+            answers = [
+                (yield from self.pipeline.description.extract_answers(draws, self.config, self.answers))
+            ]
         scores = (yield from self.score(draws)).scores if rule.needs_scores else [0.0] * len(draws)
         return int(rule.choose_next_wave(CandidateBatch.of(np.array([scores]), answers))[0])
 
@@ -298,7 +297,7 @@ class _SeenCandidates:
         done = len(self.scores.scores)
         if done == len(draws):
             return self.scores
-        if not scores_separately(self.pipeline.artifact.provenance):
+        if done and not scores_separately(self.pipeline.artifact.provenance):
             done = 0
         known: dict[str, float] = {}
         if self.pipeline.scorer.shares_scores:
@@ -321,13 +320,3 @@ class _SeenCandidates:
             return VerifierScores([])
         given = VerifierInput(prompt=self.prompt, candidates=claims, answers=answers)
         return (yield from self.pipeline.scorer.score(given, self.judging))
-
-    def extract_answers(self, draws: list[DrawnCandidate]) -> Steps[list[str]]:
-        """Return the answers of all candidates so far; no text is asked about twice."""
-        known = dict(zip([one.text for one in draws], self.answers, strict=False))
-        asked = [one for one in draws[len(self.answers) :] if one.text not in known]
-        if asked:
-            new = yield from self.pipeline.description.extract_answers(asked, self.config)
-            known |= dict(zip([one.text for one in asked], new, strict=True))
-        self.answers = [known[one.text] for one in draws]
-        return self.answers
