@@ -183,12 +183,12 @@ class ServingPipeline:
     def _describe_decision(self, level: str, decisions: Decisions) -> dict[str, Any]:
         """Return the fields of a result about threshold, features and guarantee."""
         # The marginal rule looks at no features, and a policy that ignores sets at no flags.
-        looks = self.artifact.threshold_rule != "marginal" and not self.policy.ignores_sets
+        flags_categories = self.artifact.threshold_rule != "marginal" and not self.policy.ignores_sets
         return {
             "threshold": float(decisions.thresholds[0]),
             "features": dict(zip(self._feature_names, decisions.features[0].tolist(), strict=True)),
             "unknown_categories": (
-                self.artifact.feature_map.unknown_keys(decisions.features[0]) if looks else ()
+                self.artifact.feature_map.unknown_keys(decisions.features[0]) if flags_categories else ()
             ),
             "guarantee": self.guarantees[level, float(decisions.stated_alphas[0])],
         }
