@@ -23,7 +23,6 @@ from langchain_cfc.execution import (
     ConcurrencyLimiter,
     Progress,
     Steps,
-    add_tags,
     apply_limits,
     arun_flow,
 )
@@ -185,7 +184,7 @@ class _Look:
             question, self._n, RunnableConfig(), Progress(), self.usage
         )
         given = VerifierInput(prompt=question, candidates=draws)
-        config = add_tags(add_handler(RunnableConfig(), self.usage), "cfc:verifier")
+        config = add_handler(RunnableConfig(), self.usage, "cfc:verifier")
         groups = yield from self._agreement.find_groups(given, config)
         scores: Sequence[float] = score_groups(groups)
         if self._scorer is not None:

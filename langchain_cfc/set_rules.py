@@ -47,9 +47,11 @@ class SetRule(ABC):
 
     Attributes:
         text: The rule's name, which `parse_set_rule` reads.
+        unit: What it accepts or rejects; of claims, those that a threshold reaches are the rejected ones.
     """
 
     text: str
+    unit: Unit = "answers"
 
     def levels(self, draws: CandidateBatch) -> FloatArray:
         """Compute entry levels.
@@ -75,11 +77,6 @@ class SetRule(ABC):
     @abstractmethod
     def _levels(self, draws: CandidateBatch) -> FloatArray:
         """Compute (N, n) entry levels from scores, `inf` for candidates whose answers are blank."""
-
-    @property
-    def unit(self) -> Unit:
-        """What it accepts or rejects; of claims, those that a threshold reaches are the rejected ones."""
-        return "answers"
 
     def covers(self, correct: BoolArray, accepted: BoolArray) -> BoolArray:
         """Return (N,) whether what is accepted is as promised: here, whether it holds a correct answer.
@@ -266,14 +263,11 @@ class Claims(SetRule):
         at_most: k >= 0, how many unsupported claims may stay.
     """
 
+    unit: Unit = "claims"
+
     def __init__(self, at_most: int) -> None:
         self.at_most = at_most
         self.text = f"claims({at_most})"
-
-    @property
-    def unit(self) -> Unit:
-        """It keeps or drops claims."""
-        return "claims"
 
     def levels(self, draws: CandidateBatch) -> FloatArray:
         """Compute the (N, n) confidences of claims; `inf` for a slot without a claim."""

@@ -131,7 +131,7 @@ class ArtifactContent(ArtifactData):
         """The set rule."""
         return parse_set_rule(self.set_rule)
 
-    @property
+    @cached_property
     def unit(self) -> Unit:
         """What is kept or rejected: whole answers, or the claims of one answer."""
         return self.parsed_set_rule.unit

@@ -176,6 +176,8 @@ class CalibrationArtifact(ArtifactContent):
 
     def level(self, alpha: Level | None = None) -> str:
         """Return the canonical text of a level that the artifact holds; None stands for its only level."""
+        if isinstance(alpha, str) and alpha in self.alphas:
+            return alpha
         held = ", ".join(self.alphas)
         if alpha is None:
             if len(self.alphas) == 1:

@@ -36,7 +36,6 @@ from langchain_cfc.execution import (
     Progress,
     Steps,
     Target,
-    add_tags,
     apply_limits,
     arun_flow,
 )
@@ -448,7 +447,7 @@ class LocalExecutor:
             self._description,
             example.input,
             config,
-            judging=add_tags(config, "cfc:verifier"),
+            judging=add_handler(self._config, recorder, "cfc:verifier"),
             scored_separately=self._scored_separately,
         )
 
@@ -497,7 +496,7 @@ class LocalExecutor:
         given = VerifierInput(prompt=example.input, candidates=list(draws))
         if answers is not None:
             given["answers"] = list(answers)
-        steps = self._scorer.score(given, add_tags(add_handler(self._config, recorder), "cfc:verifier"))
+        steps = self._scorer.score(given, add_handler(self._config, recorder, "cfc:verifier"))
         return await self._run(steps, recorder, journal)
 
     async def label(self, example: Example, draws: Sequence[DrawnCandidate], journal: Journal) -> Outcome:

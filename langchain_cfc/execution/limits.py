@@ -186,11 +186,6 @@ class CallLimits:
     occupied: frozenset[ConcurrencyLimiter] = frozenset()
     attempts: RetryingCaller | None = None
 
-    @property
-    def is_unlimited(self) -> bool:
-        """Whether there is neither a limiter nor a deadline."""
-        return self.limiter is None and self.deadline is None
-
     def permit(self) -> AbstractContextManager[None]:
         """Acquire a permit for a block: `with current_limits().permit():`.
 
@@ -280,7 +275,7 @@ def apply_limits(limits: CallLimits, config: RunnableConfig | None = None) -> It
     inherited = var_child_runnable_config.get() if config is None else config
     shared = None if inherited is None else _without_shared(inherited)
     with (
-        set_context_variable(_LIMITS, limits.nest_in(current_limits())),
+        set_context_variable(_LIMITS, limits.nest_in(_LIMITS.get())),
         set_context_variable(var_child_runnable_config, shared),
     ):
         yield
@@ -310,11 +305,11 @@ def share_limiter(
     return [{**one, "configurable": {**(one.get("configurable") or {}), _SHARED: limiter}} for one in configs]
 
 
-@contextmanager
-def apply_config_limits(config: RunnableConfig, child: RunnableConfig | None = None) -> Iterator[None]:
+def apply_config_limits(
+    config: RunnableConfig, child: RunnableConfig | None = None
+) -> AbstractContextManager[None]:
     """Apply a config's `max_concurrency` where no limiter holds yet; `child` is for the runs inside."""
-    with apply_limits(CallLimits(find_limiter(config)), child or config):
-        yield
+    return apply_limits(CallLimits(find_limiter(config)), child or config)
 
 
 def make_child_config(config: RunnableConfig, run_manager: RunManager, *tags: str) -> RunnableConfig:
@@ -345,7 +340,7 @@ def find_limiter(config: RunnableConfig) -> ConcurrencyLimiter | None:
     """
     shared: ConcurrencyLimiter | None = (config.get("configurable") or {}).get(_SHARED)
     most = config.get("max_concurrency")
-    return current_limits().limiter or shared or (None if most is None else ConcurrencyLimiter(most))
+    return _LIMITS.get().limiter or shared or (None if most is None else ConcurrencyLimiter(most))
 
 
 def _without_shared(config: RunnableConfig) -> RunnableConfig:

@@ -12,7 +12,7 @@ import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
 from functools import partial
@@ -66,7 +66,6 @@ Steps: TypeAlias = Generator[Step, Any, T]
 
 # More than ever wait at once; threads are only started as they are needed.
 _MOST_THREADS = 1000
-_NO_PERMIT = nullcontext()
 _THREADS: ContextVar[ThreadPoolExecutor | None] = ContextVar("langchain_cfc_threads", default=None)
 
 
@@ -136,7 +135,7 @@ def map_distinct(texts: Sequence[str], flow: Callable[[list[str]], Steps[Iterabl
 
 
 def _call_each(run: Callable[[Any], Any], items: Sequence[Any], limits: CallLimits) -> list[Any]:
-    one = partial(_call, run, None if limits.is_unlimited else limits)
+    one = partial(_call, run, limits)
     if len(items) <= 1:
         return [copy_context().run(one, item) for item in items]
     pool, most = _THREADS.get(), len(items) if limits.limiter is None else limits.limiter.size
@@ -180,9 +179,9 @@ async def _acall_each(
     return [task.result() for task in tasks]
 
 
-def _call(run: Callable[[Any], Any], limits: CallLimits | None, item: Any) -> Any:
+def _call(run: Callable[[Any], Any], limits: CallLimits, item: Any) -> Any:
     # A permit that could not be acquired in time is no outcome of the call, and ends the flow.
-    with _NO_PERMIT if limits is None else limits.permit():
+    with limits.permit():
         try:
             return run(item)
         except Exception as error:  # noqa: BLE001 - an outcome like any other; the flow looks at it
@@ -192,7 +191,7 @@ def _call(run: Callable[[Any], Any], limits: CallLimits | None, item: Any) -> An
 async def _acall(arun: Callable[[Any], Awaitable[Any]], limits: CallLimits, item: Any) -> Any:
     if limits.attempts is not None:
         return await limits.attempts.aoutcome(arun, item, limits)
-    with _NO_PERMIT if limits.is_unlimited else await limits.apermit():
+    with await limits.apermit():
         try:
             return await arun(item)
         except Exception as error:  # noqa: BLE001 - an outcome like any other; the flow looks at it
@@ -217,18 +216,17 @@ class Progress:
             self._config["callbacks"] = run_manager.get_child()
 
     def dispatch(self, name: str, data: Mapping[str, Any]) -> None:
-        """Dispatch a custom event."""
-        if self.has_listeners:
-            dispatch_custom_event(name, dict(data), config=self._config)
+        """Dispatch a custom event; only where `has_listeners`."""
+        dispatch_custom_event(name, dict(data), config=self._config)
 
     async def adispatch(self, name: str, data: Mapping[str, Any]) -> None:
         """Dispatch a custom event, asynchronously."""
-        if self.has_listeners:
-            await adispatch_custom_event(name, dict(data), config=self._config)
+        await adispatch_custom_event(name, dict(data), config=self._config)
 
-    def step(self, name: str, data: Mapping[str, Any]) -> Step:
-        """Return a step that dispatches a custom event."""
-        return Step(lambda: self.dispatch(name, data), lambda: self.adispatch(name, data))
+    def report(self, name: str, data: Mapping[str, Any]) -> Steps[None]:
+        """Dispatch a custom event as a part of a flow, if any handler takes it."""
+        if self.has_listeners:
+            yield Step(lambda: self.dispatch(name, data), lambda: self.adispatch(name, data))
 
 
 class FlowRunnable(Runnable[Input, Output], ABC):

@@ -179,8 +179,8 @@ class FeatureMap:
 
     def has_unknown_category(self, features: FloatArray) -> BoolArray:
         """Return for (N, d) features from `transform` with `allow_unknown` which have an unknown category."""
-        if features.ndim != 2 or features.shape[1] != self.dimension:  # noqa: PLR2004 - a table
-            msg = f"expected features of shape (N, {self.dimension}), got {features.shape}"
+        if features.ndim != 2 or features.shape[1] != len(self.names):  # noqa: PLR2004 - a table
+            msg = f"expected features of shape (N, {len(self.names)}), got {features.shape}"
             raise FeatureError(msg)
         unknown = np.zeros(len(features), dtype=np.bool_)
         for _, columns in self._groups:
@@ -265,7 +265,7 @@ class FeatureMap:
         self._require_fitted()
         return self.terms if any(term.sums_to_one for term in self.terms) else (Constant(), *self.terms)
 
-    @property
+    @cached_property
     def _fitted_parts(self) -> tuple[Term[Any] | AdaptiveAlpha, ...]:
         """Everything that has columns, in their order."""
         return (

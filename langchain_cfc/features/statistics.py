@@ -121,8 +121,8 @@ class Statistic:
         Raises:
             FeatureError: If answers are needed and missing, or a prompt's metadata has no such number.
         """
-        if self.text in draws.precomputed:
-            return draws.precomputed[self.text]
+        if self.name in draws.precomputed:
+            return draws.precomputed[self.name]
         if self.key is None:
             return _measure(self.name, draws)
         numbers = [_metadata_number(row, entries, self.key) for row, entries in enumerate(draws.metadata)]

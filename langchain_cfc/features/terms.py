@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from functools import cached_property
 from itertools import pairwise
 from math import ceil, comb
 from typing import TYPE_CHECKING, ClassVar, Generic, NoReturn, TypeAlias, TypeGuard, TypeVar
@@ -162,7 +163,7 @@ class _CountTerm(_StatisticTerm):
     sums_to_one: ClassVar[bool] = True
     count: int  # of bins or knots requested, at least 2
 
-    @property
+    @cached_property
     def text(self) -> str:
         return f"{self.function}({self.statistic.text}, {self.count})"
 
@@ -305,7 +306,7 @@ class Bins(_CountTerm):
     learns: ClassVar[str] = "cuts"
     function: ClassVar[str] = "bins"
 
-    @property
+    @cached_property
     def names(self) -> tuple[str, ...]:
         """Such as `bins(max_score, 5)[0]`."""
         return tuple(f"{self.text}[{index}]" for index in range(len(self.learned) + 1))
@@ -360,7 +361,7 @@ class Hat(_CountTerm):
     learns: ClassVar[str] = "knots"
     function: ClassVar[str] = "hat"
 
-    @property
+    @cached_property
     def names(self) -> tuple[str, ...]:
         """Such as `hat(mean_score, 5)[2]`."""
         return tuple(f"{self.text}[{index}]" for index in range(len(self.learned)))
@@ -398,15 +399,14 @@ class Hat(_CountTerm):
     @property
     def weights(self) -> tuple[GuaranteedWeight, ...]:
         """Each hat function."""
-        places = [self._describe_place(index) for index in range(len(self.learned))]
-        return self._column_weights((f"prompts weighted by {place}" for place in places), "hat")
-
-    def _describe_place(self, index: int) -> str:
         knots = [format_number(knot) for knot in self.learned]
-        beyond = {0: " or less", len(knots) - 1: " or more"}.get(index, "")
-        ends = " and ".join(knots[max(index - 1, 0) : index] + knots[index + 1 : index + 2])
-        centre = f"{knots[index]}{beyond}"
-        return f"how near their {self.statistic.words} is to {centre} (falling to zero at {ends})"
+        near = f"prompts weighted by how near their {self.statistic.words} is to"
+        words = []
+        for index, knot in enumerate(knots):
+            beyond = {0: " or less", len(knots) - 1: " or more"}.get(index, "")
+            ends = " and ".join(knots[max(index - 1, 0) : index] + knots[index + 1 : index + 2])
+            words.append(f"{near} {knot}{beyond} (falling to zero at {ends})")
+        return self._column_weights(words, "hat")
 
 
 @dataclass(frozen=True)

@@ -79,8 +79,8 @@ class ModelVersionWatcher:
 
     A served model may be replaced behind its name, or a fallback or a router may answer in its place; only
     the responses show it. That is drift, which voids the guarantee gradually: it warns, and results hold the
-    names. Nothing is watched where the artifact's records do not state a `model_version`, or a list of them
-    where several models draw.
+    names. It is for artifacts whose records state a `model_version`, or a list of them where several models
+    draw.
     """
 
     def __init__(self, artifact: CalibrationArtifact) -> None:
@@ -89,8 +89,6 @@ class ModelVersionWatcher:
 
     def check(self, served: Iterable[str]) -> None:
         """Compare the names that models gave themselves while they drew for one prompt."""
-        if self._calibrated is None:
-            return
         for version in served:
             if version not in self._known:
                 self._known.add(version)

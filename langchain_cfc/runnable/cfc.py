@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -256,16 +257,15 @@ class CFCRunnable(AnsweringRunnable[CFCResult]):
             parts["splitter"] = (splitter, self.splitter_id)
         binding = check_binding(artifact, parts)
         self._limiter = None if self.max_concurrency is None else ConcurrencyLimiter(self.max_concurrency)
+        is_model_known = bool(list_calibrated_models(artifact))
         self._pipeline = ServingPipeline(
             artifact=artifact,
             # Where the records say who answered, `ModelVersionWatcher` compares with that.
-            sampler=Sampler(
-                self.generator, self.sampling, watches_model=not list_calibrated_models(artifact)
-            ),
+            sampler=Sampler(self.generator, self.sampling, watches_model=not is_model_known),
             scorer=scorer,
             description=Description(self.answer, self.metadata),
             guarantees=self._make_guarantees(policy, binding),
-            versions=ModelVersionWatcher(artifact),
+            versions=ModelVersionWatcher(artifact) if is_model_known else None,
             policy=policy,
             show_rejected=self.show_rejected,
             splitter=None if splitter is None else ClaimSplitter(splitter),
@@ -409,8 +409,8 @@ class CFCRunnable(AnsweringRunnable[CFCResult]):
         config: RunnableConfig,
         alpha: Level | None = None,
     ) -> CFCResult:
-        steps, child = self._start(prompt, run_manager, config, alpha)
-        with apply_limits(self._make_limits(config), child):
+        steps, limits = self._start(prompt, run_manager, config, alpha)
+        with limits:
             run = partial(run_flow, steps)
             return self._finish(run() if self.timeout is None else run_with_timeout(run, self.timeout))
 
@@ -421,17 +421,18 @@ class CFCRunnable(AnsweringRunnable[CFCResult]):
         config: RunnableConfig,
         alpha: Level | None = None,
     ) -> CFCResult:
-        steps, child = self._start(prompt, run_manager, config, alpha)
-        with apply_limits(self._make_limits(config), child):
+        steps, limits = self._start(prompt, run_manager, config, alpha)
+        with limits:
             return self._finish(await arun_with_timeout(arun_flow(steps), self.timeout))
 
     def _start(
         self, prompt: Any, run_manager: RunManager, config: RunnableConfig, alpha: Level | None
-    ) -> tuple[Steps[CFCResult], RunnableConfig]:
-        """Return the flow that serves a prompt, and the config under which it runs."""
+    ) -> tuple[Steps[CFCResult], AbstractContextManager[None]]:
+        """Return the flow that serves a prompt, and the limits within which it runs."""
         child = detached_from_graph(make_child_config(config, run_manager, NOSTREAM))
         steps = self._pipeline.serve(prompt, self._resolve_level(alpha), child, Progress(run_manager))
-        return steps, child
+        deadline = None if self.timeout is None else time.monotonic() + self.timeout
+        return steps, apply_limits(CallLimits(self._limiter or find_limiter(config), deadline), child)
 
     def _finish(self, result: CFCResult) -> CFCResult:
         if result.abstained and self.on_abstain == "raise":
@@ -448,10 +449,6 @@ class CFCRunnable(AnsweringRunnable[CFCResult]):
             )
             raise InputError(msg)
         return certified
-
-    def _make_limits(self, config: RunnableConfig) -> CallLimits:
-        deadline = None if self.timeout is None else time.monotonic() + self.timeout
-        return CallLimits(self._limiter or find_limiter(config), deadline)
 
 
 def _get_name(part: Any) -> str | None:

@@ -10,16 +10,16 @@ from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
-from langchain_core.messages.ai import UsageMetadata, add_usage
+from langchain_core.messages.ai import add_usage
 from langchain_core.runnables import RunnableConfig
 
 from langchain_cfc._internal.arrays import FloatArray
 from langchain_cfc.artifact import CalibrationArtifact, scores_separately
-from langchain_cfc.candidates import CandidateBatch, encode_answers
+from langchain_cfc.candidates import CandidateBatch
 from langchain_cfc.claims import ClaimSplitter, Span, make_claim_candidates, split_candidate
 from langchain_cfc.decision import Decisions, Reason, decide
 from langchain_cfc.errors import FingerprintError, InputError, VerifierError
-from langchain_cfc.execution import Progress, Steps, add_tags
+from langchain_cfc.execution import Progress, Steps
 from langchain_cfc.guarantee import AnswerPolicy, Guarantee
 from langchain_cfc.runnable.binding import ModelVersionWatcher
 from langchain_cfc.runnable.result import CFCResult, ClaimsResult
@@ -63,11 +63,6 @@ def _combine(combination: Combination, outputs: Mapping[str, Sequence[float]]) -
     return scores
 
 
-def _add_usages(drawing: UsageMetadata | None, judging: UsageMetadata | None) -> dict[str, Any] | None:
-    """Return the tokens of draws and verifier together; None where neither states any."""
-    return dict(add_usage(drawing, judging)) if drawing or judging else None
-
-
 @dataclass(frozen=True)
 class ServingPipeline:
     """The parts of a runnable, ready to serve.
@@ -79,7 +74,7 @@ class ServingPipeline:
         description: Extracts answers and describes the prompt.
         guarantees: By error level, and by the error level stated for a prompt; None for that of no prompt
             in particular.
-        versions: Watches which models answer.
+        versions: Watches which models answer; None where the records do not say which did.
         policy: Which sets are answered.
         show_rejected: Whether results hold the texts of rejected candidates, or of dropped claims.
         splitter: Splits an answer into claims; None where whole answers are kept or rejected.
@@ -90,7 +85,7 @@ class ServingPipeline:
     scorer: CandidateScorer
     description: Description
     guarantees: Mapping[tuple[str, float | None], Guarantee]
-    versions: ModelVersionWatcher
+    versions: ModelVersionWatcher | None
     policy: AnswerPolicy
     show_rejected: bool
     splitter: ClaimSplitter | None = None
@@ -115,8 +110,8 @@ class ServingPipeline:
             self.description,
             prompt,
             config,
-            judging=add_tags(add_handler(config, judging), "cfc:verifier"),
-            scored_separately=bool(scores_separately(self.artifact.provenance)),
+            judging=add_handler(config, judging, "cfc:verifier"),
+            scored_separately=self._scored_separately,
         )
         rule = self.artifact.draw_rule
         draws = yield from self.sampler.draw_steps(
@@ -127,26 +122,28 @@ class ServingPipeline:
             recorder,
             choose_next_wave=None if rule is None else partial(seen.choose_next_wave, rule),
         )
-        self.versions.check(recorder.versions)
+        if self.versions is not None:
+            self.versions.check(recorder.versions)
         spans: list[Span] = []
         if self.splitter is None:
             scored = yield from seen.score(draws)
         else:
             spans = yield from split_candidate(self.splitter, draws[0], config)
             scored = yield from seen.score_claims(make_claim_candidates(draws[0], spans), draws)
-        yield progress.step("cfc:scored", {"scores": scored.scores})
+        yield from progress.report("cfc:scored", {"scores": scored.scores})
+        drawn_usage, judged_usage = recorder.usage, judging.usage
         common = {
             "metadata": dict(metadata),
             "models": tuple(recorder.versions),
-            "usage": _add_usages(recorder.usage, judging.usage),
+            "usage": dict(add_usage(drawn_usage, judged_usage)) if drawn_usage or judged_usage else None,
         }
         result: CFCResult
         if self.splitter is None:
-            texts = yield from seen.extract_answers(draws)
+            texts = yield from self.description.extract_answers(draws, config, seen.answers)
             result = self._decide(level, draws=draws, scored=scored, texts=texts, common=common)
         else:
             result = self._decide_claims(level, draws[0].text, spans, scored, common)
-        yield progress.step("cfc:decided", {"reason": result.reason, "answers": len(result.answers)})
+        yield from progress.report("cfc:decided", {"reason": result.reason, "answers": len(result.answers)})
         return result
 
     def _draw_uniforms(self) -> FloatArray | None:
@@ -154,6 +151,10 @@ class ServingPipeline:
         if not self.artifact.randomised:
             return None
         return np.array([(secrets.randbits(52) + 0.5) / 2.0**52])
+
+    @cached_property
+    def _scored_separately(self) -> bool:
+        return bool(scores_separately(self.artifact.provenance))
 
     @cached_property
     def _feature_names(self) -> tuple[str, ...]:
@@ -192,10 +193,14 @@ class ServingPipeline:
 
     def _describe_decision(self, level: str, decisions: Decisions) -> dict[str, Any]:
         """Return the fields of a result about threshold, features and guarantee."""
+        # The marginal rule looks at no features, and a policy that ignores sets at no flags.
+        flags_categories = self.artifact.threshold_rule != "marginal" and not self.policy.ignores_sets
         return {
             "threshold": float(decisions.thresholds[0]),
             "features": dict(zip(self._feature_names, decisions.features[0].tolist(), strict=True)),
-            "unknown_categories": self._find_unknown_categories(decisions),
+            "unknown_categories": (
+                self.artifact.feature_map.unknown_keys(decisions.features[0]) if flags_categories else ()
+            ),
             "guarantee": self.guarantees[level, float(decisions.stated_alphas[0])],
         }
 
@@ -237,13 +242,6 @@ class ServingPipeline:
             hidden=not self.show_rejected,
         )
 
-    def _find_unknown_categories(self, decisions: Decisions) -> tuple[str, ...]:
-        """Return the metadata keys whose category flagged the prompt."""
-        # The marginal rule looks at no features, and a policy that ignores sets at no flags.
-        if self.artifact.threshold_rule == "marginal" or self.policy.ignores_sets:
-            return ()
-        return self.artifact.feature_map.unknown_keys(decisions.features[0])
-
     def _list_candidates(
         self,
         draws: Sequence[DrawnCandidate],
@@ -254,7 +252,8 @@ class ServingPipeline:
         """Return the fields of each `ScoredCandidate`."""
         inside: list[bool] = decisions.accepted[0].tolist()
         levels: list[float] = decisions.levels[0].tolist()
-        codes, lengths = [one[0].tolist() for one in encode_answers(texts, len(texts))]
+        batch = decisions.draws
+        codes, lengths = [np.asarray(one)[0].tolist() for one in (batch.answer_codes, batch.lengths)]
         shown = [True] * len(inside) if self.show_rejected else inside
         has_extractor = self.description.has_extractor
         return tuple(

@@ -13,7 +13,7 @@ from langchain_core.runnables import RunnableConfig
 from langchain_cfc._internal.metadata import Scalar
 from langchain_cfc._internal.text import canonical_json
 from langchain_cfc.errors import DescriptionError, DrawError
-from langchain_cfc.execution import Call, Steps, Target, add_tags, map_distinct
+from langchain_cfc.execution import Call, Steps, Target, add_tags
 
 _MEDIA = {"image", "audio", "video", "file", "text-plain"}
 
@@ -116,36 +116,36 @@ class Description:
     Args:
         answer: Text to extracted answer; None where the text itself is the answer.
         metadata: Prompt to metadata; None where there is none.
+
+    Attributes:
+        has_extractor: Whether there is an answer extractor.
     """
 
     def __init__(self, answer: Target | None, metadata: Target | None) -> None:
         self._extract = None if answer is None else Call("answer extractor", answer, DescriptionError)
         self._describe = None if metadata is None else Call("metadata function", metadata, DescriptionError)
+        self.has_extractor = answer is not None
 
-    @property
-    def has_extractor(self) -> bool:
-        """Whether there is an answer extractor."""
-        return self._extract is not None
-
-    def extract_answers(self, draws: Sequence[DrawnCandidate], config: RunnableConfig) -> Steps[list[str]]:
+    def extract_answers(
+        self, draws: Sequence[DrawnCandidate], config: RunnableConfig, known: dict[str, str] | None = None
+    ) -> Steps[list[str]]:
         """Return the answer of each candidate; equal texts are extracted once.
+
+        `known` holds answers by their texts from an earlier call, and is given the new ones.
 
         Raises:
             DescriptionError: If the extractor fails, or returns anything but text.
         """
         texts = [one.text for one in draws]
-        extract = self._extract
-        if extract is None:
+        if self._extract is None:
             return texts
-
-        def extract_from(distinct: list[str]) -> Steps[list[str]]:
-            answers = yield from extract.invoke_cheaply(distinct, add_tags(config, "cfc:answer"))
-            return [
-                _check_answer(texts.index(text), answer)
-                for text, answer in zip(distinct, answers, strict=True)
-            ]
-
-        return (yield from map_distinct(texts, extract_from))
+        known = {} if known is None else known
+        new = [text for text in dict.fromkeys(texts) if text not in known]
+        if new:
+            answers = yield from self._extract.invoke_cheaply(new, add_tags(config, "cfc:answer"))
+            for text, answer in zip(new, answers, strict=True):
+                known[text] = _check_answer(texts.index(text), answer)
+        return [known[text] for text in texts]
 
     def describe_prompt(self, prompt: Any, config: RunnableConfig) -> Steps[Mapping[str, Scalar]]:
         """Return texts, numbers and booleans of a prompt by name; none without a metadata function.

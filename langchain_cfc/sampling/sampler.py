@@ -194,12 +194,20 @@ class Sampler:
             draws += yield from self._draw_wave(
                 request, range(len(draws), len(draws) + wave), known, recorder
             )
-            try:
-                self._refuse_repetition(draws, request.observers, 0 if self._choices is None else n)
-            except DrawError:
+            repetition = find_repetition(
+                draws,
+                request.observers,
+                choices=0 if self._choices is None else n,  # the first ones came with one request
+                is_model_expected=self._is_model_expected,
+            )
+            if repetition is not None:
                 if store is not None:  # or the next run would take them for n draws
                     store.discard()
-                raise
+                msg = (
+                    f"{repetition}. Each candidate must be drawn by itself: switch off caches (cache=False "
+                    "for a model in a function) and leave fixed seeds out"
+                )
+                raise DrawError(msg)
             wave = 0 if choose_next_wave is None else (yield from choose_next_wave(draws))
         return draws
 
@@ -216,7 +224,8 @@ class Sampler:
             request.observers.update({slot: SlotObserver() for slot in slots})
         is_first = wave.start == 0
         outputs: dict[int, Any] = {}
-        missing: Sequence[int] = slots
+        failed: list[int] = []
+        missing = slots
         for attempt in range(1 + TOP_UPS):
             if not missing:
                 break
@@ -229,7 +238,9 @@ class Sampler:
             for slot in slots:
                 recorder.record(outputs[slot], drawn=True)
         self._warn_after_drawing(recorder)
-        self._check_complete(outputs, len(wave))
+        if failed:
+            error = outputs[failed[0]]
+            raise self._incomplete_error(error, failed[0], len(failed), len(wave)) from error
         return [known[slot] if slot in known else make_candidate(slot, outputs[slot]) for slot in wave]
 
     def _prepare(self, once: Runnable[Any, Any], prompt: Any, config: RunnableConfig) -> Steps[Any]:
@@ -252,10 +263,12 @@ class Sampler:
 
     def _ask_separately(self, request: _Request, slots: Sequence[int]) -> Steps[list[Any]]:
         """Send one request per slot; return for each slot the generator's output, or the exception."""
-        tagged = add_tags(request.config, DRAW_TAG)
-        configs = {slot: add_tags(tagged, f"cfc:candidate:{slot}") for slot in slots}
-        for slot in request.observers.keys() & configs.keys():
-            configs[slot] = add_handler(configs[slot], request.observers[slot])
+        configs = {
+            slot: add_handler(request.config, request.observers[slot], DRAW_TAG, f"cfc:candidate:{slot}")
+            if slot in request.observers
+            else add_tags(request.config, DRAW_TAG, f"cfc:candidate:{slot}")
+            for slot in slots
+        }
 
         def run(slot: int) -> Any:
             output = self._sampled.invoke(request.given, configs[slot])
@@ -289,7 +302,7 @@ class Sampler:
             return [messages] * len(slots)
         filled, empty = slots[: len(messages)], slots[len(messages) :]
         for slot in filled:
-            yield request.progress.step("cfc:drawn", {"slot": slot})
+            yield from request.progress.report("cfc:drawn", {"slot": slot})
         outputs = list(messages[: len(filled)])
         if (after := self._after) is not None:
             configs = [add_tags(config, DRAW_TAG, f"cfc:candidate:{slot}") for slot in filled]
@@ -303,33 +316,17 @@ class Sampler:
                 request.receive(slot, output)
         return outputs + (yield from self._ask_separately(request, empty)) if empty else outputs
 
-    def _check_complete(self, outputs: Mapping[int, Any], size: int) -> None:
-        """Raise a `DrawError` if any of so many candidates could not be drawn."""
-        failed = [(slot, output) for slot, output in outputs.items() if isinstance(output, BaseException)]
-        if not failed:
-            return
-        slot, error = failed[0]
+    def _incomplete_error(self, error: Exception, slot: int, failed: int, size: int) -> DrawError:
+        """Build the error for candidates that could not be drawn, of which the first is in `slot`."""
         msg = (
-            f"{len(failed)} of {size} candidates could not be drawn, first candidate {slot}: "
+            f"{failed} of {size} candidates could not be drawn, first candidate {slot}: "
             f"{describe_error(error)}. Nothing is made of fewer: those left may be no fair sample"
         )
         if not isinstance(error, (CFCError, KeyError, TypeError, ValueError)):
             msg += "; give the generator retries (generator.with_retry()) if this passes"
-        if len(failed) == size and self._choices is not None:
+        if failed == size and self._choices is not None:
             msg += "; if it is the number of choices that is refused, use sampling='requests'"
-        raise DrawError(msg) from error
-
-    def _refuse_repetition(
-        self, draws: Sequence[DrawnCandidate], observers: Mapping[int, SlotObserver], choices: int
-    ) -> None:
-        """Refuse candidates that are visibly not n draws; the first ones, `choices` of one request, are."""
-        found = find_repetition(draws, observers, choices=choices, is_model_expected=self._is_model_expected)
-        if found is not None:
-            msg = (
-                f"{found}. Each candidate must be drawn by itself: switch off caches (cache=False for a "
-                "model in a function) and leave fixed seeds out"
-            )
-            raise DrawError(msg)
+        return DrawError(msg)
 
     def _warn_before_drawing(self, n: int) -> None:
         """Warn of a global cache that reaches into functions, and of settings that make candidates equal."""

@@ -10,6 +10,7 @@ import re
 import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import reduce
 from itertools import chain
 from typing import Any
@@ -27,14 +28,15 @@ from langchain_cfc.sampling.models import find_seed
 DRAW_TAG = "cfc:candidate"
 
 
-def add_handler(config: RunnableConfig, handler: BaseCallbackHandler) -> RunnableConfig:
-    """Return a config with a further callback handler, which child runs inherit."""
-    given: Any = config.get("callbacks")
-    if given is None or isinstance(given, list):
-        return {**config, "callbacks": [*(given or []), handler]}
-    callbacks: BaseCallbackManager = given.copy()
-    callbacks.add_handler(handler)
-    return {**config, "callbacks": callbacks}
+def add_handler(config: RunnableConfig, handler: BaseCallbackHandler, *tags: str) -> RunnableConfig:
+    """Return a config with a further callback handler and further tags, which child runs inherit."""
+    callbacks: Any = config.get("callbacks")
+    if isinstance(callbacks, BaseCallbackManager):
+        callbacks = callbacks.copy()
+        callbacks.add_handler(handler)
+    else:
+        callbacks = [*(callbacks or []), handler]
+    return {**config, "callbacks": callbacks, "tags": [*(config.get("tags") or []), *tags]}
 
 
 class _ModelObserver(BaseCallbackHandler):
@@ -47,9 +49,6 @@ class _ModelObserver(BaseCallbackHandler):
     ignore_custom_event = True
     run_inline = True
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-
 
 def _first_messages(response: LLMResult) -> Iterator[BaseMessage | None]:
     """Yield the first message of each prompt's response; of several choices each has the whole usage."""
@@ -58,6 +57,7 @@ def _first_messages(response: LLMResult) -> Iterator[BaseMessage | None]:
             yield batch[0].message if isinstance(batch[0], ChatGeneration) else None
 
 
+@dataclass(eq=False)
 class UsageRecorder(_ModelObserver):
     """Records every model run of a prompt's draws, also of models whose messages a parser drops.
 
@@ -73,13 +73,13 @@ class UsageRecorder(_ModelObserver):
 
     ignore_chat_model = True
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.usages: dict[str, UsageMetadata] = {}
-        self.answers: dict[str, int] = {}
-        self.answered = self.silent = 0
-        self.versions: dict[str, None] = {}
-        self.streamed = False
+    usages: dict[str, UsageMetadata] = field(default_factory=dict)
+    answers: dict[str, int] = field(default_factory=dict)
+    answered: int = 0
+    silent: int = 0
+    versions: dict[str, None] = field(default_factory=dict)
+    streamed: bool = False
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)
 
     def on_llm_new_token(
         self, token: str | list[str | dict[str, Any]], *, tags: list[str] | None = None, **kwargs: Any
@@ -116,6 +116,7 @@ class UsageRecorder(_ModelObserver):
         return reduce(add_usage, self.usages.values()) if self.usages else None
 
 
+@dataclass(eq=False)
 class SlotObserver(_ModelObserver):
     """Observes the model calls of one candidate, also of models deep in a function or a graph.
 
@@ -124,10 +125,9 @@ class SlotObserver(_ModelObserver):
         seeds: The fixed seeds that calls asked for.
     """
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.message_ids: list[str | None] = []
-        self.seeds: set[int] = set()
+    # Threads may share it without a lock: each method changes one of these, by one call.
+    message_ids: list[str | None] = field(default_factory=list)
+    seeds: set[int] = field(default_factory=set)
 
     def on_chat_model_start(
         self, serialized: dict[str, Any], messages: list[list[BaseMessage]], **kwargs: Any
@@ -136,15 +136,14 @@ class SlotObserver(_ModelObserver):
         del serialized, messages
         seed = find_seed(kwargs.get("invocation_params") or {})
         if seed is not None:
-            with self._lock:
-                self.seeds.add(seed)
+            self.seeds.add(seed)
 
     def on_llm_end(self, response: LLMResult, **kwargs: Any) -> None:
         """Note the ids of the messages."""
         del kwargs
-        ids = [None if message is None else message.id for message in _first_messages(response)]
-        with self._lock:
-            self.message_ids += ids
+        self.message_ids.extend(
+            [None if message is None else message.id for message in _first_messages(response)]
+        )
 
 
 def find_repetition(

@@ -58,7 +58,24 @@ def format_alpha(alpha: Level, name: str = "alpha") -> str:
         >>> format_alpha(0.10), format_alpha("0.050"), format_alpha(1e-3), format_alpha(1 - 0.8)
         ('0.1', '0.05', '0.001', '0.2')
     """
-    return _decimal_text(alpha, name)
+    try:
+        number = Decimal(str(alpha))
+    except ArithmeticError:
+        number = Decimal("NaN")
+    if isinstance(alpha, bool) or not number.is_finite() or not 0 < number < 1:
+        msg = f"{name} must be a decimal number strictly between 0 and 1, such as 0.1 or '0.1'; got {alpha!r}"
+        msg += suggest_share(alpha)
+        raise InputError(msg)
+    if isinstance(alpha, float):
+        # Arithmetic such as 1 - 0.8 differs from the decimal only by round-off.
+        number = Decimal(alpha).quantize(Decimal(1).scaleb(-DECIMALS))
+    # A huge exponent would expand to as many zeros, so tiny numbers are not written out.
+    tiny = number.is_zero() or number.adjusted() < -DECIMALS
+    text = str(alpha) if tiny or number == 1 else f"{number:f}".rstrip("0")
+    if tiny or number == 1 or len(text) > len("0.") + DECIMALS:
+        msg = f"{name} may have {DECIMALS} decimals at most, got {text[:40]}"
+        raise InputError(msg)
+    return text
 
 
 def format_delta(delta: Level) -> str:
@@ -73,28 +90,7 @@ def format_delta(delta: Level) -> str:
     Raises:
         InputError: If it is not a number strictly between 0 and 1.
     """
-    return _decimal_text(delta, "delta")
-
-
-def _decimal_text(level: Level, name: str) -> str:
-    try:
-        number = Decimal(str(level))
-    except ArithmeticError:
-        number = Decimal("NaN")
-    if isinstance(level, bool) or not number.is_finite() or not 0 < number < 1:
-        msg = f"{name} must be a decimal number strictly between 0 and 1, such as 0.1 or '0.1'; got {level!r}"
-        msg += suggest_share(level)
-        raise InputError(msg)
-    if isinstance(level, float):
-        # Arithmetic such as 1 - 0.8 differs from the decimal only by round-off.
-        number = Decimal(level).quantize(Decimal(1).scaleb(-DECIMALS))
-    # A huge exponent would expand to as many zeros, so tiny numbers are not written out.
-    tiny = number.is_zero() or number.adjusted() < -DECIMALS
-    text = str(level) if tiny or number == 1 else f"{number:f}".rstrip("0")
-    if tiny or number == 1 or len(text) > len("0.") + DECIMALS:
-        msg = f"{name} may have {DECIMALS} decimals at most, got {text[:40]}"
-        raise InputError(msg)
-    return text
+    return format_alpha(delta, "delta")
 
 
 def compute_tau(alpha: Level) -> Fraction:

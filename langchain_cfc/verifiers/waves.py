@@ -28,7 +28,7 @@ class SeenCandidates:
         judging: Config of the runs that score.
         scored_separately: Whether scores stay what they are when further candidates are drawn.
         scores: The scores so far.
-        answers: The answers so far.
+        answers: The answers so far, by text.
     """
 
     scorer: CandidateScorer
@@ -38,14 +38,16 @@ class SeenCandidates:
     judging: RunnableConfig
     scored_separately: bool
     scores: VerifierScores = field(default_factory=lambda: VerifierScores([]))
-    answers: list[str] = field(default_factory=list)
+    answers: dict[str, str] = field(default_factory=dict)
 
     def choose_next_wave(self, rule: DrawRule, draws: list[DrawnCandidate]) -> Steps[int]:
         """Return how many further candidates the draw rule wants; 0 where it stops."""
         if len(draws) == rule.at_most:
             return 0
         # What the rule does not look at is made when all are drawn.
-        answers = [(yield from self.extract_answers(draws))] if rule.needs_answers else None
+        answers = None
+        if rule.needs_answers:
+            answers = [(yield from self.description.extract_answers(draws, self.config, self.answers))]
         scores = (yield from self.score(draws)).scores if rule.needs_scores else [0.0] * len(draws)
         return int(rule.choose_next_wave(CandidateBatch.of(np.array([scores]), answers))[0])
 
@@ -58,7 +60,7 @@ class SeenCandidates:
         done = len(self.scores.scores)
         if done == len(draws):
             return self.scores
-        if not self.scored_separately:
+        if done and not self.scored_separately:
             done = 0
         known: dict[str, float] = {}
         if self.scorer.shares_scores:
@@ -81,13 +83,3 @@ class SeenCandidates:
             return VerifierScores([])
         given = VerifierInput(prompt=self.prompt, candidates=claims, answers=answers)
         return (yield from self.scorer.score(given, self.judging))
-
-    def extract_answers(self, draws: list[DrawnCandidate]) -> Steps[list[str]]:
-        """Return the answers of all candidates so far; no text is asked about twice."""
-        known = dict(zip([one.text for one in draws], self.answers, strict=False))
-        asked = [one for one in draws[len(self.answers) :] if one.text not in known]
-        if asked:
-            new = yield from self.description.extract_answers(asked, self.config)
-            known |= dict(zip([one.text for one in asked], new, strict=True))
-        self.answers = [known[one.text] for one in draws]
-        return self.answers

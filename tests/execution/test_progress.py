@@ -59,7 +59,7 @@ class Deaf(Told):
 
 def flow(progress: Progress) -> Steps[None]:
     for name, data in EVENTS:
-        yield progress.step(name, data)
+        yield from progress.report(name, data)
 
 
 class Telling(Runnable[Any, bool]):

@@ -260,6 +260,15 @@ def test_what_fails_between_waves_ends_the_drawing(
     assert len(model.drawn) == 3
 
 
+def test_an_answer_that_is_no_text_is_named_by_its_slot_in_a_later_wave(invoke: Invoke) -> None:
+    def extract(text: str) -> Any:
+        return None if text == LONG[3] else answer_of(text)
+
+    chain = make_chain(make_artifact(WAVES), generator=ScriptedModel(texts=LONG), answer=extract)
+    with pytest.raises(DescriptionError, match="for candidate 3"):
+        invoke(chain, "x")
+
+
 def test_progress_is_reported_for_every_draw_and_one_decision() -> None:
     chain = make_chain(make_artifact(WAVES), generator=ScriptedModel(texts=SHORT))
 
