@@ -121,6 +121,23 @@ class JudgedPrompts:
         """Which prompts people are to label."""
         return np.asarray(self.sampled & (self.strata != KNOWN), dtype=np.bool_)
 
+    def get(self, row: int) -> tuple[IntArray, FloatArray, BoolArray]:
+        """Return stratum, inclusion and whether it is sampled of one prompt of each sequence."""
+        return self.strata[..., row], self.inclusion[..., row], self.sampled[..., row]
+
+    def repeat(self, sequences: int) -> JudgedPrompts:
+        """Return the same prompts for so many sequences."""
+        shape = (sequences, *self.strata.shape)
+        return JudgedPrompts(
+            np.broadcast_to(self.strata, shape),
+            np.broadcast_to(self.inclusion, shape),
+            np.broadcast_to(self.sampled, shape),
+        )
+
+    def skip(self, count: int) -> JudgedPrompts:
+        """Return the prompts after the first ones."""
+        return JudgedPrompts(self.strata[count:], self.inclusion[count:], self.sampled[count:])
+
 
 @dataclass(frozen=True)
 class JudgedEProcess:
@@ -249,12 +266,10 @@ class JudgedEProcess:
         spent = 0
         if self.wealth.peak[place] >= needed:
             return 0
+        repeated = upcoming.repeat(_FORECASTS)
         for row in range(min(len(upcoming.strata), _FORECAST_STEPS)):
-            stratum, inclusion, sampled = (
-                np.repeat(field[row], _FORECASTS)
-                for field in (upcoming.strata, upcoming.inclusion, upcoming.sampled)
-            )
-            state = state.update(stratum, inclusion, sampled, rng.random(_FORECASTS) < truth[:, stratum[0]])
+            chance = truth[:, int(upcoming.strata[row])]
+            state = state.update(*repeated.get(row), rng.random(_FORECASTS) < chance)
             spent += bool(upcoming.needs_label[row])
             if 2 * int((state.wealth.peak[:, 0] >= needed).sum()) >= _FORECASTS:
                 return spent
