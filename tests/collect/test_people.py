@@ -160,7 +160,7 @@ def test_a_certificate_that_does_not_fit_its_artifact_is_refused(
     "change", [{"agreed": 6}, {"labelled": 11}, {"about": "answers"}, {"unsupported": 1}]
 )
 def test_a_certificate_adds_up(change: dict[str, Any]) -> None:
-    fields = {
+    fields: dict[str, Any] = {
         "alpha": "0.2",
         "delta": "0.05",
         "prompts": 10,
@@ -419,7 +419,18 @@ def test_the_command_line_writes_a_sheet_waits_and_certifies(
     artifact.save(path)
     write_records(records, JUDGED)
     out, figures = tmp_path / "certified.json", tmp_path / "figures"
-    arguments = ["certify", path, "--judge", records, "--people", sheet, "--until", "0.7", "--alpha", "0.2"]
+    arguments: list[str | Path] = [
+        "certify",
+        path,
+        "--judge",
+        records,
+        "--people",
+        sheet,
+        "--until",
+        "0.7",
+        "--alpha",
+        "0.2",
+    ]
     ran = run(*arguments, "--out", out)
     assert ran.code == 1
     assert "0 of" in ran.out

@@ -7,9 +7,17 @@ Ville's inequality, for every judge; the check is the exact binomial test of `la
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from benchmarks.lib.judged_world import DELTA, World, count_labels
+from langchain_cfc import calibrate
+from langchain_cfc.certificates.coverage import compute_outcomes
+from langchain_cfc.certificates.judged import JudgedEProcess
+from langchain_cfc.collect import PeopleSample
+from langchain_cfc.records import tabulate
+from tests.certificates.prompts import prompts
+from tests.collect.test_people import judge
 from tests.guarantees.laws import note, too_often
 from tests.lengths import repetitions
 
@@ -75,3 +83,23 @@ def test_a_judge_that_guesses_costs_little() -> None:
     guessed, _ = count_labels(World(0.85, 0.5), TARGET, sequences=200, prompts=8_000, seed=1)
     people, _ = count_labels(World(0.85, 0.5), TARGET, sequences=200, prompts=2_000, labels="people", seed=2)
     assert guessed.mean() <= 1.3 * people.mean()
+
+
+@pytest.mark.long
+def test_certificates_of_frozen_artifacts_are_false_as_rarely() -> None:
+    """The same law through records, decisions and the sample, for a target just above the truth."""
+    artifact = calibrate(judge(prompts(0, 600), 2), alpha="0.2", features="1")
+    kept = compute_outcomes(artifact, tabulate(prompts(1, 40_000)), "0.2").kept
+    # Five standard errors above what is measured on 40,000 prompts.
+    target = float(kept.mean() + 5.0 * kept.std() / np.sqrt(len(kept)))
+    repeated, false = repetitions(300), 0
+    for seed in range(2, 2 + repeated):
+        truth = prompts(seed, 600)
+        sample = PeopleSample.draw(artifact, judge(truth, seed), until=target, share=0.3)
+        judged, state = sample.judged, JudgedEProcess.start(target, 0.3)
+        by_people = compute_outcomes(artifact, tabulate(truth), "0.2").kept
+        kept_of = dict(zip((one.id for one in truth), by_people.tolist(), strict=True))
+        for row, name in enumerate(judged.ids):
+            state = state.update(*judged.prompts.get(row), np.array(kept_of[name]))
+        false += bool(state.bound(DELTA) >= target)
+    assert not too_often(false, repeated, DELTA)
