@@ -469,7 +469,7 @@ def plot_running_bound(bounds: Sequence[tuple[int, float]], target: float, ax: A
     labels, least = zip(*bounds, strict=True)
     handles: list[Any] = [
         ax.axhline(target, color=get_ink_colour(ax), **TARGET),
-        *ax.plot(labels, least, drawstyle="steps-post", color=COLOURS[0], marker="."),
+        *ax.plot(labels, least, drawstyle="steps-post", color=COLOURS[0]),
     ]
     ax.set_xlabel("prompts that people labelled")
     ax.set_ylabel("probability")
