@@ -16,6 +16,7 @@ from langchain_cfc.collect import PeopleReport, PeopleSample
 from langchain_cfc.errors import ArtifactFormatError, InputError, OverlapError, RecordError
 from langchain_cfc.guarantee import PeopleCertificate
 from langchain_cfc.records import Claim, ClaimsRecord, tabulate, write_records
+from langchain_cfc.report import render_report
 from tests.certificates.prompts import prompts
 from tests.cli.running import run
 from tests.collect.filling import fill, rows_of, save
@@ -119,6 +120,8 @@ def test_a_certificate_is_part_of_the_artifact_its_guarantee_and_its_evaluation(
     report = evaluate(certified, prompts(5, 200), alpha="0.2")
     assert report.certified_by_people == (sentence,)
     assert evaluate(certified, prompts(5, 200), alpha="0.3").certified_by_people == ()
+    page = render_report(artifact=certified, evaluation=report)
+    assert "Certified by people, with confidence 95 % for this very artifact" in page
     # Held-out labels may certify as well.
     assert certify(certified, prompts(6, 200), alpha="0.2").people_certificates == again.people_certificates
 
@@ -410,6 +413,23 @@ def test_claims_are_certified_by_those_that_are_left(tmp_path: Path) -> None:
     settled = [[*row[:-1], "no" if row[-1] == "no" else ""] for row in filled]
     _, report = sample.certify(save(sheet, [header, *settled]))
     assert report.waiting + report.labelled > 0
+
+
+def test_of_bot_mode_on_claims_one_claim_of_each_answer_is_judged(tmp_path: Path) -> None:
+    artifact = calibrate(
+        make_claims(0, 1500, 0.02), alpha="0.2", features="1", unit="claims", at_most=0, max_wrong_rate="0.2"
+    )
+    records = make_claims(1, 1500, 0.05)
+    sample = draw(artifact, records, until=None, alpha=None, max_wrong_rate="0.2")
+    sheet = tmp_path / "sheet.csv"
+    sample.write_sheet(sheet)
+    header, *rows = rows_of(sheet)
+    assert len({row[0] for row in rows}) == len(rows) == sample.judged.prompts.needs_label.sum()
+    filled = [[*row[:-1], "yes" if row[-2].startswith("'fact") else "no"] for row in rows]
+    certified, report = sample.certify(save(sheet, [header, *filled]))
+    assert report.is_certified
+    (made,) = reload_artifact(certified).bot_guarantee().people
+    assert "of the claims that an answer shows, at most" in made.sentence()
 
 
 def test_the_command_line_writes_a_sheet_waits_and_certifies(
