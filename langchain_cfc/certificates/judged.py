@@ -56,14 +56,12 @@ SURE, DOUBTED, BROKEN, KNOWN = range(4)
 # A judge that doubts at least so much is not sure.
 _DOUBT = 0.25
 # Kept and broken promises that each stratum starts with, and prompts.
-_PRIOR = np.array([(1.8, 0.2), (1.6, 0.4), (1.0, 1.0), (0.5, 0.5)])
+_PRIOR = np.array([(1.9, 0.1), (1.7, 0.3), (1.0, 1.0), (0.5, 0.5)])
 _PRIOR_MET = np.array([4.0, 2.0, 2.0, 0.0])
 # How much likelier than `share` a prompt is labelled: without any doubt, and for each unit of doubt more.
 _INCLUSION = (0.7, 0.8)
 # Parts of the wealth to choose the best bet from.
 _FRACTIONS = np.geomspace(0.004, 0.9, 16)
-# Prompts between two choices of bets.
-_REFIT_EVERY = 10
 # More than the round-off of the logarithm of the wealth after a million prompts.
 _ROUND_OFF = 1e-6
 # Hypotheses: probabilities in steps of half a percent.
@@ -150,6 +148,7 @@ class JudgedEProcess:
     labelled: FloatArray  # (..., s) people's labels
     met: FloatArray  # (..., s) prompts so far
     included: FloatArray  # (..., s) sum of their probabilities to be labelled
+    refit_every: int  # prompts between two choices of bets: about as many as hold one label
     prompts: int = 0  # number of prompts so far
 
     @classmethod
@@ -169,6 +168,7 @@ class JudgedEProcess:
             labelled=by_stratum + _PRIOR.sum(axis=1),
             met=by_stratum + _PRIOR_MET,
             included=by_stratum + share * _PRIOR_MET,
+            refit_every=max(1, round(1.0 / share)),
         )
 
     @property
@@ -187,7 +187,7 @@ class JudgedEProcess:
             sampled: (...) whether it is labelled, or needs no label.
             kept: (...) whether the promise is kept; looked at only where sampled.
         """
-        fractions = self._choose_fractions() if self.prompts % _REFIT_EVERY == 0 else self.fractions
+        fractions = self._choose_fractions() if self.prompts % self.refit_every == 0 else self.fractions
         member = strata[..., np.newaxis] == np.arange(len(_PRIOR))
         prediction = (self.predictions * member).sum(axis=-1)
         pay, pay_kept, pay_broken = compute_payoffs(
@@ -259,6 +259,7 @@ class JudgedEProcess:
             repeat(self.labelled),
             repeat(self.met),
             repeat(self.included),
+            self.refit_every,
             self.prompts,
         )
         truth = rng.beta(state.kept, state.labelled - state.kept)
