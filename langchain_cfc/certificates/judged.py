@@ -60,8 +60,10 @@ _PRIOR = np.array([(1.9, 0.1), (1.7, 0.3), (1.0, 1.0), (0.5, 0.5)])
 _PRIOR_MET = np.array([4.0, 2.0, 2.0, 0.0])
 # How much likelier than `share` a prompt is labelled: without any doubt, and for each unit of doubt more.
 _INCLUSION = (0.7, 0.8)
-# Parts of the wealth to choose the best bet from.
-_FRACTIONS = np.geomspace(0.004, 0.9, 16)
+# Parts of the wealth to choose the best bet from; the best is about in proportion to the share labelled.
+_FRACTIONS = np.geomspace(0.001, 0.9, 20)
+# The smallest share that people may label.
+LEAST_SHARE = 0.01
 # More than the round-off of the logarithm of the wealth after a million prompts.
 _ROUND_OFF = 1e-6
 # Hypotheses: probabilities in steps of half a percent.
@@ -96,6 +98,9 @@ def compute_payoffs(
         target: The hypothesis: a promise is kept with at most this probability, in (0, 1).
         prediction: Probability that it is kept, given what the judge says, in (0, 1).
         inclusion: Probability that people label the prompt, in (0, 1].
+
+    Returns:
+        Three arrays of payoffs above 0, for a stake of 1.
     """
     broken = 1.0 - fraction
     kept = broken + fraction / target

@@ -33,6 +33,7 @@ from langchain_cfc.artifact import CalibrationArtifact, tabulate_held_out
 from langchain_cfc.candidates import LabelledBatch, Unit
 from langchain_cfc.certificates.coverage import check_origin, compute_outcomes, compute_records_digest
 from langchain_cfc.certificates.judged import (
+    LEAST_SHARE,
     JudgedEProcess,
     JudgedPrompts,
     assign_strata,
@@ -143,8 +144,8 @@ class PeopleSample:
             max_wrong_rate: Certify instead that at most this share of bot mode's answers is wrong, in (0, 1).
                 Where the artifact holds several policies, it is that of this rate.
             alpha: Error level of the sets; may be left out where there is only one, and for bot mode.
-            share: About what share of the prompts people may be asked to label, in (0, 1]. The smaller, the
-                fewer labels are needed and the more judged prompts.
+            share: About what share of the prompts people may be asked to label, in [0.01, 1]. The smaller,
+                the fewer labels are needed and the more judged prompts.
             provenance: Header of the records where they do not carry one themselves.
 
         Returns:
@@ -169,8 +170,8 @@ class PeopleSample:
                 "people can say which these are: calibrate without given_drawn to certify with people"
             )
             raise InputError(msg)
-        if not 0.0 < share <= 1.0:
-            msg = f"share is {share!r}; expected a share in (0, 1]{suggest_share(share)}"
+        if not LEAST_SHARE <= share <= 1.0:
+            msg = f"share is {share!r}; expected a share in [{LEAST_SHARE}, 1]{suggest_share(share)}"
             raise InputError(msg)
         target, level, policy = _find_subject(artifact, until, max_wrong_rate, alpha)
         source = records if isinstance(records, Records) else list(records)
