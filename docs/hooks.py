@@ -23,6 +23,7 @@ OUTSIDE = (
     "examples/*/*.toml",
     "integrations/server/Containerfile",
     "langchain_cfc/certificates/cuts.py",
+    "langchain_cfc/certificates/judged.py",
     "integrations/README.md",
     "integrations/*/README.md",
     "integrations/*/RESULTS.md",

@@ -246,6 +246,8 @@ class EvaluationReport(LevelReport):
             own rule flags them, unless it is the marginal one.
         mean_draws: Mean number of candidates drawn for a prompt, where a draw rule stops drawing; left out of
             the data where there is none.
+        certified_by_people: What people's labels certify of the level and of bot mode, in words; left out of
+            the data where there is nothing.
     """
 
     test_prompts: str
@@ -257,11 +259,12 @@ class EvaluationReport(LevelReport):
     other_answers: tuple[AnswersReport, ...] = ()
     n_unknown_category: int = 0
     mean_draws: float | None = None
+    certified_by_people: tuple[str, ...] = ()
 
     @model_serializer(mode="wrap")
     def _without_defaults(self, serialised: SerializerFunctionWrapHandler) -> dict[str, Any]:
         data: dict[str, Any] = serialised(self)
-        for name in ("other_answers", "mean_draws"):
+        for name in ("other_answers", "mean_draws", "certified_by_people"):
             if getattr(self, name) in {(), None}:
                 data.pop(name, None)
         return data
@@ -383,6 +386,9 @@ def evaluate(
         answers=answers[0] if answers else None,
         other_answers=tuple(answers[1:]),
         mean_draws=None if artifact.draws is None else float(labelled.draws.counts.mean()),
+        certified_by_people=tuple(
+            one.sentence() for one in artifact.people_certificates if one.alpha == level or one.policy
+        ),
         n_unknown_category=int(artifact.feature_map.has_unknown_category(seen.decisions.features).sum()),
     )
 

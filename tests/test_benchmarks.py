@@ -181,3 +181,13 @@ def test_too_few_rounds_give_no_interval() -> None:
 
     with pytest.raises(ValueError, match="5 rounds give no interval"):
         Ratio.of([1.0] * 5, [1.0] * 5)
+
+
+@pytest.mark.long
+def test_the_benchmark_of_people_and_a_judge_makes_its_page(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    command = [sys.executable, "benchmarks/people.py", "--sequences", "5", "--page", str(page)]
+    assert subprocess.run(command, cwd=ROOT, check=False).returncode == 0
+    shipped = (ROOT / "benchmarks" / "PEOPLE.md").read_text(encoding="utf-8").splitlines()
+    written = page.read_text(encoding="utf-8").splitlines()
+    assert (len(written), written[0]) == (len(shipped), shipped[0])

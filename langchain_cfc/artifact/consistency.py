@@ -110,6 +110,7 @@ def _check_references(artifact: ArtifactContent) -> Iterator[str]:
     certified: list[Certificate] = [*artifact.certificates]
     if artifact.policy is not None:
         certified += [*artifact.policy.certificates, *artifact.policy.coverage]
+    certified += artifact.people_certificates
     if any(one.artifact_digest != artifact.frozen_digest for one in certified):
         yield "a certificate is about another artifact"
     levels = [one.alpha for one in artifact.certificates]
@@ -121,9 +122,24 @@ def _check_references(artifact: ArtifactContent) -> Iterator[str]:
             yield "a policy comes with what is certified about the sets of every level"
         if artifact.policy.certificate.policy.min_agreement > artifact.n:
             yield f"min_agreement: {artifact.n} candidates cannot agree so often"
+    yield from _check_people(artifact)
     names = {one.name for one in artifact.feature_map.guaranteed_weights()}
     if artifact.confidence is not None and not set(artifact.confidence.names) <= names:
         yield "confidence is claimed for a weighting that the feature map does not have"
+
+
+def _check_people(artifact: ArtifactContent) -> Iterator[str]:
+    """Check that certificates by people are about what the artifact holds, each once."""
+    certificates = [] if artifact.policy is None else artifact.policy.certificates
+    answers = [(one.alpha, one.policy) for one in certificates]
+    subjects = [(one.alpha, one.policy) for one in artifact.people_certificates]
+    if any(subjects.count(one) > 1 for one in subjects):
+        yield "two certificates by people are about the same"
+    for one in artifact.people_certificates:
+        if one.policy is not None and (one.alpha, one.policy) not in answers:
+            yield "a certificate by people is about a policy that the artifact does not hold"
+        if one.unit != artifact.unit or (one.about == "sets" and one.unsupported != artifact.at_most):
+            yield "a certificate by people is about sets of another kind"
 
 
 def _check_extras(artifact: ArtifactContent) -> Iterator[str]:

@@ -29,7 +29,7 @@ from langchain_cfc.candidates import Unit
 from langchain_cfc.draw_rules import DrawRule, parse_draw_rule
 from langchain_cfc.errors import InputError
 from langchain_cfc.features import FeatureMap, Statistic, parse_statistic
-from langchain_cfc.guarantee import Count, CoverageCertificate
+from langchain_cfc.guarantee import Count, CoverageCertificate, PeopleCertificate
 from langchain_cfc.guarantee.stability import PaperStability
 from langchain_cfc.records import Provenance
 from langchain_cfc.scoring import Combination
@@ -108,6 +108,7 @@ class ArtifactContent(ArtifactData):
     never_empty: bool = False
     certificates: list[CoverageCertificate] = Field(default=[])
     policy: CertifiedPolicy | None = None
+    people_certificates: list[PeopleCertificate] = Field(default=[])
     reference: list[ReferenceHistogram] = Field(default=[])
     draws: str | None = None
 
@@ -173,7 +174,8 @@ class ArtifactContent(ArtifactData):
     @cached_property
     def frozen_digest(self) -> str:
         """Digest of the artifact without certificates and policy: the digest that these refer to."""
-        return self.model_copy(update={"certificates": [], "policy": None}).digest
+        bare: dict[str, Any] = {"certificates": [], "policy": None, "people_certificates": []}
+        return self.model_copy(update=bare).digest
 
     @property
     def needs_answers(self) -> bool:

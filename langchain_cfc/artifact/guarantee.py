@@ -10,6 +10,7 @@ from langchain_cfc.guarantee import (
     Binding,
     Guarantee,
     Weighting,
+    add_people,
     find_guarantee_kind,
     list_assumptions,
     list_exclusions,
@@ -114,12 +115,11 @@ def build_guarantee(
         binding=binding,
         artifact_digest=artifact.digest,
     )
-    if artifact.policy is None or delta is not None:
-        return guarantee
-    coverage = next((one for one in artifact.policy.coverage if one.alpha == alpha), None)
-    if coverage is None:
-        return guarantee
-    return reduce_to_certificate(guarantee, coverage, never_empty=artifact.never_empty)
+    if artifact.policy is not None and delta is None:
+        coverage = next((one for one in artifact.policy.coverage if one.alpha == alpha), None)
+        if coverage is not None:
+            guarantee = reduce_to_certificate(guarantee, coverage, never_empty=artifact.never_empty)
+    return add_people(guarantee, [one for one in artifact.people_certificates if one.is_about(alpha)])
 
 
 def _list_coverages(artifact: ArtifactContent, alpha: str, stated_alpha: str | None) -> tuple[float, ...]:

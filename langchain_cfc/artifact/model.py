@@ -21,7 +21,7 @@ from langchain_cfc.artifact.guarantee import build_guarantee
 from langchain_cfc.artifact.prefixes import find_rescore
 from langchain_cfc.candidates import CandidateBatch, LabelledBatch
 from langchain_cfc.errors import ArtifactFormatError, CFCError, InputError
-from langchain_cfc.guarantee import Binding, Guarantee, restrict_to_policy
+from langchain_cfc.guarantee import Binding, Guarantee, add_people, restrict_to_policy
 from langchain_cfc.records import Provenance
 from langchain_cfc.thresholds import (
     ConditionalThreshold,
@@ -64,6 +64,8 @@ class CalibrationArtifact(ArtifactContent):
             candidate reaches the threshold. False in artifacts written before the field existed.
         certificates: Certificates about the sets, from held-out prompts; at most one per level.
         policy: The policy of bot mode, with its certificate.
+        people_certificates: Certificates by people's labels, at most one about the sets of each level and
+            one about the answers of each policy.
         reference: Histograms of the prompts, to detect drift; empty where there is nothing to compare with.
         draws: Text form of the rule that stops drawing, at the latest after n candidates; None where always n
             are drawn.
@@ -345,7 +347,11 @@ class CalibrationArtifact(ArtifactContent):
         """
         certificate = self.certified_policy.find_certificate(max_wrong_rate)
         about_sets = self.guarantee(certificate.alpha, binding, stated_alpha=stated_alpha)
-        return restrict_to_policy(about_sets, certificate.policy, certificate)
+        guarantee = restrict_to_policy(about_sets, certificate.policy, certificate)
+        return add_people(
+            guarantee,
+            [one for one in self.people_certificates if one.is_about(certificate.alpha, certificate.policy)],
+        )
 
     @property
     def certified_policy(self) -> CertifiedPolicy:

@@ -59,6 +59,7 @@ class Outcomes:
     # (m,) whether the best answer is incorrect, or of the claims kept one drawn at random is unsupported;
     # False for an empty set
     wrong: BoolArray
+    shown: IntArray  # (m,) slot of the answer or claim that decides whether it is wrong
 
     @property
     def stated(self) -> FloatArray:
@@ -100,6 +101,7 @@ def compute_outcomes(
         covered,
         np.asarray(covered | decisions.not_certifiable, dtype=np.bool_),
         np.asarray(~correct & decisions.accepted.any(axis=1), dtype=np.bool_),
+        shown,
     )
 
 
@@ -178,6 +180,16 @@ def certify(
         raise InputError(msg)
     if provenance is None and isinstance(records, Records):
         provenance = records.provenance
+    check_origin(artifact, provenance)
+    labelled, _ = tabulate_held_out(artifact, records, "certification")
+    digest = compute_records_digest(labelled)
+    new = [certify_level(artifact, labelled, level, text, digest) for level in levels]
+    certificates = sorted([*artifact.certificates, *new], key=lambda one: float(one.alpha))
+    return artifact.model_copy(update={"certificates": certificates})
+
+
+def check_origin(artifact: CalibrationArtifact, provenance: Provenance | None) -> None:
+    """Refuse records of another generator, verifier, extractor or splitter, with a `FingerprintError`."""
     different = artifact.differing_parts(provenance)
     if different:
         msg = (
@@ -185,11 +197,6 @@ def certify(
             "can certify nothing about this artifact; collect records with the one that it was calibrated for"
         )
         raise FingerprintError(msg)
-    labelled, _ = tabulate_held_out(artifact, records, "certification")
-    digest = compute_records_digest(labelled)
-    new = [certify_level(artifact, labelled, level, text, digest) for level in levels]
-    certificates = sorted([*artifact.certificates, *new], key=lambda one: float(one.alpha))
-    return artifact.model_copy(update={"certificates": certificates})
 
 
 def certify_level(

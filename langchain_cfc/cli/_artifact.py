@@ -164,6 +164,7 @@ def _list_promise(artifact: CalibrationArtifact) -> Iterator[tuple[str, str]]:
             )
         for one in artifact.certificates:
             yield "Certified", f"{levels[one.alpha]}{one.sentence()}"
+    yield from _list_people(artifact, levels)
     if promise.kind != "heuristic":
         yield "Rests on", _format_assumptions(artifact)
     for claim in promise.heuristics:
@@ -184,6 +185,11 @@ def _list_promise(artifact: CalibrationArtifact) -> Iterator[tuple[str, str]]:
             ),
         )
     yield from _list_origin(artifact)
+
+
+def _list_people(artifact: CalibrationArtifact, levels: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    for one in artifact.people_certificates:
+        yield "People", f"{levels.get(one.alpha, '')}{one.sentence()}"
 
 
 def _list_origin(artifact: CalibrationArtifact) -> Iterator[tuple[str, str]]:
@@ -220,7 +226,8 @@ def _format_refused(artifact: CalibrationArtifact) -> str:
 def _format_promise(artifact: CalibrationArtifact, promise: Guarantee) -> str:
     """Format a promise without naming every group."""
     if promise.kind in {"certified", "heuristic"}:
-        return promise.sentence
+        # What people certify has lines of its own.
+        return promise.sentence.removesuffix("".join(f" {one.sentence()}" for one in promise.people))
     brief = state_guarantee(
         promise.kind,
         promise.target_coverage,

@@ -2,29 +2,47 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
+from rich.console import Console
 from rich.markup import escape
 
 from langchain_cfc import certificates
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.cli._format import EXIT_NO, emit_json, get_console, report_errors
 from langchain_cfc.cli._inputs import (
+    DATASET,
     ArtifactPath,
-    HeldOutPaths,
+    FigureFolder,
     check_output,
     get_verifier_names,
     open_records,
     share_option,
 )
+from langchain_cfc.cli.compare import prepare_outputs, save_figures
 from langchain_cfc.cli.inspect import make_certificate_table
+from langchain_cfc.errors import InputError
+from langchain_cfc.guarantee import format_bound, format_share
+from langchain_cfc.report.plots import plot_running_bound
+
+if TYPE_CHECKING:
+    from langchain_cfc.collect import PeopleReport
+
+_people_option = partial(typer.Option, rich_help_panel="People and a judge")
 
 
 def certify(
     artifact_path: ArtifactPath,
-    records: HeldOutPaths,
+    records: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help=f"{DATASET}. They must not have calibrated the artifact. Not with --people.",
+            show_default=False,
+        ),
+    ] = None,
     out_path: Annotated[
         Path | None,
         typer.Option(
@@ -39,6 +57,26 @@ def certify(
         float | None,
         share_option(help="Exit with 1 unless the promise is certified to be kept this often."),
     ] = None,
+    people: Annotated[
+        Path | None,
+        _people_option(
+            metavar="SHEET", help="Sheet of people's labels, CSV. Written if it is not there yet."
+        ),
+    ] = None,
+    judge: Annotated[
+        list[Path] | None,
+        _people_option(metavar="RECORDS", help="New records with a judge's labels; give several."),
+    ] = None,
+    until: Annotated[
+        float | None, _people_option(help="Certify that sets keep their promise with this probability.")
+    ] = None,
+    max_wrong_rate: Annotated[
+        str | None, _people_option(help="Certify that bot mode's answers are wrong at most this often.")
+    ] = None,
+    share: Annotated[
+        float, _people_option(help="About what share of the prompts goes onto the sheet.")
+    ] = 0.1,
+    figures: FigureFolder = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the certificates as JSON.")] = False,
 ) -> None:
     """Certify an artifact on held-out labelled records.
@@ -46,11 +84,34 @@ def certify(
     The certificate is stored in the artifact. Bounds on how often the promise is kept, overall and in every
     group, and on the size of sets, hold together with confidence 1 - delta for this very artifact. From the
     calibration file itself, only the part held out by --certification-fraction is used.
+
+    With --people and --judge, people label a random part of what a judge labelled, from the top of a sheet,
+    and may stop at any time: the same command writes the sheet, says how far the labels have come (exit code
+    1), and certifies once they suffice. A judge's mistakes cost labels, never the certificate.
     """
+    if people is not None or judge:
+        with report_errors():
+            if people is None or not judge or records or min_kept is not None:
+                msg = (
+                    "people and a judge certify together: give --people SHEET and --judge RECORDS, with "
+                    "--until or --max-wrong-rate, and neither other records nor --min-kept"
+                )
+                raise InputError(msg)
+            goal = _Goal(until, max_wrong_rate, alpha, delta, share)
+            report = _certify_by_people(
+                artifact_path, out_path or artifact_path, people, judge, goal, figures, as_json=as_json
+            )
+        raise typer.Exit(0 if report.is_certified else EXIT_NO)
     with report_errors():
         target = artifact_path if out_path is None else out_path
         check_output(target)
         artifact = CalibrationArtifact.load(artifact_path)
+        if not records or until is not None or max_wrong_rate is not None or figures is not None:
+            msg = (
+                "give the records to certify on, or --people SHEET and --judge RECORDS for --until, "
+                "--max-wrong-rate and --figures"
+            )
+            raise InputError(msg)
         with open_records(records, get_verifier_names(artifact)) as dataset:
             certified = certificates.certify(
                 artifact, dataset.records, alpha=alpha, delta=delta, provenance=dataset.provenance
@@ -73,3 +134,84 @@ def certify(
         console.print(f"certified artifact written to [bold]{escape(str(target))}[/]", soft_wrap=True)
     short = min_kept is not None and any(one.shares[0].kept_at_least < min_kept for one in made)
     raise typer.Exit(EXIT_NO if short else 0)
+
+
+class _Goal(NamedTuple):
+    """What people are to certify, as the options say it."""
+
+    until: float | None
+    max_wrong_rate: str | None
+    alpha: str | None
+    delta: str
+    share: float
+
+
+def _certify_by_people(
+    artifact_path: Path,
+    target: Path,
+    people: Path,
+    judge: list[Path],
+    goal: _Goal,
+    figures: Path | None,
+    *,
+    as_json: bool,
+) -> PeopleReport:
+    """Write the sheet if it is not there yet, see how far its labels have come, and print it."""
+    # Imported late: it needs extras of its own.
+    from langchain_cfc.collect.people import PeopleSample
+
+    check_output(target)
+    prepare_outputs(None, figures)
+    artifact = CalibrationArtifact.load(artifact_path)
+    with open_records([str(one) for one in judge], get_verifier_names(artifact)) as dataset:
+        sample = PeopleSample.draw(
+            artifact,
+            dataset.records,
+            until=goal.until,
+            max_wrong_rate=goal.max_wrong_rate,
+            alpha=goal.alpha,
+            share=goal.share,
+            provenance=dataset.provenance,
+        )
+    if not people.exists():
+        sample.write_sheet(people)
+    certified, report = sample.certify(people, delta=goal.delta)
+    if report.is_certified:
+        certified.save(target)
+    if figures is not None:
+        save_figures({"running_bound": plot_running_bound(report.bounds, report.target)}, figures)
+    if as_json:
+        emit_json(report.model_dump(mode="json"))
+    else:
+        _print_people(get_console(), report, certified, people=str(people), target=str(target))
+    return report
+
+
+def _print_people(
+    console: Console, report: PeopleReport, certified: CalibrationArtifact, *, people: str, target: str
+) -> None:
+    """Print how far people's labels have come, and the certificate or what is to be labelled next."""
+    console.print(
+        f"{escape(people)}: {report.labelled} of {report.to_label} prompts labelled from the top, the judge "
+        f"agrees on {report.agreed}; {report.prompts} prompts were judged."
+    )
+    if report.waiting:
+        console.print(f"{report.waiting} more are labelled below a gap, and count once it is closed.")
+    if report.is_certified:
+        console.print(f"[bold]{escape(certified.people_certificates[-1].sentence())}[/]")
+        console.print(f"certified artifact written to [bold]{escape(target)}[/]", soft_wrap=True)
+        return
+    event = "The promise is kept" if report.about == "sets" else "An answer is right"
+    console.print(
+        f"{event} with probability at least {format_bound(report.at_least)} so far, with confidence "
+        f"{format_share(1.0 - float(report.delta))}; {format_share(report.target)} is asked for."
+    )
+    if report.expected_labels is None:
+        console.print(
+            "The sheet is not expected to suffice: the promise may be kept more rarely than asked for, or "
+            "more judged prompts are needed."
+        )
+    else:
+        console.print(f"About {report.expected_labels} more labels are expected to be needed.")
+    if report.next_ids:
+        console.print(f"Next to label: {escape(', '.join(report.next_ids))}", soft_wrap=True)

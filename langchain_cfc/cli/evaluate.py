@@ -62,6 +62,7 @@ def _print_evaluation(console: Console, report: EvaluationReport) -> None:
     console.print(f"[dim]{format_calls(report)}[/]")
     for answers in report.all_answers:
         console.print(format_answers(answers, claims=_get_claims(report) is not None))
+    _print_people(console, report)
 
 
 def _print_answers(console: Console, report: EvaluationReport) -> None:
@@ -70,6 +71,12 @@ def _print_answers(console: Console, report: EvaluationReport) -> None:
     console.print(make_answers_table(report.all_answers), "")
     console.print(format_verdict(report))
     console.print(f"[dim]{format_calls(report)}[/]")
+    _print_people(console, report)
+
+
+def _print_people(console: Console, report: EvaluationReport) -> None:
+    for sentence in report.certified_by_people:
+        console.print(escape(sentence))
 
 
 def _get_claims(report: EvaluationReport) -> ClaimsFigures | None:

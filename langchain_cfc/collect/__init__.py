@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from langchain_cfc.collect.config import CollectionConfig, read_config
     from langchain_cfc.collect.costs import Budget, Price, Usage
     from langchain_cfc.collect.executor import Components, Executor, Journal, LocalExecutor, Outcome
+    from langchain_cfc.collect.people import PeopleReport, PeopleSample
     from langchain_cfc.collect.review import (
         ReviewReport,
         create_review_report,
@@ -46,6 +47,8 @@ __all__ = [
     "Journal",
     "LocalExecutor",
     "Outcome",
+    "PeopleReport",
+    "PeopleSample",
     "Price",
     "ReviewReport",
     "Store",
@@ -72,6 +75,7 @@ _NAMES = {
     "config": ("CollectionConfig", "read_config"),
     "costs": ("Budget", "Price", "Usage"),
     "executor": ("Components", "Executor", "Journal", "LocalExecutor", "Outcome"),
+    "people": ("PeopleReport", "PeopleSample"),
     "review": ("ReviewReport", "create_review_report", "read_people_claims", "write_review"),
     "sources.columns": ("Columns", "Examples", "read_examples"),
     "status": ("CollectionStatus",),

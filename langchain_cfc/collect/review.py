@@ -119,16 +119,10 @@ def write_review(
             labelled both correct and wrong in its record.
         RecordError: If the records are not one dataset.
     """
-    target = Path(path)
     if not isinstance(k, int) or k < 1:  # type: ignore[redundant-expr]  # floats come too
         msg = f"the number of candidates to review is {k!r}; expected a whole number of at least 1"
         raise InputError(msg)
-    if target.suffix != ".csv":
-        msg = f"the sheet {target} would be CSV: give it a name that ends in .csv"
-        raise InputError(msg)
-    if target.exists():
-        msg = f"{target} exists and may hold people's work; it will not be overwritten: give another path"
-        raise InputError(msg)
+    target = check_sheet_path(path)
     sample = _sample_records(records, k, str(seed))
     of_claims = bool(sample) and isinstance(sample[0], ClaimsRecord)
     what = "answers" if of_claims else "candidates"
@@ -138,12 +132,30 @@ def write_review(
             f"{what} of one say little more than the first: ask for at most {len(sample)}"
         )
         raise InputError(msg)
+    write_rows(target, [(record, _choose_slots(record, str(seed))) for record in sample])
+
+
+def check_sheet_path(path: str | os.PathLike[str]) -> Path:
+    """Return where to write a sheet; refuse what is not CSV, and to overwrite a file."""
+    target = Path(path)
+    if target.suffix != ".csv":
+        msg = f"the sheet {target} would be CSV: give it a name that ends in .csv"
+        raise InputError(msg)
+    if target.exists():
+        msg = f"{target} exists and may hold people's work; it will not be overwritten: give another path"
+        raise InputError(msg)
+    return target
+
+
+def write_rows(target: Path, sample: Sequence[tuple[LabelledRecord, Sequence[int]]]) -> None:
+    """Write a sheet with some slots of each record in the sample, in its order."""
     table = io.StringIO(newline="")
     lines = csv.writer(table)
+    of_claims = bool(sample) and isinstance(sample[0][0], ClaimsRecord)
     columns, label = (CLAIM_COLUMNS, "supported") if of_claims else (COLUMNS, "correct")
     lines.writerow([*(TEXT_MARK + name for name in columns), label])
-    for record in sample:
-        for cells in _list_rows(record, str(seed)):
+    for record, slots in sample:
+        for cells in _list_rows(record, slots):
             lines.writerow([*(TEXT_MARK + cell for cell in cells), ""])
     with atomic_writer(target) as file:
         # With a byte order mark, because some programs need it to recognize UTF-8.
@@ -178,24 +190,31 @@ def _hash_to_int(*parts: str) -> int:
     return int.from_bytes(hashlib.sha256(content).digest(), "big")
 
 
-def _list_rows(record: LabelledRecord, seed: str) -> Iterator[tuple[str, ...]]:
-    """Yield the cells of one candidate of a prompt, or of each claim of its answer."""
-    shown = record.id, _format_cell(_format_input(record.input)), _format_cell(record.reference)
-    labels = _list_labels(record)
+def _choose_slots(record: LabelledRecord, seed: str) -> Sequence[int]:
+    """Choose one candidate of a prompt by hash, or each claim of its answer."""
     if isinstance(record, PromptRecord):
-        slot = _hash_to_int(seed, "slot", record.id) % len(record.candidates)
-        yield (*shown, _check_cell(record, labels, slot))
-        return
-    answer = record.answer or ""
+        return [_hash_to_int(seed, "slot", record.id) % len(record.candidates)]
+    return range(len(record.claims))
+
+
+def _list_rows(record: LabelledRecord, slots: Sequence[int]) -> Iterator[tuple[str, ...]]:
+    """Yield the cells of some candidates of a prompt, or of some claims of its answer, each text once."""
+    shown = record.id, _format_cell(_format_input(record.input)), _format_cell(record.reference)
+    labels = list_labels(record)
     written: set[str] = set()
-    for slot, claim in enumerate(record.claims):
+    for slot in slots:
         text = _check_cell(record, labels, slot)
-        if text not in written:
-            yield (*shown, _format_cell(answer), _format_cell(answer[claim.start : claim.end]), text)
+        if text in written:
+            continue
         written.add(text)
+        if isinstance(record, PromptRecord):
+            yield (*shown, text)
+            continue
+        claim, answer = record.claims[slot], record.answer or ""
+        yield (*shown, _format_cell(answer), _format_cell(answer[claim.start : claim.end]), text)
 
 
-def _list_labels(record: LabelledRecord) -> list[tuple[str, bool]]:
+def list_labels(record: LabelledRecord) -> list[tuple[str, bool]]:
     """Return the texts of candidates or claims as a sheet has them, with their labels."""
     if isinstance(record, PromptRecord):
         return [(format_candidate(one), one.correct) for one in record.candidates]
@@ -265,7 +284,7 @@ def _label_claims(records: Iterable[LabelledRecord], people: Sheet) -> Iterator[
             for one, key in zip(record.claims, keys, strict=True)
         ]
         yield record.model_copy(update={"claims": tuple(claims)})
-    _check_all_found(people, found, {name for name, _ in found}, "claim")
+    check_all_found(people, found, {name for name, _ in found}, "claim")
 
 
 def _contradiction_error(record: LabelledRecord, text: str) -> InputError:
@@ -484,15 +503,15 @@ def _find_labels(
             continue
         met.add(name)
         prompt = f"prompt {name}" if record.cluster is None else f"cluster {record.cluster}"
-        for text, label in _list_labels(record):
+        for text, label in list_labels(record):
             key = (name, text)
             if key in sheet.rows and found.setdefault(key, (label, prompt))[0] != label:
                 raise _contradiction_error(record, text)
-    _check_all_found(sheet, found, met, "claim" if unit == "claims" else "candidate")
+    check_all_found(sheet, found, met, "claim" if unit == "claims" else "candidate")
     return found, unit, recorded
 
 
-def _check_all_found(sheet: Sheet, found: Container[tuple[str, str]], met: Container[str], what: str) -> None:
+def check_all_found(sheet: Sheet, found: Container[tuple[str, str]], met: Container[str], what: str) -> None:
     """Refuse rows that are not from the records, given the keys and the names that these hold."""
     unknown = [(row.line, key) for key, row in sheet.rows.items() if key not in found]
     if not unknown:

@@ -324,6 +324,67 @@ class WrongRateCertificate(Certificate):
         )
 
 
+class PeopleCertificate(Certificate):
+    """A bound by people's labels of a random part of the prompts, with a judge's labels of all of them.
+
+    It holds with confidence 1 - delta at whatever time people stopped, and whatever mistakes the judge makes,
+    for prompts independent and identically distributed with those judged; see `certificates.judged`. Each
+    such certificate holds with its confidence by itself.
+
+    Attributes:
+        about: Whether it is about `sets`, which keep their promise, or about `answers` of a policy, which are
+            right.
+        unit: What is kept or rejected.
+        unsupported: How many unsupported claims may be left; None where sets hold whole answers, or where it
+            is about answers.
+        policy: The policy whose answers are bounded; None where it is about sets.
+        labelled: Number of prompts that people labelled, of `prompts`.
+        agreed: Number of these where the judge's labels come to the same.
+        at_least: Lower bound on the probability that the promise is kept, or that an answer is right.
+    """
+
+    about: Literal["sets", "answers"]
+    unit: Literal["answers", "claims"] = "answers"
+    unsupported: Count | None = None
+    policy: AnswerPolicy | None = None
+    labelled: Count
+    agreed: Count
+    at_least: Annotated[float, Field(gt=0.0, lt=1.0)]
+
+    @model_validator(mode="after")
+    def _adds_up(self) -> PeopleCertificate:
+        sets = self.about == "sets"
+        if not self.agreed <= self.labelled <= self.prompts:
+            msg = "expected agreed <= labelled <= prompts"
+            raise ValueError(msg)
+        if sets != (self.policy is None) or (self.unsupported is None) == (sets and self.unit == "claims"):
+            msg = "expected a policy of answers, and a number of unsupported claims of sets of claims alone"
+            raise ValueError(msg)
+        return self
+
+    def is_about(self, alpha: str, policy: AnswerPolicy | None = None) -> bool:
+        """Whether it is about the sets of a level, or about the answers of a policy on them."""
+        return (self.alpha, self.policy) == (alpha, policy)
+
+    def sentence(self) -> str:
+        """State what is certified and by which labels, in a sentence."""
+        wrong = format_share(math.ceil(round(1000 * (1.0 - self.at_least), 6)) / 1000)
+        if self.unsupported is not None:
+            event = f"{format_unsupported(self.unsupported)} in an answer"
+        else:
+            event = "a set holds a correct answer or is flagged"
+        claim = f"{event} with probability at least {format_bound(self.at_least)}"
+        if self.about == "answers" and self.unit == "claims":
+            claim = f"of the claims that an answer shows, at most {wrong} are unsupported on average"
+        elif self.about == "answers":
+            claim = f"of the prompts that are answered, at most {wrong} get a wrong best answer"
+        return (
+            f"Certified by people, with confidence {format_share(1 - float(self.delta))} for this very "
+            f"artifact: {claim}. A judge labelled {self.prompts} prompts, people a random {self.labelled} of "
+            f"them, and they agreed on {self.agreed}."
+        )
+
+
 def format_share(share: float) -> str:
     """Format a share in percent, neither rounded up nor with round-off."""
     return f"{100 * share:.12g} %"

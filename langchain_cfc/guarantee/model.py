@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, model_serializer
 
-from langchain_cfc.guarantee.certified import CoverageCertificate, WrongRateCertificate
+from langchain_cfc.guarantee.certified import CoverageCertificate, PeopleCertificate, WrongRateCertificate
 
 GuaranteeKind = Literal["conditional", "marginal", "given_drawn", "certified", "heuristic"]
 Binding = Literal["unchecked", "matched", "unverified", "unbound"]
@@ -60,6 +60,7 @@ class Guarantee(BaseModel):
         heuristics: Claims without a theorem.
         certificate: What held-out prompts certify about the sets; None without a certificate.
         wrong_answers: What is certified about the best answer of a certified policy; None without one.
+        people: What people's labels certify, of sets and answers; left out of the data where there is none.
         binding: Whether generator and verifier are known to be those calibrated: `unchecked` (not serving
             yet), `matched`, `unverified` (one has no fingerprint) or `unbound` (the records had none).
         artifact_digest: Digest of the artifact with the threshold.
@@ -86,8 +87,16 @@ class Guarantee(BaseModel):
     heuristics: tuple[str, ...] = ()
     certificate: CoverageCertificate | None = None
     wrong_answers: WrongRateCertificate | None = None
+    people: tuple[PeopleCertificate, ...] = ()
     binding: Binding
     artifact_digest: str
+
+    @model_serializer(mode="wrap")
+    def _without_people(self, serialised: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        data: dict[str, Any] = serialised(self)
+        if not self.people:
+            data.pop("people", None)
+        return data
 
     @property
     def at_most(self) -> int | None:

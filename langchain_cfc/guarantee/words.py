@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from langchain_cfc.guarantee.certified import (
     AnswerPolicy,
     CoverageCertificate,
+    PeopleCertificate,
     WrongRateCertificate,
     format_share,
     format_unsupported,
@@ -318,6 +319,23 @@ def reduce_to_certificate(
     )
 
 
+def add_people(guarantee: Guarantee, certificates: Sequence[PeopleCertificate]) -> Guarantee:
+    """Add what people's labels certify to a guarantee and its sentence."""
+    if not certificates:
+        return guarantee
+    excluded = guarantee.not_promised
+    if any(one.about == "sets" for one in certificates) and excluded[:1] == NOTHING_PROMISED:
+        excluded = (NOT_PROMISED[0], *excluded[1:])
+    return guarantee.model_copy(
+        update={
+            "sentence": " ".join([guarantee.sentence, *(one.sentence() for one in certificates)]),
+            "assumptions": _add_independence(guarantee.assumptions),
+            "not_promised": excluded,
+            "people": (*guarantee.people, *certificates),
+        }
+    )
+
+
 def _add_independence(assumed: tuple[str, ...]) -> tuple[str, ...]:
     return assumed if INDEPENDENT in assumed else (assumed[0], INDEPENDENT, *assumed[1:])
 
@@ -343,6 +361,7 @@ def restrict_to_policy(
                 ),
                 "failure_probability": float(certificate.delta),
                 "wrong_answers": certificate,
+                "people": (),
             }
         )
     lost = (

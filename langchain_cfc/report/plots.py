@@ -62,6 +62,7 @@ __all__ = [
     "plot_draw_rules",
     "plot_evidence",
     "plot_group_miscoverage",
+    "plot_running_bound",
     "plot_score_histogram",
     "plot_selective_risk",
     "plot_stated_coverage",
@@ -451,6 +452,27 @@ def plot_draw_rules(found: DrawSuggestion, ax: Axes | None = None) -> Axes:
         handles.append(ax.errorbar([one.mean_draws], [one.coverage], **look))
     ax.set_xlabel("candidates drawn per prompt")
     ax.set_ylabel("set holds a correct answer")
+    ax.yaxis.set_major_formatter(format_tick)
+    return finish_axes(ax, handles, names)
+
+
+def plot_running_bound(bounds: Sequence[tuple[int, float]], target: float, ax: Axes | None = None) -> Axes:
+    """Plot a lower bound against the number of prompts that people labelled, and the target.
+
+    Args:
+        bounds: Numbers of labelled prompts, ascending, with the bound after each.
+        target: The probability that is to be certified.
+        ax: The axis to draw on.
+    """
+    names = ["to be certified", "certified at least"]
+    ax = ax or create_axes(EVIDENCE_WIDTH, names)
+    labels, least = zip(*bounds, strict=True)
+    handles: list[Any] = [
+        ax.axhline(target, color=get_ink_colour(ax), **TARGET),
+        *ax.plot(labels, least, drawstyle="steps-post", color=COLOURS[0]),
+    ]
+    ax.set_xlabel("prompts that people labelled")
+    ax.set_ylabel("probability")
     ax.yaxis.set_major_formatter(format_tick)
     return finish_axes(ax, handles, names)
 

@@ -81,10 +81,11 @@ def describe_promise(artifact: CalibrationArtifact, guarantee: Guarantee) -> Pro
         )
         claim = f"With probability at least {least}, {_state_event(guarantee.at_most)}{given}."
         scope = list(_describe_scope(artifact, guarantee))
+    by_people = [one.sentence() for one in guarantee.people] if promised else []
     return Promise(
         heading="The promise",
         claim=claim,
-        scope=(*scope, *guarantee.heuristics),
+        scope=(*scope, *guarantee.heuristics, *by_people),
         not_promised=guarantee.not_promised,
         assumptions=guarantee.assumptions if promised else (),
         full=guarantee.sentence if promised else "",
@@ -119,6 +120,7 @@ def _describe_certified_rates(artifact: CalibrationArtifact) -> Promise:
         scope=(
             *several[: len(policy.others)],
             "The bot abstains on the other questions. Nothing is promised about answer sets.",
+            *(one.sentence() for one in promise.people),
         ),
         not_promised=promise.not_promised,
         assumptions=promise.assumptions,

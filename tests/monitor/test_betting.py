@@ -7,10 +7,10 @@ import json
 import numpy as np
 import pytest
 
+from langchain_cfc.certificates.e_processes import EProcess
 from langchain_cfc.monitor.sequential_tests import (
     RANK_EXPERTS,
     RATE_EXPERTS,
-    EProcess,
     add_to_counts,
     compute_rank_payoffs,
     compute_ranks,

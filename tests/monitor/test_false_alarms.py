@@ -12,11 +12,10 @@ import pytest
 from scipy import stats
 
 from langchain_cfc._internal.arrays import BoolArray, FloatArray, IntArray
+from langchain_cfc.certificates.e_processes import EProcess, MixtureEProcess
 from langchain_cfc.monitor.sequential_tests import (
     RANK_EXPERTS,
     RATE_EXPERTS,
-    EProcess,
-    MixtureEProcess,
     add_to_counts,
     compute_rank_payoffs,
     compute_ranks,

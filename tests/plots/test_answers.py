@@ -7,7 +7,7 @@ import pytest
 from langchain_cfc.errors import InputError
 from langchain_cfc.experiments.comparison_report import RiskCurve
 from langchain_cfc.report.drawing import assign_styles
-from langchain_cfc.report.plots import plot_certified_policies, plot_selective_risk
+from langchain_cfc.report.plots import plot_certified_policies, plot_running_bound, plot_selective_risk
 from tests.plots.inputs import compared_method, comparison, level, level_of, policy, trade_off
 from tests.plots.reading import containers, data, lines, named
 
@@ -60,3 +60,12 @@ def test_marks_at_zero_are_whole() -> None:
 def test_policies_that_answer_nothing_are_refused() -> None:
     with pytest.raises(InputError, match="nothing to draw: no policy compared answered"):
         plot_certified_policies(policy([trade_off(0, 0, 1.0)]))
+
+
+def test_a_running_bound_and_its_target() -> None:
+    ax = plot_running_bound([(0, 0.0), (1, 0.2), (5, 0.7)], 0.6)
+    target, bound = lines(ax)
+    assert data(target)[1] == [0.6, 0.6]
+    assert data(bound) == ([0, 1, 5], [0.0, 0.2, 0.7])
+    assert bound.get_drawstyle() == "steps-post"
+    assert named(ax) == ["to be certified", "certified at least"]

@@ -1,0 +1,282 @@
+"""`JudgedEProcess`: a lower bound on a probability, by a judge's labels of all prompts and people's of some.
+
+Prompts (Z_t, Y_t), t = 1, 2, ..., are independent and identically distributed; Y_t is 1 if people would say
+that what is promised is kept for the t-th. The bound is on mu = E Y, the probability for a prompt to come,
+not on the share among the prompts at hand. The judge sees every Z_t; people label the t-th with a probability
+pi_t > 0 which is a function of Z_t alone, by a coin xi_t of its own (the hash of the prompt's id).
+
+*Bets.* Against the hypothesis mu <= m, with 0 <= lambda < 1/m chosen before the t-th prompt is seen, and any
+g_t >= 0 chosen before its coin, the wealth is multiplied by
+
+    g_t                                                    if people do not label it (xi_t = 0),
+    (1 + lambda (Y_t - m) - (1 - pi_t) g_t) / pi_t         if they do.
+
+Over the coin the mean of this is 1 + lambda (Y_t - m), whatever g_t is, and over the prompt it is at most 1
+under the hypothesis. So the wealth is a test supermartingale as long as it stays non-negative, and ever
+reaches 1/delta with probability at most delta (Ville 1939): people may stop at any time, for any reason.
+With g_t = 1 + lambda (p_t - m) the factor is 1 + lambda (X_t - m) for X_t = p_t + (Y_t - p_t) xi_t / pi_t,
+the prediction p_t of the judge corrected by people (prediction-powered inference: Angelopoulos, Bates,
+Fannjiang, Jordan and Zrnic 2023; by betting: Waudby-Smith and Ramdas 2024, "Estimating means of bounded
+random variables by betting", JRSS B 86; Csillag, Struchiner and Tegoni Goedert 2025, "Prediction-powered
+e-values"). X_t reaches down to -p_t (1 / pi_t - 1), which keeps lambda small. Here g_t is another one.
+
+*The fastest growth.* With a_y = 1 + lambda (y - m), A_y = (a_y - (1 - pi) g) / pi and q the probability of
+Y = 1 given Z, E log = pi (q log A_1 + (1 - q) log A_0) + (1 - pi) log g is concave in g, and largest where
+
+    1 / g = q / A_1 + (1 - q) / A_0,
+
+that is, at the smaller root of (1 - pi) g^2 - b g + a_0 a_1 = 0 with b = (1 - pi) (a_0 + a_1) + pi (q a_0 +
+(1 - q) a_1). At g = a_0 / (1 - pi) the left side is pi (1 - q) (a_0 - a_1) a_0 / (1 - pi) <= 0, so that the
+root lies below, A_0 >= 0, and the wealth is never negative: no bound on weighted values is needed. A wrong q
+costs growth, not validity. Without information in Z, q = mu, and where lambda / pi is the best lambda of
+people's labels alone, the root is 1: then having a judge costs nothing.
+
+*What is learned.* q is the share of kept promises among people's labels so far, by what the judge says and
+how sure it is, with a weak prior; so a biased judge is corrected, and one that is right no more often than
+chance is ignored. lambda maximises the growth that these shares predict, given how often each stratum came so
+far. Both use earlier prompts only.
+
+*The bound* is the largest of a grid of m that are rejected, with all smaller ones. If it is mu or more, then
+the smallest m >= mu of the grid has been rejected, which has probability at most delta.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
+
+from langchain_cfc._internal.arrays import BoolArray, FloatArray, IntArray
+from langchain_cfc.certificates.e_processes import EProcess
+
+# Strata of prompts: the judge says that the promise is kept, surely or not so surely; that it is broken; and
+# no label is needed to know.
+SURE, DOUBTED, BROKEN, KNOWN = range(4)
+# A judge that doubts at least so much is not sure.
+_DOUBT = 0.25
+# Kept and broken promises that each stratum starts with, and prompts.
+_PRIOR = np.array([(1.9, 0.1), (1.7, 0.3), (1.0, 1.0), (0.5, 0.5)])
+_PRIOR_MET = np.array([4.0, 2.0, 2.0, 0.0])
+# How much likelier than `share` a prompt is labelled: without any doubt, and for each unit of doubt more.
+_INCLUSION = (0.7, 0.8)
+# Parts of the wealth to choose the best bet from; the best is about in proportion to the share labelled.
+_FRACTIONS = np.geomspace(0.001, 0.9, 20)
+# The smallest share that people may label.
+LEAST_SHARE = 0.01
+# More than the round-off of the logarithm of the wealth after a million prompts.
+_ROUND_OFF = 1e-6
+# Hypotheses: probabilities in steps of half a percent.
+_GRID = np.arange(1, 200) / 200.0
+# How far ahead a forecast looks, in prompts, and how often it is repeated.
+_FORECAST_STEPS = 10_000
+_FORECASTS = 200
+
+
+def compute_inclusion(share: float, doubt: FloatArray) -> FloatArray:
+    """Return the probabilities with which people label prompts, given the judge's doubt in [0, 1].
+
+    They are about `share`, at least 0.7 times that, and 1.5 times that for the most doubtful prompts.
+    """
+    least, more = _INCLUSION
+    return np.asarray(np.minimum(1.0, share * (least + more * doubt)), dtype=np.float64)
+
+
+def assign_strata(kept: BoolArray, doubt: FloatArray, known: BoolArray) -> IntArray:
+    """Return the stratum of each prompt, given what the judge says, its doubt, and what needs no label."""
+    by_judge = np.where(kept, np.where(doubt < _DOUBT, SURE, DOUBTED), BROKEN)
+    return np.asarray(np.where(known, KNOWN, by_judge), dtype=np.int64)
+
+
+def compute_payoffs(
+    fraction: FloatArray, target: FloatArray, prediction: FloatArray, inclusion: FloatArray
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Return what bets pay for prompts without a label, for kept promises and for broken ones.
+
+    Args:
+        fraction: Part of the wealth that is bet, lambda times the target, in [0, 1).
+        target: The hypothesis: a promise is kept with at most this probability, in (0, 1).
+        prediction: Probability that it is kept, given what the judge says, in (0, 1).
+        inclusion: Probability that people label the prompt, in (0, 1].
+
+    Returns:
+        Three arrays of payoffs above 0, for a stake of 1.
+    """
+    broken = 1.0 - fraction
+    kept = broken + fraction / target
+    rest = 1.0 - inclusion
+    middle = rest * (broken + kept) + inclusion * (prediction * broken + (1.0 - prediction) * kept)
+    root = np.sqrt(np.maximum(middle * middle - 4.0 * rest * broken * kept, 0.0))
+    unlabelled = 2.0 * broken * kept / (middle + root)
+    return unlabelled, (kept - rest * unlabelled) / inclusion, (broken - rest * unlabelled) / inclusion
+
+
+@dataclass(frozen=True)
+class JudgedPrompts:
+    """Prompts in the order in which they are bet on, one axis for each field: (..., t)."""
+
+    strata: IntArray  # see `assign_strata`
+    inclusion: FloatArray  # probability to be labelled by people; 1 for those of stratum `KNOWN`
+    sampled: BoolArray  # whether people are to label it, or no label is needed
+
+    @property
+    def needs_label(self) -> BoolArray:
+        """Which prompts people are to label."""
+        return np.asarray(self.sampled & (self.strata != KNOWN), dtype=np.bool_)
+
+    def get(self, row: int) -> tuple[IntArray, FloatArray, BoolArray]:
+        """Return stratum, inclusion and whether it is sampled of one prompt of each sequence."""
+        return self.strata[..., row], self.inclusion[..., row], self.sampled[..., row]
+
+    def repeat(self, sequences: int) -> JudgedPrompts:
+        """Return the same prompts for so many sequences."""
+        shape = (sequences, *self.strata.shape)
+        return JudgedPrompts(
+            np.broadcast_to(self.strata, shape),
+            np.broadcast_to(self.inclusion, shape),
+            np.broadcast_to(self.sampled, shape),
+        )
+
+    def skip(self, count: int) -> JudgedPrompts:
+        """Return the prompts after the first ones."""
+        return JudgedPrompts(self.strata[count:], self.inclusion[count:], self.sampled[count:])
+
+
+@dataclass(frozen=True)
+class JudgedEProcess:
+    """The evidence of one or several sequences of prompts that a promise is kept often enough."""
+
+    targets: FloatArray  # (g,) hypotheses, ascending
+    wealth: EProcess  # (..., g) against each of them
+    fractions: FloatArray  # (..., g) part of the wealth that is bet
+    kept: FloatArray  # (..., s) promises kept by people's labels, by stratum
+    labelled: FloatArray  # (..., s) people's labels
+    met: FloatArray  # (..., s) prompts so far
+    included: FloatArray  # (..., s) sum of their probabilities to be labelled
+    refit_every: int  # prompts between two choices of bets: about as many as hold one label
+    prompts: int = 0  # number of prompts so far
+
+    @classmethod
+    def start(cls, target: float, share: float, shape: tuple[int, ...] = ()) -> JudgedEProcess:
+        """Begin before any prompt, with a grid of hypotheses up to 1 that holds the target."""
+        return cls.of_targets(np.unique([*_GRID, target]), share, shape)
+
+    @classmethod
+    def of_targets(cls, targets: FloatArray, share: float, shape: tuple[int, ...] = ()) -> JudgedEProcess:
+        """Begin before any prompt, with these hypotheses, ascending, for an array of sequences."""
+        by_stratum = np.zeros((*shape, len(_PRIOR)))
+        return cls(
+            targets=targets,
+            wealth=EProcess.start([*shape, len(targets)], 1),
+            fractions=np.zeros((*shape, len(targets))),
+            kept=by_stratum + _PRIOR[:, 0],
+            labelled=by_stratum + _PRIOR.sum(axis=1),
+            met=by_stratum + _PRIOR_MET,
+            included=by_stratum + share * _PRIOR_MET,
+            refit_every=max(1, round(1.0 / share)),
+        )
+
+    @property
+    def predictions(self) -> FloatArray:
+        """(..., s) probability that a promise is kept, by stratum, as far as people's labels show."""
+        return self.kept / self.labelled
+
+    def update(
+        self, strata: IntArray, inclusion: FloatArray, sampled: BoolArray, kept: BoolArray
+    ) -> JudgedEProcess:
+        """Return the evidence after one more prompt of each sequence.
+
+        Args:
+            strata: (...) its stratum.
+            inclusion: (...) its probability to be labelled, 1 where no label is needed.
+            sampled: (...) whether it is labelled, or needs no label.
+            kept: (...) whether the promise is kept; looked at only where sampled.
+        """
+        fractions = self._choose_fractions() if self.prompts % self.refit_every == 0 else self.fractions
+        member = strata[..., np.newaxis] == np.arange(len(_PRIOR))
+        prediction = (self.predictions * member).sum(axis=-1)
+        pay, pay_kept, pay_broken = compute_payoffs(
+            fractions, self.targets, prediction[..., np.newaxis], inclusion[..., np.newaxis]
+        )
+        by_label = np.where(kept[..., np.newaxis], pay_kept, pay_broken)
+        payoffs = np.where(sampled[..., np.newaxis], by_label, pay)[..., np.newaxis]
+        seen = member & sampled[..., np.newaxis]
+        return replace(
+            self,
+            wealth=self.wealth.update(payoffs, float(self.prompts + 1), fixed_share=0.0),
+            fractions=fractions,
+            kept=self.kept + (seen & kept[..., np.newaxis]),
+            labelled=self.labelled + seen,
+            met=self.met + member,
+            included=self.included + member * inclusion[..., np.newaxis],
+            prompts=self.prompts + 1,
+        )
+
+    def _choose_fractions(self) -> FloatArray:
+        """Return (..., g) the part of the wealth to bet at which the shares so far predict most growth."""
+        met, shape = self.met, (..., np.newaxis, np.newaxis, slice(None))
+        inclusion = np.where(met > 0.0, self.included / np.maximum(met, 1e-9), 1.0)[shape]
+        predicted = self.predictions[shape]
+        pay, pay_kept, pay_broken = compute_payoffs(
+            _FRACTIONS[:, np.newaxis], self.targets[:, np.newaxis, np.newaxis], predicted, inclusion
+        )
+        by_label = predicted * np.log(pay_kept) + (1.0 - predicted) * np.log(pay_broken)
+        growth = inclusion * by_label + (1.0 - inclusion) * np.log(pay)
+        mean = (growth * (met / met.sum(axis=-1, keepdims=True))[shape]).sum(axis=-1)
+        best = mean.argmax(axis=-1)
+        return np.where(mean.max(axis=-1) > 0.0, _FRACTIONS[best], 0.0)
+
+    def bound(self, delta: float) -> FloatArray:
+        """Return (...) lower bounds on the probability that the promise is kept; 0 says nothing."""
+        rejected = self.wealth.peak >= math.log(1.0 / delta) + _ROUND_OFF
+        count = np.logical_and.accumulate(rejected, axis=-1).sum(axis=-1)
+        return np.asarray(np.concatenate([[0.0], self.targets])[count], dtype=np.float64)
+
+    def forecast_labels(self, target: float, delta: float, upcoming: JudgedPrompts) -> int | None:
+        """Return how many more of people's labels are expected to reach a target, of one sequence.
+
+        It is the median over repetitions, in which the promise is kept as often as people's labels so far
+        allow: by stratum a probability of its own, from the posterior of these labels.
+
+        Args:
+            target: One of the hypotheses.
+            delta: Failure probability.
+            upcoming: Prompts to come, (t,).
+
+        Returns:
+            The number of labels; None if these prompts are not expected to suffice.
+        """
+        place = int(np.searchsorted(self.targets, target))
+        rng = np.random.default_rng(0)
+
+        def repeat(values: FloatArray) -> FloatArray:
+            return np.repeat(values[np.newaxis], _FORECASTS, axis=0)
+
+        one = slice(place, place + 1)
+        wealth = EProcess(
+            **{field.name: repeat(getattr(self.wealth, field.name)[one]) for field in fields(EProcess)}
+        )
+        state = JudgedEProcess(
+            self.targets[one],
+            wealth,
+            repeat(self.fractions[one]),
+            repeat(self.kept),
+            repeat(self.labelled),
+            repeat(self.met),
+            repeat(self.included),
+            self.refit_every,
+            self.prompts,
+        )
+        truth = rng.beta(state.kept, state.labelled - state.kept)
+        needed = math.log(1.0 / delta) + _ROUND_OFF
+        spent = 0
+        if self.wealth.peak[place] >= needed:
+            return 0
+        repeated = upcoming.repeat(_FORECASTS)
+        for row in range(min(len(upcoming.strata), _FORECAST_STEPS)):
+            chance = truth[:, int(upcoming.strata[row])]
+            state = state.update(*repeated.get(row), rng.random(_FORECASTS) < chance)
+            spent += bool(upcoming.needs_label[row])
+            if 2 * int((state.wealth.peak[:, 0] >= needed).sum()) >= _FORECASTS:
+                return spent
+        return None

@@ -1,0 +1,497 @@
+"""People and a judge certify a frozen artifact: sheets, what is filled in, certificates, and refusals."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from langchain_cfc import CalibrationArtifact, PromptRecord, calibrate, evaluate
+from langchain_cfc.certificates import certify
+from langchain_cfc.certificates.coverage import compute_outcomes
+from langchain_cfc.collect import PeopleReport, PeopleSample
+from langchain_cfc.errors import ArtifactFormatError, InputError, OverlapError, RecordError
+from langchain_cfc.guarantee import PeopleCertificate
+from langchain_cfc.records import Claim, ClaimsRecord, tabulate, write_records
+from langchain_cfc.report import render_report
+from tests.certificates.prompts import prompts
+from tests.cli.running import run
+from tests.collect.filling import fill, rows_of, save
+from tests.factories import reload_artifact
+
+pytestmark = pytest.mark.filterwarnings("ignore::langchain_cfc.errors.AttainabilityWarning")
+
+
+def judge(records: list[PromptRecord], seed: int, mistakes: float = 0.08) -> list[PromptRecord]:
+    """The records with a judge's labels, which errs on some texts of some prompts."""
+    rng = np.random.default_rng(seed)
+    judged = []
+    for record in records:
+        errs = {one.text: rng.random() < mistakes for one in record.candidates}
+        labelled = tuple(
+            one.model_copy(update={"correct": one.correct != errs[one.text]}) for one in record.candidates
+        )
+        judged.append(record.model_copy(update={"candidates": labelled}))
+    return judged
+
+
+JUDGED = judge(prompts(1, 2000), 3)
+
+
+def is_right(_: str, text: str) -> bool:
+    """What people say of a candidate."""
+    return text == "right"
+
+
+@pytest.fixture(scope="module")
+def artifact() -> CalibrationArtifact:
+    return calibrate(judge(prompts(0, 600), 2), alpha=["0.2", "0.3"], features="1")
+
+
+@pytest.fixture(scope="module")
+def bot() -> CalibrationArtifact:
+    return calibrate(judge(prompts(0, 2000), 2, 0.02), alpha="0.2", features="1", max_wrong_rate="0.15")
+
+
+def draw(artifact: CalibrationArtifact, records: Any = JUDGED, **options: Any) -> PeopleSample:
+    settings: dict[str, Any] = {"until": 0.7, "alpha": "0.2", **options}
+    return PeopleSample.draw(artifact, records, **settings)
+
+
+def fill_first(path: Path, prompts_filled: int, says: Callable[[str, str], bool] = is_right) -> None:
+    """People fill in the first prompts of the sheet."""
+    first = list(dict.fromkeys(row[0][1:] for row in rows_of(path)[1:]))[:prompts_filled]
+    fill(path, lambda name, text: says(name, text) if name in first else None)
+
+
+def test_people_certify_what_a_judge_labelled(artifact: CalibrationArtifact, tmp_path: Path) -> None:
+    sample, sheet = draw(artifact), tmp_path / "sheet.csv"
+    sample.write_sheet(sheet)
+    same, nothing = sample.certify(sheet)
+    assert same is artifact
+    assert (nothing.labelled, nothing.at_least, nothing.bounds) == (0, 0.0, ((0, 0.0),))
+    assert nothing.expected_labels is not None
+    assert 0 < nothing.expected_labels < nothing.to_label
+    assert not nothing.is_certified
+    fill_first(sheet, 20)
+    _, some = sample.certify(sheet)
+    assert (some.labelled, some.prompts) == (20, 2000)
+    assert 0.0 < some.at_least < 0.7
+    assert some.next_ids[0] == rows_of(sheet)[1:][[row[4] for row in rows_of(sheet)[1:]].index("")][0][1:]
+    fill_first(sheet, nothing.to_label)
+    certified, report = sample.certify(sheet)
+    assert report.is_certified
+    assert report.expected_labels == 0
+    assert report.labelled == report.to_label
+    assert [bound for _, bound in report.bounds] == sorted(bound for _, bound in report.bounds)
+    # The truth is known here: the bound is below how often sets keep the promise by the true labels.
+    truth = compute_outcomes(artifact, tabulate(prompts(1, 2000)), "0.2").kept.mean()
+    assert 0.7 <= report.at_least < truth
+    (made,) = certified.people_certificates
+    assert (made.about, made.alpha, made.delta, made.at_least) == ("sets", "0.2", "0.05", report.at_least)
+    assert (made.prompts, made.labelled, made.agreed) == (2000, report.labelled, report.agreed)
+    assert report.labelled * 0.8 < report.agreed < report.labelled
+
+
+def test_a_certificate_is_part_of_the_artifact_its_guarantee_and_its_evaluation(
+    artifact: CalibrationArtifact, tmp_path: Path
+) -> None:
+    sample, sheet = draw(artifact), tmp_path / "sheet.csv"
+    sample.write_sheet(sheet)
+    fill_first(sheet, 10_000)
+    certified, _ = sample.certify(sheet)
+    again = reload_artifact(certified)
+    assert again.people_certificates == certified.people_certificates
+    assert (again.frozen_digest, again.digest) == (artifact.frozen_digest, certified.digest)
+    assert certified.digest != artifact.digest
+    assert "people_certificates" not in artifact.model_dump(mode="json")
+    sentence = certified.people_certificates[0].sentence()
+    assert sentence.startswith(
+        "Certified by people, with confidence 95 % for this very artifact: a set holds"
+    )
+    guarantee = certified.guarantee("0.2")
+    assert guarantee.sentence == f"{artifact.guarantee('0.2').sentence} {sentence}"
+    assert guarantee.people == tuple(certified.people_certificates)
+    assert certified.guarantee("0.3").people == ()
+    assert "people" not in artifact.guarantee("0.2").model_dump()
+    report = evaluate(certified, prompts(5, 200), alpha="0.2")
+    assert report.certified_by_people == (sentence,)
+    assert evaluate(certified, prompts(5, 200), alpha="0.3").certified_by_people == ()
+    page = render_report(artifact=certified, evaluation=report)
+    assert "Certified by people, with confidence 95 % for this very artifact" in page
+    # Held-out labels may certify as well.
+    assert certify(certified, prompts(6, 200), alpha="0.2").people_certificates == again.people_certificates
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"alpha": "0.4"}, "a level that the artifact does not hold"),
+        ({"artifact_digest": "sha256:0"}, "about another artifact"),
+        ({"unit": "claims", "unsupported": 1}, "sets of another kind"),
+    ],
+)
+def test_a_certificate_that_does_not_fit_its_artifact_is_refused(
+    artifact: CalibrationArtifact, tmp_path: Path, change: dict[str, Any], problem: str
+) -> None:
+    made = PeopleCertificate(
+        alpha="0.2",
+        delta="0.05",
+        prompts=10,
+        records_digest="sha256:1",
+        artifact_digest=artifact.frozen_digest,
+        about="sets",
+        labelled=5,
+        agreed=4,
+        at_least=0.5,
+    )
+    fits = artifact.model_copy(update={"people_certificates": [made]})
+    assert reload_artifact(fits).people_certificates == [made]
+    path = tmp_path / "wrong.json"
+    artifact.model_copy(update={"people_certificates": [made.model_copy(update=change)]}).save(path)
+    with pytest.raises(ArtifactFormatError, match=problem):
+        CalibrationArtifact.load(path)
+    artifact.model_copy(update={"people_certificates": [made, made]}).save(path)
+    with pytest.raises(ArtifactFormatError, match="about the same"):
+        CalibrationArtifact.load(path)
+
+
+@pytest.mark.parametrize(
+    "change", [{"agreed": 6}, {"labelled": 11}, {"about": "answers"}, {"unsupported": 1}]
+)
+def test_a_certificate_adds_up(change: dict[str, Any]) -> None:
+    fields: dict[str, Any] = {
+        "alpha": "0.2",
+        "delta": "0.05",
+        "prompts": 10,
+        "records_digest": "",
+        "artifact_digest": "",
+        "about": "sets",
+        "labelled": 5,
+        "agreed": 4,
+        "at_least": 0.5,
+    }
+    PeopleCertificate(**fields)
+    with pytest.raises(ValueError, match="expected"):
+        PeopleCertificate(**{**fields, **change})
+
+
+def test_one_correct_answer_settles_a_set_and_a_gap_waits(
+    artifact: CalibrationArtifact, tmp_path: Path
+) -> None:
+    sample, sheet = draw(artifact), tmp_path / "sheet.csv"
+    sample.write_sheet(sheet)
+    header, *rows = rows_of(sheet)
+    seen: set[str] = set()
+    filled = []
+    for row in rows:  # only the first correct one of each set, and every wrong one before it
+        skip = row[0] in seen
+        if row[3] == "'right":
+            seen.add(row[0])
+        filled.append([*row[:4], "" if skip else ("yes" if row[3] == "'right" else "no")])
+    _, report = sample.certify(save(sheet, [header, *filled]))
+    assert report.labelled == report.to_label
+    gap = filled[0][0]
+    emptied = [[*row[:4], ""] if row[0] == gap else row for row in filled]
+    _, report = sample.certify(save(sheet, [header, *emptied]))
+    assert (report.labelled, report.waiting) == (0, report.to_label - 1)
+    assert report.next_ids == (gap[1:],)
+    assert report.at_least == 0.0
+
+
+def test_the_sample_is_random_by_id_and_likelier_where_the_judge_doubts(
+    artifact: CalibrationArtifact, tmp_path: Path
+) -> None:
+    sample = draw(artifact)
+    shuffled = [JUDGED[row] for row in np.random.default_rng(0).permutation(len(JUDGED))]
+    assert draw(artifact, shuffled).judged.ids == sample.judged.ids
+    judged = sample.judged
+    assert list(judged.ids) != sorted(judged.ids)
+    needs = judged.prompts.needs_label
+    chances = judged.prompts.inclusion
+    deviation = np.sqrt((chances * (1 - chances)).sum())
+    # By the normal law, with a false alarm of 1e-6; seeds are fixed.
+    assert abs(needs.sum() - chances.sum()) < 4.9 * deviation
+    assert chances[~judged.by_judge].min() > chances[judged.by_judge].mean()
+    wider = draw(artifact, share=0.3)
+    assert set(np.array(judged.ids)[needs]) <= set(
+        np.array(wider.judged.ids)[wider.judged.prompts.needs_label]
+    )
+    # The sheet shows neither labels nor scores.
+    sheet = tmp_path / "sheet.csv"
+    sample.write_sheet(sheet)
+    assert rows_of(sheet)[0] == ["'id", "'input", "'reference", "'text", "correct"]
+    with pytest.raises(InputError, match="will not be overwritten"):
+        sample.write_sheet(sheet)
+
+
+def change_rows(sheet: Path, change: Callable[[list[list[str]]], list[list[str]]]) -> Path:
+    header, *rows = rows_of(sheet)
+    return save(sheet, [header, *change(rows)])
+
+
+OUTSIDE = "'outside"
+BAD_SHEETS: dict[str, tuple[Callable[[list[list[str]]], list[list[str]]], str]] = {
+    "unknown id": (lambda rows: [["'nobody-1", *rows[0][1:]], *rows], "none of the judged records"),
+    "outside": (lambda rows: [[OUTSIDE, *rows[0][1:]], *rows], "not in the sample of prompts to label"),
+    "text": (lambda rows: [[*rows[0][:3], "'other", ""], *rows], "nothing to label of"),
+    "missing": (lambda rows: rows[1:], "was one deleted"),
+    "contradiction": (
+        lambda rows: [[*rows[0][:4], "yes"], [*rows[0][:4], "no"], *rows],
+        "the other label for the same candidate",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BAD_SHEETS)
+def test_a_bad_sheet_is_refused_with_its_place(
+    artifact: CalibrationArtifact, tmp_path: Path, name: str
+) -> None:
+    sample, sheet = draw(artifact), tmp_path / "sheet.csv"
+    sample.write_sheet(sheet)
+    change, problem = BAD_SHEETS[name]
+    outside = next(
+        one
+        for one, needs in zip(sample.judged.ids, sample.judged.prompts.needs_label, strict=True)
+        if not needs
+    )
+    change_rows(
+        sheet,
+        lambda rows: [[f"'{outside}" if row[0] == OUTSIDE else row[0], *row[1:]] for row in change(rows)],
+    )
+    with pytest.raises(RecordError, match=problem):
+        sample.certify(sheet)
+    by_prompt = tmp_path / "prompt.csv"
+    by_prompt.write_text("prompt,text,correct\na,b,yes\n", encoding="utf-8")
+    with pytest.raises(RecordError, match="expected id"):
+        sample.certify(by_prompt)
+
+
+def test_a_sheet_of_another_share_does_not_fit(artifact: CalibrationArtifact, tmp_path: Path) -> None:
+    sheet = tmp_path / "sheet.csv"
+    draw(artifact, share=0.2).write_sheet(sheet)
+    with pytest.raises(RecordError, match="Was the sheet written for another share"):
+        draw(artifact, share=0.1).certify(sheet)
+    with pytest.raises(RecordError, match="was one deleted"):
+        draw(artifact, share=0.3).certify(sheet)
+
+
+def test_calibration_prompts_are_refused(artifact: CalibrationArtifact) -> None:
+    with pytest.raises(OverlapError, match="calibrated on"):
+        draw(artifact, judge(prompts(0, 600), 2))
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"until": None}, "say what people's labels are to certify"),
+        ({"max_wrong_rate": "0.1"}, "say what people's labels are to certify"),
+        ({"until": 75}, r"did you mean 0\.75"),
+        ({"share": 0.0}, "share is 0.0"),
+        ({"alpha": None}, "holds several levels"),
+        ({"until": None, "max_wrong_rate": "0.1"}, "no certified policy"),
+    ],
+)
+def test_what_cannot_be_certified_says_what_to_do(
+    artifact: CalibrationArtifact, options: dict[str, Any], problem: str
+) -> None:
+    with pytest.raises(InputError, match=problem):
+        draw(artifact, **options)
+
+
+def test_tables_and_promises_given_a_correct_candidate_are_refused(artifact: CalibrationArtifact) -> None:
+    with pytest.raises(InputError, match="people read texts"):
+        draw(artifact, tabulate(JUDGED))
+    given_drawn = calibrate(prompts(0, 400), alpha="0.2", features="1", given_drawn=True)
+    with pytest.raises(InputError, match="only people can say"):
+        draw(given_drawn)
+
+
+def test_more_labels_replace_a_certificate_and_others_do_not(
+    artifact: CalibrationArtifact, tmp_path: Path
+) -> None:
+    sample, sheet = draw(artifact, until=0.6, share=0.2), tmp_path / "sheet.csv"
+    sample.write_sheet(sheet)
+    fill_first(sheet, 100)
+    first, report = sample.certify(sheet)
+    assert report.is_certified
+    fill_first(sheet, 200)
+    more, _ = draw(first, until=0.6, share=0.2).certify(sheet)
+    (made,) = more.people_certificates
+    assert made.labelled == 200
+    assert made.at_least >= first.people_certificates[0].at_least
+    fill_first(sheet, 100)
+    with pytest.raises(InputError, match="already"):
+        draw(more, until=0.6, share=0.2).certify(sheet)
+    fill_first(sheet, 300)
+    with pytest.raises(InputError, match="already"):
+        draw(more, until=0.6, share=0.2).certify(sheet, delta="0.2")
+
+
+def test_answers_of_bot_mode_are_certified_among_those_answered(
+    bot: CalibrationArtifact, tmp_path: Path
+) -> None:
+    options: dict[str, Any] = {"until": None, "alpha": None, "max_wrong_rate": "0.25", "share": 0.3}
+    sample, sheet = draw(bot, **options), tmp_path / "sheet.csv"
+    policy = bot.certified_policy.certificate
+    seen = compute_outcomes(bot, tabulate(JUDGED), policy.alpha, policy.policy)
+    assert len(sample.judged.ids) == seen.decisions.answered.sum()
+    sample.write_sheet(sheet)
+    rows = rows_of(sheet)[1:]
+    assert len({row[0] for row in rows}) == len(rows) == sample.judged.prompts.needs_label.sum()
+    fill_first(sheet, 10_000)
+    certified, report = sample.certify(sheet)
+    assert (report.about, report.target) == ("answers", 0.75)
+    assert report.is_certified
+    guarantee = reload_artifact(certified).bot_guarantee()
+    assert guarantee.people == tuple(certified.people_certificates)
+    assert "of the prompts that are answered, at most" in guarantee.sentence
+    assert certified.guarantee("0.2").people == ()
+    truth = compute_outcomes(bot, tabulate(prompts(1, 2000)), policy.alpha, policy.policy)
+    answered, wrong = truth.count_answers(truth.decisions.answered)
+    assert report.at_least < 1.0 - wrong / answered
+    other = bot.certified_policy.model_copy(
+        update={"certificate": policy.model_copy(update={"policy": replace_policy(policy.policy)})}
+    )
+    with pytest.raises(ValueError, match="policy"):
+        CalibrationArtifact.model_validate(
+            certified.model_copy(update={"policy": other}).model_dump(mode="json")
+        )
+
+
+def replace_policy(policy: Any) -> Any:
+    return policy.model_copy(update={"min_agreement": policy.min_agreement + 1})
+
+
+def make_claims(seed: int, size: int, mistakes: float = 0.0) -> list[ClaimsRecord]:
+    """Answers of three claims; an unsupported one says so, and a judge errs on some."""
+    rng = np.random.default_rng(seed)
+    records = []
+    for number in range(size):
+        supported = rng.random(3) < 0.85
+        scores = np.clip(0.5 * rng.random(3) + np.where(supported, 0.0, 0.4), 0.0, 1.0)
+        texts = [f"{'fact' if one else 'myth'} {place}." for place, one in enumerate(supported)]
+        said = supported ^ (rng.random(3) < mistakes)
+        starts = np.cumsum([0, *(len(text) + 1 for text in texts)])
+        records.append(
+            ClaimsRecord(
+                id=f"{seed}-{number}",
+                input="Tell me.",
+                answer=" ".join(texts),
+                claims=tuple(
+                    Claim(
+                        text=text,
+                        start=int(start),
+                        end=int(start) + len(text),
+                        score=float(score),
+                        supported=bool(label),
+                    )
+                    for text, start, score, label in zip(texts, starts, scores, said, strict=False)
+                ),
+            )
+        )
+    return records
+
+
+def test_claims_are_certified_by_those_that_are_left(tmp_path: Path) -> None:
+    artifact = calibrate(
+        make_claims(0, 500, 0.05), alpha="0.2", features="1", unit="claims", at_most=0, never_empty=False
+    )
+    sample, sheet = draw(artifact, make_claims(1, 1500, 0.05), until=0.7), tmp_path / "sheet.csv"
+    sample.write_sheet(sheet)
+    header, *rows = rows_of(sheet)
+    assert header[-1] == "supported"
+    filled = [[*row[:-1], "yes" if row[-2].startswith("'fact") else "no"] for row in rows]
+    certified, report = sample.certify(save(sheet, [header, *filled]))
+    assert report.is_certified
+    assert "no unsupported claim is left in an answer" in certified.people_certificates[0].sentence()
+    assert reload_artifact(certified).guarantee().people
+    # One unsupported claim settles an answer, although others are open.
+    settled = [[*row[:-1], "no" if row[-1] == "no" else ""] for row in filled]
+    _, report = sample.certify(save(sheet, [header, *settled]))
+    assert report.waiting + report.labelled > 0
+
+
+def test_of_bot_mode_on_claims_one_claim_of_each_answer_is_judged(tmp_path: Path) -> None:
+    artifact = calibrate(
+        make_claims(0, 1500, 0.02), alpha="0.2", features="1", unit="claims", at_most=0, max_wrong_rate="0.2"
+    )
+    records = make_claims(1, 1500, 0.05)
+    sample = draw(artifact, records, until=None, alpha=None, max_wrong_rate="0.2")
+    sheet = tmp_path / "sheet.csv"
+    sample.write_sheet(sheet)
+    header, *rows = rows_of(sheet)
+    assert len({row[0] for row in rows}) == len(rows) == sample.judged.prompts.needs_label.sum()
+    filled = [[*row[:-1], "yes" if row[-2].startswith("'fact") else "no"] for row in rows]
+    certified, report = sample.certify(save(sheet, [header, *filled]))
+    assert report.is_certified
+    (made,) = reload_artifact(certified).bot_guarantee().people
+    assert "of the claims that an answer shows, at most" in made.sentence()
+
+
+def test_the_command_line_writes_a_sheet_waits_and_certifies(
+    artifact: CalibrationArtifact, tmp_path: Path
+) -> None:
+    path, records, sheet = tmp_path / "artifact.json", tmp_path / "judged.jsonl", tmp_path / "sheet.csv"
+    artifact.save(path)
+    write_records(records, JUDGED)
+    out, figures = tmp_path / "certified.json", tmp_path / "figures"
+    arguments: list[str | Path] = [
+        "certify",
+        path,
+        "--judge",
+        records,
+        "--people",
+        sheet,
+        "--until",
+        "0.7",
+        "--alpha",
+        "0.2",
+    ]
+    ran = run(*arguments, "--out", out)
+    assert ran.code == 1
+    assert "0 of" in ran.out
+    assert "more labels are expected" in " ".join(ran.out.split())
+    assert "Next to label:" in ran.out
+    assert not out.exists()
+    fill_first(sheet, 30)
+    ran = run(*arguments, "--out", out, "--figures", figures, "--json")
+    assert ran.code == 1
+    report = PeopleReport.model_validate_json(ran.out)
+    assert report.labelled == 30
+    assert {one.name for one in figures.iterdir()} == {"running_bound.png", "running_bound.svg"}
+    fill_first(sheet, 10_000)
+    ran = run(*arguments, "--out", out)
+    assert ran.code == 0
+    words = " ".join(ran.out.split())
+    assert "Certified by people, with confidence 95 %" in words
+    shown = " ".join(run("inspect", out).out.split())
+    assert shown.count("Certified by people") == 1
+    held_out = tmp_path / "test.jsonl"
+    write_records(held_out, prompts(5, 300))
+    assert "Certified by people" in " ".join(run("evaluate", out, held_out, "--alpha", "0.2").out.split())
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["--people", "SHEET", "--until", "0.7"],
+        ["--judge", "RECORDS", "--until", "0.7"],
+        ["RECORDS", "--judge", "RECORDS", "--people", "SHEET", "--until", "0.7"],
+        ["RECORDS", "--until", "0.7"],
+    ],
+)
+def test_the_command_line_says_what_belongs_together(
+    artifact: CalibrationArtifact, tmp_path: Path, arguments: list[str]
+) -> None:
+    path, records = tmp_path / "artifact.json", tmp_path / "judged.jsonl"
+    artifact.save(path)
+    write_records(records, JUDGED[:20])
+    places = {"RECORDS": str(records), "SHEET": str(tmp_path / "sheet.csv")}
+    ran = run("certify", path, *(places.get(one, one) for one in arguments))
+    assert ran.code == 2
+    assert "--people SHEET and --judge RECORDS" in " ".join(ran.err.split())

@@ -1,0 +1,105 @@
+"""Certificates by people and a judge together: false with probability at most delta, whenever people stop.
+
+In simulated sequences of labels, made by `benchmarks/lib/judged_world.py`, the true probability lies just
+below the target. A sequence counts as false if the target is certified after any of its prompts. The law is
+Ville's inequality, for every judge; the check is the exact binomial test of `laws.too_often`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from benchmarks.lib.judged_world import DELTA, World, count_labels
+from langchain_cfc import calibrate
+from langchain_cfc.certificates.coverage import compute_outcomes
+from langchain_cfc.certificates.judged import JudgedEProcess
+from langchain_cfc.collect import PeopleSample
+from langchain_cfc.records import tabulate
+from tests.certificates.prompts import prompts
+from tests.collect.test_people import judge
+from tests.guarantees.laws import note, too_often
+from tests.lengths import repetitions
+
+TARGET, BELOW = 0.75, 0.749
+SEQUENCES = repetitions(10_000, share=0.1)
+PROMPTS = repetitions(3_000, share=0.2)
+JUDGES = [(right, biased) for right in (0.6, 0.75, 0.9, 0.95) for biased in (False, True)]
+
+
+@pytest.mark.parametrize(("right", "biased"), JUDGES)
+def test_false_certificates_are_rarer_than_delta(right: float, *, biased: bool) -> None:
+    _, certified = count_labels(
+        World(BELOW, right, biased),
+        TARGET,
+        sequences=SEQUENCES,
+        prompts=PROMPTS,
+        share=0.3,
+        seed=int(100 * right),
+    )
+    assert not too_often(int(certified.sum()), SEQUENCES, DELTA)
+
+
+@pytest.mark.parametrize("share", [0.02, 0.5])
+def test_so_they_are_whatever_share_people_label(share: float) -> None:
+    world = World(BELOW, 0.9, biased=True)
+    _, certified = count_labels(
+        world, TARGET, sequences=SEQUENCES, prompts=PROMPTS, share=share, seed=int(100 * share)
+    )
+    assert not too_often(int(certified.sum()), SEQUENCES, DELTA)
+
+
+@pytest.mark.parametrize("labels", ["judge as people", "easy ones only"])
+def test_labels_that_are_not_people_s_or_no_random_sample_are_caught(labels: str) -> None:
+    world = World(BELOW, 0.8, biased=True)
+    _, certified = count_labels(
+        world,
+        TARGET,
+        sequences=SEQUENCES,
+        prompts=PROMPTS,
+        share=0.5,
+        labels=labels,  # type: ignore[arg-type]
+        seed=7,
+    )
+    assert too_often(int(certified.sum()), SEQUENCES, DELTA)
+
+
+@pytest.mark.parametrize("biased", [False, True])
+@pytest.mark.parametrize(
+    "rate", [pytest.param(0.8, marks=pytest.mark.long), pytest.param(0.85)], ids=lambda rate: f"true {rate}"
+)
+def test_a_judge_that_is_right_nine_times_in_ten_saves_two_labels_in_five(
+    rate: float, *, biased: bool
+) -> None:
+    """Mean numbers of labels of 400 sequences: standard errors are 3 %, the allowance five of the ratio's."""
+    world = World(rate, 0.9, biased)
+    both, _ = count_labels(world, TARGET, sequences=400, prompts=12_000, seed=1)
+    people, _ = count_labels(world, TARGET, sequences=400, prompts=4_000, labels="people", seed=2)
+    note("labels", both=float(both.mean()), people=float(people.mean()))
+    assert both.mean() <= 0.6 * people.mean()
+
+
+def test_a_judge_that_guesses_costs_little() -> None:
+    guessed, _ = count_labels(World(0.85, 0.5), TARGET, sequences=200, prompts=8_000, seed=1)
+    people, _ = count_labels(World(0.85, 0.5), TARGET, sequences=200, prompts=2_000, labels="people", seed=2)
+    assert guessed.mean() <= 1.3 * people.mean()
+
+
+@pytest.mark.long
+def test_certificates_of_frozen_artifacts_are_false_as_rarely() -> None:
+    """The same law through records, decisions and the sample, for a target just above the truth."""
+    artifact = calibrate(judge(prompts(0, 600), 2), alpha="0.2", features="1")
+    kept = compute_outcomes(artifact, tabulate(prompts(1, 40_000)), "0.2").kept
+    # Five standard errors above what is measured on 40,000 prompts.
+    target = float(kept.mean() + 5.0 * kept.std() / np.sqrt(len(kept)))
+    repeated, false = repetitions(300), 0
+    for seed in range(2, 2 + repeated):
+        truth = prompts(seed, 600)
+        sample = PeopleSample.draw(artifact, judge(truth, seed), until=target, share=0.3)
+        judged, state = sample.judged, JudgedEProcess.start(target, 0.3)
+        by_people = compute_outcomes(artifact, tabulate(truth), "0.2").kept
+        kept_of = dict(zip((one.id for one in truth), by_people.tolist(), strict=True))
+        for row, name in enumerate(judged.ids):
+            state = state.update(*judged.prompts.get(row), np.array(kept_of[name]))
+        false += bool(state.bound(DELTA) >= target)
+    assert not too_often(false, repeated, DELTA)
