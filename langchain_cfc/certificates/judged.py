@@ -66,8 +66,9 @@ _FRACTIONS = np.geomspace(0.001, 0.9, 20)
 LEAST_SHARE = 0.01
 # More than the round-off of the logarithm of the wealth after a million prompts.
 _ROUND_OFF = 1e-6
-# Hypotheses: probabilities in steps of half a percent.
-_GRID = np.arange(1, 200) / 200.0
+# Hypotheses: probabilities in steps of half a percent, and of a tenth of one from 95 % on.
+_GRID = np.unique([*(np.arange(1, 200) / 200.0), *(np.arange(950, 1000) / 1000.0)])
+LARGEST_TARGET = float(_GRID[-1])
 # How far ahead a forecast looks, in prompts, and how often it is repeated.
 _FORECAST_STEPS = 10_000
 _FORECASTS = 200
@@ -157,9 +158,12 @@ class JudgedEProcess:
     prompts: int = 0  # number of prompts so far
 
     @classmethod
-    def start(cls, target: float, share: float, shape: tuple[int, ...] = ()) -> JudgedEProcess:
-        """Begin before any prompt, with a grid of hypotheses up to 1 that holds the target."""
-        return cls.of_targets(np.unique([*_GRID, target]), share, shape)
+    def start(cls, share: float) -> JudgedEProcess:
+        """Begin before any prompt of one sequence, with the grid of hypotheses.
+
+        It is the same whatever is to be certified, so that the target may change on the way.
+        """
+        return cls.of_targets(_GRID, share)
 
     @classmethod
     def of_targets(cls, targets: FloatArray, share: float, shape: tuple[int, ...] = ()) -> JudgedEProcess:
@@ -239,7 +243,7 @@ class JudgedEProcess:
         allow: by stratum a probability of its own, from the posterior of these labels.
 
         Args:
-            target: One of the hypotheses.
+            target: The probability to certify, at most the largest hypothesis.
             delta: Failure probability.
             upcoming: Prompts to come, (t,).
 

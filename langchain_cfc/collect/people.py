@@ -33,6 +33,7 @@ from langchain_cfc.artifact import CalibrationArtifact, tabulate_held_out
 from langchain_cfc.candidates import LabelledBatch, Unit
 from langchain_cfc.certificates.coverage import check_origin, compute_outcomes, compute_records_digest
 from langchain_cfc.certificates.judged import (
+    LARGEST_TARGET,
     LEAST_SHARE,
     JudgedEProcess,
     JudgedPrompts,
@@ -140,8 +141,9 @@ class PeopleSample:
             records: Prompts with a judge's labels, independent and identically distributed with those to
                 come. Of the records that the artifact was calibrated on, the part held out for certificates
                 is used. One prompt of each cluster counts.
-            until: Certify that sets keep their promise with at least this probability, in (0, 1).
-            max_wrong_rate: Certify instead that at most this share of bot mode's answers is wrong, in (0, 1).
+            until: Certify that sets keep their promise with at least this probability, in (0, 0.999].
+            max_wrong_rate: Certify instead that at most this share of bot mode's answers is wrong, in
+                [0.001, 1).
                 Where the artifact holds several policies, it is that of this rate.
             alpha: Error level of the sets; may be left out where there is only one, and for bot mode.
             share: About what share of the prompts people may be asked to label, in [0.01, 1]. The smaller,
@@ -231,7 +233,7 @@ class PeopleSample:
         outcomes = self._read_outcomes(read_sheet(Path(sheet), partly=True))
         judged, prompts = self.judged, self.judged.prompts
         needs = prompts.needs_label
-        state = JudgedEProcess.start(self.target, self.share)
+        state = JudgedEProcess.start(self.share)
         labelled = agreed = row = 0
         bounds = [(0, 0.0)]
         for row, record_id in enumerate([*judged.ids, None]):
@@ -357,17 +359,21 @@ def _find_subject(
         )
         raise InputError(msg)
     if until is not None:
-        if not 0.0 < until < 1.0:
-            msg = f"until is {until!r}; expected a share strictly between 0 and 1{suggest_share(until)}"
+        if not 0.0 < until <= LARGEST_TARGET:
+            msg = f"until is {until!r}; expected a share in (0, {LARGEST_TARGET}]{suggest_share(until)}"
             raise InputError(msg)
         return float(until), artifact.level(alpha), None
     policy = artifact.certified_policy
     rate = format_alpha(max_wrong_rate or 0, "max_wrong_rate")
+    target = float(compute_tau(rate))
+    if target > LARGEST_TARGET:
+        msg = f"max_wrong_rate is {rate}; people can certify rates from {1.0 - LARGEST_TARGET:g} on"
+        raise InputError(msg)
     certificate = policy.find_certificate(rate if policy.others else None)
     if alpha is not None and format_alpha(alpha) != certificate.alpha:
         msg = f"bot mode answers from sets at alpha = {certificate.alpha}: leave alpha out"
         raise InputError(msg)
-    return float(compute_tau(rate)), certificate.alpha, certificate.policy
+    return target, certificate.alpha, certificate.policy
 
 
 def _judge(

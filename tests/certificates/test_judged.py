@@ -104,10 +104,8 @@ def test_the_mean_of_the_wealth_over_all_labels_and_coins_is_one() -> None:
     assert total == pytest.approx(1.0, abs=1e-12)
 
 
-def run(labels: list[bool], targets: FloatArray | None = None) -> JudgedEProcess:
-    state = JudgedEProcess.start(0.75, 1.0)
-    if targets is not None:
-        state = JudgedEProcess.of_targets(targets, 1.0)
+def run(labels: list[bool]) -> JudgedEProcess:
+    state = JudgedEProcess.start(1.0)
     for kept in labels:
         state = state.update(np.array(DOUBTED), np.array(1.0), np.array(True), np.array(kept))
     return state
@@ -116,7 +114,7 @@ def run(labels: list[bool], targets: FloatArray | None = None) -> JudgedEProcess
 def test_the_bound_is_zero_at_first_and_never_falls() -> None:
     rng = np.random.default_rng(0)
     bounds = []
-    state = JudgedEProcess.start(0.75, 1.0)
+    state = JudgedEProcess.start(1.0)
     assert state.bound(0.05) == 0.0
     for kept in rng.random(400) < 0.9:
         state = state.update(np.array(DOUBTED), np.array(1.0), np.array(True), np.array(kept))
@@ -163,7 +161,7 @@ def test_a_forecast_is_about_what_is_needed() -> None:
     strata = assign_strata(judged, doubt, np.zeros(size, dtype=np.bool_))
     inclusion = compute_inclusion(0.1, doubt)
     prompts = JudgedPrompts(strata, inclusion, rng.random(size) < inclusion)
-    state = JudgedEProcess.start(0.75, 0.1)
+    state = JudgedEProcess.start(0.1)
     needed = 0
     for row in range(size):
         if row == 200:

@@ -290,6 +290,7 @@ def test_calibration_prompts_are_refused(artifact: CalibrationArtifact) -> None:
         ({"until": None}, "say what people's labels are to certify"),
         ({"max_wrong_rate": "0.1"}, "say what people's labels are to certify"),
         ({"until": 75}, r"did you mean 0\.75"),
+        ({"until": 0.9995}, r"expected a share in \(0, 0\.999\]"),
         ({"share": 0.0}, "share is 0.0"),
         ({"alpha": None}, "holds several levels"),
         ({"until": None, "max_wrong_rate": "0.1"}, "no certified policy"),
