@@ -117,12 +117,11 @@ def test_files_say_the_rule_and_suit_no_other(kind: str, tmp_path: Path) -> None
     assert records.provenance.draws == rule
     options: dict[str, Any] = {"alpha": 0.4, "features": "1", "allow_unattainable": True}
     artifact = calibrate(records, draws=rule, **options, test_fraction=0.3, certification_fraction=0.3)
-    assert (
-        artifact.digest
-        == calibrate_from(
-            tmp_path / "fewer.db", draws=rule, **options, test_fraction=0.3, certification_fraction=0.3
-        ).digest
+    by_table = calibrate_from(
+        tmp_path / "fewer.db", draws=rule, **options, test_fraction=0.3, certification_fraction=0.3
     )
+    when = {"created_at"}
+    assert artifact.model_dump(exclude=when) == by_table.model_dump(exclude=when)
     assert 2 <= (evaluate(artifact, records).mean_draws or 0) < 6
     assert certify(artifact, records).certificates
     assert compare(records, draws=rule, methods="marginal", splits=2, alpha=0.4).methods
