@@ -9,7 +9,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context
 from typing import Any, Literal, TypeAlias, TypeVar
 
 import numpy as np
@@ -236,6 +236,7 @@ def measure_splits(
     show = progress or (lambda found, _: found)
     if jobs == 1 or splits == 1:
         return list(show(map(measured, range(splits)), splits))
+    others = set(active_children())
     with _limit_threads(), ProcessPoolExecutor(jobs, get_context("spawn"), _store_task, (measured,)) as pool:
         try:
             return list(show(pool.map(_run_task, range(splits)), splits))
@@ -243,6 +244,9 @@ def measure_splits(
             msg = "a process was ended from outside, perhaps for lack of memory: use fewer jobs"
             raise CalibrationError(msg) from error
         except BaseException:
+            # Do not wait for what the workers are at, or for one that is still starting.
+            for worker in set(active_children()) - others:
+                worker.terminate()
             pool.shutdown(cancel_futures=True)
             raise
 
