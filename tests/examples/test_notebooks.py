@@ -33,7 +33,12 @@ def test_there_are_two_notebooks() -> None:
 
 # Of ipykernel and its neighbours, in the process that asks.
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+# The steps of the long one are those of docs/your-own-data.md, which the quick tests run.
+@pytest.mark.parametrize(
+    "path",
+    [NOTEBOOKS[0], pytest.param(NOTEBOOKS[1], marks=pytest.mark.long)],
+    ids=lambda path: path.stem,
+)
 def test_a_fresh_run_gives_the_outputs_that_are_stored(path: Path, tmp_path: Path) -> None:
     stored = nbformat.read(path, as_version=4)
     (tmp_path / "notebooks").mkdir()
