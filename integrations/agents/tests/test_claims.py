@@ -1,4 +1,4 @@
-"""A guard whose chain keeps claims: nobody downstream sees a dropped one."""
+"""A guard whose chain keeps claims: no dropped claim leaves the agent."""
 
 from __future__ import annotations
 
