@@ -17,6 +17,7 @@ from scipy import stats
 
 from langchain_cfc._internal.arrays import FloatArray
 from langchain_cfc.thresholds import ConditionalThreshold, LearnedThreshold, MarginalThreshold
+from tests.lengths import repetitions
 
 FALSE_ALARM = 1e-6
 CAP = 2.0
@@ -49,14 +50,14 @@ def with_shifted_rank(shift: int) -> GroupMethod:
 
 
 def contradicts_the_beta_binomial_law(method: GroupMethod) -> bool:
-    """Exact test of how many of 20 fresh prompts per group are covered, over 1000 independent calibrations.
+    """Exact test of how many of 20 fresh prompts per group are covered, over many independent calibrations.
 
     That number follows BetaBinomial(20, k, N + 1 - k) for continuous scores of any distribution. So the event
-    that at most c are covered happens Binomial(1000, p) times with p known. Two-sided binomial tests,
+    that at most c are covered happens Binomial(repeats, p) times with p known. Two-sided binomial tests,
     Bonferroni over all.
     """
     rng = np.random.default_rng(11)
-    fresh, repeats = 20, 1000
+    fresh, repeats = 20, repetitions(1_000, share=0.5)
     covered = np.empty((repeats, 3), dtype=np.int64)
     for repeat in range(repeats):
         values = np.array(method(rng.random(len(CODES)) ** (CODES + 1)))
@@ -162,7 +163,7 @@ def counts(pool: Pool, method: Method, repeats: int) -> tuple[list[int], list[in
 
 def breaks_the_promise(pool: Pool, method: Method) -> bool:
     """Exact one-sided binomial tests of P_f(S <= threshold) >= 0.9, Bonferroni over the weightings f."""
-    accepted, kept = counts(pool, method, repeats=1200)
+    accepted, kept = counts(pool, method, repeats=repetitions(1_200, share=0.4))
     p_values = [
         stats.binomtest(k, n, 0.9, alternative="less").pvalue for n, k in zip(accepted, kept, strict=True)
     ]
@@ -188,7 +189,7 @@ def test_the_conditional_threshold_keeps_its_promise_under_every_weighting(pool:
     assert not breaks_the_promise(pool, conditional)
 
 
-@pytest.mark.parametrize("name", ["hat functions", "quadratic"])
+@pytest.mark.parametrize("name", [pytest.param("hat functions", marks=pytest.mark.long), "quadratic"])
 def test_plain_quantile_regression_is_caught(name: str) -> None:
     def learned(features: FloatArray, scores: FloatArray, phi: FloatArray) -> float:
         return LearnedThreshold("0.1", cap=CAP).fit(features, scores).threshold(phi)
@@ -229,7 +230,7 @@ def exceeds_the_upper_slack(pool: Pool, method: Method) -> bool:
 
     At most d of the N + 1 points lie on the augmented fit, and at most tau (N + 1) below it.
     """
-    accepted, kept = counts(pool, method, repeats=1200)
+    accepted, kept = counts(pool, method, repeats=repetitions(1_200, share=0.4))
     highest = 0.9 + pool.features.shape[1] / (pool.calibration + 1)
     return bool(stats.binomtest(kept[0], accepted[0], highest, alternative="greater").pvalue < FALSE_ALARM)
 

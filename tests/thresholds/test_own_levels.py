@@ -129,7 +129,7 @@ def test_the_comparison_notices_the_level_of_a_neighbour() -> None:
         alphas = one.asked if number % 2 else np.where(one.asked == 0.1, 0.2, 0.1)
         values = rule.solve(one.case.queries, alphas=alphas).values
         apart += sum(value != one.solve_by_highs(query) for query, value in enumerate(values))
-    assert apart > 12
+    assert apart > repetitions(12, share=0.4)
 
 
 def test_atoms_in_clusters_agree_with_highs() -> None:

@@ -12,6 +12,7 @@ from langchain_cfc._internal.arrays import FloatArray
 from langchain_cfc.errors import InputError, OutsideCertifiedRegionError
 from langchain_cfc.thresholds import ConditionalThreshold
 from langchain_cfc.thresholds._rows import Penalised, Standardised, spans_constant
+from tests.lengths import repetitions
 
 from .cases import KINDS, Case, cases
 from .oracles import order_statistic
@@ -69,7 +70,7 @@ def test_agrees_with_a_conic_solver_in_both_forms(kind: str, penalised: Penalise
             assert abs(certificate.gap) <= 1e-9 * (1.0 + abs(certificate.primal))
             assert value == pytest.approx(expected, abs=1e-7 * max(1.0, abs(value)))
             compared += 1
-    assert compared > 12
+    assert compared > repetitions(12, share=0.4)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -24,7 +24,7 @@ from langchain_cfc.thresholds import ConditionalThreshold, Thresholds
 from langchain_cfc.thresholds._randomized import NegativePlainWindows, compute_factors
 from langchain_cfc.thresholds._simplex import Fit
 from langchain_cfc.thresholds._windows import PlainWindows
-from tests.lengths import repetitions
+from tests.lengths import LONG, repetitions
 from tests.thresholds.test_windows import make_queries
 
 from .cases import KINDS, cases
@@ -122,7 +122,7 @@ def test_the_dual_variable_of_the_prompt_passes_u_at_the_threshold(kind: str) ->
             fixed = rule.threshold(phi)
             if fixed > found + 10 * step and math.isfinite(fixed):
                 missed += own_dual(*data, phi, fixed - step) > level_of_draw(case.alpha, uniform) + 1e-8
-    assert missed > 5
+    assert missed > repetitions(5, share=0.2)
 
 
 def test_in_groups_it_is_the_randomised_order_statistic_to_the_bit() -> None:
@@ -178,7 +178,8 @@ def test_the_wrong_end_of_the_face_would_be_one_rank_off() -> None:
 )
 @pytest.mark.parametrize("ridge", [0.0, 0.01])
 def test_thresholds_never_fall_in_u_and_end_at_the_default_one(kind: str, ridge: float) -> None:
-    grid = np.array([1e-12, *np.arange(1, 40) / 40, 1.0 - 2.0**-53])
+    steps = repetitions(40, share=0.5)
+    grid = np.array([1e-12, *np.arange(1, steps) / steps, 1.0 - 2.0**-53])
     for case in cases(kind, 10):
         rule = ConditionalThreshold(case.alpha, cap=case.cap, ridge=ridge).fit(case.features, case.scores)
         for phi in case.queries:
@@ -229,7 +230,7 @@ def test_with_a_ridge_it_agrees_with_a_conic_solver() -> None:
 def test_a_window_gives_the_threshold_of_the_full_data_or_none(kind: Kind, alpha: str) -> None:
     rng = np.random.default_rng(4)
     features, scores = kind(rng, SIZE)
-    queries = make_queries(kind, rng, features)
+    queries = make_queries(kind, rng, features)[:: 1 if LONG else 3]
     uniforms = np.where(rng.random(len(queries)) < 0.5, float(alpha), 1.0) * rng.random(len(queries))
     everything = ConditionalThreshold(alpha, window=None).fit(features, scores)
     expected = everything.solve(queries, uniforms=uniforms)
@@ -242,7 +243,7 @@ def test_a_window_gives_the_threshold_of_the_full_data_or_none(kind: Kind, alpha
         infinite = np.isinf(found.values) & ~found.outside
         assert (found.values[infinite] == expected.values[infinite]).all()
         negative += int((~found.outside & (uniforms < float(alpha))).sum())
-    assert negative > 60
+    assert negative > repetitions(60, share=0.3)
 
 
 @pytest.mark.parametrize("penalised", ["slopes", "all"])
@@ -415,7 +416,7 @@ def small(kind: str, rng: np.random.Generator) -> tuple[FloatArray, FloatArray, 
 def test_coverage_is_exact_for_every_function_in_the_span_whatever_its_sign(kind: str, alpha: str) -> None:
     """sum_i f_i (P(kept i) - tau) = 0, for columns of any sign, up to the bisection."""
     rng = np.random.default_rng(9)
-    for _ in range(2):
+    for _ in range(repetitions(2, share=0.5)):
         features, scores, _ = small(kind, rng)
         kept, _ = shares(features, scores, alpha)
         np.testing.assert_allclose(features.T @ (kept - float(1 - Fraction(alpha))), 0.0, atol=1e-9)
@@ -436,7 +437,7 @@ def test_coverage_is_exact_under_weighted_exchangeability() -> None:
 @pytest.mark.parametrize("kind", CONTINUOUS)
 def test_with_ties_the_target_lies_between_what_is_kept_with_and_without_them(kind: str) -> None:
     rng, gained = np.random.default_rng(11), 0.0
-    for alpha in ("0.1", "0.35", "0.6"):
+    for alpha in ("0.1", "0.35", "0.6")[: repetitions(3, share=0.4)]:
         features, scores, functions = small(kind, rng)
         # An atom, as prompts without a correct candidate are, and a grid.
         scores = np.where(rng.random(13) < 0.3, 2.0, np.round(scores * 4.0) / 4.0)
