@@ -68,19 +68,6 @@ def test_it_is_short_and_its_set_up_comes_first() -> None:
     assert "pytest" in second
 
 
-def test_its_table_is_what_the_demo_measures(tmp_path: Path) -> None:
-    seen = run("demo", "--out", tmp_path / "artifact.json", "--json").data
-    answers = [seen["answers"], *seen["other_answers"]]
-    rows = [("the model alone", 1.0, seen["plain"]["wrong_rate"])]
-    rows += [
-        (f"certified: at most {one['max_wrong_rate']:.0%} wrong", one["answered_rate"], one["wrong_rate"])
-        for one in reversed(answers)
-    ]
-    for name, answered, wrong in rows:
-        assert f"| {name.replace('%', ' %')} | {round(100 * answered)} % | {100 * wrong:.1f} % |" in README
-    assert f"on {seen['n_test']} questions that were not used to calibrate" in README
-
-
 def test_the_draws_that_a_stopping_rule_takes_are_measured() -> None:
     (rule,) = re.findall(r'draws="(below\(.*?\))"', README)
     recorded = load_recording()

@@ -304,7 +304,7 @@ def opposite(size: int, alpha: str) -> Replacement:
 def test_no_replacement_moves_a_threshold_further_than_is_proven() -> None:
     rng = np.random.default_rng(20)
     shares = []
-    for _ in range(800):
+    for _ in range(repetitions(800, share=0.3)):
         case = random_replacement(rng)
         shares.append(case.movement() / (case.at_its_level() * case.bound()))
     assert max(shares) <= 1 + ROUND_OFF

@@ -99,6 +99,20 @@ def test_demo_reports_a_kept_promise_overall_and_on_every_group(demo: tuple[Ran,
     assert CalibrationArtifact.load(path).digest == report["artifact_digest"]
 
 
+def test_the_table_of_the_readme_is_what_it_measures(demo: tuple[Ran, Path]) -> None:
+    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    seen = demo[0].data
+    answers = [seen["answers"], *seen["other_answers"]]
+    rows = [("the model alone", 1.0, seen["plain"]["wrong_rate"])]
+    rows += [
+        (f"certified: at most {one['max_wrong_rate']:.0%} wrong", one["answered_rate"], one["wrong_rate"])
+        for one in reversed(answers)
+    ]
+    for name, answered, wrong in rows:
+        assert f"| {name.replace('%', ' %')} | {round(100 * answered)} % | {100 * wrong:.1f} % |" in readme
+    assert f"on {seen['n_test']} questions that were not used to calibrate" in readme
+
+
 def test_demo_shows_the_marginal_rule_break_its_promise_on_the_hardest_fifth(demo: tuple[Ran, Path]) -> None:
     groups = {group["name"]: group for group in demo[0].data["methods"]["marginal"]["groups"]}
     assert groups["hard(mean_score, 0.8)=hard"]["kept_promise_ci"][1] < 0.8

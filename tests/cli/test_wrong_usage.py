@@ -93,11 +93,11 @@ def artifact(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ("words", "extra"),
     [
         (["collect", "--store", "one.db"], "collect"),
-        (["status", "one.db"], "collect"),
+        pytest.param(["status", "one.db"], "collect", marks=pytest.mark.long),
         (["monitor", "status", "ARTIFACT", "one.db"], "monitor"),
         (["inspect", "ARTIFACT", "--verify"], "verify"),
         (["report", "ARTIFACT", RECORDING], "report"),
-        (["compare", RECORDING, "--report", "page.html"], "report"),
+        pytest.param(["compare", RECORDING, "--report", "page.html"], "report", marks=pytest.mark.long),
         (["compare", RECORDING, "--figures", "figures"], "report"),
     ],
 )

@@ -22,7 +22,7 @@ from tests.guarantees.laws import note, too_often
 from tests.lengths import repetitions
 
 TARGET, BELOW = 0.75, 0.749
-SEQUENCES = repetitions(10_000, share=0.1)
+SEQUENCES = repetitions(10_000, share=0.05)
 PROMPTS = repetitions(3_000, share=0.2)
 JUDGES = [(right, biased) for right in (0.6, 0.75, 0.9, 0.95) for biased in (False, True)]
 

@@ -23,7 +23,7 @@ from langchain_cfc.monitor.sequential_tests import (
 )
 from tests.lengths import repetitions
 
-STREAMS = repetitions(10_000, share=0.2)
+STREAMS = repetitions(10_000, share=0.1)
 RESULTS = repetitions(10_000, share=0.1)
 LEVEL = 0.05
 CALIBRATION = 200

@@ -35,6 +35,7 @@ from langchain_cfc.experiments.efficiency_world import (
 )
 from langchain_cfc.experiments.paper import ALPHAS
 from tests.cli.running import run
+from tests.lengths import repetitions
 
 RECORDING = str(files("langchain_cfc") / "demo" / "facts.jsonl.gz")
 FALSE_ALARM = 1e-6
@@ -193,7 +194,12 @@ def test_an_oracle_that_knows_more_than_the_difficulty_breaks_the_proposition() 
 @pytest.fixture(scope="module")
 def small() -> EfficiencyReport:
     return analyse_efficiency(
-        4000, repetitions=40, worlds=WORLDS[:2], candidates=(10,), sizes=(100, 1000, 10_000), seed=5
+        4000,
+        repetitions=repetitions(40, share=0.5),
+        worlds=WORLDS[:2],
+        candidates=(10,),
+        sizes=(100, 1000, 10_000),
+        seed=5,
     )
 
 

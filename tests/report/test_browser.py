@@ -22,7 +22,7 @@ PHONE, DESKTOP = 360, 1280
 # A4 less the margins that the style sheet asks for, at 96 pixels an inch.
 PAPER = round((210 - 2 * 14) / 25.4 * 96)
 # Real facts and what is most likely to break a page; the others with the long tests.
-QUICK = {"facts", "hostile", "claims"}
+QUICK = {"facts", "hostile"}
 on_every_page = pytest.mark.parametrize(
     "kind", [one if one in QUICK else pytest.param(one, marks=pytest.mark.long) for one in KINDS]
 )

@@ -212,28 +212,28 @@ def test_output_that_could_not_be_parsed_is_shown_shortened() -> None:
     assert len(str(caught.value)) < 500
 
 
-@pytest.mark.parametrize(
-    ("text", "came"),
-    [
-        ("", "''"),
-        ("no idea", "'no idea'"),
-        ('{"percent": null}', "'None'"),
-        ('{"percent": "85"}', "'85'"),
-        ('{"percent": true}', "'True'"),
-        ('{"percent": 0.85}', "'0.85'"),
-        ('{"p": 3}', "p': 3"),
-        ('{"percent": NaN}', "'nan'"),
-        ('{"percent": 120}', "120"),
-        ("x" * 500, "xxx...'"),
-    ],
-)
-def test_what_is_no_structured_output_is_refused_over_http(invoke: Invoke, text: str, came: str) -> None:
-    answers = {"Oslo": STATED["Norway"], "Peru": Answer(text, -1.0)}
-    with judging(answers) as (_, make), pytest.raises(VerifierError) as caught:
-        invoke(ModelJudge(make(), mode="structured"), llama_input("Oslo", "Peru"))
-    for part in ("candidate 1: the judge replied", came, "percent", "another mode"):
-        assert part in str(caught.value)
-    assert len(str(caught.value)) < 500
+def test_what_is_no_structured_output_is_refused_over_http(invoke: Invoke) -> None:
+    replies = {
+        "Bern": ("", "''"),
+        "Cairo": ("no idea", "'no idea'"),
+        "Delhi": ('{"percent": null}', "'None'"),
+        "Lima": ('{"percent": "85"}', "'85'"),
+        "Paris": ('{"percent": true}', "'True'"),
+        "Quito": ('{"percent": 0.85}', "'0.85'"),
+        "Riga": ('{"p": 3}', "p': 3"),
+        "Rome": ('{"percent": NaN}', "'nan'"),
+        "Sofia": ('{"percent": 120}', "120"),
+        "Tunis": ("x" * 500, "xxx...'"),
+    }
+    answers = {city: Answer(text, -1.0) for city, (text, _) in replies.items()}
+    with judging({"Oslo": STATED["Norway"], **answers}) as (_, make):
+        judge = ModelJudge(make(), mode="structured")
+        for city, (_, came) in replies.items():
+            with pytest.raises(VerifierError) as caught:
+                invoke(judge, llama_input("Oslo", city))
+            for part in ("candidate 1: the judge replied", came, "percent", "another mode"):
+                assert part in str(caught.value)
+            assert len(str(caught.value)) < 500
 
 
 @pytest.mark.parametrize("emphasis", ["{}", "**{}**", "I think so.\n\n{}", "{}\n\n", "  `{}` ", "{}%"])
