@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from pydantic import TypeAdapter
 from scipy.stats import binom
 
 ROOT = Path(__file__).parent.parent
@@ -191,3 +192,22 @@ def test_the_benchmark_of_people_and_a_judge_makes_its_page(tmp_path: Path) -> N
     shipped = (ROOT / "benchmarks" / "PEOPLE.md").read_text(encoding="utf-8").splitlines()
     written = page.read_text(encoding="utf-8").splitlines()
     assert (len(written), written[0]) == (len(shipped), shipped[0])
+
+
+def test_a_ratio_is_worse_if_its_interval_begins_too_far_above_the_tracked_one() -> None:
+    from benchmarks.gate import TRACKED, find_worse
+    from benchmarks.lib.timing import Ratio
+
+    tracked = TypeAdapter(dict[str, Ratio]).validate_json(TRACKED.read_bytes())
+    name = next(iter(tracked))
+
+    def slow_down(factor: float) -> dict[str, Ratio]:
+        one = tracked[name]
+        slower = {"median": factor * one.high, "low": factor * one.high, "high": factor * one.high}
+        return {**tracked, name: one.model_copy(update=slower)}
+
+    assert find_worse(tracked, tracked) == []
+    assert find_worse(slow_down(1.19), tracked) == []
+    assert find_worse(slow_down(1.21), tracked) == [name]
+    with pytest.raises(ValueError, match="other ratios"):
+        find_worse({name: tracked[name]}, tracked)

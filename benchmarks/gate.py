@@ -1,0 +1,146 @@
+"""Tracked ratios: whether serving, calibrating or solving has become slower next to its peers.
+
+    python benchmarks/gate.py             measure, compare with ratios.json, exit with 1 if one is worse
+    python benchmarks/gate.py --update    measure, and track these from now on
+
+A ratio is our time over that of a peer, timed in turn within the run, so that a slow machine slows both. It
+is worse if the whole interval of this run lies more than 20 % above the interval that is tracked. The peers
+are calls by hand for serving, a bare JSON parser for calibration, a bare `abatch` for collections, and HiGHS
+for thresholds. Nothing else should run on the machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+ROOT = Path(__file__).resolve().parent.parent
+if str(ROOT) not in sys.path:  # a script finds only modules of its own folder
+    sys.path.insert(0, str(ROOT))
+
+if TYPE_CHECKING:
+    from benchmarks.lib.timing import Ratio
+
+TRACKED = Path(__file__).with_name("ratios.json")
+# How far above the tracked interval the interval of a run may begin.
+TOLERANCE = 1.2
+CALIBRATION_PROMPTS = 1_000
+THRESHOLD_ROUNDS = 15
+
+
+def main() -> int:
+    """Measure, compare or update, and print a table; return the exit code."""
+    from benchmarks.lib.threads import check_threads, limit_threads
+
+    limit_threads()
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--update", action="store_true", help="track the ratios of this run")
+    options = parser.parse_args()
+    from pydantic import TypeAdapter
+
+    from benchmarks.lib.tables import Sheet, format_number, print_sheets
+    from benchmarks.lib.timing import Ratio
+
+    check_threads()
+    found = dict(measure())
+    ratios = TypeAdapter(dict[str, Ratio])
+    if options.update:
+        TRACKED.write_bytes(ratios.dump_json(found, indent=2) + b"\n")
+    tracked = ratios.validate_json(TRACKED.read_bytes())
+    worse = find_worse(found, tracked)
+
+    def show(ratio: Ratio) -> str:
+        median, low, high = map(format_number, (ratio.median, ratio.low, ratio.high))
+        return f"{median} [{low}, {high}]"
+
+    rows = tuple(
+        (name, show(tracked[name]), show(found[name]), "worse" if name in worse else "") for name in tracked
+    )
+    note = "Our time over a peer's: medians over the rounds, with an interval around the median."
+    print_sheets([Sheet("Tracked ratios", note, ("what, over what", "tracked", "now", ""), rows)])
+    return 1 if worse else 0
+
+
+def find_worse(found: Mapping[str, Ratio], tracked: Mapping[str, Ratio]) -> list[str]:
+    """Return the names of ratios whose interval begins too far above the tracked one.
+
+    Raises:
+        ValueError: If not the same ratios are tracked as were found.
+    """
+    if found.keys() != tracked.keys():
+        different = ", ".join(sorted(found.keys() ^ tracked.keys()))
+        msg = f"ratios.json tracks other ratios than are measured ({different}): run with --update"
+        raise ValueError(msg)
+    return [name for name, ratio in found.items() if ratio.low > TOLERANCE * tracked[name].high]
+
+
+def measure() -> Iterator[tuple[str, Ratio]]:
+    """Yield each ratio with its name."""
+    from benchmarks.lib.collection_parts import measure_memory
+    from benchmarks.lib.serving_parts import DRAW_RULES, measure_overhead, measure_waves
+
+    for one in measure_overhead(rounds=200):
+        yield f"{one.way}, {one.distinct} of 20 answers distinct, over calls by hand", one.ratio
+    for two in measure_waves(rounds=20, rules=DRAW_RULES[:1]):
+        name = f"{two.way} in four waves, a model of {1000 * two.seconds:g} ms, over calls by hand"
+        yield name, two.ratio
+    for three in measure_memory(rounds=9):
+        # It is the peer's time over ours.
+        yield (
+            f"a collection over abatch, {three.what.rpartition(', ')[2]}, n = {three.n}",
+            _invert(three.ratio),
+        )
+    yield "JSON Lines to artifact over a bare parse", measure_calibration()
+    for kind in ("continuous", "groups"):
+        yield f"a threshold over HiGHS, 2,000 prompts, {kind}", measure_thresholds(kind)
+
+
+def _invert(ratio: Ratio) -> Ratio:
+    from benchmarks.lib.timing import Ratio
+
+    return Ratio(
+        median=1 / ratio.median,
+        low=1 / ratio.high,
+        high=1 / ratio.low,
+        rounds=ratio.rounds,
+        seconds=ratio.other,
+        other=ratio.seconds,
+    )
+
+
+def measure_calibration() -> Ratio:
+    """Measure `calibrate` from a file to a saved artifact over `orjson.loads` of its lines."""
+    from benchmarks.lib.timing import Ratio, time_in_turn
+    from benchmarks.scale import calibrate, make_lines, parse
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "records.jsonl")
+        make_lines(path, CALIBRATION_PROMPTS)
+        ours, bare = time_in_turn([lambda _: calibrate(path), lambda _: parse(path)], rounds=15)
+    return Ratio.of(ours, bare)
+
+
+def measure_thresholds(kind: str) -> Ratio:
+    """Measure the threshold of a new prompt over the linear programme that `scipy` gives HiGHS."""
+    from benchmarks.lib.peers import scipy_dual
+    from benchmarks.lib.problems import make_problem, make_rule
+    from benchmarks.lib.timing import WARM_ROUNDS, Ratio, time_in_turn
+
+    problem = make_problem(kind, 5, 2_000, THRESHOLD_ROUNDS + WARM_ROUNDS)
+    fitted, ask = make_rule(problem).fit(problem.features, problem.scores), scipy_dual("highs")(problem)
+    if ask is None:
+        msg = "the peer gives no thresholds"
+        raise AssertionError(msg)
+    ours, highs = time_in_turn(
+        [lambda row: fitted.threshold(problem.prompts[row]), lambda row: ask(problem.prompts[row])],
+        THRESHOLD_ROUNDS,
+    )
+    return Ratio.of(ours, highs)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
