@@ -145,6 +145,10 @@ class ArtifactDigestError(ArtifactError):
     """The content of an artifact differs from what was saved."""
 
 
+class ArtifactSignatureError(ArtifactError):
+    """The signature that is required of an artifact is missing, malformed, or by another key."""
+
+
 class FingerprintError(ArtifactError):
     """Generator, verifier or answer extractor differ from those that the artifact was calibrated for."""
 

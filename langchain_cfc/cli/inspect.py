@@ -28,7 +28,7 @@ from langchain_cfc.cli._format import (
     report_errors,
     track_progress,
 )
-from langchain_cfc.cli._inputs import ArtifactPath
+from langchain_cfc.cli._inputs import ArtifactPath, RequiredSignature
 from langchain_cfc.cli.calibrate import describe_artifact, make_groups_table
 from langchain_cfc.guarantee import CoverageCertificate, format_bound
 
@@ -42,11 +42,12 @@ def inspect(
         bool, typer.Option("--verify", help="Recompute a sample of thresholds with HiGHS and Clarabel.")
     ] = False,
     prompts: Annotated[int, typer.Option(min=1, help="How many prompts --verify takes.")] = 20,
+    require_signature: RequiredSignature = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print facts and promises as JSON.")] = False,
 ) -> None:
     """Check an artifact's digest and say what it promises."""
     with report_errors():
-        artifact = CalibrationArtifact.load(artifact_path)
+        artifact = CalibrationArtifact.load(artifact_path, require_signature=require_signature)
         levels = _verify_thresholds(artifact, prompts) if verify else []
     agrees = all(level.agrees for level in levels)
     if as_json:
