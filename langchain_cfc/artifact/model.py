@@ -427,7 +427,8 @@ class CalibrationArtifact(ArtifactContent):
             as_saved = artifact.digest == files.compute_digest(content)
         except (ValueError, CFCError) as error:
             problem = files.describe_first_error(error)
-            msg = f"{source}: not a valid artifact of version {files.VERSION}: {problem}"
+            writer = files.explain_writer(content)
+            msg = f"{source}: not a valid artifact of version {files.VERSION}: {problem}{writer}"
             raise ArtifactFormatError(msg) from error
         if not as_saved:  # such as 2 in place of 2.0, which `save` does not write
             msg = f"{source}: not in the form that artifacts of version {files.VERSION} are saved in"

@@ -74,6 +74,11 @@ _FORECAST_STEPS = 10_000
 _FORECASTS = 200
 
 
+def is_possible_bound(bound: float) -> bool:
+    """Whether a bound is one of the hypotheses, and not 0, which says nothing."""
+    return bool(np.isin(bound, _GRID))
+
+
 def compute_inclusion(share: float, doubt: FloatArray) -> FloatArray:
     """Return the probabilities with which people label prompts, given the judge's doubt in [0, 1].
 
