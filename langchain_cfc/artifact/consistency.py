@@ -138,6 +138,11 @@ def _check_people(artifact: ArtifactContent) -> Iterator[str]:
             yield "a certificate by people is about a policy that the artifact does not hold"
         if one.unit != artifact.unit or (one.about == "sets" and one.unsupported != artifact.at_most):
             yield "a certificate by people is about sets of another kind"
+    evident = [(found.alpha, found.policy) for found in artifact.people_evidence]
+    prompts = {(one.alpha, one.policy): one.prompts for one in artifact.people_certificates}
+    for found, subject in zip(artifact.people_evidence, evident, strict=True):
+        if evident.count(subject) > 1 or prompts.get(subject) != len(found.outcomes):
+            yield "evidence of people is about another certificate"
 
 
 def _check_extras(artifact: ArtifactContent) -> Iterator[str]:

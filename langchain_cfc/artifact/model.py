@@ -68,6 +68,7 @@ class CalibrationArtifact(ArtifactContent):
         policy: The policy of bot mode, with its certificate.
         people_certificates: Certificates by people's labels, at most one about the sets of each level and
             one about the answers of each policy.
+        people_evidence: What these are computed from, so that `inspect --verify` computes them again.
         reference: Histograms of the prompts, to detect drift; empty where there is nothing to compare with.
         draws: Text form of the rule that stops drawing, at the latest after n candidates; None where always n
             are drawn.

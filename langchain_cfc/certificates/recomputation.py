@@ -12,11 +12,11 @@ from collections.abc import Iterator
 
 from pydantic import BaseModel, ConfigDict
 
-from langchain_cfc.artifact import CalibrationArtifact, CertifiedPolicy, Confidence
+from langchain_cfc.artifact import CalibrationArtifact, CertifiedPolicy, Confidence, PeopleEvidence
 from langchain_cfc.certificates.bounds import binomial_p_value, lower_bound, upper_bound
 from langchain_cfc.certificates.cuts import CURVE_POINTS
-from langchain_cfc.certificates.judged import is_possible_bound
-from langchain_cfc.guarantee import CoverageCertificate, WrongRateCertificate
+from langchain_cfc.certificates.judged import BROKEN, KEPT, KNOWN, UNLABELLED, JudgedEProcess
+from langchain_cfc.guarantee import CoverageCertificate, PeopleCertificate, WrongRateCertificate
 
 # Relative difference allowed between versions of SciPy.
 _AGREEMENT = 1e-7
@@ -50,9 +50,9 @@ def recompute_certificates(artifact: CalibrationArtifact) -> list[BoundCheck]:
         artifact: The artifact.
 
     Returns:
-        The bounds, certificate by certificate; none where nothing is certified. What rests on more than
-        counts is not recomputed: bounds on the size of sets, and those by people, which `certify --people`
-        computes again from sheet and records.
+        The bounds, certificate by certificate; none where nothing is certified. Bounds on the size of sets
+        rest on more than the artifact holds and are not recomputed, and neither are those by people of
+        artifacts without their evidence.
 
     Raises:
         MissingExtraError: If SciPy is not installed.
@@ -62,17 +62,9 @@ def recompute_certificates(artifact: CalibrationArtifact) -> list[BoundCheck]:
         checks += _recompute_policy(artifact, artifact.policy)
     if artifact.confidence is not None:
         checks += _recompute_confidence(artifact.confidence)
+    evidence = {(one.alpha, one.policy): one for one in artifact.people_evidence}
     for person in artifact.people_certificates:
-        name = f"{person.about} at alpha = {person.alpha}, by people"
-        checks.append(
-            BoundCheck(
-                certificate=name,
-                bound="kept at least" if person.about == "sets" else "right at least",
-                stated=person.at_least,
-                recomputed=None,
-                agrees=person.labelled > 0 and is_possible_bound(person.at_least),
-            )
-        )
+        checks += _recompute_people(person, evidence.get((person.alpha, person.policy)))
     return checks
 
 
@@ -138,6 +130,24 @@ def _recompute_wrong_rate(certificate: WrongRateCertificate) -> Iterator[BoundCh
             rate = certificate.max_wrong_rate
             p_value = binomial_p_value(one.wrong, one.answered, float(rate))
             yield _test(f"wrong rate of {rate}", f"rarer, {one.name}", failing, p_value)
+
+
+def _recompute_people(one: PeopleCertificate, evidence: PeopleEvidence | None) -> Iterator[BoundCheck]:
+    """Yield a bound by people, and the counts beside it, from the outcomes in their order."""
+    name = f"{one.about} at alpha = {one.alpha}, by people"
+    bound = "kept at least" if one.about == "sets" else "right at least"
+    if evidence is None:
+        yield BoundCheck(certificate=name, bound=bound, stated=one.at_least, recomputed=None, agrees=True)
+        return
+    asked = [
+        (outcome == KEPT, int(stratum) != BROKEN)
+        for stratum, outcome in zip(evidence.strata, evidence.outcomes, strict=True)
+        if outcome != UNLABELLED and int(stratum) != KNOWN
+    ]
+    yield _compare(name, "labelled", one.labelled, len(asked))
+    yield _compare(name, "agreed", one.agreed, sum(kept == by_judge for kept, by_judge in asked))
+    recomputed = float(JudgedEProcess.replay(evidence).bound(float(one.delta)))
+    yield _compare(name, bound, one.at_least, recomputed)
 
 
 def _recompute_confidence(confidence: Confidence) -> Iterator[BoundCheck]:

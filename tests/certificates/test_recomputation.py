@@ -12,7 +12,6 @@ import pytest
 
 from langchain_cfc import CalibrationArtifact, calibrate
 from langchain_cfc.certificates import certify
-from langchain_cfc.certificates.judged import is_possible_bound
 from langchain_cfc.certificates.recomputation import recompute_certificates
 from langchain_cfc.errors import ArtifactFormatError, CFCWarning
 from langchain_cfc.records import Provenance
@@ -63,7 +62,7 @@ def test_genuine_certificates_agree(name: str, made: dict[str, CalibrationArtifa
     checks = recompute_certificates(made[name])
     assert checks
     assert [one for one in checks if not one.agrees] == []
-    assert any(one.recomputed is not None for one in checks) == (name != "people")
+    assert any(one.recomputed is not None for one in checks)
 
 
 def test_nothing_certified_is_nothing_to_recompute() -> None:
@@ -87,7 +86,14 @@ WORSE: list[tuple[str, tuple[Any, ...], Callable[[Any], Any]]] = [
         ("policy", "curve", 3, "wrong_rate_at_most"),
         lambda bound: min(1.0, bound + 0.01),
     ),
-    ("people", ("people_certificates", 0, "at_least"), lambda _: 0.7512),
+    ("people", ("people_certificates", 0, "at_least"), lambda bound: bound - 0.05),
+    # One by people is better than its evidence: only the whole computation shows it.
+    ("people", ("people_certificates", 0, "at_least"), lambda bound: bound + 0.05),
+    ("people", ("people_certificates", 0, "delta"), lambda _: "0.01"),
+    ("people", ("people_certificates", 0, "agreed"), lambda count: count - 1),
+    ("people", ("people_certificates", 0, "labelled"), lambda count: count + 1),
+    ("people", ("people_evidence", 0, "outcomes"), lambda outcomes: outcomes.replace("+", "-", 3)),
+    ("people", ("people_evidence", 0, "share"), lambda share: share / 2),
 ]
 
 
@@ -125,7 +131,11 @@ BETTER: list[tuple[str, tuple[Any, ...], Any]] = [
     ("people", ("people_certificates", 0, "unit"), "claims"),
     ("people", ("people_certificates", 0, "alpha"), "0.2"),
     ("people", ("people_certificates", 0, "artifact_digest"), "sha256:1"),
-    ("people", ("people_certificates", 0, "agreed"), 61),
+    ("people", ("people_certificates", 0, "agreed"), 201),
+    ("people", ("people_certificates", 0, "prompts"), 201),
+    ("people", ("people_evidence", 0, "alpha"), "0.2"),
+    ("people", ("people_evidence", 0, "outcomes"), "+"),
+    ("people", ("people_evidence", 0, "strata"), "9" * 200),
 ]
 
 
@@ -158,9 +168,11 @@ def test_the_command_says_what_was_recomputed(made: dict[str, CalibrationArtifac
     assert len(ran.data["certificates_verified"]) == 3
 
 
-def test_bounds_by_people_are_hypotheses() -> None:
-    assert is_possible_bound(0.75)
-    assert is_possible_bound(0.999)
-    assert not is_possible_bound(0.0)
-    assert not is_possible_bound(0.7501)
-    assert not is_possible_bound(0.9999)
+def test_a_certificate_by_people_without_its_evidence_is_not_recomputed(
+    made: dict[str, CalibrationArtifact], tmp_path: Path
+) -> None:
+    bare = made["people"].model_copy(update={"people_evidence": []})
+    bare.save(tmp_path / "bare.json")
+    loaded = CalibrationArtifact.load(tmp_path / "bare.json")
+    assert [(one.recomputed, one.agrees) for one in recompute_certificates(loaded)] == [(None, True)]
+    assert loaded.frozen_digest == made["people"].frozen_digest
