@@ -22,6 +22,7 @@ from langchain_cfc._internal.imports import require
 from langchain_cfc.errors import SplitterError
 from langchain_cfc.execution import Call, FlowRunnable, Steps, add_tags
 from langchain_cfc.sampling import DrawnCandidate, make_silent_call, without_streaming_and_cache
+from langchain_cfc.sampling.candidates import StrippedCandidate
 from langchain_cfc.verifiers.base import combined_fingerprint, list_values
 from langchain_cfc.verifiers.prompted import check_model
 
@@ -230,8 +231,10 @@ def make_claim_candidates(answer: DrawnCandidate, spans: Sequence[Span]) -> list
     Where the answer carries token log-probabilities, so does each claim: those of the tokens in its span. A
     verifier such as `SequenceProbability(per_token=True)` then scores it by the probability of its tokens.
     """
+    if isinstance(answer, StrippedCandidate):
+        return [StrippedCandidate(str(span.text)) for span in spans]
     tokens = list(_locate_tokens(answer))
-    candidates = []
+    candidates: list[DrawnCandidate] = []
     for span in spans:
         own = [token for start, end, token in tokens if start < span.end and end > span.start]
         text = str(span.text)

@@ -16,6 +16,7 @@ A caller may catch any branch of the tree:
     ├── ArtifactError
     │   ├── ArtifactFormatError          not an artifact, truncated, of another version, or with wrong fields
     │   ├── ArtifactDigestError          the content differs from what was saved
+    │   ├── ArtifactSignatureError       a signature is required, and is missing or by another key
     │   └── FingerprintError             generator, verifier or answer extractor are not those calibrated
     ├── CollectionError                  labelled records could not be collected
     │   ├── LabelerError                 the labeler failed, has no label or returned an invalid one
@@ -143,6 +144,10 @@ class ArtifactFormatError(ArtifactError):
 
 class ArtifactDigestError(ArtifactError):
     """The content of an artifact differs from what was saved."""
+
+
+class ArtifactSignatureError(ArtifactError):
+    """The signature that is required of an artifact is missing, malformed, or by another key."""
 
 
 class FingerprintError(ArtifactError):

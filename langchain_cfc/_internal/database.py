@@ -207,6 +207,29 @@ class DatabaseStore:
             msg = f"{self.name} is damaged: {'; '.join(found)}. Restore a copy of it"
             raise StoreError(msg)
 
+    def measure_size(self) -> int:
+        """Return the size in bytes of SQLite's file and journal, or of PostgreSQL's tables and indexes."""
+        if self.is_sqlite:
+            real = self.path.resolve()
+            files = (real, real.with_name(f"{real.name}-wal"))
+            return sum(file.stat().st_size for file in files if file.is_file())
+        sizes = (f"SELECT pg_total_relation_size('{table}')" for table in self._list_own_tables())
+        with self.begin_read() as connection:
+            return sum(int(connection.exec_driver_sql(size).scalar_one()) for size in sizes)
+
+    def reclaim_space(self) -> None:
+        """Give the space of removed content back to the file system; content is never at risk."""
+        commands = ["VACUUM", "PRAGMA wal_checkpoint(TRUNCATE)"]
+        if not self.is_sqlite:
+            commands = [f"VACUUM FULL {table}" for table in self._list_own_tables()]
+        with self._explain_errors("write"), self.engine.connect() as connection:
+            connection.execution_options(isolation_level="AUTOCOMMIT")  # neither runs in a transaction
+            for command in commands:
+                connection.exec_driver_sql(command)
+
+    def _list_own_tables(self) -> list[str]:
+        return sorted(self._list_tables() & set(self._facts.metadata.tables))
+
     @contextmanager
     def begin_write(self) -> Iterator[Connection]:
         """Open a transaction that is durably committed at the end, or rolled back after an error."""

@@ -10,7 +10,6 @@ consistent file may still be forged by someone who computes all of it again.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from itertools import pairwise
@@ -30,7 +29,6 @@ from langchain_cfc.thresholds import ConditionalThreshold, compute_tau, conforma
 TOLERANCE = 1e-6
 # Largest residual, relative to the scores, of a calibration prompt that counts as lying on the fit.
 ZERO = 1e-7
-_VERSION = re.compile(r"[0-9][0-9A-Za-z.+!-]{0,63}")
 
 
 def find_contradictions(artifact: ArtifactContent) -> Iterator[str]:
@@ -140,6 +138,11 @@ def _check_people(artifact: ArtifactContent) -> Iterator[str]:
             yield "a certificate by people is about a policy that the artifact does not hold"
         if one.unit != artifact.unit or (one.about == "sets" and one.unsupported != artifact.at_most):
             yield "a certificate by people is about sets of another kind"
+    evident = [(found.alpha, found.policy) for found in artifact.people_evidence]
+    prompts = {(one.alpha, one.policy): one.prompts for one in artifact.people_certificates}
+    for found, subject in zip(artifact.people_evidence, evident, strict=True):
+        if evident.count(subject) > 1 or prompts.get(subject) != len(found.outcomes):
+            yield "evidence of people is about another certificate"
 
 
 def _check_extras(artifact: ArtifactContent) -> Iterator[str]:
@@ -170,7 +173,7 @@ def _check_extras(artifact: ArtifactContent) -> Iterator[str]:
 
 
 def _check_header(artifact: ArtifactContent) -> Iterator[str]:
-    if not _VERSION.fullmatch(artifact.library_version):
+    if not files.RELEASE.fullmatch(artifact.library_version):
         yield "library_version is not a version"
     try:
         is_utc = datetime.fromisoformat(artifact.created_at).utcoffset() == timedelta(0)
@@ -339,6 +342,9 @@ def _check_coverage(artifact: ArtifactContent, one: CoverageCertificate, among: 
     named = [(weight.name, weight.words) for weight in artifact.feature_map.guaranteed_weights()]
     if [(share.name, share.words) for share in one.shares] != named or everyone.prompts != one.prompts:
         yield f"the certificate at {one.alpha} is not about the weightings of the feature map"
+    if one.given_drawn != (artifact.calibration.drawn_among is not None):
+        yield f"the certificate at {one.alpha} is about other prompts than the promise"
+    yield from _check_stated(artifact, one)
     whole = float(one.delta) / among
     each = whole / (4 * len(groups)) if groups else 0.0
     overall = whole / 6 if groups else whole / 3
@@ -347,6 +353,11 @@ def _check_coverage(artifact: ArtifactContent, one: CoverageCertificate, among: 
         for count, bound in ((share.kept, share.kept_at_least), (share.covered, share.coverage_at_least)):
             if not _is_lower_bound(bound, count, share.prompts, failing):
                 yield f"the certificate at {one.alpha} states a bound for {share.name} that its counts deny"
+    yield from _check_sizes(artifact, one, overall)
+
+
+def _check_sizes(artifact: ArtifactContent, one: CoverageCertificate, failing: float) -> Iterator[str]:
+    """Check the bound on sizes as far as the mean alone shows, and that such a mean exists."""
     if one.claims is not None:
         if f"claims({one.claims.at_most})" != artifact.set_rule:
             yield f"the certificate at {one.alpha} is not about the set rule {artifact.set_rule}"
@@ -356,10 +367,26 @@ def _check_coverage(artifact: ArtifactContent, one: CoverageCertificate, among: 
         return
     else:
         least, largest, stated = one.mean_set_size or 0.0, artifact.n, one.mean_set_size_at_most or 0.0
+        total = least * one.prompts
+        if not _is_close(total, round(total)) or total > (artifact.n + TOLERANCE) * one.prompts:
+            yield f"the certificate at {one.alpha} states a mean set size that {one.prompts} sets cannot have"
     if one.prompts > 1:
-        least += largest * 7.0 * math.log(2.0 / overall) / (3.0 * (one.prompts - 1))
+        least += largest * 7.0 * math.log(2.0 / failing) / (3.0 * (one.prompts - 1))
     if stated < min(float(largest), least) * (1.0 - TOLERANCE):
         yield f"the certificate at {one.alpha} states a bound on set sizes that its mean denies"
+
+
+def _check_stated(artifact: ArtifactContent, one: CoverageCertificate) -> Iterator[str]:
+    """Check the mean coverage stated for prompts, which only adaptive levels have."""
+    possible = artifact.list_adaptive_coverages(one.alpha) if one.alpha in artifact.alphas else ()
+    for share in one.shares:
+        is_due = bool(possible) and share.prompts > 0
+        if (share.stated is not None) != is_due:
+            yield f"the certificate at {one.alpha} states a coverage for {share.name} without such levels"
+        elif share.stated is not None and not (
+            possible[0] - TOLERANCE <= share.stated <= possible[-1] + TOLERANCE
+        ):
+            yield f"the certificate at {one.alpha} states a coverage for {share.name} that no prompt has"
 
 
 def _check_policy(artifact: ArtifactContent, policy: CertifiedPolicy) -> Iterator[str]:
@@ -386,6 +413,10 @@ def _check_policy(artifact: ArtifactContent, policy: CertifiedPolicy) -> Iterato
 def _check_wrong_rate(artifact: ArtifactContent, certificate: WrongRateCertificate) -> Iterator[str]:
     """Check the exact tests of one certificate."""
     everyone, *groups = certificate.groups
+    named = [(weight.name, weight.words) for weight in artifact.feature_map.guaranteed_weights()]
+    stated = [(one.name, one.words) for one in certificate.groups]
+    if stated not in (named, named[:1]) or certificate.unit != artifact.unit:
+        yield "the policy is not about the weightings of the feature map, or about answers of another kind"
     whole, rate = float(certificate.delta), float(certificate.max_wrong_rate)
     facts = artifact.calibration
     held_out = facts.certification_size

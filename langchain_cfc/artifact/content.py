@@ -21,6 +21,7 @@ from langchain_cfc.artifact.facts import (
     CertifiedPolicy,
     Confidence,
     PackedArray,
+    PeopleEvidence,
     ReferenceHistogram,
     Ridge,
     ThresholdRuleName,
@@ -109,6 +110,7 @@ class ArtifactContent(ArtifactData):
     certificates: list[CoverageCertificate] = Field(default=[])
     policy: CertifiedPolicy | None = None
     people_certificates: list[PeopleCertificate] = Field(default=[])
+    people_evidence: list[PeopleEvidence] = Field(default=[])
     reference: list[ReferenceHistogram] = Field(default=[])
     draws: str | None = None
 
@@ -174,7 +176,8 @@ class ArtifactContent(ArtifactData):
     @cached_property
     def frozen_digest(self) -> str:
         """Digest of the artifact without certificates and policy: the digest that these refer to."""
-        bare: dict[str, Any] = {"certificates": [], "policy": None, "people_certificates": []}
+        certified = ("certificates", "people_certificates", "people_evidence")
+        bare: dict[str, Any] = {"policy": None, **{name: [] for name in certified}}
         return self.model_copy(update=bare).digest
 
     @property

@@ -6,7 +6,7 @@ import base64
 import hashlib
 import math
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import (
@@ -371,6 +371,37 @@ def compute_monitored_values(
     if stops:
         statistics["draws"] = draws.counts.astype(np.float64)
     return {**statistics, **{name: features[:, column] for column, name in enumerate(feature_map.names)}}
+
+
+class PeopleEvidence(ArtifactData):
+    """What a bound by people is computed from: prompts in the order in which they were bet on.
+
+    Attributes:
+        alpha: Level of the certificate.
+        policy: Policy of the certificate; None where it is about sets.
+        share: About what share of the prompts people were asked to label.
+        strata: The stratum of each prompt as a digit, see `certificates.judged`.
+        outcomes: For each prompt `+` if its promise is kept, `-` if it is broken, and `.` if it has no label.
+        inclusion: Probabilities with which people were asked to label the prompts.
+    """
+
+    alpha: Alpha
+    policy: AnswerPolicy | None = None
+    share: Share
+    strata: Annotated[str, Field(pattern="^[0-3]*$")]
+    outcomes: Annotated[str, Field(pattern="^[-+.]*$")]
+    inclusion: PackedArray
+
+    @model_validator(mode="after")
+    def _check_lengths(self) -> PeopleEvidence:
+        inclusion = self.inclusion.unpack()
+        if not inclusion.shape == (len(self.strata),) == (len(self.outcomes),):
+            msg = "expected a stratum, an outcome and a probability for each prompt"
+            raise ValueError(msg)
+        if not ((inclusion > 0.0) & (inclusion <= 1.0)).all():
+            msg = "expected probabilities in (0, 1]"
+            raise ValueError(msg)
+        return self
 
 
 ThresholdRuleName = Literal["conditional", "marginal", "grouped", "learned"]

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from langchain_cfc._internal import __version__
 from langchain_cfc.errors import ArtifactDigestError, ArtifactFormatError
 
 FORMAT = "langchain-cfc/artifact"
@@ -19,6 +21,7 @@ VERSION = 2
 _TAIL_BYTES = 256
 # Far beyond any artifact: a million calibration prompts kept with twenty features take 200 MiB.
 MOST_BYTES = 1 << 30
+RELEASE = re.compile(r"[0-9][0-9A-Za-z.+!-]{0,63}")
 
 
 def compute_digest(content: Mapping[str, Any]) -> str:
@@ -45,10 +48,9 @@ def decode(data: bytes, source: str) -> dict[str, Any]:
         msg = f'{source}: not a calibration artifact: expected an object with "format": "{FORMAT}"'
         raise ArtifactFormatError(msg)
     if file.get("version") != VERSION:
-        msg = (
-            f"{source}: artifact version {file.get('version')!r}; this library reads version {VERSION}: "
-            "calibrate again or change the library"
-        )
+        writer = explain_writer(file.get("content")) or "; calibrate again or change the library"
+        found = f"artifact version {file.get('version')!r}"
+        msg = f"{source}: {found}; this library reads version {VERSION}{writer}"
         raise ArtifactFormatError(msg)
     if set(file) != {"format", "version", "digest", "content"} or not isinstance(file["content"], dict):
         msg = (
@@ -68,6 +70,18 @@ def decode(data: bytes, source: str) -> dict[str, Any]:
         )
         raise ArtifactDigestError(msg)
     return content
+
+
+def explain_writer(content: object) -> str:
+    """Explain which release wrote a content that cannot be read; empty where it is this one or unknown."""
+    release = content.get("library_version") if isinstance(content, dict) else None
+    # Nothing of the file is trusted here, not even to be printed.
+    if not isinstance(release, str) or not RELEASE.fullmatch(release) or release == __version__:
+        return ""
+    return (
+        f"; langchain-cfc {release} wrote it, and this is {__version__}: use that release or a later one, or "
+        "calibrate again"
+    )
 
 
 def looks_like_artifact(path: Path) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from langchain_cfc.artifact.content import ArtifactContent
 from langchain_cfc.artifact.facts import CertifiedPolicy, compute_likelihood_ratios, make_threshold_rule
 from langchain_cfc.artifact.guarantee import build_guarantee
 from langchain_cfc.artifact.prefixes import find_rescore
+from langchain_cfc.artifact.signatures import PublicKey, check_signature
 from langchain_cfc.candidates import CandidateBatch, LabelledBatch
 from langchain_cfc.errors import ArtifactFormatError, CFCError, InputError
 from langchain_cfc.guarantee import Binding, Guarantee, add_people, restrict_to_policy
@@ -66,6 +68,7 @@ class CalibrationArtifact(ArtifactContent):
         policy: The policy of bot mode, with its certificate.
         people_certificates: Certificates by people's labels, at most one about the sets of each level and
             one about the answers of each policy.
+        people_evidence: What these are computed from, so that `inspect --verify` computes them again.
         reference: Histograms of the prompts, to detect drift; empty where there is nothing to compare with.
         draws: Text form of the rule that stops drawing, at the latest after n candidates; None where always n
             are drawn.
@@ -373,16 +376,27 @@ class CalibrationArtifact(ArtifactContent):
         Raises:
             InputError: If the folder is missing or cannot be written to, or the disk is full.
         """
-        data = files.encode(self.model_dump(mode="json"))
+        data = self.to_bytes()
         with atomic_writer(path) as file:
             file.write(data)
 
+    def to_bytes(self) -> bytes:
+        """Return the bytes of the file that `save` writes, which are those that a signature signs."""
+        return files.encode(self.model_dump(mode="json"))
+
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> CalibrationArtifact:
+    def load(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        require_signature: PublicKey | Sequence[PublicKey] | None = None,
+    ) -> CalibrationArtifact:
         """Read an artifact; anything but the exact bytes that `save` wrote is refused.
 
         Args:
             path: The file.
+            require_signature: Ed25519 public keys, one of which must have signed the file (`langchain-cfc
+                sign`), each as the path of a file or as text, in PEM or OpenSSH format; None for no check.
 
         Returns:
             The artifact; its thresholds are bit-identical to those of the saved one.
@@ -391,6 +405,9 @@ class CalibrationArtifact(ArtifactContent):
             ArtifactFormatError: If the file is missing, no regular file, larger than 1 GiB, not an artifact,
                 truncated, of an unknown version, or has unknown or missing fields.
             ArtifactDigestError: If its content was changed after it was saved.
+            ArtifactSignatureError: If a signature is required, and is missing, malformed or by another key.
+            InputError: If a required key cannot be read, or is no Ed25519 key.
+            MissingExtraError: If a signature is required, and `cryptography` is not installed.
         """
         source = os.fspath(path)
         try:
@@ -403,13 +420,16 @@ class CalibrationArtifact(ArtifactContent):
                 f"writes artifacts{nearest}"
             )
             raise ArtifactFormatError(msg) from error
+        if require_signature is not None:
+            check_signature(path, data, require_signature)
         content = files.decode(data, source)
         try:
             artifact = cls.model_validate(content)
             as_saved = artifact.digest == files.compute_digest(content)
         except (ValueError, CFCError) as error:
             problem = files.describe_first_error(error)
-            msg = f"{source}: not a valid artifact of version {files.VERSION}: {problem}"
+            writer = files.explain_writer(content)
+            msg = f"{source}: not a valid artifact of version {files.VERSION}: {problem}{writer}"
             raise ArtifactFormatError(msg) from error
         if not as_saved:  # such as 2 in place of 2.0, which `save` does not write
             msg = f"{source}: not in the form that artifacts of version {files.VERSION} are saved in"

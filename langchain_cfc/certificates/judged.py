@@ -48,11 +48,14 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 
 from langchain_cfc._internal.arrays import BoolArray, FloatArray, IntArray
+from langchain_cfc.artifact import PeopleEvidence
 from langchain_cfc.certificates.e_processes import EProcess
 
 # Strata of prompts: the judge says that the promise is kept, surely or not so surely; that it is broken; and
 # no label is needed to know.
 SURE, DOUBTED, BROKEN, KNOWN = range(4)
+# Outcomes in the evidence of a certificate.
+KEPT, BROKE, UNLABELLED = "+", "-", "."
 # A judge that doubts at least so much is not sure.
 _DOUBT = 0.25
 # Kept and broken promises that each stratum starts with, and prompts.
@@ -125,8 +128,8 @@ class JudgedPrompts:
         """Which prompts people are to label."""
         return np.asarray(self.sampled & (self.strata != KNOWN), dtype=np.bool_)
 
-    def get(self, row: int) -> tuple[IntArray, FloatArray, BoolArray]:
-        """Return stratum, inclusion and whether it is sampled of one prompt of each sequence."""
+    def get(self, row: int | slice) -> tuple[IntArray, FloatArray, BoolArray]:
+        """Return stratum, inclusion and whether it is sampled, of one or several prompts of each sequence."""
         return self.strata[..., row], self.inclusion[..., row], self.sampled[..., row]
 
     def repeat(self, sequences: int) -> JudgedPrompts:
@@ -179,6 +182,21 @@ class JudgedEProcess:
             included=by_stratum + share * _PRIOR_MET,
             refit_every=max(1, round(1.0 / share)),
         )
+
+    @classmethod
+    def replay(cls, evidence: PeopleEvidence) -> JudgedEProcess:
+        """Bet on the prompts of a certificate again."""
+        state = cls.start(evidence.share)
+        inclusion = evidence.inclusion.unpack()
+        rows = zip(evidence.strata, inclusion, evidence.outcomes, strict=True)
+        for stratum, probability, outcome in rows:
+            state = state.update(
+                np.array(int(stratum)),
+                np.array(probability),
+                np.array(outcome != UNLABELLED),
+                np.array(outcome == KEPT),
+            )
+        return state
 
     @property
     def predictions(self) -> FloatArray:

@@ -85,6 +85,7 @@ def _collect(config: CollectionConfig, *, retry_failed: bool, relabel: bool) -> 
             settings=config.record_settings(),
             retry_failed=retry_failed,
             relabel=relabel,
+            keep_payloads=config.run.keep_payloads,
             on_progress=progress,
             on_start=lambda run: _stop_on_signals(run, console),
         )

@@ -35,6 +35,14 @@ RecordPaths = Annotated[list[str], typer.Argument(help=f"{DATASET}.")]
 HeldOutPaths = Annotated[
     list[str], typer.Argument(help=f"{DATASET}. They must not have calibrated the artifact.")
 ]
+RequiredSignature = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--require-signature",
+        metavar="KEY",
+        help="Refuse an artifact that this Ed25519 public key, a file or text, has not signed; give several.",
+    ),
+]
 OutArtifact = Annotated[Path, typer.Option("--out", "-o", help="Where to write the artifact.")]
 ReportAsJson = Annotated[bool, typer.Option("--json", help="Print the report as JSON.")]
 # One of the levels that an artifact holds.

@@ -15,7 +15,7 @@ from langchain_cfc._internal.plugins import FACTORY, load_object
 from langchain_cfc._internal.suggestions import suggest_file
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.cli._format import EXIT_NO, get_error_console, print_result, report_errors
-from langchain_cfc.cli._inputs import ArtifactPath, HeldAlpha, get_verifier_names
+from langchain_cfc.cli._inputs import ArtifactPath, HeldAlpha, RequiredSignature, get_verifier_names
 from langchain_cfc.demo.replay import make_replay_parts
 from langchain_cfc.errors import InputError
 from langchain_cfc.records import read_records
@@ -63,6 +63,7 @@ def ask(
         str | None,
         typer.Option(help="Which of several certified wrong-answer rates to answer by; implies --bot."),
     ] = None,
+    require_signature: RequiredSignature = None,
     show_rejected: Annotated[
         bool, typer.Option("--show-rejected", help="Show rejected candidates as well.")
     ] = False,
@@ -81,7 +82,7 @@ def ask(
     Exit code 1 if there is no answer set.
     """
     with report_errors():
-        artifact = CalibrationArtifact.load(artifact_path)
+        artifact = CalibrationArtifact.load(artifact_path, require_signature=require_signature)
         named = [generator, verifier, answer, metadata, config if replay is not None else replay]
         instead = "--config" if replay is None else "--replay"
         if (replay is not None or config is not None) and any(one is not None for one in named):

@@ -114,6 +114,13 @@ def collect(
             help="Make all labels again, as with another labeler or extractor; nothing is drawn again.",
         ),
     ] = False,
+    keep_payloads: Annotated[
+        bool,
+        typer.Option(
+            "--keep-payloads",
+            help="Keep raw messages (log-probabilities, response metadata) of prompts that are labelled.",
+        ),
+    ] = False,
     dry_run: Annotated[
         bool,
         typer.Option(
@@ -171,7 +178,11 @@ def collect(
             "answer": {"factory": answer},
             "unit": None if unit is None else unit.value,
             "splitter": {"factory": splitter},
-            "run": {"concurrency": concurrency, "max_cost": max_cost},
+            "run": {
+                "concurrency": concurrency,
+                "max_cost": max_cost,
+                "keep_payloads": keep_payloads or None,
+            },
         }
         read = read_config(config, given, settings or ())
         if dry_run:

@@ -15,6 +15,7 @@ from rich.table import Table
 
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.certificates import verification
+from langchain_cfc.certificates.recomputation import BoundCheck, recompute_certificates
 from langchain_cfc.certificates.verification import LevelVerification
 from langchain_cfc.cli._artifact import list_facts, make_curve_table, make_promise_table
 from langchain_cfc.cli._format import (
@@ -28,7 +29,7 @@ from langchain_cfc.cli._format import (
     report_errors,
     track_progress,
 )
-from langchain_cfc.cli._inputs import ArtifactPath
+from langchain_cfc.cli._inputs import ArtifactPath, RequiredSignature
 from langchain_cfc.cli.calibrate import describe_artifact, make_groups_table
 from langchain_cfc.guarantee import CoverageCertificate, format_bound
 
@@ -39,27 +40,42 @@ def inspect(
         bool, typer.Option("--details", help="Show every assumption, every group and the whole digest.")
     ] = False,
     verify: Annotated[
-        bool, typer.Option("--verify", help="Recompute a sample of thresholds with HiGHS and Clarabel.")
+        bool,
+        typer.Option(
+            "--verify",
+            help="Recompute all certificates from their counts, and a sample of thresholds with HiGHS and "
+            "Clarabel.",
+        ),
     ] = False,
     prompts: Annotated[int, typer.Option(min=1, help="How many prompts --verify takes.")] = 20,
+    require_signature: RequiredSignature = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print facts and promises as JSON.")] = False,
 ) -> None:
     """Check an artifact's digest and say what it promises."""
     with report_errors():
-        artifact = CalibrationArtifact.load(artifact_path)
-        levels = _verify_thresholds(artifact, prompts) if verify else []
-    agrees = all(level.agrees for level in levels)
+        artifact = CalibrationArtifact.load(artifact_path, require_signature=require_signature)
+        bounds = recompute_certificates(artifact) if verify else []
+        # Other rules need no solver, which is an error where there is nothing else to verify.
+        solved = verify and (artifact.threshold_rule == "conditional" or not bounds)
+        levels = _verify_thresholds(artifact, prompts) if solved else []
     if as_json:
-        found = {"verification": [level.model_dump(mode="json") for level in levels]} if verify else {}
+        found = {}
+        if verify:
+            found["verification"] = [level.model_dump(mode="json") for level in levels]
+            found["certificates_verified"] = [one.model_dump(mode="json") for one in bounds]
         emit_json({**describe_artifact(artifact), **found})
     else:
         console = get_console()
         console.print(make_promise_table(artifact))
         if details:
             _print_details(console, artifact)
-        if verify:
+        if bounds:
+            _print_bounds(bounds)
+        if levels:
             _print_verification(levels)
-    if not agrees:
+    if not all(one.agrees for one in bounds):
+        fail("a certificate of this artifact states what its counts do not give: do not rely on it", 1)
+    if not all(level.agrees for level in levels):
         fail("another solver contradicts a threshold of this artifact; please report it with the artifact", 1)
 
 
@@ -83,6 +99,26 @@ def _native_output_on_stderr() -> Iterator[None]:
     finally:
         os.dup2(stdout, 1)
         os.close(stdout)
+
+
+def _print_bounds(bounds: Sequence[BoundCheck]) -> None:
+    """Print the bounds that do not agree, and how many there are."""
+    computed = [one for one in bounds if one.recomputed is not None]
+    wrong = [one for one in bounds if not one.agrees]
+    console = get_console()
+    if wrong:
+        title = "Certificates that their counts contradict"
+        table = make_table("certificate", "bound", "stated", "by its counts", texts=2, title=title)
+        for one in wrong:
+            found = "impossible" if one.recomputed is None else f"{one.recomputed:.6g}"
+            table.add_row(one.certificate, one.bound, f"{one.stated:.6g}", found)
+        console.print("", table)
+    rest = len(bounds) - len(computed)
+    others = f"; {rest} rest on more than counts, and are possible" if rest and not wrong else ""
+    agree = f"{sum(one.agrees for one in computed)} agree"
+    console.print(
+        f"\nCertificates: {len(computed)} bounds and tests recomputed from counts, {agree}{others}."
+    )
 
 
 def _print_verification(levels: Sequence[LevelVerification]) -> None:

@@ -32,7 +32,7 @@ from langchain_cfc.records import LabelledRecord, read_records, write_records
 if TYPE_CHECKING:
     from langchain_cfc.collect.store import Store
 
-app = make_app(no_args_is_help=True, help="Show, export, import and check what a collection's store holds.")
+app = make_app(no_args_is_help=True, help="Show, export, import, check and shrink a collection's store.")
 _MOST_LISTED = 10
 
 
@@ -149,6 +149,31 @@ def check(
         emit_json({"checked": True, "prompts": total})
     else:
         get_console().print(f"all {total} prompts are as they were written")
+
+
+@app.command("shrink")
+def shrink(
+    store: Annotated[str, typer.Argument(help=STORE)],
+    as_json: Annotated[bool, typer.Option("--json", help="Print the outcome as JSON.")] = False,
+) -> None:
+    """Remove the raw messages of prompts that are labelled, such as log-probabilities, and give space back.
+
+    Records stay what they are, and --relabel works, except for labelers that read messages. The same command
+    goes on after an interruption.
+    """
+    with report_errors():
+        from langchain_cfc.collect.store import Store
+        from langchain_cfc.collect.store.shrink import shrink_store
+
+        with Store(store) as collection:
+            shrunk = shrink_store(collection)
+    if as_json:
+        emit_json(asdict(shrunk))
+        return
+    get_console().print(
+        f"the messages of {shrunk.candidates} candidates removed: {shrunk.bytes_before:,} bytes before, "
+        f"{shrunk.bytes_after:,} bytes after"
+    )
 
 
 def _print_written(where: Any, count: int, *, as_json: bool, what: str) -> None:

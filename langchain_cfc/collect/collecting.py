@@ -132,6 +132,8 @@ class CollectionOptions:
         retry_failed: Whether prompts that failed in an earlier run are tried again.
         relabel: Whether all labels are made again, as by another labeler or answer extractor; nothing is
             drawn or scored again.
+        keep_payloads: Whether the raw messages of candidates (log-probabilities, response metadata) stay in
+            the store once their prompt is labelled; text and data always do.
         on_progress: Called with the status whenever a prompt is finished or has failed; None for a bar on
             standard error, or lines if that is no terminal.
         on_notice: Called with warnings about the quality of the collection; issues `CollectionWarning` by
@@ -145,6 +147,7 @@ class CollectionOptions:
     settings: Mapping[str, Any] = field(default_factory=dict)
     retry_failed: bool = False
     relabel: bool = False
+    keep_payloads: bool = False
     on_progress: Callable[[CollectionStatus], None] | None = None
     on_notice: Callable[[str], None] = _warn
     on_start: Callable[[Run], None] | None = None
@@ -243,6 +246,7 @@ async def acollect(
             requests_per_prompt=1 if configuration.get("sampling") == "single_request" else first_wave,
             prompts_at_once=options.call_policy.prompts_at_once,
             budget=options.budget,
+            keep_payloads=options.keep_payloads,
             on_progress=on_progress,
             on_notice=options.on_notice,
         )

@@ -129,7 +129,7 @@ class GeneratorTable(_Table):
 
 
 class RunTable(_Table):
-    """Limits of calls, tokens and cost; see `CallPolicy` and `Budget`."""
+    """Limits and options of a run; see `CallPolicy`, `Budget` and `CollectionOptions`."""
 
     concurrency: _Count = 8
     requests_per_second: _Positive | None = None
@@ -138,6 +138,7 @@ class RunTable(_Table):
     timeout: _Positive | None = 120.0
     max_tokens: _Count | None = None
     max_cost: _Positive | None = None
+    keep_payloads: bool = False
 
 
 class CollectionConfig(_Table):
@@ -156,7 +157,7 @@ class CollectionConfig(_Table):
         splitter: With claims, what splits an answer; by default into sentences.
         answer: Answer extractor, if there is one.
         metadata: Metadata function, if there is one.
-        run: Limits of calls, tokens and cost.
+        run: Limits of calls, tokens and cost; whether raw messages are kept.
         prices: Prices per million tokens, by prefix of a model's name; `*` for all others.
     """
 
@@ -212,7 +213,7 @@ class CollectionConfig(_Table):
 
     def create_call_policy(self) -> CallPolicy:
         """Create the limits and retries of calls."""
-        return CallPolicy(**self.run.model_dump(exclude={"max_tokens", "max_cost"}))
+        return CallPolicy(**self.run.model_dump(exclude={"max_tokens", "max_cost", "keep_payloads"}))
 
     def create_budget(self) -> Budget:
         """Create the limits of tokens and cost; raises `InputError` for a cost without prices."""

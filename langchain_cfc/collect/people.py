@@ -29,12 +29,15 @@ from pydantic import BaseModel, ConfigDict
 
 from langchain_cfc._internal.arrays import BoolArray
 from langchain_cfc._internal.suggestions import suggest_share
-from langchain_cfc.artifact import CalibrationArtifact, tabulate_held_out
+from langchain_cfc.artifact import CalibrationArtifact, PackedArray, PeopleEvidence, tabulate_held_out
 from langchain_cfc.candidates import LabelledBatch, Unit
 from langchain_cfc.certificates.coverage import check_origin, compute_outcomes, compute_records_digest
 from langchain_cfc.certificates.judged import (
+    BROKE,
+    KEPT,
     LARGEST_TARGET,
     LEAST_SHARE,
+    UNLABELLED,
     JudgedEProcess,
     JudgedPrompts,
     assign_strata,
@@ -236,6 +239,7 @@ class PeopleSample:
         state = JudgedEProcess.start(self.share)
         labelled = agreed = row = 0
         bounds = [(0, 0.0)]
+        seen: list[str] = []
         for row, record_id in enumerate([*judged.ids, None]):
             if record_id is None or (needs[row] and outcomes[record_id] is None):
                 break
@@ -245,6 +249,7 @@ class PeopleSample:
                 labelled += 1
                 agreed += kept == bool(judged.by_judge[row])
             state = state.update(*prompts.get(row), np.array(kept))
+            seen.append((KEPT if kept else BROKE) if prompts.sampled[row] else UNLABELLED)
             if prompts.sampled[row]:
                 bounds.append((labelled, float(state.bound(float(text)))))
         at_least = float(state.bound(float(text)))
@@ -265,7 +270,7 @@ class PeopleSample:
             next_ids=tuple(rest[:_NEXT]),
             bounds=tuple(dict([*bounds, (labelled, at_least)]).items()),
         )
-        return (self._store(report, row) if report.is_certified else self.artifact), report
+        return (self._store(report, "".join(seen)) if report.is_certified else self.artifact), report
 
     def _read_outcomes(self, sheet: Sheet) -> dict[str, bool | None]:
         """Return for each prompt on the sheet whether the promise is kept; None where that is still open."""
@@ -317,13 +322,13 @@ class PeopleSample:
             if needs and record is not None:
                 yield record_id, record, np.flatnonzero(slots).tolist()
 
-    def _store(self, report: PeopleReport, prompts: int) -> CalibrationArtifact:
+    def _store(self, report: PeopleReport, outcomes: str) -> CalibrationArtifact:
         """Return the artifact with a certificate, in place of one with fewer labels of the same prompts."""
         artifact = self.artifact
         made = PeopleCertificate(
             alpha=self.alpha,
             delta=report.delta,
-            prompts=prompts,
+            prompts=len(outcomes),
             records_digest=self.digest,
             artifact_digest=artifact.frozen_digest,
             about=report.about,
@@ -344,7 +349,20 @@ class PeopleSample:
                     "the artifact as it was before"
                 )
                 raise InputError(msg)
-        return artifact.model_copy(update={"people_certificates": [*others, made]})
+        strata, inclusion, _ = self.judged.prompts.get(slice(len(outcomes)))
+        evidence = PeopleEvidence(
+            alpha=self.alpha,
+            policy=self.policy,
+            share=self.share,
+            strata="".join(map(str, strata.tolist())),
+            outcomes=outcomes,
+            inclusion=PackedArray.pack(inclusion),
+        )
+        kept = [
+            one for one in artifact.people_evidence if (one.alpha, one.policy) != (self.alpha, self.policy)
+        ]
+        update = {"people_certificates": [*others, made], "people_evidence": [*kept, evidence]}
+        return artifact.model_copy(update=update)
 
 
 def _find_subject(

@@ -188,6 +188,7 @@ class Run:
         requests_per_prompt: Number of requests that draw them, those of the first wave under a draw rule.
         prompts_at_once: Maximum number of prompts in progress.
         budget: Limits for all prompts together.
+        keep_payloads: Whether messages of candidates stay in the store once their prompt is labelled.
         on_progress: Called with the status whenever a prompt is finished or has failed.
         on_notice: Called with warnings about the quality of the collection.
     """
@@ -202,6 +203,7 @@ class Run:
         requests_per_prompt: int,
         prompts_at_once: int,
         budget: Budget,
+        keep_payloads: bool = False,
         on_progress: Callable[[CollectionStatus], None],
         on_notice: Callable[[str], None],
     ) -> None:
@@ -213,6 +215,7 @@ class Run:
         self._on_progress = on_progress
         self._on_notice = on_notice
         self._unit = unit
+        self._keep_payloads = keep_payloads
         self._warnings = EarlyWarnings(n, unit)
         self._writer = Writer(store)
         self._consecutive_failures = 0
@@ -313,7 +316,7 @@ class Run:
         else:
             given = self._list_scored(draws, work.claims), work.scores
         if given is not None:
-            await self._label(work, *given)
+            await self._label(work, draws, *given)
 
     def _list_scored(
         self, draws: Sequence[DrawnCandidate], spans: Sequence[Span] | None
@@ -368,13 +371,20 @@ class Run:
         await self._save_stage(work, Stage.SCORED, outcome, journal, rows.insert_scores)
         return None
 
-    async def _label(self, work: Work, candidates: Sequence[DrawnCandidate], scores: Sequence[float]) -> None:
+    async def _label(
+        self,
+        work: Work,
+        draws: Sequence[DrawnCandidate],
+        candidates: Sequence[DrawnCandidate],
+        scores: Sequence[float],
+    ) -> None:
         """Label candidates or claims, which finishes their prompt."""
         journal = self._open_journal(work, Stage.LABELLED)
         outcome = Outcome(Labels([]), Usage())
         if candidates:
             outcome = await self._executor.label(work.example, candidates, journal)
-        insert_labels = partial(rows.insert_labels, without_nul=self._store.without_nul)
+        strip = () if self._keep_payloads else draws
+        insert_labels = partial(rows.insert_labels, without_nul=self._store.without_nul, strip=strip)
         if not await self._save_stage(work, Stage.LABELLED, outcome, journal, insert_labels):
             return
         self._consecutive_failures = 0

@@ -12,7 +12,7 @@ from langchain_core.runnables import RunnableConfig
 
 from langchain_cfc._internal.metadata import Scalar
 from langchain_cfc._internal.text import canonical_json
-from langchain_cfc.errors import DescriptionError, DrawError
+from langchain_cfc.errors import CollectionError, DescriptionError, DrawError
 from langchain_cfc.execution import Call, Steps, Target, add_tags
 
 _MEDIA = {"image", "audio", "video", "file", "text-plain"}
@@ -33,6 +33,43 @@ class DrawnCandidate:
     text: str
     message: BaseMessage | None = None
     data: dict[str, Any] | None = None
+
+
+class StrippedCandidate(DrawnCandidate):
+    """A candidate of a store from which its message was removed; to read `message` is an error.
+
+    Args:
+        text: As in `DrawnCandidate`.
+        data: As in `DrawnCandidate`.
+    """
+
+    def __init__(self, text: str, data: dict[str, Any] | None = None) -> None:
+        object.__setattr__(self, "text", text)
+        object.__setattr__(self, "data", data)
+
+    @property
+    def message(self) -> BaseMessage | None:
+        """The message is gone.
+
+        Raises:
+            CollectionError: Always.
+        """
+        msg = (
+            f"the message of the candidate {self.text!r:.80} was removed from the store when its prompt was "
+            "labelled, and only its text and data were kept. Label by these, or collect into another store "
+            "with keep_payloads (--keep-payloads)"
+        )
+        raise CollectionError(msg)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(text={self.text!r}, data={self.data!r})"
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, StrippedCandidate):
+            return NotImplemented
+        return (self.text, self.data) == (other.text, other.data)
+
+    __hash__ = None  # type: ignore[assignment]  # as of any candidate with data
 
 
 def make_candidate(slot: int, output: Any) -> DrawnCandidate:

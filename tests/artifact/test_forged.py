@@ -22,6 +22,7 @@ from langchain_cfc.artifact.consistency import find_contradictions, lower_tail, 
 from langchain_cfc.certificates import certify
 from langchain_cfc.errors import ArtifactFormatError, CFCWarning
 from langchain_cfc.guarantee.stability import PaperStability
+from langchain_cfc.records import Provenance
 from tests.artifact.files import make_records, seal
 
 Content = dict[str, Any]
@@ -93,6 +94,13 @@ MAKERS: dict[str, dict[str, Any]] = {
         "window": 64,
     },
     "shift": {"records": RECORDS, "alpha": "0.3", "features": "group(topic)", "shift": "mean_score"},
+    "drawn by a rule": {
+        "records": RECORDS,
+        "alpha": "0.3",
+        "features": "1",
+        "draws": "lead(1, at_most=4)",
+        "provenance": Provenance(n=4, separate_scores=True),
+    },
     "learned": {"records": RECORDS, "alpha": "0.3", "features": "mean_score", "threshold_rule": "learned"},
     "certified": {
         "records": RECORDS,
@@ -215,6 +223,18 @@ FORGED: list[tuple[str, str, Forge]] = [
     ("kept prompts", "certified", put("certificates", 0, "prompts", value=10**5)),
     ("delta of a certificate", "certified", put("certificates", 0, "delta", value="0.000001")),
     ("set sizes", "certified", put("certificates", 0, "mean_set_size_at_most", value=0.5)),
+    ("a mean of set sizes", "certified", put("certificates", 0, "mean_set_size", value=0.123)),
+    ("prompts of a certificate", "certified", put("certificates", 0, "given_drawn", value=True)),
+    ("a stated coverage", "certified", put(*SHARE, "stated", value=0.99)),
+    ("words of a wrong rate", "bot in groups", put(*CERTIFICATE, "groups", 1, "words", value="everyone")),
+    (
+        "a group of a wrong rate dropped",
+        "bot in groups",
+        lambda one: one["policy"]["certificate"]["groups"].pop(),
+    ),
+    ("unit of a wrong rate", "bot", put(*CERTIFICATE, "unit", value="claims")),
+    ("draw rule", "drawn by a rule", put("draws", value="lead(2, at_most=4)")),
+    ("draw rule dropped", "drawn by a rule", drop("draws")),
     ("cap", "hopeless", unsettled(put("cap", value=1.0001))),
     ("a larger cap", "hopeless", unsettled(put("cap", value=3.0))),
     ("cap without effect", "tiny", put("cap", value=1.0001)),

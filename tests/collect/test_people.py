@@ -12,6 +12,7 @@ import pytest
 from langchain_cfc import CalibrationArtifact, PromptRecord, calibrate, evaluate
 from langchain_cfc.certificates import certify
 from langchain_cfc.certificates.coverage import compute_outcomes
+from langchain_cfc.certificates.recomputation import recompute_certificates
 from langchain_cfc.collect import PeopleReport, PeopleSample
 from langchain_cfc.errors import ArtifactFormatError, InputError, OverlapError, RecordError
 from langchain_cfc.guarantee import PeopleCertificate
@@ -85,6 +86,9 @@ def test_people_certify_what_a_judge_labelled(artifact: CalibrationArtifact, tmp
     certified, report = sample.certify(sheet)
     assert report.is_certified
     assert report.expected_labels == 0
+    checks = recompute_certificates(certified)
+    assert [one.recomputed for one in checks][-1] == report.at_least
+    assert all(one.agrees for one in checks)
     assert report.labelled == report.to_label
     assert [bound for _, bound in report.bounds] == sorted(bound for _, bound in report.bounds)
     # The truth is known here: the bound is below how often sets keep the promise by the true labels.

@@ -29,6 +29,7 @@ from langchain_cfc.collect.executor import Labels
 from langchain_cfc.collect.store import PAGE, Store, rows, schema
 from langchain_cfc.collect.store.relabel import discard_labels
 from langchain_cfc.collect.store.rows import Write
+from langchain_cfc.collect.store.shrink import shrink_store
 from langchain_cfc.collect.store.wrong import read_wrong_answers
 from langchain_cfc.errors import DrawError, LabelerError, StoreError, VerifierError
 from langchain_cfc.records import Candidate, Example, PromptRecord, Provenance
@@ -229,6 +230,23 @@ def test_wrong_answers_are_found_and_labels_made_again_in_either(store: Store) -
     store.check()
     assert len(list(store.records())) == 3
     assert read_wrong_answers(store) == []
+
+
+def test_either_shrinks_by_the_messages_of_labelled_prompts(store: Store) -> None:
+    store.add(examples(61))
+    noise = random.Random(3)  # noqa: S311 - a simulation
+    for position in range(60):
+        said = {"logprobs": noise.randbytes(4000).hex()}
+        finish(store, position, [DrawnCandidate("a", AIMessage("a", response_metadata=said))] * 2)
+    last = [DrawnCandidate("b", AIMessage("b"))]
+    put(store, rows.insert_draws(60, last, Usage(), without_nul=store.without_nul))
+    records = list(store.records())
+    shrunk = shrink_store(store)
+    assert shrunk.candidates == 120
+    assert shrunk.bytes_before > 3 * shrunk.bytes_after
+    store.check()
+    assert list(store.records()) == records
+    assert [work.draws for work in store.read_unfinished()] == [last]
 
 
 def run(where: str, log: Path, size: int = 12, **changed: Any) -> CollectionResult:

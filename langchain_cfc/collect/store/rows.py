@@ -40,6 +40,7 @@ from langchain_cfc.collect.store import schema
 from langchain_cfc.errors import CFCError, CollectionError, StoreError
 from langchain_cfc.records import Candidate, Claim, ClaimsRecord, Example, PromptRecord
 from langchain_cfc.sampling import DrawnCandidate
+from langchain_cfc.sampling.candidates import StrippedCandidate
 from langchain_cfc.verifiers.base import VerifierScores
 
 Row: TypeAlias = dict[str, Any]
@@ -69,6 +70,11 @@ _SET_LABELLED = _PROMPT.values(
 )
 _SET_ERROR = _PROMPT.values(error=bindparam("new_value"))
 _DELETE_DRAWS = delete(schema.draws).where(schema.draws.c.prompt == bindparam("at"))
+_STRIP_DRAWS = (
+    update(schema.draws)
+    .where(schema.draws.c.prompt == bindparam("at"), schema.draws.c.slot == bindparam("at_slot"))
+    .values(packed=bindparam("new_packed"), checksum=bindparam("new_value"))
+)
 
 # Rows come before those that refer to them, and candidates are deleted before they are drawn again.
 _ORDER = (
@@ -83,6 +89,7 @@ _ORDER = (
     _SET_DRAWN,
     _SET_SCORED,
     _SET_LABELLED,
+    _STRIP_DRAWS,
     _SET_ERROR,
     _ADD_CALLS,
 )
@@ -168,10 +175,13 @@ def read_example(row: Any) -> Example:
 
 def read_draw(row: Any) -> DrawnCandidate:
     """Return the candidate of a row."""
+    data = None if row.data is None else json.loads(row.data)
+    if row.packed == schema.STRIPPED:
+        return StrippedCandidate(row.text, data)
     message = None
     if row.packed is not None:
         message = messages_from_dict([json.loads(zlib.decompress(row.packed))])[0]
-    return DrawnCandidate(row.text, message, None if row.data is None else json.loads(row.data))
+    return DrawnCandidate(row.text, message, data)
 
 
 def _read_fields(prompt: Any) -> dict[str, Any]:
@@ -316,8 +326,26 @@ def insert_scores(position: int, scores: VerifierScores, usage: Usage) -> list[W
     ]
 
 
-def insert_labels(position: int, labels: Labels, usage: Usage, *, without_nul: bool) -> list[Write]:
-    """Prepare the writes that finish a prompt; raises `CollectionError` if an answer cannot be stored."""
+def insert_labels(
+    position: int,
+    labels: Labels,
+    usage: Usage,
+    *,
+    without_nul: bool,
+    strip: Sequence[DrawnCandidate] = (),
+) -> list[Write]:
+    """Prepare the writes that finish a prompt.
+
+    Args:
+        position: Position of the prompt.
+        labels: Labels and answers of its candidates or claims.
+        usage: Usage of the stage.
+        without_nul: Whether the database cannot hold the character U+0000.
+        strip: All its candidates, to remove their messages; none to keep these.
+
+    Raises:
+        CollectionError: If an answer cannot be stored.
+    """
     answers: Sequence[str | None] = labels.answers or [None] * len(labels.correct)
     with _refuse_unstorable("an extracted answer", "Let the answer extractor return other text"):
         _check_text(*answers, without_nul=without_nul)
@@ -337,8 +365,30 @@ def insert_labels(position: int, labels: Labels, usage: Usage, *, without_nul: b
     return [
         (_ADD_LABELS, rows),
         (_SET_LABELLED, [done]),
+        *strip_draws(
+            position,
+            [
+                (slot, draw.text, _data_json(draw))
+                for slot, draw in enumerate(strip)
+                if not isinstance(draw, StrippedCandidate) and draw.message is not None
+            ],
+        ),
         _add_calls(position, Stage.LABELLED, usage),
     ]
+
+
+def strip_draws(position: int, draws: Iterable[tuple[int, str, str | None]]) -> list[Write]:
+    """Prepare to remove the messages of candidates, given by slot, text and JSON data, which stay."""
+    stripped: list[Row] = [
+        {
+            "at": position,
+            "at_slot": slot,
+            "new_packed": schema.STRIPPED,
+            "new_value": schema.digest_draw(position, slot, text, data, schema.STRIPPED),
+        }
+        for slot, text, data in draws
+    ]
+    return [(_STRIP_DRAWS, stripped)]
 
 
 def set_error(position: int, stage: Stage, error: CFCError, usage: Usage) -> list[Write]:

@@ -1,8 +1,9 @@
 """Tables, digests and the seal of a store, the same in SQLite and PostgreSQL.
 
-**Tables.** Rows are added and, except for the stage of a prompt, never changed. A stage is finished when all
-of its rows are written, in one transaction, and the primary keys exclude duplicates. Candidates are written
-one by one, before their stage is finished.
+**Tables.** Rows are added and never changed, except for the stage of a prompt, and for the chat messages of
+its candidates: once it is labelled, nothing reads them, and `STRIPPED` takes their place. A stage is finished
+when all of its rows are written, in one transaction, and the primary keys exclude duplicates. Candidates are
+written one by one, before their stage is finished.
 
 **Digests.** Every finished stage leaves a digest of its rows, so that damage is noticed before the rows are
 used. A digest is BLAKE2b of canonical JSON, 8 bytes as 16 hexadecimal digits: it detects flipped bits and
@@ -46,6 +47,8 @@ from langchain_cfc.errors import CFCError, StoreError
 FORMAT = "langchain-cfc/collection"
 # Version of the tables below.
 VERSION = 2
+# In the column `packed`, what is left of a message that was removed.
+STRIPPED = b""
 
 metadata = MetaData()
 

@@ -1,0 +1,186 @@
+"""Ed25519 signatures of artifact files, which say who made a file; a digest cannot.
+
+A signature is a file of its own beside the artifact: the 64 bytes of RFC 8032 over the artifact's bytes. So
+the artifact's format does not depend on it, `openssl pkeyutl` makes and checks the same signatures, and
+nothing is parsed before a signature is checked. Keys are those of `openssl genpkey -algorithm ed25519` and of
+`ssh-keygen -t ed25519`. Signing and checking need no network; Sigstore would need one.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from langchain_cfc._internal.files import atomic_writer, read_regular
+from langchain_cfc._internal.imports import require
+from langchain_cfc.errors import ArtifactSignatureError, InputError
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+# Path of the file of a key, or the key as text.
+PublicKey: TypeAlias = "str | os.PathLike[str]"
+_SIZE = 64
+_MOST_BYTES = 1 << 16
+_PEM, _SSH = b"-----BEGIN ", b"ssh-ed25519 "
+_PUBLIC = (
+    "expected an Ed25519 public key in PEM or OpenSSH format, as of `openssl pkey -in key.pem -pubout` or "
+    "`ssh-keygen -t ed25519`"
+)
+_PRIVATE = (
+    "expected an Ed25519 private key in PEM or OpenSSH format, as of `openssl genpkey -algorithm ed25519` or "
+    "`ssh-keygen -t ed25519`"
+)
+
+
+def locate_signature(path: str | os.PathLike[str]) -> Path:
+    """Return where the signature of an artifact is: beside it, with `.sig` added to its name."""
+    return Path(f"{os.fspath(path)}.sig")
+
+
+def load_private_key(path: str | os.PathLike[str], password: bytes | None = None) -> Ed25519PrivateKey:
+    """Load the private key to sign with.
+
+    Args:
+        path: File of the key, in PEM (PKCS 8) or OpenSSH format.
+        password: Password of the file; None where there is none.
+
+    Returns:
+        The key.
+
+    Raises:
+        InputError: If the file cannot be read, holds no Ed25519 key, or the password does not fit.
+        MissingExtraError: If `cryptography` is not installed.
+    """
+    serialization = _require("serialization")
+    data, name = _read(Path(path)), os.fspath(path)
+    is_ssh = data.startswith(b"-----BEGIN OPENSSH")
+    load = serialization.load_ssh_private_key if is_ssh else serialization.load_pem_private_key
+    key: Ed25519PrivateKey = _load_key(load, (data, password), name, "Ed25519PrivateKey", _PRIVATE)
+    return key
+
+
+def write_signature(path: str | os.PathLike[str], data: bytes, key: Ed25519PrivateKey) -> Path:
+    """Sign the bytes of an artifact, and write the signature beside it atomically.
+
+    Args:
+        path: File of the artifact.
+        data: Its bytes.
+        key: The key, from `load_private_key`.
+
+    Returns:
+        The file of the signature.
+
+    Raises:
+        InputError: If it cannot be written.
+    """
+    target = locate_signature(path)
+    with atomic_writer(target) as file:
+        file.write(key.sign(data))
+    return target
+
+
+def format_public_key(key: Ed25519PrivateKey) -> str:
+    """Return the public key of a private one as a line in OpenSSH format, which `require_signature` takes."""
+    serialization = _require("serialization")
+    formats = serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
+    return str(key.public_key().public_bytes(*formats).decode())
+
+
+def check_signature(path: str | os.PathLike[str], data: bytes, keys: PublicKey | Sequence[PublicKey]) -> None:
+    """Check that the signature beside an artifact is by one of several keys.
+
+    Args:
+        path: File of the artifact.
+        data: Its bytes.
+        keys: Public keys that are trusted, each as text or as the path of a file, in PEM or OpenSSH format.
+
+    Raises:
+        ArtifactSignatureError: If there is no signature, it is malformed, or it is by none of the keys.
+        InputError: If a key cannot be read, is of another kind, or none is given.
+        MissingExtraError: If `cryptography` is not installed.
+    """
+    listed = [keys] if isinstance(keys, (str, os.PathLike)) else list(keys)
+    if not listed:
+        msg = "require_signature names no key, so that no artifact could be loaded; name one, or leave it out"
+        raise InputError(msg)
+    trusted = [_load_public_key(key) for key in listed]
+    signature, target = _read_signature(path), locate_signature(path)
+    if not any(_is_by(key, signature, data) for key in trusted):
+        which = "the required key" if len(trusted) == 1 else f"any of the {len(trusted)} required keys"
+        msg = (
+            f"{target}: not a signature of {os.fspath(path)} by {which}: the artifact was changed or made "
+            "again after it was signed, or someone else signed it. Sign it only if you know where it is from"
+        )
+        raise ArtifactSignatureError(msg)
+
+
+def _read_signature(path: str | os.PathLike[str]) -> bytes:
+    target = locate_signature(path)
+    try:
+        signature = read_regular(target, _MOST_BYTES)
+    except FileNotFoundError as error:
+        msg = (
+            f"{os.fspath(path)}: a signature is required, and there is no {target}; `langchain-cfc sign` "
+            "writes it, and it is copied along with the artifact"
+        )
+        raise ArtifactSignatureError(msg) from error
+    except (OSError, InputError) as error:
+        msg = f"{target}: the signature cannot be read ({getattr(error, 'strerror', None) or error})"
+        raise ArtifactSignatureError(msg) from error
+    if len(signature) != _SIZE:
+        msg = f"{target}: {len(signature)} bytes; an Ed25519 signature has {_SIZE}, and nothing else"
+        raise ArtifactSignatureError(msg)
+    return signature
+
+
+def _is_by(key: Ed25519PublicKey, signature: bytes, data: bytes) -> bool:
+    invalid = require("cryptography.exceptions", "signing", "a signature").InvalidSignature
+    try:
+        key.verify(signature, data)
+    except invalid:
+        return False
+    return True
+
+
+def _load_public_key(key: PublicKey) -> Ed25519PublicKey:
+    serialization = _require("serialization")
+    text = key.encode() if isinstance(key, str) else b""
+    is_text = text.startswith((_PEM, _SSH))
+    data, name = (text, "the given key") if is_text else (_read(Path(key)), os.fspath(key))
+    if data.startswith(_PEM):
+        load = serialization.load_pem_public_key
+    elif data.startswith(_SSH) and len(data.strip().splitlines()) == 1:
+        load = serialization.load_ssh_public_key
+    else:
+        msg = f"{name}: {_PUBLIC}, one in a file"
+        raise InputError(msg)
+    public: Ed25519PublicKey = _load_key(load, (data,), name, "Ed25519PublicKey", _PUBLIC)
+    return public
+
+
+def _load_key(load: Any, arguments: tuple[Any, ...], name: str, kind: str, expected: str) -> Any:
+    unsupported = require("cryptography.exceptions", "signing", "a signature").UnsupportedAlgorithm
+    try:
+        key = load(*arguments)
+    except (TypeError, ValueError, unsupported) as error:  # a missing password is a TypeError
+        msg = f"{name}: {expected} ({error})"
+        raise InputError(msg) from error
+    if not isinstance(key, getattr(_require("asymmetric.ed25519"), kind)):
+        msg = f"{name}: {expected}; found a {type(key).__name__}"
+        raise InputError(msg)
+    return key
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return read_regular(path, _MOST_BYTES)
+    except (OSError, InputError) as error:
+        msg = f"{path}: the key cannot be read ({getattr(error, 'strerror', None) or error})"
+        raise InputError(msg) from error
+
+
+def _require(module: str) -> Any:
+    return require(f"cryptography.hazmat.primitives.{module}", "signing", "a signature")

@@ -1,0 +1,157 @@
+"""`recompute_certificates`: the bounds of certificates, computed again from the counts beside them.
+
+Loading refuses bounds that are better than their counts allow, with NumPy alone. Here the functions that
+certify compute each of them again, so that a bound which is worse, from another version or another hand, is
+found as well.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from pydantic import BaseModel, ConfigDict
+
+from langchain_cfc.artifact import CalibrationArtifact, CertifiedPolicy, Confidence, PeopleEvidence
+from langchain_cfc.certificates.bounds import binomial_p_value, lower_bound, upper_bound
+from langchain_cfc.certificates.cuts import CURVE_POINTS
+from langchain_cfc.certificates.judged import BROKEN, KEPT, KNOWN, UNLABELLED, JudgedEProcess
+from langchain_cfc.guarantee import CoverageCertificate, PeopleCertificate, WrongRateCertificate
+
+# Relative difference allowed between versions of SciPy.
+_AGREEMENT = 1e-7
+
+
+class BoundCheck(BaseModel):
+    """A bound of a certificate beside the one that its counts give.
+
+    Attributes:
+        certificate: Which certificate.
+        bound: What is bounded.
+        stated: The bound that the artifact states; of a test, its failure probability.
+        recomputed: The bound by the counts, or the p-value of a test; None where the artifact holds too
+            little to compute it: then only possible values are told from impossible ones.
+        agrees: Whether the counts give what is stated; of a test, whether it passes.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    certificate: str
+    bound: str
+    stated: float
+    recomputed: float | None
+    agrees: bool
+
+
+def recompute_certificates(artifact: CalibrationArtifact) -> list[BoundCheck]:
+    """Compute every bound of an artifact's certificates again from the counts beside it.
+
+    Args:
+        artifact: The artifact.
+
+    Returns:
+        The bounds, certificate by certificate; none where nothing is certified. Bounds on the size of sets
+        rest on more than the artifact holds and are not recomputed, and neither are those by people of
+        artifacts without their evidence.
+
+    Raises:
+        MissingExtraError: If SciPy is not installed.
+    """
+    checks = [check for one in artifact.certificates for check in _recompute_coverage(one, "", 1)]
+    if artifact.policy is not None:
+        checks += _recompute_policy(artifact, artifact.policy)
+    if artifact.confidence is not None:
+        checks += _recompute_confidence(artifact.confidence)
+    evidence = {(one.alpha, one.policy): one for one in artifact.people_evidence}
+    for person in artifact.people_certificates:
+        checks += _recompute_people(person, evidence.get((person.alpha, person.policy)))
+    return checks
+
+
+def _compare(certificate: str, bound: str, stated: float, recomputed: float) -> BoundCheck:
+    agrees = math.isclose(stated, recomputed, rel_tol=_AGREEMENT, abs_tol=_AGREEMENT)
+    return BoundCheck(
+        certificate=certificate, bound=bound, stated=stated, recomputed=recomputed, agrees=agrees
+    )
+
+
+def _test(certificate: str, bound: str, failing: float, p_value: float) -> BoundCheck:
+    return BoundCheck(
+        certificate=certificate, bound=bound, stated=failing, recomputed=p_value, agrees=p_value <= failing
+    )
+
+
+def _recompute_coverage(one: CoverageCertificate, of: str, among: int) -> Iterator[BoundCheck]:
+    """Yield the bounds on sets; delta is divided as `certify_level` divides it."""
+    name, groups = f"sets at alpha = {one.alpha}{of}", one.shares[1:]
+    whole = float(one.delta) / among
+    overall = whole / 6 if groups else whole / 3
+    for share in one.shares:
+        failing = overall if share is one.shares[0] else whole / (4 * len(groups))
+        kept = lower_bound(share.kept, share.prompts, failing)
+        yield _compare(name, f"kept at least, {share.name}", share.kept_at_least, kept)
+        covered = lower_bound(share.covered, share.prompts, failing)
+        yield _compare(name, f"covered at least, {share.name}", share.coverage_at_least, covered)
+    size = one.mean_set_size_at_most if one.claims is None else one.claims.mean_at_most
+    mean = one.mean_set_size if one.claims is None else one.claims.mean
+    yield BoundCheck(
+        certificate=name,
+        bound="size at most" if one.claims is None else "dropped at most",
+        stated=size or 0.0,
+        recomputed=None,  # needs the variance, too
+        agrees=(size or 0.0) >= (mean or 0.0),
+    )
+
+
+def _recompute_policy(artifact: CalibrationArtifact, policy: CertifiedPolicy) -> Iterator[BoundCheck]:
+    for certificate in policy.certificates:
+        yield from _recompute_wrong_rate(certificate)
+    delta = float(policy.certificate.delta)
+    divided = CURVE_POINTS if policy.ignores_sets else len(policy.curve)
+    for point in policy.curve:
+        yield _compare(
+            f"policies compared at alpha = {point.alpha}",
+            f"wrong at most, {point.answered} answered",
+            point.wrong_rate_at_most,
+            upper_bound(point.wrong, point.answered, delta / divided),
+        )
+    among = len({one.alpha for one in policy.curve} | set(artifact.alphas))
+    for coverage in policy.coverage:
+        yield from _recompute_coverage(coverage, ", with the policy", among)
+
+
+def _recompute_wrong_rate(certificate: WrongRateCertificate) -> Iterator[BoundCheck]:
+    """Yield the tests of a certified rate; delta is divided between all prompts and the groups."""
+    groups, whole = certificate.groups[1:], float(certificate.delta)
+    failing_group = whole / (2 * len(groups)) if groups else 0.0
+    for one in certificate.groups:
+        failing = failing_group if one in groups else whole / 2 if groups else whole
+        if one.certified:
+            rate = certificate.max_wrong_rate
+            p_value = binomial_p_value(one.wrong, one.answered, float(rate))
+            yield _test(f"wrong rate of {rate}", f"rarer, {one.name}", failing, p_value)
+
+
+def _recompute_people(one: PeopleCertificate, evidence: PeopleEvidence | None) -> Iterator[BoundCheck]:
+    """Yield a bound by people, and the counts beside it, from the outcomes in their order."""
+    name = f"{one.about} at alpha = {one.alpha}, by people"
+    bound = "kept at least" if one.about == "sets" else "right at least"
+    if evidence is None:
+        yield BoundCheck(certificate=name, bound=bound, stated=one.at_least, recomputed=None, agrees=True)
+        return
+    asked = [
+        (outcome == KEPT, int(stratum) != BROKEN)
+        for stratum, outcome in zip(evidence.strata, evidence.outcomes, strict=True)
+        if outcome != UNLABELLED and int(stratum) != KNOWN
+    ]
+    yield _compare(name, "labelled", one.labelled, len(asked))
+    yield _compare(name, "agreed", one.agreed, sum(kept == by_judge for kept, by_judge in asked))
+    recomputed = float(JudgedEProcess.replay(evidence).bound(float(one.delta)))
+    yield _compare(name, bound, one.at_least, recomputed)
+
+
+def _recompute_confidence(confidence: Confidence) -> Iterator[BoundCheck]:
+    """Yield the tests of levels; none where an order statistic gives the confidence without prompts."""
+    for alpha, missed in confidence.missed.items():
+        p_value = binomial_p_value(missed, confidence.prompts, float(alpha))
+        yield _test(f"confidence at alpha = {alpha}", "missed more rarely", float(confidence.delta), p_value)

@@ -1,0 +1,179 @@
+"""Artifacts of every kind as this release writes them, and what they decide.
+
+`python -m tests.artifact.goldens` writes those of the release in a folder of its own, once: a folder that is
+there is never written again, because later releases must read it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import warnings
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from langchain_cfc import CalibrationArtifact, PromptRecord, calibrate
+from langchain_cfc._internal import __version__
+from langchain_cfc.artifact import PackedArray, PeopleEvidence, tabulate_draws
+from langchain_cfc.certificates import certify
+from langchain_cfc.certificates.judged import BROKEN, KNOWN, JudgedEProcess
+from langchain_cfc.decision import decide
+from langchain_cfc.errors import CFCWarning
+from langchain_cfc.guarantee import PeopleCertificate
+from langchain_cfc.guarantee.stability import PaperStability
+from langchain_cfc.records import Claim, ClaimsRecord, LabelledRecord, Provenance
+from tests.artifact.files import make_records
+
+FOLDER = Path(__file__).parent / "golden"
+EXPECTED = "expected.json"
+
+
+def make_claims(seed: int, size: int) -> list[ClaimsRecord]:
+    """Answers of three claims, of which those with a large score are unsupported."""
+    return [
+        ClaimsRecord(
+            id=f"{seed}-{row}",
+            input="?",
+            answer="a. b. c.",
+            claims=tuple(
+                Claim(text=f"{slot}", start=3 * slot, end=3 * slot + 2, score=score, supported=score < 0.6)
+                for slot, score in enumerate((0.1, 0.2 + (row % 7) / 10, 0.3 + (row % 5) / 8))
+            ),
+        )
+        for row in range(size)
+    ]
+
+
+def make_scored(seed: int, size: int) -> list[PromptRecord]:
+    """Records whose candidates have raw outputs of two verifiers."""
+    return [
+        record.model_copy(
+            update={
+                "candidates": tuple(
+                    one.model_copy(
+                        update={"scores": {"a": one.score, "b": float(one.correct) * 0.5 + one.score / 3}}
+                    )
+                    for one in record.candidates
+                )
+            }
+        )
+        for record in make_records(seed, size)
+    ]
+
+
+def certify_by_people(artifact: CalibrationArtifact) -> CalibrationArtifact:
+    """Add a certificate by people, from simulated labels of prompts of which a judge is sure or doubts."""
+    rng = np.random.default_rng(5)
+    strata, sampled = rng.integers(0, 4, 200), rng.random(200) < 0.5
+    labels = np.where(rng.random(200) < 0.9, strata != BROKEN, strata == BROKEN)
+    evidence = PeopleEvidence(
+        alpha=artifact.alphas[0],
+        share=0.5,
+        strata="".join(map(str, strata)),
+        outcomes="".join(
+            ("+" if label else "-") if chosen or stratum == KNOWN else "."
+            for label, chosen, stratum in zip(labels, sampled, strata, strict=True)
+        ),
+        inclusion=PackedArray.pack(np.where(strata == KNOWN, 1.0, 0.5)),
+    )
+    asked = sampled & (strata != KNOWN)
+    made = PeopleCertificate(
+        alpha=artifact.alphas[0],
+        delta="0.05",
+        prompts=200,
+        records_digest="sha256:0",
+        artifact_digest=artifact.frozen_digest,
+        about="sets",
+        labelled=int(asked.sum()),
+        agreed=int((labels == (strata != BROKEN))[asked].sum()),
+        at_least=float(JudgedEProcess.replay(evidence).bound(0.05)),
+    )
+    return artifact.model_copy(update={"people_certificates": [made], "people_evidence": [evidence]})
+
+
+SMALL, SOME, MANY = make_records(0, 60), make_records(0, 150), make_records(0, 300)
+NEW = make_records(1, 120)
+PARTS = Provenance(
+    n=4, generator={"id": "g"}, verifier={"id": "v"}, labeler={"id": "l"}, separate_scores=True
+)
+
+MAKERS: Mapping[str, Callable[[], CalibrationArtifact]] = {
+    "levels": lambda: calibrate(
+        SMALL, alpha=["0.3", "0.2"], features="bins(mean_score, 2) + group(topic)", fit_fraction=0.3
+    ),
+    "marginal": lambda: calibrate(SMALL, alpha="0.3", features="1", threshold_rule="marginal"),
+    "grouped": lambda: calibrate(
+        MANY, alpha="0.5", features="group(topic)", threshold_rule="grouped", confident=True
+    ),
+    "learned": lambda: calibrate(SMALL, alpha="0.3", features="mean_score", threshold_rule="learned"),
+    "ridge": lambda: calibrate(SMALL, alpha="0.3", features="mean_score^2", ridge=0.01),
+    "stability": lambda: calibrate(
+        SMALL, alpha="0.4", features="1", stability=PaperStability.from_constant(0.01)
+    ),
+    "shift": lambda: calibrate(SMALL, alpha="0.3", features="1", shift="mean_score"),
+    "randomised": lambda: calibrate(
+        SMALL, alpha="0.3", features="mean_score", randomised=True, never_empty=False
+    ),
+    "adaptive": lambda: calibrate(MANY, alpha="0.2", adaptive_alpha=True, window=32),
+    "confident": lambda: calibrate(SOME, alpha="0.3", features="1", confident=True),
+    "combination": lambda: calibrate(make_scored(0, 90), alpha="0.3", features="1", combine=["a", "b"]),
+    "set-rule": lambda: calibrate(SMALL, alpha="0.3", features="1", set_rule="unique(best_prefix)"),
+    "draws": lambda: certify(
+        calibrate(SMALL, alpha="0.5", features="1", draws="lead(2, at_most=4)", provenance=PARTS), NEW
+    ),
+    "certified": lambda: certify(calibrate(SMALL, alpha="0.3", features="group(topic)"), NEW),
+    "claims": lambda: certify(
+        calibrate(make_claims(0, 60), alpha="0.3", unit="claims", at_most=1, features="1"),
+        make_claims(1, 60),
+    ),
+    "bot-on-sets": lambda: calibrate(
+        SOME, alpha=["0.5", "0.3"], max_wrong_rate="0.6", wrong_rate_groups=True, features="1"
+    ),
+    "bot-on-scores": lambda: calibrate(SOME, max_wrong_rate=["0.5", "0.6"], features="1"),
+    "people": lambda: certify_by_people(calibrate(SMALL, alpha="0.3", features="1")),
+}
+_READERS: Mapping[str, Callable[[], list[Any]]] = {
+    "claims": lambda: make_claims(7, 8),
+    "combination": lambda: make_scored(7, 8),
+}
+
+
+def list_prompts(name: str) -> list[LabelledRecord]:
+    """Prompts to decide on with the artifact of this name."""
+    return _READERS.get(name, lambda: list(make_records(7, 8)))()
+
+
+def decide_on_prompts(name: str, artifact: CalibrationArtifact) -> dict[str, Any]:
+    """Return thresholds and accepted candidates by level, as JSON that is exact to the bit."""
+    table = tabulate_draws(artifact, list_prompts(name))
+    found = {}
+    for alpha in artifact.alphas:
+        decisions = decide(artifact, table.draws, alpha, uniforms=artifact.uniforms(table))
+        found[alpha] = {
+            "thresholds": [float(one).hex() for one in decisions.thresholds],
+            "accepted": ["".join("01"[int(one)] for one in row) for row in decisions.accepted],
+        }
+    return found
+
+
+def write(folder: Path) -> None:
+    """Write the artifacts of this release, and what they decide, into a new folder."""
+    folder.mkdir(parents=True)
+    expected = {}
+    for name, make in MAKERS.items():
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", CFCWarning)
+            artifact = make()
+        artifact.save(folder / f"{name}.json")
+        expected[name] = decide_on_prompts(name, artifact)
+    (folder / EXPECTED).write_text(json.dumps(expected, indent=1, sort_keys=True) + "\n")
+
+
+if __name__ == "__main__":
+    os.environ["SOURCE_DATE_EPOCH"] = "1767225600"
+    write(FOLDER / __version__)
+    sys.stdout.write(f"written to {FOLDER / __version__}\n")

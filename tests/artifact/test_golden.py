@@ -1,0 +1,131 @@
+"""Artifacts of earlier releases are read, decide as they did, and have the documented form."""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from docs.schema import SCHEMA, build_schema, format_schema
+from langchain_cfc import CalibrationArtifact
+from langchain_cfc._internal import __version__
+from langchain_cfc.artifact.content import ArtifactContent
+from langchain_cfc.certificates.recomputation import recompute_certificates
+from langchain_cfc.errors import ArtifactFormatError
+from tests.artifact.files import content_of, load_content
+from tests.artifact.goldens import EXPECTED, FOLDER, MAKERS, decide_on_prompts
+
+GOLDEN = sorted(path for path in FOLDER.glob("*/*.json") if path.name != EXPECTED)
+EVERY = pytest.mark.parametrize("path", GOLDEN, ids=lambda path: f"{path.parent.name}/{path.stem}")
+
+
+def test_the_files_of_this_release_show_all_of_the_format() -> None:
+    own = [path for path in GOLDEN if path.parent.name == __version__]
+    assert {path.stem for path in own} == set(MAKERS)
+    contents = [json.loads(path.read_bytes())["content"] for path in own]
+    # A field that no file has could change unnoticed.
+    assert set().union(*contents) == set(ArtifactContent.model_fields)
+    assert {one["threshold_rule"] for one in contents} == {"conditional", "marginal", "grouped", "learned"}
+
+
+@EVERY
+def test_a_golden_file_is_read_and_would_be_written_the_same(path: Path) -> None:
+    artifact = CalibrationArtifact.load(path)
+    assert artifact.to_bytes() == path.read_bytes()
+    assert artifact.library_version == path.parent.name
+    assert all(one.agrees for one in recompute_certificates(artifact))
+    for alpha in artifact.alphas:
+        assert artifact.guarantee(alpha).sentence
+
+
+@EVERY
+def test_a_golden_file_decides_as_it_did(path: Path) -> None:
+    artifact = CalibrationArtifact.load(path)
+    found = decide_on_prompts(path.stem, artifact)
+    expected = json.loads((path.parent / EXPECTED).read_text())[path.stem]
+    if artifact.threshold_rule == "conditional":
+        # A regression is solved for each prompt, and another processor may round its last bits differently.
+        for alpha, one in expected.items():
+            pairs = zip(found[alpha].pop("thresholds"), one.pop("thresholds"), strict=True)
+            for served, known in pairs:
+                assert math.isclose(float.fromhex(served), float.fromhex(known), rel_tol=1e-12)
+    assert found == expected
+
+
+# The form as data
+
+
+def test_the_committed_schema_is_that_of_the_models() -> None:
+    jsonschema.Draft202012Validator.check_schema(build_schema())
+    assert SCHEMA.read_text() == format_schema(), "run python docs/schema.py"
+
+
+@EVERY
+def test_a_golden_file_has_the_form_of_the_schema(path: Path) -> None:
+    jsonschema.validate(json.loads(path.read_bytes()), build_schema())
+
+
+def change(*path: Any, value: Any) -> Callable[[Any], None]:
+    def forge(file: Any) -> None:
+        inner = file
+        for step in path[:-1]:
+            inner = inner[step]
+        if value is None:
+            del inner[path[-1]]
+        else:
+            inner[path[-1]] = value
+
+    return forge
+
+
+@pytest.mark.parametrize(
+    "forge",
+    [
+        change("version", value=3),
+        change("format", value="langchain-cfc/records"),
+        change("digest", value="sha256:x"),
+        change("surprise", value=1),
+        change("content", "surprise", value=1),
+        change("content", "n", value="4"),
+        change("content", "n", value=None),
+        change("content", "levels", 0, "alpha", value=0.3),
+        change("content", "threshold_rule", value="guess"),
+        change("content", "certificates", 0, "shares", 0, "kept_at_least", value=1.5),
+        change("content", "certificates", 0, "artifact_digest", value=None),
+    ],
+)
+def test_another_form_is_not_that_of_the_schema(forge: Callable[[Any], None]) -> None:
+    file = json.loads((FOLDER / "0.1.0" / "certified.json").read_bytes())
+    jsonschema.validate(file, build_schema())
+    forge(file)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(file, build_schema())
+
+
+# Files of later releases
+
+
+def test_what_a_later_release_wrote_is_refused_with_its_name(artifact: CalibrationArtifact) -> None:
+    later = {**content_of(artifact), "library_version": "0.9.1"}
+    said = r"langchain-cfc 0\.9\.1 wrote it, and this is .*: use that release or a later one"
+    # A format of another version, and a field that this release does not know.
+    with pytest.raises(ArtifactFormatError, match=rf"artifact version 3; .* reads version 2; {said}"):
+        load_content(later, version=3)
+    with pytest.raises(ArtifactFormatError, match=rf"a_later_field: Extra inputs are not permitted; {said}"):
+        load_content({**later, "a_later_field": 1})
+    # Of the same form it is read: minor releases add fields only where they are used.
+    bare = copy.deepcopy(later)
+    assert load_content(bare).library_version == "0.9.1"
+
+
+@pytest.mark.parametrize("release", ["\x1b[31mred", "1" * 100, 7, None, ["0.9"]])
+def test_a_name_that_is_no_release_is_not_repeated(release: Any, artifact: CalibrationArtifact) -> None:
+    with pytest.raises(ArtifactFormatError) as refused:
+        load_content({**content_of(artifact), "library_version": release}, version=3)
+    assert str(refused.value).endswith("reads version 2; calibrate again or change the library")

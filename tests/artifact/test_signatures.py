@@ -1,0 +1,254 @@
+"""An artifact whose signature is required loads if a trusted key signed these bytes, and not otherwise."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from langchain_cfc.artifact import CalibrationArtifact
+from langchain_cfc.certificates import certify
+from langchain_cfc.errors import (
+    ArtifactDigestError,
+    ArtifactFormatError,
+    ArtifactSignatureError,
+    InputError,
+    MissingExtraError,
+)
+from tests.artifact.files import make_records
+from tests.cli.running import run
+
+ENCODING, PRIVATE, PUBLIC = (
+    serialization.Encoding,
+    serialization.PrivateFormat,
+    serialization.PublicFormat,
+)
+
+
+class Key(NamedTuple):
+    """A pair of keys in files of their own."""
+
+    private: Path
+    public: Path
+    line: str  # the public one in OpenSSH format
+
+
+def make_key(folder: Path, name: str, *, ssh: bool = False, password: bytes | None = None) -> Key:
+    key = Ed25519PrivateKey.generate()
+    lock = serialization.NoEncryption()
+    if password is not None:
+        lock = serialization.BestAvailableEncryption(password)  # type: ignore[assignment]
+    private, public = folder / name, folder / f"{name}.pub"
+    private.write_bytes(key.private_bytes(ENCODING.PEM, PRIVATE.OpenSSH if ssh else PRIVATE.PKCS8, lock))
+    line = key.public_key().public_bytes(ENCODING.OpenSSH, PUBLIC.OpenSSH)
+    pem = key.public_key().public_bytes(ENCODING.PEM, PUBLIC.SubjectPublicKeyInfo)
+    public.write_bytes(line + b" me@here\n" if ssh else pem)
+    return Key(private, public, line.decode())
+
+
+@pytest.fixture(params=["pem", "openssh"])
+def key(request: pytest.FixtureRequest, tmp_path: Path) -> Key:
+    return make_key(tmp_path, "key", ssh=request.param == "openssh")
+
+
+@pytest.fixture
+def other(tmp_path: Path) -> Key:
+    return make_key(tmp_path, "other")
+
+
+@pytest.fixture
+def path(artifact: CalibrationArtifact, tmp_path: Path) -> Path:
+    saved = tmp_path / "artifact.json"
+    artifact.save(saved)
+    return saved
+
+
+def sign(path: Path, key: Key) -> Path:
+    ran = run("sign", path, "--key", key.private, "--json")
+    assert ran.code == 0, ran.err
+    assert ran.data["public_key"] == key.line
+    written = Path(ran.data["signature"])
+    assert written == path.with_name("artifact.json.sig")
+    return written
+
+
+def load(path: Path, *keys: str | Path) -> CalibrationArtifact:
+    return CalibrationArtifact.load(path, require_signature=keys)
+
+
+def test_a_signed_artifact_loads_by_file_text_and_any_of_several_keys(
+    path: Path, key: Key, other: Key, artifact: CalibrationArtifact
+) -> None:
+    sign(path, key)
+    assert CalibrationArtifact.load(path, require_signature=key.public) == artifact
+    assert CalibrationArtifact.load(path, require_signature=str(key.public)) == artifact
+    assert CalibrationArtifact.load(path, require_signature=key.line) == artifact
+    assert load(path, key.public.read_text()) == artifact
+    assert load(path, other.public, key.line) == artifact
+    # Without the policy, everything is as ever.
+    path.with_name("artifact.json.sig").unlink()
+    assert CalibrationArtifact.load(path) == artifact
+
+
+def test_another_key_is_refused(path: Path, key: Key, other: Key) -> None:
+    sign(path, key)
+    with pytest.raises(ArtifactSignatureError, match="by the required key"):
+        load(path, other.public)
+    with pytest.raises(ArtifactSignatureError, match="by any of the 2 required keys"):
+        load(path, other.public, other.line)
+
+
+def test_an_artifact_that_was_changed_since_is_refused(path: Path, key: Key) -> None:
+    sign(path, key)
+    # By careless hands, which the digest finds, too, and by a forger who computes all of it again.
+    original = path.read_bytes()
+    path.write_bytes(original.replace(b'"n": 4,', b'"n": 5,'))
+    with pytest.raises(ArtifactDigestError):
+        CalibrationArtifact.load(path)
+    with pytest.raises(ArtifactSignatureError, match="changed or made again"):
+        load(path, key.public)
+    path.write_bytes(original)
+    certify(load(path, key.public), make_records(9, 120)).save(path)
+    with pytest.raises(ArtifactSignatureError, match="changed or made again"):
+        load(path, key.public)
+    sign(path, key)
+    assert len(load(path, key.public).certificates) == 2
+
+
+def test_a_signature_of_another_artifact_is_refused(path: Path, key: Key, tmp_path: Path) -> None:
+    signature = sign(path, key)
+    renamed = tmp_path / "renamed.json"
+    certify(CalibrationArtifact.load(path), make_records(9, 120)).save(renamed)
+    shutil.copy(signature, tmp_path / "renamed.json.sig")
+    with pytest.raises(ArtifactSignatureError, match=r"not a signature of .*renamed\.json"):
+        load(renamed, key.public)
+
+
+def test_a_missing_signature_is_refused_with_what_writes_one(path: Path, key: Key) -> None:
+    with pytest.raises(ArtifactSignatureError, match=r"there is no .*\.sig; `langchain-cfc sign`"):
+        load(path, key.public)
+    path.with_name("artifact.json.sig").mkdir()
+    with pytest.raises(ArtifactSignatureError, match="cannot be read"):
+        load(path, key.public)
+
+
+@pytest.mark.parametrize("change", ["empty", "short", "long", "flipped", "text"])
+def test_a_malformed_signature_is_refused(path: Path, key: Key, change: str) -> None:
+    signature = sign(path, key)
+    good = signature.read_bytes()
+    bad = {
+        "empty": b"",
+        "short": good[:-1],
+        "long": good + b"\n",
+        "flipped": bytes([good[0] ^ 1]) + good[1:],
+        "text": good.hex().encode(),
+    }[change]
+    signature.write_bytes(bad)
+    with pytest.raises(ArtifactSignatureError):
+        load(path, key.public)
+
+
+def test_every_flipped_bit_of_a_signature_is_refused(path: Path, tmp_path: Path) -> None:
+    key = make_key(tmp_path, "one")
+    signature = sign(path, key)
+    good = signature.read_bytes()
+    for bit in range(8 * len(good)):
+        bad = bytearray(good)
+        bad[bit // 8] ^= 1 << bit % 8
+        signature.write_bytes(bad)
+        with pytest.raises(ArtifactSignatureError):
+            load(path, key.line)
+
+
+def test_a_policy_without_keys_or_with_no_such_key_is_refused(path: Path, key: Key, tmp_path: Path) -> None:
+    sign(path, key)
+    with pytest.raises(InputError, match="names no key"):
+        load(path)
+    with pytest.raises(InputError, match="the key cannot be read"):
+        load(path, tmp_path / "none.pub")
+    with pytest.raises(InputError, match="expected an Ed25519 public key"):
+        load(path, key.private)  # a slip that would put the private key onto servers
+    curve = ec.generate_private_key(ec.SECP256R1()).public_key()
+    with pytest.raises(InputError, match=r"expected an Ed25519 public key .* found a"):
+        load(path, curve.public_bytes(ENCODING.PEM, PUBLIC.SubjectPublicKeyInfo).decode())
+    several = tmp_path / "several.pub"
+    several.write_text(f"{key.line}\n{key.line}\n")
+    with pytest.raises(InputError, match="one in a file"):
+        load(path, several)
+    # One key that cannot be read is not passed over.
+    with pytest.raises(InputError, match="the key cannot be read"):
+        load(path, key.public, tmp_path / "none.pub")
+
+
+def test_a_key_may_have_a_password(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    key = make_key(tmp_path, "locked", password=b"secret")
+    assert "Password was not given" in run("sign", path, "--key", key.private).err
+    monkeypatch.setenv("LANGCHAIN_CFC_KEY_PASSWORD", "wrong")
+    assert run("sign", path, "--key", key.private).code == 2
+    assert not path.with_name("artifact.json.sig").exists()
+    monkeypatch.setenv("LANGCHAIN_CFC_KEY_PASSWORD", "secret")
+    sign(path, key)
+    load(path, key.public)
+
+
+def test_what_does_not_load_is_not_signed(path: Path, key: Key) -> None:
+    path.write_bytes(path.read_bytes()[:-1])
+    assert run("sign", path, "--key", key.private).code == 2
+    assert not path.with_name("artifact.json.sig").exists()
+    with pytest.raises((ArtifactFormatError, ArtifactDigestError)):
+        CalibrationArtifact.load(path)
+
+
+def test_commands_require_signatures(path: Path, key: Key, other: Key) -> None:
+    required = ("--require-signature", key.public)
+    for command in (("inspect", path), ("ask", path, "What?", "--replay", "demo")):
+        assert "there is no" in run(*command, *required).err
+    sign(path, key)
+    assert run("inspect", path, *required).code == 0
+    assert run("inspect", path, "--require-signature", other.public, *required).code == 0
+    ran = run("inspect", path, "--require-signature", other.public)
+    assert (ran.code, "not a signature" in ran.err) == (2, True)
+
+
+def test_without_the_extra_a_policy_fails_and_says_which(
+    path: Path, key: Key, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sign(path, key)
+    for name in [one for one in sys.modules if one.partition(".")[0] == "cryptography"]:
+        monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.setitem(sys.modules, "cryptography", None)
+    with pytest.raises(MissingExtraError, match=r"langchain-cfc\[signing\]"):
+        load(path, key.public)
+    CalibrationArtifact.load(path)
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
+def test_openssl_makes_and_checks_the_same_signatures(path: Path, tmp_path: Path) -> None:
+    def openssl(*arguments: str | Path) -> int:
+        return subprocess.run(["openssl", *map(str, arguments)], check=False, capture_output=True).returncode
+
+    private, public, signature = tmp_path / "key.pem", tmp_path / "key.pub", f"{path}.sig"
+    assert openssl("genpkey", "-algorithm", "ed25519", "-out", private) == 0
+    assert openssl("pkey", "-in", private, "-pubout", "-out", public) == 0
+    blob = ("-rawin", "-in", path)
+    assert openssl("pkeyutl", "-sign", "-inkey", private, *blob, "-out", signature) == 0
+    made = Path(signature).read_bytes()
+    load(path, public)
+    assert run("sign", path, "--key", private).code == 0
+    assert Path(signature).read_bytes() == made
+    assert openssl("pkeyutl", "-verify", "-pubin", "-inkey", public, *blob, "-sigfile", signature) == 0
+
+
+@pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="ssh-keygen is not installed")
+def test_keys_of_ssh_keygen_sign(path: Path, tmp_path: Path) -> None:
+    key = tmp_path / "id"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key], check=True)
+    assert run("sign", path, "--key", key).code == 0
+    load(path, f"{key}.pub")

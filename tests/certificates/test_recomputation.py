@@ -1,0 +1,178 @@
+"""Bounds of certificates are those that the counts beside them give, and any other is found."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from langchain_cfc import CalibrationArtifact, calibrate
+from langchain_cfc.certificates import certify
+from langchain_cfc.certificates.recomputation import recompute_certificates
+from langchain_cfc.errors import ArtifactFormatError, CFCWarning
+from langchain_cfc.records import Provenance
+from tests.artifact.files import make_records, seal
+from tests.artifact.goldens import certify_by_people, make_claims
+from tests.cli.running import run
+
+RECORDS = make_records(0, 300)
+NEW = make_records(1, 200)
+
+
+MAKERS: dict[str, Callable[[], CalibrationArtifact]] = {
+    "sets": lambda: certify(calibrate(RECORDS, alpha=["0.3", "0.2"], features="group(topic)"), NEW),
+    "claims": lambda: certify(
+        calibrate(make_claims(0, 300), alpha="0.3", unit="claims", at_most=1, features="1"),
+        make_claims(1, 200),
+    ),
+    "policy on sets": lambda: calibrate(
+        RECORDS, alpha=["0.5", "0.3"], max_wrong_rate="0.6", wrong_rate_groups=True, features="group(topic)"
+    ),
+    "policy on the mean score": lambda: calibrate(
+        RECORDS, max_wrong_rate=["0.5", "0.6"], features="group(topic)"
+    ),
+    "confidence": lambda: calibrate(RECORDS, alpha="0.3", features="1", confident=True),
+    "draw rule": lambda: certify(
+        calibrate(
+            RECORDS,
+            alpha="0.3",
+            features="1",
+            draws="lead(1, at_most=4)",
+            provenance=Provenance(n=4, separate_scores=True),
+        ),
+        NEW,
+    ),
+    "people": lambda: certify_by_people(calibrate(RECORDS, alpha="0.3", features="1")),
+}
+
+
+@pytest.fixture(scope="module")
+def made() -> dict[str, CalibrationArtifact]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", CFCWarning)
+        return {name: make() for name, make in MAKERS.items()}
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_genuine_certificates_agree(name: str, made: dict[str, CalibrationArtifact]) -> None:
+    checks = recompute_certificates(made[name])
+    assert checks
+    assert [one for one in checks if not one.agrees] == []
+    assert any(one.recomputed is not None for one in checks)
+
+
+def test_nothing_certified_is_nothing_to_recompute() -> None:
+    assert recompute_certificates(calibrate(RECORDS, alpha="0.3", features="1")) == []
+
+
+SHARE = ("certificates", 0, "shares", 0)
+COVERAGE = ("policy", "coverage", 0, "shares", 0)
+# Genuine artifact, the field, and what to make of it: bounds that are worse than their counts give load.
+WORSE: list[tuple[str, tuple[Any, ...], Callable[[Any], Any]]] = [
+    ("sets", (*SHARE, "kept_at_least"), lambda bound: bound - 0.01),
+    ("sets", (*SHARE[:3], 2, "coverage_at_least"), lambda bound: bound / 2),
+    ("sets", (*SHARE, "kept"), lambda count: count + 1),
+    ("sets", ("certificates", 1, "delta"), lambda _: "0.1"),
+    ("claims", (*SHARE, "kept_at_least"), lambda bound: bound - 0.01),
+    ("draw rule", (*SHARE, "coverage_at_least"), lambda bound: bound - 0.01),
+    ("policy on sets", (*COVERAGE, "kept_at_least"), lambda bound: bound - 0.01),
+    ("policy on sets", ("policy", "curve", 0, "wrong_rate_at_most"), lambda bound: min(1.0, bound + 0.01)),
+    (
+        "policy on the mean score",
+        ("policy", "curve", 3, "wrong_rate_at_most"),
+        lambda bound: min(1.0, bound + 0.01),
+    ),
+    ("people", ("people_certificates", 0, "at_least"), lambda bound: bound - 0.05),
+    # One by people is better than its evidence: only the whole computation shows it.
+    ("people", ("people_certificates", 0, "at_least"), lambda bound: bound + 0.05),
+    ("people", ("people_certificates", 0, "delta"), lambda _: "0.01"),
+    ("people", ("people_certificates", 0, "agreed"), lambda count: count - 1),
+    ("people", ("people_certificates", 0, "labelled"), lambda count: count + 1),
+    ("people", ("people_evidence", 0, "outcomes"), lambda outcomes: outcomes.replace("+", "-", 3)),
+    ("people", ("people_evidence", 0, "share"), lambda share: share / 2),
+]
+
+
+@pytest.mark.parametrize(("name", "path", "change"), WORSE)
+def test_a_bound_that_its_counts_do_not_give_is_found(
+    name: str,
+    path: tuple[Any, ...],
+    change: Callable[[Any], Any],
+    made: dict[str, CalibrationArtifact],
+    tmp_path: Path,
+) -> None:
+    content = json.loads(json.dumps(made[name].model_dump(mode="json")))
+    inner: Any = content
+    for step in path[:-1]:
+        inner = inner[step]
+    inner[path[-1]] = change(inner[path[-1]])
+    file = tmp_path / "tampered.json"
+    file.write_bytes(seal(content))
+    tampered = CalibrationArtifact.load(file)
+    assert any(not one.agrees for one in recompute_certificates(tampered))
+    ran = run("inspect", file, "--verify", "--json", "--prompts", "1")
+    assert ran.code == 1
+    assert "states what its counts do not give" in ran.err
+    assert not all(one["agrees"] for one in json.loads(ran.out)["certificates_verified"])
+
+
+# Bounds that are better than their counts give are refused on loading, as in `tests/artifact/test_forged.py`.
+BETTER: list[tuple[str, tuple[Any, ...], Any]] = [
+    ("claims", (*SHARE, "kept_at_least"), 0.999),
+    ("claims", ("certificates", 0, "claims", "mean_at_most"), 0.0),
+    ("claims", ("certificates", 0, "claims", "at_most"), 0),
+    ("draw rule", (*SHARE, "kept_at_least"), 0.999),
+    ("policy on the mean score", ("policy", "certificate", "max_wrong_rate"), "0.2"),
+    ("policy on the mean score", ("policy", "others", 0, "groups", 0, "wrong"), 0),
+    ("people", ("people_certificates", 0, "unit"), "claims"),
+    ("people", ("people_certificates", 0, "alpha"), "0.2"),
+    ("people", ("people_certificates", 0, "artifact_digest"), "sha256:1"),
+    ("people", ("people_certificates", 0, "agreed"), 201),
+    ("people", ("people_certificates", 0, "prompts"), 201),
+    ("people", ("people_evidence", 0, "alpha"), "0.2"),
+    ("people", ("people_evidence", 0, "outcomes"), "+"),
+    ("people", ("people_evidence", 0, "strata"), "9" * 200),
+]
+
+
+@pytest.mark.parametrize(("name", "path", "value"), BETTER)
+def test_a_better_bound_does_not_load(
+    name: str, path: tuple[Any, ...], value: Any, made: dict[str, CalibrationArtifact], tmp_path: Path
+) -> None:
+    content = json.loads(json.dumps(made[name].model_dump(mode="json")))
+    inner: Any = content
+    for step in path[:-1]:
+        inner = inner[step]
+    assert inner.get(path[-1]) != value
+    inner[path[-1]] = value
+    file = tmp_path / "tampered.json"
+    file.write_bytes(seal(content))
+    with pytest.raises(ArtifactFormatError):
+        CalibrationArtifact.load(file)
+
+
+def test_the_command_says_what_was_recomputed(made: dict[str, CalibrationArtifact], tmp_path: Path) -> None:
+    path = tmp_path / "artifact.json"
+    made["sets"].save(path)
+    said = " ".join(run("inspect", path, "--verify", "--prompts", "1").out.split())
+    assert "bounds and tests recomputed from counts" in said
+    assert "rest on more than counts, and are possible" in said
+    # A rule without a solver of its own: certificates alone are verified.
+    certify(calibrate(RECORDS, alpha="0.3", features="1", threshold_rule="marginal"), NEW).save(path)
+    ran = run("inspect", path, "--verify", "--json")
+    assert (ran.code, ran.data["verification"]) == (0, [])
+    assert len(ran.data["certificates_verified"]) == 3
+
+
+def test_a_certificate_by_people_without_its_evidence_is_not_recomputed(
+    made: dict[str, CalibrationArtifact], tmp_path: Path
+) -> None:
+    bare = made["people"].model_copy(update={"people_evidence": []})
+    bare.save(tmp_path / "bare.json")
+    loaded = CalibrationArtifact.load(tmp_path / "bare.json")
+    assert [(one.recomputed, one.agrees) for one in recompute_certificates(loaded)] == [(None, True)]
+    assert loaded.frozen_digest == made["people"].frozen_digest

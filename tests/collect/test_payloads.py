@@ -1,0 +1,255 @@
+"""Raw messages are kept while a stage may read them, and removed once a prompt is labelled."""
+
+from __future__ import annotations
+
+import pickle
+import signal
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from langchain_core.messages import AIMessage
+from langchain_core.runnables import RunnableLambda
+
+from langchain_cfc.claims import Span, make_claim_candidates
+from langchain_cfc.collect import CollectionOptions, CollectionResult, Components, Store, collect
+from langchain_cfc.collect.config import read_config
+from langchain_cfc.collect.store.shrink import ShrinkResult, shrink_store
+from langchain_cfc.errors import CollectionError, StoreError
+from langchain_cfc.records import Example
+from langchain_cfc.sampling import DrawnCandidate
+from langchain_cfc.sampling.candidates import StrippedCandidate
+from langchain_cfc.verifiers import SequenceProbability
+from tests.cli.running import run
+from tests.collect.damaging import Read, make_store
+
+SIZE, N = 6, 2
+
+
+def say(prompt: str) -> AIMessage:
+    """Answer with log-probabilities, which differ from prompt to prompt."""
+    tokens = [
+        {
+            "token": f"{prompt} ",
+            "logprob": -0.1 * len(prompt),
+            "top_logprobs": [{"token": "x", "logprob": -k}],
+        }
+        for k in range(20)
+    ]
+    usage: Any = {"input_tokens": 1, "output_tokens": 20, "total_tokens": 21}
+    said = {"model_name": "m", "logprobs": {"content": tokens}}
+    return AIMessage(f"It is {prompt}.", response_metadata=said, usage_metadata=usage)
+
+
+def label_texts(_: Any, reference: Any, candidates: list[DrawnCandidate]) -> list[bool]:
+    return [reference in one.text for one in candidates]
+
+
+def label_messages(_: Any, reference: Any, candidates: list[DrawnCandidate]) -> list[bool]:
+    return [one.message is not None and reference in one.message.text for one in candidates]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "store.db"
+
+
+def gather(path: Path, labeler: Any = label_texts, name: str = "l", **options: Any) -> CollectionResult:
+    parts = Components(
+        generator=RunnableLambda(say),
+        verifier=SequenceProbability(),
+        labeler=labeler,
+        n=N,
+        generator_id="g",
+        labeler_id=name,
+    )
+    examples = [Example(id=f"p{k}", input="?" * (k + 1), reference="??") for k in range(SIZE)]
+    given: dict[str, Any] = {"on_progress": lambda _: None, "on_notice": lambda _: None, **options}
+    return collect(examples, parts, path, CollectionOptions(**given))
+
+
+def messages(path: Path) -> dict[str, int]:
+    """How many candidates have no message, one that was removed, and one that is there."""
+    kind = "CASE WHEN packed IS NULL THEN 'none' WHEN packed = x'' THEN 'removed' ELSE 'there' END"
+    with closing(sqlite3.connect(path)) as file:
+        return dict(file.execute(f"SELECT {kind} AS kind, COUNT(*) FROM draws GROUP BY kind"))  # noqa: S608
+
+
+# While it is collected
+
+
+def test_messages_go_with_the_labels_and_records_are_the_same_without_them(path: Path) -> None:
+    kept = path.with_name("kept.db")
+    assert gather(path).complete
+    assert gather(kept, keep_payloads=True).complete
+    assert (messages(path), messages(kept)) == ({"removed": SIZE * N}, {"there": SIZE * N})
+    with Store(path) as one, Store(kept) as other:
+        assert list(one.records()) == list(other.records())
+        assert one.provenance() == other.provenance()
+        assert one.usage() == other.usage()
+        one.check()
+        other.check()
+
+
+def test_a_prompt_without_labels_keeps_its_messages_for_another_try(path: Path) -> None:
+    def fail(*_: Any) -> list[bool]:
+        msg = "down"
+        raise RuntimeError(msg)
+
+    assert gather(path, fail).status.failed == SIZE
+    assert messages(path) == {"there": SIZE * N}
+    assert gather(path, label_messages, retry_failed=True).status.labelled == SIZE
+    assert messages(path) == {"removed": SIZE * N}
+
+
+def test_a_labeler_of_texts_labels_again_and_one_of_messages_is_told_what_is_gone(path: Path) -> None:
+    gather(path)
+    with Store(path) as store:
+        before = list(store.records())
+    failed = gather(path, label_messages, "messages", relabel=True)
+    assert failed.status.failed == SIZE
+    with Store(path) as store:
+        for failure in store.failures():
+            assert "the message of the candidate 'It is" in failure.error
+            assert "keep_payloads" in failure.error
+    gather(path, relabel=True)
+    with Store(path) as store:
+        assert list(store.records()) == before
+    kept = path.with_name("kept.db")
+    gather(kept, keep_payloads=True)
+    assert gather(kept, label_messages, "messages", relabel=True).status.labelled == SIZE
+    assert messages(kept) == {"removed": SIZE * N}
+
+
+def test_claims_of_an_answer_without_its_message_have_none_either() -> None:
+    (claim,) = make_claim_candidates(StrippedCandidate("One. Two."), [Span(0, 4, "One.")])
+    assert claim == StrippedCandidate("One.")
+    assert claim != DrawnCandidate("One.")
+    assert pickle.loads(pickle.dumps(claim)) == claim  # noqa: S301 - as workers elsewhere are given it
+    assert "One." in repr(claim)
+    with pytest.raises(CollectionError, match=r"'One\.' was removed from the store"):
+        _ = claim.message
+
+
+def test_the_setting_is_one_of_the_run_and_changes_no_record() -> None:
+    given = {
+        "store": "s.db",
+        "n": 2,
+        "source": {"path": "q.csv", "input": "q"},
+        "generator": {"factory": "a:b"},
+        "verifier": {"factory": "a:b"},
+        "labeler": {"factory": "a:b"},
+    }
+    read = read_config(None, given)
+    kept = read_config(None, given, ["run.keep_payloads=true"])
+    assert (read.run.keep_payloads, kept.run.keep_payloads) == (False, True)
+    assert read.record_settings() == kept.record_settings()
+    assert kept.create_call_policy() == read.create_call_policy()
+
+
+@pytest.mark.parametrize("statement", ["packed = NULL", "packed = x'00'", "text = 'It is'", "checksum = '0'"])
+def test_damage_to_what_is_left_is_found(path: Path, statement: str) -> None:
+    gather(path)
+    with closing(sqlite3.connect(path)) as file:
+        file.execute(f"UPDATE draws SET {statement} WHERE prompt = 2 AND slot = 1")  # noqa: S608
+        file.commit()
+    with Store(path) as store, pytest.raises(StoreError, match="the prompt 'p2' is not what was written"):
+        store.check()
+
+
+# Stores that hold messages
+
+
+def test_a_store_shrinks_and_everything_else_is_read_as_before(path: Path) -> None:
+    make_store(path, 200)
+    before, size, there = Read.of(path), path.stat().st_size, messages(path)["there"]
+    with Store(path) as store:
+        shrunk = shrink_store(store)
+        assert shrunk.candidates == 160 * 3
+        assert shrunk.bytes_before == size
+        assert shrunk.bytes_after == path.stat().st_size < 0.6 * size
+        assert shrink_store(store) == ShrinkResult(0, shrunk.bytes_after, shrunk.bytes_after)
+        store.check()
+    # Drawn in part, drawn, and scored prompts still have theirs.
+    assert messages(path) == {"removed": 480, "there": there - 480}
+    assert Read.of(path) == before
+
+
+def test_damage_is_not_sealed_by_shrinking(path: Path) -> None:
+    make_store(path, 20)
+    with closing(sqlite3.connect(path)) as file:
+        file.execute("UPDATE draws SET packed = substr(packed, 2) WHERE prompt = 4 AND slot = 1")
+        file.commit()
+    there = messages(path)
+    with Store(path) as store, pytest.raises(StoreError, match="the prompt 'p4' is not what was written"):
+        shrink_store(store)
+    assert messages(path) == there
+
+
+def test_a_store_in_use_is_left_alone(path: Path) -> None:
+    gather(path, keep_payloads=True)
+    with Store(path) as store, store.lock():
+        ran = run("store", "shrink", path)
+    assert ran.code == 2
+    assert "another run is at work" in ran.err
+    assert messages(path) == {"there": SIZE * N}
+
+
+def test_the_command_says_how_much_it_gave_back(path: Path) -> None:
+    gather(path, keep_payloads=True)
+    size = path.stat().st_size
+    said = run("store", "shrink", path, "--json").data
+    assert (said["candidates"], said["bytes_before"]) == (SIZE * N, size)
+    assert said["bytes_after"] == path.stat().st_size
+    assert f"{path.stat().st_size:,} bytes after" in " ".join(run("store", "shrink", path).out.split())
+    assert run("store", "shrink", path.with_name("none.db")).code == 2
+
+
+# Ends itself after so many instructions of SQLite; says how many there were if it got to the end.
+_KILLED = """
+import os, signal, sys
+from sqlalchemy import event
+from langchain_cfc.collect import Store
+from langchain_cfc.collect.store.shrink import shrink_store
+steps = 0
+def tick():
+    global steps
+    steps += 1
+    if steps == int(sys.argv[2]):
+        os.kill(os.getpid(), signal.SIGKILL)
+store = Store(sys.argv[1])
+store.engine.dispose()
+event.listen(store.engine, "connect", lambda connection, _: connection.set_progress_handler(tick, 100))
+shrink_store(store)
+print(steps)
+"""
+
+
+def shrink_until(path: Path, steps: int) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", _KILLED, str(path), str(steps)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize(
+    # While messages are removed, and while pages are rewritten.
+    "share",
+    [0.4, *(pytest.param(share, marks=pytest.mark.long) for share in (0.2, 0.7, 0.95, 1.0))],
+)
+def test_a_kill_at_any_moment_leaves_a_store_that_opens_and_shrinks(path: Path, share: float) -> None:
+    make_store(path, 200)
+    original, before = path.read_bytes(), Read.of(path)
+    steps = int(shrink_until(path, 0).stdout)
+    assert steps > 50
+    path.write_bytes(original)
+    assert shrink_until(path, round(share * steps)).returncode == -signal.SIGKILL
+    assert Read.of(path) == before
+    with Store(path) as store:
+        store.check()
+        shrink_store(store)
+        store.check()
+    assert Read.of(path) == before
+    assert path.stat().st_size < 0.6 * len(original)
