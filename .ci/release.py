@@ -142,15 +142,12 @@ def list_changelog_problems(root: Path = ROOT) -> list[str]:
     return problems
 
 
-def list_tag_problems(root: Path = ROOT) -> list[str]:
-    """Return what must be settled before a tag, and need not be before a trial."""
-    version, changes = read_version(root), read_changes(root)
-    today = dt.datetime.now(dt.timezone.utc).date().isoformat()
+def list_unsettled(root: Path = ROOT) -> list[str]:
+    """Return what a trial may leave open, and a tagged commit may not."""
     problems = []
-    if any(line.strip() for line in changes["Unreleased"][1]):
+    if any(line.strip() for line in read_changes(root)["Unreleased"][1]):
+        version = read_version(root)
         problems.append(f"CHANGELOG.md: move what is below Unreleased to {version}, or raise the version")
-    if changes[version][0] != today:
-        problems.append(f"CHANGELOG.md: {version} is dated {changes[version][0]}, today is {today}")
     repository = read_distributions(root)[0].project["urls"].get("Repository")
     if repository is None:
         problems.append(
@@ -161,9 +158,24 @@ def list_tag_problems(root: Path = ROOT) -> list[str]:
         stated = re.findall(rf"^{key}: *(\S+)$", (root / file).read_text(encoding="utf-8"), re.MULTILINE)
         if repository is not None and stated != [repository]:
             problems.append(f"{file}: {key} is {stated or 'missing'}, and pyproject.toml says {repository}")
+    return problems
+
+
+def list_tag_problems(root: Path = ROOT) -> list[str]:
+    """Return why the tag cannot be made now: another date, or a tag that is there already."""
+    version = read_version(root)
+    date, today = read_changes(root)[version][0], dt.datetime.now(dt.timezone.utc).date().isoformat()
+    problems = []
+    if date != today:
+        problems.append(f"CHANGELOG.md: {version} is dated {date}, today is {today}")
     if _say("git", "tag", "--list", TAG.format(version)):
         problems.append(f"the tag {TAG.format(version)} is there already: raise the version")
     return problems
+
+
+def read_tags() -> list[str]:
+    """Return the tags of versions that the commit has."""
+    return [tag for tag in _say("git", "tag", "--points-at", "HEAD").split() if tag.startswith("v")]
 
 
 def list_tree_problems() -> list[str]:
@@ -171,9 +183,8 @@ def list_tree_problems() -> list[str]:
     problems = []
     if changed := _say("git", "status", "--porcelain"):
         problems.append(f"the tree is not clean: commit these, or remove them\n{changed}")
-    tags = [tag for tag in _say("git", "tag", "--points-at", "HEAD").split() if tag.startswith("v")]
-    if tags not in ([], [TAG.format(read_version())]):
-        problems.append(f"the commit is tagged {tags}, and the version is {read_version()}")
+    if read_tags() not in ([], [TAG.format(read_version())]):
+        problems.append(f"the commit is tagged {read_tags()}, and the version is {read_version()}")
     return problems
 
 
@@ -283,16 +294,18 @@ def main() -> int:
     parser.add_argument("--tag", action="store_true", help="sign the tag of this version in the end")
     tagging = parser.parse_args().tag
     distributions, version, out = read_distributions(), read_version(), ROOT / "dist"
+    settled = tagging or bool(read_tags())
     try:
         with _step("the tree, versions, changelog, licences, addresses"):
             problems = list_tree_problems() + list_version_problems() + list_file_problems()
             problems += list_changelog_problems()
+            problems += list_unsettled() if settled else []
             _refuse(problems + (list_tag_problems() if tagging else []))
         with _step(f"building {len(distributions)} distributions"):
             build_distributions(distributions, out)
             _refuse(list_content_problems(distributions, out))
         pythons, missing = find_pythons()
-        if missing and (tagging or not pythons):
+        if missing and (settled or not pythons):
             _refuse([f"Python {', '.join(missing)} must run here: install it, and put it in PATH"])
         for python in pythons:
             with _step(f"wheel and demo with {python}"), tempfile.TemporaryDirectory() as folder:
@@ -309,8 +322,9 @@ def main() -> int:
         output = getattr(error, "output", None)
         print(f"no release: {error}\n{output or ''}", file=sys.stderr)
         return 1
-    if not tagging:
-        for problem in list_tag_problems() + [f"Python {one} was not found here" for one in missing]:
+    if not settled:
+        absent = [f"Python {one} was not found here" for one in missing]
+        for problem in list_unsettled() + list_tag_problems() + absent:
             print(f"before a tag: {problem}")
     print(f"{version} is ready in {out.relative_to(ROOT)}/" + (", and tagged" if tagging else ""))
     return 0

@@ -105,17 +105,17 @@ def test_a_tag_needs_an_address_and_an_entry_of_today(release: ModuleType, copy:
     replace("CHANGELOG.md", "## [Unreleased]", "## [Unreleased]\n\n- New.")(copy)
     text = (copy / "CHANGELOG.md").read_text(encoding="utf-8")
     (copy / "CHANGELOG.md").write_text(re.sub(r"\d{4}-\d\d-\d\d", "2020-01-01", text), encoding="utf-8")
-    problems = "\n".join(release.list_tag_problems(copy))
+    problems = "\n".join(release.list_unsettled(copy) + release.list_tag_problems(copy))
     assert "move what is below Unreleased" in problems
     assert "is dated 2020-01-01, today is" in problems
     for file in ["pyproject.toml", *(str(one.relative_to(copy)) for one in copy.glob("*/*/pyproject.toml"))]:
         replace(file, "[project.urls]", '[project.urls]\nRepository = "https://git.example/cfc"')(copy)
     assert release.list_file_problems(copy) == []
-    problems = "\n".join(release.list_tag_problems(copy))
+    problems = "\n".join(release.list_unsettled(copy))
     assert "mkdocs.yml: repo_url is missing, and pyproject.toml says https://git.example/cfc" in problems
     replace("mkdocs.yml", "# repo_url: https://...", "repo_url: https://git.example/cfc")(copy)
     replace("CITATION.cff", "license:", "repository-code: https://git.example/cfc\nlicense:")(copy)
-    assert "git.example" not in "\n".join(release.list_tag_problems(copy))
+    assert "git.example" not in "\n".join(release.list_unsettled(copy))
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
