@@ -15,6 +15,7 @@ ROOT = Path(__file__).resolve().parents[1]
 OUTSIDE = (
     "CHANGELOG.md",
     "CONTRIBUTING.md",
+    "SECURITY.md",
     "benchmarks/*.md",
     "benchmarks/*.svg",
     "examples/README.md",

@@ -178,6 +178,18 @@ def test_a_new_file_has_the_mode_that_the_umask_gives(tmp_path: Path, umask: int
     assert mode(tmp_path / "file") == 0o666 & ~umask
 
 
+def test_a_private_file_is_its_owners_alone_from_the_first_byte(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    with atomic_writer(path, private=True):
+        assert [mode(one) for one in tmp_path.iterdir()] == [0o600]
+    assert mode(path) == 0o600
+    # Who shares it once shares it for good.
+    path.chmod(0o640)
+    with atomic_writer(path, private=True):
+        pass
+    assert mode(path) == 0o640
+
+
 def test_a_replaced_file_keeps_its_mode(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.touch(0o600)

@@ -32,6 +32,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 
+from langchain_cfc._internal.files import PRIVATE
 from langchain_cfc._internal.suggestions import suggest_file
 from langchain_cfc.errors import StoreError
 
@@ -93,6 +94,11 @@ class DatabaseStore:
             if not create and not self.path.is_file():
                 msg = f"{self._not_found} {self.name}{suggest_file(self.path)}"
                 raise StoreError(msg)
+            if create and not self.path.exists():
+                # SQLite would follow the umask; the files that it adds take the mode of this one. Where this
+                # fails, opening the store fails as well and says why.
+                with suppress(OSError):
+                    self.path.touch(PRIVATE)
         try:
             self._open(create=create)
         except BaseException:

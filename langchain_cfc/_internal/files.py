@@ -17,23 +17,26 @@ from langchain_cfc.errors import InputError
 if sys.platform != "win32":
     import fcntl
 
+# Modes of new files before the umask: of those that hold prompts and answers, and of all others.
+PRIVATE, _SHARED = 0o600, 0o666
 # Characters of the target's name in the names of temporary files, which have at most 255 bytes.
 _NAME_CHARACTERS = 40
 _RANDOM_BYTES = 8
 
 
 @contextmanager
-def atomic_writer(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+def atomic_writer(path: str | os.PathLike[str], *, private: bool = False) -> Iterator[BinaryIO]:
     """Open a binary file for writing that replaces `path` only once everything is on disk.
 
     Readers of `path` see the old content or none, never part of the new, even after a failure. The mode is
-    that of the replaced file, else what the umask allows. A symbolic link is followed, not replaced.
-    Temporary files of killed processes next to `path` are removed. An InputError if `path` cannot be written.
+    that of the replaced file, else what the umask allows, and of a `private` file to its owner alone. A
+    symbolic link is followed, not replaced. Temporary files of killed processes next to `path` are removed.
+    An InputError if `path` cannot be written.
     """
     target = Path(os.path.realpath(path))
     mode = _mode_to_keep(target)
     _remove_stale(target)
-    temporary, file = _create(target)
+    temporary, file = _create(target, PRIVATE if private else _SHARED)
     try:
         with file:
             if mode is not None:
@@ -70,8 +73,8 @@ def read_regular(path: Path, most_bytes: int) -> bytes:
 class _NewFile(io.FileIO):
     """A new file whose failed writes name the target, unlike other errors in the block."""
 
-    def __init__(self, path: Path, target: Path) -> None:
-        super().__init__(path, "xb")
+    def __init__(self, path: Path, target: Path, mode: int) -> None:
+        super().__init__(path, "xb", opener=lambda name, flags: os.open(name, flags, mode))
         self._target = target
 
     def write(self, data: Any, /) -> int:
@@ -100,15 +103,12 @@ def _mode_to_keep(target: Path) -> int | None:
     return stat.S_IMODE(target.stat().st_mode)
 
 
-def _create(target: Path) -> tuple[Path, BinaryIO]:
-    """Create a file next to the target, which is locked while it is open.
-
-    Its mode follows the umask, unlike that of a file created by `tempfile`.
-    """
+def _create(target: Path, mode: int) -> tuple[Path, BinaryIO]:
+    """Create a file next to the target with what the umask leaves of a mode, locked while it is open."""
     while True:
         temporary = target.with_name(f"{_prefix(target)}{secrets.token_hex(_RANDOM_BYTES)}.tmp")
         try:
-            file = io.BufferedWriter(_NewFile(temporary, target))
+            file = io.BufferedWriter(_NewFile(temporary, target, mode))
         except (FileNotFoundError, NotADirectoryError) as error:
             msg = f"cannot write {target}: the folder {target.parent} does not exist"
             raise InputError(msg) from error

@@ -157,7 +157,7 @@ def write_rows(target: Path, sample: Sequence[tuple[LabelledRecord, Sequence[int
     for record, slots in sample:
         for cells in _list_rows(record, slots):
             lines.writerow([*(TEXT_MARK + cell for cell in cells), ""])
-    with atomic_writer(target) as file:
+    with atomic_writer(target, private=True) as file:
         # With a byte order mark, because some programs need it to recognize UTF-8.
         file.write(table.getvalue().encode("utf-8-sig"))
 

@@ -139,7 +139,8 @@ def write_records(
 ) -> int:
     """Write a records file, a few at a time; equal records give equal bytes.
 
-    The file appears, or replaces an older one, only when all records have been written.
+    The file appears, or replaces an older one, only when all records have been written. A new one can be read
+    by its owner alone; one that is replaced keeps its mode.
 
     Args:
         path: Where to write JSON Lines; compressed by gzip if it ends in `.gz`, Parquet in place of them if
@@ -159,9 +160,9 @@ def write_records(
         provenance = records.provenance
     good = check_records(records.iterate() if isinstance(records, Records) else records, provenance)
     if Path(path).suffix == ".parquet":
-        with atomic_writer(path) as file:
+        with atomic_writer(path, private=True) as file:
             return write_parquet(file, good, provenance)
-    with atomic_writer(path) as file, _compress(file, path) as lines:
+    with atomic_writer(path, private=True) as file, _compress(file, path) as lines:
         return _write_lines(lines, good, provenance)
 
 

@@ -12,7 +12,7 @@ from langchain_cfc import calibrate
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.decision import decide
 from langchain_cfc.errors import AttainabilityWarning, InputError
-from langchain_cfc.records import Provenance, tabulate
+from langchain_cfc.records import Candidate, PromptRecord, Provenance, tabulate
 from tests.artifact.files import make_records, seal
 
 FEATURES = [
@@ -180,3 +180,25 @@ def test_an_artifact_is_frozen(artifact: CalibrationArtifact) -> None:
 def test_text_of_an_artifact_is_one_line(artifact: CalibrationArtifact) -> None:
     assert str(artifact) == repr(artifact) == f"{artifact}"
     assert len(str(artifact)) < 120
+
+
+def test_no_text_or_id_of_a_prompt_is_stored_but_names_of_groups(tmp_path: Path) -> None:
+    records = [
+        PromptRecord(
+            id=f"secret-id-{number}",
+            input=f"secret prompt {number}",
+            reference="secret reference",
+            cluster=f"secret-cluster-{number}",
+            metadata={"topic": "ops" if number % 2 else "law", "owner": "secret owner"},
+            candidates=(
+                Candidate(text=f"secret answer {number}", score=0.2, correct=True, answer="secret short"),
+                Candidate(message={"secret": "message"}, score=0.9, correct=False),
+            ),
+        )
+        for number in range(60)
+    ]
+    calibrate(records, alpha=0.2, features="1 + group(topic)").save(tmp_path / "artifact.json")
+    text = (tmp_path / "artifact.json").read_text(encoding="ascii")
+    assert "secret" not in text
+    assert "owner" not in text
+    assert '"ops"' in text

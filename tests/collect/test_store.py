@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import multiprocessing
 import sqlite3
+import stat
 import tempfile
 from collections.abc import Sequence
 from contextlib import closing
@@ -21,6 +22,7 @@ from langchain_cfc.collect.costs import Stage, Usage
 from langchain_cfc.collect.executor import Labels
 from langchain_cfc.collect.store import Store, Writer, rows
 from langchain_cfc.errors import CollectionError, StoreError
+from langchain_cfc.monitor.store import MonitorStore
 from langchain_cfc.records import Example, Provenance
 from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc.sampling.candidates import make_candidate
@@ -94,6 +96,25 @@ def test_examples_come_out_as_they_went_in_and_in_their_order(some: list[Example
         # Again they are known, in whatever order; and a further one comes last.
         assert store.add([Example(id="\0new", input="?"), *reversed(some)]) == 1
         assert [work.example.id for work in store.read_unfinished()] == [*(one.id for one in some), "\0new"]
+
+
+@pytest.mark.parametrize("kind", [Store, MonitorStore])
+def test_a_new_store_and_what_sqlite_adds_to_it_are_their_owners_alone(
+    path: Path, kind: type[Store | MonitorStore]
+) -> None:
+    with kind(path, create=True) as store, store.begin_write():
+        files = {one.name: stat.S_IMODE(one.stat().st_mode) for one in path.parent.iterdir()}
+    # The lock file is empty.
+    assert (path.parent / "store.db.lock").stat().st_size == 0
+    files.pop("store.db.lock")
+    assert files == {"store.db": 0o600, "store.db-wal": 0o600, "store.db-shm": 0o600}
+
+
+def test_a_store_that_was_made_for_several_users_stays_theirs(path: Path) -> None:
+    path.touch()
+    path.chmod(0o660)
+    with Store(path, create=True):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o660
 
 
 @pytest.mark.parametrize("size", [3, 1200])

@@ -183,8 +183,7 @@ def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
         write_records(tmp_path / "none" / "records.jsonl", [record()])
 
 
-def test_the_file_can_be_read_by_whom_the_umask_allows(tmp_path: Path) -> None:
-    write_records(tmp_path / "records.jsonl", [record()])
-    (tmp_path / "plain").touch()
-    modes = {stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()}
-    assert len(modes) == 1
+@pytest.mark.parametrize("name", ["records.jsonl", "records.jsonl.gz", "records.parquet"])
+def test_the_file_can_be_read_by_its_owner_alone(tmp_path: Path, name: str) -> None:
+    write_records(tmp_path / name, [record()])
+    assert stat.S_IMODE((tmp_path / name).stat().st_mode) == 0o600

@@ -34,15 +34,25 @@ def test_it_runs_as_nobody_special_and_holds_no_token() -> None:
     names = [name for name, _ in instructions()]
     assert of("USER") == ["server"]
     assert names.index("USER") < names.index("ENTRYPOINT")
-    assert not {"ENV", "ARG", "ADD"}.intersection(names)
-    assert of("FROM")[0].endswith("-slim")
+    assert not {"ENV", "ADD"}.intersection(names)
+    assert of("ARG") == ["BASE=pinned"]
+
+
+def test_its_base_is_pinned_by_digest_unless_another_is_given() -> None:
+    pinned, base = of("FROM")
+    assert re.fullmatch(r"python:3\.\d+-slim@sha256:[0-9a-f]{64} AS pinned", pinned)
+    assert base == "${BASE}"
 
 
 def test_what_it_copies_is_there_and_is_all_that_is_built() -> None:
     sources = [source for line in of("COPY") for source in line.split()[:-1]]
     assert all((ROOT / source).exists() for source in sources)
-    # The wheel's metadata read these.
-    assert {"pyproject.toml", "README.md", "LICENSE", "langchain_cfc", "integrations/server"} == set(sources)
+    # The wheel's metadata read three of these.
+    metadata = {"pyproject.toml", "README.md", "LICENSE"}
+    assert {*metadata, ".ci/locks/server.txt", "langchain_cfc", "integrations/server"} == set(sources)
+    install, ours, _ = of("RUN")[0].split(" && ")
+    assert "--require-hashes" in install
+    assert "--no-deps" in ours
 
 
 @pytest.mark.long
@@ -81,11 +91,11 @@ def test_what_it_installs_serves_in_an_environment_of_its_own(tmp_path: Path) ->
             into = build / target if (ROOT / source).is_file() else build / target / ".."
             subprocess.run(["cp", "-r", str(ROOT / source), str(into)], check=True)
     venv.create(tmp_path / "venv", with_pip=True)
-    install = of("RUN")[0].partition(" && ")[0]
-    words = shlex.split(install)
-    assert words[:2] == ["pip", "install"]
-    pip = [str(tmp_path / "venv/bin/python"), "-m", *words]
-    subprocess.run(pip, check=True, cwd=build, stdout=subprocess.DEVNULL)
+    for install in of("RUN")[0].split(" && ")[:2]:
+        words = shlex.split(install)
+        assert words[:2] == ["pip", "install"]
+        pip = [str(tmp_path / "venv/bin/python"), "-m", *words]
+        subprocess.run(pip, check=True, cwd=build, stdout=subprocess.DEVNULL)
     command = [str(tmp_path / "venv/bin/langchain-cfc"), "serve", "--demo", "--port", "0"]
     with (tmp_path / "log").open("wb") as log:
         process = subprocess.Popen(command, cwd=tmp_path, env=_env(TOKEN), stderr=log)
