@@ -129,7 +129,7 @@ class GeneratorTable(_Table):
 
 
 class RunTable(_Table):
-    """Limits of calls, tokens and cost; see `CallPolicy` and `Budget`."""
+    """Limits of calls, tokens and cost, and whether batches are used; see `CallPolicy` and `Budget`."""
 
     concurrency: _Count = 8
     requests_per_second: _Positive | None = None

@@ -392,7 +392,7 @@ class Run:
             raise CollectionError(msg) from error
         return False
 
-    def _tell_wait(self, waiting: str) -> None:
+    def _tell_wait(self, waiting: str | None) -> None:
         self.status.waiting = waiting
         self._budget.update_status(self.status)
         self._on_progress(self.status)

@@ -35,6 +35,7 @@ class Faults:
         repeated: Lines that are there twice.
         expired: Lines that are not processed when their batch expires; it expires if there are any.
         live: Live requests that end with status 500.
+        slow: Live requests that are answered half a second later.
         refused: Control calls that end with status 500 and do nothing.
         dropped: Control calls that are carried out, and whose connection breaks before the answer.
         invalid: Why batches are refused by validation; empty if they are not.
@@ -46,6 +47,7 @@ class Faults:
     repeated: float = 0.0
     expired: float = 0.0
     live: float = 0.0
+    slow: float = 0.0
     refused: float = 0.0
     dropped: float = 0.0
     invalid: str = ""
@@ -103,12 +105,15 @@ class Provider:
     files: dict[str, bytes] = field(default_factory=dict)
     batches: dict[str, Batch] = field(default_factory=dict)
     drawn: Counter[str] = field(default_factory=Counter)
-    chance: random.Random = field(default_factory=lambda: random.Random(3))  # noqa: S311 - faults, no secrets
+    chance: random.Random = field(default_factory=lambda: random.Random(3))  # noqa: S311 - as below
+    luck: dict[str, random.Random] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def strikes(self, kind: str) -> bool:
         """Whether a fault strikes now."""
-        struck: bool = self.chance.random() < getattr(self.faults, kind)
+        # Each kind has its own luck: how often a batch is asked for depends on the machine.
+        luck = self.luck.setdefault(kind, random.Random(f"3/{kind}"))  # noqa: S311 - faults, no secrets
+        struck: bool = luck.random() < getattr(self.faults, kind)
         self.log.struck[kind] += struck
         return struck
 
@@ -252,6 +257,8 @@ class _Handler(BaseHTTPRequestHandler):
                 if self.provider.strikes("dropped"):
                     self.close_connection = True
                     return None
+            seconds = 0.5 if is_live and self.provider.strikes("slow") else 0.0
+        time.sleep(seconds)
         return self._reply(*reply)
 
     def _reply(self, status: int, content: Json | bytes) -> None:

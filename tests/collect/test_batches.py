@@ -3,143 +3,50 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
-from functools import partial
+from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 from unittest import mock
 
 import pytest
-from langchain_anthropic import ChatAnthropic
 from langchain_core.language_models import FakeListChatModel
+from langchain_core.runnables import RunnableLambda
 from langchain_openai import ChatOpenAI
 
-from langchain_cfc.collect.batches import batcher, submission
-from langchain_cfc.collect.batches.providers import AnthropicBatches, OpenAIBatches
-from langchain_cfc.collect.batches.submission import Pace, Submissions
-from langchain_cfc.collect.collecting import CallPolicy, CollectionOptions, CollectionResult, acollect
-from langchain_cfc.collect.costs import Budget, Price
-from langchain_cfc.collect.executor import Components, RetryPolicy
+from langchain_cfc.collect.collecting import CollectionOptions, acollect
+from langchain_cfc.collect.costs import Budget
+from langchain_cfc.collect.executor import Components
 from langchain_cfc.collect.run import Run
 from langchain_cfc.collect.store import Store, batches
 from langchain_cfc.errors import CollectionError, InputError, StoreError
-from langchain_cfc.labelers import NormalisedMatch
-from langchain_cfc.records import Example
-from langchain_cfc.verifiers import ModelJudge, SequenceProbability
+from langchain_cfc.labelers import JudgeLabels, NormalisedMatch
+from langchain_cfc.verifiers import ModelJudge
 from tests.collect.batch_server import TOKENS_IN, TOKENS_OUT, Faults, Provider, serve
+from tests.collect.batching import (
+    CONCURRENCY,
+    PRICE,
+    Killed,
+    Kind,
+    N,
+    Told,
+    by_match,
+    chat,
+    check,
+    check_but_for_lost_lines,
+    examples,
+    flat,
+    hasty,
+    kill_at,
+    run,
+)
 from tests.concurrency import wait_until_async
-
-Kind = Literal["openai", "anthropic"]
-N, CONCURRENCY = 3, 4
-PRICE = Price(input=1000.0, output=10_000.0)
-# Of one answered request, at full price.
-COST = (TOKENS_IN * PRICE.input + TOKENS_OUT * PRICE.output) / 1_000_000
-PACE = Pace(quiet=0.02, first=0.01, most=0.05)
-
-
-def examples(size: int) -> list[Example]:
-    """Prompts 0, 1, ... with the first of their answers as the reference."""
-    return [
-        Example(id=f"p{number}", input=f"question {number}", reference=f"answer {number} 0")
-        for number in range(size)
-    ]
-
-
-def chat(kind: Kind, url: str) -> Any:
-    """A chat model of a provider, at the server."""
-    common: dict[str, Any] = {"api_key": "none", "max_retries": 0}
-    if kind == "openai":
-        return ChatOpenAI(model="chat-1", base_url=f"{url}/v1", logprobs=True, **common)
-    return ChatAnthropic(model_name="claude-1", base_url=url, **common)
-
-
-@dataclass
-class Told:
-    """What people were told."""
-
-    lines: list[str] = field(default_factory=list)
-    waiting: list[str] = field(default_factory=list)
-    notices: list[str] = field(default_factory=list)
 
 
 @pytest.fixture(autouse=True)
-def hasty() -> Iterator[None]:
-    """Waits of seconds and minutes, as for real providers, would be most of the tests."""
-    with ExitStack() as stack:
-        stack.enter_context(mock.patch.object(submission, "PACE", PACE))
-        policy = mock.patch(
-            "langchain_cfc.collect.collecting.RetryPolicy",
-            partial(RetryPolicy, initial_wait=0.02),
-        )
-        stack.enter_context(policy)
+def no_waits() -> Iterator[None]:
+    with hasty():
         yield
-
-
-def run(
-    path: Path,
-    parts: Components,
-    size: int,
-    *,
-    told: Told | None = None,
-    budget: Budget | None = None,
-    begun: Callable[[Any], None] | None = None,
-    **more: Any,
-) -> CollectionResult:
-    """Collect through batches."""
-    told = told or Told()
-
-    def note(status: Any) -> None:
-        if status.waiting is not None:
-            told.waiting.append(status.waiting)
-
-    options = CollectionOptions(
-        call_policy=CallPolicy(CONCURRENCY, batch=True),
-        budget=budget or Budget(prices={"*": PRICE}),
-        on_progress=note,
-        on_notice=told.notices.append,
-        on_batch=told.lines.append,
-        on_start=begun,
-        **more,
-    )
-    return asyncio.run(acollect(examples(size), parts, path, options))
-
-
-def by_match(url: str, kind: Kind = "openai") -> Components:
-    """Candidates of a model, and nothing else that is asked."""
-    return Components(
-        chat(kind, url), SequenceProbability() if kind == "openai" else flat, NormalisedMatch(), N
-    )
-
-
-def flat(prompt: Any, candidates: list[Any]) -> list[float]:
-    """A verifier that asks nothing."""
-    del prompt
-    return [slot / 8 for slot in range(len(candidates))]
-
-
-def check(path: Path, provider: Provider, ended: CollectionResult, size: int, in_flight: int = 0) -> None:
-    """Exactly n candidates of each prompt, all different ones, and a ledger that is the server's."""
-    assert ended.complete
-    assert ended.status.labelled == size
-    with Store(path) as store:
-        store.check()
-        for record in store.records():
-            texts = {str(one.text) for one in record.candidates}
-            assert len(texts) == N
-            assert {one.rpartition(" ")[0] for one in texts} == {
-                str(record.input).replace("question", "answer")
-            }
-        assert store.read_rows(batches.requests.select()) == []
-        usage, batched = store.usage(), store.batched_usage()
-        assert sum(store.request_history().unanswered.values()) <= in_flight
-    lines, live = provider.log.lines.total(), provider.log.live.total()
-    assert usage.tokens == (lines + live) * (TOKENS_IN + TOKENS_OUT)
-    assert batched.tokens == lines * (TOKENS_IN + TOKENS_OUT)
-    assert ended.status.cost == pytest.approx(COST * (0.5 * lines + live))
-    assert ended.status.usage.tokens == usage.tokens
 
 
 @pytest.mark.parametrize("kind", ["openai", "anthropic"])
@@ -181,14 +88,6 @@ def test_faults_of_lines_and_of_control_calls(tmp_path: Path, kind: Kind) -> Non
     assert min(provider.log.struck[kind] for kind in ("errors", "missing", "repeated", "live")) > 0
     assert provider.log.struck["refused"] + provider.log.struck["dropped"] > 0
     assert "are made live, at full price" in told.lines[1]
-
-
-def check_but_for_lost_lines(path: Path, provider: Provider, ended: CollectionResult, size: int) -> None:
-    """The same, where the provider charges for lines and does not deliver them."""
-    assert provider.log.struck["missing"] > 0
-    provider.log.lines["lost"] -= provider.log.struck["missing"]
-    check(path, provider, ended, size)
-    provider.log.lines["lost"] = 0
 
 
 @pytest.mark.parametrize("kind", ["openai", "anthropic"])
@@ -235,10 +134,6 @@ def test_a_server_without_batches_says_what_to_do(tmp_path: Path) -> None:
             run(tmp_path / "store.db", parts, 5)
 
 
-class Killed(BaseException):
-    """In place of a kill: nothing that comes after it is done."""
-
-
 @pytest.mark.parametrize(
     ("kind", "where"),
     [
@@ -267,38 +162,6 @@ def test_a_kill_at_any_step_costs_nothing(tmp_path: Path, kind: Kind, where: str
     check(tmp_path / "store.db", provider, ended, 20, in_flight=CONCURRENCY)
     assert provider.log.submitted == [20 * N]
     assert provider.log.lines.total() + provider.log.live.total() == 20 * N
-
-
-@contextmanager
-def kill_at(where: str) -> Iterator[None]:
-    """Kill when a step is done, but for those that only begin."""
-    owner: Any = {
-        "_note_id": Submissions,
-        "write_answers": batcher.Batcher,
-        "set_ended": batches,
-    }.get(where)
-    if owner is not None:
-        with mock.patch.object(owner, where, side_effect=Killed):
-            yield
-        return
-    with ExitStack() as stack:
-        for provider in (OpenAIBatches, AnthropicBatches):
-            step = getattr(provider, where)
-            if where == "read_results":
-
-                def killed_while_reading(*given: Any, step: Any = step) -> Any:
-                    del given, step
-                    raise Killed
-
-                stack.enter_context(mock.patch.object(provider, where, killed_while_reading))
-                continue
-
-            async def killed(*given: Any, step: Any = step) -> None:
-                await step(*given)
-                raise Killed
-
-            stack.enter_context(mock.patch.object(provider, where, killed))
-        yield
 
 
 @pytest.mark.parametrize("kind", ["openai", "anthropic"])
@@ -385,6 +248,59 @@ def test_a_prompt_that_failed_keeps_what_was_drawn(tmp_path: Path) -> None:
         ended = run(tmp_path / "store.db", by_match(url), 10, retry_failed=True)
     check(tmp_path / "store.db", provider, ended, 10)
     assert provider.log.lines.total() == 10 * N > first
+
+
+def test_waiting_takes_no_time_of_a_call(tmp_path: Path) -> None:
+    provider = Provider(seconds=0.4)
+    with serve(provider) as url:
+        ended = run(tmp_path / "store.db", by_match(url), 3, timeout=0.2)
+    check(tmp_path / "store.db", provider, ended, 3)
+    assert provider.log.submitted == [3 * N]
+
+
+def test_a_live_call_in_place_of_a_batch_keeps_its_time_limit(tmp_path: Path) -> None:
+    provider = Provider(faults=Faults(errors=1.0, slow=1.0))
+    with serve(provider) as url:
+        ended = run(tmp_path / "store.db", by_match(url), 1, timeout=0.1, attempts=1)
+    assert ended.status.failed == 1
+    with Store(tmp_path / "store.db") as store:
+        assert "no answer within 0.1 seconds" in store.failures()[0].error
+        # They may have been charged.
+        assert 0 < sum(store.request_history().unanswered.values()) <= 3 * N
+
+
+def test_waves_of_a_draw_rule_are_batches(tmp_path: Path) -> None:
+    provider = Provider()
+    with serve(provider) as url:
+        parts = Components(chat("openai", url), flat, NormalisedMatch(), draws="lead(2, at_most=4)")
+        ended = run(tmp_path / "store.db", parts, 5)
+    assert ended.complete
+    assert provider.log.submitted == [10, 10]
+    assert ended.status.usage.tokens == 20 * (TOKENS_IN + TOKENS_OUT)
+
+
+def test_claims_of_a_splitter_and_a_labeler_that_are_models(tmp_path: Path) -> None:
+    provider = Provider()
+    with serve(provider) as url:
+        judge = ModelJudge(chat("openai", url), mode="line")
+        labeler = JudgeLabels(RunnableLambda(make_text) | chat("openai", url) | read_verdict)
+        parts = Components(chat("openai", url), judge, labeler, 1, unit="claims")
+        ended = run(tmp_path / "store.db", parts, 4)
+    assert ended.complete
+    assert ended.status.supported == 1.0
+    assert provider.log.submitted == [4, 4, 4]
+    with Store(tmp_path / "store.db") as store:
+        assert store.usage().tokens == store.batched_usage().tokens == 12 * (TOKENS_IN + TOKENS_OUT)
+
+
+def make_text(given: dict[str, Any]) -> str:
+    """What a judge is asked."""
+    return f"<answer>\n{given['candidate']}\n</answer>"
+
+
+def read_verdict(message: Any) -> bool:
+    """What a judge says."""
+    return str(message.content) == "Percent: 90"
 
 
 def test_models_out_of_reach_are_called_live_and_named(tmp_path: Path) -> None:

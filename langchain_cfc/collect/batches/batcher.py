@@ -94,12 +94,15 @@ class Batcher:
         self._queue: list[Slot] = []
         self._requests = 0  # so many were to be answered by batches
         self._outputs: dict[Stage, Usage] = {}  # what answers have used, by stage
+        self._is_waiting = False
+        self._end: asyncio.Future[None]
         self._sending: set[asyncio.Task[Any]] = set()
         self._tasks: set[asyncio.Task[Any]] = set()
 
-    def open(self, store: Store, writer: Writer, costs: Costs, on_wait: Callable[[str], None]) -> None:
-        """Prepare for a run on a store; `on_wait` is called with what is waited for, again and again."""
+    def open(self, store: Store, writer: Writer, costs: Costs, on_wait: Callable[[str | None], None]) -> None:
+        """Prepare for a run on a store; `on_wait` is called with what is waited for, None for nothing."""
         self._store, self._writer, self._costs, self._on_wait = store, writer, costs, on_wait
+        self._end = asyncio.get_running_loop().create_future()
         self._submissions = Submissions(store, writer, [*self._providers.values()], self, self._on_batch)
 
     def make_calls(self, policy: RetryPolicy, journal: BatchJournal) -> BatchedCalls:
@@ -118,7 +121,6 @@ class Batcher:
             CollectionError: If a provider refuses a batch.
             StoreError: If something cannot be written.
         """
-        self._end: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         work: asyncio.Future[T] | None = None
         try:
             with self._store.begin_read() as connection:
@@ -229,9 +231,10 @@ class Batcher:
 
     async def _call_live(self, call: OpenCall, slot: Slot, client: Client, request: Any) -> Any:
         """Send a request to its server, because its batch has no answer for it."""
-        if not self._allows(estimate_usage([slot], self._outputs), is_batch=False):
+        if not self._end.done() and not self._allows(estimate_usage([slot], self._outputs), is_batch=False):
             self._stop_for_cost("a request that its batch has not answered")
-            await asyncio.Event().wait()  # until the run ends
+        if self._end.done():
+            await asyncio.Event().wait()  # until the run has ended
         for limiter in call.policy.rate_limiters:
             await limiter.aacquire()
         call.journal.announce_live_request()
@@ -337,14 +340,16 @@ class Batcher:
                 queue, self._queue = self._queue, []
                 for route, slots in group_requests(queue):
                     for part in split_requests(route, slots):
-                        await self._submit(route, part)
+                        if not self._end.done():
+                            await self._submit(route, part)
             self.tell()
 
     def tell(self) -> None:
         """Say what is waited for."""
         waiting = self._submissions.describe()
-        if waiting is not None:
+        if waiting is not None or self._is_waiting:
             self._on_wait(waiting)
+        self._is_waiting = waiting is not None
 
     async def _submit(self, route: Route, slots: Sequence[Slot]) -> None:
         """Submit a batch, after its price was said, if the budget holds it."""

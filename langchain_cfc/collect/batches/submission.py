@@ -53,8 +53,7 @@ class OpenBatch:
 
     def describe(self) -> str:
         """Return how far it has come, for people."""
-        total = len(self.slots)
-        done = 0 if self.state is None else self.state.done
+        done, total = (0, len(self.slots)) if self.state is None else (self.state.done, self.state.total)
         minutes = (time.monotonic() - self.started) / 60
         return f"{self.name}: {done:,} of {total:,} requests, {minutes:.0f} min"
 
