@@ -14,6 +14,7 @@ from langchain_core.language_models import FakeListChatModel
 from langchain_core.runnables import RunnableLambda
 from langchain_openai import ChatOpenAI
 
+from langchain_cfc.collect.batches.providers import OpenAIBatches
 from langchain_cfc.collect.collecting import CollectionOptions, acollect
 from langchain_cfc.collect.costs import Budget
 from langchain_cfc.collect.executor import Components
@@ -124,6 +125,25 @@ def test_a_batch_that_is_refused_says_what_to_do(tmp_path: Path) -> None:
         ended = run(tmp_path / "store.db", by_match(url), 5)
     check(tmp_path / "store.db", provider, ended, 5)
     assert provider.log.live.total() == 0
+
+
+def test_a_batch_that_is_gone_is_not_submitted_again(tmp_path: Path) -> None:
+    provider = Provider()
+    with serve(provider) as url:
+        with kill_at("create"), pytest.raises(Killed):
+            run(tmp_path / "store.db", by_match(url), 5)
+        lost = mock.patch.object(OpenAIBatches, "find", side_effect=PermissionError("another account"))
+        with lost, pytest.raises(CollectionError, match=r"another account.*with a key of the account"):
+            run(tmp_path / "store.db", by_match(url), 5)
+        ended = run(tmp_path / "store.db", by_match(url), 5)
+    check(tmp_path / "store.db", provider, ended, 5)
+    assert provider.log.submitted == [5 * N]
+
+
+def test_an_upload_that_never_succeeds_is_given_up(tmp_path: Path) -> None:
+    down = mock.patch.object(OpenAIBatches, "prepare", side_effect=ConnectionError("no route"))
+    with serve(Provider()) as url, down, pytest.raises(CollectionError, match=r"refuses a batch.*no route"):
+        run(tmp_path / "store.db", by_match(url), 5)
 
 
 def test_a_server_without_batches_says_what_to_do(tmp_path: Path) -> None:

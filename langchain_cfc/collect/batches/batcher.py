@@ -275,7 +275,7 @@ class Batcher:
         )
 
     async def write_answers(self, answers: Sequence[tuple[Slot, Answer]], *others: Any) -> None:
-        """Make answers durable, and hand them on."""
+        """Make answers durable, with other writes, and hand them on."""
         charged, live = Usage(), Usage()
         orphans: list[Any] = []
         for slot, answer in answers:

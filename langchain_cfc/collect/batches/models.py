@@ -22,6 +22,7 @@ from pydantic import BaseModel
 
 from langchain_cfc.collect.costs import Stage
 from langchain_cfc.errors import InputError
+from langchain_cfc.execution.langgraph_compat import get_deferred_settings
 
 ProviderName: TypeAlias = Literal["openai", "anthropic"]
 
@@ -182,8 +183,10 @@ class BatchedModels:
         values.update(replaced)
 
 
-def find_models(part: Any) -> Iterator[BaseLanguageModel[Any]]:
+def find_models(part: Any) -> Iterator[Runnable[Any, Any]]:
     """Yield the language models in a part, each once, as far as they can be seen from outside.
+
+    Those that are made at each call (`init_chat_model` with fields to configure) are among them.
 
     Args:
         part: Anything: fields, containers, what functions have closed over, and the attributes of Runnables
@@ -195,7 +198,7 @@ def find_models(part: Any) -> Iterator[BaseLanguageModel[Any]]:
         if isinstance(one, (str, bytes, int, float, type(None), type)) or id(one) in seen:
             continue
         seen.add(id(one))
-        if isinstance(one, BaseLanguageModel):
+        if isinstance(one, BaseLanguageModel) or get_deferred_settings(one) is not None:
             yield one
         left += reversed(_list_inner(one))
 

@@ -22,6 +22,8 @@ T = TypeVar("T")
 
 # Answers that are written in one transaction.
 _PAGE = 1000
+# What nothing was charged for yet is given up after a few minutes.
+_MOST_UPLOADS = 8
 
 
 @dataclass(frozen=True)
@@ -67,8 +69,8 @@ class Owner(Protocol):
     def requeue(self, slot: Slot) -> None:
         """Let a request be in another batch, if a call waits for it."""
 
-    async def write_answers(self, answers: Sequence[tuple[Slot, Answer]]) -> None:
-        """Make answers durable, and hand them on."""
+    async def write_answers(self, answers: Sequence[tuple[Slot, Answer]], *others: Any) -> None:
+        """Make answers durable, with other writes, and hand them on."""
 
     def spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
         """Run a task beside the work; its failure ends the run."""
@@ -179,7 +181,13 @@ class Submissions:
         """Submit a batch once, and return the provider's id of it."""
         provider, row = batch.provider, batch.row
         lines = [one.line for one in batch.slots.values() if one.line is not None]
-        prepared = await self._patiently(batch, lambda: provider.prepare(row.key, lines, row.endpoint))
+        try:
+            prepared = await self._patiently(
+                batch, lambda: provider.prepare(row.key, lines, row.endpoint), _MOST_UPLOADS
+            )
+        except CollectionError as error:
+            await self._drop(batch)
+            raise self._refusal(batch, describe_error(error.__cause__ or error)) from error
         wait = PACE.first
         while True:
             try:
@@ -232,12 +240,20 @@ class Submissions:
         ]
         if state.ending == "cancelled":
             answers = [(slot, answer) for slot, answer in answers if answer.status]
-        for start in range(0, len(answers), _PAGE):
-            await self._owner.write_answers(answers[start : start + _PAGE])
-        del self._batches[batch.row.number]
         answered = sum(answer.status == OK for _, answer in answers)
         said = f"{batch.name} has ended: {answered:,} of {len(batch.slots):,} requests are answered"
-        if state.ending == "cancelled":
+        live = len(batch.slots) - answered
+        is_cancelled = state.ending == "cancelled"
+        if not is_cancelled:
+            self._on_batch(said + (f"; the other {live:,} are made live, at full price" if live else ""))
+        # Answers let prompts go on, and the last of them end the run.
+        pages = [answers[start : start + _PAGE] for start in range(0, max(1, len(answers)), _PAGE)]
+        for page in pages[:-1]:
+            await self._owner.write_answers(page)
+        del self._batches[batch.row.number]
+        end = [] if is_cancelled else batches.set_ended(batch.row.number)
+        await self._owner.write_answers(pages[-1], *end)
+        if is_cancelled:
             with self._store.begin_write() as connection:
                 batches.drop_unanswered(connection, batch.row.number)
             msg = (
@@ -245,9 +261,6 @@ class Submissions:
                 "rest, run the same command again: it submits another batch"
             )
             raise CollectionError(msg)
-        await self._writer.write(batches.set_ended(batch.row.number))
-        live = len(batch.slots) - answered
-        self._on_batch(said + (f"; the other {live:,} are made live, at full price" if live else ""))
 
     async def _read_results(self, batch: OpenBatch, state: BatchState) -> dict[int, Result] | None:
         """Return the results of a batch by line, the first of each; None if it is another one."""
@@ -290,23 +303,18 @@ class Submissions:
             "store"
         )
 
-    async def _patiently(self, batch: OpenBatch, call: Callable[[], Awaitable[T]]) -> T:
-        """Make a call that costs nothing until it succeeds; failures that will not pass end the run."""
-        wait = PACE.first
+    async def _patiently(
+        self, batch: OpenBatch, call: Callable[[], Awaitable[T]], most: int | None = None
+    ) -> T:
+        """Make a call that costs nothing until it succeeds, `most` times at most; other failures raise."""
+        wait, attempts = PACE.first, 0
         while True:
+            attempts += 1
             try:
                 result = await call()
-            except Exception as error:  # noqa: PERF203 - the failure of one call decides on the next
-                if not is_transient(error):
-                    if batch.row.id is None:
-                        await self._drop(batch)
-                        raise self._refusal(batch, describe_error(error)) from error
-                    msg = (
-                        f"{batch.name} cannot be fetched from {batch.row.provider} ({batch.row.address}): "
-                        f"{describe_error(error)}. With a key of the account that submitted it, the same "
-                        "command fetches it"
-                    )
-                    raise CollectionError(msg) from error
+            except Exception as error:
+                if not is_transient(error) or attempts == most:
+                    raise self._loss(batch, error) from error
                 self._trouble = f"; the provider does not answer: {describe_error(error)}"
                 self._owner.tell()
                 await asyncio.sleep(wait)
@@ -314,3 +322,12 @@ class Submissions:
             else:
                 self._trouble = ""
                 return result
+
+    @staticmethod
+    def _loss(batch: OpenBatch, error: Exception) -> CollectionError:
+        row = batch.row
+        return CollectionError(
+            f"{row.provider} ({row.address}) does not say what became of {batch.name}: "
+            f"{describe_error(error)}. Nothing is lost: with a key of the account that submitted it, the same "
+            "command fetches it"
+        )
