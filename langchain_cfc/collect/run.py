@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -249,7 +249,8 @@ class Run:
     async def _read_work(self) -> Work | None:
         if not self._page and not self._all_started:
             # In a thread, because a database may take its time.
-            self._page.extend(await asyncio.to_thread(lambda: list(islice(self._unfinished, PAGE))))
+            with nullcontext() if self._batcher is None else self._batcher.hold():
+                self._page.extend(await asyncio.to_thread(lambda: list(islice(self._unfinished, PAGE))))
         if not self._page:
             self._all_started = True
             return None

@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import zlib
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from contextlib import AbstractContextManager
 from hashlib import blake2b
 from typing import Any, Protocol, TypeVar
 
@@ -108,6 +109,10 @@ class Batcher:
     def make_calls(self, policy: RetryPolicy, journal: BatchJournal) -> BatchedCalls:
         """Return what makes the calls of a stage."""
         return BatchedCalls(policy, journal, self._activity, self._limiter)
+
+    def hold(self) -> AbstractContextManager[None]:
+        """Submit nothing for the duration of a block, because more prompts are about to start."""
+        return self._activity.count()
 
     # The run
 
