@@ -328,6 +328,6 @@ class Submissions:
         row = batch.row
         return CollectionError(
             f"{row.provider} ({row.address}) does not say what became of {batch.name}: "
-            f"{describe_error(error)}. Nothing is lost: with a key of the account that submitted it, the same "
-            "command fetches it"
+            f"{describe_error(error)}. Nothing is lost: with a key of the account that submitted it, the "
+            "same command fetches it"
         )
