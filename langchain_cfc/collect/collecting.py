@@ -44,8 +44,8 @@ from langchain_cfc.records import Example
 from langchain_cfc.sampling import resolve_generator
 
 _MIN_SPARE_PROMPTS = 8
-# So that few batches hold many requests, and all of them fit in memory.
-_BATCHED_PROMPTS = 4000
+# So that few batches hold many requests: a request that waits takes about 50 kB of memory.
+_BATCHED_PROMPTS, _BATCHED_REQUESTS = 2000, 20_000
 
 
 @dataclass(frozen=True)
@@ -90,11 +90,8 @@ class CallPolicy:
     def prompts_at_once(self) -> int:
         """Number of prompts in progress at a time.
 
-        It exceeds the number of concurrent calls: some prompts wait for the disk while others call, or all of
-        them for a batch.
+        It exceeds the number of concurrent calls: some prompts wait for the disk while others call.
         """
-        if self.batch:
-            return _BATCHED_PROMPTS
         return self.concurrency + max(_MIN_SPARE_PROMPTS, self.concurrency // 2)
 
     def create_retry_policy(self) -> RetryPolicy:
@@ -292,13 +289,16 @@ async def _run(
             opened.retry_failed()
         n, unit, rule = configuration["n"], opened.unit, configuration.get("draws")
         first_wave = n if rule is None else parse_draw_rule(rule).first_wave
+        at_once = options.call_policy.prompts_at_once
+        if batcher is not None:  # all of them wait for a batch
+            at_once = max(1, min(_BATCHED_PROMPTS, _BATCHED_REQUESTS // n))
         run = Run(
             opened,
             executor,
             n=n,
             unit=unit,
             requests_per_prompt=1 if configuration.get("sampling") == "single_request" else first_wave,
-            prompts_at_once=options.call_policy.prompts_at_once,
+            prompts_at_once=at_once,
             budget=options.budget,
             on_progress=on_progress,
             on_notice=options.on_notice,

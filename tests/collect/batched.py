@@ -22,6 +22,8 @@ from langchain_cfc.collect.store import batches
 from langchain_cfc.verifiers import ModelJudge
 
 N, CONCURRENCY = 5, 8
+# Next to a store whose batches are not written: what was submitted.
+SUBMITTED = ".submitted"
 
 
 def make_judge(**arguments: Any) -> ModelJudge:
@@ -57,8 +59,17 @@ def collect_by_command(url: str, path: str, size: int, *, forgets: bool) -> None
         "langchain_cfc.collect.collecting.RetryPolicy", partial(RetryPolicy, initial_wait=0.02)
     )
     pace = mock.patch.object(submission, "PACE", Pace(quiet=0.1, first=0.05, most=0.2))
-    insert_batch = mock.Mock(return_value=[]) if forgets else batches.insert_batch
-    forget = mock.patch.object(batches, "insert_batch", insert_batch)
+
+    def forget_id(number: int, provider_id: str) -> list[Any]:
+        with Path(path).with_suffix(SUBMITTED).open("a") as log:
+            log.write(f"{number} {provider_id}\n")
+        return []
+
+    forget = mock.patch.multiple(
+        batches,
+        insert_batch=mock.Mock(return_value=[]) if forgets else batches.insert_batch,
+        set_id=forget_id if forgets else batches.set_id,
+    )
     try:
         with hasty, pace, forget:
             finished = run(
