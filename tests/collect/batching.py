@@ -15,7 +15,7 @@ import pytest
 from langchain_anthropic import ChatAnthropic
 from langchain_openai import ChatOpenAI
 
-from langchain_cfc.collect.batches import batcher, submission
+from langchain_cfc.collect.batches import batcher, providers, submission
 from langchain_cfc.collect.batches.providers import AnthropicBatches, OpenAIBatches
 from langchain_cfc.collect.batches.submission import Pace, Submissions
 from langchain_cfc.collect.collecting import CallPolicy, CollectionOptions, CollectionResult, acollect
@@ -65,6 +65,8 @@ def hasty() -> Iterator[None]:
     """Waits of seconds and minutes, as for real providers, would be most of the tests."""
     with ExitStack() as stack:
         stack.enter_context(mock.patch.object(submission, "PACE", PACE))
+        # The clients' own retries wait for seconds, and those above them do the same work.
+        stack.enter_context(mock.patch.object(providers, "_RETRIES", 0))
         policy = mock.patch(
             "langchain_cfc.collect.collecting.RetryPolicy",
             partial(RetryPolicy, initial_wait=0.02),
