@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Iterator
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import pytest
+from langchain.chat_models import init_chat_model
 from langchain_core.language_models import FakeListChatModel
+from langchain_core.output_parsers import StrOutputParser
 from langchain_core.runnables import RunnableLambda
 from langchain_openai import ChatOpenAI
 
-from langchain_cfc.collect.batches.providers import OpenAIBatches
+from langchain_cfc.collect import collecting
+from langchain_cfc.collect.batches import find_models
+from langchain_cfc.collect.batches.models import Client
+from langchain_cfc.collect.batches.providers import OpenAIBatches, Result
+from langchain_cfc.collect.batches.providers import _read_line as read_line
 from langchain_cfc.collect.collecting import CollectionOptions, acollect
 from langchain_cfc.collect.costs import Budget
 from langchain_cfc.collect.executor import Components
@@ -41,6 +49,7 @@ from tests.collect.batching import (
     kill_at,
     run,
 )
+from tests.collect.fakes import FakeExecutor
 from tests.concurrency import wait_until_async
 
 
@@ -268,6 +277,89 @@ def test_a_prompt_that_failed_keeps_what_was_drawn(tmp_path: Path) -> None:
         ended = run(tmp_path / "store.db", by_match(url), 10, retry_failed=True)
     check(tmp_path / "store.db", provider, ended, 10)
     assert provider.log.lines.total() == 10 * N > first
+
+
+def test_requests_are_split_to_what_a_batch_may_hold(tmp_path: Path) -> None:
+    provider = Provider()
+    with serve(provider) as url, mock.patch.object(OpenAIBatches, "max_requests", 25):
+        ended = run(tmp_path / "count.db", by_match(url), 20)
+    check(tmp_path / "count.db", provider, ended, 20)
+    assert provider.log.submitted == [25, 25, 10]
+    provider = Provider()
+    with serve(provider) as url, mock.patch.object(OpenAIBatches, "max_bytes", 10_000):
+        ended = run(tmp_path / "bytes.db", by_match(url), 20)
+    check(tmp_path / "bytes.db", provider, ended, 20)
+    assert len(provider.log.submitted) > 1
+    assert max(len(one) for name, one in provider.files.items() if name.startswith("file-")) <= 10_000
+
+
+def test_an_executor_makes_its_own_calls(tmp_path: Path) -> None:
+    options = CollectionOptions(call_policy=collecting.CallPolicy(batch=True))
+    with pytest.raises(InputError, match="an executor makes its own calls"):
+        asyncio.run(acollect([], FakeExecutor(), tmp_path / "store.db", options))
+
+
+def test_responses_of_either_endpoint_say_what_they_used() -> None:
+    provider = OpenAIBatches(Client("openai", mock.Mock(), "http://127.0.0.1"))
+    chat_body = {"model": "m", "usage": {"prompt_tokens": 7, "completion_tokens": 2}}
+    responses_body = {"model": "m", "usage": {"input_tokens": 7, "output_tokens": 2}}
+    assert provider.read_usage(chat_body) == provider.read_usage(responses_body)
+    assert provider.read_usage({"model": "m"}).input_tokens == 0
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"no json",
+        b"[1]",
+        b'{"custom_id": "odd"}',
+        b'{"custom_id": "key-x", "response": {"status_code": 200, "body": {}}}',
+    ],
+)
+def test_a_line_that_is_no_result_counts_as_missing(line: bytes) -> None:
+    assert read_line(line) is None
+
+
+def test_a_line_with_an_error_is_no_answer() -> None:
+    answer = {"custom_id": "key-3", "response": {"status_code": 200, "body": {"id": "x"}}, "error": None}
+    assert read_line(json.dumps(answer).encode()) == Result("key", 3, 200, {"id": "x"})
+    late = {**answer, "error": {"code": "batch_expired"}}
+    assert read_line(json.dumps(late).encode()) == Result("key", 3, 0, None)
+    empty = {**answer, "response": {"status_code": 200, "body": None}}
+    assert read_line(json.dumps(empty).encode()) == Result("key", 3, 0, None)
+
+
+class Judge:
+    """A judge that is no Runnable."""
+
+    def __init__(self, model: FakeListChatModel) -> None:
+        self.model = model
+
+    def __call__(self, text: str) -> str:
+        return str(self.model.invoke(text).content)
+
+
+def test_models_are_found_wherever_they_are() -> None:
+    closed_over, judging, in_chain, attribute, argument, bound = (
+        FakeListChatModel(responses=[name]) for name in "abcdef"
+    )
+
+    def function(text: str) -> str:
+        return str(closed_over.invoke(text).content)
+
+    parts = [
+        function,
+        {"judge": ModelJudge(judging, mode="line")},
+        in_chain | StrOutputParser(),
+        Judge(attribute),
+        partial(str, argument),
+        Judge(bound).__call__,
+        init_chat_model(configurable_fields="any"),
+    ]
+    found = list(find_models(parts))
+    assert {one.responses[0] for one in found if isinstance(one, FakeListChatModel)} == set("abcdef")
+    assert type(found[-1]).__name__ == "_ConfigurableModel"
+    assert not [*find_models([print, "text", 1.5, None, Judge])]
 
 
 def test_waiting_takes_no_time_of_a_call(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ was submitted or takes what was stored. So nothing is submitted twice.
 from __future__ import annotations
 
 import asyncio
+import time
 import zlib
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -337,10 +338,13 @@ class Batcher:
 
     async def _watch(self) -> None:
         """Submit requests whenever no further one has come for a moment and every call waits."""
-        seen = -1
+        seen, quiet = -1, submission.PACE.quiet
         while True:
-            await asyncio.sleep(submission.PACE.quiet)
-            is_quiet, seen = seen == self._requests, self._requests
+            started = time.monotonic()
+            await asyncio.sleep(quiet)
+            # An event loop that was held up has not let others go on meanwhile.
+            is_quiet = seen == self._requests and time.monotonic() - started < 2 * quiet
+            seen = self._requests
             if self._queue and is_quiet and not self._activity.running:
                 queue, self._queue = self._queue, []
                 for route, slots in group_requests(queue):
