@@ -31,6 +31,7 @@ from langchain_cfc.collect.store import Store, batches
 from langchain_cfc.errors import CollectionError, InputError, StoreError
 from langchain_cfc.labelers import JudgeLabels, NormalisedMatch
 from langchain_cfc.verifiers import ModelJudge
+from tests.cli.running import run as command
 from tests.collect.batch_server import TOKENS_IN, TOKENS_OUT, Faults, Provider, serve
 from tests.collect.batching import (
     CONCURRENCY,
@@ -236,10 +237,13 @@ def test_ctrl_c_leaves_batches_at_their_provider(tmp_path: Path) -> None:
         ended = run(tmp_path / "store.db", by_match(url), 20, told=told, begun=stop_soon)
         assert not ended.complete
         assert ended.status.labelled == 0
+        shown = command("status", tmp_path / "store.db")
+        assert "waiting for   batch_0, 60 requests" in shown.out
         ended = run(tmp_path / "store.db", by_match(url), 20, told=told)
     check(tmp_path / "store.db", provider, ended, 20)
     assert provider.log.submitted == [20 * N]
     assert "waiting for batch_0, which was submitted before: 60 requests" in told.lines
+    assert command("status", tmp_path / "store.db", "--json").data["open_batches"] == []
 
 
 def test_a_batch_beyond_the_budget_is_not_submitted(tmp_path: Path) -> None:
