@@ -193,7 +193,7 @@ def summarize_status(state: CollectionStatus, store: Store) -> dict[str, Any]:
 
 
 def _list_open_batches(store: Store) -> list[dict[str, Any]]:
-    """Return the batches whose answers are not all fetched; their ids are None if nobody knows them yet."""
+    """Return the batches whose answers are not all fetched; an id is None until it is known."""
     from langchain_cfc.collect.store.batches import read_open_batches
 
     with store.begin_read() as connection:
