@@ -87,6 +87,7 @@ def _collect(config: CollectionConfig, *, retry_failed: bool, relabel: bool) -> 
             relabel=relabel,
             keep_payloads=config.run.keep_payloads,
             on_progress=progress,
+            on_batch=lambda line: print_note(console, line),
             on_start=lambda run: _stop_on_signals(run, console),
         )
         ended = collect(
@@ -149,7 +150,11 @@ def _stop_on_signals(run: Run, console: Console) -> None:
             return
         run.stop()
         console.print(
-            "stopping once what is under way is finished; press Ctrl-C (or send SIGTERM) again to give it up"
+            "stopping once calls that are made live are over; batches go on at their provider, and the same "
+            "command fetches them"
+            if run.has_batches
+            else "stopping once what is under way is finished; press Ctrl-C (or send SIGTERM) again to give "
+            "it up"
         )
 
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -203,6 +208,7 @@ def _list_next_steps(written: Mapping[str, Any], ended: CollectionResult, draws:
 def show_estimate(config: CollectionConfig, *, as_json: bool) -> None:
     """Print what a collection will take, without calling any model."""
     executor = LocalExecutor(config.create_components())
+    is_batch = config.run.batch
     examples = config.source.read_examples()
     wanted = list(islice(examples, config.source.limit))
     found = estimate_remaining(
@@ -217,7 +223,7 @@ def show_estimate(config: CollectionConfig, *, as_json: bool) -> None:
         first = wanted[0].model_dump(mode="json")
         emit_json({**asdict(found), "bad_rows": bad_rows, "first": first, "parts": executor.configuration})
         return
-    print_lines(get_console(), _list_estimate(found, wanted[0], executor.configuration))
+    print_lines(get_console(), _list_estimate(found, wanted[0], executor.configuration, is_batch=is_batch))
     if examples.bad_rows:
         print_note(get_console(), _format_bad_rows(examples))
 
@@ -229,11 +235,14 @@ def _read_status(config: CollectionConfig, executor: LocalExecutor) -> Collectio
     except StoreError:
         return None
     with store:
-        store.check_configuration({**executor.configuration, **config.record_settings()})
+        endpoint = {"endpoint": "batch"} if config.run.batch else {}
+        store.check_configuration({**executor.configuration, **config.record_settings(), **endpoint})
         return CollectionStatus.from_store(store)
 
 
-def _list_estimate(found: Estimate, first: Example, parts: Mapping[str, Any]) -> Iterable[str]:
+def _list_estimate(
+    found: Estimate, first: Example, parts: Mapping[str, Any], *, is_batch: bool
+) -> Iterable[str]:
     for part in ("generator", "splitter", "verifier", "labeler", "answer"):
         known = parts.get(part)
         if known is not None:
@@ -243,8 +252,9 @@ def _list_estimate(found: Estimate, first: Example, parts: Mapping[str, Any]) ->
     yield f"reference     {first.reference!r:.200}"
     yield f"to do         {found.prompts} prompts, {found.draws} requests for their candidates"
     yield f"tokens        about {found.input_tokens:,} in, {found.output_tokens:,} out"
-    if found.cost is not None:
-        yield f"cost          about {format_cost(found.cost)}"
+    if found.cost is not None and found.batch_cost is not None:
+        live, batch = format_cost(found.cost), format_cost(found.batch_cost)
+        yield "cost          about " + (f"{batch} as batches, {live} live" if is_batch else live)
     if found.measured_on:
         yield f"taken from    {found.measured_on} finished prompts, verifier and labeler included"
     else:

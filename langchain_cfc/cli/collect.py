@@ -104,6 +104,15 @@ def collect(
         float | None,
         _call_option(help="Largest total cost; needs [prices] in the file, or --set prices.'*'=..."),
     ] = None,
+    batch: Annotated[
+        bool,
+        _call_option(
+            "--batch",
+            help="Send the requests of ChatOpenAI and ChatAnthropic as batches: half the price, and up to 24 "
+            "hours each for draws, scores and labels. What a batch does not answer is called live. A kill or "
+            "Ctrl-C leaves batches at the provider; the same command fetches them.",
+        ),
+    ] = False,
     retry_failed: Annotated[
         bool, typer.Option("--retry-failed", help="Retry prompts that failed in an earlier run.")
     ] = False,
@@ -182,6 +191,7 @@ def collect(
                 "concurrency": concurrency,
                 "max_cost": max_cost,
                 "keep_payloads": keep_payloads or None,
+                "batch": batch or None,
             },
         }
         read = read_config(config, given, settings or ())

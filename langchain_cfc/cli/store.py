@@ -213,7 +213,16 @@ def summarize_status(state: CollectionStatus, store: Store) -> dict[str, Any]:
         "unanswered_requests": state.unanswered,
         "models": store.models(),
         "wrong_answers": [asdict(one) for one in read_wrong_answers(store)],
+        **({"open_batches": _list_open_batches(store)} if store.has_batches else {}),
     }
+
+
+def _list_open_batches(store: Store) -> list[dict[str, Any]]:
+    """Return the batches whose answers are not all fetched; an id is None until it is known."""
+    from langchain_cfc.collect.store.batches import read_open_batches
+
+    with store.begin_read() as connection:
+        return [{"id": row.id, "requests": len(keys)} for row, keys in read_open_batches(connection)]
 
 
 def print_status(
@@ -250,6 +259,11 @@ def print_status(
             f"unanswered    {state.unanswered} requests were begun and their answers never received; "
             "budgets count them like the dearest that were answered"
         )
+    lines += [
+        f"waiting for   {one['id'] or 'a batch that was being submitted'}, {one['requests']:,} requests; the "
+        "command that submitted it fetches it"
+        for one in summary.get("open_batches", ())
+    ]
     print_lines(console, lines)
     if summary["wrong_answers"]:
         columns = configuration.get("columns") or {}

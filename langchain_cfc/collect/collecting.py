@@ -7,9 +7,9 @@ import math
 import os
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from langchain_core.rate_limiters import BaseRateLimiter, InMemoryRateLimiter
@@ -24,7 +24,8 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from langchain_cfc.collect.costs import Budget
+from langchain_cfc.collect.batches import Batcher
+from langchain_cfc.collect.costs import Budget, Stage
 from langchain_cfc.collect.executor import (
     Components,
     Executor,
@@ -40,8 +41,11 @@ from langchain_cfc.draw_rules import parse_draw_rule
 from langchain_cfc.errors import CollectionWarning, InputError
 from langchain_cfc.execution import ConcurrencyLimiter
 from langchain_cfc.records import Example
+from langchain_cfc.sampling import resolve_generator
 
 _MIN_SPARE_PROMPTS = 8
+# So that few batches hold many requests: a request that waits takes about 50 kB of memory.
+_BATCHED_PROMPTS, _BATCHED_REQUESTS = 2000, 20_000
 
 
 @dataclass(frozen=True)
@@ -56,6 +60,8 @@ class CallPolicy:
             report their usage. None for no limit.
         attempts: Maximum number of times that a call with a transient failure is made, at least 1.
         timeout: Seconds that one call may take, above 0; None for no limit.
+        batch: Whether requests of ChatOpenAI and ChatAnthropic go through their providers' batches: half the
+            price, and up to 24 hours for each stage. The other limits hold for what is called live.
 
     Raises:
         InputError: If a value is out of range.
@@ -66,6 +72,7 @@ class CallPolicy:
     tokens_per_second: float | None = None
     attempts: int = 5
     timeout: float | None = 120.0
+    batch: bool = False
 
     def __post_init__(self) -> None:
         """Validate the values."""
@@ -138,6 +145,8 @@ class CollectionOptions:
             standard error, or lines if that is no terminal.
         on_notice: Called with warnings about the quality of the collection; issues `CollectionWarning` by
             default.
+        on_batch: Called with a line of text before each batch is submitted, with its estimated cost, and when
+            it has ended; None prints it to standard error.
         on_start: Called with the run before it starts, so that it can be stopped.
         config: LangChain config that all runs inherit, such as callbacks that trace them.
     """
@@ -150,6 +159,7 @@ class CollectionOptions:
     keep_payloads: bool = False
     on_progress: Callable[[CollectionStatus], None] | None = None
     on_notice: Callable[[str], None] = _warn
+    on_batch: Callable[[str], None] | None = None
     on_start: Callable[[Run], None] | None = None
     config: RunnableConfig | None = None
 
@@ -216,20 +226,64 @@ async def acollect(
         How the run ended.
     """
     options = options or CollectionOptions()
-    executor: Executor
-    if isinstance(components, Components):
-        policy = options.call_policy
-        limiter, retry_policy = ConcurrencyLimiter(policy.concurrency), policy.create_retry_policy()
-        executor = LocalExecutor(components, limiter, retry_policy, options.config)
-    else:
-        executor = components
+    policy = options.call_policy
+    if not isinstance(components, Components):
+        if policy.batch:
+            msg = "batch: an executor makes its own calls; give it components that are run in this process"
+            raise InputError(msg)
+        return await _run(examples, components, store, options)
+    limiter, retry_policy = ConcurrencyLimiter(policy.concurrency), policy.create_retry_policy()
+    if not policy.batch:
+        return await _run(
+            examples, LocalExecutor(components, limiter, retry_policy, options.config), store, options
+        )
+    components = replace(components, generator=resolve_generator(components.generator))
+    batcher = Batcher(_list_parts(components), limiter, options.budget, options.on_batch or _print_line)
+    try:
+        if batcher.models.live:
+            options.on_notice(_explain_live(batcher.models.live))
+        executor = LocalExecutor(components, None, retry_policy, options.config, batcher.make_calls)
+        return await _run(examples, executor, store, options, batcher)
+    finally:
+        await batcher.models.close()
+
+
+def _list_parts(components: Components) -> dict[Stage, Any]:
+    """Return what calls models, by the stage in which it does."""
+    scoring = (components.verifier, components.splitter)
+    return {
+        # A draw rule looks at scores.
+        Stage.DRAWN: (components.generator, *(scoring if components.draws else ())),
+        Stage.SCORED: scoring,
+        Stage.LABELLED: (components.labeler, components.answer, components.metadata),
+    }
+
+
+def _explain_live(names: Sequence[str]) -> str:
+    return (
+        f"{', '.join(names)}: called live, at full price, because only ChatOpenAI and ChatAnthropic go "
+        "through batches"
+    )
+
+
+def _print_line(text: str) -> None:
+    Console(stderr=True).print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+async def _run(
+    examples: Iterable[Example],
+    executor: Executor,
+    store: str | os.PathLike[str],
+    options: CollectionOptions,
+    batcher: Batcher | None = None,
+) -> CollectionResult:
     configuration = executor.configuration
     suspicion = find_shared_judge(configuration["verifier"], configuration["labeler"])
     if suspicion is not None:
         options.on_notice(suspicion)
     shown = progress_bar() if options.on_progress is None else nullcontext(options.on_progress)
     with Store(store, create=True) as opened, opened.lock(), shown as on_progress:
-        stated = {**configuration, **options.settings}
+        stated = {**configuration, **options.settings, **({} if batcher is None else {"endpoint": "batch"})}
         if options.relabel:
             discard_labels(opened, stated)
         opened.set_configuration(stated)
@@ -238,17 +292,21 @@ async def acollect(
             opened.retry_failed()
         n, unit, rule = configuration["n"], opened.unit, configuration.get("draws")
         first_wave = n if rule is None else parse_draw_rule(rule).first_wave
+        at_once = options.call_policy.prompts_at_once
+        if batcher is not None:  # all of them wait for a batch
+            at_once = max(1, min(_BATCHED_PROMPTS, _BATCHED_REQUESTS // n))
         run = Run(
             opened,
             executor,
             n=n,
             unit=unit,
             requests_per_prompt=1 if configuration.get("sampling") == "single_request" else first_wave,
-            prompts_at_once=options.call_policy.prompts_at_once,
+            prompts_at_once=at_once,
             budget=options.budget,
             keep_payloads=options.keep_payloads,
             on_progress=on_progress,
             on_notice=options.on_notice,
+            batcher=batcher,
         )
         if options.on_start is not None:
             options.on_start(run)
@@ -364,6 +422,8 @@ def _format_details(status: CollectionStatus) -> Iterator[str]:
         yield f"{status.failed} failed"
     if status.cost is not None:
         yield f"cost {format_cost(status.cost)}"
+    if status.waiting is not None:
+        yield status.waiting
 
 
 def format_mean_scores(status: CollectionStatus) -> str:

@@ -136,6 +136,7 @@ class RunTable(_Table):
     tokens_per_second: _Positive | None = None
     attempts: _Count = 5
     timeout: _Positive | None = 120.0
+    batch: bool = False
     max_tokens: _Count | None = None
     max_cost: _Positive | None = None
     keep_payloads: bool = False

@@ -114,12 +114,14 @@ class Price(BaseModel):
     Attributes:
         input: Price of a million tokens in requests.
         output: Price of a million tokens in answers.
+        batch: Share of both prices that answers of the provider's batches cost, from 0 to 1.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     input: float = Field(ge=0, allow_inf_nan=False)
     output: float = Field(ge=0, allow_inf_nan=False)
+    batch: float = Field(default=0.5, ge=0, le=1, allow_inf_nan=False)
 
 
 @dataclass(frozen=True)
@@ -178,15 +180,27 @@ class Budget:
         """Whether there is a limit at all."""
         return self.max_tokens is not None or self.max_cost is not None
 
-    def cost(self, usage: Usage) -> float | None:
-        """Return the cost of usage, None without prices; raises `CollectionError` if a price is missing."""
+    def cost(self, usage: Usage, batched: Usage | None = None) -> float | None:
+        """Return the cost of usage, of which `batched` is the part that has the price of batches.
+
+        None without prices; raises `CollectionError` if a price is missing.
+        """
         if not self.prices:
             return None
-        return sum(self._price_calls(one) for one in usage.calls)
+        full = sum(self._price_calls(one, self._find_price(one)) for one in usage.calls)
+        saved = 0.0
+        for one in () if batched is None else batched.calls:
+            price = self._find_price(one)
+            saved += (1.0 - price.batch) * self._price_calls(one, price)
+        return max(0.0, full - saved)
 
-    def count(self, usage: Usage) -> TokensUsed:
+    def count(self, usage: Usage, batched: Usage | None = None) -> TokensUsed:
         """Return usage in tokens and cost; raises `CollectionError` if a price is missing."""
-        return TokensUsed(usage.tokens, self.cost(usage) or 0.0)
+        return TokensUsed(usage.tokens, self.cost(usage, batched) or 0.0)
+
+    def holds(self, used: TokensUsed) -> bool:
+        """Return whether so much is within the limits."""
+        return all(amount <= limit for amount, limit in self._limits(used))
 
     @property
     def assumed_request(self) -> TokensUsed:
@@ -208,7 +222,7 @@ class Budget:
         if largest is None:
             return in_progress == 0 and all(used < limit for used, limit in self._limits(so_far))
         more = TokensUsed((in_progress + 1) * largest.tokens, (in_progress + 1) * largest.cost)
-        return all(used <= limit for used, limit in self._limits(so_far + more))
+        return self.holds(so_far + more)
 
     def check_reported(self, usage: Usage) -> None:
         """Raise `CollectionError` if there is a limit and a model did not report its tokens."""
@@ -224,10 +238,14 @@ class Budget:
         pairs = ((used.tokens, self.max_tokens), (used.cost, self.max_cost))
         return ((amount, limit) for amount, limit in pairs if limit is not None)
 
-    def _price_calls(self, calls: ModelCalls) -> float:
+    def _find_price(self, calls: ModelCalls) -> Price:
         matching = [name for name in self.prices if name != ANY_MODEL and calls.model.startswith(name)]
         price = self.prices.get(max(matching, key=len) if matching else ANY_MODEL)
         if price is None:
             msg = f"the model {calls.model!r} answered, and there is no price for it: add one, or one for '*'"
             raise CollectionError(msg)
+        return price
+
+    @staticmethod
+    def _price_calls(calls: ModelCalls, price: Price) -> float:
         return (calls.input_tokens * price.input + calls.output_tokens * price.output) / _MILLION

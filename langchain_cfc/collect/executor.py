@@ -374,6 +374,7 @@ class LocalExecutor:
         limiter: Limits concurrent calls of all prompts; None for no limit.
         retry_policy: How calls are repeated; None to make each call once.
         config: LangChain config that all runs inherit, such as callbacks that trace them.
+        make_calls: What makes the calls of a stage by the policy.
 
     Raises:
         InputError: If n is less than 1, the draw rule cannot be used, the generator has a fixed seed, or a
@@ -387,7 +388,9 @@ class LocalExecutor:
         limiter: ConcurrencyLimiter | None = None,
         retry_policy: RetryPolicy | None = None,
         config: RunnableConfig | None = None,
+        make_calls: Callable[[RetryPolicy, Any], StageCalls] = StageCalls,
     ) -> None:
+        self._make_calls = make_calls
         self._rule = _parse_rule(components)
         n = components.n if self._rule is None else self._rule.at_most
         if not isinstance(n, int) or n < 1:
@@ -506,7 +509,7 @@ class LocalExecutor:
         return await self._run(steps, recorder, journal)
 
     async def _run(self, steps: Steps[Any], recorder: UsageRecorder, journal: Journal) -> Outcome:
-        calls = None if self._retry_policy is None else StageCalls(self._retry_policy, journal)
+        calls = None if self._retry_policy is None else self._make_calls(self._retry_policy, journal)
         result: Any
         try:
             with apply_limits(CallLimits(self._limiter, attempts=calls), self._config):

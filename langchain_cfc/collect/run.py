@@ -12,107 +12,24 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from itertools import islice
 from typing import Any
 
 from langchain_cfc.candidates import Unit
 from langchain_cfc.claims import Span, make_claim_candidates
+from langchain_cfc.collect.batches import Batcher
 from langchain_cfc.collect.costs import Budget, Stage, TokensUsed, Usage
 from langchain_cfc.collect.executor import Executor, Labels, Outcome
+from langchain_cfc.collect.journal import BatchJournal, StoreJournal
 from langchain_cfc.collect.status import CollectionStatus, EarlyWarnings
 from langchain_cfc.collect.store import PAGE, Store, Work, Writer, rows
 from langchain_cfc.collect.store.rows import Write
 from langchain_cfc.errors import CFCError, CollectionError, StoreError
 from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc.verifiers.base import VerifierScores
-
-
-class _StoreJournal:
-    """The journal of one stage of one prompt, kept in the store."""
-
-    def __init__(self, writer: Writer, work: Work, stage: Stage, requests: int, *, without_nul: bool) -> None:
-        self._writer = writer
-        self._position = work.position
-        self._stage = stage
-        self._without_nul = without_nul
-        self._announced = 0
-        self._earlier = self._written = Usage()
-        self.drawn: dict[int, DrawnCandidate] = dict(work.partial)
-        self.context = work.context
-        self.lost = 0  # requests that failed although they may have been answered
-        self.announce(requests)
-
-    def resume(self, context: str) -> Mapping[int, DrawnCandidate]:
-        """Return the candidates that need not be drawn again for the prepared input with this digest.
-
-        Candidates of another input, such as other retrieved passages, are deleted: all n candidates of a
-        prompt share one input.
-        """
-        # A stage that starts again, as on another machine, counts its usage from 0 again.
-        self._earlier, self._written = self._earlier + self._written, Usage()
-        if context != self.context:
-            if self.drawn:
-                self.announce(len(self.drawn))
-                self.discard_draws()
-            self._writer.submit(rows.set_context(self._position, context))
-            self.context = context
-        return dict(self.drawn)
-
-    def save_draw(self, slot: int, draw: DrawnCandidate, usage: Usage) -> None:
-        """Write a candidate, and what is new in the usage of the stage."""
-        try:
-            writes = rows.insert_draw(
-                self._position, slot, draw, usage - self._written, without_nul=self._without_nul
-            )
-        except CollectionError:  # the stage fails with it once all candidates are drawn
-            return
-        self._written = usage
-        self.drawn[slot] = draw
-        self._writer.submit(writes)
-
-    def discard_draws(self) -> None:
-        """Delete all stored candidates; their usage stays counted."""
-        self._writer.submit(rows.delete_draws(self._position))
-        self.drawn = {}
-
-    def save_claims(self, spans: Sequence[Span], usage: Usage) -> None:
-        """Write the claims of an answer, before the requests that score them; `usage` is that of the split.
-
-        Raises `CollectionError` if a claim cannot be stored.
-        """
-        writes = rows.insert_claims(self._position, spans, usage, without_nul=self._without_nul)
-        self._earlier += usage
-        self._writer.submit(writes)
-
-    def record_lost_request(self) -> None:
-        """Note that a request failed that may have been answered; another one will be made in its place."""
-        self.lost += 1
-        self.announce(1)
-
-    async def flush(self) -> None:
-        await self._writer.flush()
-
-    def unwritten_usage(self, usage: Usage) -> Usage:
-        return usage - self._written
-
-    def total_usage(self, usage: Usage) -> Usage:
-        """Return the usage of a stage including what it used before it started again."""
-        return self._earlier + usage
-
-    def settle_requests(self, usage: Usage) -> list[Write]:
-        """Prepare the writes after which only lost requests count as unanswered."""
-        requests = self.lost + self.total_usage(usage).answered - self._announced
-        return rows.announce_requests(self._position, self._stage, requests)
-
-    def announce(self, requests: int) -> None:
-        """Note that so many requests may be made, before they are."""
-        if requests > 0:
-            self._announced += requests
-            self._writer.submit(rows.announce_requests(self._position, self._stage, requests))
-
 
 _STAGES = (Stage.DRAWN, Stage.SCORED, Stage.LABELLED)
 
@@ -128,6 +45,7 @@ class _BudgetTracker:
         self._budget = budget
         history = store.request_history()
         self.usage = store.usage()
+        self._batched = store.batched_usage()  # the part of it that has the price of batches
         self._lost = {stage: history.unanswered.get(stage, 0) for stage in _STAGES}
         self._finished = {stage: stage in history.finished for stage in _STAGES}
         prompts = {stage: history.prompts.get(stage, Usage()) for stage in _STAGES}
@@ -152,10 +70,25 @@ class _BudgetTracker:
         # A stage that was finished without any request makes none.
         return largest if largest.tokens or self._finished[stage] else self._budget.assumed_request
 
-    def charge(self, stage: Stage, usage: Usage, lost: int) -> None:
-        """Count a finished or failed stage; raises `CollectionError` if its tokens or price are unknown."""
-        self._budget.check_reported(usage)
+    def allows_requests(self, usage: Usage, batched: Usage) -> bool:
+        """Return whether the budget holds with further usage, of which a part has the price of batches."""
+        if not self._budget.is_limited:
+            return True
+        lost = sum((self._charge_request(stage) * self._lost[stage] for stage in _STAGES), TokensUsed())
+        return self._budget.holds(self._budget.count(self.usage + usage, self._batched + batched) + lost)
+
+    def pay(self, usage: Usage, batched: Usage) -> None:
+        """Count usage of answers before their stage ends; `batched` has the price of batches."""
         self.usage += usage
+        self._batched += batched
+
+    def charge(self, stage: Stage, usage: Usage, lost: int, paid: Usage | None = None) -> None:
+        """Count a finished or failed stage, of whose usage a part was `paid` before.
+
+        Raises `CollectionError` if its tokens or price are unknown.
+        """
+        self._budget.check_reported(usage)
+        self.usage += usage if paid is None else usage - paid
         self._lost[stage] += lost
         self._finished[stage] = True
         self._requests[stage] = max(self._requests[stage], usage.answered)
@@ -168,7 +101,7 @@ class _BudgetTracker:
     def update_status(self, status: CollectionStatus) -> None:
         """Copy usage, cost and unanswered requests to a status."""
         status.usage = self.usage
-        status.cost = self._budget.cost(self.usage)
+        status.cost = self._budget.cost(self.usage, self._batched)
         status.unanswered = sum(self._lost.values())
 
 
@@ -191,6 +124,7 @@ class Run:
         keep_payloads: Whether messages of candidates stay in the store once their prompt is labelled.
         on_progress: Called with the status whenever a prompt is finished or has failed.
         on_notice: Called with warnings about the quality of the collection.
+        batcher: What answers the models' requests from batches; None for live calls.
     """
 
     def __init__(
@@ -206,6 +140,7 @@ class Run:
         keep_payloads: bool = False,
         on_progress: Callable[[CollectionStatus], None],
         on_notice: Callable[[str], None],
+        batcher: Batcher | None = None,
     ) -> None:
         self._store = store
         self._executor = executor
@@ -227,6 +162,14 @@ class Run:
         self._prompt_ended = asyncio.Event()
         self.status = CollectionStatus.from_store(store)
         self._budget.update_status(self.status)
+        self._batcher = batcher
+        if batcher is not None:
+            batcher.open(store, self._writer, self._budget, self._tell_wait)
+
+    @property
+    def has_batches(self) -> bool:
+        """Whether the models' requests are answered from batches."""
+        return self._batcher is not None
 
     @property
     def is_stopping(self) -> bool:
@@ -234,8 +177,10 @@ class Run:
         return self._is_stopping
 
     def stop(self) -> None:
-        """Start no further prompt; those in progress are finished."""
+        """Start no further prompt; those in progress are finished, unless they wait for batches."""
         self._is_stopping = True
+        if self._batcher is not None:
+            self._batcher.stop()
 
     async def run(self) -> bool:
         """Process prompts until none is left, the budget is used up, or `stop` is called.
@@ -248,19 +193,30 @@ class Run:
             CollectionError: If many consecutive prompts fail, or usage cannot be known; prompts in progress
                 are finished first, because they are charged for.
         """
-        workers = [asyncio.ensure_future(self._process_prompts()) for _ in range(self._prompts_at_once)]
+        try:
+            if self._batcher is None:
+                await self._work()
+            elif await self._batcher.run(self._work) is None:
+                return False
+        finally:
+            await self._writer.close()
+        return self._all_started
+
+    async def _work(self) -> bool:
+        """Process prompts, many at a time, and return True."""
+        size = max(1, min(self._prompts_at_once, self.status.remaining))
+        workers = [asyncio.ensure_future(self._process_prompts()) for _ in range(size)]
         try:
             await asyncio.gather(*workers)
         except BaseException as error:
-            self.stop()  # also when cancelled
-            if isinstance(error, StoreError):
+            self._is_stopping = True  # also when cancelled
+            # Batches go on without them, for up to a day.
+            if isinstance(error, StoreError) or self._batcher is not None:
                 for worker in workers:
                     worker.cancel()
             await asyncio.gather(*workers, return_exceptions=True)
             raise
-        finally:
-            await self._writer.close()
-        return self._all_started
+        return True
 
     async def _process_prompts(self) -> None:
         while (work := await self._next_work()) is not None:
@@ -274,7 +230,7 @@ class Run:
             yield
         except BaseException:
             # At once, because other workers continue before `run` sees the error.
-            self.stop()
+            self._is_stopping = True
             raise
         finally:
             self._in_progress -= 1
@@ -284,7 +240,8 @@ class Run:
         """Return the next prompt once it may be started; None if no further one may."""
         async with self._start_lock:
             while not self._is_stopping:
-                if self._budget.allows(self._in_progress):
+                # Batches are held against the budget before they are submitted.
+                if self._batcher is not None or self._budget.allows(self._in_progress):
                     return await self._read_work()
                 if self._in_progress == 0:
                     return None
@@ -293,9 +250,10 @@ class Run:
             return None
 
     async def _read_work(self) -> Work | None:
-        if not self._page:
+        if not self._page and not self._all_started:
             # In a thread, because a database may take its time.
-            self._page.extend(await asyncio.to_thread(lambda: list(islice(self._unfinished, PAGE))))
+            with nullcontext() if self._batcher is None else self._batcher.hold():
+                self._page.extend(await asyncio.to_thread(lambda: list(islice(self._unfinished, PAGE))))
         if not self._page:
             self._all_started = True
             return None
@@ -356,7 +314,7 @@ class Run:
         return candidates, outcome.result.scores
 
     async def _split(
-        self, work: Work, answer: DrawnCandidate, journal: _StoreJournal
+        self, work: Work, answer: DrawnCandidate, journal: StoreJournal
     ) -> Sequence[Span] | None:
         """Split an answer into claims; None if that failed."""
         outcome = await self._executor.split(answer, journal)
@@ -394,16 +352,26 @@ class Run:
         self._notify(self._warnings.check_labels(self.status, work.example, answers, scores, labels.correct))
         self._on_progress(self.status)
 
-    def _open_journal(self, work: Work, stage: Stage, requests: int | None = None) -> _StoreJournal:
+    def _open_journal(self, work: Work, stage: Stage, requests: int | None = None) -> StoreJournal:
         expected = self._budget.expected_requests(stage) if requests is None else requests
-        return _StoreJournal(self._writer, work, stage, expected, without_nul=self._store.without_nul)
+        if self._batcher is None:
+            return StoreJournal(self._writer, work, stage, expected, without_nul=self._store.without_nul)
+        return BatchJournal(
+            self._writer,
+            work,
+            stage,
+            expected,
+            without_nul=self._store.without_nul,
+            ledger=self._batcher,
+            is_batched=stage in self._batcher.models.stages,
+        )
 
     async def _save_stage(
         self,
         work: Work,
         stage: Stage,
         outcome: Outcome,
-        journal: _StoreJournal,
+        journal: StoreJournal,
         insert: Callable[[int, Any, Usage], list[Write]],
     ) -> bool:
         """Make the outcome of a stage durable, and return whether the stage succeeded."""
@@ -417,9 +385,10 @@ class Run:
                 error = refused
         if error is not None:
             writes = rows.set_error(work.position, stage, error, usage)
-        await self._writer.write([*writes, *journal.settle_requests(outcome.usage)])
+        await self._writer.write([*writes, *journal.finish(outcome.usage, failed=error is not None)])
         # After the write, because usage without a price ends the run and paid results must be kept.
-        self._budget.charge(stage, journal.total_usage(outcome.usage), journal.lost)
+        used = journal.total_usage(outcome.usage) + journal.unseen
+        self._budget.charge(stage, used, journal.lost, journal.paid)
         self._budget.update_status(self.status)
         if error is None:
             return True
@@ -433,6 +402,11 @@ class Run:
             )
             raise CollectionError(msg) from error
         return False
+
+    def _tell_wait(self, waiting: str | None) -> None:
+        self.status.waiting = waiting
+        self._budget.update_status(self.status)
+        self._on_progress(self.status)
 
     def _notify(self, notices: Iterable[str]) -> None:
         for notice in notices:

@@ -35,6 +35,7 @@ class CollectionStatus:
         cost: Cost of that usage; None without prices.
         unanswered: Number of requests that were announced, and may have been charged, although no answer was
             received: the process died, or a connection broke.
+        waiting: What is waited for, if that is a batch.
         labelled_at_start: Number of prompts that were finished when this run started.
         started_at: Start of this run, in `time.monotonic()` seconds.
     """
@@ -50,6 +51,7 @@ class CollectionStatus:
     without_claims: int = 0
     cost: float | None = None
     unanswered: int = 0
+    waiting: str | None = None
     labelled_at_start: int = 0
     started_at: float = field(default_factory=time.monotonic)
 
@@ -128,6 +130,7 @@ class Estimate:
     input_tokens: int  # tokens of the requests
     output_tokens: int  # tokens of the answers
     cost: float | None  # cost of both; None if it is not known
+    batch_cost: float | None  # the same at the price of batches
     # Number of finished prompts that the estimate is based on, verifier and labeler included; 0 for a
     # rough guess of the draws alone
     measured_on: int
@@ -169,13 +172,15 @@ def estimate_remaining(
         # The only price applies whichever model answers; its name is not known yet.
         name = next(iter(budget.prices)) if len(budget.prices) == 1 else ""
         calls = [ModelCalls(name, True, round(per_prompt * requests), ASSUMED_OUTPUT * left * n)]
+    usage = Usage(tuple(calls))
     has_cost = measured > 0 or len(budget.prices) == 1
     return Estimate(
         prompts=left,
         draws=requests,
         input_tokens=sum(one.input_tokens for one in calls),
         output_tokens=sum(one.output_tokens for one in calls),
-        cost=budget.cost(Usage(tuple(calls))) if has_cost else None,
+        cost=budget.cost(usage) if has_cost else None,
+        batch_cost=budget.cost(usage, usage) if has_cost else None,
         measured_on=measured,
     )
 

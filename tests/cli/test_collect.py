@@ -150,6 +150,16 @@ def test_a_dry_run_calls_nothing_and_leaves_nothing(collect: Collect, folder: Pa
     assert "to do         12 prompts, 120 requests" in collect("--dry-run").out
 
 
+def test_a_dry_run_states_the_price_of_batches(collect: Collect, script: Script) -> None:
+    planned = collect("--dry-run", "--batch", "--json").data
+    assert planned["batch_cost"] == pytest.approx(0.5 * planned["cost"])
+    share = collect("--dry-run", "--batch", "--set", "prices.gpt-4o-mini.batch=0.1", "--json").data
+    assert share["batch_cost"] == pytest.approx(0.1 * planned["cost"])
+    assert " as batches, " in collect("--dry-run", "--set", "run.batch=true").out
+    assert " as batches" not in collect("--dry-run").out
+    assert script.requests == []
+
+
 def test_a_dry_run_measures_on_what_is_finished(collect: Collect) -> None:
     assert collect("--limit", "4").code == 0
     taken = collect("--limit", "4", "--json").data

@@ -35,6 +35,9 @@ from langchain_cfc.errors import DrawError, LabelerError, StoreError, VerifierEr
 from langchain_cfc.records import Candidate, Example, PromptRecord, Provenance
 from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc.verifiers.base import VerifierScores
+from tests.collect import batching
+from tests.collect.batch_server import Faults, Provider, serve
+from tests.collect.batching import Killed, hasty, kill_at
 from tests.collect.claiming import Claiming, count_lines, make_examples, make_parts
 from tests.collect.crashing import AT_ONCE, CONCURRENCY, PROMPTS, N, calls, examples, parts, quiet
 from tests.collect.postgres import Server, postgres
@@ -270,6 +273,17 @@ def test_both_hold_the_same_after_the_same_collection(url: str, tmp_path: Path) 
             )
     assert found[0] == found[1]
     assert len(found[0][1]) == 12
+
+
+@pytest.mark.parametrize("step", ["create", "write_answers"])
+def test_batches_survive_a_kill(url: str, step: str) -> None:
+    provider = Provider(faults=Faults(errors=0.1))
+    with hasty(), serve(provider) as address:
+        with kill_at(step), pytest.raises(Killed):
+            batching.run(url, batching.by_match(address), 6)
+        ended = batching.run(url, batching.by_match(address), 6)
+    batching.check(url, provider, ended, 6)
+    assert provider.log.submitted == [6 * batching.N]
 
 
 # What cannot be stored is a failure of its prompt, and of no other

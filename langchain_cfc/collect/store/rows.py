@@ -36,7 +36,7 @@ from langchain_cfc._internal.text import canonical_json
 from langchain_cfc.claims import Span
 from langchain_cfc.collect.costs import Stage, Usage
 from langchain_cfc.collect.executor import Labels
-from langchain_cfc.collect.store import schema
+from langchain_cfc.collect.store import batches, schema
 from langchain_cfc.errors import CFCError, CollectionError, StoreError
 from langchain_cfc.records import Candidate, Claim, ClaimsRecord, Example, PromptRecord
 from langchain_cfc.sampling import DrawnCandidate
@@ -92,6 +92,7 @@ _ORDER = (
     _STRIP_DRAWS,
     _SET_ERROR,
     _ADD_CALLS,
+    *batches.STATEMENTS,
 )
 # Columns of a prompt that hold JSON of the dataset.
 _JSON = ("input", "reference", "metadata")
@@ -275,6 +276,11 @@ def insert_draw(
         (_ADD_DRAWS, [_draw_row(position, slot, draw, without_nul=without_nul)]),
         _add_calls(position, Stage.DRAWN, usage),
     ]
+
+
+def insert_calls(position: int, stage: Stage, usage: Usage) -> list[Write]:
+    """Prepare to write usage of a stage that was charged for apart from its outcome."""
+    return [_add_calls(position, stage, usage)]
 
 
 def set_context(position: int, digest: str) -> list[Write]:

@@ -19,7 +19,7 @@ from langchain_cfc._internal.text import canonical_json
 from langchain_cfc.candidates import LabelledBatch, Unit
 from langchain_cfc.claims import Span
 from langchain_cfc.collect.costs import ModelCalls, Stage, Usage
-from langchain_cfc.collect.store import schema
+from langchain_cfc.collect.store import batches, schema
 from langchain_cfc.collect.store.history import RequestHistory, read_history
 from langchain_cfc.collect.store.rows import (
     PAGE,
@@ -58,7 +58,8 @@ _MODEL_VERSION = "model_version"
 # The part of a configuration that becomes the provenance of records.
 _PROVENANCE = ("n", "generator", "verifier", "labeler", "answer", "unit", "splitter", "draws")
 # Names that a configuration has only where they are asked for.
-_IF_ASKED = ("unit", "splitter", "draws")
+_IF_ASKED = ("unit", "splitter", "draws", "endpoint")
+_ENDPOINTS = {None: "by live calls (without --batch)", "batch": "through batches (--batch)"}
 # Prompts whose candidates become arrays at a time.
 _TABLE_PAGE = 2000
 _prompts, _draws, _scores, _labels = schema.prompts, schema.draws, schema.scores, schema.labels
@@ -152,6 +153,11 @@ class Store(DatabaseStore):
         """What is scored and labelled: whole answers, or the claims of one answer per prompt."""
         return "claims" if self.configuration.get("unit") == "claims" else "answers"
 
+    @property
+    def has_batches(self) -> bool:
+        """Whether its calls go through providers' batches."""
+        return self.configuration.get("endpoint") == "batch"
+
     def set_configuration(self, configuration: Mapping[str, Any]) -> None:
         """Store how records are made from now on: `n`, fingerprints, and everything else that changes them.
 
@@ -161,6 +167,8 @@ class Store(DatabaseStore):
         with self.begin_write() as connection:
             if configuration.get("unit") == "claims":
                 _claims.create(connection, checkfirst=True)
+            if configuration.get("endpoint") == "batch":
+                batches.create_tables(connection)
             self.write_facts(connection, {"configuration": settled})
             schema.replace_seal(
                 connection, schema.read_seal(connection).with_facts(schema.read_facts(connection))
@@ -176,7 +184,9 @@ class Store(DatabaseStore):
         if not known:
             return given
         different = [name for name in known if name in given and known[name] != given[name]]
-        different += [name for name in _PROVENANCE if name not in known and given.get(name) is not None]
+        different += [
+            name for name in (*_PROVENANCE, "endpoint") if name not in known and given.get(name) is not None
+        ]
         different += [name for name in _IF_ASKED if name in known and name not in given]
         if different:
             lines = (
@@ -187,6 +197,13 @@ class Store(DatabaseStore):
                 "ones would not be exchangeable: collect into another store, or go back to the old "
                 "configuration. If only labels are concerned, relabel (--relabel) makes all of them again"
             )
+            if different == ["endpoint"]:
+                msg = (
+                    f"{self.name} was collected {_ENDPOINTS[known.get('endpoint')]}, and this run would go "
+                    f"on {_ENDPOINTS[given.get('endpoint')]}: a provider may serve the two differently, so "
+                    "that records of both would not be exchangeable. Go on as it was begun, or collect into "
+                    "another store"
+                )
             raise StoreError(msg)
         return given
 
@@ -241,6 +258,8 @@ class Store(DatabaseStore):
             raise StoreError(msg)
         header = provenance or Provenance(n=len(first.candidates))
         configuration = header.model_dump(include={*_PROVENANCE, "separate_scores"})
+        # Records do not say how their calls were made.
+        configuration.update({"endpoint": "batch"} if self.has_batches else {})
         version = (configuration["generator"] or {}).pop(_MODEL_VERSION, None)
         self.set_configuration(configuration)
         models = version if isinstance(version, list) else [version] if version is not None else []
@@ -434,7 +453,7 @@ class Store(DatabaseStore):
             return {stage: counts.get(stage, 0) for stage in Stage}
 
     def usage(self) -> Usage:
-        """Return the usage of models for all prompts."""
+        """Return the usage of models for all prompts, stored answers of batches included."""
         query = select(
             _calls.c.model,
             func.max(_calls.c.drew.cast(Integer)),
@@ -444,7 +463,22 @@ class Store(DatabaseStore):
         ).group_by(_calls.c.model)
         with schema.report_damage(self.name):
             rows = self.read_rows(query)
-            return Usage(tuple(ModelCalls(model, bool(drew), *tokens) for model, drew, *tokens in rows))
+            known = Usage(tuple(ModelCalls(model, bool(drew), *tokens) for model, drew, *tokens in rows))
+            return sum(self._read_held_usage(), known)
+
+    def batched_usage(self) -> Usage:
+        """Return the part of the usage that has the price of batches."""
+        if not self.has_batches:
+            return Usage()
+        with schema.report_damage(self.name), self.begin_read() as connection:
+            return self._read_held_usage()[0] + batches.read_batched_usage(connection)
+
+    def _read_held_usage(self) -> tuple[Usage, Usage]:
+        """Return the usage of stored answers: of batches, and of live calls."""
+        if not self.has_batches:
+            return Usage(), Usage()
+        with self.begin_read() as connection:
+            return batches.read_held_usage(connection)
 
     def label_counts(self) -> tuple[int, dict[bool, tuple[int, float]]]:
         """Return the number of prompts with a correct candidate, and count and sum of scores per label."""

@@ -1,0 +1,377 @@
+"""`Batcher`: gathers the requests of all prompts in progress, and answers them from providers' batches.
+
+The flows stay what they are: each prompt draws, scores and labels, and its models send their requests. Below
+the official clients a request waits here instead of being sent. Once every prompt in progress waits, all
+requests so far become batches, so that stages come out by themselves: all draws, then all scores, then all
+labels. A request that its batch has no answer for is sent live.
+
+**What is durable when.** A batch is written with all its requests before it is submitted, under a key by
+which it is found at its provider; the provider's id before it is waited for; answers before they are handed
+on. A run that was killed asks for the same again, finds it by stage, prompt and digest, and waits for what
+was submitted or takes what was stored. So nothing is submitted twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import zlib
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from contextlib import AbstractContextManager
+from hashlib import blake2b
+from typing import Any, Protocol, TypeVar
+
+from langchain_cfc._internal.text import canonical_json
+from langchain_cfc.collect.batches import submission
+from langchain_cfc.collect.batches.calls import Activity, BatchedCalls, OpenCall, current_call
+from langchain_cfc.collect.batches.models import BatchedModels, Client, make_response
+from langchain_cfc.collect.batches.providers import Line, open_provider
+from langchain_cfc.collect.batches.requests import (
+    OK,
+    Route,
+    Slot,
+    estimate_usage,
+    group_requests,
+    read_request,
+    read_usage,
+    split_requests,
+)
+from langchain_cfc.collect.batches.submission import Submissions
+from langchain_cfc.collect.costs import Budget, Stage, Usage
+from langchain_cfc.collect.executor import RetryPolicy, TokenRateLimiter
+from langchain_cfc.collect.failures import may_be_charged
+from langchain_cfc.collect.journal import BatchJournal
+from langchain_cfc.collect.store import Store, Writer, batches, rows
+from langchain_cfc.collect.store.batches import Answer, RequestKey
+from langchain_cfc.execution import ConcurrencyLimiter
+
+T = TypeVar("T")
+
+_ERROR = 400
+# The client decodes responses.
+_OF_THE_WIRE = {"content-encoding", "content-length", "transfer-encoding"}
+
+
+class Costs(Protocol):
+    """What was charged so far, and what may be."""
+
+    def allows_requests(self, usage: Usage, batched: Usage) -> bool:
+        """Return whether the budget holds with further usage, of which a part has the price of batches."""
+
+    def pay(self, usage: Usage, batched: Usage) -> None:
+        """Count usage, of which a part has the price of batches."""
+
+
+class Batcher:
+    """Answers the requests of models from batches.
+
+    Args:
+        parts: What holds the models, by the stage that calls it.
+        limiter: Limits concurrent calls, but for those that wait for batches.
+        budget: Whose prices estimates have.
+        on_batch: Called with a line of text before each batch is submitted, and when one has ended.
+
+    Attributes:
+        models: The models whose requests it answers.
+
+    Raises:
+        InputError: If there is no model whose requests can go through batches.
+    """
+
+    def __init__(
+        self,
+        parts: Mapping[Stage, Any],
+        limiter: ConcurrencyLimiter,
+        budget: Budget,
+        on_batch: Callable[[str], None],
+    ) -> None:
+        self.models = BatchedModels(parts, self._send)
+        self._providers = {id(one): open_provider(one) for one in self.models.clients}
+        self._limiter = limiter
+        self._budget = budget
+        self._on_batch = on_batch
+        self._activity = Activity()
+        self._stages: dict[tuple[int, Stage], dict[str, list[Slot]]] = {}
+        self._stored: set[tuple[int, Stage]] = set()  # stages with stored answers that are not read yet
+        self._queue: list[Slot] = []
+        self._requests = 0  # so many were to be answered by batches
+        self._outputs: dict[Stage, Usage] = {}  # what answers have used, by stage
+        self._is_waiting = False
+        self._end: asyncio.Future[None]
+        self._sending: set[asyncio.Task[Any]] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    def open(self, store: Store, writer: Writer, costs: Costs, on_wait: Callable[[str | None], None]) -> None:
+        """Prepare for a run on a store; `on_wait` is called with what is waited for, None for nothing."""
+        self._store, self._writer, self._costs, self._on_wait = store, writer, costs, on_wait
+        self._end = asyncio.get_running_loop().create_future()
+        self._submissions = Submissions(store, writer, [*self._providers.values()], self, self._on_batch)
+
+    def make_calls(self, policy: RetryPolicy, journal: BatchJournal) -> BatchedCalls:
+        """Return what makes the calls of a stage."""
+        return BatchedCalls(policy, journal, self._activity, self._limiter)
+
+    def hold(self) -> AbstractContextManager[None]:
+        """Submit nothing for the duration of a block, because more prompts are about to start."""
+        return self._activity.count()
+
+    # The run
+
+    async def run(self, start: Callable[[], Awaitable[T]]) -> T | None:
+        """Find the batches of earlier runs, start the work and answer its requests until it ends.
+
+        Returns:
+            What the work returns; None if `stop` was called, or the budget lets nothing more be submitted.
+
+        Raises:
+            CollectionError: If a provider refuses a batch.
+            StoreError: If something cannot be written.
+        """
+        work: asyncio.Future[T] | None = None
+        try:
+            with self._store.begin_read() as connection:
+                self._stored = batches.read_answered_stages(connection)
+            await self._submissions.resume()
+            self.spawn(self._watch())
+            work = asyncio.ensure_future(start())
+            either: list[asyncio.Future[Any]] = [work, self._end]
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            if work.done():
+                return work.result()
+            if self._sending:  # they are charged for
+                await asyncio.wait(self._sending)
+            self._end.result()
+            return None
+        finally:
+            left = [*self._tasks, *self._sending, *([] if work is None else [work])]
+            for one in left:
+                one.cancel()
+            await asyncio.gather(*left, return_exceptions=True)
+            if self._end.done():
+                self._end.exception()
+
+    def stop(self) -> None:
+        """End the run once calls that are made live are over; batches go on at their providers."""
+        if not self._end.done():
+            self._end.set_result(None)
+
+    def spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        """Run a task beside the work; its failure ends the run."""
+        task = asyncio.ensure_future(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._note_end)
+
+    def _note_end(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not self._end.done():
+            self._end.set_exception(error)
+
+    # Requests
+
+    async def _send(self, client: Client, request: Any) -> Any:
+        """Answer a request of a model, from a batch if it can be in one."""
+        call, provider = current_call(), self._providers[id(client)]
+        found = None if call is None else await read_request(provider, request)
+        if call is None or found is None:
+            return await client.send(request)
+        call.was_batched = True
+        slot = self._take_slot(call.journal, *found)
+        try:
+            if slot.answer is None:
+                await self._wait(call, slot)
+            answer = slot.answer
+            if answer is not None and answer.status == OK:
+                return make_response(request, OK, zlib.decompress(answer.packed or b""))
+            return await self._call_live(call, slot, client, request)
+        except BaseException:
+            slot.is_taken = False
+            raise
+
+    async def _wait(self, call: OpenCall, slot: Slot) -> None:
+        """Wait until a request is answered by a batch."""
+        self._requests += 1
+        if slot.answered is None:
+            slot.answered = asyncio.get_running_loop().create_future()
+        if not slot.is_queued:
+            slot.is_queued = True
+            self._queue.append(slot)
+        async with call.wait_for_batch():
+            await asyncio.shield(slot.answered)
+
+    def _take_slot(self, journal: BatchJournal, route: Route, line: Line) -> Slot:
+        """Return the first equal request of a stage that no call waits for, or was given the answer of."""
+        position, stage = journal.position, journal.stage
+        if (position, stage) in self._stored:
+            self._stored.discard((position, stage))
+            with self._store.begin_read() as connection:
+                for key, answer in batches.read_stage(connection, position, stage).items():
+                    self.find_slot(key).answer = answer
+        text = canonical_json([route.endpoint, line.body, dict(line.headers)])
+        digest = blake2b(text.encode(), digest_size=8).hexdigest()
+        known = self._stages.setdefault((position, stage), {}).setdefault(digest, [])
+        equal = sorted(known, key=lambda one: one.key.occurrence)
+        slot = next((one for one in equal if not one.is_taken), None)
+        if slot is None:
+            occurrence = equal[-1].key.occurrence + 1 if equal else 0
+            slot = self.find_slot(RequestKey(position, stage, digest, occurrence))
+        slot.is_taken, slot.route, slot.line = True, route, line
+        return slot
+
+    def find_slot(self, key: RequestKey) -> Slot:
+        """Return the request with a key; one that is not known yet is added."""
+        equal = self._stages.setdefault((key.prompt, key.stage), {}).setdefault(key.digest, [])
+        slot = next((one for one in equal if one.key == key), None)
+        if slot is None:
+            slot = Slot(key)
+            equal.append(slot)
+        return slot
+
+    def requeue(self, slot: Slot) -> None:
+        """Let a request be in another batch, if a call waits for it."""
+        slot.is_queued = slot.answered is not None
+        if slot.is_queued:
+            self._queue.append(slot)
+
+    # Live calls in place of a batch
+
+    async def _call_live(self, call: OpenCall, slot: Slot, client: Client, request: Any) -> Any:
+        """Send a request to its server, because its batch has no answer for it."""
+        if not self._end.done() and not self._allows(estimate_usage([slot], self._outputs), is_batch=False):
+            self._stop_for_cost("a request that its batch has not answered")
+        if self._end.done():
+            await asyncio.Event().wait()  # until the run has ended
+        for limiter in call.policy.rate_limiters:
+            await limiter.aacquire()
+        call.journal.announce_live_request()
+        await call.journal.flush()
+        task = asyncio.ensure_future(self._send_live(call, slot, client, request))
+        self._sending.add(task)
+        task.add_done_callback(self._sending.discard)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if not self._end.done():  # it takes too long
+                task.cancel()
+            raise
+
+    async def _send_live(self, call: OpenCall, slot: Slot, client: Client, request: Any) -> Any:
+        assert slot.route is not None  # noqa: S101 - it was made in this run
+        try:
+            response = await client.send(request)
+        except BaseException as error:
+            lost = not isinstance(error, Exception) or may_be_charged(error)
+            self._writer.submit(call.journal.settle_live_request(lost=lost))
+            raise
+        if response.status_code != OK:
+            lost = response.status_code < _ERROR or response.status_code in {408, 504}
+            self._writer.submit(call.journal.settle_live_request(lost=lost))
+            slot.is_taken = False
+        else:
+            calls = read_usage(slot.route.provider, response.content)
+            answer = Answer(OK, live=True, packed=zlib.compress(response.content), calls=calls)
+            settled = call.journal.settle_live_request(lost=False)
+            await self.write_answers([(slot, answer)], *settled)
+            for limiter in call.policy.rate_limiters:
+                if isinstance(limiter, TokenRateLimiter) and calls is not None:
+                    limiter.settle(1, calls.input_tokens + calls.output_tokens)
+        headers = [(name, value) for name, value in response.headers.items() if name not in _OF_THE_WIRE]
+        return type(response)(
+            response.status_code, headers=headers, content=response.content, request=request
+        )
+
+    async def write_answers(self, answers: Sequence[tuple[Slot, Answer]], *others: Any) -> None:
+        """Make answers durable, with other writes, and hand them on."""
+        charged, live = Usage(), Usage()
+        orphans: list[Any] = []
+        for slot, answer in answers:
+            if answer.calls is None:
+                continue
+            used = Usage((answer.calls,), 1)
+            stage = slot.key.stage
+            charged, live = (charged, live + used) if answer.live else (charged + used, live)
+            self._outputs[stage] = self._outputs.get(stage, Usage()) + used
+            # The stage has ended without it, as after an error in another of its requests.
+            if (slot.key.prompt, stage) not in self._stages:
+                orphans += rows.insert_calls(slot.key.prompt, stage, used)
+                orphans += batches.insert_calls(slot.key.prompt, stage, used)
+        writes = batches.set_answers([(slot.key, answer) for slot, answer in answers])
+        await self._writer.write([*writes, *orphans, *others])
+        self._costs.pay(charged + live, charged)
+        for slot, answer in answers:
+            slot.set_answer(answer)
+
+    # What stages are charged
+
+    def read_stage(self, position: int, stage: Stage) -> Usage:
+        """Return the usage of the requests of a stage so far."""
+        return self._sum_stage(position, stage)[0]
+
+    def finish_stage(self, position: int, stage: Stage) -> tuple[Usage, Usage]:
+        """Forget the requests of a stage; return their usage, and the part of it at the price of batches."""
+        found = self._sum_stage(position, stage)
+        self._stages.pop((position, stage), None)
+        return found
+
+    def _sum_stage(self, position: int, stage: Stage) -> tuple[Usage, Usage]:
+        total, batched = Usage(), Usage()
+        for equal in self._stages.get((position, stage), {}).values():
+            for slot in equal:
+                if slot.answer is not None and slot.answer.calls is not None:
+                    used = Usage((slot.answer.calls,), 1)
+                    total, batched = total + used, batched if slot.answer.live else batched + used
+        return total, batched
+
+    def _allows(self, estimate: Usage, *, is_batch: bool) -> bool:
+        """Return whether the budget holds with further requests and all batches that are not fetched."""
+        waiting = self._submissions.estimate
+        return self._costs.allows_requests(waiting + estimate, waiting + estimate if is_batch else waiting)
+
+    def _stop_for_cost(self, what: str) -> None:
+        self._on_batch(
+            f"the budget does not hold {what}, together with what was charged and the batches that are "
+            "waited for: nothing more is submitted. Raise the budget, or collect fewer prompts (--limit)"
+        )
+        self.stop()
+
+    # Batches
+
+    async def _watch(self) -> None:
+        """Submit requests whenever no further one has come for a moment and every call waits."""
+        seen, quiet = -1, submission.PACE.quiet
+        while True:
+            started = time.monotonic()
+            await asyncio.sleep(quiet)
+            # An event loop that was held up has not let others go on meanwhile.
+            is_quiet = seen == self._requests and time.monotonic() - started < 2 * quiet
+            seen = self._requests
+            if self._queue and is_quiet and not self._activity.running:
+                queue, self._queue = self._queue, []
+                for route, slots in group_requests(queue):
+                    for part in split_requests(route, slots):
+                        if not self._end.done():
+                            await self._submit(route, part)
+            self.tell()
+
+    def tell(self) -> None:
+        """Say what is waited for."""
+        waiting = self._submissions.describe()
+        if waiting is not None or self._is_waiting:
+            self._on_wait(waiting)
+        self._is_waiting = waiting is not None
+
+    async def _submit(self, route: Route, slots: Sequence[Slot]) -> None:
+        """Submit a batch, after its price was said, if the budget holds it."""
+        estimate = estimate_usage(slots, self._outputs)
+        price = self._budget.cost(estimate, estimate)
+        stated = "" if price is None else f", cost about {price:.4g} at the price of batches"
+        size = f"{len(slots):,} requests to {route.model}"
+        if not self._allows(estimate, is_batch=True):
+            self._stop_for_cost(f"a batch of {size}{stated}")
+            return
+        tokens_in = sum(one.input_tokens for one in estimate.calls)
+        tokens_out = sum(one.output_tokens for one in estimate.calls)
+        self._on_batch(
+            f"submitting {size} as a batch: about {tokens_in:,} tokens in, {tokens_out:,} out{stated}"
+        )
+        await self._submissions.submit(route, slots, estimate)

@@ -1,0 +1,170 @@
+"""Calls that may wait for a batch: without a permit, without a time limit, and known to wait."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+from langchain_cfc.collect.executor import RetryPolicy, StageCalls
+from langchain_cfc.collect.journal import BatchJournal
+from langchain_cfc.execution import CallLimits, ConcurrencyLimiter, set_context_variable
+
+
+class Activity:
+    """Counts the calls that do not wait for a batch: as long as there are any, more requests may come."""
+
+    def __init__(self) -> None:
+        self.running = 0
+
+    @contextmanager
+    def count(self) -> Iterator[None]:
+        """Count one more for the duration of a block."""
+        self.running += 1
+        try:
+            yield
+        finally:
+            self.running -= 1
+
+
+class OpenCall:
+    """A call of a stage while it is made.
+
+    Attributes:
+        journal: The journal of its stage.
+        policy: Limits of the calls that it makes live.
+        pending: How many of its requests wait for batches.
+        was_batched: Whether any of its requests went through batches.
+    """
+
+    def __init__(
+        self, journal: BatchJournal, policy: RetryPolicy, activity: Activity, limiter: ConcurrencyLimiter
+    ) -> None:
+        self.journal = journal
+        self.policy = policy
+        self.pending = 0
+        self.was_batched = False
+        self._activity = activity
+        self._limiter = limiter
+        self._has_permit = False
+        self._since = 0.0
+
+    @asynccontextmanager
+    async def hold_permit(self) -> AsyncIterator[None]:
+        """Hold a permit for a block, but for the time in which it waits for batches."""
+        await self._acquire()
+        try:
+            yield
+        finally:
+            self._release()
+
+    @asynccontextmanager
+    async def wait_for_batch(self) -> AsyncIterator[None]:
+        """Give the permit back for the duration of a block."""
+        self._change_pending(1)
+        self._release()
+        try:
+            yield
+        finally:
+            self._change_pending(-1)
+        if not self.pending and not self._has_permit:
+            await self._acquire()
+
+    def count_left(self, seconds: float) -> float:
+        """Return how many of so many seconds are left, of those in which it does not wait for batches."""
+        return seconds if self.pending else self._since + seconds - time.monotonic()
+
+    def _change_pending(self, change: int) -> None:
+        """Count one more or one fewer that waits; a call runs while none does."""
+        was_running = not self.pending
+        self.pending += change
+        self._activity.running += (not self.pending) - was_running
+
+    async def _acquire(self) -> None:
+        await self._limiter.aacquire()
+        self._has_permit = True
+        self._since = time.monotonic()
+
+    def _release(self) -> None:
+        if self._has_permit:
+            self._has_permit = False
+            self._limiter.release()
+
+
+_CALL: ContextVar[OpenCall | None] = ContextVar("langchain_cfc_open_call", default=None)
+
+
+def current_call() -> OpenCall | None:
+    """Return the call of a stage that is made here."""
+    return _CALL.get()
+
+
+class BatchedCalls(StageCalls):
+    """Makes the calls of one stage of a prompt, whose requests may wait for batches.
+
+    Args:
+        policy: Retries, time limit and rates; they hold for requests that are made live.
+        journal: The journal of the stage.
+        activity: Counts calls.
+        limiter: Limits concurrent calls, but for those that wait for batches.
+    """
+
+    def __init__(
+        self, policy: RetryPolicy, journal: BatchJournal, activity: Activity, limiter: ConcurrencyLimiter
+    ) -> None:
+        super().__init__(policy, journal)
+        self._stage_journal = journal
+        self._activity = activity
+        self._limiter = limiter
+
+    def settle(self, tokens: int) -> None:
+        """Settle all calls, but for those of batches, which have limits of their own."""
+        if not self._stage_journal.is_batched:
+            super().settle(tokens)
+
+    async def aoutcome(self, arun: Callable[[Any], Awaitable[Any]], item: Any, within: CallLimits) -> Any:
+        """Call until there is no transient failure; return what the last call returned, or its exception."""
+        if current_call() is not None:  # a part of that call, and repeated with it
+            try:
+                return await arun(item)
+            except Exception as error:  # noqa: BLE001 - an outcome like any other; the flow looks at it
+                return error
+        with self._activity.count():
+            return await super().aoutcome(arun, item, within)
+
+    async def _call_once(self, arun: Callable[[Any], Awaitable[Any]], item: Any, within: CallLimits) -> Any:
+        del within
+        call = OpenCall(self._stage_journal, self._policy, self._activity, self._limiter)
+        with set_context_variable(_CALL, call):
+            async with call.hold_permit():
+                if not self._stage_journal.is_batched:
+                    for limiter in self._policy.rate_limiters:
+                        await limiter.aacquire()
+                    self._unsettled += 1
+                await self._stage_journal.flush()
+                try:
+                    return await self._run(arun(item), call)
+                except Exception as error:  # noqa: BLE001 - as above
+                    # What became of requests of batches, and of those made in their place, is known.
+                    return error if call.was_batched else self._note_failure(error)
+
+    async def _run(self, given: Awaitable[Any], call: OpenCall) -> Any:
+        """Await a call, and cancel it with a `TimeoutError` if it takes too long besides its waiting."""
+        seconds = self._policy.timeout
+        if seconds is None:
+            return await given
+        task = asyncio.ensure_future(given)
+        try:
+            while not task.done():
+                await asyncio.wait([task], timeout=max(0.0, call.count_left(seconds)))
+                if not task.done() and call.count_left(seconds) <= 0:
+                    msg = f"no answer within {seconds:g} seconds"
+                    raise TimeoutError(msg)
+            return task.result()
+        finally:
+            if not task.done():
+                task.cancel()
+                await asyncio.wait([task])

@@ -1,0 +1,239 @@
+"""The chat models in the parts of a collection whose requests can go through batches.
+
+What is not public in the packages of OpenAI and Anthropic and in LangChain's packages for them is used here
+alone, so that an incompatible release breaks one module: `ChatOpenAI.root_async_client` and `async_client`,
+`ChatAnthropic._async_client`, and the HTTP client in `_client` of both official clients.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from types import FunctionType, MethodType
+from typing import Any, Literal, TypeAlias
+
+from langchain_core.language_models import BaseLanguageModel
+from langchain_core.runnables import Runnable, RunnableLambda
+from pydantic import BaseModel
+
+from langchain_cfc.collect.costs import Stage
+from langchain_cfc.errors import InputError
+from langchain_cfc.execution.langgraph_compat import get_deferred_settings
+
+ProviderName: TypeAlias = Literal["openai", "anthropic"]
+
+
+@dataclass(frozen=True, eq=False)
+class Client:
+    """An official client that some models share.
+
+    Attributes:
+        provider: Whose client it is.
+        official: `openai.AsyncOpenAI` or `anthropic.AsyncAnthropic`, with the settings of the models.
+        address: Where it sends requests to, without a slash at the end.
+    """
+
+    provider: ProviderName
+    official: Any
+    address: str
+
+    async def send(self, request: Any) -> Any:
+        """Send a request as the models would have sent it, and return the response with its content."""
+        return await self.official._client.send(request)  # noqa: SLF001 - see above
+
+
+# Answers a request of a client's models in place of its server.
+Send: TypeAlias = Callable[[Client, Any], Awaitable[Any]]
+
+
+class _Transport:
+    """What an HTTP client of either library takes for its transport."""
+
+    def __init__(self, client: Client, send: Send) -> None:
+        self._client = client
+        self._send = send
+
+    async def handle_async_request(self, request: Any) -> Any:
+        return await self._send(self._client, request)
+
+    async def aclose(self) -> None:
+        """Close nothing: the models' own client keeps its connections."""
+
+    async def __aenter__(self) -> object:
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        await self.aclose()
+
+
+def make_response(request: Any, status: int, content: bytes) -> Any:
+    """Return a JSON response to a request, of the HTTP library that the request is of."""
+    library = sys.modules[type(request).__module__.partition(".")[0]]
+    headers = {"content-type": "application/json"}
+    return library.Response(status, headers=headers, content=content, request=request)
+
+
+class BatchedModels:
+    """Chat models whose requests another function answers for a while.
+
+    Args:
+        parts: What holds the models, by the stage that calls it.
+        send: Answers their requests.
+
+    Attributes:
+        clients: The clients of these models.
+        stages: The stages that call any of them.
+        live: Names of the language models whose requests still go to their servers.
+
+    Raises:
+        InputError: If there is no model whose requests can go through batches.
+    """
+
+    def __init__(self, parts: Mapping[Stage, Any], send: Send) -> None:
+        self.clients: list[Client] = []
+        self.stages: set[Stage] = set()
+        self._send = send
+        self._replaced: dict[int, Any] = {}
+        self._opened: list[Any] = []
+        self._restore: list[Callable[[], object]] = []
+        live: dict[str, None] = {}
+        done: set[int] = set()
+        for stage, part in parts.items():
+            for model in find_models(part):
+                if id(model) in done or self._replace_openai(model) or self._replace_anthropic(model):
+                    done.add(id(model))
+                    self.stages.add(stage)
+                else:
+                    live.setdefault(type(model).__name__)
+        self.live = list(live)
+        if not self.clients:
+            found = f"only {', '.join(live)}" if live else "no chat model that can be seen from outside"
+            msg = (
+                "batches are for ChatOpenAI and ChatAnthropic in generator, verifier or labeler, and there "
+                f"is {found}: collect without batches"
+            )
+            raise InputError(msg)
+
+    async def close(self) -> None:
+        """Give the models their own clients back."""
+        for restore in self._restore:
+            restore()
+        for http in self._opened:
+            await http.aclose()
+
+    def _replace_openai(self, model: Any) -> bool:
+        package, official = sys.modules.get("langchain_openai.chat_models.base"), sys.modules.get("openai")
+        if package is None or official is None or not isinstance(model, package.BaseChatOpenAI):
+            return False
+        root = model.root_async_client
+        # A subclass is a client of another service, with batches of its own kind or none.
+        if type(root) is not official.AsyncOpenAI:
+            return False
+        before = {name: getattr(model, name) for name in ("root_async_client", "async_client")}
+        is_own = model.http_async_client is not None
+        replaced = self._replace_client("openai", root, official.DefaultAsyncHttpxClient, is_own=is_own)
+        if replaced is None:
+            return False
+        self._set(vars(model), before, root_async_client=replaced, async_client=replaced.chat.completions)
+        return True
+
+    def _replace_anthropic(self, model: Any) -> bool:
+        package, official = sys.modules.get("langchain_anthropic"), sys.modules.get("anthropic")
+        if package is None or official is None or not isinstance(model, package.ChatAnthropic):
+            return False
+        root = model._async_client  # noqa: SLF001 - see above
+        if type(root) is not official.AsyncAnthropic:
+            return False
+        is_own = model.anthropic_proxy is not None
+        replaced = self._replace_client("anthropic", root, official.DefaultAsyncHttpxClient, is_own=is_own)
+        if replaced is None:
+            return False
+        # A cached property, which copies of the model take over.
+        self._set(vars(model), {"_async_client": root}, _async_client=replaced)
+        return True
+
+    def _replace_client(self, provider: ProviderName, root: Any, make_http: Any, *, is_own: bool) -> Any:
+        """Return a copy of an official client with our transport; None if it has a foreign HTTP library.
+
+        `is_own` says that the user has made its HTTP client, or set a proxy for it. All others share one that
+        LangChain keeps, which cannot be used by the event loops of several runs.
+        """
+        if id(root) not in self._replaced:
+            # The client of the other of the two libraries could not send our requests.
+            library = next(one for one in make_http.__mro__ if one.__name__ == "AsyncClient")
+            if not isinstance(root._client, library):  # noqa: SLF001 - see above
+                return None
+            official = root
+            if not is_own:
+                self._opened.append(make_http(base_url=root.base_url, timeout=root.timeout))
+                official = root.copy(http_client=self._opened[-1])
+            client = Client(provider, official, str(root.base_url).rstrip("/"))
+            http = make_http(base_url=root.base_url, transport=_Transport(client, self._send))
+            self._opened.append(http)
+            self.clients.append(client)
+            self._replaced[id(root)] = root.copy(http_client=http)
+        return self._replaced[id(root)]
+
+    def _set(self, values: dict[str, Any], before: Mapping[str, Any], **replaced: Any) -> None:
+        self._restore.append(partial(values.update, dict(before)))
+        values.update(replaced)
+
+
+def find_models(part: Any) -> Iterator[Runnable[Any, Any]]:
+    """Yield the language models in a part, each once, as far as they can be seen from outside.
+
+    Those that are made at each call (`init_chat_model` with fields to configure) are among them.
+
+    Args:
+        part: Anything: fields, containers, what functions have closed over, and the attributes of Runnables
+            and of this package's objects are searched.
+    """
+    left, seen = [part], set()
+    while left:
+        one = left.pop()
+        if isinstance(one, (str, bytes, int, float, type(None), type)) or id(one) in seen:
+            continue
+        seen.add(id(one))
+        if isinstance(one, BaseLanguageModel) or get_deferred_settings(one) is not None:
+            yield one
+        left += reversed(_list_inner(one))
+
+
+def _list_inner(one: Any) -> list[Any]:
+    """Return the values in which models may be that an object uses."""
+    inner: list[Any] = []
+    if isinstance(one, RunnableLambda):
+        inner += one.deps
+    if isinstance(one, BaseModel):
+        # Not by `getattr`, which warns where a field is deprecated.
+        inner += [vars(one).get(name) for name in type(one).model_fields]
+    elif isinstance(one, Mapping):
+        inner += one.values()
+    elif isinstance(one, (list, tuple, set, frozenset)):
+        inner += one
+    elif isinstance(one, partial):
+        inner += [one.func, *one.args, *one.keywords.values()]
+    elif isinstance(one, MethodType):
+        inner += [one.__self__, one.__func__]
+    elif isinstance(one, FunctionType):
+        inner += _list_closed_over(one)
+    elif hasattr(one, "__dict__") and (isinstance(one, Runnable) or callable(one) or _is_ours(one)):
+        inner += vars(one).values()
+    return inner
+
+
+def _list_closed_over(function: FunctionType) -> list[Any]:
+    with suppress(ValueError):  # a cell that is not filled yet
+        found = inspect.getclosurevars(function)
+        # Functions of LangChain and of this package know others, and no models.
+        names = {} if function.__module__.startswith("langchain") else found.globals
+        return [*found.nonlocals.values(), *names.values(), *(function.__defaults__ or ())]
+    return []
+
+
+def _is_ours(one: Any) -> bool:
+    return type(one).__module__.partition(".")[0] == "langchain_cfc"

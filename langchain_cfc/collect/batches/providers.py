@@ -1,0 +1,309 @@
+"""The batch interfaces of OpenAI and Anthropic, through their official clients.
+
+OpenAI (https://platform.openai.com/docs/guides/batch): a file of requests is uploaded, and a batch made of
+it; answers and errors come as two files. Anthropic
+(https://docs.anthropic.com/en/docs/build-with-claude/batch-processing): a message batch holds its requests,
+and has one list of results. Both answer in any order, within 24 hours or not at all.
+"""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, TypeAlias
+
+from langchain_cfc.collect.batches.models import Client
+from langchain_cfc.collect.costs import ModelCalls
+
+_OK = 200
+# Clocks differ, and a batch is never found that seems to be older than its own intention.
+_CLOCK_SKEW = 3600
+_PAGE = 100
+# Under which a batch of OpenAI's says which one of ours it is.
+_METADATA_KEY = "langchain-cfc"
+# Requests of a client that may be repeated, because they cost nothing.
+_RETRIES = 5
+
+Ending: TypeAlias = Literal["ended", "refused", "cancelled"]
+
+
+@dataclass(frozen=True)
+class Line:
+    """One request of a batch, as its model made it."""
+
+    body: Mapping[str, Any]
+    headers: Mapping[str, str]  # those that change what the request means
+
+
+@dataclass(frozen=True)
+class BatchState:
+    """How far a batch has come.
+
+    Attributes:
+        ending: How it ended; None while it is processed.
+        done: Number of requests that are processed.
+        total: Number of its requests.
+        reason: Why it was refused.
+        files: Where its results are.
+    """
+
+    ending: Ending | None
+    done: int
+    total: int
+    reason: str = ""
+    files: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Result:
+    """What came of one request of a batch."""
+
+    key: str  # of the batch that it belongs to
+    line: int
+    status: int  # HTTP status; 0 if it was not processed
+    body: Mapping[str, Any] | None  # of an answer with status 200
+
+
+def _make_id(key: str, line: int) -> str:
+    return f"{key}-{line}"
+
+
+def _read_id(custom_id: Any) -> tuple[str, int] | None:
+    key, _, line = str(custom_id).rpartition("-")
+    return (key, int(line)) if key and line.isdecimal() else None
+
+
+class Provider(ABC):
+    """The batch interface of a provider.
+
+    Args:
+        client: The models' client.
+
+    Attributes:
+        client: The same.
+    """
+
+    # What one batch may hold: requests, and bytes of all of them.
+    max_requests: ClassVar[int]
+    max_bytes: ClassVar[int]
+    # Ends of the paths of requests that may go through batches, with the names that the interface has for
+    # them.
+    endpoints: ClassVar[Mapping[str, str]]
+    # Headers that change what a request means, so that a batch holds those with equal ones.
+    meaningful_headers: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+        self._official = client.official.copy(max_retries=_RETRIES)
+        # One that may have been created is looked for before it is created again.
+        self._once = client.official.copy(max_retries=0)
+
+    @abstractmethod
+    def encode(self, key: str, number: int, line: Line, endpoint: str) -> bytes:
+        """Return a request as it goes over the wire, to know its size."""
+
+    @abstractmethod
+    async def prepare(self, key: str, lines: Sequence[Line], endpoint: str) -> Any:
+        """Upload what can be uploaded without any cost, and return what `create` needs of it."""
+
+    @abstractmethod
+    async def create(self, key: str, prepared: Any, endpoint: str) -> str:
+        """Create a batch, once, and return the provider's id of it."""
+
+    @abstractmethod
+    async def find(self, key: str, created_at: int, size: int, known: Collection[str]) -> str | None:
+        """Return the id of the batch that was created with a key, or of one that may be it; None if none was.
+
+        Args:
+            key: The key.
+            created_at: When it was to be created, in Unix seconds.
+            size: Number of its requests.
+            known: Ids of others.
+        """
+
+    @abstractmethod
+    async def retrieve(self, provider_id: str) -> BatchState:
+        """Return how far a batch has come."""
+
+    @abstractmethod
+    def read_results(self, provider_id: str, state: BatchState) -> AsyncIterator[Result]:
+        """Yield the results of a batch that has ended, in any order."""
+
+    @abstractmethod
+    def read_usage(self, body: Mapping[str, Any]) -> ModelCalls:
+        """Return what an answer says that it used, as LangChain counts it."""
+
+
+class OpenAIBatches(Provider):
+    """Batches of OpenAI, or of a server that has its interface."""
+
+    max_requests = 50_000
+    max_bytes = 200_000_000
+    endpoints: ClassVar[Mapping[str, str]] = {
+        "/chat/completions": "/v1/chat/completions",
+        "/responses": "/v1/responses",
+    }
+
+    def encode(self, key: str, number: int, line: Line, endpoint: str) -> bytes:
+        """Return a line of the file of requests."""
+        custom_id = _make_id(key, number)
+        request = {"custom_id": custom_id, "method": "POST", "url": endpoint, "body": line.body}
+        return json.dumps(request, ensure_ascii=False).encode() + b"\n"
+
+    async def prepare(self, key: str, lines: Sequence[Line], endpoint: str) -> Any:
+        """Upload the file of requests, and return its id."""
+        content = b"".join(self.encode(key, number, line, endpoint) for number, line in enumerate(lines))
+        file = await self._official.files.create(file=(f"{key}.jsonl", content), purpose="batch")
+        return file.id
+
+    async def create(self, key: str, prepared: Any, endpoint: str) -> str:
+        """Create a batch of the uploaded file."""
+        batch = await self._once.batches.create(
+            completion_window="24h", endpoint=endpoint, input_file_id=prepared, metadata={_METADATA_KEY: key}
+        )
+        return str(batch.id)
+
+    async def find(self, key: str, created_at: int, size: int, known: Collection[str]) -> str | None:
+        """Return the id of the batch whose metadata hold the key."""
+        del size, known
+        async for batch in self._official.batches.list(limit=_PAGE):
+            if (batch.metadata or {}).get(_METADATA_KEY) == key:
+                return str(batch.id)
+            if batch.created_at < created_at - _CLOCK_SKEW:  # the latest come first
+                return None
+        return None
+
+    async def retrieve(self, provider_id: str) -> BatchState:
+        """Return how far a batch has come."""
+        batch = await self._official.batches.retrieve(provider_id)
+        endings: Mapping[str, Ending] = {
+            "completed": "ended",
+            "expired": "ended",
+            "failed": "refused",
+            "cancelled": "cancelled",
+        }
+        counts = batch.request_counts
+        errors = (batch.errors.data if batch.errors else None) or []
+        reasons = [
+            f"{one.message or one.code}" + (f" (line {one.line})" if one.line else "") for one in errors
+        ]
+        return BatchState(
+            endings.get(batch.status),
+            0 if counts is None else counts.completed + counts.failed,
+            0 if counts is None else counts.total,
+            "; ".join(reasons[:3]),
+            tuple(one for one in (batch.output_file_id, batch.error_file_id) if one),
+        )
+
+    async def read_results(self, provider_id: str, state: BatchState) -> AsyncIterator[Result]:
+        """Yield the lines of the files of answers and errors."""
+        del provider_id
+        for file in state.files:
+            content = await self._official.files.content(file)
+            for text in content.content.splitlines():
+                result = _read_line(text)
+                if result is not None:
+                    yield result
+
+    def read_usage(self, body: Mapping[str, Any]) -> ModelCalls:
+        """Return what an answer says that it used, of either endpoint."""
+        used = body.get("usage") or {}
+        tokens_in = used.get("prompt_tokens") or used.get("input_tokens") or 0
+        tokens_out = used.get("completion_tokens") or used.get("output_tokens") or 0
+        return ModelCalls(str(body.get("model") or ""), False, tokens_in, tokens_out, 1)
+
+
+def _read_line(text: bytes) -> Result | None:
+    """Return the result in a line of a file; None if it is none, as if it were missing."""
+    try:
+        given = json.loads(text)
+    except ValueError:
+        return None
+    found = _read_id(given.get("custom_id")) if isinstance(given, dict) else None
+    if found is None:
+        return None
+    response = given.get("response") or {}
+    status, body = int(response.get("status_code") or 0), response.get("body")
+    if given.get("error") or not isinstance(body, dict):
+        status = 0 if status == _OK else status
+    return Result(*found, status, body if status == _OK else None)
+
+
+class AnthropicBatches(Provider):
+    """Message batches of Anthropic, or of a server that has their interface."""
+
+    max_requests = 100_000
+    max_bytes = 256_000_000
+    endpoints: ClassVar[Mapping[str, str]] = {"/v1/messages": "/v1/messages"}
+    meaningful_headers = ("anthropic-beta",)
+
+    def encode(self, key: str, number: int, line: Line, endpoint: str) -> bytes:
+        """Return a request in the list of a batch."""
+        del endpoint
+        return json.dumps(self._request(key, number, line), ensure_ascii=False).encode() + b","
+
+    def _request(self, key: str, number: int, line: Line) -> dict[str, Any]:
+        return {"custom_id": _make_id(key, number), "params": line.body}
+
+    async def prepare(self, key: str, lines: Sequence[Line], endpoint: str) -> Any:
+        """Return the requests and their common headers: there is nothing to upload before."""
+        del endpoint
+        return [self._request(key, number, line) for number, line in enumerate(lines)], lines[0].headers
+
+    async def create(self, key: str, prepared: Any, endpoint: str) -> str:
+        """Create a message batch."""
+        del key, endpoint
+        requests, headers = prepared
+        batch = await self._once.messages.batches.create(requests=requests, extra_headers=dict(headers))
+        return str(batch.id)
+
+    async def find(self, key: str, created_at: int, size: int, known: Collection[str]) -> str | None:
+        """Return the id of a batch of the right time and size; its results tell whether it is the one."""
+        del key
+        async for batch in self._official.messages.batches.list(limit=_PAGE):
+            if batch.created_at.timestamp() < created_at - _CLOCK_SKEW:  # the latest come first
+                return None
+            counts = batch.request_counts
+            total = counts.processing + counts.succeeded + counts.errored + counts.canceled + counts.expired
+            if total == size and batch.id not in known:
+                return str(batch.id)
+        return None
+
+    async def retrieve(self, provider_id: str) -> BatchState:
+        """Return how far a batch has come; one that was cancelled looks like any that has ended."""
+        batch = await self._official.messages.batches.retrieve(provider_id)
+        counts = batch.request_counts
+        done = counts.succeeded + counts.errored + counts.canceled + counts.expired
+        ending: Ending | None = None
+        if batch.processing_status == "ended":
+            ending = "cancelled" if batch.cancel_initiated_at is not None else "ended"
+        return BatchState(ending, done, done + counts.processing)
+
+    async def read_results(self, provider_id: str, state: BatchState) -> AsyncIterator[Result]:
+        """Yield the results of a message batch."""
+        del state
+        async for one in await self._official.messages.batches.results(provider_id):
+            found = _read_id(one.custom_id)
+            if found is None:
+                continue
+            if one.result.type == "succeeded":
+                body = one.result.message.model_dump(mode="json", exclude_unset=True)
+                yield Result(*found, _OK, body)
+            else:
+                yield Result(*found, 0, None)
+
+    def read_usage(self, body: Mapping[str, Any]) -> ModelCalls:
+        """Return what an answer says that it used, tokens of caches included."""
+        used = body.get("usage") or {}
+        tokens_in = sum(
+            used.get(name) or 0
+            for name in ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
+        )
+        return ModelCalls(str(body.get("model") or ""), False, tokens_in, used.get("output_tokens") or 0, 1)
+
+
+def open_provider(client: Client) -> Provider:
+    """Return the batch interface of a client's provider."""
+    return OpenAIBatches(client) if client.provider == "openai" else AnthropicBatches(client)

@@ -1,0 +1,140 @@
+"""Requests of models as lines of batches: read, grouped, split to what a batch may hold, and answered."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil
+from typing import Any
+
+from langchain_cfc.collect.batches.providers import Line, Provider, Result
+from langchain_cfc.collect.costs import ModelCalls, Stage, Usage
+from langchain_cfc.collect.store.batches import Answer, RequestKey
+
+OK = 200
+# Digits of a batch's key, which stands in front of the number of each of its requests.
+KEY_DIGITS = 16
+_CHARACTERS_PER_TOKEN = 4
+# Tokens of one answer, if nothing is known.
+_ASSUMED_OUTPUT = 250
+
+
+@dataclass(frozen=True)
+class Route:
+    """What requests of one batch have in common."""
+
+    provider: Provider
+    endpoint: str
+    model: str
+    headers: tuple[tuple[str, str], ...]
+
+
+@dataclass(eq=False)
+class Slot:
+    """One request of a stage of a prompt.
+
+    Attributes:
+        key: What identifies it.
+        is_taken: Whether a call waits for its answer, or was given it.
+        is_queued: Whether it is in a batch, or will be.
+        answer: Its answer; None before there is one.
+        line: The request as it was made in this run; None before it was.
+        route: Where it goes to, likewise.
+        answered: Done once there is an answer, likewise.
+    """
+
+    key: RequestKey
+    is_taken: bool = False
+    is_queued: bool = False
+    answer: Answer | None = None
+    line: Line | None = None
+    route: Route | None = None
+    answered: asyncio.Future[None] | None = None
+
+    def set_answer(self, answer: Answer) -> None:
+        """Hand an answer on to the call that waits for it."""
+        self.answer = answer
+        if self.answered is not None and not self.answered.done():
+            self.answered.set_result(None)
+
+
+async def read_request(provider: Provider, request: Any) -> tuple[Route, Line] | None:
+    """Return where a request goes to and what it asks for; None if it cannot be in a batch."""
+    path = str(request.url.path)
+    endpoint = next((name for end, name in provider.endpoints.items() if path.endswith(end)), None)
+    if endpoint is None or request.method != "POST":
+        return None
+    body = json.loads(await request.aread())
+    if body.get("stream"):
+        return None
+    names = provider.meaningful_headers
+    headers = {name: request.headers[name] for name in names if name in request.headers}
+    route = Route(provider, endpoint, str(body.get("model")), tuple(sorted(headers.items())))
+    return route, Line(body, headers)
+
+
+def group_requests(queue: Sequence[Slot]) -> Iterator[tuple[Route, list[Slot]]]:
+    """Yield the requests that may be in one batch together."""
+    groups: dict[Route, list[Slot]] = {}
+    for slot in queue:
+        if slot.route is not None:
+            groups.setdefault(slot.route, []).append(slot)
+    yield from groups.items()
+
+
+def split_requests(route: Route, slots: Sequence[Slot]) -> Iterator[list[Slot]]:
+    """Yield as many requests as one batch may hold."""
+    part: list[Slot] = []
+    size, provider = 0, route.provider
+    for slot in slots:
+        assert slot.line is not None  # noqa: S101 - it was made in this run
+        length = len(provider.encode("0" * KEY_DIGITS, provider.max_requests, slot.line, route.endpoint))
+        if part and (len(part) == provider.max_requests or size + length > provider.max_bytes):
+            yield part
+            part, size = [], 0
+        part.append(slot)
+        size += length
+    if part:
+        yield part
+
+
+def make_answer(provider: Provider, result: Result | None) -> Answer:
+    """Return what a batch says to a request; a result that is no answer leaves it to a live call."""
+    if result is None or result.body is None:
+        return Answer(0 if result is None else result.status, live=False)
+    content = json.dumps(result.body, ensure_ascii=False).encode()
+    return Answer(OK, live=False, packed=zlib.compress(content), calls=provider.read_usage(result.body))
+
+
+def read_usage(provider: Provider, content: bytes) -> ModelCalls | None:
+    """Return what the answer of a live call says that it used; None if it cannot be read."""
+    try:
+        body = json.loads(content)
+    except ValueError:
+        return None
+    return provider.read_usage(body) if isinstance(body, dict) else None
+
+
+def _find_limit(body: Mapping[str, Any]) -> int | None:
+    """Return the largest number of tokens that a request lets an answer have."""
+    names = ("max_completion_tokens", "max_output_tokens", "max_tokens")
+    return next((int(body[name]) for name in names if isinstance(body.get(name), int)), None)
+
+
+def estimate_usage(slots: Sequence[Slot], outputs: Mapping[Stage, Usage]) -> Usage:
+    """Estimate the usage of requests: input by its length, output by the answers of the stage so far."""
+    total = Usage()
+    for slot in slots:
+        if slot.line is None or slot.route is None:
+            continue
+        known = outputs.get(slot.key.stage, Usage())
+        if known.answered:
+            output = ceil(sum(one.output_tokens for one in known.calls) / known.answered)
+        else:
+            output = min(_ASSUMED_OUTPUT, _find_limit(slot.line.body) or _ASSUMED_OUTPUT)
+        size = len(json.dumps(slot.line.body, ensure_ascii=False)) // _CHARACTERS_PER_TOKEN
+        total += Usage((ModelCalls(slot.route.model, False, size, output),))
+    return total

@@ -1,0 +1,333 @@
+"""Batches from their submission until their answers are stored, through faults and through kills."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol, TypeVar
+from uuid import uuid4
+
+from langchain_cfc.collect.batches.providers import BatchState, Provider, Result
+from langchain_cfc.collect.batches.requests import KEY_DIGITS, OK, Route, Slot, make_answer
+from langchain_cfc.collect.costs import Usage
+from langchain_cfc.collect.failures import is_transient
+from langchain_cfc.collect.store import Store, Writer, batches
+from langchain_cfc.collect.store.batches import Answer, BatchRow, RequestKey
+from langchain_cfc.errors import CollectionError
+from langchain_cfc.execution import describe_error
+
+T = TypeVar("T")
+
+# Answers that are written in one transaction.
+_PAGE = 1000
+# What nothing was charged for yet is given up after a few minutes.
+_MOST_UPLOADS = 8
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How long is waited for what, in seconds."""
+
+    quiet: float = 1.0  # without a further request, until those so far are submitted
+    first: float = 2.0  # until a batch is asked for the first time; half as much again each further time
+    most: float = 60.0  # at most between two times
+
+
+PACE = Pace()
+
+
+@dataclass(eq=False)
+class OpenBatch:
+    """A batch that is not fetched yet, with its requests by line."""
+
+    row: BatchRow
+    provider: Provider
+    slots: Mapping[int, Slot]
+    state: BatchState | None = None
+    started: float = field(default_factory=time.monotonic)
+
+    @property
+    def name(self) -> str:
+        """What messages call it."""
+        return self.row.id or "a batch that is being submitted"
+
+    def describe(self) -> str:
+        """Return how far it has come, for people."""
+        done, total = (0, len(self.slots)) if self.state is None else (self.state.done, self.state.total)
+        minutes = (time.monotonic() - self.started) / 60
+        return f"{self.name}: {done:,} of {total:,} requests, {minutes:.0f} min"
+
+
+class Owner(Protocol):
+    """What gathers the requests, and hands their answers on."""
+
+    def find_slot(self, key: RequestKey) -> Slot:
+        """Return the request with a key."""
+
+    def requeue(self, slot: Slot) -> None:
+        """Let a request be in another batch, if a call waits for it."""
+
+    async def write_answers(self, answers: Sequence[tuple[Slot, Answer]], *others: Any) -> None:
+        """Make answers durable, with other writes, and hand them on."""
+
+    def spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        """Run a task beside the work; its failure ends the run."""
+
+    def tell(self) -> None:
+        """Say what is waited for."""
+
+
+class Submissions:
+    """The batches of a run that are not fetched yet.
+
+    Args:
+        store: The store.
+        writer: Writes to it.
+        providers: Where batches are submitted to.
+        owner: Whose requests they are.
+        on_batch: Called with a line of text when something becomes of a batch.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        writer: Writer,
+        providers: Sequence[Provider],
+        owner: Owner,
+        on_batch: Callable[[str], None],
+    ) -> None:
+        self._store = store
+        self._writer = writer
+        self._providers = providers
+        self._owner = owner
+        self._on_batch = on_batch
+        self._batches: dict[int, OpenBatch] = {}
+        self._next_number = 0
+        self._known_ids: set[str] = set()
+        self._trouble = ""  # why a provider does not answer
+
+    @property
+    def estimate(self) -> Usage:
+        """Estimated usage of all of them."""
+        return sum((one.row.estimate for one in self._batches.values()), Usage())
+
+    def describe(self) -> str | None:
+        """Return what is waited for, for people; None if nothing is."""
+        waiting = [*self._batches.values()]
+        if not waiting:
+            return None
+        more = f" (and {len(waiting) - 1} more)" if len(waiting) > 1 else ""
+        return f"{waiting[0].describe()}{more}{self._trouble}"
+
+    async def resume(self) -> None:
+        """Wait for the batches of earlier runs, after it is known which of them were submitted."""
+        with self._store.begin_read() as connection:
+            unfinished = batches.read_open_batches(connection)
+            self._known_ids = batches.read_ids(connection)
+            self._next_number = batches.read_next_number(connection)
+        for row, keys in unfinished:
+            provider = self._choose_provider(row)
+            batch = OpenBatch(row, provider, {line: Slot(key) for line, key in keys.items()})
+            found = row.id or await self._find(batch)
+            if found is None:  # it was never submitted
+                await self._drop(batch)
+                continue
+            if row.id is None:
+                await self._note_id(batch, found)
+            batch.slots = {line: self._owner.find_slot(key) for line, key in keys.items()}
+            for slot in batch.slots.values():
+                slot.is_queued = True
+            self._batches[row.number] = batch
+            self._on_batch(f"waiting for {found}, which was submitted before: {len(keys):,} requests")
+            self._owner.spawn(self._finish(batch))
+
+    def _choose_provider(self, row: BatchRow) -> Provider:
+        for one in self._providers:
+            if (one.client.provider, one.client.address) == (row.provider, row.address):
+                return one
+        msg = (
+            f"{self._store.name} waits for a batch at {row.provider} ({row.address}), and no model of this "
+            "run sends its requests there: go on with the models that the collection was begun with"
+        )
+        raise CollectionError(msg)
+
+    async def submit(self, route: Route, slots: Sequence[Slot], estimate: Usage) -> None:
+        """Write a batch, and have it submitted and waited for."""
+        provider = route.provider
+        row = BatchRow(
+            self._next_number,
+            uuid4().hex[:KEY_DIGITS],
+            provider.client.provider,
+            provider.client.address,
+            route.endpoint,
+            route.model,
+            int(time.time()),
+            sum(one.input_tokens for one in estimate.calls),
+            sum(one.output_tokens for one in estimate.calls),
+        )
+        self._next_number += 1
+        batch = OpenBatch(row, provider, dict(enumerate(slots)))
+        self._batches[row.number] = batch
+        await self._writer.write(batches.insert_batch(row, [slot.key for slot in slots]))
+        self._owner.spawn(self._create_and_finish(batch))
+
+    async def _create_and_finish(self, batch: OpenBatch) -> None:
+        await self._note_id(batch, await self._create(batch))
+        await self._finish(batch)
+
+    async def _create(self, batch: OpenBatch) -> str:
+        """Submit a batch once, and return the provider's id of it."""
+        provider, row = batch.provider, batch.row
+        lines = [one.line for one in batch.slots.values() if one.line is not None]
+        try:
+            prepared = await self._patiently(
+                batch, lambda: provider.prepare(row.key, lines, row.endpoint), _MOST_UPLOADS
+            )
+        except CollectionError as error:
+            await self._drop(batch)
+            raise self._refusal(batch, describe_error(error.__cause__ or error)) from error
+        wait = PACE.first
+        while True:
+            try:
+                return await provider.create(row.key, prepared, row.endpoint)
+            except Exception as error:
+                if not is_transient(error):
+                    await self._drop(batch)
+                    raise self._refusal(batch, describe_error(error)) from error
+                self._trouble = f"; the provider does not answer: {describe_error(error)}"
+            # It may have been created nevertheless.
+            await asyncio.sleep(wait)
+            wait = min(1.5 * wait, PACE.most)
+            found = await self._find(batch)
+            self._trouble = ""
+            if found is not None:
+                return found
+
+    async def _find(self, batch: OpenBatch) -> str | None:
+        """Return the id of a batch that may have been created; None if it was not."""
+        row, size = batch.row, len(batch.slots)
+        return await self._patiently(
+            batch, lambda: batch.provider.find(row.key, row.created_at, size, self._known_ids)
+        )
+
+    async def _note_id(self, batch: OpenBatch, provider_id: str) -> None:
+        """Make the provider's id of a batch durable, before anybody waits for it."""
+        self._known_ids.add(provider_id)
+        await self._writer.write(batches.set_id(batch.row.number, provider_id))
+        batch.row = replace(batch.row, id=provider_id)
+
+    async def _finish(self, batch: OpenBatch) -> None:
+        """Wait until a batch has ended, and hand its answers on."""
+        wait = PACE.first
+        while True:
+            await asyncio.sleep(wait)
+            wait = min(1.5 * wait, PACE.most)
+            batch.state = state = await self._patiently(batch, lambda: batch.provider.retrieve(batch.name))
+            self._owner.tell()
+            if state.ending is not None:
+                break
+        if state.ending == "refused":
+            await self._drop(batch)
+            raise self._refusal(batch, state.reason or "it does not say why")
+        results = await self._patiently(batch, lambda: self._read_results(batch, state))
+        if results is None:
+            await self._resubmit(batch)
+            return
+        answers = [
+            (slot, make_answer(batch.provider, results.get(line))) for line, slot in batch.slots.items()
+        ]
+        if state.ending == "cancelled":
+            answers = [(slot, answer) for slot, answer in answers if answer.status]
+        answered = sum(answer.status == OK for _, answer in answers)
+        said = f"{batch.name} has ended: {answered:,} of {len(batch.slots):,} requests are answered"
+        live = len(batch.slots) - answered
+        is_cancelled = state.ending == "cancelled"
+        if not is_cancelled:
+            self._on_batch(said + (f"; the other {live:,} are made live, at full price" if live else ""))
+        # Answers let prompts go on, and the last of them end the run.
+        pages = [answers[start : start + _PAGE] for start in range(0, max(1, len(answers)), _PAGE)]
+        for page in pages[:-1]:
+            await self._owner.write_answers(page)
+        del self._batches[batch.row.number]
+        end = [] if is_cancelled else batches.set_ended(batch.row.number)
+        await self._owner.write_answers(pages[-1], *end)
+        if is_cancelled:
+            with self._store.begin_write() as connection:
+                batches.drop_unanswered(connection, batch.row.number)
+            msg = (
+                f"{said}, because it was cancelled at its provider. The answers are kept. To collect the "
+                "rest, run the same command again: it submits another batch"
+            )
+            raise CollectionError(msg)
+
+    async def _read_results(self, batch: OpenBatch, state: BatchState) -> dict[int, Result] | None:
+        """Return the results of a batch by line, the first of each; None if it is another one."""
+        results: dict[int, Result] = {}
+        foreign = 0
+        async for one in batch.provider.read_results(batch.name, state):
+            if one.key == batch.row.key:
+                results.setdefault(one.line, one)
+            else:
+                foreign += 1
+        return None if foreign and not results else results
+
+    async def _resubmit(self, batch: OpenBatch) -> None:
+        """Look for a batch again that was taken for another one, and submit its requests if there is none."""
+        row = batch.row
+        batch.row, batch.state = replace(row, id=None), None
+        found = await self._find(batch)
+        if found is not None:
+            await self._note_id(batch, found)
+            await self._finish(batch)
+            return
+        await self._drop(batch)
+        for slot in batch.slots.values():
+            self._owner.requeue(slot)
+
+    async def _drop(self, batch: OpenBatch) -> None:
+        """Delete a batch that nothing was charged for."""
+        self._batches.pop(batch.row.number, None)
+        await self._writer.flush()
+        with self._store.begin_write() as connection:
+            batches.delete_batch(connection, batch.row.number)
+
+    def _refusal(self, batch: OpenBatch, reason: str) -> CollectionError:
+        row = batch.row
+        return CollectionError(
+            f"{row.provider} ({row.address}) refuses a batch of {len(batch.slots):,} requests to "
+            f"{row.model}: {reason}. Nothing was charged for it, and what was finished is kept. If the "
+            "account's limit of queued tokens is reached, collect fewer prompts at a time (--limit), and run "
+            "again without it; if this server or model has no batches, collect without --batch into another "
+            "store"
+        )
+
+    async def _patiently(
+        self, batch: OpenBatch, call: Callable[[], Awaitable[T]], most: int | None = None
+    ) -> T:
+        """Make a call that costs nothing until it succeeds, `most` times at most; other failures raise."""
+        wait, attempts = PACE.first, 0
+        while True:
+            attempts += 1
+            try:
+                result = await call()
+            except Exception as error:
+                if not is_transient(error) or attempts == most:
+                    raise self._loss(batch, error) from error
+                self._trouble = f"; the provider does not answer: {describe_error(error)}"
+                self._owner.tell()
+                await asyncio.sleep(wait)
+                wait = min(1.5 * wait, PACE.most)
+            else:
+                self._trouble = ""
+                return result
+
+    @staticmethod
+    def _loss(batch: OpenBatch, error: Exception) -> CollectionError:
+        row = batch.row
+        return CollectionError(
+            f"{row.provider} ({row.address}) does not say what became of {batch.name}: "
+            f"{describe_error(error)}. Nothing is lost: with a key of the account that submitted it, the "
+            "same command fetches it"
+        )

@@ -1,0 +1,355 @@
+"""Tables of a collection by batches: what each batch holds, and results until their stage is finished.
+
+A batch is written with all its requests before it is submitted, and its provider's id before anybody waits
+for it. A result is written when it is fetched, and deleted in the transaction that finishes its stage. So a
+process that is killed at any moment knows what was paid for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Connection,
+    Delete,
+    ForeignKey,
+    Index,
+    Insert,
+    Integer,
+    LargeBinary,
+    MetaData,
+    SmallInteger,
+    Table,
+    Text,
+    Update,
+    bindparam,
+    delete,
+    func,
+    insert,
+    select,
+    update,
+)
+
+from langchain_cfc._internal.database import ROW_NUMBER
+from langchain_cfc.collect.costs import ModelCalls, Stage, Usage
+from langchain_cfc.collect.store import schema
+
+# A store that is collected live has no such tables, as those of earlier releases have none.
+metadata = MetaData()
+_PROMPT = schema.prompts.c.position
+
+batches = Table(
+    "batches",
+    metadata,
+    Column("number", Integer, primary_key=True, autoincrement=False),
+    Column("key", Text, nullable=False, unique=True),  # by which the batch is found at its provider
+    Column("provider", Text, nullable=False),
+    Column("address", Text, nullable=False),  # of the provider's server
+    Column("endpoint", Text, nullable=False),  # path of the requests, such as `/v1/chat/completions`
+    Column("model", Text, nullable=False),
+    Column("created_at", BigInteger, nullable=False),  # Unix time in seconds
+    Column("input_tokens", BigInteger, nullable=False),  # estimates
+    Column("output_tokens", BigInteger, nullable=False),
+    Column("id", Text),  # the provider's name of it; null until it is known to be submitted
+    Column("ended", Boolean, nullable=False),  # whether all results are fetched
+)
+
+requests = Table(
+    "batch_requests",
+    metadata,
+    Column("prompt", Integer, ForeignKey(_PROMPT), primary_key=True, autoincrement=False),
+    Column("stage", SmallInteger, primary_key=True, autoincrement=False),  # that it is made for
+    Column("digest", Text, primary_key=True),  # of the request
+    Column("occurrence", Integer, primary_key=True, autoincrement=False),  # among equal ones of the stage
+    Column("batch", Integer, ForeignKey(batches.c.number), nullable=False),
+    Column("line", Integer, nullable=False),  # in the batch
+    Column("status", SmallInteger),  # HTTP status; null until there is a result, 0 if the batch has none
+    Column("live", Boolean, nullable=False),  # whether the result comes from a live call, after such a status
+    Column("packed", LargeBinary),  # compressed body of a result with status 200
+    Column("model", Text),  # this and the next two are what the result states
+    Column("input_tokens", BigInteger),
+    Column("output_tokens", BigInteger),
+    Index("batch_lines", "batch", "line"),
+    sqlite_with_rowid=False,
+)
+
+# The part of `calls` that is charged at the price of batches.
+batch_calls = Table(
+    "batch_calls",
+    metadata,
+    Column("number", ROW_NUMBER, primary_key=True),
+    Column("prompt", Integer, ForeignKey(_PROMPT), nullable=False),
+    Column("stage", SmallInteger, nullable=False),
+    Column("model", Text, nullable=False),
+    Column("input_tokens", BigInteger, nullable=False),
+    Column("output_tokens", BigInteger, nullable=False),
+    Column("answered", Integer, nullable=False),
+)
+
+_Statement: TypeAlias = Insert | Update | Delete
+_Write: TypeAlias = tuple[_Statement, list[dict[str, Any]]]
+
+_ADD_BATCH = insert(batches)
+_ADD_REQUESTS = insert(requests)
+_ADD_CALLS = insert(batch_calls)
+_SET_ID = update(batches).where(batches.c.number == bindparam("at")).values(id=bindparam("new_id"))
+_SET_ENDED = update(batches).where(batches.c.number == bindparam("at")).values(ended=bindparam("new_ended"))
+_RESULT: dict[str, Any] = {
+    name: bindparam(f"new_{name}")
+    for name in ("status", "live", "packed", "model", "input_tokens", "output_tokens")
+}
+_SET_RESULT = (
+    update(requests)
+    .where(
+        requests.c.prompt == bindparam("of_prompt"),
+        requests.c.stage == bindparam("of_stage"),
+        requests.c.digest == bindparam("of_digest"),
+        requests.c.occurrence == bindparam("of_occurrence"),
+    )
+    .values(_RESULT)
+)
+_DELETE_STAGE = delete(requests).where(
+    requests.c.prompt == bindparam("of_prompt"), requests.c.stage == bindparam("of_stage")
+)
+# In the order in which one transaction may hold them.
+STATEMENTS = (_ADD_BATCH, _ADD_REQUESTS, _SET_ID, _SET_RESULT, _SET_ENDED, _ADD_CALLS, _DELETE_STAGE)
+
+
+@dataclass(frozen=True)
+class RequestKey:
+    """What identifies a request, in this run and in the next."""
+
+    prompt: int
+    stage: Stage
+    digest: str
+    occurrence: int
+
+    @property
+    def columns(self) -> dict[str, Any]:
+        """The key as columns of its row."""
+        return {**vars(self), "stage": int(self.stage)}
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What came of one request of a batch.
+
+    Attributes:
+        status: HTTP status; 0 if the batch ended without a result for it.
+        live: Whether it is the answer of a live call.
+        packed: Compressed body of an answer with status 200; else None.
+        calls: What the answer says that it used; None if it says nothing, or is none.
+    """
+
+    status: int
+    live: bool
+    packed: bytes | None = None
+    calls: ModelCalls | None = None
+
+    @property
+    def columns(self) -> dict[str, Any]:
+        """The answer as columns of the request's row."""
+        calls = self.calls
+        return {
+            "status": self.status,
+            "live": self.live,
+            "packed": self.packed,
+            "model": None if calls is None else calls.model,
+            "input_tokens": None if calls is None else calls.input_tokens,
+            "output_tokens": None if calls is None else calls.output_tokens,
+        }
+
+
+_NO_ANSWER = {"status": None, "live": False, "packed": None} | dict.fromkeys(
+    ("model", "input_tokens", "output_tokens")
+)
+
+
+@dataclass(frozen=True)
+class BatchRow:
+    """A batch as it is stored, without its requests."""
+
+    number: int
+    key: str
+    provider: str
+    address: str
+    endpoint: str
+    model: str
+    created_at: int
+    input_tokens: int
+    output_tokens: int
+    id: str | None = None
+
+    @property
+    def estimate(self) -> Usage:
+        """Estimated usage of all its requests."""
+        return Usage((ModelCalls(self.model, False, self.input_tokens, self.output_tokens),))
+
+
+def insert_batch(row: BatchRow, keys: Sequence[RequestKey]) -> list[_Write]:
+    """Prepare to write a batch that is about to be submitted, with its requests in the order of its lines."""
+    lines = [
+        {**key.columns, "batch": row.number, "line": line, **_NO_ANSWER} for line, key in enumerate(keys)
+    ]
+    return [(_ADD_BATCH, [{**vars(row), "ended": False}]), (_ADD_REQUESTS, lines)]
+
+
+def set_id(number: int, provider_id: str) -> list[_Write]:
+    """Prepare to write the provider's id of a batch."""
+    return [(_SET_ID, [{"at": number, "new_id": provider_id}])]
+
+
+def set_answers(answers: Sequence[tuple[RequestKey, Answer]]) -> list[_Write]:
+    """Prepare to write what came of requests."""
+    rows = [
+        {
+            **{f"of_{name}": value for name, value in key.columns.items()},
+            **{f"new_{name}": value for name, value in answer.columns.items()},
+        }
+        for key, answer in answers
+    ]
+    return [(_SET_RESULT, rows)]
+
+
+def set_ended(number: int) -> list[_Write]:
+    """Prepare to note that all results of a batch are fetched."""
+    return [(_SET_ENDED, [{"at": number, "new_ended": True}])]
+
+
+def insert_calls(position: int, stage: Stage, batched: Usage) -> list[_Write]:
+    """Prepare to note which of the usage of a stage has the price of batches."""
+    where = {"prompt": position, "stage": int(stage)}
+    calls = [
+        {
+            **where,
+            "model": one.model,
+            "input_tokens": one.input_tokens,
+            "output_tokens": one.output_tokens,
+            "answered": one.answered,
+        }
+        for one in batched.calls
+    ]
+    return [(_ADD_CALLS, calls)]
+
+
+def finish_stage(position: int, stage: Stage, batched: Usage) -> list[_Write]:
+    """Prepare to delete the answers of a stage, and to note which of its usage has the price of batches."""
+    where = {"of_prompt": position, "of_stage": int(stage)}
+    return [*insert_calls(position, stage, batched), (_DELETE_STAGE, [where])]
+
+
+# Reads
+
+
+def create_tables(connection: Connection) -> None:
+    """Create the tables of batches if they are not there."""
+    metadata.create_all(connection, tables=[batches, requests, batch_calls])
+
+
+def read_open_batches(connection: Connection) -> list[tuple[BatchRow, dict[int, RequestKey]]]:
+    """Return the batches whose results are not all fetched, each with those of its requests by line."""
+    columns = [one for one in batches.c if one.name != "ended"]
+    rows = connection.execute(
+        select(*columns).where(batches.c.ended.is_(False)).order_by(batches.c.number)
+    ).all()
+    lines = connection.execute(
+        select(
+            requests.c.batch,
+            requests.c.line,
+            requests.c.prompt,
+            requests.c.stage,
+            requests.c.digest,
+            requests.c.occurrence,
+        ).where(requests.c.batch.in_([row.number for row in rows]), requests.c.status.is_(None))
+    ).all()
+    held: dict[int, dict[int, RequestKey]] = {row.number: {} for row in rows}
+    for batch, line, prompt, stage, digest, occurrence in lines:
+        held[batch][line] = RequestKey(prompt, Stage(stage), digest, occurrence)
+    return [(BatchRow(**row._mapping), held[row.number]) for row in rows]  # noqa: SLF001 - SQLAlchemy's public name
+
+
+def read_ids(connection: Connection) -> set[str]:
+    """Return the providers' ids of all batches so far."""
+    return set(connection.execute(select(batches.c.id).where(batches.c.id.is_not(None))).scalars())
+
+
+def read_next_number(connection: Connection) -> int:
+    """Return the number of the next batch."""
+    return int(connection.execute(select(func.coalesce(func.max(batches.c.number) + 1, 0))).scalar_one())
+
+
+def delete_batch(connection: Connection, number: int) -> None:
+    """Delete a batch that was never submitted, with its requests."""
+    connection.execute(delete(requests).where(requests.c.batch == number))
+    connection.execute(delete(batches).where(batches.c.number == number))
+
+
+def drop_unanswered(connection: Connection, number: int) -> None:
+    """Delete the requests of a batch that it has no results for, and note that it has ended."""
+    connection.execute(delete(requests).where(requests.c.batch == number, requests.c.status.is_(None)))
+    connection.execute(update(batches).where(batches.c.number == number).values(ended=True))
+
+
+def read_answered_stages(connection: Connection) -> set[tuple[int, Stage]]:
+    """Return the positions and stages of which answers are stored."""
+    by_stage = select(requests.c.prompt, requests.c.stage).where(requests.c.status.is_not(None)).distinct()
+    return {(prompt, Stage(stage)) for prompt, stage in connection.execute(by_stage)}
+
+
+def read_held_usage(connection: Connection) -> tuple[Usage, Usage]:
+    """Return the usage of answers whose stages are not finished: of batches, and of live calls."""
+    sums = (
+        select(
+            requests.c.live,
+            requests.c.model,
+            func.sum(requests.c.input_tokens),
+            func.sum(requests.c.output_tokens),
+            func.count(),
+        )
+        .where(requests.c.model.is_not(None))
+        .group_by(requests.c.live, requests.c.model)
+    )
+    found = {True: Usage(), False: Usage()}
+    for live, model, tokens_in, tokens_out, count in connection.execute(sums):
+        found[bool(live)] += Usage((ModelCalls(model, False, int(tokens_in), int(tokens_out), count),), count)
+    return found[False], found[True]
+
+
+def read_stage(connection: Connection, position: int, stage: Stage) -> dict[RequestKey, Answer]:
+    """Return the answers of a stage of a prompt."""
+    rows = connection.execute(
+        select(requests).where(
+            requests.c.prompt == position,
+            requests.c.stage == int(stage),
+            requests.c.status.is_not(None),
+        )
+    )
+    found = {}
+    for row in rows:
+        calls = None
+        if row.model is not None:
+            calls = ModelCalls(row.model, False, row.input_tokens, row.output_tokens, 1)
+        key = RequestKey(row.prompt, stage, row.digest, row.occurrence)
+        found[key] = Answer(row.status, bool(row.live), row.packed, calls)
+    return found
+
+
+def read_batched_usage(connection: Connection) -> Usage:
+    """Return the usage of finished stages that has the price of batches."""
+    query = select(
+        batch_calls.c.model,
+        func.sum(batch_calls.c.input_tokens),
+        func.sum(batch_calls.c.output_tokens),
+        func.sum(batch_calls.c.answered),
+    ).group_by(batch_calls.c.model)
+    return Usage(
+        tuple(
+            ModelCalls(model, False, *(int(one) for one in counts))
+            for model, *counts in connection.execute(query)
+        )
+    )

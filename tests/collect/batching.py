@@ -1,0 +1,188 @@
+"""Collections through batches in small: models at a server, runs, kills, and what a run must leave."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+from unittest import mock
+
+import pytest
+from langchain_anthropic import ChatAnthropic
+from langchain_openai import ChatOpenAI
+
+from langchain_cfc.collect.batches import batcher, providers, submission
+from langchain_cfc.collect.batches.providers import AnthropicBatches, OpenAIBatches
+from langchain_cfc.collect.batches.submission import Pace, Submissions
+from langchain_cfc.collect.collecting import CallPolicy, CollectionOptions, CollectionResult, acollect
+from langchain_cfc.collect.costs import Budget, Price
+from langchain_cfc.collect.executor import Components, RetryPolicy
+from langchain_cfc.collect.store import Store, batches
+from langchain_cfc.labelers import NormalisedMatch
+from langchain_cfc.records import Example
+from langchain_cfc.verifiers import SequenceProbability
+from tests.collect.batch_server import TOKENS_IN, TOKENS_OUT, Provider
+
+Kind = Literal["openai", "anthropic"]
+N, CONCURRENCY = 3, 4
+PRICE = Price(input=1000.0, output=10_000.0)
+# Of one answered request, at full price.
+COST = (TOKENS_IN * PRICE.input + TOKENS_OUT * PRICE.output) / 1_000_000
+PACE = Pace(quiet=0.02, first=0.01, most=0.05)
+
+
+def examples(size: int) -> list[Example]:
+    """Prompts 0, 1, ... with the first of their answers as the reference."""
+    return [
+        Example(id=f"p{number}", input=f"question {number}", reference=f"answer {number} 0")
+        for number in range(size)
+    ]
+
+
+def chat(kind: Kind, url: str) -> Any:
+    """A chat model of a provider, at the server."""
+    common: dict[str, Any] = {"api_key": "none", "max_retries": 0}
+    if kind == "openai":
+        return ChatOpenAI(model="chat-1", base_url=f"{url}/v1", logprobs=True, **common)
+    return ChatAnthropic(model_name="claude-1", base_url=url, **common)
+
+
+@dataclass
+class Told:
+    """What people were told."""
+
+    lines: list[str] = field(default_factory=list)
+    waiting: list[str] = field(default_factory=list)
+    notices: list[str] = field(default_factory=list)
+
+
+@contextmanager
+def hasty() -> Iterator[None]:
+    """Waits of seconds and minutes, as for real providers, would be most of the tests."""
+    with ExitStack() as stack:
+        stack.enter_context(mock.patch.object(submission, "PACE", PACE))
+        # The clients' own retries wait for seconds, and those above them do the same work.
+        stack.enter_context(mock.patch.object(providers, "_RETRIES", 0))
+        policy = mock.patch(
+            "langchain_cfc.collect.collecting.RetryPolicy",
+            partial(RetryPolicy, initial_wait=0.02),
+        )
+        stack.enter_context(policy)
+        yield
+
+
+def run(
+    path: str | Path,
+    parts: Components,
+    size: int,
+    *,
+    told: Told | None = None,
+    budget: Budget | None = None,
+    begun: Callable[[Any], None] | None = None,
+    retry_failed: bool = False,
+    **policy: Any,
+) -> CollectionResult:
+    """Collect through batches."""
+    told = told or Told()
+
+    def note(status: Any) -> None:
+        if status.waiting is not None:
+            told.waiting.append(status.waiting)
+
+    options = CollectionOptions(
+        call_policy=CallPolicy(CONCURRENCY, batch=True, **policy),
+        budget=budget or Budget(prices={"*": PRICE}),
+        on_progress=note,
+        on_notice=told.notices.append,
+        on_batch=told.lines.append,
+        on_start=begun,
+        retry_failed=retry_failed,
+    )
+    return asyncio.run(acollect(examples(size), parts, path, options))
+
+
+def by_match(url: str, kind: Kind = "openai") -> Components:
+    """Candidates of a model, and nothing else that is asked."""
+    return Components(
+        chat(kind, url), SequenceProbability() if kind == "openai" else flat, NormalisedMatch(), N
+    )
+
+
+def flat(prompt: Any, candidates: list[Any]) -> list[float]:
+    """A verifier that asks nothing."""
+    del prompt
+    return [slot / 8 for slot in range(len(candidates))]
+
+
+def check(
+    path: str | Path, provider: Provider, ended: CollectionResult, size: int, in_flight: int = 0
+) -> None:
+    """Exactly n candidates of each prompt, all different ones, and a ledger that is the server's."""
+    assert ended.complete
+    assert ended.status.labelled == size
+    with Store(path) as store:
+        store.check()
+        for record in store.records():
+            texts = {str(one.text) for one in record.candidates}
+            assert len(texts) == N
+            assert {one.rpartition(" ")[0] for one in texts} == {
+                str(record.input).replace("question", "answer")
+            }
+        assert store.read_rows(batches.requests.select()) == []
+        usage, batched = store.usage(), store.batched_usage()
+        assert sum(store.request_history().unanswered.values()) <= in_flight
+    lines, live = provider.log.lines.total(), provider.log.live.total()
+    assert usage.tokens == (lines + live) * (TOKENS_IN + TOKENS_OUT)
+    assert batched.tokens == lines * (TOKENS_IN + TOKENS_OUT)
+    assert ended.status.cost == pytest.approx(COST * (0.5 * lines + live))
+    assert ended.status.usage.tokens == usage.tokens
+
+
+def check_but_for_lost_lines(
+    path: str | Path, provider: Provider, ended: CollectionResult, size: int
+) -> None:
+    """The same, where the provider charges for lines and does not deliver them."""
+    assert provider.log.struck["missing"] > 0
+    provider.log.lines["lost"] -= provider.log.struck["missing"]
+    check(path, provider, ended, size)
+    provider.log.lines["lost"] = 0
+
+
+class Killed(BaseException):
+    """In place of a kill: nothing that comes after it is done."""
+
+
+@contextmanager
+def kill_at(where: str) -> Iterator[None]:
+    """Kill when a step is done, but for those that only begin."""
+    owner: Any = {
+        "_note_id": Submissions,
+        "write_answers": batcher.Batcher,
+        "set_ended": batches,
+    }.get(where)
+    if owner is not None:
+        with mock.patch.object(owner, where, side_effect=Killed):
+            yield
+        return
+    with ExitStack() as stack:
+        for provider in (OpenAIBatches, AnthropicBatches):
+            step = getattr(provider, where)
+            if where == "read_results":
+
+                def killed_while_reading(*given: Any, step: Any = step) -> Any:
+                    del given, step
+                    raise Killed
+
+                stack.enter_context(mock.patch.object(provider, where, killed_while_reading))
+                continue
+
+            async def killed(*given: Any, step: Any = step) -> None:
+                await step(*given)
+                raise Killed
+
+            stack.enter_context(mock.patch.object(provider, where, killed))
+        yield

@@ -1,0 +1,458 @@
+"""Collections through providers' batches, against a server that speaks their interfaces and counts."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+from langchain.chat_models import init_chat_model
+from langchain_core.language_models import FakeListChatModel
+from langchain_core.output_parsers import StrOutputParser
+from langchain_core.runnables import RunnableLambda
+from langchain_openai import ChatOpenAI
+
+from langchain_cfc.collect import collecting
+from langchain_cfc.collect.batches import find_models
+from langchain_cfc.collect.batches.models import Client
+from langchain_cfc.collect.batches.providers import OpenAIBatches, Result
+from langchain_cfc.collect.batches.providers import _read_line as read_line
+from langchain_cfc.collect.collecting import CollectionOptions, acollect
+from langchain_cfc.collect.costs import Budget
+from langchain_cfc.collect.executor import Components
+from langchain_cfc.collect.run import Run
+from langchain_cfc.collect.store import Store, batches
+from langchain_cfc.errors import CollectionError, InputError, StoreError
+from langchain_cfc.labelers import JudgeLabels, NormalisedMatch
+from langchain_cfc.verifiers import ModelJudge
+from tests.cli.running import run as command
+from tests.collect.batch_server import TOKENS_IN, TOKENS_OUT, Faults, Provider, serve
+from tests.collect.batching import (
+    CONCURRENCY,
+    PRICE,
+    Killed,
+    Kind,
+    N,
+    Told,
+    by_match,
+    chat,
+    check,
+    check_but_for_lost_lines,
+    examples,
+    flat,
+    hasty,
+    kill_at,
+    run,
+)
+from tests.collect.fakes import FakeExecutor
+from tests.concurrency import wait_until_async
+
+
+@pytest.fixture(autouse=True)
+def no_waits() -> Iterator[None]:
+    with hasty():
+        yield
+
+
+@pytest.mark.parametrize("kind", ["openai", "anthropic"])
+def test_all_draws_come_as_one_batch(tmp_path: Path, kind: Kind) -> None:
+    provider, told = Provider(seconds=0.3), Told()
+    with serve(provider) as url:
+        ended = run(tmp_path / "store.db", by_match(url, kind), 20, told=told)
+    check(tmp_path / "store.db", provider, ended, 20)
+    assert provider.log.submitted == [20 * N]
+    assert provider.log.live.total() == 0
+    assert told.lines[0].startswith(
+        f"submitting 60 requests to {'chat-1' if kind == 'openai' else 'claude-1'}"
+    )
+    assert "cost about" in told.lines[0]
+    assert any("batch_0: 0 of 60 requests" in one for one in told.waiting)
+
+
+def test_stages_come_out_as_batches_of_two_providers(tmp_path: Path) -> None:
+    provider = Provider()
+    with serve(provider) as url:
+        judge = ModelJudge(chat("anthropic", url), mode="line")
+        parts = Components(chat("openai", url), judge, NormalisedMatch(), N)
+        ended = run(tmp_path / "store.db", parts, 10)
+    check(tmp_path / "store.db", provider, ended, 10)
+    assert provider.log.submitted == [10 * N, 10 * N]
+    assert provider.log.live.total() == 0
+
+
+BROKEN = Faults(errors=0.1, missing=0.05, repeated=0.1, live=0.2, refused=0.2, dropped=0.3)
+
+
+@pytest.mark.parametrize("kind", ["openai", "anthropic"])
+def test_faults_of_lines_and_of_control_calls(tmp_path: Path, kind: Kind) -> None:
+    provider, told = Provider(0.2, BROKEN), Told()
+    with serve(provider) as url:
+        ended = run(tmp_path / "store.db", by_match(url, kind), 60, told=told)
+    check_but_for_lost_lines(tmp_path / "store.db", provider, ended, 60)
+    assert provider.log.submitted == [60 * N]  # also where the answer to the submission was lost
+    assert min(provider.log.struck[kind] for kind in ("errors", "missing", "repeated", "live")) > 0
+    assert provider.log.struck["refused"] + provider.log.struck["dropped"] > 0
+    assert "are made live, at full price" in told.lines[1]
+
+
+@pytest.mark.parametrize("kind", ["openai", "anthropic"])
+def test_an_expired_batch_is_used_as_far_as_it_came(tmp_path: Path, kind: Kind) -> None:
+    provider = Provider(faults=Faults(expired=0.4))
+    with serve(provider) as url:
+        ended = run(tmp_path / "store.db", by_match(url, kind), 20)
+    check(tmp_path / "store.db", provider, ended, 20)
+    assert provider.log.live.total() == provider.log.struck["expired"] > 0
+    assert provider.log.lines.total() + provider.log.live.total() == 20 * N
+
+
+@pytest.mark.parametrize("kind", ["openai", "anthropic"])
+def test_a_cancelled_batch_ends_the_run_and_the_next_one_asks_for_the_rest(
+    tmp_path: Path, kind: Kind
+) -> None:
+    provider = Provider(faults=Faults(cancelled=True))
+    with serve(provider) as url:
+        with pytest.raises(CollectionError, match=r"cancelled at its provider\. The answers are kept"):
+            run(tmp_path / "store.db", by_match(url, kind), 20)
+        assert provider.log.live.total() == 0
+        provider.faults = Faults()
+        ended = run(tmp_path / "store.db", by_match(url, kind), 20)
+    check(tmp_path / "store.db", provider, ended, 20)
+    assert provider.log.submitted == [60, 30]
+
+
+def test_a_batch_that_is_refused_says_what_to_do(tmp_path: Path) -> None:
+    provider = Provider(faults=Faults(invalid="Enqueued token limit reached"))
+    with serve(provider) as url:
+        with pytest.raises(CollectionError, match=r"Enqueued token limit reached \(line 1\).*--limit"):
+            run(tmp_path / "store.db", by_match(url), 5)
+        provider.faults = Faults()
+        ended = run(tmp_path / "store.db", by_match(url), 5)
+    check(tmp_path / "store.db", provider, ended, 5)
+    assert provider.log.live.total() == 0
+
+
+def test_a_batch_that_is_gone_is_not_submitted_again(tmp_path: Path) -> None:
+    provider = Provider()
+    with serve(provider) as url:
+        with kill_at("create"), pytest.raises(Killed):
+            run(tmp_path / "store.db", by_match(url), 5)
+        lost = mock.patch.object(OpenAIBatches, "find", side_effect=PermissionError("another account"))
+        with lost, pytest.raises(CollectionError, match=r"another account.*with a key of the account"):
+            run(tmp_path / "store.db", by_match(url), 5)
+        ended = run(tmp_path / "store.db", by_match(url), 5)
+    check(tmp_path / "store.db", provider, ended, 5)
+    assert provider.log.submitted == [5 * N]
+
+
+def test_an_upload_that_never_succeeds_is_given_up(tmp_path: Path) -> None:
+    down = mock.patch.object(OpenAIBatches, "prepare", side_effect=ConnectionError("no route"))
+    with serve(Provider()) as url, down, pytest.raises(CollectionError, match=r"refuses a batch.*no route"):
+        run(tmp_path / "store.db", by_match(url), 5)
+
+
+def test_a_server_without_batches_says_what_to_do(tmp_path: Path) -> None:
+    with serve(Provider()) as url:
+        model = ChatOpenAI(model="chat-1", base_url=f"{url}/other", api_key="none")  # type: ignore[arg-type]  # as above
+        parts = Components(model, flat, NormalisedMatch(), N)
+        with pytest.raises(CollectionError, match=r"refuses a batch.*collect without --batch"):
+            run(tmp_path / "store.db", parts, 5)
+
+
+@pytest.mark.parametrize(
+    ("kind", "where"),
+    [
+        *(
+            ("openai", where)
+            for where in (
+                "prepare",
+                "create",
+                "_note_id",
+                "retrieve",
+                "read_results",
+                "write_answers",
+                "set_ended",
+            )
+        ),
+        ("anthropic", "create"),
+        ("anthropic", "read_results"),
+    ],
+)
+def test_a_kill_at_any_step_costs_nothing(tmp_path: Path, kind: Kind, where: str) -> None:
+    provider = Provider(faults=Faults(errors=0.1))
+    with serve(provider) as url:
+        with kill_at(where), pytest.raises(Killed):
+            run(tmp_path / "store.db", by_match(url, kind), 20)
+        ended = run(tmp_path / "store.db", by_match(url, kind), 20)
+    check(tmp_path / "store.db", provider, ended, 20, in_flight=CONCURRENCY)
+    assert provider.log.submitted == [20 * N]
+    assert provider.log.lines.total() + provider.log.live.total() == 20 * N
+
+
+@pytest.mark.parametrize("kind", ["openai", "anthropic"])
+def test_control_a_batch_that_is_not_written_is_paid_for_twice(tmp_path: Path, kind: Kind) -> None:
+    provider = Provider()
+    with serve(provider) as url:
+        forgotten = mock.patch.object(batches, "insert_batch", return_value=[])
+        with forgotten, kill_at("retrieve"), pytest.raises(Killed):
+            run(tmp_path / "store.db", by_match(url, kind), 8)
+        run(tmp_path / "store.db", by_match(url, kind), 8)
+    assert provider.log.submitted == [8 * N, 8 * N]
+    assert provider.log.lines.total() == 2 * 8 * N
+
+
+def test_a_message_batch_of_somebody_else_is_not_taken_for_ours(tmp_path: Path) -> None:
+    provider = Provider()
+    with serve(provider) as url:
+        with kill_at("prepare"), pytest.raises(Killed):
+            run(tmp_path / "store.db", by_match(url, "anthropic"), 2)
+        provider.create(
+            [(f"other-{line}", {"messages": [{"content": "x"}], "model": "m"}) for line in range(6)],
+            {},
+            is_openai=False,
+        )
+        provider.log.lines.clear()
+        ended = run(tmp_path / "store.db", by_match(url, "anthropic"), 2)
+    check(tmp_path / "store.db", provider, ended, 2)
+    assert provider.log.submitted == [6, 6]
+
+
+def test_ctrl_c_leaves_batches_at_their_provider(tmp_path: Path) -> None:
+    provider, told = Provider(seconds=0.5), Told()
+    with serve(provider) as url:
+
+        def stop_soon(going: Run) -> None:
+            async def stop() -> None:
+                await wait_until_async(lambda: any("batch_0" in one for one in told.waiting))
+                going.stop()
+
+            tasks.append(asyncio.ensure_future(stop()))
+
+        tasks: list[Any] = []
+        ended = run(tmp_path / "store.db", by_match(url), 20, told=told, begun=stop_soon)
+        assert not ended.complete
+        assert ended.status.labelled == 0
+        shown = command("status", tmp_path / "store.db")
+        assert "waiting for   batch_0, 60 requests" in shown.out
+        ended = run(tmp_path / "store.db", by_match(url), 20, told=told)
+    check(tmp_path / "store.db", provider, ended, 20)
+    assert provider.log.submitted == [20 * N]
+    assert "waiting for batch_0, which was submitted before: 60 requests" in told.lines
+    assert command("status", tmp_path / "store.db", "--json").data["open_batches"] == []
+
+
+def test_a_batch_beyond_the_budget_is_not_submitted(tmp_path: Path) -> None:
+    provider, told = Provider(), Told()
+    small, large = (Budget(max_cost=limit, prices={"*": PRICE}) for limit in (0.5, 1000.0))
+    with serve(provider) as url:
+        ended = run(tmp_path / "store.db", by_match(url), 20, told=told, budget=small)
+        assert not ended.complete
+        assert provider.log.submitted == []
+        assert told.lines[-1].startswith(
+            "the budget does not hold a batch of 60 requests to chat-1, cost about"
+        )
+        ended = run(tmp_path / "store.db", by_match(url), 20, told=told, budget=large)
+    check(tmp_path / "store.db", provider, ended, 20)
+
+
+def test_stores_of_live_calls_and_of_batches_are_not_mixed(tmp_path: Path) -> None:
+    live = CollectionOptions(on_progress=lambda status: None, on_notice=lambda notice: None)  # noqa: ARG005 - nobody looks
+    with serve(Provider()) as url:
+        asyncio.run(acollect([], by_match(url), tmp_path / "live.db", live))
+        with pytest.raises(StoreError, match=r"by live calls \(without --batch\)"):
+            run(tmp_path / "live.db", by_match(url), 3)
+        run(tmp_path / "batch.db", by_match(url), 2)
+        with pytest.raises(StoreError, match=r"through batches \(--batch\)"):
+            asyncio.run(acollect(examples(3), by_match(url), tmp_path / "batch.db", live))
+
+
+def test_a_prompt_that_failed_keeps_what_was_drawn(tmp_path: Path) -> None:
+    provider = Provider(faults=Faults(errors=0.3, live=1.0))
+    with serve(provider) as url:
+        ended = run(tmp_path / "store.db", by_match(url), 10)
+        assert ended.status.failed > 0
+        first = provider.log.lines.total()
+        provider.faults = Faults()
+        ended = run(tmp_path / "store.db", by_match(url), 10, retry_failed=True)
+    check(tmp_path / "store.db", provider, ended, 10)
+    assert provider.log.lines.total() == 10 * N > first
+
+
+def test_requests_are_split_to_what_a_batch_may_hold(tmp_path: Path) -> None:
+    provider = Provider()
+    with serve(provider) as url, mock.patch.object(OpenAIBatches, "max_requests", 25):
+        ended = run(tmp_path / "count.db", by_match(url), 20)
+    check(tmp_path / "count.db", provider, ended, 20)
+    # They are uploaded at the same time, and arrive in any order.
+    assert sorted(provider.log.submitted) == [10, 25, 25]
+    provider = Provider()
+    with serve(provider) as url, mock.patch.object(OpenAIBatches, "max_bytes", 10_000):
+        ended = run(tmp_path / "bytes.db", by_match(url), 20)
+    check(tmp_path / "bytes.db", provider, ended, 20)
+    assert len(provider.log.submitted) > 1
+    assert max(len(one) for name, one in provider.files.items() if name.startswith("file-")) <= 10_000
+
+
+def test_an_executor_makes_its_own_calls(tmp_path: Path) -> None:
+    options = CollectionOptions(call_policy=collecting.CallPolicy(batch=True))
+    with pytest.raises(InputError, match="an executor makes its own calls"):
+        asyncio.run(acollect([], FakeExecutor(), tmp_path / "store.db", options))
+
+
+def test_responses_of_either_endpoint_say_what_they_used() -> None:
+    provider = OpenAIBatches(Client("openai", mock.Mock(), "http://127.0.0.1"))
+    chat_body = {"model": "m", "usage": {"prompt_tokens": 7, "completion_tokens": 2}}
+    responses_body = {"model": "m", "usage": {"input_tokens": 7, "output_tokens": 2}}
+    assert provider.read_usage(chat_body) == provider.read_usage(responses_body)
+    assert provider.read_usage({"model": "m"}).input_tokens == 0
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"no json",
+        b"[1]",
+        b'{"custom_id": "odd"}',
+        b'{"custom_id": "key-x", "response": {"status_code": 200, "body": {}}}',
+    ],
+)
+def test_a_line_that_is_no_result_counts_as_missing(line: bytes) -> None:
+    assert read_line(line) is None
+
+
+def test_a_line_with_an_error_is_no_answer() -> None:
+    answer = {"custom_id": "key-3", "response": {"status_code": 200, "body": {"id": "x"}}, "error": None}
+    assert read_line(json.dumps(answer).encode()) == Result("key", 3, 200, {"id": "x"})
+    late = {**answer, "error": {"code": "batch_expired"}}
+    assert read_line(json.dumps(late).encode()) == Result("key", 3, 0, None)
+    empty = {**answer, "response": {"status_code": 200, "body": None}}
+    assert read_line(json.dumps(empty).encode()) == Result("key", 3, 0, None)
+
+
+class Judge:
+    """A judge that is no Runnable."""
+
+    def __init__(self, model: FakeListChatModel) -> None:
+        self.model = model
+
+    def __call__(self, text: str) -> str:
+        return str(self.model.invoke(text).content)
+
+
+def test_models_are_found_wherever_they_are() -> None:
+    closed_over, judging, in_chain, attribute, argument, bound = (
+        FakeListChatModel(responses=[name]) for name in "abcdef"
+    )
+
+    def function(text: str) -> str:
+        return str(closed_over.invoke(text).content)
+
+    parts = [
+        function,
+        {"judge": ModelJudge(judging, mode="line")},
+        in_chain | StrOutputParser(),
+        Judge(attribute),
+        partial(str, argument),
+        Judge(bound).__call__,
+        init_chat_model(configurable_fields="any"),
+    ]
+    found = list(find_models(parts))
+    assert {one.responses[0] for one in found if isinstance(one, FakeListChatModel)} == set("abcdef")
+    assert type(found[-1]).__name__ == "_ConfigurableModel"
+    assert not [*find_models([print, "text", 1.5, None, Judge])]
+
+
+def test_waiting_takes_no_time_of_a_call(tmp_path: Path) -> None:
+    provider = Provider(seconds=0.4)
+    with serve(provider) as url:
+        ended = run(tmp_path / "store.db", by_match(url), 3, timeout=0.2)
+    check(tmp_path / "store.db", provider, ended, 3)
+    assert provider.log.submitted == [3 * N]
+
+
+def test_a_live_call_in_place_of_a_batch_keeps_its_time_limit(tmp_path: Path) -> None:
+    provider = Provider(faults=Faults(errors=1.0, slow=1.0))
+    with serve(provider) as url:
+        ended = run(tmp_path / "store.db", by_match(url), 1, timeout=0.1, attempts=1)
+    assert ended.status.failed == 1
+    with Store(tmp_path / "store.db") as store:
+        assert "no answer within 0.1 seconds" in store.failures()[0].error
+        # They may have been charged.
+        assert 0 < sum(store.request_history().unanswered.values()) <= 3 * N
+
+
+def test_waves_of_a_draw_rule_are_batches(tmp_path: Path) -> None:
+    provider = Provider()
+    with serve(provider) as url:
+        parts = Components(chat("openai", url), flat, NormalisedMatch(), draws="lead(2, at_most=4)")
+        ended = run(tmp_path / "store.db", parts, 5)
+    assert ended.complete
+    assert provider.log.submitted == [10, 10]
+    assert ended.status.usage.tokens == 20 * (TOKENS_IN + TOKENS_OUT)
+
+
+def test_claims_of_a_splitter_and_a_labeler_that_are_models(tmp_path: Path) -> None:
+    provider = Provider()
+    with serve(provider) as url:
+        judge = ModelJudge(chat("openai", url), mode="line")
+        labeler = JudgeLabels(RunnableLambda(make_text) | chat("openai", url) | read_verdict)
+        parts = Components(chat("openai", url), judge, labeler, 1, unit="claims")
+        ended = run(tmp_path / "store.db", parts, 4)
+    assert ended.complete
+    assert ended.status.supported == 1.0
+    assert provider.log.submitted == [4, 4, 4]
+    with Store(tmp_path / "store.db") as store:
+        assert store.usage().tokens == store.batched_usage().tokens == 12 * (TOKENS_IN + TOKENS_OUT)
+
+
+def make_text(given: dict[str, Any]) -> str:
+    """What a judge is asked."""
+    return f"<answer>\n{given['candidate']}\n</answer>"
+
+
+def read_verdict(message: Any) -> bool:
+    """What a judge says."""
+    return str(message.content) == "Percent: 90"
+
+
+def test_models_out_of_reach_are_called_live_and_named(tmp_path: Path) -> None:
+    provider, told = Provider(), Told()
+    with serve(provider) as url:
+        judge = FakeListChatModel(responses=["Percent: 50"])
+        parts = Components(chat("openai", url), ModelJudge(judge, mode="line"), NormalisedMatch(), N)
+        run(tmp_path / "store.db", parts, 3, told=told)
+        assert "FakeListChatModel: called live, at full price" in told.notices[0]
+        with pytest.raises(InputError, match="there is only FakeListChatModel: collect without batches"):
+            run(tmp_path / "other.db", Components(judge, flat, NormalisedMatch(), 1), 3)
+
+
+def test_models_get_their_own_clients_back(tmp_path: Path) -> None:
+    with serve(Provider()) as url:
+        models = [chat("openai", url), chat("anthropic", url)]
+        before = [models[0].root_async_client, models[0].async_client, models[1]._async_client]
+        parts = Components(models[0], ModelJudge(models[1], mode="line"), NormalisedMatch(), N)
+        run(tmp_path / "store.db", parts, 2)
+    after = [models[0].root_async_client, models[0].async_client, models[1]._async_client]
+    assert all(one is other for one, other in zip(before, after, strict=True))
+
+
+def test_the_releases_whose_private_names_are_used() -> None:
+    # Checked against these. A later one that fails here has renamed what `models.py` names.
+    checked = {
+        "langchain_openai": (1, 7, 4),
+        "langchain_anthropic": (1, 7, 10),
+        "openai": (3, 57),
+        "anthropic": (2, 14),
+    }
+    for name, release in checked.items():
+        found = tuple(int(part) for part in version(name.replace("_", "-")).split(".")[:2])
+        assert found[0] == release[0], f"{name} {found} is a major release that nobody has checked"
+    openai, anthropic = chat("openai", "http://127.0.0.1:1"), chat("anthropic", "http://127.0.0.1:1")
+    assert openai.async_client is openai.root_async_client.chat.completions
+    assert "_async_client" in vars(type(anthropic))
+    assert all(hasattr(one._client, "send") for one in (openai.root_async_client, anthropic._async_client))
