@@ -1,0 +1,164 @@
+"""What a collection on Ray costs its driver, and how it scales: `python integrations/ray/benchmarks/clusters.py`.
+
+`driver` measures the processor time (user and system) of the driver's process per prompt, on this machine, with
+a model that answers at once: by `collect_on_ray` and by a pipeline of Ray Data, which starts in a constant time
+that is stated apart. `nodes` compares three simulated nodes with one, on calls that wait, so that the
+processors of this machine are not the limit. Times depend on the machine; ratios and the order of the driver's
+time are what counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import ray
+from langchain_core.messages import AIMessage
+from langchain_core.runnables import RunnableLambda
+from ray.cluster_utils import Cluster
+
+from langchain_cfc.collect import CallPolicy, CollectionOptions, Columns, Components
+from langchain_cfc.labelers import NormalisedMatch
+from langchain_cfc.records import Example
+from langchain_cfc_ray import collect_on_ray
+from langchain_cfc_ray.data import Parts, collect_prompts, make_prompts
+
+N = 5
+COLUMNS = Columns(input="question", reference="answer", id="name")
+_MEMORY = 100 * 2**20
+
+
+def make_components(seconds: float) -> Components:
+    """Return components whose model waits so many seconds, and always answers."""
+    import asyncio
+
+    async def answer(question: str) -> AIMessage:
+        if seconds:
+            await asyncio.sleep(seconds)
+        text = question.replace("question", "answer")
+        return AIMessage(text, response_metadata={"model_name": "waiting"})
+
+    def refuse(question: str) -> AIMessage:
+        raise NotImplementedError(question)
+
+    def verify(prompt: Any, candidates: Sequence[Any]) -> list[float]:
+        del prompt
+        return [0.5] * len(candidates)
+
+    generator = RunnableLambda(refuse, answer)
+    return Components(generator, verify, NormalisedMatch(), N, generator_id="waiting", verifier_id="constant")
+
+
+def run_actors(size: int, seconds: float, actors: int, folder: Path, calls: int, each: dict[str, Any]) -> None:
+    """Collect by the actors of `collect_on_ray`, with a store in SQLite."""
+    examples = (
+        Example(id=f"p{k}", input=f"question {k}", reference=f"answer {k}") for k in range(size)
+    )
+    options = CollectionOptions(
+        call_policy=CallPolicy(calls * actors), on_notice=lambda notice: None, on_progress=lambda status: None
+    )
+    factory = partial(make_components, seconds)
+    assert collect_on_ray(examples, factory, folder / "store.db", options, actors=actors, each=each).complete
+
+
+def run_data(size: int, seconds: float, actors: int, folder: Path, calls: int, each: dict[str, Any]) -> None:
+    """Collect by a pipeline of Ray Data."""
+    rows = [
+        {"name": f"p{k}", "question": f"question {k}", "answer": f"answer {k}"} for k in range(size)
+    ]
+    parts = Parts(folder / "parts")
+    rows_left = parts.skip_finished(make_prompts(ray.data.from_items(rows), COLUMNS))
+    policy, factory = CallPolicy(calls), partial(make_components, seconds)
+    parts.write(collect_prompts(rows_left, factory, actors=actors, call_policy=policy, each=each))
+    assert parts.merge(folder / "records.parquet").labelled == size
+
+
+RUNS: dict[str, Callable[..., None]] = {"collect_on_ray": run_actors, "Ray Data": run_data}
+
+
+def time_run(run: Callable[..., None], *arguments: Any) -> tuple[float, float]:
+    """Return the processor time of this process and the wall time of a run, in seconds."""
+    with tempfile.TemporaryDirectory() as folder:
+        started, processor = time.perf_counter(), time.process_time()
+        run(*arguments[:3], Path(folder), *arguments[3:])
+        return time.process_time() - processor, time.perf_counter() - started
+
+
+def measure_driver(sizes: Sequence[int], names: Sequence[str]) -> None:
+    """Print the driver's processor time per prompt."""
+    ray.init("local", num_cpus=4, object_store_memory=2 * _MEMORY, include_dashboard=False, log_to_driver=False)
+    _silence()
+    try:
+        for name in names:
+            time_run(RUNS[name], 64, 0.0, 2, 32, {})  # imports
+            found = {size: time_run(RUNS[name], size, 0.0, 2, 32, {}) for size in sizes}
+            for size, (processor, wall) in found.items():
+                print(
+                    f"{name}: {size} prompts x {N}: driver {1000 * processor / size:.2f} ms a prompt, "
+                    f"{size / wall:.0f} prompts a second"
+                )
+            small, large = min(sizes), max(sizes)
+            marginal = (found[large][0] - found[small][0]) / (large - small)
+            print(f"{name}: of which {1000 * marginal:.2f} ms for each further prompt")
+    finally:
+        ray.shutdown()
+
+
+def measure_nodes(size: int, seconds: float, rounds: int) -> None:
+    """Print how many times as fast three simulated nodes are as one."""
+    # A worker that finds a free processor otherwise lets everything else go first.
+    os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112 - Ray spells it so
+    rates: dict[str, dict[int, list[float]]] = {name: {1: [], 3: []} for name in RUNS}
+    for _ in range(rounds):
+        for nodes in (1, 3):
+            cluster = Cluster()
+            for _ in range(nodes):
+                cluster.add_node(num_cpus=3, resources={"worker": 1}, object_store_memory=_MEMORY)
+            ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
+            _silence()
+            try:
+                for name, run in RUNS.items():
+                    each = {"resources": {"worker": 1}, "num_cpus": 1}
+                    time_run(run, nodes * 8, 0.0, nodes, 4, each)
+                    _, wall = time_run(run, size, seconds, nodes, 4, each)
+                    rates[name][nodes].append(size / wall)
+            finally:
+                ray.shutdown()
+                cluster.shutdown()
+    for name, found in rates.items():
+        one, three = max(found[1]), max(found[3])
+        print(
+            f"{name}: {size} prompts x {N} calls of {seconds:g} s, 4 at a time on each node: one node {one:.2f}, "
+            f"three nodes {three:.2f} prompts a second, {three / one:.2f} times"
+        )
+
+
+def _silence() -> None:
+    context = ray.data.DataContext.get_current()
+    context.enable_progress_bars = False
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure, and print what was found."""
+    parser = argparse.ArgumentParser(description="What a collection on Ray costs its driver, and how it scales.")
+    parser.add_argument("part", choices=("driver", "nodes"))
+    parser.add_argument("--sizes", type=int, nargs="+", default=(2000, 10000))
+    parser.add_argument("--only", choices=tuple(RUNS), nargs="+", default=tuple(RUNS))
+    parser.add_argument("--rounds", type=int, default=1)
+    options = parser.parse_args(arguments)
+    if options.part == "driver":
+        measure_driver(options.sizes, options.only)
+    else:
+        measure_nodes(96, 1.0, options.rounds)
+
+
+if __name__ == "__main__":
+    os.environ["PYTHONPATH"] = os.pathsep.join(part for part in sys.path if part)
+    main()
