@@ -260,7 +260,9 @@ def _map_on_actors(
         fn_constructor_args=(settings,),
         batch_size=batch_size,
         batch_format="pyarrow",
-        compute=ActorPoolStrategy(size=actors, max_concurrent_calls_per_actor=_BATCHES),
+        compute=ActorPoolStrategy(
+            min_size=1, max_size=actors, initial_size=actors, max_concurrent_calls_per_actor=_BATCHES
+        ),
         **{"num_cpus": 1, **(each or {})},
     )
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ import ray
 from pyarrow.fs import FileSelector, FileSystem, FileType
 from ray.data.block import BlockAccessor
 from ray.data.datasource import Datasink
+from ray.exceptions import RayError
 
 from langchain_cfc.errors import CFCError, CollectionError, InputError, RecordError
 from langchain_cfc.extend import make_provenance
@@ -88,13 +90,20 @@ class Parts:
 
         Raises:
             InputError: If records were made by other components than those in the folder.
-            CFCError: If the components of an actor cannot be created.
-            RayError: If the pipeline cannot be finished; what was written stays.
+            CollectionError: If the pipeline ends early, as where the components of an actor cannot be created;
+                what was written stays.
         """
         try:
             rows.write_datasink(_PartsSink(self._files, self._folder, next(self._configurations(), None)))
-        except Exception as error:
-            raise _find_reason(error) from error
+        except RayError as error:
+            reason = getattr(error, "cause", None)
+            if isinstance(reason, CFCError):
+                raise reason from error
+            msg = (
+                f"the pipeline ended with {_find_reason(str(error))}. What was finished is in {self.path}; find the "
+                "cause, and run it again"
+            )
+            raise CollectionError(msg) from error
 
     def merge(self, path: str | os.PathLike[str]) -> Merged:
         """Write the labelled prompts as one records file, which `read_records` and `calibrate` take.
@@ -248,12 +257,7 @@ def _skip(batch: Any, key: str, finished: Any) -> Any:
     return batch.filter(pc.invert(pc.is_in(batch[key].cast(pa.string()), value_set=ray.get(finished))))
 
 
-def _find_reason(error: BaseException) -> BaseException:
-    """Return the error of this package that ended a pipeline, or the error itself."""
-    seen: BaseException | None = error
-    while seen is not None:
-        reason = getattr(seen, "cause", seen)
-        if isinstance(reason, CFCError):
-            return reason
-        seen = seen.__cause__
-    return error
+def _find_reason(text: str) -> str:
+    """Return the first error in the text of an error of Ray, which begins with where it happened."""
+    found = re.search(r"^\s*([\w.]+(?:Error|Exception): .+)$", text, re.MULTILINE)
+    return found[1] if found else text[-500:]
