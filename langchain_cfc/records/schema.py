@@ -245,7 +245,8 @@ def make_provenance(configuration: Mapping[str, Any], models: Sequence[str]) -> 
     The names that the models which drew give themselves become the generator's `model_version`.
     """
     # Stores of earlier releases do not say whether scores are separate.
-    fields = {name: configuration.get(name) for name in (*PROVENANCE_FIELDS, "separate_scores")}
+    names = (*PROVENANCE_FIELDS, "separate_scores")
+    fields: dict[str, Any] = {name: configuration.get(name) for name in names}
     if models:
         version = models[0] if len(models) == 1 else list(models)
         fields["generator"] = {**(fields["generator"] or {}), MODEL_VERSION: version}

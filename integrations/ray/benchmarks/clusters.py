@@ -1,10 +1,9 @@
-"""What a collection on Ray costs its driver, and how it scales: `python integrations/ray/benchmarks/clusters.py`.
+"""What a collection on Ray costs its driver, and how it scales: `clusters.py driver`, `clusters.py nodes`.
 
-`driver` measures the processor time (user and system) of the driver's process per prompt, on this machine, with
-a model that answers at once: by `collect_on_ray` and by a pipeline of Ray Data, which starts in a constant time
-that is stated apart. `nodes` compares three simulated nodes with one, on calls that wait, so that the
-processors of this machine are not the limit. Times depend on the machine; ratios and the order of the driver's
-time are what counts.
+`driver` measures the processor time (user and system) of the driver's process per prompt, on this machine,
+with a model that answers at once: by `collect_on_ray` and by a pipeline of Ray Data. To start takes a
+constant time, so what each further prompt costs is stated beside it. `nodes` compares three simulated nodes
+with one, on calls that wait, so that the processors of this machine are not the limit.
 """
 
 from __future__ import annotations
@@ -14,12 +13,15 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import ray
+from langchain_cfc_ray import collect_on_ray
+from langchain_cfc_ray.data import Parts, collect_prompts, make_prompts
 from langchain_core.messages import AIMessage
 from langchain_core.runnables import RunnableLambda
 from ray.cluster_utils import Cluster
@@ -27,8 +29,6 @@ from ray.cluster_utils import Cluster
 from langchain_cfc.collect import CallPolicy, CollectionOptions, Columns, Components
 from langchain_cfc.labelers import NormalisedMatch
 from langchain_cfc.records import Example
-from langchain_cfc_ray import collect_on_ray
-from langchain_cfc_ray.data import Parts, collect_prompts, make_prompts
 
 N = 5
 COLUMNS = Columns(input="question", reference="answer", id="name")
@@ -56,49 +56,75 @@ def make_components(seconds: float) -> Components:
     return Components(generator, verify, NormalisedMatch(), N, generator_id="waiting", verifier_id="constant")
 
 
-def run_actors(size: int, seconds: float, actors: int, folder: Path, calls: int, each: dict[str, Any]) -> None:
-    """Collect by the actors of `collect_on_ray`, with a store in SQLite."""
-    examples = (
-        Example(id=f"p{k}", input=f"question {k}", reference=f"answer {k}") for k in range(size)
-    )
-    options = CollectionOptions(
-        call_policy=CallPolicy(calls * actors), on_notice=lambda notice: None, on_progress=lambda status: None
-    )
-    factory = partial(make_components, seconds)
-    assert collect_on_ray(examples, factory, folder / "store.db", options, actors=actors, each=each).complete
+@dataclass(frozen=True)
+class Work:
+    """How many prompts are collected, and with how many calls of how many seconds at a time on each actor."""
+
+    size: int
+    seconds: float = 0.0
+    actors: int = 2
+    calls: int = 32
+    each: Mapping[str, Any] | None = None
+
+    @property
+    def factory(self) -> Callable[[], Components]:
+        """What makes the components."""
+        return partial(make_components, self.seconds)
 
 
-def run_data(size: int, seconds: float, actors: int, folder: Path, calls: int, each: dict[str, Any]) -> None:
-    """Collect by a pipeline of Ray Data."""
-    rows = [
-        {"name": f"p{k}", "question": f"question {k}", "answer": f"answer {k}"} for k in range(size)
-    ]
+def run_actors(work: Work, folder: Path) -> int:
+    """Collect by the actors of `collect_on_ray`, with a store in SQLite; return how many were labelled."""
+    names = range(work.size)
+    examples = (Example(id=f"p{k}", input=f"question {k}", reference=f"answer {k}") for k in names)
+    policy = CallPolicy(work.calls * work.actors)
+    options = CollectionOptions(call_policy=policy, on_notice=_ignore, on_progress=_ignore)
+    store = folder / "store.db"
+    ended = collect_on_ray(examples, work.factory, store, options, actors=work.actors, each=work.each)
+    return ended.status.labelled
+
+
+def run_data(work: Work, folder: Path) -> int:
+    """Collect by a pipeline of Ray Data; return how many were labelled."""
+    names = range(work.size)
+    rows = [{"name": f"p{k}", "question": f"question {k}", "answer": f"answer {k}"} for k in names]
     parts = Parts(folder / "parts")
-    rows_left = parts.skip_finished(make_prompts(ray.data.from_items(rows), COLUMNS))
-    policy, factory = CallPolicy(calls), partial(make_components, seconds)
-    parts.write(collect_prompts(rows_left, factory, actors=actors, call_policy=policy, each=each))
-    assert parts.merge(folder / "records.parquet").labelled == size
+    prompts = parts.skip_finished(make_prompts(ray.data.from_items(rows), COLUMNS))
+    policy = CallPolicy(work.calls)
+    parts.write(
+        collect_prompts(prompts, work.factory, actors=work.actors, call_policy=policy, each=work.each)
+    )
+    return parts.merge(folder / "records.parquet").labelled
 
 
-RUNS: dict[str, Callable[..., None]] = {"collect_on_ray": run_actors, "Ray Data": run_data}
+def _ignore(told: object) -> None:
+    del told
 
 
-def time_run(run: Callable[..., None], *arguments: Any) -> tuple[float, float]:
+RUNS: dict[str, Callable[[Work, Path], int]] = {"collect_on_ray": run_actors, "Ray Data": run_data}
+
+
+def time_run(run: Callable[[Work, Path], int], work: Work) -> tuple[float, float]:
     """Return the processor time of this process and the wall time of a run, in seconds."""
     with tempfile.TemporaryDirectory() as folder:
         started, processor = time.perf_counter(), time.process_time()
-        run(*arguments[:3], Path(folder), *arguments[3:])
-        return time.process_time() - processor, time.perf_counter() - started
+        labelled = run(work, Path(folder))
+        times = time.process_time() - processor, time.perf_counter() - started
+    if labelled != work.size:
+        message = f"{labelled} of {work.size} prompts were labelled"
+        raise RuntimeError(message)
+    return times
 
 
 def measure_driver(sizes: Sequence[int], names: Sequence[str]) -> None:
     """Print the driver's processor time per prompt."""
-    ray.init("local", num_cpus=4, object_store_memory=2 * _MEMORY, include_dashboard=False, log_to_driver=False)
+    ray.init(
+        "local", num_cpus=4, object_store_memory=2 * _MEMORY, include_dashboard=False, log_to_driver=False
+    )
     _silence()
     try:
         for name in names:
-            time_run(RUNS[name], 64, 0.0, 2, 32, {})  # imports
-            found = {size: time_run(RUNS[name], size, 0.0, 2, 32, {}) for size in sizes}
+            time_run(RUNS[name], Work(64))  # imports
+            found = {size: time_run(RUNS[name], Work(size)) for size in sizes}
             for size, (processor, wall) in found.items():
                 print(
                     f"{name}: {size} prompts x {N}: driver {1000 * processor / size:.2f} ms a prompt, "
@@ -125,9 +151,9 @@ def measure_nodes(size: int, seconds: float, rounds: int) -> None:
             _silence()
             try:
                 for name, run in RUNS.items():
-                    each = {"resources": {"worker": 1}, "num_cpus": 1}
-                    time_run(run, nodes * 8, 0.0, nodes, 4, each)
-                    _, wall = time_run(run, size, seconds, nodes, 4, each)
+                    each = {"resources": {"worker": 1}}
+                    time_run(run, Work(8 * nodes, 0.0, nodes, 4, each))
+                    _, wall = time_run(run, Work(size, seconds, nodes, 4, each))
                     rates[name][nodes].append(size / wall)
             finally:
                 ray.shutdown()
@@ -135,8 +161,8 @@ def measure_nodes(size: int, seconds: float, rounds: int) -> None:
     for name, found in rates.items():
         one, three = max(found[1]), max(found[3])
         print(
-            f"{name}: {size} prompts x {N} calls of {seconds:g} s, 4 at a time on each node: one node {one:.2f}, "
-            f"three nodes {three:.2f} prompts a second, {three / one:.2f} times"
+            f"{name}: {size} prompts x {N} calls of {seconds:g} s, 4 at a time on each node: one "
+            f"node {one:.2f}, three nodes {three:.2f} prompts a second, {three / one:.2f} times"
         )
 
 
@@ -147,7 +173,7 @@ def _silence() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure, and print what was found."""
-    parser = argparse.ArgumentParser(description="What a collection on Ray costs its driver, and how it scales.")
+    parser = argparse.ArgumentParser(description="What Ray costs a driver, and how it scales.")
     parser.add_argument("part", choices=("driver", "nodes"))
     parser.add_argument("--sizes", type=int, nargs="+", default=(2000, 10000))
     parser.add_argument("--only", choices=tuple(RUNS), nargs="+", default=tuple(RUNS))

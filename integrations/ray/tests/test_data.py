@@ -9,8 +9,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
+import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow.parquet as pq  # type: ignore[import-untyped]
 import pytest
 import ray
 from langchain_cfc_ray.data import (
@@ -24,7 +24,7 @@ from langchain_cfc_ray.data import (
 )
 from langchain_cfc_ray.parts import _PartsSink
 from langchain_core.messages import AIMessage, messages_from_dict
-from pyarrow.fs import LocalFileSystem
+from pyarrow.fs import LocalFileSystem  # type: ignore[import-untyped]
 
 from integrations.ray.tests.working import N, asked, begun, examples, noting, over_http, quiet, script
 from langchain_cfc import calibrate
@@ -53,7 +53,9 @@ def questions(folder: Path, size: int = SIZE) -> Any:
 
 def in_order(records: Any) -> list[tuple[Any, ...]]:
     """Records by id; which request of a prompt gets which answer is up to the network."""
-    rows = ((one.id, one.input, one.reference, one.metadata, sorted(map(repr, one.candidates))) for one in records)
+    rows = (
+        (one.id, one.input, one.reference, one.metadata, sorted(map(repr, one.candidates))) for one in records
+    )
     return sorted(rows)
 
 
@@ -96,7 +98,7 @@ def test_what_is_finished_is_not_paid_for_again(tmp_path: Path, parts: Parts) ->
     again = run(SIZE, parts)
     assert set(again) == {f"question {number}" for number in range(SIZE)} - asked_first
     assert set(again.values()) == {N}
-    # Without the folder of the first run everything is drawn again, and each prompt is a record once all the same.
+    # Without the first run's folder all is drawn again; each prompt is a record once all the same.
     assert sum(run(SIZE, Parts(tmp_path / "other")).values()) == SIZE * N
     assert parts.merge(tmp_path / "records.parquet").labelled == SIZE
     assert [*sorted(one.id for one in read_records(tmp_path / "records.parquet"))] == sorted(
@@ -118,7 +120,11 @@ class Failing:
 
 
 def refusing(flag: Path, n: int = N) -> Components:
-    return Components(Failing(flag), lambda prompt, candidates: [0.5] * len(candidates), NormalisedMatch(), n)
+    def verifier(prompt: Any, candidates: Any) -> list[float]:
+        del prompt
+        return [0.5] * len(candidates)
+
+    return Components(Failing(flag), verifier, NormalisedMatch(), n)
 
 
 @pytest.mark.long
@@ -146,7 +152,7 @@ def test_a_prompt_that_fails_is_told_and_may_be_tried_again(tmp_path: Path, part
 def test_other_components_than_before_are_refused(tmp_path: Path, parts: Parts) -> None:
     prompts = questions(tmp_path, 4)
     parts.write(collect_prompts(prompts, partial(refusing, tmp_path / "flag")))
-    with pytest.raises(InputError, match="made different parts .n: 3 and 4"):
+    with pytest.raises(InputError, match=r"made different parts .n: 3 and 4"):
         parts.write(collect_prompts(prompts, partial(refusing, tmp_path / "flag", N + 1)))
     assert parts.merge(tmp_path / "records.parquet").labelled == 4
 
@@ -155,7 +161,9 @@ def test_other_components_than_before_are_refused(tmp_path: Path, parts: Parts) 
 @pytest.mark.usefixtures("cluster")
 def test_a_row_that_is_no_prompt_is_refused(tmp_path: Path, parts: Parts) -> None:
     rows = make_prompts(ray.data.from_items([{"question": 3, "answer": "", "name": "p"}]), COLUMNS)
-    with pytest.raises(CollectionError, match=r"RecordError: the row \{'question': 3.* found 3; expected text"):
+    with pytest.raises(
+        CollectionError, match=r"RecordError: the row \{'question': 3.* found 3; expected text"
+    ):
         parts.write(collect_prompts(rows, partial(noting, tmp_path / "log")))
 
 
@@ -278,7 +286,9 @@ def add_part(parts: Parts, task: int, *rows: dict[str, Any]) -> None:
 
 
 def row(name: str, given: str = '"why?"', error: str = "") -> dict[str, Any]:
-    candidates = [{"text": "so", "message": None, "score": 0.5, "correct": True, "answer": None, "scores": None}]
+    candidates = [
+        {"text": "so", "message": None, "score": 0.5, "correct": True, "answer": None, "scores": None}
+    ]
     fields = {"id": name, "input": given, "reference": None, "metadata": None, "cluster": None}
     notes = {"error": error, "models": ["m"], "configuration": '{"n": 1}'}
     return {**fields, "candidates": candidates, **notes}
@@ -308,5 +318,5 @@ def test_nothing_labelled_is_told(tmp_path: Path, parts: Parts) -> None:
     with pytest.raises(CollectionError, match="no prompt was labelled"):
         parts.merge(tmp_path / "records.parquet")
     add_part(parts, 0, row("a", error="refused"))
-    with pytest.raises(CollectionError, match="1 failed, such as .*refused"):
+    with pytest.raises(CollectionError, match=r"1 failed, such as .*refused"):
         parts.merge(tmp_path / "records.parquet")

@@ -17,7 +17,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow as pa
+import pyarrow as pa  # type: ignore[import-untyped]
 from langchain_core.messages import (
     AIMessage,
     BaseMessage,
@@ -52,7 +52,7 @@ __all__ = [
 ]
 
 _TEXT = pa.string()
-_PROMPT = pa.schema({name: _TEXT for name in ("id", "input", "reference", "metadata", "cluster")})
+_PROMPT = pa.schema(dict.fromkeys(("id", "input", "reference", "metadata", "cluster"), _TEXT))
 _DRAW = ("slot", "message", "error")
 _DRAWS = pa.list_(pa.struct({"slot": pa.int64(), "message": _TEXT, "error": _TEXT}))
 _NOTES = {"error": _TEXT, "models": pa.list_(_TEXT), "configuration": _TEXT}
@@ -98,7 +98,7 @@ def repeat_prompts(prompts: Dataset, n: int) -> Dataset:
     Raises:
         InputError: If n is less than 1.
     """
-    if not isinstance(n, int) or n < 1:
+    if not isinstance(n, int) or n < 1:  # type: ignore[redundant-expr]  # files hold anything
         msg = f"n is {n!r}; expected a whole number of candidates, at least 1"
         raise InputError(msg)
     return prompts.map_batches(_repeat, fn_kwargs={"n": n}, batch_format="pyarrow")
@@ -129,11 +129,10 @@ def read_messages(row: Mapping[str, Any]) -> list[dict[str, Any]]:
     given = json.loads(row["input"])
     if isinstance(given, dict):
         problem = f"found an object ({', '.join(given)}); expected text or a list of messages"
-        raise RecordError(f"the prompt {row['id']!r}", 0, "input", problem)
+        source = f"the prompt {row['id']!r}"
+        raise RecordError(source, 0, "input", problem)
     messages = convert_to_messages([("user", given)] if isinstance(given, str) else given)
-    found = convert_to_openai_messages(messages)
-    assert isinstance(found, list)  # noqa: S101 - a list was given
-    return found
+    return [convert_to_openai_messages([message])[0] for message in messages]
 
 
 def encode_draw(row: Mapping[str, Any], output: str | BaseMessage | Mapping[str, Any]) -> dict[str, Any]:
@@ -148,14 +147,15 @@ def encode_draw(row: Mapping[str, Any], output: str | BaseMessage | Mapping[str,
         empty unless the body holds no answer.
     """
     kept = {name: row[name] for name in (*_PROMPT.names, "slot", "draw")}
-    if isinstance(output, str):
-        output = AIMessage(output)
-    elif not isinstance(output, BaseMessage):
+    if isinstance(output, Mapping):
         try:
-            output = _read_completion(output)
+            message = _read_completion(output)
         except (LookupError, TypeError, ValueError):
-            return {**kept, "message": "", "error": f"no answer: {output.get('error') or dict(output)!r:.500}"}
-    return {**kept, "message": json.dumps(messages_to_dict([output])[0]), "error": ""}
+            reason = output.get("error") or dict(output)
+            return {**kept, "message": "", "error": f"no answer: {reason!r:.500}"}
+    else:
+        message = AIMessage(output) if isinstance(output, str) else output
+    return {**kept, "message": json.dumps(messages_to_dict([message])[0]), "error": ""}
 
 
 def _read_completion(body: Mapping[str, Any]) -> BaseMessage:
@@ -197,8 +197,8 @@ def collect_prompts(
             defaults.
         config: LangChain config that all runs inherit; it is pickled.
         batch_size: Number of prompts that an actor gets at a time, at least 1.
-        each: Further options of `Dataset.map_batches` for the actors, such as `num_cpus`, `num_gpus`,
-            `resources` and `runtime_env`.
+        each: Further options of `Dataset.map_batches` for the actors, such as `num_gpus`, `resources` and
+            `runtime_env`. Without `num_cpus` an actor claims no processor, because most wait for calls.
 
     Returns:
         One row per prompt for `Parts.write`: a record, or an `error` in its place.
@@ -207,7 +207,7 @@ def collect_prompts(
         InputError: If the factory cannot be pickled.
     """
     settings = WorkerSettings(factory, call_policy or CallPolicy(), config)
-    return _map_on_actors(prompts, _Collector, settings, actors, batch_size, each)
+    return _map_on_actors(prompts, _Collector, settings, actors=actors, batch_size=batch_size, each=each)
 
 
 def label_draws(
@@ -242,13 +242,14 @@ def label_draws(
     """
     settings = WorkerSettings(factory, call_policy or CallPolicy(), config)
     grouped = draws.groupby("id").map_groups(_pack, batch_format="pyarrow")
-    return _map_on_actors(grouped, _Labeler, settings, actors, batch_size, each)
+    return _map_on_actors(grouped, _Labeler, settings, actors=actors, batch_size=batch_size, each=each)
 
 
 def _map_on_actors(
     rows: Dataset,
     kind: type[_Collector],
     settings: WorkerSettings,
+    *,
     actors: int,
     batch_size: int,
     each: Mapping[str, Any] | None,
@@ -263,7 +264,7 @@ def _map_on_actors(
         compute=ActorPoolStrategy(
             min_size=1, max_size=actors, initial_size=actors, max_concurrent_calls_per_actor=_BATCHES
         ),
-        **{"num_cpus": 1, **(each or {})},
+        **{"num_cpus": 0, **(each or {})},
     )
 
 

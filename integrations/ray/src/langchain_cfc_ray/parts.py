@@ -1,9 +1,9 @@
 """`Parts`: a folder of Parquet files in which a pipeline of Ray Data keeps what is finished.
 
-Each write task makes one file, which appears whole under a name that a repetition of the task would use again.
-So a file is result and checkpoint at once: whatever dies, a row is in the folder or it is not, and the next
-run asks for the missing ones only. Ray Data's own checkpoints filter where a dataset is read, which is before
-prompts are repeated, and never let a failed row be tried again.
+Each write task makes one file, which appears whole, under a name that a repeated task uses again. So a file
+is result and checkpoint at once: whatever dies, a row is in the folder or it is not, and the next run asks
+for the missing ones only. Ray Data's own checkpoints filter where a dataset is read, which is before prompts
+are repeated, and never let a failed row be tried again.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
+import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow.compute as pc  # type: ignore[import-untyped]
+import pyarrow.parquet as pq  # type: ignore[import-untyped]
 import ray
-from pyarrow.fs import FileSelector, FileSystem, FileType
+from pyarrow.fs import FileSelector, FileSystem, FileType  # type: ignore[import-untyped]
 from ray.data.block import BlockAccessor
 from ray.data.datasource import Datasink
 from ray.exceptions import RayError
@@ -90,18 +90,19 @@ class Parts:
 
         Raises:
             InputError: If records were made by other components than those in the folder.
-            CollectionError: If the pipeline ends early, as where the components of an actor cannot be created;
-                what was written stays.
+            CollectionError: If the pipeline ends early, as where an actor cannot create its components; what was
+                written stays.
         """
         try:
-            rows.write_datasink(_PartsSink(self._files, self._folder, next(self._configurations(), None)))
+            known = next(self._configurations(), None)
+            rows.write_datasink(_PartsSink(self._files, self._folder, known))
         except RayError as error:
             reason = getattr(error, "cause", None)
             if isinstance(reason, CFCError):
                 raise reason from error
             msg = (
-                f"the pipeline ended with {_find_reason(str(error))}. What was finished is in {self.path}; find the "
-                "cause, and run it again"
+                f"the pipeline ended with {_find_reason(str(error))}. What was finished is in {self.path}; "
+                "find the cause, and run it again"
             )
             raise CollectionError(msg) from error
 
@@ -207,7 +208,7 @@ class Parts:
             yield pa.concat_tables(group)
 
 
-class _PartsSink(Datasink[None]):
+class _PartsSink(Datasink[None]):  # type: ignore[misc]  # Ray is not typed
     """Writes what a task hands over as one file, which appears when it is complete."""
 
     def __init__(self, files: FileSystem, folder: str, configuration: str | None) -> None:
@@ -244,7 +245,9 @@ class _PartsSink(Datasink[None]):
 
 def _name_nulls(table: Any) -> Any:
     """Give columns without any value the type of text, so that all files have the same schema."""
-    fields = [field.with_type(pa.string()) if pa.types.is_null(field.type) else field for field in table.schema]
+    fields = [
+        field.with_type(pa.string()) if pa.types.is_null(field.type) else field for field in table.schema
+    ]
     return table.cast(pa.schema(fields))
 
 

@@ -14,7 +14,6 @@ from langchain_core.runnables import RunnableConfig
 from langchain_cfc.collect import CallPolicy, Components, LocalExecutor, Outcome, Usage
 from langchain_cfc.errors import CFCError, CollectionError, InputError
 from langchain_cfc.extend import ConcurrencyLimiter, DrawnCandidate
-from langchain_cfc.records import Example
 from langchain_cfc_ray.rate_limits import create_cluster_retry_policy
 
 Factory: TypeAlias = str | Callable[[], Components]
@@ -120,7 +119,7 @@ class Worker:
             return error
 
     async def run(self, jobs: Sequence[Job]) -> AsyncIterator[list[tuple[int, Event | Outcome]]]:
-        """Run stages of several prompts at the same time; yield their notes and outcomes by number, as they come."""
+        """Run stages of several prompts at the same time; yield notes and outcomes by number as they come."""
         events: asyncio.Queue[tuple[int, Event | Outcome]] = asyncio.Queue()
         tasks = [asyncio.ensure_future(self._run_job(number, job, events)) for number, job in enumerate(jobs)]
         left = len(jobs)
@@ -136,7 +135,9 @@ class Worker:
             for task in tasks:
                 task.cancel()
 
-    async def _run_job(self, number: int, job: Job, events: asyncio.Queue[tuple[int, Event | Outcome]]) -> None:
+    async def _run_job(
+        self, number: int, job: Job, events: asyncio.Queue[tuple[int, Event | Outcome]]
+    ) -> None:
         stage, arguments, journal = job
         journal.connect(lambda event: events.put_nowait((number, event)))
         try:
@@ -149,7 +150,9 @@ class Worker:
 _STAGES: Mapping[str, Callable[..., Awaitable[Outcome]]] = {
     "draw": lambda executor, journal, example: executor.draw(example, journal),
     "split": lambda executor, journal, answer: executor.split(answer, journal),
-    "score": lambda executor, journal, example, draws, answers: executor.score(example, draws, journal, answers),
+    "score": lambda executor, journal, example, draws, answers: executor.score(
+        example, draws, journal, answers
+    ),
     "label": lambda executor, journal, example, draws: executor.label(example, draws, journal),
 }
 
