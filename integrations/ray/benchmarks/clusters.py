@@ -175,7 +175,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Measure, and print what was found."""
     parser = argparse.ArgumentParser(description="What Ray costs a driver, and how it scales.")
     parser.add_argument("part", choices=("driver", "nodes"))
-    parser.add_argument("--sizes", type=int, nargs="+", default=(2000, 10000))
+    parser.add_argument("--sizes", type=int, nargs="+", default=(2000, 20000))
     parser.add_argument("--only", choices=tuple(RUNS), nargs="+", default=tuple(RUNS))
     parser.add_argument("--rounds", type=int, default=1)
     options = parser.parse_args(arguments)

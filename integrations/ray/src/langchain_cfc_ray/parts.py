@@ -90,8 +90,8 @@ class Parts:
 
         Raises:
             InputError: If records were made by other components than those in the folder.
-            CollectionError: If the pipeline ends early, as where an actor cannot create its components; what was
-                written stays.
+            CollectionError: If the pipeline ends early, as where an actor cannot create its components; what
+                was written stays.
         """
         try:
             known = next(self._configurations(), None)
