@@ -91,7 +91,12 @@ def run_data(work: Work, folder: Path) -> int:
     parts = Parts(folder / "parts")
     prompts = parts.skip_finished(make_prompts(ray.data.from_items(rows), COLUMNS))
     policy = CallPolicy(work.calls)
-    options = {"actors": work.actors, "call_policy": policy, "batch_size": work.batch, "each": work.each}
+    options: dict[str, Any] = {
+        "actors": work.actors,
+        "call_policy": policy,
+        "batch_size": work.batch,
+        "each": work.each,
+    }
     parts.write(collect_prompts(prompts, work.factory, **options))
     return parts.merge(folder / "records.parquet").labelled
 

@@ -55,7 +55,7 @@ class _Job:
 
     def take(self, event: Event | Outcome) -> None:
         """Apply a note to the journal, or end with an outcome."""
-        if self.outcome.done():  # whoever waited for it was cancelled
+        if self.outcome.done():  # its caller was cancelled
             return
         if isinstance(event, Outcome):
             self.outcome.set_result(event)
