@@ -184,6 +184,7 @@ def over_processor(url: str, prompts: Any) -> Any:
     return process(prompts)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("cluster")
 def test_a_processor_gives_the_records_of_collect(tmp_path: Path, parts: Parts) -> None:
     draws, served = Parts(tmp_path / "draws", key="draw"), script(SIZE)
