@@ -185,7 +185,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.part == "driver":
         measure_driver(options.sizes, options.only)
     else:
-        measure_nodes(192, 0.5, options.only)
+        measure_nodes(96, 0.5, options.only)
 
 
 if __name__ == "__main__":
