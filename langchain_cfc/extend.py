@@ -51,13 +51,15 @@ if TYPE_CHECKING:
     from langchain_cfc.monitor.metrics import MetricsReader
     from langchain_cfc.records import require_candidates
     from langchain_cfc.records.batches import check_records
+    from langchain_cfc.records.parquet import encode_record
+    from langchain_cfc.records.schema import make_provenance
     from langchain_cfc.sampling import (
         DrawnCandidate,
         resolve_generator,
         walk_runnables,
         without_streaming_and_cache,
     )
-    from langchain_cfc.sampling.candidates import Description
+    from langchain_cfc.sampling.candidates import Description, make_candidate
     from langchain_cfc.sampling.fingerprints import compute_fingerprint, state_settings
     from langchain_cfc.thresholds.base import ThresholdRule, Thresholds
     from langchain_cfc.verifiers.base import (
@@ -112,8 +114,11 @@ __all__ = [
     "combined_fingerprint",
     "compute_fingerprint",
     "describe_error",
+    "encode_record",
     "list_text_aliases",
     "load_object",
+    "make_candidate",
+    "make_provenance",
     "parse_template",
     "redact_errors",
     "reject_duplicate_keys",
@@ -168,8 +173,10 @@ _NAMES = {
     "monitor.metrics": ("MetricsReader",),
     "records": ("require_candidates",),
     "records.batches": ("check_records",),
+    "records.parquet": ("encode_record",),
+    "records.schema": ("make_provenance",),
     "sampling": ("DrawnCandidate", "resolve_generator", "walk_runnables", "without_streaming_and_cache"),
-    "sampling.candidates": ("Description",),
+    "sampling.candidates": ("Description", "make_candidate"),
     "sampling.fingerprints": ("compute_fingerprint", "state_settings"),
     "thresholds.base": ("ThresholdRule", "Thresholds"),
     "verifiers.base": (

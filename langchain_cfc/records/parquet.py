@@ -25,6 +25,7 @@ from langchain_cfc.records.batches import Batch, DatasetChecks, make_batch, no_r
 from langchain_cfc.records.columns import JSON_COLUMNS, decode_rows, find_list_column, parse_rows
 from langchain_cfc.records.schema import (
     ClaimsRecord,
+    Example,
     LabelledRecord,
     Provenance,
     compact_json,
@@ -267,13 +268,14 @@ def write_parquet(file: BinaryIO, records: Iterable[LabelledRecord], provenance:
     schema = _make_schema(column).with_metadata(parquet_schema(provenance).metadata)
     written = 0
     with parquet.ParquetWriter(file, schema, compression="zstd", write_page_checksum=True) as writer:
-        for rows in _group_rows(map(_to_row, chain([first], stream)), column):
+        for rows in _group_rows(map(encode_record, chain([first], stream)), column):
             writer.write_batch(pa.RecordBatch.from_pylist(rows, schema=schema))
             written += len(rows)
     return written
 
 
-def _to_row(record: LabelledRecord) -> dict[str, Any]:
+def encode_record(record: Example) -> dict[str, Any]:
+    """Return a record as a row of `parquet_schema()`, without the fields that have their default."""
     fields = record.model_dump(exclude_defaults=True)
     for name in JSON_COLUMNS:
         if name in fields:

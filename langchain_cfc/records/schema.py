@@ -6,7 +6,7 @@ Error messages quote the `description` of a field as what was expected.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
 from pydantic import (
@@ -231,6 +231,26 @@ class Provenance(_Model):
             if getattr(self, name) is None:
                 data.pop(name, None)
         return data
+
+
+# Known from responses only; it may change while the model's name stays the same.
+MODEL_VERSION = "model_version"
+# The part of an executor's configuration that becomes the provenance of records.
+PROVENANCE_FIELDS = ("n", "generator", "verifier", "labeler", "answer", "unit", "splitter", "draws")
+
+
+def make_provenance(configuration: Mapping[str, Any], models: Sequence[str]) -> Provenance:
+    """Return the provenance of records that an executor of this configuration made.
+
+    The names that the models which drew give themselves become the generator's `model_version`.
+    """
+    # Stores of earlier releases do not say whether scores are separate.
+    names = (*PROVENANCE_FIELDS, "separate_scores")
+    fields: dict[str, Any] = {name: configuration.get(name) for name in names}
+    if models:
+        version = models[0] if len(models) == 1 else list(models)
+        fields["generator"] = {**(fields["generator"] or {}), MODEL_VERSION: version}
+    return Provenance(**fields)
 
 
 def encode_provenance(provenance: Provenance) -> bytes:

@@ -15,7 +15,7 @@ from integrations.ray.tests.working import add_node
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Cluster]:
-    """Three nodes with one processor each, to which this process is connected."""
+    """Three nodes with two processors each, to which this process is connected."""
     # Workers import what these tests share as well.
     os.environ["PYTHONPATH"] = os.pathsep.join(sys.path)
     # Ray's workers let all else go first, and on a busy machine that is for minutes.

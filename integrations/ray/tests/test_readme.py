@@ -13,6 +13,7 @@ import pytest
 from langchain_cfc import PromptRecord
 from langchain_cfc.collect.store import Store
 from langchain_cfc.demo import load_recording
+from langchain_cfc.records import read_records
 from tests.serving.openai_server import Script, serving
 
 PAGE = Path(__file__).parents[1] / "README.md"
@@ -22,7 +23,7 @@ SIZE, N = 48, 10
 def program() -> str:
     """The page's blocks, one after the other; files and commands are made and run where they stand."""
     blocks = re.findall(r"```(python|shell|toml)\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
-    assert [kind for kind, _ in blocks] == ["python", "shell", "python", "python", "toml", "python"]
+    assert [kind for kind, _ in blocks] == [*["python"] * 4, "shell", *["python"] * 2, "toml", "python"]
     return "\n".join(_written(kind, text) for kind, text in blocks)
 
 
@@ -69,8 +70,14 @@ def test_what_the_page_shows_does_as_it_says(tmp_path: Path) -> None:
     with Store(tmp_path / "replayed.db") as store:
         replayed = {record.id: judged(record) for record in store.records()}
     assert replayed == {fact.id: judged(fact) for fact in facts}
+    for name in ("records", "hosted"):
+        records = read_records(tmp_path / f"{name}.parquet")
+        assert len({record.id for record in records}) == SIZE
+        assert records.provenance is not None
+        assert records.provenance.n == N
+    assert {record.id: judged(record) for record in read_records(tmp_path / "records.parquet")} == replayed
     for name in ("store.db", "configured.db"):
         with Store(tmp_path / name) as store:
             assert len(list(store.records())) == SIZE
             assert store.configuration["n"] == N
-    assert len(script.requests) == 2 * SIZE * N
+    assert len(script.requests) == 3 * SIZE * N

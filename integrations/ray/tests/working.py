@@ -46,9 +46,9 @@ def examples(size: int) -> list[Example]:
 
 
 def add_node(cluster: Cluster, **resources: float) -> Any:
-    """One more node with one processor, and what else it has."""
+    """One more node with two processors, and what else it has."""
     # Outcomes are small, so little memory is set aside for them.
-    return cluster.add_node(num_cpus=1, resources=resources, object_store_memory=80 * 2**20)
+    return cluster.add_node(num_cpus=2, resources=resources, object_store_memory=80 * 2**20)
 
 
 def quiet(notice: str) -> None:

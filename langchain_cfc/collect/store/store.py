@@ -51,12 +51,9 @@ from langchain_cfc.records import (
     tabulate,
     tabulate_raw,
 )
+from langchain_cfc.records.schema import MODEL_VERSION, PROVENANCE_FIELDS, make_provenance
 from langchain_cfc.sampling import DrawnCandidate
 
-# Known from responses only; it may change while the model's name stays the same.
-_MODEL_VERSION = "model_version"
-# The part of a configuration that becomes the provenance of records.
-_PROVENANCE = ("n", "generator", "verifier", "labeler", "answer", "unit", "splitter", "draws")
 # Names that a configuration has only where they are asked for.
 _IF_ASKED = ("unit", "splitter", "draws", "endpoint")
 _ENDPOINTS = {None: "by live calls (without --batch)", "batch": "through batches (--batch)"}
@@ -185,7 +182,9 @@ class Store(DatabaseStore):
             return given
         different = [name for name in known if name in given and known[name] != given[name]]
         different += [
-            name for name in (*_PROVENANCE, "endpoint") if name not in known and given.get(name) is not None
+            name
+            for name in (*PROVENANCE_FIELDS, "endpoint")
+            if name not in known and given.get(name) is not None
         ]
         different += [name for name in _IF_ASKED if name in known and name not in given]
         if different:
@@ -220,13 +219,7 @@ class Store(DatabaseStore):
         if not known:
             msg = f"nothing was collected in {self.name} yet"
             raise StoreError(msg)
-        generator, models = known.get("generator"), self.models()
-        if models:
-            version = models[0] if len(models) == 1 else models
-            generator = {**(generator or {}), _MODEL_VERSION: version}
-        # Stores of earlier releases do not say whether scores are separate.
-        fields: dict[str, Any] = {name: known.get(name) for name in (*_PROVENANCE, "separate_scores")}
-        return Provenance(**{**fields, "generator": generator})
+        return make_provenance(known, self.models())
 
     # Input
 
@@ -257,10 +250,10 @@ class Store(DatabaseStore):
             msg = "there are no records to add"
             raise StoreError(msg)
         header = provenance or Provenance(n=len(first.candidates))
-        configuration = header.model_dump(include={*_PROVENANCE, "separate_scores"})
+        configuration = header.model_dump(include={*PROVENANCE_FIELDS, "separate_scores"})
         # Records do not say how their calls were made.
         configuration.update({"endpoint": "batch"} if self.has_batches else {})
-        version = (configuration["generator"] or {}).pop(_MODEL_VERSION, None)
+        version = (configuration["generator"] or {}).pop(MODEL_VERSION, None)
         self.set_configuration(configuration)
         models = version if isinstance(version, list) else [version] if version is not None else []
         return add_prompts(self, ((record, record) for record in (first, *stream)), models)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
@@ -20,7 +20,7 @@ from langchain_cfc.errors import CFCError, CollectionError, InputError
 from langchain_cfc.extend import DrawnCandidate
 from langchain_cfc.records import Example
 from langchain_cfc_ray.rate_limits import start_limiter
-from langchain_cfc_ray.worker import Factory, Worker, WorkerSettings
+from langchain_cfc_ray.worker import Event, Factory, Job, StreamJournal, Worker, WorkerSettings
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -31,16 +31,81 @@ PATIENCE = 600.0
 _PAUSE = 1.0
 # A prompt that has killed so many workers would kill the next one as well.
 MAX_DEATHS = 4
-# Maximum prompts on one actor; large, because prompts of actors that died move to the others.
+# Maximum stages of prompts that travel to an actor together, and the seconds in which they gather.
+_CHUNK = 64
+_LINGER = 0.005
+# Maximum calls at once on one actor; large, because prompts of actors that died move to the others.
 _AT_ONCE = 1000
 
 
 @dataclass(eq=False)
-class _Actor:
-    """The handle of an actor, and the number of prompts on it."""
+class _Job:
+    """A stage of a prompt that is on an actor, or about to go there."""
 
-    handle: Any
-    load: int = 0
+    stage: str
+    arguments: tuple[Any, ...]
+    journal: Journal
+    outcome: asyncio.Future[Outcome]
+
+    def describe(self) -> Job:
+        """Return what the worker needs; the journal there begins where this one is."""
+        is_draw = self.stage == "draw"
+        drawn = dict(self.journal.drawn) if is_draw else {}
+        return self.stage, self.arguments, StreamJournal(drawn, self.journal.context if is_draw else None)
+
+    def take(self, event: Event | Outcome) -> None:
+        """Apply a note to the journal, or end with an outcome."""
+        if self.outcome.done():  # its caller was cancelled
+            return
+        if isinstance(event, Outcome):
+            self.outcome.set_result(event)
+        else:
+            name, arguments = event
+            getattr(self.journal, name)(*arguments)
+
+
+class _Actor:
+    """An actor, and the stages of prompts on it, which travel many at a time."""
+
+    def __init__(self, handle: Any) -> None:
+        self.handle = handle
+        self.load = 0
+        self._waiting: list[_Job] = []
+        self._sending: set[asyncio.Task[None]] = set()
+
+    async def run(self, stage: str, arguments: tuple[Any, ...], journal: Journal) -> Outcome:
+        """Run a stage; raises `RayError` if the actor dies meanwhile."""
+        loop = asyncio.get_running_loop()
+        job = _Job(stage, arguments, journal, loop.create_future())
+        self._waiting.append(job)
+        if len(self._waiting) == 1:
+            loop.call_later(_LINGER, self._send)
+        elif len(self._waiting) == _CHUNK:
+            self._send()
+        self.load += 1
+        try:
+            return await job.outcome
+        finally:
+            self.load -= 1
+
+    def _send(self) -> None:
+        jobs, self._waiting = self._waiting, []
+        if jobs:  # unless they were sent when the chunk was full
+            task = asyncio.ensure_future(self._run_chunk(jobs))
+            self._sending.add(task)
+            task.add_done_callback(self._sending.discard)
+
+    async def _run_chunk(self, jobs: Sequence[_Job]) -> None:
+        failure: Exception = CollectionError("the worker ended without an outcome")
+        try:
+            async for reference in self.handle.run.remote([job.describe() for job in jobs]):
+                for number, event in await reference:
+                    jobs[number].take(event)
+        except Exception as error:  # noqa: BLE001 - those who wait for the jobs look at it
+            failure = error
+        for job in jobs:
+            if not job.outcome.done():
+                job.outcome.set_exception(failure)
 
 
 class RayExecutor:
@@ -79,7 +144,7 @@ class RayExecutor:
             )
             raise InputError(msg)
         self._settings = WorkerSettings(factory, call_policy, config)
-        _check_picklable(self._settings)
+        check_picklable(self._settings)
         self._call_policy = call_policy
         self._size = actors
         self._each = dict(each or {})
@@ -127,11 +192,11 @@ class RayExecutor:
 
     async def draw(self, example: Example, journal: Journal) -> Outcome:
         """Draw n candidates, except for those that the journal holds."""
-        return await self._run("draw", journal, lambda: (example, dict(journal.drawn), journal.context))
+        return await self._run("draw", journal, example)
 
     async def split(self, answer: DrawnCandidate, journal: Journal) -> Outcome:
         """Split the first answer of a prompt into claims."""
-        return await self._run("split", journal, lambda: (answer,))
+        return await self._run("split", journal, answer)
 
     async def score(
         self,
@@ -141,11 +206,11 @@ class RayExecutor:
         answers: Sequence[DrawnCandidate] | None = None,
     ) -> Outcome:
         """Score the candidates of a prompt, or the claims of the first of its answers."""
-        return await self._run("score", journal, lambda: (example, draws, answers))
+        return await self._run("score", journal, example, draws, answers)
 
     async def label(self, example: Example, draws: Sequence[DrawnCandidate], journal: Journal) -> Outcome:
         """Label the candidates of a prompt, extract their answers and compute its metadata."""
-        return await self._run("label", journal, lambda: (example, draws))
+        return await self._run("label", journal, example, draws)
 
     def _start_limiter(self) -> str | None:
         """Start the actor with the rate limiters, and return its name."""
@@ -168,7 +233,7 @@ class RayExecutor:
         }
         return ray.remote(Worker).options(**options).remote(self._settings, concurrency, limiter_name)
 
-    async def _run(self, stage: str, journal: Journal, arguments: Callable[[], tuple[Any, ...]]) -> Outcome:
+    async def _run(self, stage: str, journal: Journal, *arguments: Any) -> Outcome:
         """Run a stage of a prompt on the least busy actor, and on another one if that dies.
 
         Raises `CFCError` if no actor can run it, which is not the prompt's fault and ends the run.
@@ -176,9 +241,8 @@ class RayExecutor:
         error: CFCError | None = None
         for _ in range(MAX_DEATHS):
             actor = await self._least_busy()
-            actor.load += 1
             try:
-                return await _read_outcome(getattr(actor.handle, stage).remote(*arguments()), journal)
+                return await actor.run(stage, arguments, journal)
             except RayTaskError as failure:
                 msg = f"the worker failed with {failure.cause!r:.200}"
                 return Outcome(CollectionError(msg), Usage())
@@ -188,8 +252,6 @@ class RayExecutor:
                 # Requests in flight may have been answered: at most as many as candidates are missing.
                 for _ in range(self.configuration["n"] - len(journal.drawn) if stage == "draw" else 1):
                     journal.record_lost_request()
-            finally:
-                actor.load -= 1
         return Outcome(error, Usage())
 
     async def _least_busy(self) -> _Actor:
@@ -232,7 +294,7 @@ class RayExecutor:
         if isinstance(started, CFCError):
             self._refusal = started
         elif started != self._configuration:
-            self._refusal = InputError(_explain_difference(self._configuration, started))
+            self._refusal = InputError(explain_difference(self._configuration, started))
         else:
             self._ready.add(actor)
         self._any_ready.set()
@@ -253,19 +315,8 @@ class RayExecutor:
             await asyncio.sleep(_PAUSE)
 
 
-async def _read_outcome(stream: Any, journal: Journal) -> Outcome:
-    """Return the outcome of a stage, and apply its notes to the journal as they come."""
-    async for reference in stream:
-        event = await reference
-        if isinstance(event, Outcome):
-            return event
-        name, arguments = event
-        getattr(journal, name)(*arguments)
-    msg = "the worker ended without an outcome"
-    raise CollectionError(msg)
-
-
-def _check_picklable(settings: WorkerSettings) -> None:
+def check_picklable(settings: WorkerSettings) -> None:
+    """Refuse settings that cannot be sent to other machines."""
     try:
         cloudpickle.dumps(settings)
     except Exception as error:
@@ -276,7 +327,8 @@ def _check_picklable(settings: WorkerSettings) -> None:
         raise InputError(msg) from error
 
 
-def _explain_difference(one: Mapping[str, Any] | None, other: Mapping[str, Any]) -> str:
+def explain_difference(one: Mapping[str, Any] | None, other: Mapping[str, Any]) -> str:
+    """Explain how the configurations of two actors differ."""
     known = one or {}
     different = [name for name in {**known, **other} if known.get(name, math.nan) != other.get(name)]
     listed = "; ".join(f"{name}: {known.get(name)!r:.80} and {other.get(name)!r:.80}" for name in different)

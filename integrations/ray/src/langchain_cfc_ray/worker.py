@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import pkgutil
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -12,9 +12,8 @@ from typing import Any, TypeAlias
 from langchain_core.runnables import RunnableConfig
 
 from langchain_cfc.collect import CallPolicy, Components, LocalExecutor, Outcome, Usage
-from langchain_cfc.errors import CFCError, InputError
+from langchain_cfc.errors import CFCError, CollectionError, InputError
 from langchain_cfc.extend import ConcurrencyLimiter, DrawnCandidate
-from langchain_cfc.records import Example
 from langchain_cfc_ray.rate_limits import create_cluster_retry_policy
 
 Factory: TypeAlias = str | Callable[[], Components]
@@ -37,6 +36,10 @@ class WorkerSettings:
 
 # The name of a journal's method, and its arguments.
 Event: TypeAlias = tuple[str, tuple[Any, ...]]
+# A stage of a prompt, as the name of an executor's method and the arguments that come before the journal.
+Job: TypeAlias = tuple[str, tuple[Any, ...], "StreamJournal"]
+# Seconds in which events gather before they travel together: one message costs as much as many events.
+_LINGER = 0.01
 
 
 class StreamJournal:
@@ -50,42 +53,40 @@ class StreamJournal:
     def __init__(self, drawn: Mapping[int, DrawnCandidate], context: str | None) -> None:
         self.drawn = drawn
         self.context = context
-        self._events: asyncio.Queue[Event | None] = asyncio.Queue()
+        self._note: Callable[[Event], object] = _ignore
+
+    def connect(self, note: Callable[[Event], object]) -> None:
+        """Pass all notes to a function."""
+        self._note = note
 
     def resume(self, context: str) -> Mapping[int, DrawnCandidate]:
         """Return the candidates that need not be drawn again for the prepared input with this digest."""
-        self._events.put_nowait(("resume", (context,)))
+        self._note(("resume", (context,)))
         return self.drawn if context == self.context else {}
 
     def save_draw(self, slot: int, draw: DrawnCandidate, usage: Usage) -> None:
         """Store a candidate, and the usage of the stage so far."""
-        self._events.put_nowait(("save_draw", (slot, draw, usage)))
+        self._note(("save_draw", (slot, draw, usage)))
 
     def discard_draws(self) -> None:
         """Delete all stored candidates, because the sampler refused them."""
-        self._events.put_nowait(("discard_draws", ()))
+        self._note(("discard_draws", ()))
 
     def announce(self, requests: int) -> None:
         """Note that so many further requests may follow, as those of another wave of draws."""
-        self._events.put_nowait(("announce", (requests,)))
+        self._note(("announce", (requests,)))
 
     def record_lost_request(self) -> None:
         """Note that a request failed that may have been answered."""
-        self._events.put_nowait(("record_lost_request", ()))
+        self._note(("record_lost_request", ()))
 
     async def flush(self) -> None:
         """Do nothing: a round trip to the driver before every request would take longer than the request."""
 
-    async def stream(self, work: Coroutine[Any, Any, Outcome]) -> AsyncIterator[Event | Outcome]:
-        """Run a stage; yield its notes as they come, and then its outcome."""
-        task = asyncio.ensure_future(work)
-        task.add_done_callback(lambda _: self._events.put_nowait(None))
-        try:
-            while (event := await self._events.get()) is not None:
-                yield event
-            yield await task
-        finally:
-            task.cancel()
+
+def _ignore(event: Event) -> None:
+    """Take no notice, where nothing is stored."""
+    del event
 
 
 class Worker:
@@ -103,7 +104,8 @@ class Worker:
         self._limiter_name = limiter_name
 
     @cached_property
-    def _executor(self) -> LocalExecutor:
+    def executor(self) -> LocalExecutor:
+        """What runs the stages, with the components that the factory creates here."""
         settings = self._settings
         retry_policy = create_cluster_retry_policy(settings.call_policy, self._limiter_name)
         limiter = ConcurrencyLimiter(self._concurrency)
@@ -112,39 +114,47 @@ class Worker:
     async def start(self) -> dict[str, Any] | CFCError:
         """Create the components; return the configuration, or the error if that fails."""
         try:
-            return self._executor.configuration
+            return self.executor.configuration
         except CFCError as error:
             return error
 
-    async def draw(
-        self, example: Example, drawn: Mapping[int, DrawnCandidate], context: str | None
-    ) -> AsyncIterator[Event | Outcome]:
-        """Draw n candidates, except for those that are stored; yield the notes, then the outcome."""
-        journal = StreamJournal(drawn, context)
-        async for event in journal.stream(self._executor.draw(example, journal)):
-            yield event
+    async def run(self, jobs: Sequence[Job]) -> AsyncIterator[list[tuple[int, Event | Outcome]]]:
+        """Run stages of several prompts at the same time; yield notes and outcomes by number as they come."""
+        events: asyncio.Queue[tuple[int, Event | Outcome]] = asyncio.Queue()
+        tasks = [asyncio.ensure_future(self._run_job(number, job, events)) for number, job in enumerate(jobs)]
+        left = len(jobs)
+        try:
+            while left:
+                batch = [await events.get()]
+                await asyncio.sleep(_LINGER)
+                while not events.empty():
+                    batch.append(events.get_nowait())
+                left -= sum(isinstance(event, Outcome) for _, event in batch)
+                yield batch
+        finally:
+            for task in tasks:
+                task.cancel()
 
-    async def split(self, answer: DrawnCandidate) -> AsyncIterator[Event | Outcome]:
-        """Split the first answer of a prompt into claims; yield the notes, then the outcome."""
-        journal = StreamJournal({}, None)
-        async for event in journal.stream(self._executor.split(answer, journal)):
-            yield event
+    async def _run_job(
+        self, number: int, job: Job, events: asyncio.Queue[tuple[int, Event | Outcome]]
+    ) -> None:
+        stage, arguments, journal = job
+        journal.connect(lambda event: events.put_nowait((number, event)))
+        try:
+            outcome = await _STAGES[stage](self.executor, journal, *arguments)
+        except Exception as error:  # noqa: BLE001 - the driver is told, as of any other outcome
+            outcome = Outcome(CollectionError(f"the worker failed with {error!r:.200}"), Usage())
+        events.put_nowait((number, outcome))
 
-    async def score(
-        self, example: Example, draws: Sequence[DrawnCandidate], answers: Sequence[DrawnCandidate] | None
-    ) -> AsyncIterator[Event | Outcome]:
-        """Score the candidates or claims of a prompt; yield the notes, then the outcome."""
-        journal = StreamJournal({}, None)
-        async for event in journal.stream(self._executor.score(example, draws, journal, answers)):
-            yield event
 
-    async def label(
-        self, example: Example, draws: Sequence[DrawnCandidate]
-    ) -> AsyncIterator[Event | Outcome]:
-        """Label the candidates of a prompt; yield the notes, then the outcome."""
-        journal = StreamJournal({}, None)
-        async for event in journal.stream(self._executor.label(example, draws, journal)):
-            yield event
+_STAGES: Mapping[str, Callable[..., Awaitable[Outcome]]] = {
+    "draw": lambda executor, journal, example: executor.draw(example, journal),
+    "split": lambda executor, journal, answer: executor.split(answer, journal),
+    "score": lambda executor, journal, example, draws, answers: executor.score(
+        example, draws, journal, answers
+    ),
+    "label": lambda executor, journal, example, draws: executor.label(example, draws, journal),
+}
 
 
 def _create_components(factory: Factory) -> Components:

@@ -1,0 +1,386 @@
+"""Collections as pipelines of Ray Data: from prompts in Parquet to Parquet that `calibrate` reads.
+
+Prompts go through a chain of yours (`collect_prompts`), or each is repeated n times, drawn by a processor of
+`ray.data.llm`, and put together again (`repeat_prompts`, `encode_draw`, `label_draws`). Both ways end in the
+same rows, scored and labelled by the executor of every other collection, and in the same folder of finished
+rows (`Parts`). Needs the extra `[data]`.
+
+Between these functions a dataset holds one prompt, or one candidate, a row, as columns of text: `id`,
+`cluster`, and as JSON `input`, `reference` and `metadata`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa  # type: ignore[import-untyped]
+from langchain_core.messages import (
+    AIMessage,
+    BaseMessage,
+    convert_to_messages,
+    convert_to_openai_messages,
+    messages_from_dict,
+    messages_to_dict,
+)
+from langchain_core.runnables import RunnableConfig
+from ray.data import ActorPoolStrategy
+
+from langchain_cfc.collect import CallPolicy, Columns, Outcome, Usage
+from langchain_cfc.errors import CFCError, DrawError, InputError, RecordError
+from langchain_cfc.extend import DrawnCandidate, describe_error, encode_record, make_candidate
+from langchain_cfc.records import Candidate, Example, PromptRecord, parquet_schema
+from langchain_cfc_ray.executor import check_picklable
+from langchain_cfc_ray.parts import Merged, Parts
+from langchain_cfc_ray.worker import Factory, StreamJournal, Worker, WorkerSettings
+
+if TYPE_CHECKING:
+    from ray.data import Dataset
+
+__all__ = [
+    "Merged",
+    "Parts",
+    "collect_prompts",
+    "encode_draw",
+    "label_draws",
+    "make_prompts",
+    "read_messages",
+    "repeat_prompts",
+]
+
+_TEXT = pa.string()
+_PROMPT = pa.schema(dict.fromkeys(("id", "input", "reference", "metadata", "cluster"), _TEXT))
+_DRAW = ("slot", "message", "error")
+_DRAWS = pa.list_(pa.struct({"slot": pa.int64(), "message": _TEXT, "error": _TEXT}))
+_NOTES = {"error": _TEXT, "models": pa.list_(_TEXT), "configuration": _TEXT}
+_ROWS = pa.schema([*parquet_schema(), *(pa.field(name, kind) for name, kind in _NOTES.items())])
+# Batches of an actor at a time: one that waits for its slowest call does not hold up the next.
+_BATCHES = 2
+
+
+# Prompts
+
+
+def make_prompts(rows: Dataset, columns: Columns) -> Dataset:
+    """Return the prompts of a dataset.
+
+    Args:
+        rows: Any dataset, such as `ray.data.read_parquet("questions.parquet")`.
+        columns: What its columns mean.
+
+    Returns:
+        One row per prompt. Running it raises `RecordError` where a row is no prompt.
+    """
+    return rows.map_batches(_make_prompts, fn_kwargs={"columns": columns}, batch_format="pyarrow")
+
+
+def _make_prompts(batch: Any, columns: Columns) -> Any:
+    rows = []
+    for row in batch.to_pylist():
+        example = columns.create_example(row, f"the row {row!r:.200}", 0)
+        rows.append(encode_record(example))
+    return pa.Table.from_pylist(rows, schema=_PROMPT)
+
+
+def repeat_prompts(prompts: Dataset, n: int) -> Dataset:
+    """Return n rows for each prompt, for a processor that draws one candidate a row.
+
+    Args:
+        prompts: Prompts, as `make_prompts` makes them.
+        n: Number of candidates per prompt, at least 1.
+
+    Returns:
+        The same columns, with the request slot (`slot`, from 0) and the name of the candidate (`draw`).
+
+    Raises:
+        InputError: If n is less than 1.
+    """
+    if not isinstance(n, int) or n < 1:  # type: ignore[redundant-expr]  # files hold anything
+        msg = f"n is {n!r}; expected a whole number of candidates, at least 1"
+        raise InputError(msg)
+    return prompts.map_batches(_repeat, fn_kwargs={"n": n}, batch_format="pyarrow")
+
+
+def _repeat(batch: Any, n: int) -> Any:
+    rows = batch.take(np.repeat(np.arange(len(batch)), n))
+    slots = np.tile(np.arange(n), len(batch))
+    names = [f"{prompt}#{slot}" for prompt, slot in zip(rows["id"].to_pylist(), slots, strict=True)]
+    return rows.append_column("slot", pa.array(slots)).append_column("draw", pa.array(names))
+
+
+# Candidates that a processor draws
+
+
+def read_messages(row: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the messages of a prompt, as chat endpoints and engines take them.
+
+    Args:
+        row: A row of `repeat_prompts`.
+
+    Returns:
+        Objects with `role` and `content`.
+
+    Raises:
+        RecordError: If the input is an object, which only a chain of yours can turn into messages.
+    """
+    given = json.loads(row["input"])
+    if isinstance(given, dict):
+        problem = f"found an object ({', '.join(given)}); expected text or a list of messages"
+        source = f"the prompt {row['id']!r}"
+        raise RecordError(source, 0, "input", problem)
+    messages = convert_to_messages([("user", given)] if isinstance(given, str) else given)
+    return [convert_to_openai_messages([message])[0] for message in messages]
+
+
+def encode_draw(row: Mapping[str, Any], output: str | BaseMessage | Mapping[str, Any]) -> dict[str, Any]:
+    """Return the row of a candidate, from what a processor made of a row of `repeat_prompts`.
+
+    Args:
+        row: The row.
+        output: The text, the message, or the body of an OpenAI-compatible chat completion.
+
+    Returns:
+        The columns of the prompt, `slot`, `draw`, the candidate's `message` as JSON, and an `error` that is
+        empty unless the body holds no answer.
+    """
+    kept = {name: row[name] for name in (*_PROMPT.names, "slot", "draw")}
+    if isinstance(output, Mapping):
+        try:
+            message = _read_completion(output)
+        except (LookupError, TypeError, ValueError):
+            reason = output.get("error") or dict(output)
+            return {**kept, "message": "", "error": f"no answer: {reason!r:.500}"}
+    else:
+        message = AIMessage(output) if isinstance(output, str) else output
+    return {**kept, "message": json.dumps(messages_to_dict([message])[0]), "error": ""}
+
+
+def _read_completion(body: Mapping[str, Any]) -> BaseMessage:
+    choice, used = body["choices"][0], body.get("usage") or {}
+    [message] = convert_to_messages([choice["message"]])
+    known = {"model_name": body.get("model"), "finish_reason": choice.get("finish_reason")}
+    known["logprobs"] = choice.get("logprobs")
+    update: dict[str, Any] = {"response_metadata": known}
+    if used:
+        read, written = used.get("prompt_tokens", 0), used.get("completion_tokens", 0)
+        counts = {"input_tokens": read, "output_tokens": written, "total_tokens": read + written}
+        update["usage_metadata"] = counts
+    if choice["message"].get("refusal"):
+        update["additional_kwargs"] = {"refusal": choice["message"]["refusal"]}
+    return message.model_copy(update=update)
+
+
+# Records
+
+
+def collect_prompts(
+    prompts: Dataset,
+    factory: Factory,
+    *,
+    actors: int = 2,
+    call_policy: CallPolicy | None = None,
+    config: RunnableConfig | None = None,
+    batch_size: int = 64,
+    each: Mapping[str, Any] | None = None,
+) -> Dataset:
+    """Draw, score and label the candidates of prompts, with any chain.
+
+    Args:
+        prompts: Prompts, as `make_prompts` makes them.
+        factory: What creates the components, once on each actor: an import path `MODULE:NAME`, or a function
+            or bound method that can be pickled.
+        actors: Number of actors, at least 1.
+        call_policy: Limits, rates and retries of the calls of each actor, not of the cluster; None for the
+            defaults.
+        config: LangChain config that all runs inherit; it is pickled.
+        batch_size: Number of prompts that an actor gets at a time, at least 1.
+        each: Further options of `Dataset.map_batches` for the actors, such as `num_gpus`, `resources` and
+            `runtime_env`. Without `num_cpus` an actor claims no processor, because most wait for calls.
+
+    Returns:
+        One row per prompt for `Parts.write`: a record, or an `error` in its place.
+
+    Raises:
+        InputError: If the factory cannot be pickled.
+    """
+    settings = WorkerSettings(factory, call_policy or CallPolicy(), config)
+    return _map_on_actors(prompts, _Collector, settings, actors=actors, batch_size=batch_size, each=each)
+
+
+def label_draws(
+    draws: Dataset,
+    factory: Factory,
+    *,
+    actors: int = 2,
+    call_policy: CallPolicy | None = None,
+    config: RunnableConfig | None = None,
+    batch_size: int = 64,
+    each: Mapping[str, Any] | None = None,
+) -> Dataset:
+    """Put the candidates of each prompt together, score and label them.
+
+    A prompt of which a candidate failed or is missing becomes a row with an `error` that says which.
+
+    Args:
+        draws: Candidates, as `encode_draw` makes them; those of a prompt need not be next to each other.
+        factory: As in `collect_prompts`. The generator is not called: it is the model that serves later, as
+            which the records name it, and n says how many candidates a prompt must have.
+        actors: As in `collect_prompts`.
+        call_policy: As in `collect_prompts`.
+        config: As in `collect_prompts`.
+        batch_size: As in `collect_prompts`.
+        each: As in `collect_prompts`.
+
+    Returns:
+        One row per prompt, as from `collect_prompts`.
+
+    Raises:
+        InputError: If the factory cannot be pickled.
+    """
+    settings = WorkerSettings(factory, call_policy or CallPolicy(), config)
+    grouped = draws.groupby("id").map_groups(_pack, batch_format="pyarrow")
+    return _map_on_actors(grouped, _Labeler, settings, actors=actors, batch_size=batch_size, each=each)
+
+
+def _map_on_actors(
+    rows: Dataset,
+    kind: type[_Collector],
+    settings: WorkerSettings,
+    *,
+    actors: int,
+    batch_size: int,
+    each: Mapping[str, Any] | None,
+) -> Dataset:
+    check_picklable(settings)
+    # A block is what an actor gets at a time, and what is durable at a time.
+    return rows.repartition(target_num_rows_per_block=batch_size).map_batches(
+        kind,
+        fn_constructor_args=(settings,),
+        batch_size=batch_size,
+        batch_format="pyarrow",
+        compute=ActorPoolStrategy(
+            min_size=1, max_size=actors, initial_size=actors, max_concurrent_calls_per_actor=_BATCHES
+        ),
+        **{"num_cpus": 0, **(each or {})},
+    )
+
+
+def _pack(group: Any) -> Any:
+    """Return the candidates of one prompt as one row."""
+    draws = pa.array([group.select(_DRAW).to_pylist()], _DRAWS)
+    return group.select(_PROMPT.names).slice(0, 1).cast(_PROMPT).append_column("draws", draws)
+
+
+class _Collector:
+    """Draws, scores and labels batches of prompts; its components are created once."""
+
+    def __init__(self, settings: WorkerSettings) -> None:
+        self._executor = Worker(settings, settings.call_policy.concurrency, None).executor
+        known = self._executor.configuration
+        if known.get("unit") == "claims":
+            msg = 'unit="claims" is not for pipelines of Ray Data: collect claims with collect_on_ray'
+            raise InputError(msg)
+        self._configuration = json.dumps(known, sort_keys=True, ensure_ascii=False)
+
+    async def __call__(self, batch: Any) -> AsyncIterator[Any]:
+        """Yield the rows of a batch of prompts, which are processed at the same time."""
+        rows = await asyncio.gather(*map(self._process, batch.to_pylist()))
+        yield pa.Table.from_pylist(rows, schema=_ROWS)
+
+    async def _process(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        example = _read_example(row)
+        notes = {"error": "", "models": [], "configuration": self._configuration}
+        try:
+            drawn = await self._draw(example, row)
+            record = await self._judge(example, drawn)
+        except (CFCError, ValueError) as error:  # pydantic's, of text that JSON cannot hold, is a ValueError
+            return {**encode_record(example), **notes, "error": describe_error(error)}
+        return {**encode_record(record), **notes, "models": _name_models(drawn)}
+
+    async def _draw(self, example: Example, row: Mapping[str, Any]) -> Outcome:
+        del row
+        return _check(await self._executor.draw(example, StreamJournal({}, None)))
+
+    async def _judge(self, example: Example, drawn: Outcome) -> PromptRecord:
+        """Score and label the candidates of a prompt."""
+        draws: Sequence[DrawnCandidate] = drawn.result
+        scores = drawn.scores
+        if scores is None:
+            scores = _check(await self._executor.score(example, draws, StreamJournal({}, None))).result
+        labels = _check(await self._executor.label(example, draws, StreamJournal({}, None))).result
+        nothing = [None] * len(draws)
+        candidates = zip(
+            draws,
+            scores.scores,
+            scores.outputs or nothing,
+            labels.correct,
+            labels.answers or nothing,
+            strict=True,
+        )
+        return PromptRecord(
+            **{**dict(example), "metadata": {**example.metadata, **(labels.metadata or {})}},
+            candidates=tuple(
+                Candidate(
+                    text=draw.text if draw.data is None else None,
+                    message=draw.data,
+                    score=float(score),
+                    correct=bool(correct),
+                    answer=answer,
+                    scores=None if outputs is None else dict(outputs),
+                )
+                for draw, score, outputs, correct, answer in candidates
+            ),
+        )
+
+
+class _Labeler(_Collector):
+    """Scores and labels candidates that a processor has drawn."""
+
+    def __init__(self, settings: WorkerSettings) -> None:
+        super().__init__(settings)
+        known = self._executor.configuration
+        if known.get("draws") is not None:
+            msg = f"draws = {known['draws']} needs scores between the draws: use collect_prompts, or give n"
+            raise InputError(msg)
+        self._n: int = known["n"]
+
+    async def _draw(self, example: Example, row: Mapping[str, Any]) -> Outcome:
+        del example
+        found = {one["slot"]: one for one in reversed(row["draws"])}
+        wrong = {slot: one["error"] for slot, one in sorted(found.items()) if one["error"]}
+        expected = range(self._n)
+        missing = [slot for slot in expected if slot not in found]
+        if wrong or missing or len(found) != self._n:
+            failed = "; ".join(f"slot {slot}: {error:.300}" for slot, error in wrong.items())
+            found_ones = f"{len(found) - len(wrong)} candidates were drawn; expected n = {self._n}"
+            lacking = f"slots {missing} are missing" if missing else ""
+            msg = "; ".join(part for part in (found_ones, lacking, failed) if part)
+            raise DrawError(msg)
+        messages = messages_from_dict([json.loads(found[slot]["message"]) for slot in expected])
+        named = (one.response_metadata.get("model_name") for one in messages)
+        usage = Usage.from_models(sorted({name for name in named if isinstance(name, str)}))
+        return Outcome([make_candidate(slot, one) for slot, one in enumerate(messages)], usage)
+
+
+def _read_example(row: Mapping[str, Any]) -> Example:
+    fields = {name: row[name] for name in _PROMPT.names if row[name] is not None}
+    for name in ("input", "reference", "metadata"):
+        if name in fields:
+            fields[name] = json.loads(fields[name])
+    return Example.model_validate(fields)
+
+
+def _check(outcome: Outcome) -> Outcome:
+    """Return the outcome of a stage that succeeded."""
+    if isinstance(outcome.result, CFCError):
+        raise outcome.result
+    return outcome
+
+
+def _name_models(drawn: Outcome) -> list[str]:
+    """Return what the models that drew call themselves, where they do."""
+    known = [one.model for one in drawn.usage.calls if one.drew]
+    return sorted({name for name in known if name})

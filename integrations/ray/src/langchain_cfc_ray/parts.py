@@ -1,0 +1,266 @@
+"""`Parts`: a folder of Parquet files in which a pipeline of Ray Data keeps what is finished.
+
+Each write task makes one file, which appears whole, under a name that a repeated task uses again. So a file
+is result and checkpoint at once: whatever dies, a row is in the folder or it is not, and the next run asks
+for the missing ones only. Ray Data's own checkpoints filter where a dataset is read, which is before prompts
+are repeated, and never let a failed row be tried again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow.compute as pc  # type: ignore[import-untyped]
+import pyarrow.parquet as pq  # type: ignore[import-untyped]
+import ray
+from pyarrow.fs import FileSelector, FileSystem, FileType  # type: ignore[import-untyped]
+from ray.data.block import BlockAccessor
+from ray.data.datasource import Datasink
+from ray.exceptions import RayError
+
+from langchain_cfc.errors import CFCError, CollectionError, InputError, RecordError
+from langchain_cfc.extend import make_provenance
+from langchain_cfc.records import parquet_schema
+from langchain_cfc_ray.executor import explain_difference
+
+if TYPE_CHECKING:
+    from ray.data import Dataset
+
+# Rows that are written to a records file at a time.
+_GROUP = 5000
+
+
+@dataclass(frozen=True)
+class Merged:
+    """What a records file was made of.
+
+    Attributes:
+        labelled: Number of records.
+        failed: What went wrong with the prompts that failed, by id.
+    """
+
+    labelled: int
+    failed: Mapping[str, str]
+
+
+class Parts:
+    """A folder of finished rows, so that nothing is computed, or paid for, twice.
+
+    Args:
+        path: The folder, which all nodes reach: a path, or a URI such as `s3://bucket/parts`.
+        key: The column whose values are unique: `id` for prompts, `draw` for their candidates.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], key: str = "id") -> None:
+        self.path = str(path)
+        self.key = key
+        uri = self.path if "://" in self.path else str(Path(self.path).absolute())
+        self._files, self._folder = FileSystem.from_uri(uri)
+
+    def skip_finished(self, rows: Dataset, *, retry_failed: bool = False) -> Dataset:
+        """Return the rows whose key is not in the folder yet.
+
+        Args:
+            rows: Any dataset with a column of the key.
+            retry_failed: Whether rows that failed count as missing.
+
+        Returns:
+            The rows that are left to do.
+        """
+        finished = self._read_finished(retry_failed=retry_failed)
+        if not len(finished):
+            return rows
+        known = {"key": self.key, "finished": ray.put(finished)}
+        return rows.map_batches(_skip, fn_kwargs=known, batch_format="pyarrow", zero_copy_batch=True)
+
+    def write(self, rows: Dataset) -> None:
+        """Run a pipeline, and keep its rows as they are finished.
+
+        Args:
+            rows: A dataset with a column of the key, and a text `error` that is empty where nothing failed.
+
+        Raises:
+            InputError: If records were made by other components than those in the folder.
+            CollectionError: If the pipeline ends early, as where an actor cannot create its components; what
+                was written stays.
+        """
+        try:
+            known = next(self._configurations(), None)
+            rows.write_datasink(_PartsSink(self._files, self._folder, known))
+        except RayError as error:
+            reason = getattr(error, "cause", None)
+            if isinstance(reason, CFCError):
+                raise reason from error
+            msg = (
+                f"the pipeline ended with {_find_reason(str(error))}. What was finished is in {self.path}; "
+                "find the cause, and run it again"
+            )
+            raise CollectionError(msg) from error
+
+    def merge(self, path: str | os.PathLike[str]) -> Merged:
+        """Write the labelled prompts as one records file, which `read_records` and `calibrate` take.
+
+        Args:
+            path: Where to write Parquet; the file appears, or replaces an older one, when it is complete.
+
+        Returns:
+            How many prompts were labelled, and which ones failed. A calibration without those that failed
+            covers the other prompts only.
+
+        Raises:
+            CollectionError: If no prompt was labelled.
+            InputError: If the records were made by different components.
+            RecordError: If two prompts have the same id.
+        """
+        chosen, failed, models = self._choose_rows()
+        if not chosen:
+            reason = f"; {len(failed)} failed, such as {next(iter(failed.items()))}" if failed else ""
+            msg = f"no prompt was labelled in {self.path}{reason}"
+            raise CollectionError(msg)
+        configurations = self._configurations()
+        first = json.loads(next(configurations))
+        for other in configurations:
+            raise InputError(explain_difference(first, json.loads(other)))
+        schema = parquet_schema(make_provenance(first, sorted(models)))
+        target = Path(path)
+        partial = target.with_name(f".{target.name}.{uuid4().hex}")
+        try:
+            with pq.ParquetWriter(partial, schema, compression="zstd", write_page_checksum=True) as writer:
+                for table in self._read_chosen(chosen, schema):
+                    writer.write_table(table)
+            partial.replace(target)
+        finally:
+            partial.unlink(missing_ok=True)
+        return Merged(sum(map(len, chosen.values())), failed)
+
+    def _list(self) -> list[str]:
+        """Return the names of all complete files, the oldest run first."""
+        found = self._files.get_file_info(FileSelector(self._folder, allow_not_found=True))
+        names = (one.path for one in found if one.type == FileType.File and _is_part(one.base_name))
+        return sorted(names)
+
+    def _read_columns(self, *names: str) -> Iterator[tuple[str, Any]]:
+        for name in self._list():
+            yield name, pq.read_table(name, filesystem=self._files, columns=list(names), partitioning=None)
+
+    def _read_finished(self, *, retry_failed: bool) -> Any:
+        """Return the keys that need not be computed, as an Arrow array."""
+        keys = [pa.array([], pa.string())]
+        for _, rows in self._read_columns(self.key, "error"):
+            good = rows.filter(pc.equal(rows["error"], "")) if retry_failed else rows
+            keys.append(good[self.key].cast(pa.string()).combine_chunks())
+        return pa.concat_arrays(keys)
+
+    def _configurations(self) -> Iterator[str]:
+        """Yield the different configurations that made records."""
+        seen = set()
+        for name in self._list():
+            if "configuration" not in pq.read_schema(name, filesystem=self._files).names:
+                return
+            rows = pq.read_table(name, filesystem=self._files, columns=["configuration"], partitioning=None)
+            for one in pc.unique(rows["configuration"]).to_pylist():
+                if one not in seen:
+                    seen.add(one)
+                    yield one
+
+    def _choose_rows(self) -> tuple[dict[str, list[int]], dict[str, str], set[str]]:
+        """Return the rows of each file to keep, errors by prompt, and the models that drew.
+
+        A prompt is labelled once, however often its task was repeated.
+        """
+        inputs: dict[str, int] = {}
+        chosen: dict[str, list[int]] = {}
+        failed: dict[str, str] = {}
+        models: set[str] = set()
+        for name, table in self._read_columns("id", "input", "reference", "error", "models"):
+            columns = (table[column].to_pylist() for column in table.column_names)
+            for number, (prompt, given, reference, error, drew) in enumerate(zip(*columns, strict=True)):
+                content = hash((given, reference))
+                if error:
+                    failed.setdefault(prompt, error)
+                elif prompt not in inputs:
+                    inputs[prompt] = content
+                    chosen.setdefault(name, []).append(number)
+                    models.update(drew)
+                elif inputs[prompt] != content:
+                    raise RecordError(self.path, 0, "id", f"two prompts are called {prompt!r}")
+        return chosen, {prompt: error for prompt, error in failed.items() if prompt not in inputs}, models
+
+    def _read_chosen(self, chosen: Mapping[str, list[int]], schema: Any) -> Iterator[Any]:
+        """Yield the chosen rows in groups of a size that suits a reader."""
+        group: list[Any] = []
+        for name, numbers in chosen.items():
+            table = pq.read_table(name, filesystem=self._files, columns=schema.names, partitioning=None)
+            group.append(table.take(numbers).select(schema.names).cast(schema))
+            if sum(map(len, group)) >= _GROUP:
+                yield pa.concat_tables(group)
+                group = []
+        if group:
+            yield pa.concat_tables(group)
+
+
+class _PartsSink(Datasink[None]):  # type: ignore[misc]  # Ray is not typed
+    """Writes what a task hands over as one file, which appears when it is complete."""
+
+    def __init__(self, files: FileSystem, folder: str, configuration: str | None) -> None:
+        self._files = files
+        self._folder = folder
+        self._configuration = configuration
+        self._run = f"{time.time_ns():020}-{uuid4().hex}"
+
+    def on_write_start(self, schema: Any = None) -> None:
+        """Create the folder."""
+        del schema
+        self._files.create_dir(self._folder, recursive=True)
+
+    def write(self, blocks: Iterable[Any], ctx: Any) -> None:
+        """Write the rows of one task."""
+        tables = [BlockAccessor.for_block(block).to_arrow() for block in blocks]
+        tables = [_name_nulls(table) for table in tables if len(table)]
+        if not tables:
+            return
+        table = pa.concat_tables(tables, promote_options="permissive")
+        self._check_configuration(table)
+        name = f"{self._run}-{ctx.task_idx:06}.parquet"
+        partial = f"{self._folder}/.{name}"
+        pq.write_table(table, partial, filesystem=self._files, compression="zstd")
+        self._files.move(partial, f"{self._folder}/{name}")
+
+    def _check_configuration(self, table: Any) -> None:
+        if self._configuration is None or "configuration" not in table.column_names:
+            return
+        for other in pc.unique(table["configuration"]).to_pylist():
+            if other != self._configuration:
+                raise InputError(explain_difference(json.loads(self._configuration), json.loads(other)))
+
+
+def _name_nulls(table: Any) -> Any:
+    """Give columns without any value the type of text, so that all files have the same schema."""
+    fields = [
+        field.with_type(pa.string()) if pa.types.is_null(field.type) else field for field in table.schema
+    ]
+    return table.cast(pa.schema(fields))
+
+
+def _is_part(name: str) -> bool:
+    return name.endswith(".parquet") and not name.startswith(".")
+
+
+def _skip(batch: Any, key: str, finished: Any) -> Any:
+    """Return the rows of a batch whose keys are not among those in Ray's object store."""
+    return batch.filter(pc.invert(pc.is_in(batch[key].cast(pa.string()), value_set=ray.get(finished))))
+
+
+def _find_reason(text: str) -> str:
+    """Return the first error in the text of an error of Ray, which begins with where it happened."""
+    found = re.search(r"^\s*([\w.]+(?:Error|Exception): .+)$", text, re.MULTILINE)
+    return found[1] if found else text[-500:]

@@ -1,0 +1,323 @@
+"""Pipelines of Ray Data: what they make is what `collect` makes, each prompt once and paid for once."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow.parquet as pq  # type: ignore[import-untyped]
+import pytest
+import ray
+from langchain_cfc_ray.data import (
+    Parts,
+    collect_prompts,
+    encode_draw,
+    label_draws,
+    make_prompts,
+    read_messages,
+    repeat_prompts,
+)
+from langchain_cfc_ray.parts import _PartsSink
+from langchain_core.messages import AIMessage, messages_from_dict
+from pyarrow.fs import LocalFileSystem  # type: ignore[import-untyped]
+
+from integrations.ray.tests.working import N, asked, begun, examples, noting, over_http, quiet, script
+from langchain_cfc import calibrate
+from langchain_cfc.collect import CallPolicy, CollectionOptions, Columns, Components, Store, collect
+from langchain_cfc.errors import CollectionError, InputError, RecordError
+from langchain_cfc.labelers import NormalisedMatch
+from langchain_cfc.records import PromptRecord, read_records
+from tests.serving.openai_server import serving
+
+COLUMNS = Columns(input="question", reference="answer", id="name")
+OPTIONS = CollectionOptions(call_policy=CallPolicy(8), on_notice=quiet)
+SIZE = 40
+
+
+def questions(folder: Path, size: int = SIZE) -> Any:
+    """A dataset of `examples`, in a file whose columns have other names."""
+    given = examples(size)
+    table = {
+        "question": [str(one.input) for one in given],
+        "answer": [one.reference for one in given],
+        "name": [one.id for one in given],
+    }
+    pq.write_table(pa.table(table), folder / "questions.parquet")
+    return make_prompts(ray.data.read_parquet(str(folder / "questions.parquet")), COLUMNS)
+
+
+def in_order(records: Any) -> list[tuple[Any, ...]]:
+    """Records by id; which request of a prompt gets which answer is up to the network."""
+    rows = (
+        (one.id, one.input, one.reference, one.metadata, sorted(map(repr, one.candidates))) for one in records
+    )
+    return sorted(rows)
+
+
+@pytest.fixture
+def parts(tmp_path: Path) -> Parts:
+    return Parts(tmp_path / "parts")
+
+
+# A chain of one's own
+
+
+@pytest.mark.usefixtures("cluster")
+def test_a_chain_gives_the_records_of_collect_and_they_calibrate(tmp_path: Path, parts: Parts) -> None:
+    factory = partial(noting, tmp_path / "log", 0.001)
+    parts.write(collect_prompts(questions(tmp_path), factory, batch_size=16))
+    merged = parts.merge(tmp_path / "records.parquet")
+    assert (merged.labelled, merged.failed) == (SIZE, {})
+    made = read_records(tmp_path / "records.parquet")
+    collect(examples(SIZE), noting(tmp_path / "log2", 0.001), tmp_path / "store.db", OPTIONS)
+    with Store(tmp_path / "store.db") as store:
+        assert made.provenance == store.provenance()
+        assert in_order(made) == in_order(store.records())
+    assert {len(one.candidates) for one in made} == {N}
+    assert calibrate(made, alpha=0.2, features="1").provenance == made.provenance
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("cluster")
+def test_what_is_finished_is_not_paid_for_again(tmp_path: Path, parts: Parts) -> None:
+    log = tmp_path / "log"
+
+    def run(size: int, checkpoint: Parts) -> Counter[str]:
+        log.unlink(missing_ok=True)
+        prompts = checkpoint.skip_finished(questions(tmp_path, size))
+        parts.write(collect_prompts(prompts, partial(noting, log, 0.001), batch_size=8))
+        return begun(log)
+
+    asked_first = {f"question {number}" for number in range(SIZE // 2)}
+    assert run(SIZE // 2, parts) == Counter(dict.fromkeys(asked_first, N))
+    again = run(SIZE, parts)
+    assert set(again) == {f"question {number}" for number in range(SIZE)} - asked_first
+    assert set(again.values()) == {N}
+    # Without the first run's folder all is drawn again; each prompt is a record once all the same.
+    assert sum(run(SIZE, Parts(tmp_path / "other")).values()) == SIZE * N
+    assert parts.merge(tmp_path / "records.parquet").labelled == SIZE
+    assert [*sorted(one.id for one in read_records(tmp_path / "records.parquet"))] == sorted(
+        one.id for one in examples(SIZE)
+    )
+
+
+class Failing:
+    """A chain that refuses one prompt, as long as a file is there."""
+
+    def __init__(self, flag: Path) -> None:
+        self.flag = flag
+
+    def __call__(self, question: str) -> str:
+        if question == "question 3" and self.flag.exists():
+            text = "no such thing"
+            raise ValueError(text)
+        return question.replace("question", "answer")
+
+
+def refusing(flag: Path, n: int = N) -> Components:
+    def verifier(prompt: Any, candidates: Any) -> list[float]:
+        del prompt
+        return [0.5] * len(candidates)
+
+    return Components(Failing(flag), verifier, NormalisedMatch(), n)
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("cluster")
+def test_a_prompt_that_fails_is_told_and_may_be_tried_again(tmp_path: Path, parts: Parts) -> None:
+    flag, records = tmp_path / "flag", tmp_path / "records.parquet"
+    flag.touch()
+    prompts = questions(tmp_path, 8)
+    parts.write(collect_prompts(prompts, partial(refusing, flag)))
+    merged = parts.merge(records)
+    assert merged.labelled == 7
+    assert [*merged.failed] == ["p3"]
+    assert "no such thing" in merged.failed["p3"]
+    flag.unlink()
+    assert parts.skip_finished(prompts).count() == 0
+    left = parts.skip_finished(prompts, retry_failed=True)
+    parts.write(collect_prompts(left, partial(refusing, flag)))
+    merged = parts.merge(records)
+    assert (merged.labelled, merged.failed) == (8, {})
+    assert len({one.id for one in read_records(records)}) == 8
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("cluster")
+def test_other_components_than_before_are_refused(tmp_path: Path, parts: Parts) -> None:
+    prompts = questions(tmp_path, 4)
+    parts.write(collect_prompts(prompts, partial(refusing, tmp_path / "flag")))
+    with pytest.raises(InputError, match=r"made different parts .n: 3 and 4"):
+        parts.write(collect_prompts(prompts, partial(refusing, tmp_path / "flag", N + 1)))
+    assert parts.merge(tmp_path / "records.parquet").labelled == 4
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("cluster")
+def test_a_row_that_is_no_prompt_is_refused(tmp_path: Path, parts: Parts) -> None:
+    rows = make_prompts(ray.data.from_items([{"question": 3, "answer": "", "name": "p"}]), COLUMNS)
+    with pytest.raises(
+        CollectionError, match=r"RecordError: the row \{'question': 3.* found 3; expected text"
+    ):
+        parts.write(collect_prompts(rows, partial(noting, tmp_path / "log")))
+
+
+# Candidates that a processor draws
+
+
+def over_processor(url: str, prompts: Any) -> Any:
+    """The candidates that a processor of `ray.data.llm` draws over HTTP."""
+    from ray.data.llm import HttpRequestProcessorConfig, build_processor
+
+    def ask(row: dict[str, Any]) -> dict[str, Any]:
+        return {"payload": {"model": "recorded", "messages": read_messages(row), "logprobs": True}}
+
+    config = HttpRequestProcessorConfig(url=f"{url}/chat/completions", batch_size=32, concurrency=1)
+    process = build_processor(
+        config, preprocess=ask, postprocess=lambda row: encode_draw(row, row["http_response"])
+    )
+    return process(prompts)
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("cluster")
+def test_a_processor_gives_the_records_of_collect(tmp_path: Path, parts: Parts) -> None:
+    draws, served = Parts(tmp_path / "draws", key="draw"), script(SIZE)
+    with serving(served, own_process=True) as url:
+        factory = partial(over_http, url)
+        for _ in range(2):  # the second time there is nothing to draw
+            repeated = draws.skip_finished(repeat_prompts(questions(tmp_path), N))
+            draws.write(over_processor(url, repeated))
+        drawn = ray.data.read_parquet(draws.path)
+        parts.write(label_draws(parts.skip_finished(drawn), factory))
+        assert parts.merge(tmp_path / "records.parquet").labelled == SIZE
+    assert asked(served) == Counter({f"question {k}": N for k in range(SIZE)})
+    other = script(SIZE)
+    with serving(other, own_process=True) as url:
+        collect(examples(SIZE), over_http(url), tmp_path / "store.db", OPTIONS)
+    made = read_records(tmp_path / "records.parquet")
+    with Store(tmp_path / "store.db") as store:
+        assert made.provenance == store.provenance()
+        assert in_order(made) == in_order(store.records())
+
+
+def completion(text: str) -> dict[str, Any]:
+    """The body of a chat completion."""
+    message = {"role": "assistant", "content": text}
+    usage = {"prompt_tokens": 3, "completion_tokens": 2}
+    return {"model": "m-1", "choices": [{"message": message, "finish_reason": "stop"}], "usage": usage}
+
+
+def drawn(prompt: int, slot: int, output: Any = None) -> dict[str, Any]:
+    """A candidate's row."""
+    given = {"id": f"p{prompt}", "input": f'"question {prompt}"', "reference": '"yes"'}
+    row = {**given, "metadata": "{}", "cluster": None, "slot": slot, "draw": f"p{prompt}#{slot}"}
+    return encode_draw(row, completion("yes") if output is None else output)
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("cluster")
+def test_a_prompt_whose_candidates_are_not_all_there_is_told(tmp_path: Path, parts: Parts) -> None:
+    refused = {"error": {"message": "content policy"}}
+    rows = [
+        *(drawn(0, slot) for slot in range(N)),
+        *(drawn(1, slot) for slot in range(N - 1)),
+        *(drawn(2, slot, refused if slot == 1 else None) for slot in range(N)),
+        *(drawn(3, slot) for slot in range(N + 1)),
+        *(drawn(4, slot) for slot in (*range(N), 0)),  # a task that was repeated
+    ]
+    dataset = ray.data.from_items(rows)
+    parts.write(label_draws(dataset, partial(refusing, tmp_path / "flag")))
+    merged = parts.merge(tmp_path / "records.parquet")
+    assert sorted(one.id for one in read_records(tmp_path / "records.parquet")) == ["p0", "p4"]
+    assert sorted(merged.failed) == ["p1", "p2", "p3"]
+    assert "2 candidates were drawn; expected n = 3; slots [2] are missing" in merged.failed["p1"]
+    assert "slot 1: no answer: {'message': 'content policy'}" in merged.failed["p2"]
+    assert "4 candidates were drawn; expected n = 3" in merged.failed["p3"]
+
+
+def test_a_completion_keeps_what_verifiers_read() -> None:
+    body = completion("yes")
+    body["choices"][0]["logprobs"] = {"content": [{"token": "yes", "logprob": -0.5}]}
+    [message] = messages_from_dict([json.loads(drawn(0, 0, body)["message"])])
+    assert isinstance(message, AIMessage)
+    assert message.text == "yes"
+    assert message.response_metadata["logprobs"]["content"][0]["logprob"] == -0.5
+    assert message.response_metadata["model_name"] == "m-1"
+    assert message.usage_metadata is not None
+    assert message.usage_metadata["total_tokens"] == 5
+    [plain] = messages_from_dict([json.loads(drawn(0, 0, "yes")["message"])])
+    assert plain.text == "yes"
+
+
+@pytest.mark.parametrize("body", [{}, {"error": {"message": "busy"}}, {"choices": []}, {"choices": [{}]}])
+def test_a_body_without_an_answer_is_an_error(body: dict[str, Any]) -> None:
+    row = drawn(0, 0, body)
+    assert row["message"] == ""
+    assert row["error"].startswith("no answer: ")
+
+
+def test_prompts_become_messages() -> None:
+    assert read_messages({"id": "p", "input": '"why?"'}) == [{"role": "user", "content": "why?"}]
+    given = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "why?"}]
+    assert read_messages({"id": "p", "input": json.dumps(given)}) == given
+    with pytest.raises(RecordError, match=r"found an object \(topic\); expected text or a list of messages"):
+        read_messages({"id": "p", "input": '{"topic": "why?"}'})
+
+
+@pytest.mark.parametrize("n", [0, 1.5])
+def test_a_number_of_candidates_that_is_none_is_refused(n: Any) -> None:
+    with pytest.raises(InputError, match="expected a whole number of candidates"):
+        repeat_prompts(None, n)
+
+
+# The folder
+
+
+def add_part(parts: Parts, task: int, *rows: dict[str, Any]) -> None:
+    """Add a file as a write task does."""
+    sink = _PartsSink(LocalFileSystem(), parts.path, None)
+    sink.on_write_start()
+    sink.write([pa.Table.from_pylist(list(rows))], SimpleNamespace(task_idx=task))
+
+
+def row(name: str, given: str = '"why?"', error: str = "") -> dict[str, Any]:
+    candidates = [
+        {"text": "so", "message": None, "score": 0.5, "correct": True, "answer": None, "scores": None}
+    ]
+    fields = {"id": name, "input": given, "reference": None, "metadata": None, "cluster": None}
+    notes = {"error": error, "models": ["m"], "configuration": '{"n": 1}'}
+    return {**fields, "candidates": candidates, **notes}
+
+
+def test_a_prompt_is_a_record_once_whatever_was_repeated(tmp_path: Path, parts: Parts) -> None:
+    add_part(parts, 0, row("a"), row("b", error="failed"))
+    add_part(parts, 1, row("a"), row("b"), row("c", error="failed"))
+    (Path(parts.path) / ".half.parquet").write_bytes(b"PAR1")
+    merged = parts.merge(tmp_path / "records.parquet")
+    assert (merged.labelled, merged.failed) == (2, {"c": "failed"})
+    records = read_records(tmp_path / "records.parquet")
+    assert [one.id for one in records] == ["a", "b"]
+    assert all(isinstance(one, PromptRecord) for one in records)
+    assert records.provenance is not None
+    assert records.provenance.generator == {"model_version": "m"}
+
+
+def test_two_prompts_of_one_name_are_refused(tmp_path: Path, parts: Parts) -> None:
+    add_part(parts, 0, row("a"), row("a", '"how?"'))
+    with pytest.raises(RecordError, match="two prompts are called 'a'"):
+        parts.merge(tmp_path / "records.parquet")
+    assert not (tmp_path / "records.parquet").exists()
+
+
+def test_nothing_labelled_is_told(tmp_path: Path, parts: Parts) -> None:
+    with pytest.raises(CollectionError, match="no prompt was labelled"):
+        parts.merge(tmp_path / "records.parquet")
+    add_part(parts, 0, row("a", error="refused"))
+    with pytest.raises(CollectionError, match=r"1 failed, such as .*refused"):
+        parts.merge(tmp_path / "records.parquet")
