@@ -52,6 +52,15 @@ class Answer:
         }
 
     @property
+    def promise(self) -> tuple[str, str, float] | None:
+        """What the guarantee is about, its level and its share; None where nothing is promised."""
+        guarantee = self.cfc["guarantee"] or {}
+        if (certified := guarantee.get("wrong_answers")) is not None:
+            return "right_answers", certified["max_wrong_rate"], 1.0 - float(certified["max_wrong_rate"])
+        stated = guarantee.get("stated_coverage")
+        return None if stated is None else ("coverage", str(guarantee["alpha"]), float(stated))
+
+    @property
     def headers(self) -> dict[str, str]:
         """Headers for clients that ignore the body's extension; none for a fallback's answer."""
         guarantee = self.cfc["guarantee"]

@@ -10,7 +10,9 @@ from starlette.responses import Response
 
 from langchain_cfc_server.answers import Answer
 from langchain_cfc_server.chain_thread import ChainThread
+from langchain_cfc_server.cooldown import Cooldown
 from langchain_cfc_server.errors import RefusedError
+from langchain_cfc_server.limits import is_overdue
 from langchain_cfc_server.messages import to_langchain_messages
 from langchain_cfc_server.models import ServedModel
 from langchain_cfc_server.observing import get_note
@@ -23,12 +25,20 @@ class Completions:
 
     Args:
         models: The models by name.
+        cooldowns: The cooldown of each.
         settings: The settings of the operator.
         chains: The thread that asks them.
     """
 
-    def __init__(self, models: Mapping[str, ServedModel], settings: Settings, chains: ChainThread) -> None:
+    def __init__(
+        self,
+        models: Mapping[str, ServedModel],
+        cooldowns: Mapping[str, Cooldown],
+        settings: Settings,
+        chains: ChainThread,
+    ) -> None:
         self._models = models
+        self._cooldowns = cooldowns
         self._chains = chains
         self._ignore_sampling = settings.sampling_parameters == "ignore"
         self._log_content = settings.log_content
@@ -65,9 +75,10 @@ class Completions:
         if self._log_content:
             note.prompt = [one.model_dump(exclude_none=True) for one in asked.messages]
         with_claims = asked.cfc is not None and asked.cfc.claims
-        message = await self._chains.run(lambda: model.ask(prompt, level, with_claims=with_claims))
+        with self._cooldowns[model.name].watch(lambda: is_overdue(request.scope)):
+            message = await self._chains.run(lambda: model.ask(prompt, level, with_claims=with_claims))
         answer = Answer(f"chatcmpl-{note.id}", int(time.time()), model.name, message)
-        note.record_decision(answer.reason, answer.usage)
+        note.record_decision(answer.reason, answer.usage, answer.promise)
         if self._log_content:
             note.answer = str(message.text)
         if not asked.stream:

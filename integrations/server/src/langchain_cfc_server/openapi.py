@@ -19,6 +19,7 @@ _REFERENCE = "#/components/schemas/{model}"
 _ALL = {
     400: "The request cannot be served as it is; the error says why.",
     401: "There is no valid token.",
+    403: "The token is for something else.",
     404: "There is no such thing here.",
     408: "The body did not arrive in time.",
     413: "The body is too large.",
@@ -26,7 +27,7 @@ _ALL = {
     429: "Too many requests are waiting.",
     500: "Something went wrong inside the server.",
     502: "The model or the verifier behind the server failed; nothing was answered.",
-    503: "The server is about to stop.",
+    503: "The server is about to stop, or the model behind it is left alone after failures.",
     504: "The prompt was not decided in time; nothing was answered.",
 }
 

@@ -1,0 +1,97 @@
+"""Several workers on one port."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from integrations.server.tests.bots import EASY
+from integrations.server.tests.parts import BOTS, TOKEN, Server, asking, running, until
+from integrations.server.tests.test_command import refused
+
+WORKERS = ("--workers", "2")
+
+
+def serving(server: Server) -> int:
+    """How many workers have begun to serve so far."""
+    return sum(line["message"] == "serving" for line in server.log)
+
+
+def list_workers(server: Server) -> set[int]:
+    """The processes below the server's own that serve."""
+    listed = subprocess.run(
+        ["ps", "-o", "pid=,args=", "--ppid", str(server.process.pid)],
+        capture_output=True,
+        text=True,
+        check=False,
+    ).stdout
+    return {int(line.split()[0]) for line in listed.splitlines() if "spawn_main" in line}
+
+
+def count_requests(server: Server) -> float:
+    """Requests for completions in the metrics of whichever worker is asked."""
+    lines = server.get("/metrics").text.splitlines()
+    counted = [
+        line for line in lines if line.startswith("cfc_server_requests_total") and "completions" in line
+    ]
+    return sum(float(line.split()[-1]) for line in counted)
+
+
+def test_they_answer_together_and_stop_together(bots: dict[str, str]) -> None:
+    with running(bots, *WORKERS) as server:
+        until(lambda: serving(server) == 2, 60)
+        assert len(list_workers(server)) == 2
+        # New connections each, of which both get some: of 40, one gets all once in 2 ** 39 times.
+        assert {server.ask(asking(EASY)).status_code for _ in range(40)} == {200}
+        # Whichever is asked, it reports those of both.
+        assert {count_requests(server) for _ in range(8)} == {40.0}
+        figures = [server.get("/metrics").text for _ in range(8)]
+        assert all("cfc_server_client_tokens 2.0\n" in text for text in figures)
+        assert server.stop() == 0
+        assert sum(line["message"] == "stopped" for line in server.log) == 2
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", server.port))
+
+
+def test_one_that_dies_is_replaced_and_all_end_with_their_supervisor(
+    bots: dict[str, str], tmp_path: Path
+) -> None:
+    tokens = tmp_path / "tokens"
+    tokens.write_text(TOKEN)
+    with running(bots, *WORKERS, "--token-file", str(tokens), tokens=None) as server:
+        until(lambda: serving(server) == 2, 60)
+        first = min(list_workers(server))
+        os.kill(first, signal.SIGKILL)
+        until(lambda: serving(server) == 3, 60)
+        [ended] = [line for line in server.log if line["message"] == "worker ended"]
+        assert (ended["pid"], ended["code"]) == (first, -signal.SIGKILL)
+        assert {server.ask(asking(EASY)).status_code for _ in range(10)} == {200}
+        # A signal reaches all of them, and ends none.
+        tokens.write_text(f"{TOKEN}-of-another")
+        server.process.send_signal(signal.SIGHUP)
+        until(lambda: sum(line["message"] == "tokens replaced" for line in server.log) == 2)
+        left = list_workers(server)
+        assert len(left) == 2
+        server.process.kill()
+        until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in left), 60)
+
+
+def test_what_cannot_be_served_is_said_once(bots: dict[str, str], tmp_path: Path) -> None:
+    began = time.monotonic()
+    said = refused("none:chain", *WORKERS, "--port", "0", folder=tmp_path, **bots)
+    assert "ModuleNotFoundError" in said
+    assert time.monotonic() - began < 60
+
+
+def test_a_port_that_others_serve_on_is_not_shared_with_them(bots: dict[str, str], tmp_path: Path) -> None:
+    with running(bots, *WORKERS) as server:
+        port = str(server.port)
+        assert "cannot listen" in refused(BOTS, *WORKERS, "--port", port, folder=tmp_path, **bots)
+        assert "cannot listen" in refused(BOTS, "--port", port, folder=tmp_path, **bots)
+    assert "workers is 0" in refused(BOTS, "--workers", "0", folder=tmp_path, **bots)
