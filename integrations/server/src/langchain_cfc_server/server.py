@@ -181,7 +181,7 @@ class _Server(uvicorn.Server):
             asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._tokens.reload)
         for one in sockets or ():
             host, port, *_ = one.getsockname()
-            _LOG.info("serving", extra={"fields": {"host": host, "port": port}})
+            _LOG.info("serving", extra={"fields": {"host": host, "port": port, "pid": os.getpid()}})
 
     async def on_tick(self, counter: int) -> bool:
         """Whether it is time to stop listening."""

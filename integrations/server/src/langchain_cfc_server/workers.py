@@ -20,6 +20,7 @@ from contextlib import contextmanager, suppress
 from multiprocessing.process import BaseProcess
 from types import FrameType
 
+import typer
 from prometheus_client.multiprocess import mark_process_dead
 
 from langchain_cfc.errors import InputError
@@ -130,4 +131,7 @@ def _work(serve: Callable[[int, int], None], port: int, supervisor: int) -> None
     os.setpgrp()
     # Until the server handles it.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    serve(port, supervisor)
+    try:
+        serve(port, supervisor)
+    except typer.Exit as ended:
+        raise SystemExit(ended.exit_code) from None
