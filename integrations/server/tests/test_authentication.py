@@ -50,6 +50,7 @@ WRONG: dict[str, list[tuple[bytes, bytes]]] = {
 PATHS = [
     ("POST", "/v1/chat/completions"),
     ("GET", "/v1/chat/completions"),
+    ("POST", "/v1/responses"),
     ("GET", "/v1/models"),
     ("GET", "/v1/models/bot"),
     ("GET", "/metrics"),

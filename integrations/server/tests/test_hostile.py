@@ -303,7 +303,7 @@ async def _unread_answer() -> None:
         return received.pop()
 
     traffic = Traffic(1, 1)
-    limits = Limits(app, COMPLETIONS, Settings(authentication=False, time_limit=0.2), traffic)
+    limits = Limits(app, [COMPLETIONS], Settings(authentication=False, time_limit=0.2), traffic)
     scope = {"type": "http", "path": COMPLETIONS, "method": "POST", "headers": []}
     with pytest.raises(RefusedError) as caught:
         await asyncio.wait_for(limits(scope, receive, send), 2)

@@ -110,10 +110,10 @@ class Answer:
 
     @property
     def _finish_reason(self) -> str:
-        return "tool_calls" if self._calls else "stop"
+        return "tool_calls" if self.calls else "stop"
 
     @property
-    def _calls(self) -> list[tuple[Any, Any, str]]:
+    def calls(self) -> list[tuple[Any, Any, str]]:
         """Ids, names and arguments of the calls; those that are no JSON object as the model wrote them."""
         valid = [
             (call["id"], call["name"], encode_json(call["args"]).decode()) for call in self.message.tool_calls
@@ -124,11 +124,11 @@ class Answer:
 
     def _make_content(self) -> dict[str, Any]:
         text = str(self.message.text)
-        if not self._calls:
+        if not self.calls:
             return {"content": text, "refusal": None}
         calls = [
             {"id": number, "type": "function", "function": {"name": name, "arguments": arguments}}
-            for number, name, arguments in self._calls
+            for number, name, arguments in self.calls
         ]
         return {"content": text or None, "refusal": None, "tool_calls": calls}
 

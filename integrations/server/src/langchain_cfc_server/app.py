@@ -26,12 +26,13 @@ from langchain_cfc_server.limits import Limits
 from langchain_cfc_server.metrics import CONTENT_TYPE, Metrics
 from langchain_cfc_server.models import ServedModel, make_served_models
 from langchain_cfc_server.observing import RequestObserver
+from langchain_cfc_server.responses_schema import ResponseObject
 from langchain_cfc_server.schema import ChatCompletion, Health, ModelEntry, ModelList
 from langchain_cfc_server.settings import Settings
 from langchain_cfc_server.tokens import ClientTokens
 from langchain_cfc_server.traffic import Traffic
 
-COMPLETIONS = "/v1/chat/completions"
+COMPLETIONS, RESPONSES = openapi.COMPLETIONS, openapi.RESPONSES
 _TITLE = "langchain-cfc server"
 _SUMMARY = "Chat completions that are certified or abstained from."
 
@@ -84,12 +85,12 @@ def create_app(models: Mapping[str, Runnable[Any, Any]], settings: Settings) -> 
         ignore_sampling=settings.sampling_parameters == "ignore",
     )
     # A request passes the last one added first.
-    app.add_middleware(Limits, path=COMPLETIONS, settings=settings, traffic=traffic)
+    app.add_middleware(Limits, paths=(COMPLETIONS, RESPONSES), settings=settings, traffic=traffic)
     if settings.authentication:
         app.add_middleware(Authentication, tokens=tokens)
     app.add_middleware(
         RequestObserver,
-        routes=[COMPLETIONS, "/v1/models", "/v1/models/", METRICS, "/openapi.json", *OPEN_PATHS],
+        routes=[COMPLETIONS, RESPONSES, "/v1/models", "/v1/models/", METRICS, "/openapi.json", *OPEN_PATHS],
         traffic=traffic,
         metrics=metrics,
         log_content=settings.log_content,
@@ -129,7 +130,11 @@ def _add_paths(
 
     async def complete(request: Request) -> Response:
         """Answer a conversation, or abstain."""
-        return await completions.answer(request)
+        return await completions.complete(request)
+
+    async def respond(request: Request) -> Response:
+        """Answer a text or a conversation, or abstain."""
+        return await completions.respond(request)
 
     _path(app, "/health/live", live, openapi.describe_json("Yes.", Health) | {503: {"model": Health}})
     _path(app, "/health/ready", ready, openapi.describe_json("Yes.", Health) | {503: {"model": Health}})
@@ -151,17 +156,21 @@ def _add_paths(
         one_model,
         openapi.describe_json("The model.", ModelEntry) | openapi.describe_errors(401, 403, 404),
     )
-    answers = openapi.describe_json("The decision, whole or as a stream of chunks.", ChatCompletion)
     failures = openapi.describe_errors(400, 401, 403, 404, 408, 413, 415, 429, 500, 502, 503, 504)
-    app.router.add_api_route(
-        COMPLETIONS,
-        complete,
-        methods=["POST"],
-        response_class=Response,
-        response_model=None,
-        responses=answers | failures,
-        route_class_override=_Direct,
-    )
+    for address, endpoint, shape in (
+        (COMPLETIONS, complete, ChatCompletion),
+        (RESPONSES, respond, ResponseObject),
+    ):
+        answers = openapi.describe_json("The decision, whole or as a stream of events.", shape)
+        app.router.add_api_route(
+            address,
+            endpoint,
+            methods=["POST"],
+            response_class=Response,
+            response_model=None,
+            responses=answers | failures,
+            route_class_override=_Direct,
+        )
 
 
 class _Direct(APIRoute):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
+from collections.abc import Collection
 from contextlib import ExitStack
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -52,21 +53,21 @@ class RateLimiter:
 
 
 class Limits:
-    """Keeps the requests to one path within the settings, and ends the work of those whose client has left.
+    """Keeps the requests to some paths within the settings, and ends the work of those whose client has left.
 
     A request is counted before its body is read, so that bodies cannot fill the memory. The time for it
     begins then, too, which bounds slow ones.
 
     Args:
         app: The application that answers.
-        path: The path whose requests are work; all others pass.
+        paths: The paths whose requests are work; all others pass.
         settings: The limits.
         traffic: Where requests are counted.
     """
 
-    def __init__(self, app: ASGIApp, path: str, settings: Settings, traffic: Traffic) -> None:
+    def __init__(self, app: ASGIApp, paths: Collection[str], settings: Settings, traffic: Traffic) -> None:
         self._app = app
-        self._path = path
+        self._paths = frozenset(paths)
         self._most = settings.concurrency + settings.queue
         self._most_per_client = settings.per_token
         self._rates = RateLimiter()
@@ -83,7 +84,7 @@ class Limits:
         if scope["type"] == "http" and scope["path"].endswith("\n"):
             # Starlette's routes end with `$`, which lets a line break follow, and the limits do not.
             raise RefusedError(404, "not_found", "nothing is served here")
-        if scope["type"] != "http" or scope["path"] != self._path or scope["method"] != "POST":
+        if scope["type"] != "http" or scope["path"] not in self._paths or scope["method"] != "POST":
             await self._app(scope, receive, send)
             return
         end = time.monotonic() + self._longest
