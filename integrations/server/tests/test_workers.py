@@ -77,6 +77,13 @@ def test_one_that_dies_is_replaced_and_all_end_with_their_supervisor(
         tokens.write_text(f"{TOKEN}-of-another")
         server.process.send_signal(signal.SIGHUP)
         until(lambda: sum(line["message"] == "tokens replaced" for line in server.log) == 2)
+        # One that is replaced while the file cannot be used waits for one that can, and the others serve.
+        tokens.write_text("malformed")
+        os.kill(max(list_workers(server)), signal.SIGTERM)
+        until(lambda: any(line.get("code") == 2 for line in server.log), 60)
+        assert server.get("/v1/models", {"Authorization": f"Bearer {TOKEN}-of-another"}).status_code == 200
+        tokens.write_text(TOKEN)
+        until(lambda: serving(server) == 4, 60)
         left = list_workers(server)
         assert len(left) == 2
         server.process.kill()

@@ -125,17 +125,9 @@ class _Server:
         from langchain_cfc_server.app import create_app
         from langchain_cfc_server.server import run
 
-        with report_errors():
-            logs.configure(log_content=self.settings.log_content)
-            app = create_app(_load_models(self.models, self.name, demo=self.demo), self.settings)
-            run(
-                app,
-                host=self.host,
-                port=port,
-                drain=self.drain,
-                finish=self.finish,
-                supervisor=supervisor,
-            )
+        logs.configure(log_content=self.settings.log_content)
+        app = create_app(_load_models(self.models, self.name, demo=self.demo), self.settings)
+        run(app, host=self.host, port=port, drain=self.drain, finish=self.finish, supervisor=supervisor)
 
 
 def _read_tokens() -> tuple[str, ...]:

@@ -185,6 +185,8 @@ class _Server(uvicorn.Server):
 
     async def on_tick(self, counter: int) -> bool:
         """Whether it is time to stop listening."""
+        # A file that cannot be used is reported even if no request comes.
+        self._tokens.read_if_changed()
         if counter % _TICKS == 0:
             self._metrics.refresh()
         if self._supervisor is not None and os.getppid() != self._supervisor:

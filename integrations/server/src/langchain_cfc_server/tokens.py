@@ -7,7 +7,7 @@ known of its client:
     sha256:60303a... name=prometheus only=metrics
 
 Lines of one name are one client, so that an old and a new token can be valid together. The file is looked at
-whenever a token is presented: there is no moment at which an old token is still let in.
+whenever a token is presented, and now and then: there is no moment at which an old token is still let in.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class ClientTokens:
         The token is hashed and compared with every digest, so that the time taken reveals neither a token's
         length, nor its first characters, nor which of them it was.
         """
-        self._read_if_changed()
+        self.read_if_changed()
         digest = sha256(presented).digest()
         found = [client for valid, client in self._clients.items() if hmac.compare_digest(digest, valid)]
         return found[0] if found else None
@@ -127,7 +127,8 @@ class ClientTokens:
         fields = {"tokens": len(self), "added": added, "removed": removed}
         _LOG.info("tokens replaced", extra={"fields": fields})
 
-    def _read_if_changed(self) -> None:
+    def read_if_changed(self) -> None:
+        """Read the file if it is not as it was when it was read."""
         if self._path is None:
             return
         try:

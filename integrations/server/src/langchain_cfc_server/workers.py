@@ -20,10 +20,9 @@ from contextlib import contextmanager, suppress
 from multiprocessing.process import BaseProcess
 from types import FrameType
 
-import typer
 from prometheus_client.multiprocess import mark_process_dead
 
-from langchain_cfc.errors import InputError
+from langchain_cfc.errors import CFCError, InputError
 from langchain_cfc_server.metrics import SHARED_FOLDER
 from langchain_cfc_server.server import open_socket
 
@@ -80,6 +79,7 @@ class _Supervisor:
         self._port = port
         self._folder = folder
         self._workers: list[BaseProcess] = []
+        self._first: tuple[BaseProcess, ...] = ()
         self._is_stopping = False
         self._code = 0
 
@@ -88,6 +88,7 @@ class _Supervisor:
             signal.signal(number, self._pass_on)
         for _ in range(self._count):
             self._start()
+        self._first = tuple(self._workers)
         while self._workers:
             multiprocessing.connection.wait([one.sentinel for one in self._workers])
             for worker in [one for one in self._workers if not one.is_alive()]:
@@ -110,7 +111,8 @@ class _Supervisor:
         if self._is_stopping:
             return
         _LOG.error("worker ended", extra={"fields": {"pid": worker.pid, "code": worker.exitcode}})
-        if worker.exitcode == _UNUSABLE:
+        # Later, what a worker needs may be out of order for a moment while the others serve.
+        if worker.exitcode == _UNUSABLE and worker in self._first:
             self._code = _UNUSABLE
             self._pass_on(signal.SIGTERM, None)
             return
@@ -133,5 +135,6 @@ def _work(serve: Callable[[int, int], None], port: int, supervisor: int) -> None
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         serve(port, supervisor)
-    except typer.Exit as ended:
-        raise SystemExit(ended.exit_code) from None
+    except CFCError as error:
+        _LOG.error("worker cannot serve", extra={"fields": {"problem": str(error)}})
+        raise SystemExit(_UNUSABLE) from None
