@@ -253,10 +253,9 @@ class Setting:
 
     async def send(self, rate: float, seconds: float, *others: Awaitable[None]) -> Tally:
         """Send requests while something else happens."""
-        tally, *_ = await asyncio.gather(
-            send_requests(self.server.port, rate, seconds, self.tokens.choose), *others
-        )
-        return tally
+        sending = asyncio.ensure_future(send_requests(self.server.port, rate, seconds, self.tokens.choose))
+        await asyncio.gather(sending, *others)
+        return sending.result()
 
 
 @contextmanager
@@ -317,6 +316,7 @@ async def send_among_slow_clients(setting: Setting, seconds: float) -> Tally:
                     break
                 await asyncio.sleep(0.5)
                 writer.write(request[byte : byte + 1])
+                await writer.drain()
             await asyncio.sleep(max(0.0, end - time.perf_counter()))
             writer.close()
 
