@@ -179,6 +179,7 @@ class _Server(uvicorn.Server):
         sys.setswitchinterval(_SWITCH)
         if hasattr(signal, "SIGHUP") and threading.current_thread() is threading.main_thread():
             asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._tokens.reload)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})  # a supervisor blocks it until now
         for one in sockets or ():
             host, port, *_ = one.getsockname()
             _LOG.info("serving", extra={"fields": {"host": host, "port": port, "pid": os.getpid()}})

@@ -100,7 +100,10 @@ class _Supervisor:
         worker = multiprocessing.get_context("spawn").Process(
             target=_work, args=(self._serve, self._port, os.getpid())
         )
+        # It would end a worker that is not ready for it; there it waits until the server handles it.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
         worker.start()
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})
         self._workers.append(worker)
         if self._is_stopping:
             worker.terminate()
@@ -131,8 +134,6 @@ class _Supervisor:
 def _work(serve: Callable[[int, int], None], port: int, supervisor: int) -> None:
     # Ctrl-C in a terminal goes to all processes of a group; these get it from their supervisor, once.
     os.setpgrp()
-    # Until the server handles it.
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         serve(port, supervisor)
     except CFCError as error:
