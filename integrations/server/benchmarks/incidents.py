@@ -62,7 +62,7 @@ class Validity:
 
 @dataclass
 class Tally:
-    """What became of requests.
+    """Counts what became of the requests sent.
 
     Attributes:
         seconds: For every status, how long each response took.

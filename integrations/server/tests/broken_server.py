@@ -61,7 +61,7 @@ if __name__ == "__main__":
     if os.environ["BROKEN"] == "keeps bodies":
         langchain_cfc_server.app.create_app = _keeping_app  # type: ignore[assignment]
     elif os.environ["BROKEN"] == "keeps tokens":
-        ClientTokens.reload = lambda _: None  # type: ignore[method-assign]
+        ClientTokens.reload = lambda self: None  # type: ignore[method-assign]  # noqa: ARG005
     elif os.environ["BROKEN"] == "has one loop":
         ChainThread.run = _run_on_the_caller_loop  # type: ignore[method-assign,assignment]
     else:
