@@ -81,7 +81,7 @@ class ResponsesRequest(StrictRequest):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     cfc: CFCOptions | None = None
-    background: Literal[False] | None = None
+    background: None = None
     conversation: None = None
     previous_response_id: None = None
     prompt: None = None
