@@ -23,6 +23,7 @@ OUTSIDE = (
     "examples/*/*.png",
     "examples/*/*.toml",
     "integrations/server/Containerfile",
+    "integrations/server/compose/*.yaml",
     "langchain_cfc/certificates/cuts.py",
     "langchain_cfc/certificates/judged.py",
     "integrations/README.md",

@@ -166,7 +166,16 @@ def list_needed(project: dict[str, Any], extra: str) -> list[Requirement]:
     return found
 
 
-@pytest.mark.parametrize(("lock", "extra"), [("dev", "dev"), ("server", "calibrate"), ("server", "openai")])
+@pytest.mark.parametrize(
+    ("lock", "extra"),
+    [
+        ("dev", "dev"),
+        ("server", "calibrate"),
+        ("server", "openai"),
+        ("server", "prometheus"),
+        ("server", "signing"),
+    ],
+)
 def test_locked_releases_are_those_that_are_asked_for(release: ModuleType, lock: str, extra: str) -> None:
     text = (ROOT / ".ci" / "locks" / f"{lock}.txt").read_text(encoding="utf-8")
     locked: dict[str, list[Version]] = {}

@@ -22,12 +22,14 @@ from typing import Any
 
 # What is found by the program's name: it hands the call over, and ends as the call does.
 _PROGRAM = """#!{python} -SE
-import json, os, socket, sys
+import json, os, signal, socket, sys
 call = json.dumps([sys.argv, os.getcwd(), dict(os.environ)]).encode()
 with socket.socket(socket.AF_UNIX) as server:
     server.connect({address!r})
     socket.send_fds(server, [len(call).to_bytes(8, "big")], [0, 1, 2])
     server.sendall(call)
+    if running := int.from_bytes(server.recv(4), "big"):
+        signal.signal(signal.SIGTERM, lambda number, _: os.kill(running, number))
     ended = server.recv(1)
 sys.exit(ended[0] if ended else "the call was not answered")
 """
@@ -74,6 +76,7 @@ def _take_call(listener: socket.socket) -> None:
                 arguments, folder, environment = json.loads(sent.read(int.from_bytes(size, "big")))
             running = os.fork()
             if running:
+                call.sendall(running.to_bytes(4, "big"))  # what it is told to end by a signal
                 code = os.waitstatus_to_exitcode(os.waitpid(running, 0)[1])
                 call.sendall(bytes([code if code >= 0 else 128 - code]))
                 os._exit(0)

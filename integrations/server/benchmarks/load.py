@@ -181,6 +181,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--rounds", type=int, help="another number of rounds")
     options = parser.parse_args(arguments)
     from benchmarks.lib.tables import print_sheets
+    from integrations.server.benchmarks.incidents import HEADING as INCIDENTS
     from integrations.server.benchmarks.load_page import make_page, make_sheets
 
     check_threads()
@@ -189,7 +190,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.json is not None:
         options.json.write_text(found.model_dump_json(indent=1) + "\n", encoding="utf-8")
     if options.page is not None:
-        options.page.write_text(make_page(found), encoding="utf-8")
+        # The last section is of `incidents.py`.
+        _, heading, section = options.page.read_text(encoding="utf-8").partition(INCIDENTS)
+        options.page.write_text("\n".join([make_page(found), heading + section]), encoding="utf-8")
     print_sheets(make_sheets(found))
 
 

@@ -60,11 +60,17 @@ class Server:
         """Ask for a path."""
         return httpx.get(self.url + path, headers=headers, trust_env=False)
 
-    def ask(self, body: Any, headers: Mapping[str, str] = HEADERS, timeout: float = 20.0) -> httpx.Response:
-        """Ask for a completion; a body of bytes is sent as it is."""
+    def ask(
+        self,
+        body: Any,
+        headers: Mapping[str, str] = HEADERS,
+        timeout: float = 20.0,
+        path: str = "/v1/chat/completions",
+    ) -> httpx.Response:
+        """Ask for a completion, or on another path; a body of bytes is sent as it is."""
         content = body if isinstance(body, bytes) else json.dumps(body).encode()
         return httpx.post(
-            f"{self.url}/v1/chat/completions",
+            self.url + path,
             content=content,
             headers={"Content-Type": "application/json", **headers},
             timeout=timeout,

@@ -10,6 +10,7 @@ import httpx
 import pytest
 from langchain_cfc_server.authentication import Authentication
 from langchain_cfc_server.errors import RefusedError
+from langchain_cfc_server.tokens import ClientTokens
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from integrations.server.tests.bots import EASY, GOOD
@@ -49,6 +50,7 @@ WRONG: dict[str, list[tuple[bytes, bytes]]] = {
 PATHS = [
     ("POST", "/v1/chat/completions"),
     ("GET", "/v1/chat/completions"),
+    ("POST", "/v1/responses"),
     ("GET", "/v1/models"),
     ("GET", "/v1/models/bot"),
     ("GET", "/metrics"),
@@ -104,14 +106,14 @@ class Naive:
 
 @pytest.mark.parametrize("name", WRONG)
 def test_whatever_is_no_valid_token_is_refused(name: str) -> None:
-    assert not passes(Authentication(served, [TOKEN, OTHER_TOKEN]), WRONG[name])
+    assert not passes(Authentication(served, ClientTokens([TOKEN, OTHER_TOKEN])), WRONG[name])
 
 
 @pytest.mark.parametrize("scheme", ["Bearer", "bearer", "BEARER", "Bearer "])
 @pytest.mark.parametrize("token", [TOKEN, OTHER_TOKEN])
 def test_each_token_is_let_in(scheme: str, token: str) -> None:
     headers = [(b"authorization", f"{scheme} {token}".encode())]
-    assert passes(Authentication(served, [TOKEN, OTHER_TOKEN]), headers)
+    assert passes(Authentication(served, ClientTokens([TOKEN, OTHER_TOKEN])), headers)
 
 
 def test_a_naive_check_lets_some_in() -> None:
@@ -125,8 +127,8 @@ def test_every_token_is_compared_whichever_it_is(monkeypatch: pytest.MonkeyPatch
         compared.append((len(one), len(other)))
         return one == other
 
-    monkeypatch.setattr("langchain_cfc_server.authentication.hmac.compare_digest", compare)
-    check = Authentication(served, [TOKEN, OTHER_TOKEN])
+    monkeypatch.setattr("langchain_cfc_server.tokens.hmac.compare_digest", compare)
+    check = Authentication(served, ClientTokens([TOKEN, OTHER_TOKEN]))
     for headers in ([], [(b"authorization", f"Bearer {TOKEN}".encode())], WRONG["prefix"], WRONG["basic"]):
         compared.clear()
         passes(check, headers)

@@ -26,6 +26,7 @@ from langchain_cfc_server.limits import Limits
 from langchain_cfc_server.metrics import Metrics
 from langchain_cfc_server.observing import RequestObserver
 from langchain_cfc_server.schema import SAMPLING_PARAMETERS
+from langchain_cfc_server.tokens import ClientTokens
 from langchain_cfc_server.traffic import Traffic
 from langchain_core.messages import AIMessage
 from langchain_core.runnables import Runnable, RunnableLambda
@@ -302,7 +303,7 @@ async def _unread_answer() -> None:
         return received.pop()
 
     traffic = Traffic(1, 1)
-    limits = Limits(app, COMPLETIONS, Settings(authentication=False, time_limit=0.2), traffic)
+    limits = Limits(app, [COMPLETIONS], Settings(authentication=False, time_limit=0.2), traffic)
     scope = {"type": "http", "path": COMPLETIONS, "method": "POST", "headers": []}
     with pytest.raises(RefusedError) as caught:
         await asyncio.wait_for(limits(scope, receive, send), 2)
@@ -332,7 +333,9 @@ async def _replaced_answer() -> list[int]:
         raise RefusedError(504, "timeout", "too late")
 
     traffic = Traffic(1, 1)
-    observed = RequestObserver(app, [COMPLETIONS], traffic, Metrics(traffic), log_content=False)
+    observed = RequestObserver(
+        app, [COMPLETIONS], traffic, Metrics(traffic, ClientTokens(), {}), log_content=False
+    )
     scope = {"type": "http", "path": COMPLETIONS, "method": "POST", "headers": []}
     await observed(scope, _nothing, send)
     return sent

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from langchain_cfc_server.errors import RefusedError
 from langchain_cfc_server.reading import read_request
-from langchain_cfc_server.schema import SAMPLING_PARAMETERS
+from langchain_cfc_server.schema import SAMPLING_PARAMETERS, ChatRequest
 
 from integrations.server.tests.bots import EASY
 from integrations.server.tests.malformed import BODIES
@@ -153,5 +153,5 @@ def test_reasons_hold_no_values() -> None:
         {"model": "bot", "messages": [{"role": "user", "content": "x"}], "n": hidden},
     ):
         with pytest.raises(RefusedError) as caught:
-            read_request(json.dumps(body).encode(), ignore_sampling=False)
+            read_request(json.dumps(body).encode(), ChatRequest, SAMPLING_PARAMETERS, ignore_sampling=False)
         assert hidden not in caught.value.message

@@ -52,6 +52,15 @@ class Answer:
         }
 
     @property
+    def promise(self) -> tuple[str, str, float] | None:
+        """What the guarantee is about, its level and its share; None where nothing is promised."""
+        guarantee = self.cfc["guarantee"] or {}
+        if (certified := guarantee.get("wrong_answers")) is not None:
+            return "right_answers", certified["max_wrong_rate"], 1.0 - float(certified["max_wrong_rate"])
+        stated = guarantee.get("stated_coverage")
+        return None if stated is None else ("coverage", str(guarantee["alpha"]), float(stated))
+
+    @property
     def headers(self) -> dict[str, str]:
         """Headers for clients that ignore the body's extension; none for a fallback's answer."""
         guarantee = self.cfc["guarantee"]
@@ -101,10 +110,10 @@ class Answer:
 
     @property
     def _finish_reason(self) -> str:
-        return "tool_calls" if self._calls else "stop"
+        return "tool_calls" if self.calls else "stop"
 
     @property
-    def _calls(self) -> list[tuple[Any, Any, str]]:
+    def calls(self) -> list[tuple[Any, Any, str]]:
         """Ids, names and arguments of the calls; those that are no JSON object as the model wrote them."""
         valid = [
             (call["id"], call["name"], encode_json(call["args"]).decode()) for call in self.message.tool_calls
@@ -115,11 +124,11 @@ class Answer:
 
     def _make_content(self) -> dict[str, Any]:
         text = str(self.message.text)
-        if not self._calls:
+        if not self.calls:
             return {"content": text, "refusal": None}
         calls = [
             {"id": number, "type": "function", "function": {"name": name, "arguments": arguments}}
-            for number, name, arguments in self._calls
+            for number, name, arguments in self.calls
         ]
         return {"content": text or None, "refusal": None, "tool_calls": calls}
 

@@ -16,20 +16,23 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from langchain_cfc_server import openapi
-from langchain_cfc_server.authentication import OPEN_PATHS, Authentication
+from langchain_cfc_server.authentication import METRICS, OPEN_PATHS, Authentication
 from langchain_cfc_server.chain_thread import ChainThread
 from langchain_cfc_server.completions import Completions, find_model
+from langchain_cfc_server.cooldown import Cooldown
 from langchain_cfc_server.encoding import encode_json
 from langchain_cfc_server.errors import to_refused_error
 from langchain_cfc_server.limits import Limits
 from langchain_cfc_server.metrics import CONTENT_TYPE, Metrics
 from langchain_cfc_server.models import ServedModel, make_served_models
 from langchain_cfc_server.observing import RequestObserver
+from langchain_cfc_server.responses_schema import ResponseObject
 from langchain_cfc_server.schema import ChatCompletion, Health, ModelEntry, ModelList
 from langchain_cfc_server.settings import Settings
+from langchain_cfc_server.tokens import ClientTokens
 from langchain_cfc_server.traffic import Traffic
 
-COMPLETIONS = "/v1/chat/completions"
+COMPLETIONS, RESPONSES = openapi.COMPLETIONS, openapi.RESPONSES
 _TITLE = "langchain-cfc server"
 _SUMMARY = "Chat completions that are certified or abstained from."
 
@@ -51,7 +54,9 @@ def create_app(models: Mapping[str, Runnable[Any, Any]], settings: Settings) -> 
     """
     ready = make_served_models(models, settings.abstain_message)
     traffic = Traffic(settings.concurrency, settings.connections)
-    metrics = Metrics(traffic)
+    tokens = ClientTokens(settings.tokens, settings.token_file)
+    cooldowns = {name: Cooldown(name, settings.cooldown_after, settings.cooldown) for name in ready}
+    metrics = Metrics(traffic, tokens, cooldowns)
     chains = ChainThread()
 
     @asynccontextmanager
@@ -70,9 +75,9 @@ def create_app(models: Mapping[str, Runnable[Any, Any]], settings: Settings) -> 
         redoc_url=None,
         redirect_slashes=False,
     )
-    app.state.traffic = traffic
+    app.state.traffic, app.state.tokens, app.state.metrics = traffic, tokens, metrics
 
-    _add_paths(app, Completions(ready, settings, chains), ready, traffic, metrics)
+    _add_paths(app, Completions(ready, cooldowns, settings, chains), ready, traffic, metrics)
     openapi.complete_document(
         app,
         ready,
@@ -80,12 +85,12 @@ def create_app(models: Mapping[str, Runnable[Any, Any]], settings: Settings) -> 
         ignore_sampling=settings.sampling_parameters == "ignore",
     )
     # A request passes the last one added first.
-    app.add_middleware(Limits, path=COMPLETIONS, settings=settings, traffic=traffic)
+    app.add_middleware(Limits, paths=(COMPLETIONS, RESPONSES), settings=settings, traffic=traffic)
     if settings.authentication:
-        app.add_middleware(Authentication, tokens=settings.tokens)
+        app.add_middleware(Authentication, tokens=tokens)
     app.add_middleware(
         RequestObserver,
-        routes=[COMPLETIONS, "/v1/models", "/v1/models/", "/metrics", "/openapi.json", *OPEN_PATHS],
+        routes=[COMPLETIONS, RESPONSES, "/v1/models", "/v1/models/", METRICS, "/openapi.json", *OPEN_PATHS],
         traffic=traffic,
         metrics=metrics,
         log_content=settings.log_content,
@@ -125,39 +130,47 @@ def _add_paths(
 
     async def complete(request: Request) -> Response:
         """Answer a conversation, or abstain."""
-        return await completions.answer(request)
+        return await completions.complete(request)
+
+    async def respond(request: Request) -> Response:
+        """Answer a text or a conversation, or abstain."""
+        return await completions.respond(request)
 
     _path(app, "/health/live", live, openapi.describe_json("Yes.", Health) | {503: {"model": Health}})
     _path(app, "/health/ready", ready, openapi.describe_json("Yes.", Health) | {503: {"model": Health}})
     _path(
         app,
-        "/metrics",
+        METRICS,
         figures,
-        openapi.describe_text("Figures.", "text/plain") | openapi.describe_errors(401),
+        openapi.describe_text("Figures.", "text/plain") | openapi.describe_errors(401, 403),
     )
     _path(
         app,
         "/v1/models",
         list_models,
-        openapi.describe_json("The models.", ModelList) | openapi.describe_errors(401),
+        openapi.describe_json("The models.", ModelList) | openapi.describe_errors(401, 403),
     )
     _path(
         app,
         "/v1/models/{model:path}",
         one_model,
-        openapi.describe_json("The model.", ModelEntry) | openapi.describe_errors(401, 404),
+        openapi.describe_json("The model.", ModelEntry) | openapi.describe_errors(401, 403, 404),
     )
-    answers = openapi.describe_json("The decision, whole or as a stream of chunks.", ChatCompletion)
-    failures = openapi.describe_errors(400, 401, 404, 408, 413, 415, 429, 500, 502, 503, 504)
-    app.router.add_api_route(
-        COMPLETIONS,
-        complete,
-        methods=["POST"],
-        response_class=Response,
-        response_model=None,
-        responses=answers | failures,
-        route_class_override=_Direct,
-    )
+    failures = openapi.describe_errors(400, 401, 403, 404, 408, 413, 415, 429, 500, 502, 503, 504)
+    for address, endpoint, shape in (
+        (COMPLETIONS, complete, ChatCompletion),
+        (RESPONSES, respond, ResponseObject),
+    ):
+        answers = openapi.describe_json("The decision, whole or as a stream of events.", shape)
+        app.router.add_api_route(
+            address,
+            endpoint,
+            methods=["POST"],
+            response_class=Response,
+            response_model=None,
+            responses=answers | failures,
+            route_class_override=_Direct,
+        )
 
 
 class _Direct(APIRoute):

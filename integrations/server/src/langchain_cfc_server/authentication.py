@@ -2,62 +2,62 @@
 
 from __future__ import annotations
 
-import hmac
-from collections.abc import Iterable
-from hashlib import sha256
-
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from langchain_cfc_server.errors import RefusedError
+from langchain_cfc_server.tokens import Client, ClientTokens
 
 # Supervisors and load balancers have no token. These two answer only yes or no.
 OPEN_PATHS = frozenset({"/health/live", "/health/ready"})
+METRICS = "/metrics"
 _SCHEME = b"bearer"
-_POSITION = "langchain_cfc_server.position_of_token"
+_CLIENT = "langchain_cfc_server.client"
 
 
-def get_token_position(scope: Scope) -> int | None:
-    """Return the position of the token that a request presented; None where authentication is off."""
-    position: int | None = scope.get(_POSITION)
-    return position
+def get_client(scope: Scope) -> Client | None:
+    """Return the client whose token a request presented; None where there is none, or none is needed."""
+    client: Client | None = scope.get(_CLIENT)
+    return client
 
 
 class Authentication:
     """Lets requests with a valid bearer token through, and all to the open paths.
 
-    A presented token is hashed and compared with every hash, so that the time taken reveals neither a token's
-    length, nor its first characters, nor which of them it was.
+    A token for the metrics reads them and nothing else; where there is one, no other token reads them.
 
     Args:
         app: The application that answers those let through.
         tokens: The valid tokens.
     """
 
-    def __init__(self, app: ASGIApp, tokens: Iterable[str]) -> None:
+    def __init__(self, app: ASGIApp, tokens: ClientTokens) -> None:
         self._app = app
-        self._hashes = tuple(sha256(token.encode()).digest() for token in tokens)
+        self._tokens = tokens
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let a request through or refuse it.
 
         Raises:
-            RefusedError: If there is no valid token.
+            RefusedError: If there is no valid token, or it is for something else.
         """
         if scope["type"] == "http" and scope["path"] not in OPEN_PATHS:
-            scope[_POSITION] = self._position(scope)
+            client = scope[_CLIENT] = self._find_client(scope)
+            is_metrics = scope["path"] == METRICS
+            if client.only_metrics != is_metrics and (client.only_metrics or self._tokens.has_metrics_token):
+                msg = "this token is for the metrics" if client.only_metrics else "the metrics have a token"
+                raise RefusedError(403, "token_not_for_this", f"{msg} alone; use the other one here")
         await self._app(scope, receive, send)
 
-    def _position(self, scope: Scope) -> int:
+    def _find_client(self, scope: Scope) -> Client:
         given = [value for name, value in scope["headers"] if name == b"authorization"]
         # Of several headers, a proxy may have checked another one than is read here.
         scheme, _, token = given[0].partition(b" ") if len(given) == 1 else (b"", b"", b"")
-        presented = sha256(token.strip(b" ")).digest()
-        matches = [hmac.compare_digest(presented, valid) for valid in self._hashes]
-        if scheme.lower() != _SCHEME or not any(matches):
+        client = self._tokens.find_client(token.strip(b" "))
+        if scheme.lower() != _SCHEME or client is None:
             raise RefusedError(
                 401,
                 "invalid_api_key",
                 "a valid token is needed, once, as in the header `Authorization: Bearer TOKEN`",
                 headers={"WWW-Authenticate": 'Bearer realm="langchain-cfc"'},
             )
-        return matches.index(True)
+        return client

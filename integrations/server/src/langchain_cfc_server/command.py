@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -41,8 +42,11 @@ def serve(  # noqa: PLR0917 - typer makes every option a parameter
     port: Annotated[int, typer.Option(help="Port; 0 for a free one, which the log states.")] = 8000,
     token_file: Annotated[
         Path | None,
-        typer.Option(help=f"Bearer tokens, one a line. Otherwise those in {TOKENS}, with spaces between."),
+        typer.Option(
+            help=f"Bearer tokens and their clients, one a line, read again when changed. Otherwise {TOKENS}."
+        ),
     ] = None,
+    workers: Annotated[int, typer.Option(help="Processes that serve; limits are for each of them.")] = 1,
     no_auth: Annotated[
         bool, typer.Option("--no-auth", help="Serve every client that can reach the port.")
     ] = False,
@@ -60,6 +64,10 @@ def serve(  # noqa: PLR0917 - typer makes every option a parameter
     ] = _DEFAULT.per_token,
     connections: Annotated[int, typer.Option(help="Most connections open at once.")] = _DEFAULT.connections,
     time_limit: Annotated[float, typer.Option(help="Seconds that a request may take.")] = _DEFAULT.time_limit,
+    cooldown_after: Annotated[
+        int, typer.Option(help="Failures of a model in a row after which it is left alone; 0 for never.")
+    ] = _DEFAULT.cooldown_after,
+    cooldown: Annotated[float, typer.Option(help="Seconds for which it is left alone.")] = _DEFAULT.cooldown,
     drain: Annotated[float, typer.Option(help="Seconds to go on listening after SIGTERM.")] = 5.0,
     finish: Annotated[float, typer.Option(help="Seconds for requests in flight after that.")] = 60.0,
     log_content: Annotated[
@@ -70,14 +78,12 @@ def serve(  # noqa: PLR0917 - typer makes every option a parameter
 
     Example: langchain-cfc serve mybot:chain --token-file tokens.txt
     """
-    # Late, for the help of `langchain-cfc` loads this module.
     from langchain_cfc_server import logs
-    from langchain_cfc_server.app import create_app
-    from langchain_cfc_server.server import run
 
     with report_errors():
         settings = Settings(
-            tokens=() if no_auth else _read_tokens(token_file),
+            tokens=() if no_auth or token_file is not None else _read_tokens(),
+            token_file=None if no_auth or token_file is None else token_file.absolute(),
             authentication=not no_auth,
             sampling_parameters=sampling_parameters.value,
             abstain_message=abstain_message,
@@ -87,23 +93,46 @@ def serve(  # noqa: PLR0917 - typer makes every option a parameter
             per_token=per_token,
             connections=connections,
             time_limit=time_limit,
+            cooldown_after=cooldown_after,
+            cooldown=cooldown,
             log_content=log_content,
         )
+        server = _Server(models, name, demo, settings, host, drain, finish)
+        if workers == 1:
+            server(port)
+            return
+        from langchain_cfc_server.workers import run_workers
+
         logs.configure(log_content=log_content)
-        app = create_app(_load_models(models, name, demo=demo), settings)
-        run(app, host=host, port=port, drain=drain, finish=finish)
+        run_workers(workers, server, host=host, port=port)
 
 
-def _read_tokens(path: Path | None) -> tuple[str, ...]:
-    """Tokens from a file or the environment; never from arguments, which every user of a machine can see."""
-    if path is not None:
-        try:
-            found = path.read_text(encoding="utf-8").split()
-        except (OSError, UnicodeDecodeError) as error:
-            msg = f"the tokens in {path} cannot be read: {type(error).__name__}"
-            raise InputError(msg) from error
-    else:
-        found = os.environ.get(TOKENS, "").split()
+@dataclass(frozen=True)
+class _Server:
+    """Everything that a process needs to serve, which may be another one than where the command runs."""
+
+    models: str | None
+    name: str | None
+    demo: bool
+    settings: Settings
+    host: str
+    drain: float
+    finish: float
+
+    def __call__(self, port: int, supervisor: int | None = None) -> None:
+        # Late, for the help of `langchain-cfc` loads this module.
+        from langchain_cfc_server import logs
+        from langchain_cfc_server.app import create_app
+        from langchain_cfc_server.server import run
+
+        logs.configure(log_content=self.settings.log_content)
+        app = create_app(_load_models(self.models, self.name, demo=self.demo), self.settings)
+        run(app, host=self.host, port=port, drain=self.drain, finish=self.finish, supervisor=supervisor)
+
+
+def _read_tokens() -> tuple[str, ...]:
+    """Tokens from the environment; never from arguments, which every user of a machine can see."""
+    found = os.environ.get(TOKENS, "").split()
     if not found:
         msg = (
             f"no request could be served, since there are no tokens: put some into the environment variable "

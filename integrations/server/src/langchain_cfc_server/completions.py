@@ -1,4 +1,4 @@
-"""`POST /v1/chat/completions`: a conversation in, a decision out."""
+"""`POST /v1/chat/completions` and `/v1/responses`: a conversation in, a decision out."""
 
 from __future__ import annotations
 
@@ -8,27 +8,44 @@ from collections.abc import Mapping
 from starlette.requests import Request
 from starlette.responses import Response
 
+from langchain_cfc_server import responses_schema, schema
 from langchain_cfc_server.answers import Answer
 from langchain_cfc_server.chain_thread import ChainThread
+from langchain_cfc_server.cooldown import Cooldown
 from langchain_cfc_server.errors import RefusedError
+from langchain_cfc_server.limits import is_overdue
 from langchain_cfc_server.messages import to_langchain_messages
 from langchain_cfc_server.models import ServedModel
 from langchain_cfc_server.observing import get_note
 from langchain_cfc_server.reading import check_type, read_request
+from langchain_cfc_server.responses import ResponseWriter, list_messages
+from langchain_cfc_server.responses_schema import ResponsesRequest
+from langchain_cfc_server.schema import ChatRequest
 from langchain_cfc_server.settings import Settings
 
 
 class Completions:
     """Answers conversations by the models that they name.
 
+    Streams, too, begin when the decision is made and hold nothing but it: until then no candidate may be
+    revealed, and errors keep their status.
+
     Args:
         models: The models by name.
+        cooldowns: The cooldown of each.
         settings: The settings of the operator.
         chains: The thread that asks them.
     """
 
-    def __init__(self, models: Mapping[str, ServedModel], settings: Settings, chains: ChainThread) -> None:
+    def __init__(
+        self,
+        models: Mapping[str, ServedModel],
+        cooldowns: Mapping[str, Cooldown],
+        settings: Settings,
+        chains: ChainThread,
+    ) -> None:
         self._models = models
+        self._cooldowns = cooldowns
         self._chains = chains
         self._ignore_sampling = settings.sampling_parameters == "ignore"
         self._log_content = settings.log_content
@@ -39,11 +56,8 @@ class Completions:
         """Whether a chain has blocked all others for longer than a request may take."""
         return self._chains.measure_stall() > self._time_limit
 
-    async def answer(self, request: Request) -> Response:
-        """Answer one conversation with a completion or its events.
-
-        Streams, too, begin when the decision is made and hold nothing but it: until then no candidate
-        may be revealed, and errors keep their status.
+    async def complete(self, request: Request) -> Response:
+        """Answer one conversation with a chat completion or its events.
 
         Args:
             request: The request.
@@ -55,28 +69,62 @@ class Completions:
             RefusedError: If it cannot be asked like this.
             CFCError: If the model could not be asked.
         """
-        note = get_note(request.scope)
         check_type(request.headers)
-        asked = read_request(await request.body(), ignore_sampling=self._ignore_sampling)
+        asked = read_request(
+            await request.body(),
+            ChatRequest,
+            schema.SAMPLING_PARAMETERS,
+            ignore_sampling=self._ignore_sampling,
+        )
+        answer = await self._decide(request, asked, asked.messages, "chatcmpl-")
+        if not asked.stream:
+            return _make_response(answer, answer.to_completion())
+        options = asked.stream_options
+        events = answer.to_events(with_usage=options is not None and bool(options.include_usage))
+        return _make_response(answer, events, is_stream=True)
+
+    async def respond(self, request: Request) -> Response:
+        """Answer one conversation as the Responses API does; arguments and errors are those of `complete`."""
+        check_type(request.headers)
+        asked = read_request(
+            await request.body(),
+            ResponsesRequest,
+            responses_schema.SAMPLING_PARAMETERS,
+            ignore_sampling=self._ignore_sampling,
+        )
+        writer = ResponseWriter(asked, await self._decide(request, asked, list_messages(asked), "resp_"))
+        content = writer.to_events() if asked.stream else writer.to_response()
+        return _make_response(writer.answer, content, is_stream=bool(asked.stream))
+
+    async def _decide(
+        self,
+        request: Request,
+        asked: ChatRequest | ResponsesRequest,
+        messages: list[schema.Message],
+        prefix: str,
+    ) -> Answer:
+        note = get_note(request.scope)
         model = find_model(self._models, asked.model)
         note.model = model.name
         level = model.level(None if asked.cfc is None else asked.cfc.alpha)
-        prompt = to_langchain_messages(asked.messages)
+        prompt = to_langchain_messages(messages)
         if self._log_content:
-            note.prompt = [one.model_dump(exclude_none=True) for one in asked.messages]
+            note.prompt = [one.model_dump(exclude_none=True) for one in messages]
         with_claims = asked.cfc is not None and asked.cfc.claims
-        message = await self._chains.run(lambda: model.ask(prompt, level, with_claims=with_claims))
-        answer = Answer(f"chatcmpl-{note.id}", int(time.time()), model.name, message)
-        note.record_decision(answer.reason, answer.usage)
+        with self._cooldowns[model.name].watch(lambda: is_overdue(request.scope)):
+            message = await self._chains.run(lambda: model.ask(prompt, level, with_claims=with_claims))
+        answer = Answer(f"{prefix}{note.id}", int(time.time()), model.name, message)
+        note.record_decision(answer.reason, answer.usage, answer.promise)
         if self._log_content:
             note.answer = str(message.text)
-        if not asked.stream:
-            return Response(answer.to_completion(), headers=answer.headers, media_type="application/json")
-        options = asked.stream_options
-        events = answer.to_events(with_usage=options is not None and bool(options.include_usage))
-        return Response(
-            events, headers={**answer.headers, "cache-control": "no-store"}, media_type="text/event-stream"
-        )
+        return answer
+
+
+def _make_response(answer: Answer, content: bytes, *, is_stream: bool = False) -> Response:
+    if not is_stream:
+        return Response(content, headers=answer.headers, media_type="application/json")
+    headers = {**answer.headers, "cache-control": "no-store"}
+    return Response(content, headers=headers, media_type="text/event-stream")
 
 
 def find_model(models: Mapping[str, ServedModel], name: str) -> ServedModel:

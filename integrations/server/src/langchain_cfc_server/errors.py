@@ -21,6 +21,7 @@ from langchain_cfc_server.encoding import encode_json
 # OpenAI's words where it has some; clients choose their exceptions by status alone.
 _TYPES = {
     401: "authentication_error",
+    403: "permission_error",
     429: "rate_limit_error",
     500: "server_error",
     502: "upstream_error",
@@ -85,6 +86,16 @@ _OF_SERVING: dict[type[Exception], tuple[int, str, str]] = {
     DescriptionError: (502, "description_failed", "answers or metadata of the prompt could not be found"),
 }
 _OF_HTTP = {404: "not_found", 405: "method_not_allowed"}
+
+
+def list_causes(error: BaseException) -> list[BaseException]:
+    """Return an error and what led to it."""
+    found: list[BaseException] = []
+    cause: BaseException | None = error
+    while cause is not None and cause not in found:
+        found.append(cause)
+        cause = cause.__cause__ or cause.__context__
+    return found
 
 
 def to_refused_error(error: Exception) -> RefusedError:

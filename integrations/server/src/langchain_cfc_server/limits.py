@@ -3,35 +3,74 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
+from collections.abc import Collection
 from contextlib import ExitStack
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from langchain_cfc_server.authentication import get_token_position
+from langchain_cfc_server.authentication import get_client
 from langchain_cfc_server.errors import DisconnectedError, RefusedError
 from langchain_cfc_server.settings import Settings
+from langchain_cfc_server.tokens import Client
 from langchain_cfc_server.traffic import Traffic
+
+_MINUTE = 60.0
+_OVERDUE = "langchain_cfc_server.is_overdue"
+
+
+def is_overdue(scope: Scope) -> bool:
+    """Whether the time for a request was over before there was an answer."""
+    return bool(scope.get(_OVERDUE))
+
+
+class RateLimiter:
+    """Lets each client make so many requests at once, and as many a minute from then on (GCRA)."""
+
+    def __init__(self) -> None:
+        # When all that a client has asked for would be done, if it were done one by one at its rate.
+        self._done: dict[str, float] = {}
+
+    def take(self, client: Client, now: float) -> float:
+        """Count a request that may be made now.
+
+        Args:
+            client: Who asks.
+            now: Time on any steady clock, in seconds.
+
+        Returns:
+            Seconds until it may be made; 0 if it may, and only then it is counted.
+        """
+        if client.per_minute is None:
+            return 0.0
+        done = max(now, self._done.get(client.name, now)) + _MINUTE / client.per_minute
+        # A nanosecond for rounding, or the last of a full minute might be refused.
+        if (wait := done - now - _MINUTE) > 1e-9:  # noqa: PLR2004
+            return wait
+        self._done[client.name] = done
+        return 0.0
 
 
 class Limits:
-    """Keeps the requests to one path within the settings, and ends the work of those whose client has left.
+    """Keeps the requests to some paths within the settings, and ends the work of those whose client has left.
 
     A request is counted before its body is read, so that bodies cannot fill the memory. The time for it
     begins then, too, which bounds slow ones.
 
     Args:
         app: The application that answers.
-        path: The path whose requests are work; all others pass.
+        paths: The paths whose requests are work; all others pass.
         settings: The limits.
         traffic: Where requests are counted.
     """
 
-    def __init__(self, app: ASGIApp, path: str, settings: Settings, traffic: Traffic) -> None:
+    def __init__(self, app: ASGIApp, paths: Collection[str], settings: Settings, traffic: Traffic) -> None:
         self._app = app
-        self._path = path
+        self._paths = frozenset(paths)
         self._most = settings.concurrency + settings.queue
-        self._most_per_token = settings.per_token
+        self._most_per_client = settings.per_token
+        self._rates = RateLimiter()
         self._largest = settings.body_limit
         self._longest = settings.time_limit
         self._traffic = traffic
@@ -45,22 +84,23 @@ class Limits:
         if scope["type"] == "http" and scope["path"].endswith("\n"):
             # Starlette's routes end with `$`, which lets a line break follow, and the limits do not.
             raise RefusedError(404, "not_found", "nothing is served here")
-        if scope["type"] != "http" or scope["path"] != self._path or scope["method"] != "POST":
+        if scope["type"] != "http" or scope["path"] not in self._paths or scope["method"] != "POST":
             await self._app(scope, receive, send)
             return
         end = time.monotonic() + self._longest
-        token = get_token_position(scope)
-        self._admit(token)
+        client = get_client(scope)
+        name = None if client is None else client.name
+        self._admit(client, name)
         with ExitStack() as stack:
-            stack.callback(self._traffic.leave, token)
+            stack.callback(self._traffic.leave, name)
             body = await self._read_body(scope, receive)
             exchange = _Exchange(send)
-            work = self._traffic.work(lambda: self._app(scope, _replay_body(body), exchange.send), token)
+            work = self._traffic.work(lambda: self._app(scope, _replay_body(body), exchange.send), name)
             # From here on the work's end is the request's.
             stack.pop_all()
-        await self._finish(work, exchange, receive, end)
+        await self._finish(scope, work, exchange, receive, end)
 
-    def _admit(self, token: int | None) -> None:
+    def _admit(self, client: Client | None, name: str | None) -> None:
         traffic = self._traffic
         if traffic.over:
             raise _make_stop_error()
@@ -72,10 +112,15 @@ class Limits:
                 )
             msg = "as many requests as this server takes are waiting already; try again later"
             raise RefusedError(429, "too_many_requests", msg, headers=again)
-        if self._most_per_token is not None and traffic.count_admitted(token) >= self._most_per_token:
-            msg = f"{self._most_per_token} requests with this token are under way already; try again later"
+        most = self._most_per_client if client is None or client.concurrent is None else client.concurrent
+        if most is not None and traffic.count_admitted(name) >= most:
+            msg = f"{most} requests with this token are under way already; try again later"
             raise RefusedError(429, "too_many_requests_of_token", msg, headers={"Retry-After": "1"})
-        traffic.admit(token)
+        if client is not None and (wait := self._rates.take(client, time.monotonic())):
+            msg = f"this token may be used for {client.per_minute} requests a minute; try again later"
+            again = {"Retry-After": str(math.ceil(wait))}
+            raise RefusedError(429, "too_many_requests_a_minute", msg, headers=again)
+        traffic.admit(name)
 
     async def _read_body(self, scope: Scope, receive: Receive) -> bytes:
         """Receive the whole body within the time limit."""
@@ -110,7 +155,7 @@ class Limits:
         return RefusedError(413, "request_too_large", f"the body has more than {self._largest} bytes")
 
     async def _finish(
-        self, work: asyncio.Task[None], exchange: _Exchange, receive: Receive, end: float
+        self, scope: Scope, work: asyncio.Task[None], exchange: _Exchange, receive: Receive, end: float
     ) -> None:
         """Wait for the work, until its time is over or its client disconnects."""
         left = asyncio.ensure_future(_wait_for_disconnect(receive))
@@ -123,6 +168,7 @@ class Limits:
                 await asyncio.wait({work})
         finally:
             exchange.closed = not work.done()
+            scope[_OVERDUE] = not work.done() and time.monotonic() >= end
             left.cancel()
             work.cancel()
         if not work.done():

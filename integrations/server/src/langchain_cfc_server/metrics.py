@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
+from typing import Literal, TypeAlias
 
 from prometheus_client import (
     CONTENT_TYPE_LATEST,
@@ -12,11 +14,36 @@ from prometheus_client import (
     Histogram,
     generate_latest,
 )
+from prometheus_client.multiprocess import MultiProcessCollector
 
+from langchain_cfc_server.cooldown import Cooldown
+from langchain_cfc_server.tokens import ClientTokens
 from langchain_cfc_server.traffic import Traffic
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
+# Where prometheus_client keeps the figures of several processes, which any of them then reports together.
+SHARED_FOLDER = "PROMETHEUS_MULTIPROC_DIR"
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+# Name, description, and what is reported for several workers.
+_Mode: TypeAlias = Literal["livesum", "livemax", "sum"]
+_GAUGES: tuple[tuple[str, str, _Mode], ...] = (
+    ("working", "Requests that are worked on.", "livesum"),
+    ("waiting", "Requests that wait for their turn.", "livesum"),
+    ("connections", "Connections that are open.", "livesum"),
+    ("connections_refused", "Connections refused so far.", "sum"),
+    ("client_tokens", "Tokens that are valid.", "livemax"),
+    (
+        "client_tokens_stale",
+        "Whether the file of tokens cannot be used, and older ones hold.",
+        "livemax",
+    ),
+    ("client_tokens_replaced", "How often tokens were replaced so far.", "livemax"),
+    ("client_tokens_refused", "How often a changed file of tokens could not be used so far.", "livemax"),
+)
+_OF_MODELS: tuple[tuple[str, str, _Mode], ...] = (
+    ("cooling_down", "Whether a model is left alone since its upstream failed.", "livemax"),
+    ("cooldowns", "How often a model was left alone so far.", "sum"),
+)
 
 
 class Metrics:
@@ -24,47 +51,72 @@ class Metrics:
 
     Args:
         traffic: The requests of the moment.
+        tokens: The tokens that are valid.
+        cooldowns: The cooldown of every model.
     """
 
-    def __init__(self, traffic: Traffic) -> None:
-        self._registry = CollectorRegistry()
+    def __init__(self, traffic: Traffic, tokens: ClientTokens, cooldowns: Mapping[str, Cooldown]) -> None:
+        self._traffic = traffic
+        self._client_tokens = tokens
+        self._cooldowns = cooldowns
+        registry = self._exposed = CollectorRegistry()
+        if SHARED_FOLDER in os.environ:
+            self._exposed = CollectorRegistry()
+            MultiProcessCollector(self._exposed)  # type: ignore[no-untyped-call]
         self._requests = Counter(
             "cfc_server_requests",
             "Requests by what became of them.",
             ["route", "status", "outcome"],
-            registry=self._registry,
+            registry=registry,
         )
         self._seconds = Histogram(
             "cfc_server_request_seconds",
             "Seconds from a request to the end of its response.",
             ["route"],
             buckets=_SECONDS,
-            registry=self._registry,
+            registry=registry,
+        )
+        self._of_clients = Counter(
+            "cfc_server_client_requests",
+            "Requests with a valid token, by the name of its client.",
+            ["client", "status"],
+            registry=registry,
         )
         self._decisions = Counter(
             "cfc_server_decisions",
             "Decisions by their reason; `fallback` where a fallback answered.",
             ["model", "reason"],
-            registry=self._registry,
+            registry=registry,
+        )
+        self._promised = Gauge(
+            "cfc_server_promised_ratio",
+            "What the latest decision at a level promised: coverage of the answer set, or the share of right "
+            "answers among those given.",
+            ["model", "promise", "level"],
+            registry=registry,
+            multiprocess_mode="livemostrecent",
         )
         self._tokens = Counter(
             "cfc_server_tokens",
             "Tokens that draws cost, as far as models say.",
             ["model", "kind"],
-            registry=self._registry,
+            registry=registry,
         )
-        for name, text, number in (
-            ("working", "Requests that are worked on.", lambda: traffic.working),
-            ("waiting", "Requests that wait for their turn.", lambda: traffic.waiting),
-            ("connections", "Connections that are open.", lambda: len(traffic.connections)),
-            ("connections_refused", "Connections refused so far.", lambda: traffic.connections.refused),
-        ):
-            Gauge(f"cfc_server_{name}", text, registry=self._registry).set_function(number)
+        self._gauges = {
+            name: Gauge(f"cfc_server_{name}", text, labels, registry=registry, multiprocess_mode=mode)
+            for labels, gauges in (((), _GAUGES), (("model",), _OF_MODELS))
+            for name, text, mode in gauges
+        }
+        self.refresh()
 
     def count(self, route: str, status: int, outcome: str, seconds: float) -> None:
         """Count a request that has ended."""
         self._requests.labels(route, str(status), outcome).inc()
         self._seconds.labels(route).observe(seconds)
+
+    def count_client(self, client: str, status: int) -> None:
+        """Count a request that has ended for the client that made it."""
+        self._of_clients.labels(client, str(status)).inc()
 
     def count_decision(self, model: str, reason: str, usage: Mapping[str, int] | None) -> None:
         """Count a decision and what it cost."""
@@ -73,6 +125,30 @@ class Metrics:
             self._tokens.labels(model, "input").inc(usage["prompt_tokens"])
             self._tokens.labels(model, "output").inc(usage["completion_tokens"])
 
+    def set_promise(self, model: str, promise: tuple[str, str, float]) -> None:
+        """Note what a decision promised: what about, at which level, and how much."""
+        kind, level, share = promise
+        self._promised.labels(model, kind, level).set(share)
+
+    def refresh(self) -> None:
+        """Note the figures of the moment, for other workers may be asked for the metrics."""
+        traffic, tokens = self._traffic, self._client_tokens
+        for name, number in (
+            ("working", traffic.working),
+            ("waiting", traffic.waiting),
+            ("connections", len(traffic.connections)),
+            ("connections_refused", traffic.connections.refused),
+            ("client_tokens", len(tokens)),
+            ("client_tokens_stale", tokens.is_stale),
+            ("client_tokens_replaced", tokens.replaced),
+            ("client_tokens_refused", tokens.refused),
+        ):
+            self._gauges[name].set(number)
+        for model, cooldown in self._cooldowns.items():
+            self._gauges["cooling_down"].labels(model).set(cooldown.is_active)
+            self._gauges["cooldowns"].labels(model).set(cooldown.times)
+
     def text(self) -> bytes:
         """Return all metrics as Prometheus reads them."""
-        return generate_latest(self._registry)
+        self.refresh()
+        return generate_latest(self._exposed)

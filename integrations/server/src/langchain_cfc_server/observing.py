@@ -13,7 +13,8 @@ from typing import Any
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from langchain_cfc_server.errors import DisconnectedError, RefusedError, to_refused_error
+from langchain_cfc_server.authentication import get_client
+from langchain_cfc_server.errors import DisconnectedError, RefusedError, list_causes, to_refused_error
 from langchain_cfc_server.metrics import Metrics
 from langchain_cfc_server.traffic import Traffic
 
@@ -36,6 +37,7 @@ class Note:
         outcome: What became of it in one word: a decision's reason, or an error's code.
         decision: The decision's reason, where there was one, even if its client had left by then.
         usage: Tokens that the draws cost.
+        promise: What the decision promised: what about, at which level, and how much.
         error: Names of the errors that led to its end, the last one first.
         where: Where an unexpected error came from.
         prompt: The prompt, where logs hold content.
@@ -50,23 +52,27 @@ class Note:
     outcome: str = "ok"
     decision: str | None = None
     usage: dict[str, int] | None = None
+    promise: tuple[str, str, float] | None = None
     error: list[str] | None = None
     where: list[str] | None = None
     prompt: Any = None
     answer: str | None = None
     detail: str | None = None
 
-    def record_decision(self, reason: str, usage: dict[str, int] | None) -> None:
+    def record_decision(
+        self, reason: str, usage: dict[str, int] | None, promise: tuple[str, str, float] | None
+    ) -> None:
         """Note a decision."""
         self.outcome = self.decision = reason
         self.usage = usage
+        self.promise = promise
 
     def record_error(self, error: BaseException, refusal: RefusedError) -> None:
         """Note an error, and the refusal that the client got."""
         self.outcome = refusal.code
         if error is refusal:
             return
-        self.error = [type(one).__name__ for one in _causes(error)]
+        self.error = [type(one).__name__ for one in list_causes(error)]
         self.detail = str(error)
         if refusal.status == _SERVER_ERROR:
             # Not its text and not the lines of code: both may quote a prompt.
@@ -139,7 +145,8 @@ class RequestObserver:
             note.outcome = "cancelled"
             raise
         finally:
-            self._report(note, time.perf_counter() - began)
+            client = get_client(scope)
+            self._report(note, None if client is None else client.name, time.perf_counter() - began)
 
     def _route(self, path: str) -> str:
         if path in self._routes:
@@ -158,14 +165,19 @@ class RequestObserver:
             if not note.status:
                 await refusal.to_response()(scope, receive, send)
 
-    def _report(self, note: Note, seconds: float) -> None:
+    def _report(self, note: Note, client: str | None, seconds: float) -> None:
         self._metrics.count(note.route, note.status, note.outcome, seconds)
+        if client is not None:
+            self._metrics.count_client(client, note.status)
         if note.model is not None and note.decision is not None:
             self._metrics.count_decision(note.model, note.decision, note.usage)
+            if note.promise is not None:
+                self._metrics.set_promise(note.model, note.promise)
         content = {"prompt": note.prompt, "answer": note.answer, "detail": note.detail}
         fields = {
             "request": note.id,
             "route": note.route,
+            "client": client,
             "model": note.model,
             "status": note.status,
             "outcome": note.outcome,
@@ -178,13 +190,3 @@ class RequestObserver:
         present = {name: value for name, value in fields.items() if value is not None}
         level = logging.ERROR if note.where else logging.INFO
         _LOG.log(level, "request", extra={"fields": present})
-
-
-def _causes(error: BaseException) -> list[BaseException]:
-    """Return an error and its causes."""
-    found: list[BaseException] = []
-    cause: BaseException | None = error
-    while cause is not None and cause not in found:
-        found.append(cause)
-        cause = cause.__cause__ or cause.__context__
-    return found

@@ -8,17 +8,21 @@ from typing import Any, TypeAlias
 from fastapi import FastAPI
 from pydantic import BaseModel
 
+from langchain_cfc_server import responses_schema, schema
 from langchain_cfc_server.authentication import OPEN_PATHS
 from langchain_cfc_server.models import ServedModel
-from langchain_cfc_server.schema import SAMPLING_PARAMETERS, ChatCompletionChunk, ChatRequest, ErrorResponse
+from langchain_cfc_server.responses_schema import ResponsesRequest
+from langchain_cfc_server.schema import ChatCompletionChunk, ChatRequest, ErrorResponse
 
 # As FastAPI takes them.
 Responses: TypeAlias = dict[int | str, dict[str, Any]]
 
+COMPLETIONS, RESPONSES = "/v1/chat/completions", "/v1/responses"
 _REFERENCE = "#/components/schemas/{model}"
 _ALL = {
     400: "The request cannot be served as it is; the error says why.",
     401: "There is no valid token.",
+    403: "The token is for something else.",
     404: "There is no such thing here.",
     408: "The body did not arrive in time.",
     413: "The body is too large.",
@@ -26,7 +30,7 @@ _ALL = {
     429: "Too many requests are waiting.",
     500: "Something went wrong inside the server.",
     502: "The model or the verifier behind the server failed; nothing was answered.",
-    503: "The server is about to stop.",
+    503: "The server is about to stop, or the model behind it is left alone after failures.",
     504: "The prompt was not decided in time; nothing was answered.",
 }
 
@@ -44,6 +48,15 @@ _EVENT = {
                 },
             ],
         }
+    },
+}
+# An event of the Responses API, whose data has the type that names it.
+_NAMED_EVENT = {
+    "type": "object",
+    "required": ["event", "data"],
+    "properties": {
+        "event": {"type": "string", "pattern": "^response\\."},
+        "data": {"type": "string", "contentMediaType": "application/json"},
     },
 }
 
@@ -75,24 +88,34 @@ def complete_document(
         ignore_sampling: Whether parameters of sampling are passed over.
     """
     document = app.openapi()
-    body = ChatRequest.model_json_schema(ref_template=_REFERENCE)
     schemas = document["components"]["schemas"]
-    schemas |= body.pop("$defs")
+    bodies = {
+        kind: kind.model_json_schema(ref_template=_REFERENCE) for kind in (ChatRequest, ResponsesRequest)
+    }
+    for body in bodies.values():
+        schemas |= body.pop("$defs")
     levels = sorted({level for one in models.values() for level in one.levels})
     schemas["CFCOptions"]["properties"]["alpha"] |= {
         "anyOf": [{"enum": [*levels, *map(float, levels), None]}]
     }
-    body["properties"]["model"]["enum"] = list(models)
-    if ignore_sampling:
-        body["properties"] |= {name: {"description": "Ignored."} for name in sorted(SAMPLING_PARAMETERS)}
-    schemas["ChatRequest"] = body
+    for path, kind, sampling in (
+        (COMPLETIONS, ChatRequest, schema.SAMPLING_PARAMETERS),
+        (RESPONSES, ResponsesRequest, responses_schema.SAMPLING_PARAMETERS),
+    ):
+        body = bodies[kind]
+        body["properties"]["model"]["enum"] = list(models)
+        if ignore_sampling:
+            body["properties"] |= {name: {"description": "Ignored."} for name in sorted(sampling)}
+        schemas[kind.__name__] = body
+        reference = {"$ref": _REFERENCE.format(model=kind.__name__)}
+        operation = document["paths"][path]["post"]
+        operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": reference}}}
     chunk = ChatCompletionChunk.model_json_schema(ref_template=_REFERENCE)
     schemas |= chunk.pop("$defs")
     schemas["ChatCompletionChunk"] = chunk
-    completions = document["paths"]["/v1/chat/completions"]["post"]
-    reference = {"$ref": _REFERENCE.format(model="ChatRequest")}
-    completions["requestBody"] = {"required": True, "content": {"application/json": {"schema": reference}}}
-    completions["responses"]["200"]["content"]["text/event-stream"] = {"itemSchema": _EVENT}
+    for path, event in ((COMPLETIONS, _EVENT), (RESPONSES, _NAMED_EVENT)):
+        responses = document["paths"][path]["post"]["responses"]
+        responses["200"]["content"]["text/event-stream"] = {"itemSchema": event}
     if authentication:
         document["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
         for path, operations in document["paths"].items():

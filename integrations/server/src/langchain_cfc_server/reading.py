@@ -11,13 +11,16 @@ import math
 import re
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any, NoReturn
+from collections.abc import Set as AbstractSet
+from typing import Any, NoReturn, TypeVar
 
 from pydantic import ValidationError
 from starlette.datastructures import Headers
 
 from langchain_cfc_server.errors import RefusedError
-from langchain_cfc_server.schema import SAMPLING_PARAMETERS, ChatRequest
+from langchain_cfc_server.schema import StrictRequest
+
+Asked = TypeVar("Asked", bound=StrictRequest)
 
 # Of what is wrong with a request, and of a name in it, as much is said.
 _MOST_PROBLEMS = 5
@@ -45,11 +48,15 @@ def check_type(headers: Headers) -> None:
         raise RefusedError(415, "unsupported_content_encoding", "expected a body that is not compressed")
 
 
-def read_request(body: bytes, *, ignore_sampling: bool) -> ChatRequest:
+def read_request(
+    body: bytes, kind: type[Asked], sampling: AbstractSet[str], *, ignore_sampling: bool
+) -> Asked:
     """Read a request from its body, by the strictest rules.
 
     Args:
         body: The whole body.
+        kind: The shape of the request.
+        sampling: Names of its fields that would make the model another one.
         ignore_sampling: Whether parameters of sampling are passed over; else they are refused.
 
     Returns:
@@ -61,12 +68,12 @@ def read_request(body: bytes, *, ignore_sampling: bool) -> ChatRequest:
     data = _parse_json(body)
     if not isinstance(data, dict):
         raise RefusedError(400, "invalid_request", "expected a JSON object")
-    for name in SAMPLING_PARAMETERS & data.keys():
+    for name in sampling & data.keys():
         if ignore_sampling or data[name] is None:
             del data[name]
-    _refuse_sampling(sorted(SAMPLING_PARAMETERS & data.keys()))
+    _refuse_sampling(sorted(sampling & data.keys()))
     try:
-        return ChatRequest.model_validate(data)
+        return kind.model_validate(data)
     except ValidationError as error:
         raise _make_refusal(data, error) from error
 

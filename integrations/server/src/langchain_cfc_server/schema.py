@@ -14,7 +14,7 @@ from langchain_cfc import Guarantee
 from langchain_cfc.decision import Reason
 
 # A body of the largest size that is all messages would cost a second to read.
-_MOST_MESSAGES = 2000
+MOST_MESSAGES = 2000
 # Each would make the model another one than was calibrated.
 SAMPLING_PARAMETERS = frozenset(
     {
@@ -46,11 +46,13 @@ SAMPLING_PARAMETERS = frozenset(
 Nothing: TypeAlias = None
 
 
-class _Request(BaseModel):
+class StrictRequest(BaseModel):
+    """A part of a request, in which unknown fields and other types are refused."""
+
     model_config = ConfigDict(extra="forbid", strict=True, hide_input_in_errors=True)
 
 
-class TextPart(_Request):
+class TextPart(StrictRequest):
     """A piece of text in a message."""
 
     type: Literal["text"]
@@ -61,14 +63,14 @@ class TextPart(_Request):
 TextParts: TypeAlias = Annotated[list[TextPart], Field(fail_fast=True)]
 
 
-class ImageUrl(_Request):
+class ImageUrl(StrictRequest):
     """Where an image is: an address, or the image itself as a `data:` URL."""
 
     url: str = Field(pattern=r"^(https?://|data:image/)")
     detail: Literal["auto", "low", "high"] | None = None
 
 
-class ImagePart(_Request):
+class ImagePart(StrictRequest):
     """An image as a part of a message."""
 
     type: Literal["image_url"]
@@ -78,14 +80,14 @@ class ImagePart(_Request):
 Part: TypeAlias = Annotated[TextPart | ImagePart, Field(discriminator="type")]
 
 
-class FunctionCall(_Request):
+class FunctionCall(StrictRequest):
     """What a tool was called with."""
 
     name: str = Field(min_length=1)
     arguments: str = Field(description="A JSON object, as text.")
 
 
-class ToolCall(_Request):
+class ToolCall(StrictRequest):
     """A call of a tool by the model."""
 
     id: str = Field(min_length=1)
@@ -93,7 +95,7 @@ class ToolCall(_Request):
     function: FunctionCall
 
 
-class SystemMessage(_Request):
+class SystemMessage(StrictRequest):
     """Instructions that the model gets before the conversation."""
 
     role: Literal["system", "developer"]
@@ -101,7 +103,7 @@ class SystemMessage(_Request):
     name: str | None = None
 
 
-class UserMessage(_Request):
+class UserMessage(StrictRequest):
     """A message of the user: the prompt."""
 
     role: Literal["user"]
@@ -109,7 +111,7 @@ class UserMessage(_Request):
     name: str | None = None
 
 
-class AssistantMessage(_Request):
+class AssistantMessage(StrictRequest):
     """What was answered before. Clients send back whole messages, so fields that may be empty are known."""
 
     role: Literal["assistant"]
@@ -122,7 +124,7 @@ class AssistantMessage(_Request):
     function_call: None = None
 
 
-class ToolMessage(_Request):
+class ToolMessage(StrictRequest):
     """The result that a tool call returned."""
 
     role: Literal["tool"]
@@ -136,14 +138,14 @@ Message: TypeAlias = Annotated[
 ]
 
 
-class StreamOptions(_Request):
+class StreamOptions(StrictRequest):
     """What a stream holds besides the answer."""
 
     include_usage: bool | None = None
     include_obfuscation: bool | None = None
 
 
-class CFCOptions(_Request):
+class CFCOptions(StrictRequest):
     """What this server takes beyond OpenAI's API."""
 
     # No exponents: a level of a million decimals is a short text with one.
@@ -155,11 +157,11 @@ class CFCOptions(_Request):
     )
 
 
-class ChatRequest(_Request):
+class ChatRequest(StrictRequest):
     """A request: a conversation to be answered."""
 
     model: str = Field(min_length=1)
-    messages: list[Message] = Field(min_length=1, max_length=_MOST_MESSAGES, fail_fast=True)
+    messages: list[Message] = Field(min_length=1, max_length=MOST_MESSAGES, fail_fast=True)
     n: Annotated[int, Field(ge=1, le=1)] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None

@@ -13,9 +13,11 @@ import functools
 import gc
 import logging
 import math
+import os
 import signal
 import socket
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -26,6 +28,8 @@ from fastapi import FastAPI
 
 from langchain_cfc.errors import InputError
 from langchain_cfc_server.connections import Connection
+from langchain_cfc_server.metrics import Metrics
+from langchain_cfc_server.tokens import ClientTokens
 from langchain_cfc_server.traffic import Traffic
 
 _LOG = logging.getLogger("langchain_cfc_server")
@@ -35,12 +39,20 @@ _KEEP_ALIVE = 75
 _SWITCH = 0.0005
 # Seconds that connections have for a first request after the server has stopped listening.
 _LAST = 1.0
+# uvicorn's ticks, of 0.1 s, between two looks at the figures that other workers report.
+_TICKS = 10
 
 
 def run(
-    app: FastAPI, *, host: str = "127.0.0.1", port: int = 8000, drain: float = 5.0, finish: float = 60.0
+    app: FastAPI,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    drain: float = 5.0,
+    finish: float = 60.0,
+    supervisor: int | None = None,
 ) -> None:
-    """Serve an application until the process is stopped by a signal.
+    """Serve an application until the process is stopped by a signal; SIGHUP reads its tokens again.
 
     Args:
         app: An application of `create_app`.
@@ -48,6 +60,8 @@ def run(
         port: Port; 0 for a free one, which the log states.
         drain: Seconds from SIGTERM to the end of listening.
         finish: Seconds that requests in flight have from then on; what takes longer is refused.
+        supervisor: Id of the process that runs several workers. The port is then shared with them, and the
+            server stops when that process has ended.
 
     Raises:
         InputError: If it cannot listen there, or a time is none.
@@ -56,7 +70,7 @@ def run(
         if not (math.isfinite(seconds) and seconds >= 0):
             msg = f"{name} is {seconds:g}: expected seconds, at least 0"
             raise InputError(msg)
-    listening = _open_socket(host, port)
+    listening = open_socket(host, port, is_shared=supervisor is not None)
     traffic: Traffic = app.state.traffic
     _allow_files(traffic)
     config = uvicorn.Config(
@@ -77,7 +91,7 @@ def run(
     )
     # Closing one socket does not close the other, on which the system goes on to accept.
     with listening, listening.dup() as twin:
-        _Server(config, traffic, twin, drain, finish).run([listening])
+        _Server(config, app, twin, drain, finish, supervisor).run([listening])
 
 
 def _allow_files(traffic: Traffic) -> None:
@@ -103,13 +117,20 @@ def _allow_files(traffic: Traffic) -> None:
         _LOG.warning("fewer connections than set, for want of files", extra={"fields": fields})
 
 
-def _open_socket(host: str, port: int) -> socket.socket:
+def open_socket(host: str, port: int, *, is_shared: bool = False) -> socket.socket:
+    """Return a socket at a port, which several processes open where it is shared.
+
+    Raises:
+        InputError: If there can be none.
+    """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # By its number, or asyncio does not see that it is TCP and leaves Nagle's algorithm on, which holds the
     # second part of each response back for 40 ms.
     listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if is_shared:
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         listening.bind((host, port))
     except (OSError, OverflowError) as error:
         listening.close()
@@ -121,11 +142,20 @@ def _open_socket(host: str, port: int) -> socket.socket:
 class _Server(uvicorn.Server):
     """uvicorn's server, with a way to stop in which no request is lost."""
 
-    def __init__(
-        self, config: uvicorn.Config, traffic: Traffic, twin: socket.socket, drain: float, finish: float
+    def __init__(  # noqa: PLR0917 - made in one place
+        self,
+        config: uvicorn.Config,
+        app: FastAPI,
+        twin: socket.socket,
+        drain: float,
+        finish: float,
+        supervisor: int | None,
     ) -> None:
         super().__init__(config)
-        self._traffic = traffic
+        self._traffic: Traffic = app.state.traffic
+        self._tokens: ClientTokens = app.state.tokens
+        self._metrics: Metrics = app.state.metrics
+        self._supervisor = supervisor
         self._twin = twin
         self._drain = drain
         self._finish = finish
@@ -147,12 +177,21 @@ class _Server(uvicorn.Server):
         gc.freeze()
         # Plain verifiers run in threads, each of which would hold the loop up for 5 ms at a time.
         sys.setswitchinterval(_SWITCH)
+        if hasattr(signal, "SIGHUP") and threading.current_thread() is threading.main_thread():
+            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._tokens.reload)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})  # a supervisor blocks it until now
         for one in sockets or ():
             host, port, *_ = one.getsockname()
-            _LOG.info("serving", extra={"fields": {"host": host, "port": port}})
+            _LOG.info("serving", extra={"fields": {"host": host, "port": port, "pid": os.getpid()}})
 
     async def on_tick(self, counter: int) -> bool:
         """Whether it is time to stop listening."""
+        # A file that cannot be used is reported even if no request comes.
+        self._tokens.read_if_changed()
+        if counter % _TICKS == 0:
+            self._metrics.refresh()
+        if self._supervisor is not None and os.getppid() != self._supervisor:
+            self.should_exit = True
         if not await super().on_tick(counter):
             return False
         if self._end is None:

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import math
-import re
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
 
 from langchain_cfc.errors import InputError
-
-# What RFC 6750 lets stand after `Bearer`.
-_TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*")
-_SHORTEST = 16
+from langchain_cfc_server.tokens import check_tokens
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,6 +19,7 @@ class Settings:
 
     Args:
         tokens: Bearer tokens, each of at least 16 characters; a request needs one of them.
+        token_file: File of tokens with their clients, read again whenever it changes; in place of `tokens`.
         authentication: False serves every client that can reach the port.
         sampling_parameters: What is done with `temperature`, `tools` and others that would make the model
             another one than calibrated: `refuse` the request, or `ignore` them, for chat interfaces that
@@ -30,11 +28,13 @@ class Settings:
         body_limit: Most bytes of a request's body.
         concurrency: Most requests worked on at once.
         queue: Most that wait for their turn beyond these; more are refused.
-        per_token: Most requests of one token that wait or are worked on at once; more are refused. None for
-            no limit but that of all together.
+        per_token: Most requests of one client that wait or are worked on at once, where the file of tokens
+            states no other number; more are refused. None for no limit but that of all together.
         connections: Most connections open at once. Beyond it the connection idle longest is closed for a new
             one; if none is idle, the new one is refused.
         time_limit: Seconds from a request's first byte to its answer, waiting included.
+        cooldown_after: Failures of a model or its verifier in a row after which it is left alone; 0: never.
+        cooldown: Seconds for which it is left alone; its requests get a 503 meanwhile.
         log_content: Whether logs hold prompts, answers and texts of errors, which may quote either.
 
     Raises:
@@ -42,6 +42,7 @@ class Settings:
     """
 
     tokens: tuple[str, ...] = field(default=(), repr=False)
+    token_file: Path | None = None
     authentication: bool = True
     sampling_parameters: Literal["refuse", "ignore"] = "refuse"
     abstain_message: str = "I do not know."
@@ -51,6 +52,8 @@ class Settings:
     per_token: int | None = None
     connections: int = 1024
     time_limit: float = 60.0
+    cooldown_after: int = 10
+    cooldown: float = 10.0
     log_content: bool = False
 
     def __post_init__(self) -> None:
@@ -58,7 +61,7 @@ class Settings:
         if self.per_token is not None and not self.authentication:
             msg = "per_token is set, but authentication is off: leave out one of the two"
             raise InputError(msg)
-        least_of = {"body_limit": 1, "concurrency": 1, "queue": 0, "connections": 1}
+        least_of = {"body_limit": 1, "concurrency": 1, "queue": 0, "connections": 1, "cooldown_after": 0}
         if self.per_token is not None:
             least_of["per_token"] = 1
         for name, least in least_of.items():
@@ -66,9 +69,11 @@ class Settings:
             if not isinstance(number, int) or number < least:
                 msg = f"{name} is {number!r}: expected a whole number of at least {least}"
                 raise InputError(msg)
-        if not (math.isfinite(self.time_limit) and self.time_limit > 0):
-            msg = f"time_limit is {self.time_limit!r}: expected seconds above 0"
-            raise InputError(msg)
+        for name in ("time_limit", "cooldown"):
+            seconds = getattr(self, name)
+            if not (math.isfinite(seconds) and seconds > 0):
+                msg = f"{name} is {seconds!r}: expected seconds above 0"
+                raise InputError(msg)
         if self.sampling_parameters not in {"refuse", "ignore"}:
             msg = f"sampling_parameters is {self.sampling_parameters!r}: expected 'refuse' or 'ignore'"
             raise InputError(msg)
@@ -78,16 +83,14 @@ class Settings:
         if isinstance(self.tokens, str):
             msg = "tokens is a single text: expected a tuple of tokens"
             raise InputError(msg)
-        if self.authentication and not self.tokens:
+        given = bool(self.tokens) + (self.token_file is not None)
+        if self.authentication and not given:
             msg = "there are no tokens: give some, or turn authentication off if everybody may ask"
             raise InputError(msg)
-        if not self.authentication and self.tokens:
+        if not self.authentication and given:
             msg = "there are tokens, but authentication is off: leave out one of the two"
             raise InputError(msg)
-        for position, token in enumerate(self.tokens):
-            if len(token) < _SHORTEST or not _TOKEN.fullmatch(token):
-                msg = (
-                    f"token {position} cannot be used: expected at least {_SHORTEST} letters, digits or any "
-                    "of ._~+/- such as `openssl rand -hex 32` prints"
-                )
-                raise InputError(msg)
+        if given > 1:
+            msg = "there are tokens and a token_file: leave out one of the two"
+            raise InputError(msg)
+        check_tokens(self.tokens)

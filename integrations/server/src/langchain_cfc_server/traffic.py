@@ -35,7 +35,7 @@ class Traffic:
         self.working = 0
         self.over = False
         self.connections = OpenConnections(connections)
-        self._admitted_of: Counter[int | None] = Counter()
+        self._admitted_of: Counter[str | None] = Counter()
         self._permits = asyncio.Semaphore(concurrency)
         self._works: set[asyncio.Task[None]] = set()
         self._receiving: set[asyncio.Task[Any]] = set()
@@ -52,21 +52,21 @@ class Traffic:
         """Requests that are admitted and not worked on yet."""
         return self.admitted - self.working
 
-    def admit(self, token: int | None) -> None:
+    def admit(self, client: str | None) -> None:
         """Count a request that is let in; `leave` or the end of its work undoes it."""
         self.admitted += 1
-        self._admitted_of[token] += 1
+        self._admitted_of[client] += 1
 
-    def leave(self, token: int | None) -> None:
+    def leave(self, client: str | None) -> None:
         """Count a request no longer."""
         self.admitted -= 1
-        self._admitted_of[token] -= 1
+        self._admitted_of[client] -= 1
 
-    def count_admitted(self, token: int | None) -> int:
-        """Count the admitted requests that presented a token, given by its position."""
-        return self._admitted_of[token]
+    def count_admitted(self, client: str | None) -> int:
+        """Count the admitted requests of a client, given by its name."""
+        return self._admitted_of[client]
 
-    def work(self, begin: Callable[[], Awaitable[None]], token: int | None) -> asyncio.Task[None]:
+    def work(self, begin: Callable[[], Awaitable[None]], client: str | None) -> asyncio.Task[None]:
         """Work on an admitted request, as soon as there is a place.
 
         It counts until the work has really ended, which may be after its client got a time-out:
@@ -74,7 +74,7 @@ class Traffic:
 
         Args:
             begin: Begins the work.
-            token: Position of the token that it presented.
+            client: Name of the client that asked.
 
         Returns:
             Its task.
@@ -84,7 +84,7 @@ class Traffic:
 
         def end(_: asyncio.Task[None]) -> None:
             self._works.discard(task)
-            self.leave(token)
+            self.leave(client)
 
         task.add_done_callback(end)
         return task

@@ -1,0 +1,106 @@
+"""`Cooldown`: a model whose upstream keeps failing is left alone for a while (a circuit breaker).
+
+Without it, every request to a provider that is down takes a place until it fails, and adds to the load under
+which the provider is to come back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from langchain_cfc.errors import DrawError, ServingTimeoutError, VerifierError
+from langchain_cfc_server.errors import RefusedError, list_causes
+
+_LOG = logging.getLogger("langchain_cfc_server")
+_FAILURES = (DrawError, VerifierError, ServingTimeoutError)
+# What a provider answers where the prompt is at fault, such as one that is too long.
+_OF_THE_PROMPT = frozenset({400, 413, 422})
+
+
+class Cooldown:
+    """Refuses requests to a model for a while after so many failures in a row.
+
+    After that while, one request at a time is let through to probe: an answer ends the cooldown, and a
+    failure begins the next one. Failures are those of the model or its verifier, and requests whose time was
+    over; what a provider refuses because of the prompt is none, or one client could stop all others.
+
+    Attributes:
+        times: How often a cooldown began.
+
+    Args:
+        model: The name of the model.
+        after: Failures in a row after which a cooldown begins; 0 for never.
+        seconds: How long one lasts.
+    """
+
+    def __init__(self, model: str, after: int, seconds: float) -> None:
+        self.times = 0
+        self._model = model
+        self._after = after
+        self._seconds = seconds
+        self._failures = 0
+        self._ends: float | None = None
+        self._is_probed = False
+
+    @property
+    def is_active(self) -> bool:
+        """Whether the latest requests failed, and none was answered since."""
+        return self._ends is not None
+
+    @contextmanager
+    def watch(self, is_overdue: Callable[[], bool]) -> Iterator[None]:
+        """Note how the request inside the block ends, or refuse it.
+
+        Args:
+            is_overdue: States, when the request is cancelled, whether that was because its time was over.
+
+        Raises:
+            RefusedError: If the model is left alone at present.
+        """
+        is_probe = self._admit()
+        try:
+            yield
+        except asyncio.CancelledError:
+            if is_overdue():
+                self._record_failure(is_probe=is_probe)
+            raise
+        except _FAILURES as error:
+            if not any(getattr(one, "status_code", None) in _OF_THE_PROMPT for one in list_causes(error)):
+                self._record_failure(is_probe=is_probe)
+            raise
+        else:
+            self._record_answer()
+        finally:
+            if is_probe:
+                self._is_probed = False
+
+    def _admit(self) -> bool:
+        """Whether a request is a probe; refuses one that is to wait."""
+        if self._ends is None:
+            return False
+        left = self._ends - time.monotonic()
+        if left > 0 or self._is_probed:
+            msg = "the model behind this server failed several times in a row and is left alone for a while"
+            again = {"Retry-After": str(max(1, math.ceil(left)))}
+            raise RefusedError(503, "upstream_cooling_down", msg, headers=again)
+        self._is_probed = True
+        return True
+
+    def _record_failure(self, *, is_probe: bool) -> None:
+        self._failures += 1
+        if is_probe or (self._ends is None and 0 < self._after <= self._failures):
+            self._ends = time.monotonic() + self._seconds
+            self.times += 1
+            fields = {"model": self._model, "failures": self._failures, "seconds": self._seconds}
+            _LOG.warning("cooldown of a failing upstream", extra={"fields": fields})
+
+    def _record_answer(self) -> None:
+        if self._ends is not None:
+            _LOG.info("upstream answers again", extra={"fields": {"model": self._model}})
+        self._failures = 0
+        self._ends = None

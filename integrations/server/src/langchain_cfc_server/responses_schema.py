@@ -1,0 +1,168 @@
+"""The shapes of `POST /v1/responses`: the part of OpenAI's Responses API that is spoken, which is text."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, TypeAlias
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from langchain_cfc_server.schema import (
+    MOST_MESSAGES,
+    CFCOptions,
+    Decision,
+    Nothing,
+    StreamOptions,
+    StrictRequest,
+    Unguaranteed,
+)
+
+# Each would make the model another one than was calibrated.
+SAMPLING_PARAMETERS = frozenset(
+    {
+        "include",
+        "max_output_tokens",
+        "max_tool_calls",
+        "parallel_tool_calls",
+        "reasoning",
+        "temperature",
+        "text",
+        "tool_choice",
+        "tools",
+        "top_logprobs",
+        "top_p",
+    }
+)
+
+
+class InputText(StrictRequest):
+    """A piece of text that the model is given."""
+
+    type: Literal["input_text"]
+    text: str
+
+
+class OutputText(StrictRequest):
+    """A piece of text that the model wrote, as clients send it back."""
+
+    type: Literal["output_text"]
+    text: str
+    annotations: Annotated[list[Nothing], Field(fail_fast=True, max_length=0)] | None = None
+    logprobs: Annotated[list[Nothing], Field(fail_fast=True, max_length=0)] | None = None
+
+
+class InputMessage(StrictRequest):
+    """A message of the user, or instructions."""
+
+    type: Literal["message"] | None = None
+    role: Literal["user", "system", "developer"]
+    content: str | Annotated[list[InputText], Field(fail_fast=True)]
+
+
+class OutputMessage(StrictRequest):
+    """What was answered before. Clients send back whole messages, so fields without effect are known."""
+
+    type: Literal["message"] | None = None
+    role: Literal["assistant"]
+    content: str | Annotated[list[OutputText], Field(fail_fast=True)]
+    id: str | None = None
+    status: Literal["completed"] | None = None
+    phase: None = None
+
+
+Item: TypeAlias = Annotated[InputMessage | OutputMessage, Field(discriminator="role")]
+
+
+class ResponsesRequest(StrictRequest):
+    """A request: a text or a conversation to be answered. Nothing is stored, so all of it is sent."""
+
+    model: str = Field(min_length=1)
+    input: str | Annotated[list[Item], Field(min_length=1, max_length=MOST_MESSAGES, fail_fast=True)]
+    instructions: str | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    cfc: CFCOptions | None = None
+    background: None = None
+    conversation: None = None
+    previous_response_id: None = None
+    prompt: None = None
+    truncation: Literal["disabled"] | None = None
+    # Known, and without any effect here.
+    user: str | None = None
+    metadata: dict[str, Any] | None = None
+    store: bool | None = None
+    service_tier: str | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+    prompt_cache_retention: str | None = None
+
+
+class _Response(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class TextContent(_Response):
+    """The best answer, or the abstention in words."""
+
+    type: Literal["output_text"]
+    text: str
+    annotations: Annotated[list[Nothing], Field(max_length=0)]
+
+
+class MessageItem(_Response):
+    """The message that was decided on."""
+
+    id: str
+    type: Literal["message"]
+    status: Literal["completed"]
+    role: Literal["assistant"]
+    content: list[TextContent]
+
+
+class CallItem(_Response):
+    """A call of a tool, where the best answer is one."""
+
+    id: str
+    type: Literal["function_call"]
+    status: Literal["completed"]
+    call_id: str
+    name: str
+    arguments: str
+
+
+class TokenDetails(_Response):
+    """Details that models do not report here."""
+
+    cached_tokens: Literal[0] = 0
+    reasoning_tokens: Literal[0] = 0
+
+
+class ResponseUsage(_Response):
+    """Tokens that all draws cost together."""
+
+    input_tokens: int
+    input_tokens_details: TokenDetails
+    output_tokens: int
+    output_tokens_details: TokenDetails
+    total_tokens: int
+
+
+class ResponseObject(_Response):
+    """The decision about one prompt; `usage` is null where no model reports what it used."""
+
+    id: str
+    object: Literal["response"]
+    created_at: int
+    status: Literal["completed"]
+    model: str
+    output: list[Annotated[MessageItem | CallItem, Field(discriminator="type")]]
+    error: None
+    incomplete_details: None
+    instructions: str | None
+    metadata: dict[str, Any]
+    parallel_tool_calls: Literal[True]
+    temperature: None
+    tool_choice: Literal["auto"]
+    tools: Annotated[list[Nothing], Field(max_length=0)]
+    top_p: None
+    usage: ResponseUsage | None
+    cfc: Decision | Unguaranteed

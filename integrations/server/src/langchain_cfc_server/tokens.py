@@ -1,0 +1,235 @@
+"""`ClientTokens`: bearer tokens and whose they are, which can be replaced while the server runs.
+
+A file holds one token a line, as it is or as `sha256:` and the hexadecimal digest, and after it what is
+known of its client:
+
+    sha256:9f86d0... name=app concurrent=8 per_minute=600
+    sha256:60303a... name=prometheus only=metrics
+
+Lines of one name are one client, so that an old and a new token can be valid together. The file is looked at
+whenever a token is presented, and now and then: there is no moment at which an old token is still let in.
+"""
+
+from __future__ import annotations
+
+import hmac
+import logging
+import re
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+
+from langchain_cfc.errors import InputError
+
+_LOG = logging.getLogger("langchain_cfc_server")
+# What RFC 6750 lets stand after `Bearer`.
+_TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*")
+_SHORTEST = 16
+_DIGEST = re.compile(r"sha256:([0-9a-f]{64})")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_NUMBER = re.compile(r"[1-9][0-9]{0,8}")
+# Seconds after a change in which another one may leave the time of the file as it is.
+_UNSETTLED = 2.0
+_EXPECTED = "`TOKEN` or `sha256:DIGEST`, then any of name=, concurrent=, per_minute= and only=metrics"
+
+
+@dataclass(frozen=True)
+class Client:
+    """A client, as its line in the file of tokens describes it.
+
+    Attributes:
+        name: Stands in logs and metrics; lines of the same name share their limits.
+        concurrent: Most requests that wait or are worked on at once; None for the server's own limit.
+        per_minute: Most requests a minute; None for no limit.
+        only_metrics: Whether it may read the metrics and nothing else.
+    """
+
+    name: str
+    concurrent: int | None = None
+    per_minute: int | None = None
+    only_metrics: bool = False
+
+
+class ClientTokens:
+    """The valid tokens, read again when their file has changed.
+
+    Attributes:
+        is_stale: Whether the file cannot be used, so that the tokens read before it are still the valid ones.
+        replaced: How often tokens were replaced.
+        refused: How often a changed file could not be used.
+
+    Args:
+        tokens: Valid tokens of clients without limits of their own, where there is no file.
+        path: The file of tokens.
+
+    Raises:
+        InputError: If the file or a token cannot be used.
+    """
+
+    def __init__(self, tokens: Iterable[str] = (), path: Path | None = None) -> None:
+        self.is_stale = False
+        self.replaced = 0
+        self.refused = 0
+        self._path = path
+        self._read: bytes | None = None
+        self._state: tuple[int, ...] | None = None
+        self._is_settled = True
+        if path is None:
+            check_tokens(tokens)
+            self._clients = {
+                sha256(token.encode()).digest(): Client(f"token-{number}")
+                for number, token in enumerate(tokens, 1)
+            }
+        else:
+            self._clients = _parse(self._read_file(path), path)
+
+    def __len__(self) -> int:
+        """How many tokens are valid."""
+        return len(self._clients)
+
+    @property
+    def has_metrics_token(self) -> bool:
+        """Whether a token is for the metrics alone, so that no other one reads them."""
+        return any(client.only_metrics for client in self._clients.values())
+
+    def find_client(self, presented: bytes) -> Client | None:
+        """Return the client of a token; None if it is not valid now.
+
+        The token is hashed and compared with every digest, so that the time taken reveals neither a token's
+        length, nor its first characters, nor which of them it was.
+        """
+        self.read_if_changed()
+        digest = sha256(presented).digest()
+        found = [client for valid, client in self._clients.items() if hmac.compare_digest(digest, valid)]
+        return found[0] if found else None
+
+    def reload(self) -> None:
+        """Read the file; one that cannot be used is logged and counted, and leaves the tokens as they are."""
+        if self._path is None:
+            return
+        before = self._read
+        try:
+            clients = _parse(self._read_file(self._path), self._path)
+        except InputError as error:
+            if self._read != before or not self.is_stale:
+                self.is_stale = True
+                self.refused += 1
+                fields = {"problem": str(error), "tokens": len(self)}
+                _LOG.error("tokens not replaced, the ones before stay valid", extra={"fields": fields})
+            return
+        if self._read == before and not self.is_stale:
+            return
+        added, removed = len(clients.keys() - self._clients), len(self._clients.keys() - clients)
+        self._clients, self.is_stale = clients, False
+        self.replaced += 1
+        fields = {"tokens": len(self), "added": added, "removed": removed}
+        _LOG.info("tokens replaced", extra={"fields": fields})
+
+    def read_if_changed(self) -> None:
+        """Read the file if it is not as it was when it was read."""
+        if self._path is None:
+            return
+        try:
+            state = _get_state(self._path)
+        except OSError:
+            state = None
+        if state != self._state or not self._is_settled:
+            self.reload()
+
+    def _read_file(self, path: Path) -> str:
+        self._state, self._read, self._is_settled = None, None, True
+        try:
+            # Before it is read: a change in between is then seen the next time.
+            self._state = _get_state(path)
+            content = path.read_bytes()
+        except OSError as error:
+            msg = f"the tokens in {path} cannot be read: {type(error).__name__}"
+            raise InputError(msg) from error
+        self._read = sha256(content).digest()
+        self._is_settled = not 0 <= time.time() - self._state[0] / 1e9 < _UNSETTLED
+        try:
+            return content.decode()
+        except UnicodeDecodeError as error:
+            msg = f"the tokens in {path} cannot be read: it is not UTF-8"
+            raise InputError(msg) from error
+
+
+def check_tokens(tokens: Iterable[str]) -> None:
+    """Refuse tokens that could be guessed, or that no client could send; a token itself is never quoted.
+
+    Raises:
+        InputError: If there is one.
+    """
+    for position, token in enumerate(tokens):
+        if not _is_usable(token):
+            msg = (
+                f"token {position} cannot be used: expected at least {_SHORTEST} letters, digits or any "
+                "of ._~+/- such as `openssl rand -hex 32` prints"
+            )
+            raise InputError(msg)
+
+
+def _is_usable(token: str) -> bool:
+    return len(token) >= _SHORTEST and _TOKEN.fullmatch(token) is not None
+
+
+def _get_state(path: Path) -> tuple[int, ...]:
+    found = path.stat()
+    return found.st_mtime_ns, found.st_size, found.st_ino, found.st_dev, found.st_ctime_ns
+
+
+def _parse(text: str, path: Path) -> dict[bytes, Client]:
+    """Return the clients by the digests of their tokens; nothing of the file is quoted in errors."""
+    clients: dict[bytes, Client] = {}
+    named: dict[str, Client] = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        words = line.partition("#")[0].split()
+        if not words:
+            continue
+        where = f"the tokens in {path} cannot be used: line {number}"
+        digest = _parse_token(words[0], where)
+        client = _parse_client(words[1:], number, where)
+        if digest in clients:
+            msg = f"{where}: this token stands on another line already"
+            raise InputError(msg)
+        if named.setdefault(client.name, client) != client:
+            msg = f"{where}: another line of the name {client.name} has other limits; give both the same"
+            raise InputError(msg)
+        clients[digest] = client
+    if all(client.only_metrics for client in clients.values()):
+        msg = f"there are no tokens in {path} that a client could ask with: expected one a line, {_EXPECTED}"
+        raise InputError(msg)
+    return clients
+
+
+def _parse_token(word: str, where: str) -> bytes:
+    if word.startswith("sha256:"):
+        if (found := _DIGEST.fullmatch(word)) is None:
+            msg = f"{where}: expected 64 digits of 0-9 and a-f after sha256:, as `sha256sum` prints them"
+            raise InputError(msg)
+        return bytes.fromhex(found[1])
+    if not _is_usable(word):
+        msg = f"{where}: a token has at least {_SHORTEST} letters, digits or any of ._~+/-"
+        raise InputError(msg)
+    return sha256(word.encode()).digest()
+
+
+def _parse_client(words: list[str], number: int, where: str) -> Client:
+    given = dict(word.partition("=")[::2] for word in words)
+    patterns = {
+        "name": _NAME,
+        "concurrent": _NUMBER,
+        "per_minute": _NUMBER,
+        "only": re.compile("metrics"),
+    }
+    if len(given) < len(words) or not all(
+        key in patterns and patterns[key].fullmatch(value) for key, value in given.items()
+    ):
+        msg = f"{where}: expected {_EXPECTED}, each once, with whole numbers of at least 1"
+        raise InputError(msg)
+    concurrent, per_minute = (
+        int(given[key]) if key in given else None for key in ("concurrent", "per_minute")
+    )
+    return Client(given.get("name", f"token-{number}"), concurrent, per_minute, only_metrics="only" in given)

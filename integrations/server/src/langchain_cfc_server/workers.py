@@ -1,0 +1,141 @@
+"""`run_workers`: a server in several processes on one port, which the system shares out between them.
+
+Each worker is a whole server with limits of its own. The system gives every new connection to one of them by
+a hash of its addresses, so that they get about as many. Their figures are added up by any of them that is
+asked, by files in a folder that prometheus_client keeps.
+"""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import multiprocessing.connection
+import os
+import signal
+import socket
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from multiprocessing.process import BaseProcess
+from types import FrameType
+
+from prometheus_client.multiprocess import mark_process_dead
+
+from langchain_cfc.errors import CFCError, InputError
+from langchain_cfc_server.metrics import SHARED_FOLDER
+from langchain_cfc_server.server import open_socket
+
+_LOG = logging.getLogger("langchain_cfc_server")
+# The exit code of a worker that cannot serve at all, such as for want of an artifact.
+_UNUSABLE = 2
+# Seconds before a worker that has ended unexpectedly is replaced.
+_PAUSE = 1.0
+
+
+def run_workers(count: int, serve: Callable[[int, int], None], *, host: str, port: int) -> None:
+    """Serve in several processes until this one is stopped by a signal, which all of them get.
+
+    A worker that ends unexpectedly is replaced. When this process ends, so do they.
+
+    Args:
+        count: Number of workers.
+        serve: Serves on a port of the host until it is stopped, given the port and the id of this process;
+            it is called in new processes, so it must be importable.
+        host: Address to listen on.
+        port: Port; 0 for a free one.
+
+    Raises:
+        InputError: If it cannot listen there, or the system does not share ports between processes.
+        SystemExit: If a worker cannot serve.
+    """
+    if count < 1:
+        msg = f"workers is {count}: expected a whole number of at least 1"
+        raise InputError(msg)
+    if not hasattr(socket, "SO_REUSEPORT"):
+        msg = "this system does not share a port between processes: serve with one worker"
+        raise InputError(msg)
+    with _reserve_port(host, port) as shared, tempfile.TemporaryDirectory() as folder:
+        os.environ[SHARED_FOLDER] = folder
+        _Supervisor(count, serve, shared, folder).run()
+
+
+@contextmanager
+def _reserve_port(host: str, port: int) -> Iterator[int]:
+    """Hold a port that nothing else serves on, without listening."""
+    # A port that is to be shared may be opened where another server shares it already, unlike this one.
+    with open_socket(host, port) as alone:
+        found: int = alone.getsockname()[1]
+    with open_socket(host, found, is_shared=True):
+        yield found
+
+
+class _Supervisor:
+    """Starts workers, passes signals on to them, and replaces those that end unexpectedly."""
+
+    def __init__(self, count: int, serve: Callable[[int, int], None], port: int, folder: str) -> None:
+        self._count = count
+        self._serve = serve
+        self._port = port
+        self._folder = folder
+        self._workers: list[BaseProcess] = []
+        self._first: tuple[BaseProcess, ...] = ()
+        self._is_stopping = False
+        self._code = 0
+
+    def run(self) -> None:
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, self._pass_on)
+        for _ in range(self._count):
+            self._start()
+        self._first = tuple(self._workers)
+        while self._workers:
+            multiprocessing.connection.wait([one.sentinel for one in self._workers])
+            for worker in [one for one in self._workers if not one.is_alive()]:
+                self._take_leave(worker)
+        if self._code:
+            raise SystemExit(self._code)
+
+    def _start(self) -> None:
+        worker = multiprocessing.get_context("spawn").Process(
+            target=_work, args=(self._serve, self._port, os.getpid())
+        )
+        # It would end a worker that is not ready for it; there it waits until the server handles it.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
+        worker.start()
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})
+        self._workers.append(worker)
+        if self._is_stopping:
+            worker.terminate()
+
+    def _take_leave(self, worker: BaseProcess) -> None:
+        self._workers.remove(worker)
+        mark_process_dead(worker.pid, self._folder)  # type: ignore[no-untyped-call]
+        if self._is_stopping:
+            return
+        _LOG.error("worker ended", extra={"fields": {"pid": worker.pid, "code": worker.exitcode}})
+        # Later, what a worker needs may be out of order for a moment while the others serve.
+        if worker.exitcode == _UNUSABLE and worker in self._first:
+            self._code = _UNUSABLE
+            self._pass_on(signal.SIGTERM, None)
+            return
+        time.sleep(_PAUSE)
+        if not self._is_stopping:
+            self._start()
+
+    def _pass_on(self, number: int, _: FrameType | None) -> None:
+        self._is_stopping = self._is_stopping or number != signal.SIGHUP
+        for worker in self._workers:
+            if worker.pid is not None and worker.is_alive():
+                with suppress(ProcessLookupError):
+                    os.kill(worker.pid, number)
+
+
+def _work(serve: Callable[[int, int], None], port: int, supervisor: int) -> None:
+    # Ctrl-C in a terminal goes to all processes of a group; these get it from their supervisor, once.
+    os.setpgrp()
+    try:
+        serve(port, supervisor)
+    except CFCError as error:
+        _LOG.error("worker cannot serve", extra={"fields": {"problem": str(error)}})
+        raise SystemExit(_UNUSABLE) from None

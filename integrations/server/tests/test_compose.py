@@ -1,0 +1,163 @@
+"""The compose file and what it mounts are as the code is, as far as that shows without a container."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import runpy
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import yaml  # type: ignore[import-untyped]  # which langchain-core brings
+from langchain_cfc_server.metrics import Metrics
+from langchain_cfc_server.tokens import ClientTokens
+from langchain_cfc_server.traffic import Traffic
+
+from integrations.server.tests.bots import EASY, UNSURE
+from integrations.server.tests.parts import COMMAND, ROOT, asking, running, until
+from langchain_cfc.monitor.metrics import DESCRIPTIONS
+
+FOLDER = Path(__file__).parents[1] / "compose"
+NAMES = re.compile(r"cfc_[a-z_]+")
+
+
+def load(name: str) -> Any:
+    return yaml.safe_load((FOLDER / name).read_text(encoding="utf-8"))
+
+
+def dashboard() -> dict[str, Any]:
+    path = FOLDER / "grafana/dashboards/langchain-cfc.json"
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return found
+
+
+def expressions() -> list[str]:
+    """All that is asked of Prometheus, by the dashboard and by the alerts."""
+    panels = [target["expr"] for panel in dashboard()["panels"] for target in panel["targets"]]
+    return panels + [rule["expr"] for group in load("alerts.yml")["groups"] for rule in group["rules"]]
+
+
+def test_it_mounts_what_is_there() -> None:
+    services = load("compose.yaml")["services"]
+    assert set(services) == {"server", "monitor", "postgres", "prometheus", "grafana"}
+    named = set(load("compose.yaml")["volumes"])
+    for service in services.values():
+        for volume in service.get("volumes", ()):
+            source = volume.split(":")[0]
+            if source.startswith("."):
+                assert (FOLDER / source).exists(), source
+                assert volume.endswith(":ro")
+            else:
+                assert source in named or source == "${BOT"
+    assert (FOLDER / services["server"]["build"]["context"]).resolve() == ROOT.resolve()
+    assert (ROOT / services["server"]["build"]["dockerfile"]).exists()
+
+
+def test_no_secret_has_a_default_and_no_port_is_open_to_others() -> None:
+    text = (FOLDER / "compose.yaml").read_text(encoding="utf-8")
+    for name in re.findall(r"\$\{(\w*(?:PASSWORD|TOKEN)\w*)(.)", text):
+        assert name[1] == ":", name
+    assert not re.findall(r"\$\{\w*(?:PASSWORD|TOKEN)\w*:[^?]", text)
+    for service in load("compose.yaml")["services"].values():
+        assert all(port.startswith("127.0.0.1:") for port in service.get("ports", ()))
+
+
+def test_the_options_of_the_server_exist() -> None:
+    options = [
+        word for word in load("compose.yaml")["services"]["server"]["command"] if word.startswith("--")
+    ]
+    shown = subprocess.run(
+        [*COMMAND, "--help"], capture_output=True, text=True, check=True, env={**os.environ, "COLUMNS": "200"}
+    )
+    assert options
+    assert all(option in shown.stdout for option in options)
+
+
+def test_what_is_asked_of_prometheus_is_there() -> None:
+    metrics = Metrics(Traffic(1, 1), ClientTokens(), {})
+    described = {
+        line.split()[2] for line in metrics.text().decode().splitlines() if line.startswith("# HELP")
+    }
+    known = {
+        *described,
+        *DESCRIPTIONS,
+        *(f"{name}_{part}" for name in described for part in ("bucket", "count")),
+    }
+    asked = {name for expression in expressions() for name in NAMES.findall(expression)}
+    assert asked <= known, asked - known
+    for expression in expressions():
+        assert expression.count("(") == expression.count(")"), expression
+    # What the dashboard is for.
+    titles = [panel["title"] for panel in dashboard()["panels"]]
+    assert titles[:4] == ["Answered", "Abstained", "Promised", "Drift"]
+    assert len({panel["id"] for panel in dashboard()["panels"]}) == len(titles)
+
+
+def test_labels_of_the_dashboard_are_those_of_the_metrics(bots: dict[str, str]) -> None:
+    with running(bots) as server:
+        for question in (EASY, UNSURE):
+            server.ask(asking(question))
+        found = server.get("/metrics").text
+    labels: dict[str, set[str]] = {}
+    for name, inside in re.findall(r"^(cfc_\w+)\{(.*?)\} ", found, flags=re.MULTILINE):
+        labels[name] = set(re.findall(r'(\w+)="', inside))
+    for expression in expressions():
+        [name, *_] = NAMES.findall(expression)
+        wanted = {
+            label.strip() for group in re.findall(r"by \(([^)]*)\)", expression) for label in group.split(",")
+        }
+        if name.startswith("cfc_server"):
+            assert wanted <= labels.get(name, set()), expression
+    assert 'cfc_server_promised_ratio{level="0.2",model="bot",promise="coverage"}' in found
+
+
+def test_datasource_scrape_and_provisioning_fit_together() -> None:
+    [source] = load("grafana/provisioning/datasources/prometheus.yml")["datasources"]
+    used = {target["datasource"]["uid"] for panel in dashboard()["panels"] for target in panel["targets"]}
+    assert used == {source["uid"]}
+    [provider] = load("grafana/provisioning/dashboards/langchain-cfc.yml")["providers"]
+    services = load("compose.yaml")["services"]
+    assert any(provider["options"]["path"] in volume for volume in services["grafana"]["volumes"])
+    hosts = {
+        target.partition(":")[0]
+        for job in load("prometheus.yml")["scrape_configs"]
+        for group in job["static_configs"]
+        for target in group["targets"]
+    }
+    assert hosts <= set(services)
+
+
+def test_metrics_of_the_monitor_are_served(artifact_path: Path, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    program = f"import runpy; runpy.run_path({str(FOLDER / 'monitor_metrics.py')!r})['main']"
+    process = subprocess.Popen(
+        [sys.executable, "-c", f"{program}({str(artifact_path)!r}, {port})"],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "CFC_MONITOR_STORE": str(tmp_path / "monitor.db")},
+    )
+
+    def read() -> str:
+        try:
+            return httpx.get(f"http://127.0.0.1:{port}/metrics", trust_env=False).text
+        except httpx.TransportError:
+            return ""
+
+    try:
+        assert "cfc_monitor_up{" in until(read, 60)
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_the_program_of_the_monitor_takes_the_artifact_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert len(load("compose.yaml")["services"]["monitor"]["command"]) == 1
+    monkeypatch.delenv("CFC_MONITOR_STORE", raising=False)
+    monkeypatch.setattr(sys, "argv", ["monitor_metrics.py"])
+    with pytest.raises(IndexError):
+        runpy.run_path(str(FOLDER / "monitor_metrics.py"), run_name="__main__")

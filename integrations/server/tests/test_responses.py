@@ -1,0 +1,178 @@
+"""`POST /v1/responses`, which is the same decision in the words of another API."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import httpx
+import jsonschema
+import openai
+import pytest
+from langchain_cfc_server.responses_schema import SAMPLING_PARAMETERS, ResponseObject
+from langchain_openai import ChatOpenAI
+
+from integrations.server.tests.bots import EASY, EMOJI, GOOD, HARD, MARK, TOOL, UNSURE
+from integrations.server.tests.parts import HEADERS, TOKEN, Server, asking, running, until
+
+RESPONSES = "/v1/responses"
+
+
+@pytest.fixture(autouse=True)
+def _direct(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+
+
+@pytest.fixture
+def client(server: Server) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key=TOKEN, max_retries=0) as made:
+        yield made
+
+
+def ask(server: Server, question: Any = EASY, model: str = "bot", **more: Any) -> httpx.Response:
+    return server.ask({"model": model, "input": question, **more}, path=RESPONSES)
+
+
+@pytest.mark.parametrize("question", [EASY, UNSURE, HARD, EMOJI, TOOL])
+def test_the_decision_is_that_of_a_chat_completion(server: Server, question: str) -> None:
+    response, completion = ask(server, question), server.ask(asking(question))
+    assert response.status_code == 200
+    body, same = response.json(), completion.json()
+    ResponseObject.model_validate(body)
+    assert body["cfc"] == same["cfc"]
+    assert body["usage"]["total_tokens"] == same["usage"]["total_tokens"]
+    for name in ("x-cfc-abstained", "x-cfc-reason", "x-cfc-artifact"):
+        assert response.headers[name] == completion.headers[name]
+    assert body["id"] == f"resp_{response.headers['x-request-id']}"
+    said = same["choices"][0]["message"]
+    assert MARK not in response.text
+    if question == TOOL:
+        [call], [other] = body["output"], said["tool_calls"]
+        assert (call["type"], call["name"]) == ("function_call", "weather")
+        assert call["arguments"] == other["function"]["arguments"]
+    else:
+        assert body["output"][0]["content"][0]["text"] == said["content"]
+    assert server.logged(response.headers["x-request-id"])["route"] == RESPONSES
+
+
+def test_the_client_of_openai_reads_it(client: openai.OpenAI) -> None:
+    response = client.responses.create(model="bot", input=EASY)
+    assert response.output_text == GOOD
+    assert response.usage is not None
+    assert response.usage.total_tokens == 39
+    assert response.model_extra is not None
+    assert response.model_extra["cfc"]["reason"] == "answered"
+    chosen = client.responses.create(model="bot", input=UNSURE, extra_body={"cfc": {"alpha": "0.1"}})
+    assert chosen.output_text == "I do not know."
+
+
+@pytest.mark.parametrize("question", [EASY, UNSURE, EMOJI, TOOL])
+def test_the_client_of_openai_streams_it(client: openai.OpenAI, question: str) -> None:
+    whole = client.responses.create(model="bot", input=question)
+    with client.responses.stream(model="bot", input=question) as stream:
+        kinds = [event.type for event in stream]
+        final = stream.get_final_response()
+    assert (kinds[0], kinds[-1]) == ("response.created", "response.completed")
+    assert final.output_text == whole.output_text
+    assert [item.type for item in final.output] == [item.type for item in whole.output]
+
+
+def test_events_are_numbered_and_hold_the_decision_alone(server: Server) -> None:
+    response = ask(server, stream=True)
+    assert response.headers["content-type"].startswith("text/event-stream")
+    assert response.headers["x-cfc-reason"] == "answered"
+    assert MARK not in response.text
+    events = [event.partition("\ndata: ") for event in response.text.split("\n\n")[:-1]]
+    data = [json.loads(text) for _, _, text in events]
+    assert [one["sequence_number"] for one in data] == list(range(len(data)))
+    assert [name for name, _, _ in events] == [f"event: {one['type']}" for one in data]
+    assert "".join(one["delta"] for one in data if one["type"].endswith("text.delta")) == GOOD
+    ResponseObject.model_validate(data[-1]["response"])
+
+
+def test_the_client_of_langchain_reads_it(server: Server) -> None:
+    model = ChatOpenAI(
+        model="bot",
+        base_url=f"{server.url}/v1",
+        api_key=TOKEN,  # type: ignore[arg-type]  # it takes text
+        max_retries=0,
+        use_responses_api=True,
+    )
+    assert model.invoke(EASY).text == GOOD
+    assert "".join(chunk.text for chunk in model.stream(EASY)) == GOOD
+
+
+def test_a_whole_conversation_reaches_the_model(client: openai.OpenAI, upstream: Any) -> None:
+    first = client.responses.create(model="bot", input=EASY, instructions="Be brief.")
+    second = client.responses.create(
+        model="bot",
+        instructions="Be brief.",
+        input=[
+            {"role": "user", "content": EASY},
+            *[one.model_dump() for one in first.output],  # type: ignore[list-item]  # as clients do
+            {"role": "developer", "content": [{"type": "input_text", "text": "Be right."}]},
+            {"role": "user", "content": [{"type": "input_text", "text": EASY}]},
+        ],
+    )
+    assert second.output_text == GOOD
+    sent = upstream[1].requests[-1]["messages"]
+    assert [one["role"] for one in sent] == ["system", "user", "assistant", "developer", "user"]
+    assert sent[0]["content"] == "Be brief."
+
+
+@pytest.mark.parametrize(
+    ("more", "code", "field"),
+    [
+        *[({name: 1}, "unsupported_parameter", name) for name in sorted(SAMPLING_PARAMETERS)],
+        ({"previous_response_id": "resp_1"}, "invalid_request", "previous_response_id"),
+        ({"conversation": "conv_1"}, "invalid_request", "conversation"),
+        ({"background": True}, "invalid_request", "background"),
+        ({"made_up": 1}, "invalid_request", "made_up"),
+        ({"input": []}, "invalid_request", "input"),
+        ({"input": [{"role": "tool", "content": "x"}]}, "invalid_request", "input"),
+        ({"input": [{"type": "function_call_output", "output": "x"}]}, "invalid_request", "input"),
+        ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "invalid_request", None),
+        ({"messages": []}, "invalid_request", "messages"),
+        ({"cfc": {"alpha": "0.3"}}, "level_not_calibrated", "cfc.alpha"),
+    ],
+)
+def test_what_it_cannot_do_is_refused_by_name(
+    server: Server, upstream: Any, more: dict[str, Any], code: str, field: str | None
+) -> None:
+    drawn = len(upstream[1].requests)
+    response = server.ask({"model": "bot", "input": EASY, **more}, path=RESPONSES)
+    assert response.status_code == 400
+    error = response.json()["error"]
+    assert error["code"] == code
+    assert field is None or error["param"] == field
+    assert len(upstream[1].requests) == drawn
+
+
+def test_errors_keep_their_status(server: Server) -> None:
+    for stream in (False, True):
+        assert ask(server, model="broken", stream=stream).json()["error"]["code"] == "internal_error"
+        assert ask(server, model="none", stream=stream).status_code == 404
+        assert ask(server, model="unscored", stream=stream).status_code == 502
+
+
+def test_its_requests_count_with_all_others(bots: dict[str, str]) -> None:
+    options = ["--concurrency", "1", "--queue", "0", "--body-limit", "1000"]
+    with running({**bots, "BOTS_SECONDS": "2"}, *options) as server, ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(ask, server, EASY, "slow")
+        until(lambda: "cfc_server_working 1.0" in server.get("/metrics").text)
+        assert server.ask(asking(EASY)).status_code == ask(server).status_code == 429
+        assert asked.result().status_code == 200
+        assert ask(server, "x" * 1000).status_code == 413
+        assert server.ask({"model": "bot", "input": EASY}, HEADERS | {"Authorization": ""}).status_code == 401
+
+
+def test_it_is_as_it_is_described(server: Server) -> None:
+    document = server.get("/openapi.json").json()
+    schema = {"$ref": "#/components/schemas/ResponseObject", "components": document["components"]}
+    check = jsonschema.Draft202012Validator(schema)
+    for question in (EASY, UNSURE, TOOL):
+        check.validate(ask(server, question).json())
+    check.validate(ask(server, UNSURE, "helped").json())
+    assert document["paths"][RESPONSES]["post"]["security"] == [{"token": []}]

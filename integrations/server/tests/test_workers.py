@@ -1,0 +1,108 @@
+"""Several workers on one port."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import time
+from pathlib import Path
+
+import pytest
+
+from integrations.server.tests.bots import EASY
+from integrations.server.tests.parts import BOTS, TOKEN, Server, asking, running, until
+from integrations.server.tests.test_command import refused
+
+WORKERS = ("--workers", "2")
+
+
+def serving(server: Server) -> int:
+    """How many workers have begun to serve so far."""
+    return sum(line["message"] == "serving" for line in server.log)
+
+
+def list_workers(server: Server) -> set[int]:
+    """The processes that serve now."""
+    said = {int(line["pid"]) for line in server.log if line["message"] == "serving"}
+    return {pid for pid in said if is_alive(pid)}
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process has not ended, even if nothing has asked yet how."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def count_requests(server: Server) -> float:
+    """Requests for completions in the metrics of whichever worker is asked."""
+    lines = server.get("/metrics").text.splitlines()
+    counted = [
+        line for line in lines if line.startswith("cfc_server_requests_total") and "completions" in line
+    ]
+    return sum(float(line.split()[-1]) for line in counted)
+
+
+def test_they_answer_together_and_stop_together(bots: dict[str, str]) -> None:
+    with running(bots, *WORKERS) as server:
+        until(lambda: serving(server) == 2, 60)
+        assert len(list_workers(server)) == 2
+        # New connections each, of which both get some: of 40, one gets all once in 2 ** 39 times.
+        assert {server.ask(asking(EASY)).status_code for _ in range(40)} == {200}
+        # Whichever is asked, it reports those of both.
+        assert {count_requests(server) for _ in range(8)} == {40.0}
+        figures = [server.get("/metrics").text for _ in range(8)]
+        assert all("cfc_server_client_tokens 2.0\n" in text for text in figures)
+        assert server.stop() == 0
+        assert sum(line["message"] == "stopped" for line in server.log) == 2
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", server.port))
+
+
+def test_one_that_dies_is_replaced_and_all_end_with_their_supervisor(
+    bots: dict[str, str], tmp_path: Path
+) -> None:
+    tokens = tmp_path / "tokens"
+    tokens.write_text(TOKEN)
+    with running(bots, *WORKERS, "--token-file", str(tokens), tokens=None) as server:
+        until(lambda: serving(server) == 2, 60)
+        first = min(list_workers(server))
+        os.kill(first, signal.SIGKILL)
+        until(lambda: serving(server) == 3, 60)
+        [ended] = [line for line in server.log if line["message"] == "worker ended"]
+        assert (ended["pid"], ended["code"]) == (first, -signal.SIGKILL)
+        assert {server.ask(asking(EASY)).status_code for _ in range(10)} == {200}
+        # A signal reaches all of them, and ends none.
+        tokens.write_text(f"{TOKEN}-of-another")
+        server.process.send_signal(signal.SIGHUP)
+        until(lambda: sum(line["message"] == "tokens replaced" for line in server.log) == 2)
+        # One that is replaced while the file cannot be used waits for one that can, and the others serve.
+        tokens.write_text("malformed")
+        os.kill(max(list_workers(server)), signal.SIGTERM)
+        until(lambda: any(line.get("code") == 2 for line in server.log), 60)
+        assert server.get("/v1/models", {"Authorization": f"Bearer {TOKEN}-of-another"}).status_code == 200
+        tokens.write_text(TOKEN)
+        # Signals do not end one that is about to start.
+        while serving(server) < 4:
+            server.process.send_signal(signal.SIGHUP)
+            time.sleep(0.1)
+        assert not any(line.get("code") == -signal.SIGHUP for line in server.log)
+        left = list_workers(server)
+        assert len(left) == 2
+        server.process.kill()
+        until(lambda: not any(map(is_alive, left)), 60)
+
+
+def test_what_cannot_be_served_ends_all(bots: dict[str, str], tmp_path: Path) -> None:
+    said = refused("none:chain", *WORKERS, "--port", "0", folder=tmp_path, **bots)
+    assert "ModuleNotFoundError" in said
+
+
+def test_a_port_that_others_serve_on_is_not_shared_with_them(bots: dict[str, str], tmp_path: Path) -> None:
+    with running(bots, *WORKERS) as server:
+        port = str(server.port)
+        assert "cannot listen" in refused(BOTS, *WORKERS, "--port", port, folder=tmp_path, **bots)
+        assert "cannot listen" in refused(BOTS, "--port", port, folder=tmp_path, **bots)
+    assert "workers is 0" in refused(BOTS, "--workers", "0", folder=tmp_path, **bots)
