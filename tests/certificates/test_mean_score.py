@@ -14,6 +14,7 @@ from scipy import stats
 from langchain_cfc import CalibrationArtifact, calibrate
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.certificates import certify_mean_score
+from langchain_cfc.certificates.cuts import find_short_number
 from langchain_cfc.decision import decide
 from langchain_cfc.errors import AttainabilityWarning, InputError, UnattainableTargetError
 from langchain_cfc.guarantee import AnswerPolicy
@@ -138,6 +139,25 @@ def test_groups_are_certified_by_tests_of_their_own() -> None:
         spoiled, features="group(topic)", max_wrong_rate="0.2", delta=DELTA, wrong_rate_groups=True
     )
     assert not all(one.certified for one in worse.certified_policy.certificate.groups)
+
+
+def test_beside_groups_all_prompts_have_half_of_delta(table: LabelledBatch, bot: CalibrationArtifact) -> None:
+    # Twelve prompts of a group certify nothing, so that the size depends on all 36 alone.
+    few = table.take(np.arange(36))
+    made = certify_mean_score(bot, few, max_wrong_rates=["0.05"], delta="0.8", by_group=True)
+    everyone, *groups = made.certified_policy.certificate.groups
+    assert not any(group.certified for group in groups)
+    assert stats.binom.cdf(everyone.wrong, everyone.answered, 0.05) <= 0.4
+    # Control: a wrong answer more would be too many at half of it, and not at the whole.
+    assert 0.4 < stats.binom.cdf(everyone.wrong + 1, len(few), 0.05) <= 0.8
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "cut"),
+    [(0.123, 0.456, 0.45), (0.5, 0.6, 0.59), (0.451, 0.4569, 0.456), (0.3, 0.3000001, 0.3), (0.1, 0.11, 0.1)],
+)
+def test_a_cut_is_the_largest_of_the_shortest_numbers(low: float, high: float, cut: float) -> None:
+    assert find_short_number(low, high) == cut
 
 
 def test_a_cut_never_divides_prompts_that_tie(table: LabelledBatch, bot: CalibrationArtifact) -> None:

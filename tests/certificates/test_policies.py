@@ -18,6 +18,7 @@ from langchain_cfc.artifact import TradeOff
 from langchain_cfc.candidates import CandidateBatch, LabelledBatch
 from langchain_cfc.certificates import certify, certify_policy
 from langchain_cfc.certificates.coverage import compute_outcomes, compute_records_digest
+from langchain_cfc.certificates.policies import _list_policies
 from langchain_cfc.decision import decide
 from langchain_cfc.demo import load_recording
 from langchain_cfc.demo.replay import make_replay_parts
@@ -232,6 +233,19 @@ def test_no_certification_label_has_a_say_in_what_is_tested(
         assert wrongs(other) != wrongs(tests)  # the labels did change something
     # The labels of the tuning prompts do have a say.
     assert tested(relabelled(tuning, 0), tests, "0.6") != first
+
+
+def test_quarters_of_the_candidates_and_tenths_of_the_prompts_are_offered() -> None:
+    known = prompts(3, 1_000, n=8, decimals=12)
+    artifact = calibrate(known, alpha="0.2", features="1", allow_unattainable=True)
+    tuning = part_of(artifact, known, "calibration")
+    offered = [one.policy for one in _list_policies(artifact, "0.2", tuning)]
+    assert {one.min_agreement for one in offered} == {1, 2, 4, 6, 8}
+    assert {one.max_answers for one in offered} == {1, 2, 3, 5, None}
+    cuts = sorted({one.max_mean_score for one in offered if one.max_mean_score is not None})
+    means = tuning.draws.scores.mean(axis=1)
+    shares = [float((means <= cut).mean()) for cut in cuts]
+    assert shares == pytest.approx([step / 10 for step in range(1, 10)], abs=2 / len(means))
 
 
 def test_tests_stop_at_the_first_that_fails(
