@@ -30,7 +30,7 @@ class BoundCheck(BaseModel):
         bound: What is bounded.
         stated: The bound that the artifact states; of a test, its failure probability.
         recomputed: The bound by the counts, or the p-value of a test; None where the artifact holds too
-            little to compute it: then only possible values are told from impossible ones.
+            little to compute it; then a stated value is only checked for being possible.
         agrees: Whether the counts give what is stated; of a test, whether it passes.
     """
 

@@ -112,7 +112,8 @@ def test_a_category_that_a_fit_split_lacks_is_told_of_by_every_process() -> None
 
 
 SCRIPT = """
-import os, sys
+import faulthandler, os, sys
+faulthandler.dump_traceback_later(25)  # should it not end, its standard error says where it is
 sys.path.insert(0, {root!r})
 from langchain_cfc.experiments.splits import measure_splits
 from tests.comparison.worlds import slow
@@ -147,7 +148,10 @@ def test_an_interrupt_leaves_no_process(whom: str, tmp_path: Path) -> None:
         send = partial(os.killpg if whom == "all" else os.kill, process.pid)
         send(signal.SIGINT)
         # All splits would take two minutes.
-        _, errors = process.communicate(timeout=30)
+        try:
+            _, errors = process.communicate(timeout=30)
+        except subprocess.TimeoutExpired as expired:
+            pytest.fail(f"still running: {(expired.stderr or b'').decode()}")
         assert process.returncode != 0
         assert "KeyboardInterrupt" in errors
         for _ in range(50):
@@ -158,7 +162,7 @@ def test_an_interrupt_leaves_no_process(whom: str, tmp_path: Path) -> None:
     finally:
         if members(process.pid):
             os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        process.communicate()  # closes the pipes, whose warnings would fail another test
 
 
 def members(session: int) -> list[int]:

@@ -130,7 +130,7 @@ def test_a_dead_upstream_is_left_alone_and_found_again(
     planted = upstream[1]
     with running(bots, "--cooldown-after", "3", "--cooldown", "0.5") as server:
         try:
-            # What a provider says against a prompt stops nobody.
+            # A request that the provider refuses says nothing about the provider, and starts no cooldown.
             planted.faults = [Fault("status 400")]
             assert {server.ask(asking(EASY)).status_code for _ in range(5)} == {502}
             planted.faults = [Fault("dropped")]

@@ -142,7 +142,7 @@ class Worker:
         journal.connect(lambda event: events.put_nowait((number, event)))
         try:
             outcome = await _STAGES[stage](self.executor, journal, *arguments)
-        except Exception as error:  # noqa: BLE001 - the driver is told, as of any other outcome
+        except Exception as error:  # noqa: BLE001 - an outcome like any other, which the driver reports
             outcome = Outcome(CollectionError(f"the worker failed with {error!r:.200}"), Usage())
         events.put_nowait((number, outcome))
 
