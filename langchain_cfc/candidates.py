@@ -100,7 +100,7 @@ class CandidateBatch:
         size, n = matrix.shape
         codes = lengths = None
         if answers is not None:
-            if len(answers) != size or any(len(row_) != n for row_ in answers):
+            if len(answers) != size or set(map(len, answers)) - {n}:
                 msg = f"answers must be {size} lists of {n} texts, like the scores"
                 raise InputError(msg)
             codes, lengths = encode_answers(chain.from_iterable(answers), n)
@@ -491,8 +491,11 @@ def find_first_equal(numbers: IntArray) -> IntArray:
     size, n = numbers.shape
     # Compare all pairs of candidates, for so many prompts at a time as take a few megabytes.
     rows = max(1, _MOST_PAIRS // n**2)
-    parts = [numbers[start : start + rows] for start in range(0, max(size, 1), rows)]
-    return np.concatenate([(part[:, :, None] == part[:, None, :]).argmax(axis=2) for part in parts])
+    first = np.empty_like(numbers)
+    for start in range(0, size, rows):
+        part = numbers[start : start + rows]
+        first[start : start + rows] = (part[:, :, None] == part[:, None, :]).argmax(axis=2)
+    return first
 
 
 def score_by_agreement(codes: IntArray) -> FloatArray:

@@ -19,8 +19,8 @@ PACKAGE = str(Path(langchain_cfc.__file__).parent)
 # From Python 3.12 on they have no frames of their own.
 COMPREHENSIONS = {"<listcomp>", "<dictcomp>", "<setcomp>", "<genexpr>"}
 
-# Measured on Python 3.11: 140 and 2,888, in place of 171 and 5,260 before layers were removed.
-MOST_OF_INVOKE = 150
+# Measured on Python 3.11: 129 and 2,888, in place of 171 and 5,260 before layers were removed.
+MOST_OF_INVOKE = 135
 MOST_OF_CALIBRATE = 3_200
 
 

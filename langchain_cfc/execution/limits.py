@@ -274,11 +274,14 @@ def apply_limits(limits: CallLimits, config: RunnableConfig | None = None) -> It
     """
     inherited = var_child_runnable_config.get() if config is None else config
     shared = None if inherited is None else _without_shared(inherited)
-    with (
-        set_context_variable(_LIMITS, limits.nest_in(_LIMITS.get())),
-        set_context_variable(var_child_runnable_config, shared),
-    ):
+    outer = _LIMITS.set(limits.nest_in(_LIMITS.get()))
+    outer_config = var_child_runnable_config.set(shared)
+    try:
         yield
+    finally:
+        with suppress(ValueError):  # as in `set_context_variable`
+            var_child_runnable_config.reset(outer_config)
+            _LIMITS.reset(outer)
 
 
 @contextmanager
@@ -321,7 +324,8 @@ def make_child_config(config: RunnableConfig, run_manager: RunManager, *tags: st
     callbacks = run_manager.get_child() if run_manager.handlers else None
     # Empty values are left out, because LangChain copies them at every turn.
     rest = {key: value for key, value in _without_shared(config).items() if value and key not in _OF_ONE_RUN}
-    return add_tags(RunnableConfig(**{**rest, "callbacks": callbacks}), *tags)  # type: ignore[typeddict-item]
+    own = {"callbacks": callbacks, "tags": [*(config.get("tags") or []), *tags]}
+    return RunnableConfig(**{**rest, **own})  # type: ignore[typeddict-item]
 
 
 def add_tags(config: RunnableConfig, *tags: str) -> RunnableConfig:

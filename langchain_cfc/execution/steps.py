@@ -114,8 +114,8 @@ def call_each(
     False, no permits are acquired: the calls acquire their own.
     """
     return Step(
-        lambda: _call_each(run, items, current_limits() if hold_permits else CallLimits()),
-        lambda: _acall_each(arun, items, current_limits() if hold_permits else CallLimits()),
+        partial(_call_each, run, items, hold_permits=hold_permits),
+        partial(_acall_each, arun, items, hold_permits=hold_permits),
     )
 
 
@@ -134,7 +134,8 @@ def map_distinct(texts: Sequence[str], flow: Callable[[list[str]], Steps[Iterabl
     return [by_text[text] for text in texts]
 
 
-def _call_each(run: Callable[[Any], Any], items: Sequence[Any], limits: CallLimits) -> list[Any]:
+def _call_each(run: Callable[[Any], Any], items: Sequence[Any], *, hold_permits: bool) -> list[Any]:
+    limits = current_limits() if hold_permits else CallLimits()
     one = partial(_call, run, limits)
     if len(items) <= 1:
         return [copy_context().run(one, item) for item in items]
@@ -161,16 +162,18 @@ def _shared_threads() -> Iterator[None]:
         yield
         return
     pool = ThreadPoolExecutor(_MOST_THREADS, "cfc")
+    token = _THREADS.set(pool)
     try:
-        with set_context_variable(_THREADS, pool):
-            yield
+        yield
     finally:
+        _THREADS.reset(token)
         pool.shutdown(wait=False)
 
 
 async def _acall_each(
-    arun: Callable[[Any], Awaitable[Any]], items: Sequence[Any], limits: CallLimits
+    arun: Callable[[Any], Awaitable[Any]], items: Sequence[Any], *, hold_permits: bool
 ) -> list[Any]:
+    limits = current_limits() if hold_permits else CallLimits()
     if len(items) == 1:
         return [await asyncio.ensure_future(_acall(arun, limits, items[0]))]
     tasks = [asyncio.ensure_future(_acall(arun, limits, item)) for item in items]
@@ -330,32 +333,40 @@ class Call:
     def _run(self, config: RunnableConfig, value: Any) -> Any:
         if isinstance(self._target, Runnable):
             return self._refuse_awaitable(self._target.invoke(value, config))
-        # Runnables that a function calls without a config take it from there.
-        with set_context_variable(var_child_runnable_config, config):
-            return self._refuse_awaitable(self._target(value))
+        # Runnables that a function calls without a config take it from there. Each call has its own context.
+        var_child_runnable_config.set(config)
+        return self._refuse_awaitable(self._target(value))
 
     async def _arun(self, config: RunnableConfig, value: Any) -> Any:
         if isinstance(self._target, Runnable):
             return await _await_if_needed(await self._target.ainvoke(value, config))
-        with set_context_variable(var_child_runnable_config, config):
-            if inspect.iscoroutinefunction(self._target):
-                return await self._target(value)
-            return await _await_if_needed(await run_in_executor(config, self._target, value))
+        var_child_runnable_config.set(config)  # as above
+        if inspect.iscoroutinefunction(self._target):
+            return await self._target(value)
+        return await _await_if_needed(await run_in_executor(config, self._target, value))
 
     def _run_all(self, config: RunnableConfig, values: Sequence[Any]) -> list[Any]:
-        with current_limits().permit():
-            return [self._run(config, value) for value in _check_deadlines(values)]
+        function: Any = self._target
+        limits = current_limits()
+        results = []
+        with limits.permit(), set_context_variable(var_child_runnable_config, config):
+            for value in values:
+                limits.check_deadline()
+                results.append(self._refuse_awaitable(function(value)))
+        return results
 
     async def _arun_all(self, config: RunnableConfig, values: Sequence[Any]) -> list[Any]:
         """Call in one thread, off the loop, and await awaitable results on it."""
         function: Any = self._target
+        limits = current_limits()
         results: list[Any] = []
 
         def run_all() -> None:
-            for value in _check_deadlines(values):
-                results.append(function(value))  # noqa: PERF401 - results before a failure must be closed
+            for value in values:
+                limits.check_deadline()
+                results.append(function(value))  # results before a failure must be closed
 
-        with await current_limits().apermit(), set_context_variable(var_child_runnable_config, config):
+        with await limits.apermit(), set_context_variable(var_child_runnable_config, config):
             try:
                 await run_in_executor(config, run_all)
                 return [await _await_if_needed(one) for one in results]
@@ -378,13 +389,6 @@ class Call:
         _close_coroutines([result])
         msg = f"the {self._part} is async: use ainvoke, or pass a plain function"
         raise self._failure(msg)
-
-
-def _check_deadlines(values: Sequence[Any]) -> Iterator[Any]:
-    """Yield each value, as long as calls may start."""
-    for value in values:
-        current_limits().check_deadline()
-        yield value
 
 
 def _close_coroutines(results: Sequence[Any]) -> None:
@@ -413,7 +417,7 @@ def call_by_keys(function: Callable[..., Any], keys: Sequence[str] | None) -> Ca
 
 
 def _call_by_keys(function: Callable[..., Any], keys: Sequence[str] | None, given: Mapping[str, Any]) -> Any:
-    return function(**given) if keys is None else function(*(given[key] for key in keys))
+    return function(**given) if keys is None else function(*map(given.__getitem__, keys))
 
 
 async def _acall_by_keys(

@@ -176,7 +176,7 @@ class ServingPipeline:
             policy=self.policy,
             uniforms=self._draw_uniforms(),
         )
-        distinct = tuple(dict.fromkeys([texts[slot] for slot in decisions.best_first(0)]))
+        distinct = tuple(dict.fromkeys(map(texts.__getitem__, decisions.best_first(0))))
         answers = distinct if decisions.answered[0] else ()
         # Pydantic validates all candidates as plain data at once faster than one by one.
         return CFCResult.model_validate(
@@ -253,7 +253,7 @@ class ServingPipeline:
         inside: list[bool] = decisions.accepted[0].tolist()
         levels: list[float] = decisions.levels[0].tolist()
         batch = decisions.draws
-        codes, lengths = [np.asarray(one)[0].tolist() for one in (batch.answer_codes, batch.lengths)]
+        codes, lengths = np.asarray(batch.answer_codes)[0].tolist(), np.asarray(batch.lengths)[0].tolist()
         shown = [True] * len(inside) if self.show_rejected else inside
         has_extractor = self.description.has_extractor
         return tuple(

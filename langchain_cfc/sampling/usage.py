@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
-from itertools import chain
 from typing import Any
 
 from langchain_core.callbacks import BaseCallbackHandler, BaseCallbackManager
@@ -161,7 +160,8 @@ def find_repetition(
     `observers` are by slot, and empty where nothing could be observed. The first candidates, as many as
     `choices`, came with one request, and are not looked at.
     """
-    observers = {slot: one for slot, one in observers.items() if slot >= choices}
+    if choices:
+        observers = {slot: one for slot, one in observers.items() if slot >= choices}
     ids = {slot: one.message_ids for slot, one in observers.items()} or {
         slot: [draw.message.id]
         for slot, draw in enumerate(draws)
@@ -175,14 +175,17 @@ def find_repetition(
         seen |= set(ids[slot]) - {None}
     if not observers:
         return None
-    seeds = Counter(chain.from_iterable([one.seeds for one in observers.values()]))
-    repeated = [seed for seed, count in seeds.items() if count > 1]
-    if repeated:
-        return f"several candidates were drawn with the fixed seed {repeated[0]}"
+    seeds: set[int] = set()
+    for one in observers.values():
+        if not seeds.isdisjoint(one.seeds):
+            return f"several candidates were drawn with the fixed seed {min(seeds.intersection(one.seeds))}"
+        seeds.update(one.seeds)
     silent = [slot for slot, one in observers.items() if not one.message_ids]
+    if not silent or not (is_model_expected or len(silent) < len(observers)):
+        return None
     texts = Counter([draw.text for draw in draws[choices:]])
     copied = [slot for slot in silent if texts[draws[slot].text] > 1]
-    if copied and (is_model_expected or len(silent) < len(observers)):
+    if copied:
         return (
             f"no model was called for {len(silent)} of {len(draws) - choices} candidates, and candidate "
             f"{copied[0]} has the text of another one"
