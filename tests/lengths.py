@@ -7,6 +7,11 @@ both tiers, all with full repetitions.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+from _pytest.mark import ParameterSet
 
 LONG = os.environ.get("CFC_LONG")
 
@@ -23,3 +28,29 @@ def repetitions(full: int, share: float = 1.0) -> int:
         The number.
     """
     return round(full * (float(LONG) if LONG else share))
+
+
+def mostly_long(
+    names: str | tuple[str, ...], values: Iterable[Any], *, quick: int, **options: Any
+) -> pytest.MarkDecorator:
+    """Parametrise a test, of which the quick tier runs a few evenly spaced cases and the long tier all.
+
+    Args:
+        names: Of the parameters, as for `pytest.mark.parametrize`.
+        values: One value per case, or a tuple of them where there are several names.
+        quick: Number of cases in the quick tier, at least 1.
+        **options: Of `pytest.mark.parametrize`.
+
+    Returns:
+        The decorator.
+    """
+    every = list(values)
+    kept = {round(place * (len(every) - 1) / max(1, quick - 1)) for place in range(quick)}
+    several = not isinstance(names, str) or "," in names
+    cases = [
+        one
+        if place in kept or isinstance(one, ParameterSet)
+        else pytest.param(*(one if several else (one,)), marks=pytest.mark.long)
+        for place, one in enumerate(every)
+    ]
+    return pytest.mark.parametrize(names, cases, **options)

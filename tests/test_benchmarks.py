@@ -139,6 +139,7 @@ def test_the_comparison_of_bot_mode_finds_what_its_counts_say() -> None:
     assert all(float(row[-3]) == 1.0 and 0.5 < float(row[-2]) <= 1.0 for row in rows)
 
 
+@pytest.mark.long
 def test_the_comparison_of_adaptive_levels_flags_fewer_prompts() -> None:
     recording = "langchain_cfc/demo/facts.jsonl.gz:0.1"
     command = [sys.executable, "benchmarks/adaptive.py", recording, "--splits", "2"]

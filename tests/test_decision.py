@@ -12,6 +12,7 @@ from langchain_cfc.candidates import CandidateBatch
 from langchain_cfc.decision import decide
 from langchain_cfc.errors import AttainabilityWarning, FeatureError, InputError
 from langchain_cfc.records import tabulate
+from tests.lengths import mostly_long
 
 FEATURES = [
     "1",
@@ -59,7 +60,7 @@ def artifact_for(features: str = "1", **options: Any) -> CalibrationArtifact:
 
 
 @pytest.mark.parametrize("rule", ["conditional", "marginal", "learned"])
-@pytest.mark.parametrize("set_rule", ["all", "best_prefix", "rank", "unique(all)"])
+@mostly_long("set_rule", ["all", "best_prefix", "rank", "unique(all)"], quick=2)
 @pytest.mark.parametrize("features", FEATURES)
 def test_a_prompt_alone_is_decided_upon_to_the_bit_as_among_others(
     features: str, set_rule: str, rule: Any

@@ -16,7 +16,7 @@ from langchain_cfc._internal.arrays import BoolArray, FloatArray
 from langchain_cfc.candidates import CandidateBatch, LabelledBatch
 from langchain_cfc.decision import Decisions, decide
 from langchain_cfc.features import AdaptiveAlpha
-from tests.lengths import repetitions
+from tests.lengths import mostly_long, repetitions
 from tests.thresholds.oracles import NUDGE, minimised
 
 CAP = 2.0
@@ -104,7 +104,7 @@ def read_ratios(draws: CandidateBatch) -> FloatArray:
     return np.array([float(one["ratio"]) for one in draws.metadata])
 
 
-@pytest.mark.parametrize("kind", ["groups", "hats", "ties", "labelling weights", "shift"])
+@mostly_long("kind", ["groups", "hats", "ties", "labelling weights", "shift"], quick=2)
 def test_calibrated_thresholds_agree_with_highs(kind: str) -> None:
     rng = np.random.default_rng(21)
     levels: set[float] = set()

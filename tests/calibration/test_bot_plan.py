@@ -67,6 +67,7 @@ def test_every_step_is_what_a_search_over_all_sizes_finds() -> None:
     assert expected[0] < math.inf
 
 
+@pytest.mark.long
 def test_calibrations_of_the_planned_size_answer_about_the_planned_share() -> None:
     """The median of 25 calibrations of the planned size answers the planned share, within 12 points.
 

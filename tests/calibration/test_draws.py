@@ -24,6 +24,7 @@ from langchain_cfc.verifiers import SelfConsistency, VerifierEnsemble
 from tests.factories import drawn_candidates, reload_artifact
 from tests.fakes import slot_of
 from tests.guarantees.promises import make_prompts
+from tests.lengths import mostly_long
 
 SEPARATE = Provenance(n=8, verifier={"id": "sequence-probability"})
 VOTES = Provenance(n=8, verifier=dict(SelfConsistency().fingerprint))
@@ -279,7 +280,7 @@ def calibrate_both(draws: str, **options: Any) -> CalibrationArtifact:
     return reload_artifact(made)
 
 
-@pytest.mark.parametrize("draws", [RULES[0], RULES[2]])
+@mostly_long("draws", [RULES[0], RULES[2]], quick=1)
 def test_a_combination_with_agreement_is_scored_on_the_prefix_as_serving_does(draws: str) -> None:
     artifact = calibrate_both(draws, features="hat(mean_score, 3)")
     new = make_outputs(records_of(1, 200))

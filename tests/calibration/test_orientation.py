@@ -66,6 +66,7 @@ def test_a_warning_changes_nothing_in_the_artifact() -> None:
     assert loud.model_copy(update=same) == quiet.model_copy(update=same)
 
 
+@pytest.mark.long
 def test_scores_that_tell_nothing_are_not_accused() -> None:
     # Each of 200 calibrations warns with probability near (1 - 0.999) / 2; more than five would have a
     # probability below 1e-8 even at twice that.

@@ -13,6 +13,7 @@ from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.demo import load_recording
 from langchain_cfc.errors import AttainabilityWarning, InputError
 from langchain_cfc.records import Provenance, Records, tabulate, tabulate_raw, write_records
+from tests.lengths import mostly_long
 
 ALPHA = 0.4
 NAMES = ["sequence_logprob"]
@@ -28,13 +29,14 @@ def records() -> Records:
     return load_recording()
 
 
-@pytest.mark.parametrize(
+@mostly_long(
     "options",
     [
         {},
         {"features": "hat(mean_score, 3) + group(topic) + entropy", "n": 5, "set_rule": "unique(all)"},
         {"combine": NAMES, "test_fraction": 0.2},
     ],
+    quick=2,
 )
 def test_a_table_makes_the_artifact_and_the_report_of_its_records(
     records: Records, options: dict[str, Any]

@@ -23,6 +23,7 @@ from langchain_cfc.decision import decide
 from langchain_cfc.errors import AttainabilityWarning, CalibrationError, InputError, UnattainableTargetError
 from langchain_cfc.records import tabulate
 from tests.factories import reload_artifact
+from tests.lengths import mostly_long
 
 from .prompts import part_of, prompts
 
@@ -58,7 +59,7 @@ def count_missed(artifact: CalibrationArtifact, alpha: str, prompts_of_test: Lab
     return int((~covered & ~found.not_certifiable).sum())
 
 
-@pytest.mark.parametrize(("alpha", "delta"), [("0.2", "0.05"), ("0.3", "0.2"), ("0.25", "0.01")])
+@mostly_long(("alpha", "delta"), [("0.2", "0.05"), ("0.3", "0.2"), ("0.25", "0.01")], quick=1)
 def test_the_step_served_is_the_last_before_the_first_that_fails(alpha: str, delta: str) -> None:
     artifact = calibrate(KNOWN, alpha=alpha, features=FEATURES, confident=True, delta=delta)
     tests = part_of(artifact, KNOWN, "certification")

@@ -21,6 +21,7 @@ from langchain_cfc.guarantee import AnswerPolicy
 from langchain_cfc.records import tabulate
 from tests.certificates.prompts import make_replay_chain, prompts
 from tests.factories import reload_artifact
+from tests.lengths import mostly_long
 
 KNOWN = prompts(0, 600)
 RATE, DELTA = "0.05", "0.1"
@@ -70,7 +71,7 @@ def find_last_size(wrong: Sequence[bool], rate: float, delta: float) -> int:
     return max(run(sorted(main), 0.98 * delta), *(run(range(one, size + 1), 0.002 * delta) for one in starts))
 
 
-@pytest.mark.parametrize("rate", ["0.02", "0.05", "0.1", "0.2"])
+@mostly_long("rate", ["0.02", "0.05", "0.1", "0.2"], quick=2)
 def test_the_certified_cut_is_that_of_an_independent_computation(rate: str) -> None:
     known = prompts(3, 900, decimals=12)
     table = tabulate(known)

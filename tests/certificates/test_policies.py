@@ -559,6 +559,7 @@ def test_the_bot_answers_the_very_prompts_that_were_counted(tmp_path: Path) -> N
     assert sum(not one.abstained for one in more) > everyone.answered
 
 
+@pytest.mark.long
 def test_the_bot_on_the_real_recording() -> None:
     source = load_recording()
     records = list(source)

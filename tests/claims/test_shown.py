@@ -112,6 +112,7 @@ def test_false_certificates_are_as_rare_as_stated() -> None:
     assert 0 < certified <= MOST_FALSE
 
 
+@pytest.mark.long
 def test_claims_of_one_answer_are_not_independent() -> None:
     def take_one_by_one(labelled: LabelledBatch) -> LabelledBatch:
         """Make each claim an answer of its own; its threshold is the same, because the features are "1"."""

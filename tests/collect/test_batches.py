@@ -52,6 +52,7 @@ from tests.collect.batching import (
 )
 from tests.collect.fakes import FakeExecutor
 from tests.concurrency import wait_until_async
+from tests.lengths import mostly_long
 
 
 @pytest.fixture(autouse=True)
@@ -164,7 +165,7 @@ def test_a_server_without_batches_says_what_to_do(tmp_path: Path) -> None:
             run(tmp_path / "store.db", parts, 5)
 
 
-@pytest.mark.parametrize(
+@mostly_long(
     ("kind", "where"),
     [
         *(
@@ -182,6 +183,7 @@ def test_a_server_without_batches_says_what_to_do(tmp_path: Path) -> None:
         ("anthropic", "create"),
         ("anthropic", "read_results"),
     ],
+    quick=4,
 )
 def test_a_kill_at_any_step_costs_nothing(tmp_path: Path, kind: Kind, where: str) -> None:
     provider = Provider(faults=Faults(errors=0.1))

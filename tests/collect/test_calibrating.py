@@ -30,6 +30,7 @@ from langchain_cfc.errors import CollectionError, InputError, StoreError, Unatta
 from langchain_cfc.labelers import NormalisedMatch
 from langchain_cfc.records import Example, write_records
 from langchain_cfc.verifiers import SequenceProbability
+from tests.lengths import mostly_long
 from tests.serving.openai_server import Script, serving
 
 MANY, N = 60, 4
@@ -73,7 +74,7 @@ def arun(*arguments: Any, **options: Any) -> tuple[CalibrationArtifact, Any]:
     return asyncio.run(acalibrate_chain(*arguments, **options))
 
 
-@pytest.mark.parametrize("form", [calibrate_chain, arun], ids=["sync", "async"])
+@mostly_long("form", [calibrate_chain, arun], ids=["sync", "async"], quick=1)
 def test_it_is_collect_calibrate_and_evaluate(
     form: Calibrate,
     model: ChatOpenAI,

@@ -20,6 +20,7 @@ from langchain_cfc.records import Example, Provenance, write_records
 from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc.verifiers import SelfConsistency
 from tests.cli.running import run
+from tests.lengths import mostly_long
 
 RULES = ["lead(2, at_most=6)", "agree(0.75, rounds=2+2+2)", "below(0.35, at_most=6)"]
 IDS = {"generator_id": "letters", "verifier_id": "hash", "labeler_id": "first"}
@@ -90,7 +91,7 @@ def calibrate_from(store: Path, **options: Any) -> CalibrationArtifact:
     return calibrate(table, provenance=provenance, **{**defaults, **options})
 
 
-@pytest.mark.parametrize("rule", RULES)
+@mostly_long("rule", RULES, quick=1)
 def test_a_collection_by_a_rule_calibrates_like_all_draws_replayed(rule: str, tmp_path: Path) -> None:
     fewer, every = Letters(), Letters()
     collect_by(fewer, tmp_path / "fewer.db", draws=rule)
@@ -148,7 +149,7 @@ def test_more_candidates_than_the_rule_draws_are_refused(tmp_path: Path) -> None
         calibrate(records, alpha=0.4, draws=RULES[0], provenance=without)
 
 
-@pytest.mark.parametrize("rule", RULES)
+@mostly_long("rule", RULES, quick=1)
 def test_a_failure_between_waves_pays_for_no_candidate_twice(rule: str, tmp_path: Path) -> None:
     whole = Letters()
     collect_by(whole, tmp_path / "whole.db", draws=rule)

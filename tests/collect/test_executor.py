@@ -41,6 +41,7 @@ from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc.verifiers import SelfConsistency, SequenceProbability
 from langchain_cfc.verifiers.base import VerifierScores
 from tests.collect.fakes import MemoryJournal
+from tests.lengths import mostly_long
 from tests.serving.openai_bodies import TOKENS_IN, TOKENS_OUT, Answer
 from tests.serving.openai_server import Fault, Script, serving
 
@@ -119,7 +120,7 @@ def describe(prompt: str) -> dict[str, Any]:
 # The same as serving
 
 
-@pytest.mark.parametrize("sampling", ["requests", "single_request"])
+@mostly_long("sampling", ["requests", "single_request"], quick=1)
 @pytest.mark.parametrize("several", [False, True])
 def test_offline_and_online_make_the_same_of_the_same_answers(
     path: Path, script: Script, model: ChatOpenAI, *, sampling: Any, several: bool

@@ -234,6 +234,7 @@ def shrink_until(path: Path, steps: int) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     # While messages are removed, and while pages are rewritten.
     "share",

@@ -122,6 +122,7 @@ def test_ours_on_the_recording_are_calibrate_and_decide(features: str, set_rule:
             assert not same(made, served(labelled, name, alphas[0], split, 0))
 
 
+@pytest.mark.long
 def test_ours_on_random_prompts_are_calibrate_and_decide() -> None:
     rng = np.random.default_rng(1)
     flagged = answered = 0

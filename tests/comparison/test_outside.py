@@ -143,6 +143,7 @@ def learnt_plainly(
     return chosen
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("by_answer", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_learns_and_draws_what_plain_loops_do(by_answer: bool) -> None:
     rng = np.random.default_rng(1 + by_answer)

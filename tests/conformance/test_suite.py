@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 from jsonschema import ValidationError
 
+from tests.lengths import mostly_long
+
 from . import broken
 from .behaviours import Behaviours
 from .providers import InMemory
@@ -70,7 +72,7 @@ def test_what_is_broken_is_found(artifacts: Artifacts, kind: type[broken.Broken]
             getattr(Behaviours(), f"test_{name}")(subject)
 
 
-@pytest.mark.parametrize("name", sorted({name for names in FOUND.values() for name in names}))
+@mostly_long("name", sorted({name for names in FOUND.values() for name in names}), quick=4)
 def test_the_same_with_nothing_broken_passes(artifacts: Artifacts, name: str) -> None:
     getattr(Behaviours(), f"test_{name}")(Subject(InMemory(), "requests", artifacts, broken.Broken))
 

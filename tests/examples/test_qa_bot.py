@@ -475,6 +475,7 @@ def test_the_picture_in_the_readme(
     assert bot.decide(questions[0], "0.1").best == "Africa"
 
 
+@pytest.mark.long
 def test_a_question_is_decided_once(modules: Callable[[str], Any], bot: Any, tmp_path: Path) -> None:
     store = modules("qa_bot_store").Store(tmp_path / "new" / "qa_bot.db")
     assert store.ask("one", "What is the capital of Peru?", "0.1") is None
@@ -504,6 +505,7 @@ def test_the_command_prints_the_table_of_the_readme(tmp_path: Path) -> None:
     assert ran.stdout.strip() in (EXAMPLE / "README.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.long
 def test_what_the_readme_says_that_the_draw_rule_saves(modules: Callable[[str], Any]) -> None:
     module, readme = modules("qa_bot_model"), (EXAMPLE / "README.md").read_text(encoding="utf-8")
     records = load_recording()

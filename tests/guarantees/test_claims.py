@@ -22,6 +22,7 @@ from langchain_cfc.records import ClaimsRecord, tabulate
 from langchain_cfc.set_rules import Claims
 from tests.claims.worlds import count_unsupported, make_answers
 from tests.guarantees.test_leave_one_out import ROUND_OFF
+from tests.lengths import mostly_long
 
 SIZE = 40
 MAPS = ["1", "group(tier)", "hat(mean_score, 4)", "hat(count, 3) + group(tier)", "bins(max_score, 3)"]
@@ -57,7 +58,7 @@ def fit(features: str, seed: int) -> FeatureMap:
     return FeatureMap.parse(features).fit(answers.draws)
 
 
-@pytest.mark.parametrize("k", [0, 1, 3])
+@mostly_long("k", [0, 1, 3], quick=2)
 @pytest.mark.parametrize(
     "features", [pytest.param(one, marks=pytest.mark.long) if one in MAPS[1:3] else one for one in MAPS]
 )
@@ -106,7 +107,7 @@ def read_padding(rule: Claims, labelled: LabelledBatch, cap: float) -> FloatArra
     return np.where(ordered[:, place] > 1.0, 0.0, ordered[:, place])
 
 
-@pytest.mark.parametrize("change", [leave_one_more, take_any_claim, read_padding])
+@mostly_long("change", [leave_one_more, take_any_claim, read_padding], quick=1)
 def test_other_success_scores_break_it(change: Change, monkeypatch: pytest.MonkeyPatch) -> None:
     bags = [make_answers(np.random.default_rng(seed), SIZE) for seed in (1, 2)]
     assert min(sums(bag, fit("1", 99), 0)["1"] for bag in bags) >= -ROUND_OFF

@@ -7,7 +7,7 @@ is known to the procedure. A refusal is no failure: nothing is promised.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -22,7 +22,7 @@ from langchain_cfc.certificates import certify_mean_score, cuts
 from langchain_cfc.certificates.bounds import binomial_p_value
 from langchain_cfc.errors import UnattainableTargetError
 from langchain_cfc.guarantee import AnswerPolicy
-from tests.lengths import repetitions
+from tests.lengths import mostly_long, repetitions
 
 from .laws import ROUND_OFF, calibrate, fresh_ids, too_often
 
@@ -104,7 +104,7 @@ def count_failures(
 
 # Each of 300 repetitions fails with probability at most delta = 0.1. From 58 failures on (0.19) they refute
 # it, a third of them, in the quick tier, from 28 on.
-@pytest.mark.parametrize("name", SCALES)
+@mostly_long("name", SCALES, quick=3)
 def test_a_certified_cut_seldom_exceeds_its_rate(name: str, artifact: CalibrationArtifact) -> None:
     rng = np.random.default_rng(sorted(SCALES).index(name))
     tried = repetitions(300, 1 / 3)
@@ -125,29 +125,31 @@ def test_most_cuts_are_found_where_answers_are_good(artifact: CalibrationArtifac
 
 # Controls: all ranks are tested at level delta, and those that pass count although others before them failed;
 # and the loosest cut with few enough wrong answers.
+def select_passing(ranking: Any, sizes: Iterable[int], rate: Fraction, delta: float) -> Iterator[int]:
+    """Take every size whose own test passes."""
+    for size in sizes:
+        if binomial_p_value(int(ranking.wrong[size]), size, rate) <= delta:
+            yield size
+
+
+def select_good(ranking: Any, rate: Fraction, _: float, *, every: bool = False) -> IntArray:
+    """Take every size at which few enough were wrong, without a test."""
+    del every
+    sizes = np.arange(20, len(ranking.scores) + 1)
+    good: IntArray = sizes[ranking.wrong[sizes] <= float(rate) * sizes]
+    return good
+
+
+@pytest.mark.parametrize(
+    ("function", "select"),
+    [pytest.param("_run_tests", select_passing, marks=pytest.mark.long), ("_find_passing", select_good)],
+)
 def test_cuts_chosen_without_a_sequence_exceed_their_rate(
-    artifact: CalibrationArtifact, monkeypatch: pytest.MonkeyPatch
+    artifact: CalibrationArtifact, monkeypatch: pytest.MonkeyPatch, function: str, select: Callable[..., Any]
 ) -> None:
-    rng = np.random.default_rng(2)
+    monkeypatch.setattr(cuts, function, select)
     scale, tried = SCALES["just above the rate everywhere"], 100
-
-    def select_passing(ranking: Any, sizes: Iterable[int], rate: Fraction, delta: float) -> Iterator[int]:
-        for size in sizes:
-            if binomial_p_value(int(ranking.wrong[size]), size, rate) <= delta:
-                yield size
-
-    def select_good(ranking: Any, rate: Fraction, _: float, *, every: bool = False) -> IntArray:
-        del every
-        sizes = np.arange(20, len(ranking.scores) + 1)
-        good: IntArray = sizes[ranking.wrong[sizes] <= float(rate) * sizes]
-        return good
-
-    monkeypatch.setattr(cuts, "_run_tests", select_passing)
-    failures, _ = count_failures(scale, artifact, rng, tried, 400)
-    assert too_often(failures, tried, float(DELTA))
-    monkeypatch.undo()
-    monkeypatch.setattr(cuts, "_find_passing", select_good)
-    failures, _ = count_failures(scale, artifact, rng, tried, 400)
+    failures, _ = count_failures(scale, artifact, np.random.default_rng(2), tried, 400)
     assert too_often(failures, tried, float(DELTA))
 
 

@@ -25,6 +25,7 @@ from langchain_cfc.records import Provenance, tabulate
 from langchain_cfc.verifiers import SelfConsistency
 from tests.guarantees.promises import make_prompts
 from tests.guarantees.test_leave_one_out import ROUND_OFF, sums
+from tests.lengths import mostly_long
 
 N, SIZE = 8, 40
 RULES = [
@@ -66,7 +67,7 @@ def measure(
     return sums(bag, rule, draws=draws, provenance=provenance, **{"alpha": "0.3", **options})
 
 
-@pytest.mark.parametrize("draws", RULES)
+@mostly_long("draws", RULES, quick=3)
 @pytest.mark.parametrize(
     "features", [one if "group" in one else pytest.param(one, marks=pytest.mark.long) for one in MAPS]
 )
@@ -75,13 +76,13 @@ def test_the_promise_holds_for_any_bag_of_prompts(features: str, draws: str) -> 
     assert min(found.values()) >= -ROUND_OFF
 
 
-@pytest.mark.parametrize("draws", [RULES[1], RULES[4], RULES[5]])
+@mostly_long("draws", [RULES[1], RULES[4], RULES[5]], quick=1)
 def test_it_holds_for_scores_by_agreement(draws: str) -> None:
     found = measure(make_bag(7, votes=True), "entropy + group(tier)", draws, VOTES)
     assert min(found.values()) >= -ROUND_OFF
 
 
-@pytest.mark.parametrize("set_rule", ["best_prefix", "unique(rank)", "at_least_one"])
+@mostly_long("set_rule", ["best_prefix", "unique(rank)", "at_least_one"], quick=1)
 def test_it_holds_for_every_set_rule(set_rule: str) -> None:
     found = measure(make_bag(8), "group(tier)", RULES[1], SEPARATE, set_rule=set_rule)
     assert min(found.values()) >= -ROUND_OFF
@@ -104,13 +105,14 @@ def with_recorded_scores(rule: DrawRule, labelled: LabelledBatch, *_: Any, **__:
     return replay(rule, labelled)
 
 
-@pytest.mark.parametrize(
+@mostly_long(
     ("shorten", "draws", "votes"),
     [
         (until_correct, "lead(1, at_most=8)", False),
         (until_best, "lead(1, at_most=8)", False),
         (with_recorded_scores, "lead(3, rounds=2+1)", True),
     ],
+    quick=1,
 )
 def test_what_serving_cannot_do_breaks_it(
     shorten: Shorten, draws: str, votes: bool, monkeypatch: pytest.MonkeyPatch

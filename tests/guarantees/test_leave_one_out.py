@@ -25,6 +25,7 @@ from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.errors import AttainabilityWarning
 from langchain_cfc.records import tabulate
 from tests.guarantees.promises import make_prompts, promise_gaps
+from tests.lengths import mostly_long
 
 from .laws import calibrate
 
@@ -39,10 +40,7 @@ FEATURES = [
     "bins(min_score, 4) + group(tier)",
     "mean_score + hard(max_score, entropy, 0.8) + group(tier)",
 ]
-EACH_MAP = pytest.mark.parametrize(
-    "features",
-    [pytest.param(one, marks=pytest.mark.long) if one == "mean_score^2" else one for one in FEATURES],
-)
+EACH_MAP = mostly_long("features", FEATURES, quick=3)
 
 pytestmark = pytest.mark.filterwarnings(
     f"ignore::{AttainabilityWarning.__module__}.{AttainabilityWarning.__name__}"
@@ -74,16 +72,7 @@ def sums(
     return totals
 
 
-@pytest.mark.parametrize(
-    "set_rule",
-    [
-        "all",
-        *(
-            pytest.param(rule, marks=pytest.mark.long)
-            for rule in ("best_prefix", "rank", "unique(best_prefix)")
-        ),
-    ],
-)
+@mostly_long("set_rule", ["all", "best_prefix", "rank", "unique(best_prefix)"], quick=1)
 @EACH_MAP
 def test_the_promise_holds_for_any_bag_of_prompts(features: str, set_rule: str) -> None:
     rng = np.random.default_rng(FEATURES.index(features))

@@ -24,7 +24,7 @@ from langchain_cfc.errors import AttainabilityWarning, UnattainableTargetError
 from langchain_cfc.records import tabulate
 from tests.factories import reload_artifact
 from tests.guarantees.promises import log_wealth
-from tests.lengths import repetitions
+from tests.lengths import mostly_long, repetitions
 
 from .laws import ALARM, ROUND_OFF, Outcome, World, same_as_served, serve, too_often
 
@@ -202,7 +202,7 @@ def test_a_certified_wrong_answer_rate_holds_for_sets_that_are_never_empty() -> 
 # The recording that ships ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", range(3))
+@mostly_long("seed", range(3), quick=1)
 def test_on_the_recording_no_easy_prompt_is_abstained_on_and_no_flag_moves(seed: int) -> None:
     source = load_recording()
     records = list(source)

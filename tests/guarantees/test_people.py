@@ -19,7 +19,7 @@ from langchain_cfc.records import tabulate
 from tests.certificates.prompts import prompts
 from tests.collect.test_people import judge
 from tests.guarantees.laws import note, too_often
-from tests.lengths import repetitions
+from tests.lengths import mostly_long, repetitions
 
 TARGET, BELOW = 0.75, 0.749
 SEQUENCES = repetitions(10_000, share=0.05)
@@ -27,7 +27,7 @@ PROMPTS = repetitions(3_000, share=0.2)
 JUDGES = [(right, biased) for right in (0.6, 0.75, 0.9, 0.95) for biased in (False, True)]
 
 
-@pytest.mark.parametrize(("right", "biased"), JUDGES)
+@mostly_long(("right", "biased"), JUDGES, quick=3)
 def test_false_certificates_are_rarer_than_delta(right: float, *, biased: bool) -> None:
     _, certified = count_labels(
         World(BELOW, right, biased),
@@ -64,7 +64,7 @@ def test_labels_that_are_not_people_s_or_no_random_sample_are_caught(labels: str
     assert too_often(int(certified.sum()), SEQUENCES, DELTA)
 
 
-@pytest.mark.parametrize("biased", [False, True])
+@mostly_long("biased", [False, True], quick=1)
 @pytest.mark.parametrize(
     "rate", [pytest.param(0.8, marks=pytest.mark.long), pytest.param(0.85)], ids=lambda rate: f"true {rate}"
 )
@@ -79,6 +79,7 @@ def test_a_judge_that_is_right_nine_times_in_ten_saves_two_labels_in_five(
     assert both.mean() <= 0.6 * people.mean()
 
 
+@pytest.mark.long
 def test_a_judge_that_guesses_costs_little() -> None:
     guessed, _ = count_labels(World(0.85, 0.5), TARGET, sequences=200, prompts=8_000, seed=1)
     people, _ = count_labels(World(0.85, 0.5), TARGET, sequences=200, prompts=2_000, labels="people", seed=2)

@@ -358,6 +358,7 @@ def best_looking(artifact: CalibrationArtifact, pool: LabelledBatch) -> bool:
     return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("rate", "by_group"),
     [pytest.param(RATE, False, marks=pytest.mark.long), ("0.2", True)],

@@ -29,7 +29,7 @@ from langchain_cfc.records import tabulate
 from langchain_cfc.set_rules import parse_set_rule
 from langchain_cfc.thresholds import compute_tau, confident_rank, conformal_rank
 from tests.guarantees.promises import log_wealth, promise_gaps
-from tests.lengths import repetitions
+from tests.lengths import mostly_long, repetitions
 
 from .laws import ALARM, FALSE_ALARM, calibrate, follows, kept_by, note, uniform
 from .recordings import NAMES, PATHS, SHIPPED, Recording, load, part
@@ -131,6 +131,7 @@ def test_the_promise_holds_over_random_splits_under_every_guaranteed_weighting(
         assert found["marginal"][HARD] > 2 * ALARM
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("recording", [SHIPPED], indirect=True, ids=NAMES[:1])
 def test_on_hard_prompts_the_marginal_rule_breaks_its_word_by_tens_of_points(splits: list[Split]) -> None:
     # No law, but what the recording shows: the reason for conditional thresholds.
@@ -350,7 +351,7 @@ def without_ties(recording: Recording) -> LabelledBatch:
     return pool.take(np.sort(rows))
 
 
-@pytest.mark.parametrize("rule", RULES)
+@mostly_long("rule", RULES, quick=1)
 def test_what_groups_keep_follows_the_law_of_the_split(recording: Recording, rule: str) -> None:
     rounds = counts_of_splits(recording, without_ties(recording), rule)
     assert follow(rounds, "kept")

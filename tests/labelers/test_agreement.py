@@ -139,6 +139,7 @@ def clustered(rng: np.random.Generator, prompts: int, n: int) -> tuple[list[bool
     return [bool(one) for one in judge.ravel()], [bool(one) for one in truth.ravel()], names
 
 
+@pytest.mark.long
 def test_candidates_of_one_prompt_are_not_taken_for_independent() -> None:
     """Law: the interval covers kappa with probability 0.95, up to O(1/I) at I = 200 prompts.
 

@@ -15,6 +15,7 @@ from langchain_cfc.errors import InputError, LabelerError
 from langchain_cfc.labelers import NumericMatch, find_final_number
 from tests.calls import is_correct
 from tests.factories import labeler_input
+from tests.lengths import mostly_long
 
 
 @pytest.mark.parametrize(
@@ -162,9 +163,10 @@ def test_fractions_come_back(whole: int, above: int, below: int) -> None:
     assert find_final_number(f"it is {whole} {above}/{below} cups") == whole + Fraction(above, below)
 
 
-@pytest.mark.parametrize(
+@mostly_long(
     "hostile",
     ["1,", "1.", "1/", "1 ", "1e", "-", "$", " ", "x1", "1 1/", "9", "####", "½", "10^", "5 million "],
+    quick=3,
 )
 def test_long_texts_are_read_in_no_time(hostile: str) -> None:
     # 200,000 signs: what takes a step for each pair of them would not come back.

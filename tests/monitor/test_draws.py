@@ -11,6 +11,7 @@ from langchain_cfc import CalibrationArtifact, CFCRunnable, calibrate
 from langchain_cfc.artifact import tabulate_draws
 from langchain_cfc.demo import demo_chain, load_recording
 from langchain_cfc.monitor import CFCMonitor
+from tests.lengths import mostly_long
 
 from .watching import run
 
@@ -39,7 +40,7 @@ def test_the_number_of_draws_is_watched_and_labels_of_what_was_drawn_suffice(
         assert status.alarms == ()
 
 
-@pytest.mark.parametrize("fewest", [3, 6])
+@mostly_long("fewest", [3, 6], quick=1)
 def test_questions_that_take_more_draws_are_told_in_words(
     stopping: CalibrationArtifact, tmp_path: Path, fewest: int
 ) -> None:

@@ -54,6 +54,7 @@ def test_labels_show_whether_the_certified_rate_is_kept(
     assert everyone.certified == stated.kept_at_least
 
 
+@pytest.mark.long
 def test_labels_that_were_sampled_count_as_often_as_makes_them_fair(
     artifact: CalibrationArtifact, results: list[CFCResult], served: list[PromptRecord], tmp_path: Path
 ) -> None:

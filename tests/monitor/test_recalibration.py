@@ -23,6 +23,7 @@ from langchain_cfc.monitor import CFCMonitor, Label, recalibrate, shadow
 from langchain_cfc.records import read_records, tabulate, write_records
 from tests.cli.running import run
 from tests.collect.postgres import Server, postgres
+from tests.lengths import mostly_long
 
 WEAKER = Path(__file__).parents[2] / "examples" / "escalation" / "cheap.jsonl.gz"
 ALPHA = "0.3"
@@ -556,7 +557,7 @@ RECIPES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", RECIPES)
+@mostly_long("name", RECIPES, quick=3)
 def test_an_artifact_knows_how_it_was_asked_for(name: str) -> None:
     made = calibrate(load_recording(), **RECIPES[name])
     again = calibrate(load_recording(), **CalibrationConfig.from_artifact(made).options())

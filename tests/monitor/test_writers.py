@@ -83,6 +83,7 @@ def started(where: str, artifact: Path, names: Sequence[str], results: int, rate
     return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("kind", "rate"),
     [("sqlite", 300 if LONG else 60), pytest.param("postgres", 1000, marks=pytest.mark.long)],

@@ -24,6 +24,7 @@ from langchain_cfc.report.plots import (
     plot_selective_risk,
     plot_threshold_by_difficulty,
 )
+from tests.lengths import mostly_long
 from tests.plots.inputs import (
     ALPHAS,
     HISTOGRAM,
@@ -135,7 +136,7 @@ def flat_height(text: Text, renderer: Any) -> float:
     return height
 
 
-@pytest.mark.parametrize("name", FIGURES)
+@mostly_long("name", FIGURES, quick=6)
 def test_labels_are_whole_and_apart(name: str) -> None:
     ax = FIGURES[name]()
     renderer = lay_out(ax)

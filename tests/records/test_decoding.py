@@ -17,7 +17,7 @@ from langchain_cfc.records import Provenance, jsonl, read_records, tabulate, wri
 from langchain_cfc.records import jsonl as decoding_module
 from langchain_cfc.records.batches import BATCH, make_batch
 from langchain_cfc.records.jsonl import decode_lines, parse_record
-from tests.lengths import repetitions
+from tests.lengths import mostly_long, repetitions
 from tests.records.same import outcome, parts, raw_outcome
 from tests.records.test_reading import HEADER, LINES, fields, line, write_lines
 from tests.records.test_writing import datasets
@@ -126,7 +126,7 @@ def twice(path: Path, **options: Any) -> Any:
     return found
 
 
-@pytest.mark.parametrize("place", [0, 1, 40, BATCH, 2 * BATCH + 5])
+@mostly_long("place", [0, 1, 40, BATCH, 2 * BATCH + 5], quick=2)
 @pytest.mark.parametrize("nasty", NASTY, ids=range(len(NASTY)))
 def test_a_line_is_read_as_the_strict_reader_does(tmp_path: Path, nasty: object, place: int) -> None:
     lines: list[object] = [fields("fine"), *(fields(f"fine {row}") for row in range(2 * BATCH + 10))]

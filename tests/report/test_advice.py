@@ -32,6 +32,7 @@ from langchain_cfc.records import Provenance, tabulate
 from langchain_cfc.report import Recommendation, Situation, Sources, recommend
 from langchain_cfc.report.recommendations import RECENT_RECORDS
 from tests.cli.running import run
+from tests.lengths import mostly_long
 
 pytestmark = pytest.mark.filterwarnings(
     f"ignore::{AttainabilityWarning.__module__}.{AttainabilityWarning.__name__}"
@@ -148,7 +149,7 @@ def test_every_option_of_calibrate_has_a_case() -> None:
         assert value != defaults[name]
 
 
-@pytest.mark.parametrize("option", CASES)
+@mostly_long("option", CASES, quick=9)
 def test_advice_keeps_every_option_and_the_test_part_apart(option: str, records: Path) -> None:
     value, needs = CASES[option]
     old = calibrated(records, **{**needs, option: value})

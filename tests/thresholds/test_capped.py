@@ -12,6 +12,7 @@ from langchain_cfc._internal.arrays import FloatArray
 from langchain_cfc.thresholds import ConditionalThreshold, Thresholds
 from langchain_cfc.thresholds._simplex import Vertex
 from langchain_cfc.thresholds._windows import Answer, PlainWindows
+from tests.lengths import mostly_long
 
 CAP = 2.0
 SHARES = (0.0, 0.15, 0.35, 0.6, 1.0)
@@ -61,7 +62,7 @@ def same(together: Thresholds, alone: list[Thresholds]) -> bool:
 
 @pytest.mark.parametrize("window", [pytest.param(None, marks=pytest.mark.long), 30])
 @pytest.mark.parametrize("ridge", [pytest.param(0.0, marks=pytest.mark.long), 1e-3])
-@pytest.mark.parametrize("weighted", [False, True])
+@mostly_long("weighted", [False, True], quick=1)
 def test_many_are_answered_as_each_alone(ridge: float, weighted: bool, window: int | None) -> None:
     flagged = finite = 0
     for world, alpha in worlds():

@@ -13,6 +13,7 @@ from langchain_cfc.thresholds import Certificate, ConditionalThreshold
 from langchain_cfc.thresholds._rows import Columns, Rest, Rows
 from langchain_cfc.thresholds._simplex import Fit, QuantileSimplex, Vertex
 from langchain_cfc.thresholds.certificate import Problem, build_certificate
+from tests.lengths import mostly_long
 
 from .cases import KINDS, cases
 
@@ -50,7 +51,7 @@ def test_objectives_agree_and_are_those_of_the_full_data(window: int | None) -> 
         assert certificate.above + certificate.below + 3 <= size
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@mostly_long("kind", KINDS, quick=6)
 def test_every_finite_threshold_of_every_kind_has_one(kind: str) -> None:
     for case in cases(kind, 5):
         rule = ConditionalThreshold(case.alpha, cap=1e3).fit(case.features, case.scores)

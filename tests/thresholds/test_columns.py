@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 
 from langchain_cfc._internal.arrays import FloatArray
 from langchain_cfc.thresholds._rows import Columns, find_independent_columns
+from tests.lengths import mostly_long
 
 from .cases import KINDS, cases
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@mostly_long("kind", KINDS, quick=6)
 def test_rank_agrees_with_singular_values(kind: str) -> None:
     for case in cases(kind, 20):
         units = np.abs(case.features).max(axis=0)
@@ -19,7 +19,7 @@ def test_rank_agrees_with_singular_values(kind: str) -> None:
         assert len(Columns.choose(case.features)[0].kept) == rank
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@mostly_long("kind", KINDS, quick=6)
 def test_every_calibration_row_lies_in_its_row_space(kind: str) -> None:
     for case in cases(kind, 20):
         assert Columns.choose(case.features)[0].reduce(case.features)[1].all()

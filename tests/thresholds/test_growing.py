@@ -12,6 +12,7 @@ from langchain_cfc.thresholds import ConditionalThreshold, _warm_start
 from langchain_cfc.thresholds._rows import Rest, Rows
 from langchain_cfc.thresholds._simplex import Fit, QuantileSimplex, Unbounded
 from langchain_cfc.thresholds._warm_start import FIRST, BaseFit, fit_base_regression
+from tests.lengths import mostly_long
 
 from .oracles import order_statistic
 
@@ -62,7 +63,7 @@ def assert_optimal(rows: Rows, fit: BaseFit, tau: Fraction) -> None:
     assert (on_fit <= float(tau) + 1e-9).all()
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@mostly_long("kind", KINDS, quick=3)
 @pytest.mark.parametrize("size", [FIRST, FIRST + 1, 7_000, 50_000])
 def test_a_grown_fit_is_optimal_over_all_rows(kind: Kind, size: int) -> None:
     rows = kind(np.random.default_rng(size), size)
@@ -73,7 +74,7 @@ def test_a_grown_fit_is_optimal_over_all_rows(kind: Kind, size: int) -> None:
         np.testing.assert_allclose(getattr(fit.sums, name), expected_sum, rtol=1e-12, atol=1e-9)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@mostly_long("kind", KINDS, quick=3)
 def test_a_band_that_is_far_too_narrow_costs_rounds_and_not_exactness(
     kind: Kind, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -85,7 +86,7 @@ def test_a_band_that_is_far_too_narrow_costs_rounds_and_not_exactness(
     np.testing.assert_allclose(narrow.beta, wide.beta, atol=1e-12)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@mostly_long("kind", KINDS, quick=3)
 def test_thresholds_do_not_depend_on_where_the_search_starts(kind: Kind) -> None:
     rows = kind(np.random.default_rng(2), 3_000)
     rule = ConditionalThreshold("0.1").fit(rows.features, rows.scores)
@@ -113,7 +114,7 @@ def test_at_a_level_that_few_rows_reach_the_base_fit_is_found_all_the_same() -> 
         assert_optimal(rows, fit_base_regression(rows, tau), tau)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@mostly_long("kind", KINDS, quick=3)
 def test_a_weight_counts_like_repeated_rows(kind: Kind) -> None:
     rng = np.random.default_rng(5)
     rows = kind(rng, 60)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from langchain_cfc.thresholds import LearnedThreshold
+from tests.lengths import mostly_long
 
 from .cases import KINDS, Case, cases
 from .oracles import smallest_pinball_loss
@@ -19,7 +20,7 @@ def fitted(case: Case) -> LearnedThreshold:
     return LearnedThreshold(case.alpha, cap=1e6).fit(case.features, case.scores)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@mostly_long("kind", KINDS, quick=6)
 def test_attains_the_optimum_of_the_linear_programme(kind: str) -> None:
     for case in cases(kind, 15):
         tau = float(1 - Fraction(case.alpha))

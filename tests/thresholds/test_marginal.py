@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from langchain_cfc.thresholds import ConditionalThreshold, MarginalThreshold
+from tests.lengths import mostly_long
 
 from .cases import ALPHAS, KINDS, cases
 from .oracles import order_statistic
@@ -31,7 +32,7 @@ def test_ten_times_three_tenths_is_three() -> None:
     assert MarginalThreshold(0.7).fit(np.ones((9, 1)), scores).threshold([1.0]) == 0.3
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@mostly_long("kind", KINDS, quick=6)
 def test_features_play_no_role_and_carry_no_error(kind: str) -> None:
     for case in cases(kind, 5):
         found = (

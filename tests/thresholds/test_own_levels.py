@@ -20,7 +20,7 @@ from langchain_cfc.errors import InputError
 from langchain_cfc.thresholds import ConditionalThreshold, compute_tau
 from langchain_cfc.thresholds._rows import Columns, Rows
 from langchain_cfc.thresholds._simplex import Fit, QuantileSimplex
-from tests.lengths import repetitions
+from tests.lengths import mostly_long, repetitions
 
 from .cases import KINDS, Case, cases
 from .oracles import NUDGE, certified_value, minimised
@@ -112,7 +112,7 @@ def compare(every: Iterator[Levelled]) -> dict[str, int]:
     return found
 
 
-@pytest.mark.parametrize("kind", sorted(KINDS))
+@mostly_long("kind", sorted(KINDS), quick=6)
 def test_thresholds_agree_with_highs(kind: str) -> None:
     found = compare(levelled(kind, repetitions(400, share=0.0075)))
     assert found["apart"] == 0

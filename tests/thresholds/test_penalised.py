@@ -12,7 +12,7 @@ from langchain_cfc._internal.arrays import FloatArray
 from langchain_cfc.errors import InputError, OutsideCertifiedRegionError
 from langchain_cfc.thresholds import ConditionalThreshold
 from langchain_cfc.thresholds._rows import Penalised, Standardised, spans_constant
-from tests.lengths import repetitions
+from tests.lengths import mostly_long, repetitions
 
 from .cases import KINDS, Case, cases
 from .oracles import order_statistic
@@ -73,7 +73,7 @@ def test_agrees_with_a_conic_solver_in_both_forms(kind: str, penalised: Penalise
     assert compared > repetitions(12, share=0.4)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@mostly_long("kind", KINDS, quick=6)
 def test_every_kind_of_calibration_data_is_solved_and_certified(kind: str) -> None:
     for case in cases(kind, 4):
         for penalised in FORMS:

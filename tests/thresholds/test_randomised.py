@@ -24,7 +24,7 @@ from langchain_cfc.thresholds import ConditionalThreshold, Thresholds
 from langchain_cfc.thresholds._randomized import NegativePlainWindows, compute_factors
 from langchain_cfc.thresholds._simplex import Fit
 from langchain_cfc.thresholds._windows import PlainWindows
-from tests.lengths import LONG, repetitions
+from tests.lengths import LONG, mostly_long, repetitions
 from tests.thresholds.test_windows import make_queries
 
 from .cases import KINDS, cases
@@ -79,7 +79,7 @@ def randomised_order_statistic(scores: FloatArray, alpha: str, uniform: float | 
 # The definition.
 
 
-@pytest.mark.parametrize("kind", sorted(KINDS))
+@mostly_long("kind", sorted(KINDS), quick=6)
 def test_agrees_with_the_dual_programme_at_a_fixed_dual_variable(kind: str) -> None:
     rng = np.random.default_rng(len(kind))
     compared = 0
@@ -225,7 +225,7 @@ def test_with_a_ridge_it_agrees_with_a_conic_solver() -> None:
 # Windows, weights, states.
 
 
-@pytest.mark.parametrize("kind", LARGE)
+@mostly_long("kind", LARGE, quick=4)
 @pytest.mark.parametrize("alpha", ["0.1", "0.4"])
 def test_a_window_gives_the_threshold_of_the_full_data_or_none(kind: Kind, alpha: str) -> None:
     rng = np.random.default_rng(4)

@@ -18,6 +18,7 @@ from langchain_cfc.thresholds._ridge import RidgeFit, RidgeRegression
 from langchain_cfc.thresholds._rows import Rest, Rows, find_independent_columns
 from langchain_cfc.thresholds._simplex import Unbounded, Vertex
 from langchain_cfc.thresholds._windows import Start
+from tests.lengths import mostly_long
 
 from .cases import KINDS, cases
 from .oracles import dual_threshold, order_statistic
@@ -113,7 +114,7 @@ def clarabel(problem: Problem, phi: FloatArray) -> tuple[str, FloatArray | None]
     return str(programme.status), beta.value
 
 
-@pytest.mark.parametrize("kind", sorted(KINDS))
+@mostly_long("kind", sorted(KINDS), quick=6)
 @pytest.mark.filterwarnings("ignore:Solution may be inaccurate")  # so it may: its status says so too
 def test_agrees_with_a_conic_solver(kind: str) -> None:
     for problem in problems(kind, 8):
@@ -135,7 +136,7 @@ def test_agrees_with_a_conic_solver(kind: str) -> None:
                 assert value == pytest.approx(phi @ beta, abs=slack)
 
 
-@pytest.mark.parametrize("kind", sorted(KINDS))
+@mostly_long("kind", sorted(KINDS), quick=6)
 def test_of_several_minimisers_the_smallest_value_counts(kind: str) -> None:
     """Penalised coordinates are unique; given them, the others solve a linear programme."""
     for problem in problems(kind, 12, weighted=False):
@@ -151,7 +152,7 @@ def test_of_several_minimisers_the_smallest_value_counts(kind: str) -> None:
             assert value == pytest.approx(expected, abs=AGREEMENT * max(1.0, abs(value)) + bound)
 
 
-@pytest.mark.parametrize("kind", sorted(KINDS))
+@mostly_long("kind", sorted(KINDS), quick=6)
 def test_optimality_conditions_hold_over_all_rows(kind: str) -> None:
     # Scores that differ by about the solver's noise are the hardest: sides that are nearly right do not do.
     for problem in problems(kind, 400 if kind == "nearly_tied_partitions" else 60):
@@ -177,7 +178,7 @@ def test_the_noise_that_breaks_ties_leaves_no_trace(kind: str, ridge: float, cou
             assert max(failure(_ridge, phi, fit), fit.residual) <= EQUATIONS
 
 
-@pytest.mark.parametrize("kind", sorted(KINDS))
+@mostly_long("kind", sorted(KINDS), quick=6)
 def test_an_answer_that_is_a_little_off_fails_the_check(kind: str) -> None:
     checked = 0
     for problem in problems(kind, 10):
@@ -296,7 +297,7 @@ def objective_of_loss(rows: Rows, tau: Fraction, phi: FloatArray, fit: RidgeFit)
     return objective(free, phi, fit.beta)
 
 
-@pytest.mark.parametrize("kind", sorted(KINDS))
+@mostly_long("kind", sorted(KINDS), quick=6)
 def test_answers_do_not_depend_on_the_start(kind: str) -> None:
     rng = np.random.default_rng(0)
     for problem in problems(kind, 8):
@@ -324,7 +325,7 @@ def test_asking_leaves_no_trace() -> None:
                 np.testing.assert_array_equal(fit.beta, again.beta)
 
 
-@pytest.mark.parametrize("kind", sorted(KINDS))
+@mostly_long("kind", sorted(KINDS), quick=6)
 def test_a_weight_counts_like_repeated_rows(kind: str) -> None:
     rng = np.random.default_rng(1)
     for problem in problems(kind, 8, weighted=False):
@@ -342,7 +343,7 @@ def test_a_weight_counts_like_repeated_rows(kind: str) -> None:
                 assert weighted.value(phi)[0] == pytest.approx(value, abs=EQUATIONS + 2 * bound)
 
 
-@pytest.mark.parametrize("kind", sorted(KINDS))
+@mostly_long("kind", sorted(KINDS), quick=6)
 def test_rows_may_take_part_by_their_sums(kind: str) -> None:
     rng = np.random.default_rng(2)
     for problem in problems(kind, 8):

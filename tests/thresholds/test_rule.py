@@ -19,6 +19,7 @@ from langchain_cfc.thresholds import (
     ThresholdRule,
     Thresholds,
 )
+from tests.lengths import mostly_long
 
 from .cases import KINDS, cases
 
@@ -167,7 +168,7 @@ def test_rules_compare_by_their_settings(rule: type[ThresholdRule[Any]]) -> None
 
 
 @every_rule
-@pytest.mark.parametrize("kind", KINDS)
+@mostly_long("kind", KINDS, quick=6)
 def test_a_state_read_back_gives_bit_identical_thresholds(rule: type[ThresholdRule[Any]], kind: str) -> None:
     for case in cases(kind, 4):
         fitted = rule(case.alpha, cap=case.cap).fit(case.features, case.scores)

@@ -22,7 +22,7 @@ from langchain_cfc.thresholds._simplex import Fit, QuantileSimplex, Solution, Un
 from langchain_cfc.thresholds._warm_start import fit_base_regression
 from langchain_cfc.thresholds._windows import Answer, PlainWindows
 from langchain_cfc.thresholds.state import Calibrated
-from tests.lengths import LONG, repetitions
+from tests.lengths import LONG, mostly_long, repetitions
 
 from .oracles import dual_threshold, order_statistic
 
@@ -137,7 +137,7 @@ def assert_same(found: Thresholds, expected: Thresholds) -> None:
 
 
 @pytest.mark.parametrize("keep", [1, 64, 300, 1024])
-@pytest.mark.parametrize("kind", KINDS)
+@mostly_long("kind", KINDS, quick=4)
 def test_a_window_gives_the_threshold_of_the_full_data_or_none(kind: Kind, keep: int) -> None:
     rng = np.random.default_rng(1)
     features, scores = kind(rng, SIZE)
@@ -148,7 +148,7 @@ def test_a_window_gives_the_threshold_of_the_full_data_or_none(kind: Kind, keep:
     assert_same(found, everything)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@mostly_long("kind", KINDS, quick=4)
 def test_no_ordinary_prompt_is_refused(kind: Kind) -> None:
     """Seen before: up to 66 % refused where scores have atoms, and groups of 100 refused as a whole."""
     rng = np.random.default_rng(2)
@@ -158,7 +158,7 @@ def test_no_ordinary_prompt_is_refused(kind: Kind) -> None:
     assert not found.outside.any()
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@mostly_long("kind", KINDS, quick=4)
 def test_full_data_agrees_with_the_dual_linear_programme(kind: Kind) -> None:
     rng = np.random.default_rng(3)
     features, scores = kind(rng, SIZE)
@@ -243,7 +243,7 @@ def test_the_full_data_can_be_kept() -> None:
     assert state["radius"].size == 0
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@mostly_long("kind", KINDS, quick=4)
 def test_no_bit_of_an_answer_depends_on_what_was_asked_before(kind: Kind) -> None:
     rng = np.random.default_rng(8)
     features, scores = kind(rng, SIZE)
