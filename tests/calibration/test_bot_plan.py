@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -34,13 +33,9 @@ def make_records(seed: int, size: int) -> list[PromptRecord]:
 
 def find_size_by_search(wrong: int, answered: int, rate: float, delta: float) -> int | None:
     """Return the smallest size from which on the test passes, if the share of wrong ones stays."""
-    passes = [
-        bool(stats.binom.cdf(math.floor(Fraction(wrong, answered) * size), size, rate) <= delta)
-        for size in range(3000)
-    ]
-    if not passes[-1]:
-        return None
-    return max((size for size, one in enumerate(passes) if not one), default=-1) + 1
+    sizes = np.arange(3000)
+    passes = stats.binom.cdf(wrong * sizes // answered, sizes, rate) <= delta
+    return int(np.flatnonzero(~passes).max(initial=-1)) + 1 if passes[-1] else None
 
 
 def test_every_step_is_what_a_search_over_all_sizes_finds() -> None:
