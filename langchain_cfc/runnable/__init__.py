@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from langchain_cfc.runnable.cfc import CFCRunnable
-from langchain_cfc.runnable.chat_arguments import configure_chain, find_cfc_runnable
+from langchain_cfc.runnable.chat_arguments import changes_generator, configure_chain, find_cfc_runnable
 from langchain_cfc.runnable.chat_model import CFCChatModel
 from langchain_cfc.runnable.policies import ABSTAIN_MESSAGE, Answer, OrElse
 from langchain_cfc.runnable.result import CFCResult, ClaimsResult, ScoredCandidate, ScoredClaim, read_result
@@ -18,6 +18,7 @@ __all__ = [
     "OrElse",
     "ScoredCandidate",
     "ScoredClaim",
+    "changes_generator",
     "configure_chain",
     "find_cfc_runnable",
     "read_result",

@@ -41,6 +41,26 @@ def configure_chain(chain: AnyRunnable, alpha: Level | None, arguments: Argument
     return served
 
 
+def changes_generator(chain: AnyRunnable, arguments: Arguments) -> bool:
+    """Return whether further arguments would make the generator of a chain another one.
+
+    Args:
+        chain: A `CFCRunnable`, alone or in bindings, retries, sequences, fallbacks and `or_else`.
+        arguments: For each call of the model that answers, such as `tools`; None unsets what is bound.
+
+    Returns:
+        False only if the generator is known to be called with equal arguments already.
+    """
+    served = find_cfc_runnable(chain)
+    if served is None:
+        return True
+    try:
+        changed = _configure(served.generator, None, arguments)
+    except Exception:  # noqa: BLE001 - models refuse tools that they cannot read in ways of their own
+        return True
+    return changed is None or compute_fingerprint(changed) != compute_fingerprint(served.generator)
+
+
 def find_cfc_runnable(chain: Any) -> CFCRunnable | None:
     """Return the `CFCRunnable` of a chain that is asked first; None where none can be seen."""
     if isinstance(chain, CFCRunnable):

@@ -34,7 +34,7 @@ def make_records(seed: int, size: int) -> list[PromptRecord]:
 def find_size_by_search(wrong: int, answered: int, rate: float, delta: float) -> int | None:
     """Return the smallest size from which on the test passes, if the share of wrong ones stays."""
     sizes = np.arange(3000)
-    passes = stats.binom.cdf(wrong * sizes // answered, sizes, rate) <= delta
+    passes = np.asarray(stats.binom.cdf(wrong * sizes // answered, sizes, rate) <= delta)
     return int(np.flatnonzero(~passes).max(initial=-1)) + 1 if passes[-1] else None
 
 

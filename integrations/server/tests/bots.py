@@ -30,6 +30,18 @@ EASY, SURE, UNSURE, HARD, TOOL, EMOJI = (
     "easy: What is the weather in Lima?",
     "easy: What is 🦙 in Spanish?",
 )
+WEATHER = {
+    "type": "function",
+    "function": {
+        "name": "weather",
+        "description": "The weather of a city.",
+        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+    },
+}
+FORMAT = {
+    "type": "json_schema",
+    "json_schema": {"name": "city", "schema": {"type": "object", "properties": {"city": {"type": "string"}}}},
+}
 UNSAID = "what no client and no log must see"
 
 
@@ -113,16 +125,20 @@ def _note(what: str) -> None:
             file.write(f"{what}\n")
 
 
-def chain(**changes: Any) -> CFCRunnable:
-    """The bot, on the artifact and the model that the environment names."""
-    model = ChatOpenAI(
+def model() -> ChatOpenAI:
+    """The model that the environment names."""
+    return ChatOpenAI(
         model="planted",
         base_url=os.environ["BOTS_UPSTREAM"],
         api_key="none",  # type: ignore[arg-type]  # it takes text
         max_retries=0,
     )
+
+
+def chain(**changes: Any) -> CFCRunnable:
+    """The bot, on the artifact and the model that the environment names."""
     parts = {
-        "generator": model,
+        "generator": model(),
         "verifier": judge,
         "artifact": CalibrationArtifact.load(os.environ["BOTS_ARTIFACT"]),
         "metadata": topic,
@@ -161,5 +177,7 @@ def models() -> dict[str, Runnable[Any, Any]]:
         "broken": broken(),
         "unscored": chain(verifier=lambda _, drawn: [float("nan")] * len(drawn)),
         "undescribed": chain(metadata=_fails),
+        "calling": chain(generator=model().bind_tools([WEATHER], tool_choice="weather")),
+        "formatted": chain(generator=model().bind(response_format=FORMAT)),
         "new": chain(metadata=lambda _: {"theme": UNSAID}),
     }

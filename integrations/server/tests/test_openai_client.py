@@ -9,7 +9,7 @@ from typing import Any
 import openai
 import pytest
 
-from integrations.server.tests.bots import EASY, GOOD, TOOL, UNSURE
+from integrations.server.tests.bots import EASY, FORMAT, GOOD, TOOL, UNSURE, WEATHER
 from integrations.server.tests.parts import TOKEN, Server
 
 
@@ -64,6 +64,58 @@ def test_it_reads_and_streams_tool_calls(client: openai.OpenAI) -> None:
     ]
     assert call.function.name == streamed.function.name == "weather"
     assert call.function.arguments == streamed.function.arguments == '{"city":"Lima"}'
+
+
+CHOICE = {"type": "function", "function": {"name": "weather"}}
+
+
+@pytest.mark.parametrize(
+    ("model", "given"),
+    [
+        ("calling", {}),
+        ("calling", {"tools": [WEATHER]}),
+        ("calling", {"tools": [WEATHER], "tool_choice": CHOICE}),
+        ("calling", {"response_format": {"type": "text"}}),
+        ("formatted", {"response_format": FORMAT}),
+        ("bot", {"response_format": {"type": "text"}}),
+    ],
+)
+def test_a_request_may_repeat_what_the_model_was_calibrated_with(
+    client: openai.OpenAI, upstream: Any, model: str, given: dict[str, Any]
+) -> None:
+    upstream[1].requests.clear()
+    assert ask(client, TOOL, model=model, **given).choices[0].finish_reason == "tool_calls"
+    # What the model gets does not depend on what the request repeats.
+    for one in upstream[1].requests:
+        assert (one.get("tools"), one.get("tool_choice")) == (
+            ([WEATHER], CHOICE) if model == "calling" else (None, None)
+        )
+        assert one.get("response_format") == (FORMAT if model == "formatted" else None)
+
+
+@pytest.mark.parametrize(
+    ("model", "given", "field"),
+    [
+        ("bot", {"tools": [WEATHER]}, "tools"),
+        ("bot", {"response_format": FORMAT}, "response_format"),
+        ("calling", {"tools": [WEATHER, WEATHER]}, "tools"),
+        ("calling", {"tools": []}, "tools"),
+        ("calling", {"tools": [WEATHER], "tool_choice": "auto"}, "tool_choice"),
+        ("calling", {"tools": [WEATHER], "tool_choice": "required"}, "tool_choice"),
+        ("calling", {"tools": [WEATHER], "response_format": FORMAT}, "response_format"),
+        ("formatted", {"response_format": {"type": "text"}}, "response_format"),
+        ("formatted", {"response_format": {"type": "json_object"}}, "response_format"),
+        ("broken", {"tools": [WEATHER]}, "tools"),
+    ],
+)
+def test_other_tools_and_formats_are_refused_and_nothing_is_drawn(
+    client: openai.OpenAI, upstream: Any, model: str, given: dict[str, Any], field: str
+) -> None:
+    drawn = len(upstream[1].requests)
+    with pytest.raises(openai.BadRequestError) as caught:
+        ask(client, TOOL, model=model, **given)
+    assert (caught.value.code, caught.value.param) == ("unsupported_parameter", field)
+    assert len(upstream[1].requests) == drawn
 
 
 def test_messages_of_the_client_can_be_sent_back(client: openai.OpenAI) -> None:

@@ -70,10 +70,11 @@ class Completions:
             CFCError: If the model could not be asked.
         """
         check_type(request.headers)
+        sampling = schema.SAMPLING_PARAMETERS
         asked = read_request(
             await request.body(),
             ChatRequest,
-            schema.SAMPLING_PARAMETERS,
+            sampling | schema.STRUCTURE_PARAMETERS.keys() if self._ignore_sampling else sampling,
             ignore_sampling=self._ignore_sampling,
         )
         answer = await self._decide(request, asked, asked.messages, "chatcmpl-")
@@ -106,6 +107,9 @@ class Completions:
         note = get_note(request.scope)
         model = find_model(self._models, asked.model)
         note.model = model.name
+        if isinstance(asked, ChatRequest):
+            given = asked.model_dump(include={*schema.STRUCTURE_PARAMETERS}, exclude_none=True)
+            model.check_structure(given)
         level = model.level(None if asked.cfc is None else asked.cfc.alpha)
         prompt = to_langchain_messages(messages)
         if self._log_content:

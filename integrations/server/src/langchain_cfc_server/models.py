@@ -12,8 +12,9 @@ from langchain_core.runnables import Runnable
 
 from langchain_cfc import CFCResult, CFCRunnable
 from langchain_cfc.errors import AbstentionError, InputError
-from langchain_cfc.runnable import Answer, configure_chain, find_cfc_runnable
+from langchain_cfc.runnable import Answer, changes_generator, configure_chain, find_cfc_runnable
 from langchain_cfc_server.errors import RefusedError
+from langchain_cfc_server.schema import STRUCTURE_PARAMETERS
 
 # Names stand in addresses, logs and metrics.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@/-]{0,99}")
@@ -115,6 +116,29 @@ class ServedModel:
         own = held.alphas[0] if first.alpha is None and len(held.alphas) == 1 else first.alpha
         # Any other is asked of a copy, whose `max_concurrency` counts by itself.
         return None if own is not None and held.level(own) == wanted else wanted
+
+    def check_structure(self, given: Mapping[str, Any]) -> None:
+        """Refuse tools and formats that the model was not calibrated with.
+
+        Args:
+            given: Those of a request, by the names of its fields; none may be None.
+
+        Raises:
+            RefusedError: For the first one that the generator is not bound to.
+        """
+        for name, value in given.items():
+            stated: list[Any] = [value]
+            if value == STRUCTURE_PARAMETERS[name] and (name != "tool_choice" or "tools" in given):
+                stated.append(None)
+            # Some models write a choice in another way, for which they need the tools.
+            further = {"tools": given["tools"]} if name == "tool_choice" and "tools" in given else {}
+            if all(changes_generator(self.chain, {**further, name: one}) for one in stated):
+                msg = (
+                    f"{name}: the model was calibrated with {'another one' if name != 'tools' else 'others'} "
+                    "or without any, and nothing is promised about this one; repeat what its generator is "
+                    "bound to, or leave it out"
+                )
+                raise RefusedError(400, "unsupported_parameter", msg, param=name)
 
 
 def make_served_models(

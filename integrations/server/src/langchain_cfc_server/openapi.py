@@ -99,7 +99,7 @@ def complete_document(
         "anyOf": [{"enum": [*levels, *map(float, levels), None]}]
     }
     for path, kind, sampling in (
-        (COMPLETIONS, ChatRequest, schema.SAMPLING_PARAMETERS),
+        (COMPLETIONS, ChatRequest, schema.SAMPLING_PARAMETERS | schema.STRUCTURE_PARAMETERS.keys()),
         (RESPONSES, ResponsesRequest, responses_schema.SAMPLING_PARAMETERS),
     ):
         body = bodies[kind]

@@ -6,6 +6,7 @@ tests.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -31,18 +32,22 @@ SAMPLING_PARAMETERS = frozenset(
         "prediction",
         "presence_penalty",
         "reasoning_effort",
-        "response_format",
         "seed",
         "stop",
         "temperature",
-        "tool_choice",
-        "tools",
         "top_logprobs",
         "top_p",
         "verbosity",
         "web_search_options",
     }
 )
+# What makes candidates structured, and what stands for none of it: a request may repeat what the model was
+# calibrated with.
+STRUCTURE_PARAMETERS: Mapping[str, Any] = {
+    "tools": None,
+    "tool_choice": "auto",
+    "response_format": {"type": "text"},
+}
 Nothing: TypeAlias = None
 
 
@@ -157,6 +162,9 @@ class CFCOptions(StrictRequest):
     )
 
 
+_REPEATED = "What the model was calibrated with, or left out: another one is refused."
+
+
 class ChatRequest(StrictRequest):
     """A request: a conversation to be answered."""
 
@@ -165,6 +173,9 @@ class ChatRequest(StrictRequest):
     n: Annotated[int, Field(ge=1, le=1)] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
+    tools: list[dict[str, Any]] | None = Field(default=None, description=_REPEATED)
+    tool_choice: str | dict[str, Any] | None = Field(default=None, description=_REPEATED)
+    response_format: dict[str, Any] | None = Field(default=None, description=_REPEATED)
     cfc: CFCOptions | None = None
     # Known, and without any effect here.
     user: str | None = None
