@@ -153,6 +153,7 @@ def test_the_comparison_of_adaptive_levels_flags_fewer_prompts() -> None:
     assert rows["adaptive"][3] < rows["fixed"][3]  # flagged
 
 
+@pytest.mark.long
 def test_the_comparison_of_draw_rules_shows_what_is_saved_and_flagged() -> None:
     recording = "langchain_cfc/demo/facts.jsonl.gz:0.4"
     command = [sys.executable, "benchmarks/draws.py", recording, "--splits", "1"]

@@ -62,6 +62,7 @@ def test_the_entry_says_what_the_page_says() -> None:
     assert [features[name] for name in COLUMNS] == stated
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("place")
 def test_its_command_collects_what_its_code_serves() -> None:
     (command,) = [code for _, title, code in BLOCKS if title.startswith("Label answers")]

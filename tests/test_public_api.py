@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import griffe
+import pytest
 
 ROOT = Path(__file__).parents[1]
 LISTED = Path(__file__).with_name("public_api.txt")
@@ -58,17 +59,21 @@ def describe_parameter(parameter: Any) -> str:
     return f"{keyword}{marks.get(parameter.kind, '')}{parameter.name}{default}"
 
 
-def test_the_public_api_is_as_listed() -> None:
+@pytest.fixture(scope="module")
+def lines() -> list[str]:
+    return list_api()
+
+
+def test_the_public_api_is_as_listed(lines: list[str]) -> None:
     listed = LISTED.read_text(encoding="utf-8").splitlines()
-    changes = list(unified_diff(listed, list_api(), "listed", "now", n=0, lineterm=""))
+    changes = list(unified_diff(listed, lines, "listed", "now", n=0, lineterm=""))
     assert not changes, "\n".join(
         [*changes, "If this is meant: python -m tests.test_public_api, and a line in CHANGELOG.md"]
     )
 
 
-def test_a_parameter_that_is_gone_is_noticed() -> None:
+def test_a_parameter_that_is_gone_is_noticed(lines: list[str]) -> None:
     """The control: the list tells parameters, defaults and members apart."""
-    lines = list_api()
     assert any("langchain_cfc.evaluation.evaluate(artifact, " in line for line in lines)
     assert any(line.startswith("class langchain_cfc.runnable.CFCRunnable(") for line in lines)
     assert any("keyword " in line and "=None" in line for line in lines)

@@ -57,6 +57,7 @@ def test_numbers_alone_travel(tmp_path: Path, kind: str, prompts: int, n: int, m
     assert found["peak"] < most
 
 
+@pytest.mark.long
 def test_claims_make_no_model_either(tmp_path: Path) -> None:
     path = tmp_path / "claims.parquet"
     child(MAKE, "make_claims", path, 300)

@@ -27,6 +27,7 @@ from langchain_cfc.certificates.bounds import (
     upper_bound,
 )
 from langchain_cfc.errors import InputError, MissingExtraError
+from tests.lengths import mostly_long
 
 Bound = Callable[[int, int, float], float]
 
@@ -122,7 +123,7 @@ def test_at_a_bound_the_tail_is_exactly_no_larger_than_delta_and_it_is_the_tight
         assert exact_tail(count, size, 1 - bound - (1 - bound) * bound / 10**7) > Fraction(delta)
 
 
-@pytest.mark.parametrize("delta", DELTAS)
+@mostly_long("delta", DELTAS, quick=2)
 @pytest.mark.parametrize("size", [1, 5, 40, 300])
 def test_bounds_fail_with_probability_delta_at_most(size: int, delta: float) -> None:
     for failure in (upper_fails(upper_bound, size, delta), lower_fails(lower_bound, size, delta)):

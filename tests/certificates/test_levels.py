@@ -99,6 +99,7 @@ def test_confidence_is_stated_with_what_it_rests_on() -> None:
     assert calibrate_at("0.2").confidence is None
 
 
+@pytest.mark.long
 def test_several_levels_are_served_at_least_what_was_tested() -> None:
     alphas = ["0.1", "0.2", "0.3"]
     artifact = calibrate(KNOWN, alpha=alphas, features=FEATURES, confident=True)

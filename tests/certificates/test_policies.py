@@ -28,6 +28,7 @@ from langchain_cfc.records import tabulate
 from langchain_cfc.runnable import CFCRunnable
 from tests.certificates.prompts import make_replay_chain
 from tests.factories import reload_artifact
+from tests.lengths import mostly_long
 
 from .prompts import TOPICS, part_of, prompts
 
@@ -104,7 +105,7 @@ def in_order(
     return sorted(curve, key=lambda one: tally(compute_plainly(artifact, tuning, one.alpha, one.policy))[0])
 
 
-@pytest.mark.parametrize("rate", ["0.05", "0.1", "0.2"])
+@mostly_long("rate", ["0.05", "0.1", "0.2"], quick=1)
 def test_counts_and_bounds_are_those_of_an_independent_computation(
     rate: str, frozen: CalibrationArtifact, tuning: LabelledBatch, tests: LabelledBatch
 ) -> None:

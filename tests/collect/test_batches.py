@@ -90,7 +90,7 @@ def test_stages_come_out_as_batches_of_two_providers(tmp_path: Path) -> None:
 BROKEN = Faults(errors=0.1, missing=0.05, repeated=0.1, live=0.2, refused=0.2, dropped=0.3)
 
 
-@pytest.mark.parametrize("kind", ["openai", "anthropic"])
+@mostly_long("kind", ["openai", "anthropic"], quick=1)
 def test_faults_of_lines_and_of_control_calls(tmp_path: Path, kind: Kind) -> None:
     provider, told = Provider(0.2, BROKEN), Told()
     with serve(provider) as url:

@@ -107,7 +107,7 @@ def test_a_collection_by_a_rule_calibrates_like_all_draws_replayed(rule: str, tm
     assert ours.provenance.draws == rule
 
 
-@pytest.mark.parametrize("kind", ["records.jsonl", "records.parquet"])
+@mostly_long("kind", ["records.jsonl", "records.parquet"], quick=1)
 def test_files_say_the_rule_and_suit_no_other(kind: str, tmp_path: Path) -> None:
     rule, path = RULES[0], tmp_path / kind
     collect_by(Letters(), tmp_path / "fewer.db", draws=rule)

@@ -20,6 +20,7 @@ from langchain_cfc.certificates.bounds import clopper_pearson
 from langchain_cfc.collect.review import IntervalEstimate, ReviewReport, create_review_report, write_review
 from langchain_cfc.errors import InputError, RecordError
 from tests.collect.filling import fill, make_numbered_records, record, rows_of, save
+from tests.lengths import mostly_long
 
 FALSE_ALARM = 1e-6
 REPETITIONS, ROWS = 200, 80
@@ -111,9 +112,10 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[ReviewReport, R
     return found
 
 
-@pytest.mark.parametrize(
+@mostly_long(
     ("rate", "share", "among"),
     [("error_on_wrong", E0, WRONG), ("error_on_correct", E1, 1 - WRONG), ("flattering", WRONG * E0, 1.0)],
+    quick=1,
 )
 def test_intervals_of_the_rates_cover_as_often_as_is_exact(
     runs: list[tuple[ReviewReport, ReviewReport]], rate: str, share: float, among: float

@@ -535,6 +535,7 @@ def alarm(pools: list[ComparisonReport], method: str, place: int, group: int | N
     return log_wealth(gains(pools, method, place, group), alpha) >= -math.log(FALSE_ALARM)
 
 
+@pytest.mark.long
 def test_ours_keep_their_promise_and_the_paper_s_do_not(pools: list[ComparisonReport]) -> None:
     for place in range(2):
         assert not alarm(pools, "marginal", place, None)

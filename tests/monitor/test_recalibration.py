@@ -167,7 +167,7 @@ def test_traffic_of_a_new_model_makes_an_artifact_that_keeps_its_promise_where_t
     assert later.served.kept < bound - 5 * deviation
 
 
-@pytest.mark.parametrize("told", [True, False])
+@mostly_long("told", [True, False], quick=1)
 def test_labels_that_were_sampled_count_as_they_should(
     told: bool,
     old: CalibrationArtifact,
@@ -378,7 +378,7 @@ def test_labels_that_cannot_calibrate_are_refused(
             recalibrate(monitor, min_kept=0.5, leave_out_incomplete=True)
 
 
-@pytest.mark.parametrize("straggler", [False, True])
+@mostly_long("straggler", [False, True], quick=1)
 def test_results_of_a_model_that_took_anothers_place_are_not_mixed(
     straggler: bool,
     old: CalibrationArtifact,
@@ -440,7 +440,7 @@ def test_a_change_that_no_name_tells_is_found_among_the_results(
     assert after.certifies
 
 
-@pytest.mark.parametrize("how", ["labelled", "complete", "any"])
+@mostly_long("how", ["labelled", "complete", "any"], quick=1)
 def test_labels_that_do_not_speak_of_all_results_are_no_reason_to_change(
     how: str,
     old: CalibrationArtifact,

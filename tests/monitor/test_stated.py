@@ -75,6 +75,7 @@ def test_where_one_coverage_is_stated_there_is_no_table(
     assert "How often promises were kept" not in (tmp_path / "page.html").read_text()
 
 
+@pytest.mark.long
 def test_each_of_several_certified_rates_is_watched_by_itself(tmp_path: Path) -> None:
     """Answers at the strict rate are all right, those at the loose one all wrong: the loose one alarms."""
     source = load_recording()

@@ -355,6 +355,7 @@ def test_what_does_not_belong_together_is_refused(
             render_report(**wrong)
 
 
+@pytest.mark.long
 def test_wide_tables_come_in_pieces_that_fit_on_paper(comparison: ComparisonReport) -> None:
     wide = widened(comparison)
     html = render_report(comparison=wide)

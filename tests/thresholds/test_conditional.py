@@ -220,7 +220,7 @@ def test_a_constant_feature_gives_the_order_statistic_to_the_bit() -> None:
             np.testing.assert_array_max_ulp(np.array(found), np.array(expected), 1)
 
 
-@pytest.mark.parametrize("constant_too", [False, True])
+@mostly_long("constant_too", [False, True], quick=1)
 def test_disjoint_groups_give_order_statistics_to_the_bit(*, constant_too: bool) -> None:
     # Six groups at a time go through all sizes 1 ... 60. A constant beside the indicators adds nothing to
     # their span; to save time that variant, and the quick tests, see a third of the levels.

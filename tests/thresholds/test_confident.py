@@ -33,7 +33,7 @@ from langchain_cfc.thresholds import (
     format_delta,
 )
 from langchain_cfc.thresholds.base import ROUND_OFF, _binomial_tails
-from tests.lengths import repetitions
+from tests.lengths import mostly_long, repetitions
 
 FALSE_ALARM = 1e-6
 # Tails this near to delta, relative to it, may count as above it: 2^-42 per count is less up to N = 1e6.
@@ -69,7 +69,7 @@ def test_ranks_at_one_tenth(size: int, rank: int) -> None:
 
 
 @pytest.mark.parametrize("alpha", ["0.01", "0.05", "0.1", "0.3", "0.5", "0.876543210987", "0.99"])
-@pytest.mark.parametrize("delta", ["0.000000000001", "0.01", "0.05", "0.1", "0.37", "0.5", "0.9"])
+@mostly_long("delta", ["0.000000000001", "0.01", "0.05", "0.1", "0.37", "0.5", "0.9"], quick=3)
 def test_ranks_are_those_of_exact_arithmetic(alpha: str, delta: str) -> None:
     tau, share = compute_tau(alpha), Fraction(delta)
     for size in range(36):
@@ -210,8 +210,8 @@ def fresh(threshold: Callable[[FloatArray], float], size: int, repetitions: int,
     return np.array([threshold(rng.random(size)) for _ in range(repetitions)])
 
 
-@pytest.mark.parametrize(
-    ("size", "alpha", "delta"), [(60, "0.2", "0.1"), (200, "0.1", "0.1"), (400, "0.1", "0.01")]
+@mostly_long(
+    ("size", "alpha", "delta"), [(60, "0.2", "0.1"), (200, "0.1", "0.1"), (400, "0.1", "0.01")], quick=1
 )
 def test_coverage_given_the_calibration_set_follows_its_beta_law(size: int, alpha: str, delta: str) -> None:
     repetitions, rate, tau = 2000, FALSE_ALARM / 2, float(compute_tau(alpha))
@@ -239,6 +239,7 @@ def test_coverage_given_the_calibration_set_follows_its_beta_law(size: int, alph
 SHARES, POWERS = np.array([0.4, 0.3, 0.2, 0.1]), np.array([1.0, 0.5, 3.0, 2.0])
 
 
+@pytest.mark.long
 def test_all_groups_keep_their_promise_together() -> None:
     # Groups of about 160, 120, 80 and 40 prompts, each with a law of its own. Given the sizes, the coverages
     # are independent Beta variables, and their distribution functions make them uniform.

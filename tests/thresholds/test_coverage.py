@@ -17,7 +17,7 @@ from scipy import stats
 
 from langchain_cfc._internal.arrays import FloatArray
 from langchain_cfc.thresholds import ConditionalThreshold, LearnedThreshold, MarginalThreshold
-from tests.lengths import repetitions
+from tests.lengths import mostly_long, repetitions
 
 FALSE_ALARM = 1e-6
 CAP = 2.0
@@ -73,7 +73,7 @@ def contradicts_the_beta_binomial_law(method: GroupMethod) -> bool:
     return min(p_values) * len(p_values) < FALSE_ALARM
 
 
-@pytest.mark.parametrize("method", [by_groups, by_splitting, with_shifted_rank(0)])
+@mostly_long("method", [by_groups, by_splitting, with_shifted_rank(0)], quick=2)
 def test_coverage_within_groups_follows_the_beta_binomial_law(method: GroupMethod) -> None:
     assert not contradicts_the_beta_binomial_law(method)
 
