@@ -18,6 +18,8 @@ from tests.serving.openai_bodies import Answer, embeddings
 from tests.serving.openai_server import Script, serving
 from tests.verifiers.judges import candidate_of
 
+pytestmark = pytest.mark.long
+
 PROMPTS = 60
 
 

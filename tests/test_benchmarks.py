@@ -130,6 +130,7 @@ def test_a_small_soak_prints_what_it_found() -> None:
     assert str(ROOT) not in ran.stdout
 
 
+@pytest.mark.long
 def test_the_comparison_of_bot_mode_finds_what_its_counts_say() -> None:
     command = [sys.executable, "benchmarks/bot.py", "--splits", "1", "--rates", "0.3"]
     ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)

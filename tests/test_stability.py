@@ -301,6 +301,7 @@ def opposite(size: int, alpha: str) -> Replacement:
     return Replacement(features, scores, turned, scores, np.array([3.0]), alpha, 20.0)
 
 
+@pytest.mark.long
 def test_no_replacement_moves_a_threshold_further_than_is_proven() -> None:
     rng = np.random.default_rng(20)
     shares = []

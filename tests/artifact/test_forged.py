@@ -24,6 +24,7 @@ from langchain_cfc.errors import ArtifactFormatError, CFCWarning
 from langchain_cfc.guarantee.stability import PaperStability
 from langchain_cfc.records import Provenance
 from tests.artifact.files import make_records, seal
+from tests.lengths import mostly_long
 
 Content = dict[str, Any]
 Forge = Callable[[Content], None]
@@ -269,7 +270,7 @@ FORGED: list[tuple[str, str, Forge]] = [
 ]
 
 
-@pytest.mark.parametrize("name", MAKERS)
+@mostly_long("name", MAKERS, quick=5)
 def test_genuine_artifacts_load(name: str, made: dict[str, Content], tmp_path: Path) -> None:
     path = tmp_path / "genuine.json"
     path.write_bytes(seal(made[name]))

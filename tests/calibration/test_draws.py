@@ -58,7 +58,7 @@ def calibrate_with(draws: str, records: Any = None, provenance: Provenance = SEP
     return calibrate(records or records_of(), draws=draws, provenance=provenance, **given)
 
 
-@pytest.mark.parametrize("draws", RULES)
+@mostly_long("draws", RULES, quick=1)
 def test_an_artifact_decides_as_on_each_prefix_alone(draws: str) -> None:
     artifact = reload_artifact(calibrate_with(draws, features="hat(mean_score, 3)"))
     assert artifact.draws == draws

@@ -18,6 +18,7 @@ from langchain_cfc.records import Provenance
 from tests.artifact.files import make_records, seal
 from tests.artifact.goldens import certify_by_people, make_claims
 from tests.cli.running import run
+from tests.lengths import mostly_long
 
 RECORDS = make_records(0, 300)
 NEW = make_records(1, 200)
@@ -97,7 +98,7 @@ WORSE: list[tuple[str, tuple[Any, ...], Callable[[Any], Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("name", "path", "change"), WORSE)
+@mostly_long(("name", "path", "change"), WORSE, quick=6)
 def test_a_bound_that_its_counts_do_not_give_is_found(
     name: str,
     path: tuple[Any, ...],

@@ -56,6 +56,7 @@ def test_json_has_the_shape_that_evaluate_has_too(tmp_path: Path) -> None:
     assert set(evaluated["methods"]["conditional"]) >= OF_METHODS
 
 
+@pytest.mark.long
 def test_figures_and_page_are_files(tmp_path: Path) -> None:
     page, folder = tmp_path / "page.html", tmp_path / "figures"
     ran = run_compare(

@@ -205,6 +205,7 @@ def test_in_a_terminal_it_asks_for_what_is_not_given(url: str, folder: Path) -> 
     assert config.source.columns.reference == "antwort"
 
 
+@pytest.mark.long
 def test_in_a_terminal_another_prompt_may_be_tried(url: str, folder: Path) -> None:
     code, shown = converse(
         [

@@ -106,6 +106,7 @@ def test_bot_mode_from_calibration_to_an_answer(tmp_path: Path) -> None:
     assert not report["contradicted"]
 
 
+@pytest.mark.long
 def test_several_rates_from_calibration_to_a_report(tmp_path: Path) -> None:
     artifact, question = tmp_path / "bot.json", "What is the currency of Singapore?"
     options = ["--max-wrong-rate", "0.1", "--max-wrong-rate", "0.2", "--test-fraction", "0.2"]

@@ -36,6 +36,7 @@ def test_what_cannot_be_done_is_said_at_once(command: tuple[str, ...], said: str
     assert said in " ".join(ran.err.replace("│", " ").split())
 
 
+@pytest.mark.long
 def test_methods_without_thresholds_have_figures_as_well(tmp_path: Path) -> None:
     ran = run("compare", RECORDING, *QUICK, "--method", "TopK", "--figures", tmp_path)
     assert ran.code == 0, ran.err

@@ -49,6 +49,7 @@ def test_a_link_made_before_the_lock_is_taken_is_refused(path: Path) -> None:
             pass
 
 
+@pytest.mark.long
 def test_a_symbolic_link_to_a_hard_link_is_refused(path: Path) -> None:
     link = path.with_name("symbolic.db")
     link.symlink_to(path)

@@ -315,6 +315,7 @@ def test_tables_and_promises_given_a_correct_candidate_are_refused(artifact: Cal
         draw(given_drawn)
 
 
+@pytest.mark.long
 def test_more_labels_replace_a_certificate_and_others_do_not(
     artifact: CalibrationArtifact, tmp_path: Path
 ) -> None:

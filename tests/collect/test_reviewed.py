@@ -112,6 +112,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[ReviewReport, R
     return found
 
 
+@pytest.mark.long
 @mostly_long(
     ("rate", "share", "among"),
     [("error_on_wrong", E0, WRONG), ("error_on_correct", E1, 1 - WRONG), ("flattering", WRONG * E0, 1.0)],

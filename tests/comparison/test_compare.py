@@ -100,6 +100,7 @@ def test_one_split_is_what_evaluate_finds(features: str, set_rule: str, combine:
 # The same again --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_the_report_depends_on_records_and_seed_alone(tmp_path: Path) -> None:
     labelled = world(1, 240)
     settings: dict[str, Any] = {"alpha": ("0.2", "0.4"), "features": "group(topic) + mean_score", "splits": 2}

@@ -29,6 +29,7 @@ from langchain_cfc.experiments.methods import (
 from langchain_cfc.experiments.splits import Comparison
 from langchain_cfc.guarantee.stability import PaperStability
 from tests.comparison.worlds import shuffle
+from tests.lengths import mostly_long
 
 from .worlds import facts, parts, protocol, split_of, world
 
@@ -201,7 +202,7 @@ def slack(size: int) -> Fraction:
     return Fraction(math.sqrt(math.log(1.0 / 0.9) / size))
 
 
-@pytest.mark.parametrize("decimals", [1, 9])
+@mostly_long("decimals", [1, 9], quick=1)
 def test_the_papers_methods_by_hand(decimals: int) -> None:
     rng = np.random.default_rng(decimals)
     everything = ours_differs = cut_short = 0

@@ -103,6 +103,7 @@ def test_ask_serves_the_real_model_from_the_command_line(collected: tuple[Path, 
     assert (ran.returncode == 1) is result["abstained"]
 
 
+@pytest.mark.long
 def test_another_server_is_collected_calibrated_and_asked_in_texts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

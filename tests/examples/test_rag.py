@@ -295,6 +295,7 @@ def test_a_shuffled_verifier_costs_answers_and_not_the_promise(
     assert min(group.kept_promise for group in theirs.groups) > report.target_coverage - 0.05
 
 
+@pytest.mark.long
 def test_by_the_line_that_names_it_a_model_behind_http_takes_the_place_of_the_recording(
     shipped: Records, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

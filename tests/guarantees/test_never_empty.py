@@ -180,6 +180,7 @@ def exceeded(world: World, artifact: CalibrationArtifact) -> bool:
 
 # At most delta = 0.1 of all repetitions may exceed the rate; 30 of them refute that from 14 on (9: 8).
 # Here candidates of high score are mostly wrong, and those are what empty sets are filled with.
+@pytest.mark.long
 def test_a_certified_wrong_answer_rate_holds_for_sets_that_are_never_empty() -> None:
     world = World((0.9, 0.6, 0.3, 0.1), told=4.0)
     rng, tiers = np.random.default_rng(2), tiers_of(world)
@@ -231,6 +232,7 @@ def test_on_the_recording_no_easy_prompt_is_abstained_on_and_no_flag_moves(seed:
     assert evaluate(artifact, records, provenance=source.provenance).contradicted == []
 
 
+@pytest.mark.long
 def test_at_least_one_moves_flags_on_the_recording() -> None:
     """Why it is not the default: the figures that `docs/faq.md` states."""
     source = list(load_recording())

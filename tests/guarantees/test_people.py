@@ -64,6 +64,7 @@ def test_labels_that_are_not_people_s_or_no_random_sample_are_caught(labels: str
     assert too_often(int(certified.sum()), SEQUENCES, DELTA)
 
 
+@pytest.mark.long
 @mostly_long("biased", [False, True], quick=1)
 @pytest.mark.parametrize(
     "rate", [pytest.param(0.8, marks=pytest.mark.long), pytest.param(0.85)], ids=lambda rate: f"true {rate}"

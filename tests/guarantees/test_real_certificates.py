@@ -423,7 +423,7 @@ WAYS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("recording", [SHIPPED], indirect=True, ids=NAMES[:1])
 @pytest.mark.parametrize(
     "way",
-    [pytest.param(way, marks=() if way in {"bot", "ranks by law"} else pytest.mark.long) for way in WAYS],
+    [pytest.param(way, marks=() if way == "bot" else pytest.mark.long) for way in WAYS],
 )
 def test_what_is_served_is_what_was_counted(recording: Recording, way: str) -> None:
     options = {**WAYS[way], "features": WAYS[way]["features"].format(groups=recording.groups)}

@@ -351,6 +351,7 @@ def without_ties(recording: Recording) -> LabelledBatch:
     return pool.take(np.sort(rows))
 
 
+@pytest.mark.long
 @mostly_long("rule", RULES, quick=1)
 def test_what_groups_keep_follows_the_law_of_the_split(recording: Recording, rule: str) -> None:
     rounds = counts_of_splits(recording, without_ties(recording), rule)

@@ -25,6 +25,7 @@ def label_record(labeler: BaseLabeler, record: PromptRecord, reference: object) 
     return labeler.invoke({"prompt": record.input, "reference": reference, "candidates": candidates})
 
 
+@pytest.mark.long
 def test_normalised_match_gives_its_labels_up_to_accents_and_one_sign(records: list[PromptRecord]) -> None:
     differing = Counter(
         (candidate.answer_key, label)

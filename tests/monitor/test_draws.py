@@ -40,6 +40,7 @@ def test_the_number_of_draws_is_watched_and_labels_of_what_was_drawn_suffice(
         assert status.alarms == ()
 
 
+@pytest.mark.long
 @mostly_long("fewest", [3, 6], quick=1)
 def test_questions_that_take_more_draws_are_told_in_words(
     stopping: CalibrationArtifact, tmp_path: Path, fewest: int

@@ -575,6 +575,7 @@ def timeless(data: Any) -> Any:
     }
 
 
+@pytest.mark.long
 def test_a_bot_that_ignores_sets_stays_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Tests of drift draw random numbers by the artifact's digest: at a fixed time they are the same.
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "0")

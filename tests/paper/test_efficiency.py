@@ -207,6 +207,7 @@ def limit(cells: int) -> float:
     return float(stats.norm.isf(FALSE_ALARM / (2 * cells)))
 
 
+@pytest.mark.long
 def test_simulated_sizes_are_those_of_the_integral(small: EfficiencyReport) -> None:
     assert len(small.cells) == 2 * 8 * 3
     assert max(abs(cell.z) for cell in small.cells) < limit(len(small.cells))

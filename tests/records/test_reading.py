@@ -363,6 +363,7 @@ def test_records_before_a_bad_line_are_passed_on(path: Path) -> None:
         next(stream)
 
 
+@pytest.mark.long
 def test_reading_takes_the_memory_of_ids_not_of_records(path: Path) -> None:
     size = 20_000
     with path.open("w", encoding="utf-8") as file:

@@ -9,6 +9,7 @@ from langchain_cfc.candidates import CandidateBatch, LabelledBatch
 from langchain_cfc.errors import InputError
 from langchain_cfc.set_rules import AtLeastOne, Unique, parse_set_rule, select_candidates
 from langchain_cfc.thresholds import ConditionalThreshold, Thresholds
+from tests.lengths import mostly_long
 
 BASES = ["all", "best_prefix", "rank"]
 RULES = [
@@ -40,7 +41,7 @@ def at(threshold: float, size: int, error: float = 0.0) -> Thresholds:
     return Thresholds.apply_cap(np.full(size, threshold), np.full(size, error), np.inf)
 
 
-@pytest.mark.parametrize("rule", RULES)
+@mostly_long("rule", RULES, quick=4)
 @settings(derandomize=True)
 @given(labelled=prompts(), low=st.floats(-0.5, 1.5), high=st.floats(-0.5, 1.5))
 def test_sets_are_nested_in_the_threshold(
@@ -55,7 +56,7 @@ def test_sets_are_nested_in_the_threshold(
     assert (small <= large).all()
 
 
-@pytest.mark.parametrize("rule", RULES)
+@mostly_long("rule", RULES, quick=4)
 @settings(derandomize=True)
 @given(labelled=prompts(), threshold=st.one_of(st.floats(-0.5, 1.99), st.sampled_from([0.0, 0.1, 0.5, 1.0])))
 def test_a_correct_candidate_is_accepted_iff_the_success_score_is_reached(

@@ -107,6 +107,7 @@ def test_nothing_is_seen_of_prompts_that_calibrate_or_are_held_out(facts: Labell
     assert chosen(shuffled(table, rows["fit"][::8], rng)).options != as_recorded.options
 
 
+@pytest.mark.long
 def test_the_number_of_processes_does_not_matter(facts: LabelledBatch) -> None:
     one, two = (suggest(facts, alpha=ALPHA, features=MAPS, splits=4, jobs=jobs) for jobs in (1, 2))
     assert one == two

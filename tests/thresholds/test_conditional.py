@@ -201,6 +201,7 @@ def test_agrees_with_the_dual_linear_programme_on_thousands_of_points() -> None:
 PERCENTS = [f"{k / 100}" for k in range(1, 100)]
 
 
+@pytest.mark.long
 def test_a_constant_feature_gives_the_order_statistic_to_the_bit() -> None:
     # Every N in 1 ... 60 (in the quick tier every fifth) at every alpha in 0.01 ... 0.99. For constants that
     # have no exact inverse the last bit may differ.

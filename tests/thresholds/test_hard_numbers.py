@@ -11,11 +11,12 @@ from scipy.optimize import linprog
 from langchain_cfc._internal.arrays import FloatArray
 from langchain_cfc.errors import InputError
 from langchain_cfc.thresholds import ConditionalThreshold
+from tests.lengths import mostly_long
 
 from .oracles import dual_threshold
 
 
-@pytest.mark.parametrize("exponent", [-4, -6, -7, -8])
+@mostly_long("exponent", [-4, -6, -7, -8], quick=2)
 def test_nearly_dependent_features_give_the_threshold_of_their_span(exponent: int) -> None:
     """The same span has a well-conditioned basis, in which HiGHS solves the problem without strain."""
     for seed in range(15):
@@ -85,6 +86,7 @@ def test_prompts_that_share_an_answer_have_bounds_of_their_own() -> None:
         ]  # 4 times the fit passes the cap, once does not
 
 
+@pytest.mark.long
 def test_what_was_fitted_can_be_restored_however_dependent() -> None:
     for seed in range(200):
         rng = np.random.default_rng(seed)

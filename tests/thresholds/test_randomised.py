@@ -287,6 +287,7 @@ def test_half_of_a_negative_weight_bounds_nothing_from_below() -> None:
         rule.threshold(phi, uniform=0.01)
 
 
+@pytest.mark.long
 def test_no_bit_depends_on_what_was_asked_before_and_states_restore_all_of_it() -> None:
     rng = np.random.default_rng(7)
     for kind in LARGE:

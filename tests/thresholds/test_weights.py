@@ -112,6 +112,7 @@ def test_coverage_holds_under_a_known_covariate_shift() -> None:
     assert stats.binomtest(kept_under_shift(weighted=True), TRIALS, 0.9, alternative="less").pvalue > 1e-6
 
 
+@pytest.mark.long
 def test_without_weights_the_same_shift_breaks_it() -> None:
     """The negative control."""
     assert stats.binomtest(kept_under_shift(weighted=False), TRIALS, 0.9, alternative="less").pvalue < 1e-6

@@ -136,7 +136,7 @@ def assert_same(found: Thresholds, expected: Thresholds) -> None:
     np.testing.assert_allclose(found.values[finite], expected.values[finite], rtol=1e-10, atol=1e-10)
 
 
-@pytest.mark.parametrize("keep", [1, 64, 300, 1024])
+@mostly_long("keep", [1, 64, 300, 1024], quick=2)
 @mostly_long("kind", KINDS, quick=4)
 def test_a_window_gives_the_threshold_of_the_full_data_or_none(kind: Kind, keep: int) -> None:
     rng = np.random.default_rng(1)
