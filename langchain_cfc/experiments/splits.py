@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -40,6 +42,8 @@ GroupedOn: TypeAlias = Literal["all", "test"]
 Progress: TypeAlias = Callable[[Iterable[Any], int], Iterable[Any]]
 # What each process runs, sent to it once.
 _TASK: list[Callable[[int], Any]] = []
+# How long an interrupt may wait, in seconds.
+_PAUSE = 0.1
 
 
 @dataclass(frozen=True, eq=False)
@@ -237,10 +241,15 @@ def measure_splits(
     if jobs == 1 or splits == 1:
         return list(show(map(measured, range(splits)), splits))
     others = set(active_children())
-    with _limit_threads(), ProcessPoolExecutor(jobs, get_context("spawn"), _store_task, (measured,)) as pool:
+    with (
+        _limit_threads(),
+        _hold_interrupts() as raise_interrupt,
+        ProcessPoolExecutor(jobs, get_context("spawn"), _store_task, (measured,)) as pool,
+    ):
         try:
-            return list(show(pool.map(_run_task, range(splits)), splits))
+            return list(show(_collect_results(pool, splits, raise_interrupt), splits))
         except BrokenProcessPool as error:
+            raise_interrupt()  # a worker that was still starting is ended by it
             msg = "a process was ended from outside, perhaps for lack of memory: use fewer jobs"
             raise CalibrationError(msg) from error
         except BaseException:
@@ -251,8 +260,47 @@ def measure_splits(
             raise
 
 
+def _collect_results(
+    pool: ProcessPoolExecutor, splits: int, raise_interrupt: Callable[[], None]
+) -> Iterator[Any]:
+    """Yield the figures of every split in order."""
+    futures = [pool.submit(_run_task, number) for number in range(splits)]
+    futures.reverse()  # results that were passed on are not kept
+    while futures:
+        future = futures.pop()
+        while not wait([future], _PAUSE).done:
+            raise_interrupt()
+        raise_interrupt()
+        yield future.result()
+
+
+@contextmanager
+def _hold_interrupts() -> Iterator[Callable[[], None]]:
+    """Hold interrupts back, and give a function that raises one that came.
+
+    A `KeyboardInterrupt` raised wherever the main thread is may leave a lock of the pool held for ever.
+    """
+    handler = signal.getsignal(signal.SIGINT)
+    if not callable(handler) or threading.current_thread() is not threading.main_thread():
+        yield lambda: None
+        return
+    came: list[int] = []
+
+    def raise_interrupt() -> None:
+        if came:
+            handler(came.pop(), None)
+
+    signal.signal(signal.SIGINT, lambda number, _: came.append(number))
+    try:
+        yield raise_interrupt
+    finally:
+        signal.signal(signal.SIGINT, handler)
+    raise_interrupt()
+
+
 def _store_task(measured: Callable[[int], Any]) -> None:
-    """Keep what each process is sent once, not with each split."""
+    """Keep what each process is sent once, not with each split; interrupts are left to its parent."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     _TASK.append(measured)
 
 
