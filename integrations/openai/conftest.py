@@ -6,17 +6,26 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
-from integrations.openai.tests.parts import Hosted, Saved, collected
+from integrations.openai.tests.parts import VERIFIERS, Hosted, Saved, collected
 from tests.serving.openai_server import serving
 
 
 @pytest.fixture(scope="session")
-def saved(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Saved]:
+def saved(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Saved:
     """For each verifier the file of an artifact; the server they were collected from is gone."""
-    with pytest.MonkeyPatch.context() as patch:
+    base = tmp_path_factory.getbasetemp()
+    # Processes that run tests side by side share what the first of them collects.
+    folder = (base if worker_id == "master" else base.parent) / "saved"
+    with FileLock(f"{folder}.lock"), pytest.MonkeyPatch.context() as patch:
         patch.setenv("NO_PROXY", "127.0.0.1")
-        yield collected(tmp_path_factory.mktemp("saved"))
+        if not folder.exists():
+            made = folder.with_name("unfinished")
+            made.mkdir()
+            collected(made)
+            made.rename(folder)
+    return {name: folder / f"{name}.json" for name in VERIFIERS}
 
 
 @pytest.fixture

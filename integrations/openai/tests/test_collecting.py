@@ -53,7 +53,7 @@ factory = "langchain_cfc.labelers:NormalisedMatch"
 [run]
 concurrency = 4
 """
-PROMPTS = 24
+PROMPTS = 12
 
 
 @pytest.fixture(autouse=True)
