@@ -43,9 +43,10 @@ def test_the_file_loads_untouched(small: bytes) -> None:
 
 
 def test_every_changed_byte_is_refused(small: bytes) -> None:
-    # One random change at every place, and at punctuation and digits each change of a single bit.
+    # One random change at every place, and at punctuation and digits each change of a single bit; the quick
+    # tier takes a fifth of the places.
     rng = np.random.default_rng(0)
-    changes = [(place, int(rng.integers(1, 256))) for place in range(len(small))]
+    changes = [(place, int(rng.integers(1, 256))) for place in range(0, len(small), 1 if LONG else 5)]
     step = 5 if LONG else 25
     telling = [
         place for place in range(0, len(small), step) if small[place : place + 1] in b'{}[],:"0123456789-. \n'

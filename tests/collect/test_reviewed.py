@@ -131,6 +131,7 @@ def test_intervals_of_the_rates_cover_as_often_as_is_exact(
     assert sum(covers(getattr(lied, rate), share) for _, lied in runs) < low
 
 
+@pytest.mark.long
 def test_kappas_interval_covers(runs: list[tuple[ReviewReport, ReviewReport]]) -> None:
     """Law: it covers with probability 0.95 up to O(1/k), for which two points are left."""
     hits = sum(covers(report.kappa, kappa()) for report, _ in runs)
@@ -138,6 +139,7 @@ def test_kappas_interval_covers(runs: list[tuple[ReviewReport, ReviewReport]]) -
     assert sum(covers(lied.kappa, kappa()) for _, lied in runs) == 0
 
 
+@pytest.mark.long
 def test_bounds_of_the_promise_hold_as_often_as_they_say(
     runs: list[tuple[ReviewReport, ReviewReport]],
 ) -> None:

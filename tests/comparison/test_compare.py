@@ -559,6 +559,7 @@ def test_ours_keep_their_promise_and_the_paper_s_do_not(pools: list[ComparisonRe
     assert 0.3 < np.mean(answered) < 0.99
 
 
+@pytest.mark.long
 def test_what_the_paper_s_convention_covers_where_an_eighth_is_hopeless(
     pools: list[ComparisonReport],
 ) -> None:

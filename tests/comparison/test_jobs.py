@@ -18,15 +18,14 @@ from langchain_cfc.experiments.compare import compare
 from langchain_cfc.experiments.comparison_report import ComparisonReport
 from langchain_cfc.experiments.splits import _limit_threads, measure_splits
 from tests.comparison.worlds import count_progress
+from tests.lengths import mostly_long
 
 from .worlds import failing, raw_facts, squared, threads, world
 
 THREADS = "OPENBLAS_NUM_THREADS"
 
 
-@pytest.mark.parametrize(
-    ("splits", "jobs"), [(1, 1), (1, 3), (5, 1), (5, 3), (60, 1), pytest.param(60, 2, marks=pytest.mark.long)]
-)
+@mostly_long(("splits", "jobs"), [(5, 3), (1, 1), (1, 3), (5, 1), (60, 2), (60, 1)], quick=2)
 def test_results_come_in_order_whatever_the_number_of_processes(splits: int, jobs: int) -> None:
     seen: list[int] = []
     assert measure_splits(squared, splits, jobs, count_progress(seen)) == [

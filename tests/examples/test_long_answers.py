@@ -198,6 +198,7 @@ def listen_to(page: Any, received: list[bytes]) -> None:
     page.on("websocket", lambda one: one.on("framereceived", keep))
 
 
+@pytest.mark.long
 def test_the_page_sends_dropped_claims_only_after_a_click(site: str, recording: Records) -> None:
     pytest.importorskip("playwright.sync_api", reason="the page is looked at with playwright")
     from playwright.sync_api import expect

@@ -302,6 +302,7 @@ def read_text(page: str) -> str:
     return Reader(page).text.rpartition("Words on this page")[0]
 
 
+@pytest.mark.long
 def test_a_comparison_of_what_keeps_claims_speaks_of_claims() -> None:
     found = compare(
         read_records(RECORDS),

@@ -505,6 +505,7 @@ def differs_from_tau(world: World, size: int, draw: Draw, alpha: str = "0.1") ->
 OTHER_CASES = [(in_groups, 8, "0.1"), (quadratic, 20, "0.1"), (quadratic, 8, "0.5")]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("world", "size", "alpha"),
     [(quadratic, 8, "0.1"), *(pytest.param(*one, marks=pytest.mark.long) for one in OTHER_CASES)],
@@ -519,6 +520,7 @@ def test_without_randomisation_coverage_is_visibly_above_tau(world: World, size:
     assert differs_from_tau(world, size, never, alpha)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("world", [pytest.param(in_groups, marks=pytest.mark.long), quadratic])
 def test_a_uniform_that_is_always_one_half_is_caught(world: World) -> None:
     assert differs_from_tau(world, 8, half)
