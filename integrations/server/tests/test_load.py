@@ -122,6 +122,7 @@ def planted(seconds: dict[str, list[list[float]]]) -> Load:
     )
 
 
+@pytest.mark.long
 def test_what_is_added_is_the_difference_of_quantiles() -> None:
     base = [[0.001 * (1 + number / 100) for number in range(100)] for _ in range(6)]
     slower = [[taken + 0.004 for taken in one] for one in base]

@@ -100,6 +100,7 @@ def test_what_cannot_be_served_ends_all(bots: dict[str, str], tmp_path: Path) ->
     assert "ModuleNotFoundError" in said
 
 
+@pytest.mark.long
 def test_a_port_that_others_serve_on_is_not_shared_with_them(bots: dict[str, str], tmp_path: Path) -> None:
     with running(bots, *WORKERS) as server:
         port = str(server.port)
