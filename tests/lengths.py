@@ -11,7 +11,6 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
-from _pytest.mark import ParameterSet
 
 LONG = os.environ.get("CFC_LONG")
 
@@ -48,9 +47,7 @@ def mostly_long(
     kept = {round(place * (len(every) - 1) / max(1, quick - 1)) for place in range(quick)}
     several = not isinstance(names, str) or "," in names
     cases = [
-        one
-        if place in kept or isinstance(one, ParameterSet)
-        else pytest.param(*(one if several else (one,)), marks=pytest.mark.long)
+        one if place in kept else pytest.param(*(one if several else (one,)), marks=pytest.mark.long)
         for place, one in enumerate(every)
     ]
     return pytest.mark.parametrize(names, cases, **options)

@@ -324,8 +324,7 @@ def make_child_config(config: RunnableConfig, run_manager: RunManager, *tags: st
     callbacks = run_manager.get_child() if run_manager.handlers else None
     # Empty values are left out, because LangChain copies them at every turn.
     rest = {key: value for key, value in _without_shared(config).items() if value and key not in _OF_ONE_RUN}
-    own = {"callbacks": callbacks, "tags": [*(config.get("tags") or []), *tags]}
-    return RunnableConfig(**{**rest, **own})  # type: ignore[typeddict-item]
+    return add_tags(RunnableConfig(**{**rest, "callbacks": callbacks}), *tags)  # type: ignore[typeddict-item]
 
 
 def add_tags(config: RunnableConfig, *tags: str) -> RunnableConfig:

@@ -56,9 +56,9 @@ def changes_generator(chain: AnyRunnable, arguments: Arguments) -> bool:
         return True
     try:
         changed = _configure(served.generator, None, arguments)
+        return changed is None or compute_fingerprint(changed) != compute_fingerprint(served.generator)
     except Exception:  # noqa: BLE001 - models refuse tools that they cannot read in ways of their own
         return True
-    return changed is None or compute_fingerprint(changed) != compute_fingerprint(served.generator)
 
 
 def find_cfc_runnable(chain: Any) -> CFCRunnable | None:

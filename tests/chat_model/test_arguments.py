@@ -17,6 +17,7 @@ from pydantic import BaseModel
 from langchain_cfc import CalibrationArtifact, CFCChatModel, CFCRunnable, calibrate
 from langchain_cfc.errors import FingerprintError, FingerprintWarning, InputError
 from langchain_cfc.records import Provenance
+from langchain_cfc.runnable import changes_generator
 from langchain_cfc.runnable.chat_model import _CACHE_SIZE
 from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc.sampling.fingerprints import compute_fingerprint
@@ -220,6 +221,31 @@ def test_arguments_that_could_reach_no_model_are_refused_when_bound() -> None:
     with pytest.raises(InputError, match="no chat model in this RunnableConfigurableFields"):
         make_facade(generator=late).bind_tools([look_up])
     assert drawn == []
+
+
+@pytest.mark.parametrize("method", ["json_schema", "function_calling", "json_mode"])
+def test_only_arguments_that_a_generator_is_not_bound_to_change_it(
+    artifact: CalibrationArtifact, url: str, method: str
+) -> None:
+    schema = {"title": "city", "description": "A city.", "type": "object", "properties": {}}
+    model: Any = make_client(url)
+    structured = model.with_structured_output(schema, method=method)
+    chain = make_chain(artifact, generator=structured)
+    bound = {
+        name: value
+        for step in structured.steps
+        for name, value in getattr(step, "kwargs", {}).items()
+        if name in {"tools", "tool_choice", "response_format"}
+    }
+    assert bound
+    for name, value in bound.items():
+        assert not changes_generator(chain, {name: value})
+        assert changes_generator(chain, {name: None})
+    for other in ({"response_format": {"type": "text"}}, {"tools": [{"type": "function"}]}, {"tools": 1}):
+        assert changes_generator(chain, other)
+    # Nothing is known of what a function does.
+    assert changes_generator(make_chain(artifact, generator=RunnableLambda(str)), bound)
+    assert changes_generator(RunnableLambda(str), bound)
 
 
 def test_a_model_that_calls_no_tools_says_so_when_they_are_bound() -> None:

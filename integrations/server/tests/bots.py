@@ -178,6 +178,7 @@ def models() -> dict[str, Runnable[Any, Any]]:
         "unscored": chain(verifier=lambda _, drawn: [float("nan")] * len(drawn)),
         "undescribed": chain(metadata=_fails),
         "calling": chain(generator=model().bind_tools([WEATHER], tool_choice="weather")),
+        "offering": chain(generator=model().bind_tools([WEATHER])),
         "formatted": chain(generator=model().bind(response_format=FORMAT)),
         "new": chain(metadata=lambda _: {"theme": UNSAID}),
     }

@@ -9,7 +9,7 @@ from typing import Any
 import openai
 import pytest
 
-from integrations.server.tests.bots import EASY, FORMAT, GOOD, TOOL, UNSURE, WEATHER
+from integrations.server.tests.bots import EASY, FORMAT, GOOD, TOOL, UNSURE, WEATHER, N
 from integrations.server.tests.parts import TOKEN, Server
 
 
@@ -76,6 +76,7 @@ CHOICE = {"type": "function", "function": {"name": "weather"}}
         ("calling", {"tools": [WEATHER]}),
         ("calling", {"tools": [WEATHER], "tool_choice": CHOICE}),
         ("calling", {"response_format": {"type": "text"}}),
+        ("offering", {"tools": [WEATHER], "tool_choice": "auto"}),
         ("formatted", {"response_format": FORMAT}),
         ("bot", {"response_format": {"type": "text"}}),
     ],
@@ -85,12 +86,18 @@ def test_a_request_may_repeat_what_the_model_was_calibrated_with(
 ) -> None:
     upstream[1].requests.clear()
     assert ask(client, TOOL, model=model, **given).choices[0].finish_reason == "tool_calls"
+    *_, last = [chunk for chunk in ask(client, TOOL, model=model, stream=True, **given) if chunk.choices]
+    assert last.choices[0].finish_reason == "tool_calls"
     # What the model gets does not depend on what the request repeats.
+    bound = {
+        "calling": {"tools": [WEATHER], "tool_choice": CHOICE},
+        "offering": {"tools": [WEATHER]},
+        "formatted": {"response_format": FORMAT},
+    }
+    names = ("tools", "tool_choice", "response_format")
+    assert len(upstream[1].requests) == 2 * N
     for one in upstream[1].requests:
-        assert (one.get("tools"), one.get("tool_choice")) == (
-            ([WEATHER], CHOICE) if model == "calling" else (None, None)
-        )
-        assert one.get("response_format") == (FORMAT if model == "formatted" else None)
+        assert {name: one[name] for name in names if name in one} == bound.get(model, {})
 
 
 @pytest.mark.parametrize(
@@ -102,6 +109,8 @@ def test_a_request_may_repeat_what_the_model_was_calibrated_with(
         ("calling", {"tools": []}, "tools"),
         ("calling", {"tools": [WEATHER], "tool_choice": "auto"}, "tool_choice"),
         ("calling", {"tools": [WEATHER], "tool_choice": "required"}, "tool_choice"),
+        ("offering", {"tools": [WEATHER], "tool_choice": CHOICE}, "tool_choice"),
+        ("bot", {"tool_choice": "auto"}, "tool_choice"),
         ("calling", {"tools": [WEATHER], "response_format": FORMAT}, "response_format"),
         ("formatted", {"response_format": {"type": "text"}}, "response_format"),
         ("formatted", {"response_format": {"type": "json_object"}}, "response_format"),

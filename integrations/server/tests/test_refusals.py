@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from langchain_cfc_server.errors import RefusedError
 from langchain_cfc_server.reading import read_request
-from langchain_cfc_server.schema import SAMPLING_PARAMETERS, ChatRequest
+from langchain_cfc_server.schema import SAMPLING_PARAMETERS, STRUCTURE_PARAMETERS, ChatRequest
 
 from integrations.server.tests.bots import EASY
 from integrations.server.tests.malformed import BODIES
@@ -135,12 +135,13 @@ def test_a_body_that_breaks_off_or_lies_about_its_chunks(server: Server) -> None
 
 
 def test_sampling_parameters_can_be_ignored(bots: dict[str, str]) -> None:
-    everything: dict[str, Any] = dict.fromkeys(SAMPLING_PARAMETERS, 0.5)
+    ignored = SAMPLING_PARAMETERS | STRUCTURE_PARAMETERS.keys()
+    everything: dict[str, Any] = dict.fromkeys(ignored, 0.5)
     with running(bots, "--sampling-parameters", "ignore") as server:
         assert server.ask(asking(EASY, **everything)).status_code == 200
         assert server.ask(asking(EASY, temprature=1)).status_code == 400
         properties = server.get("/openapi.json").json()["components"]["schemas"]["ChatRequest"]["properties"]
-        assert properties.keys() >= SAMPLING_PARAMETERS
+        assert all(properties[name] == {"description": "Ignored."} for name in ignored)
 
 
 def test_reasons_hold_no_values() -> None:
