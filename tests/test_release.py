@@ -121,7 +121,8 @@ def test_a_tag_needs_an_address_and_an_entry_of_today(release: ModuleType, copy:
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
 def test_workflows_run_the_scripts_that_run_here(path: Path) -> None:
     steps = [step for job in yaml_load(path.read_text("utf-8"))["jobs"].values() for step in job["steps"]]
-    commands = [step["run"] for step in steps if "run" in step]
+    installs = "sudo apt-get install "  # programs that tests are skipped without
+    commands = [step["run"] for step in steps if not step.get("run", installs).startswith(installs)]
     assert commands or path.name == "release.yml"
     for command in commands:
         script = ROOT / command.split()[0]

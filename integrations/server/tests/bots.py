@@ -15,6 +15,7 @@ from langchain_openai import ChatOpenAI
 
 from langchain_cfc import CalibrationArtifact, Candidate, CFCRunnable, PromptRecord, calibrate
 from langchain_cfc.errors import AttainabilityWarning
+from langchain_cfc.monitor import CFCMonitor
 from langchain_cfc.records import Provenance
 from tests.serving.openai_bodies import Answer
 from tests.serving.openai_server import Script
@@ -151,6 +152,12 @@ def chain(**changes: Any) -> CFCRunnable:
 
 def _fails(_: Any) -> Any:
     raise RuntimeError(UNSAID)
+
+
+def watched() -> Runnable[Any, Any]:
+    """The bot with a monitor, whose store the environment names."""
+    made = chain()
+    return made.with_config(callbacks=[CFCMonitor(made.artifact, os.environ["CFC_MONITOR_STORE"])])
 
 
 def anything() -> CFCRunnable:

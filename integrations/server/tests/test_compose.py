@@ -37,10 +37,15 @@ def dashboard() -> dict[str, Any]:
     return found
 
 
+def panel_expressions() -> list[str]:
+    """What the dashboard asks of Prometheus."""
+    return [target["expr"] for panel in dashboard()["panels"] for target in panel["targets"]]
+
+
 def expressions() -> list[str]:
     """All that is asked of Prometheus, by the dashboard and by the alerts."""
-    panels = [target["expr"] for panel in dashboard()["panels"] for target in panel["targets"]]
-    return panels + [rule["expr"] for group in load("alerts.yml")["groups"] for rule in group["rules"]]
+    rules = [rule["expr"] for group in load("alerts.yml")["groups"] for rule in group["rules"]]
+    return panel_expressions() + rules
 
 
 def test_it_mounts_what_is_there() -> None:

@@ -1,0 +1,144 @@
+"""The services of compose.yaml as processes, and Prometheus with the files that compose.yaml mounts."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import yaml  # type: ignore[import-untyped]  # which langchain-core brings
+
+from integrations.server.tests.bots import EASY, UNSURE
+from integrations.server.tests.parts import ROOT, TOKEN, Server, asking, running, until
+from integrations.server.tests.test_compose import FOLDER, panel_expressions
+from tests.collect.postgres import postgres
+
+METRICS_READER = "a-token-that-reads-metrics-only"
+
+
+@dataclass
+class Prometheus:
+    """A running Prometheus.
+
+    Attributes:
+        url: Its address.
+    """
+
+    url: str
+
+    def get(self, path: str, **parameters: str) -> Any:
+        """What its API says, or nothing while it does not answer."""
+        try:
+            found = httpx.get(f"{self.url}/api/v1/{path}", params=parameters, trust_env=False)
+        except httpx.TransportError:
+            return None
+        return found.json()["data"] if found.status_code == 200 else None
+
+    def query(self, expression: str) -> list[dict[str, Any]]:
+        """The series of an expression as a panel of the last minute asks for it."""
+        for variable in ("$__range", "$__rate_interval"):
+            expression = expression.replace(variable, "1m")
+        answer = self.get("query", query=expression)
+        assert answer is not None, expression
+        found: list[dict[str, Any]] = answer["result"]
+        return found
+
+    def alerts(self) -> dict[str, str]:
+        """The state of each alert; all of them are evaluated without an error."""
+        rules = [rule for group in (self.get("rules") or {"groups": ()})["groups"] for rule in group["rules"]]
+        return {rule["name"]: rule["state"] for rule in rules if rule["health"] == "ok"}
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return int(free.getsockname()[1])
+
+
+@contextmanager
+def started(*command: str, **env: str) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a process until the block ends."""
+    process = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": str(ROOT), **env})
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def write_config(folder: Path, targets: dict[str, int]) -> Path:
+    """The mounted configuration, with the ports of this machine and scrapes every second."""
+    given = yaml.safe_load((FOLDER / "prometheus.yml").read_text(encoding="utf-8"))
+    given["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
+    given["rule_files"] = [str(FOLDER / Path(file).name) for file in given["rule_files"]]
+    for job in given["scrape_configs"]:
+        job["static_configs"] = [{"targets": [f"127.0.0.1:{targets[job['job_name']]}"]}]
+        if "authorization" in job:
+            job["authorization"]["credentials_file"] = str(folder / "metrics-token")
+    (folder / "metrics-token").write_text(METRICS_READER, encoding="utf-8")
+    path = folder / "prometheus.yml"
+    path.write_text(yaml.safe_dump(given), encoding="utf-8")
+    return path
+
+
+@contextmanager
+def watching(folder: Path, server: Server, monitor_port: int) -> Iterator[Prometheus]:
+    """Run Prometheus until the block ends."""
+    program = shutil.which("prometheus")
+    if program is None:
+        pytest.skip("Prometheus is not installed (Debian: apt-get install prometheus)")
+    port = free_port()
+    config = write_config(folder, {"server": server.port, "monitor": monitor_port})
+    options = {
+        "config.file": config,
+        "storage.tsdb.path": folder / "tsdb",
+        "web.listen-address": f"127.0.0.1:{port}",
+        "log.level": "error",
+    }
+    with started(program, *(f"--{name}={value}" for name, value in options.items())):
+        prometheus = Prometheus(f"http://127.0.0.1:{port}")
+        until(lambda: prometheus.get("targets"), 30)
+        yield prometheus
+
+
+@pytest.mark.long
+def test_the_dashboard_and_the_alerts_are_answered(bots: dict[str, str], tmp_path: Path) -> None:
+    tokens = tmp_path / "tokens.txt"
+    tokens.write_text(
+        f"{TOKEN} name=client\n{METRICS_READER} name=prometheus only=metrics\n", encoding="utf-8"
+    )
+    tokens.chmod(0o600)
+    port = free_port()
+    program = f"import runpy; runpy.run_path({str(FOLDER / 'monitor_metrics.py')!r})['main']"
+    with postgres() as database:
+        store = database.database()
+        env = {**bots, "CFC_MONITOR_STORE": store}
+        models = "integrations.server.tests.bots:watched"
+        command = [sys.executable, "-c", f"{program}({bots['BOTS_ARTIFACT']!r}, {port})"]
+        with (
+            running(env, "--token-file", str(tokens), "--workers", "2", models=models, tokens=None) as server,
+            started(*command, CFC_MONITOR_STORE=store) as monitor,
+            watching(tmp_path, server, port) as prometheus,
+        ):
+            # A rate needs two scrapes, and something that happened between them.
+            def list_empty() -> list[str]:
+                for question in (EASY, EASY, UNSURE):
+                    assert server.ask(asking(question, "watched")).status_code == 200
+                return [expression for expression in panel_expressions() if not prometheus.query(expression)]
+
+            until(lambda: len(prometheus.alerts()) == 4, 30)
+            until(lambda: not list_empty(), 60)
+            [answered] = prometheus.query(panel_expressions()[0])
+            assert 0 < float(answered["value"][1]) < 1
+            assert set(prometheus.alerts().values()) == {"inactive"}
+            # And a monitor that is gone is noticed.
+            monitor.kill()
+            until(lambda: prometheus.alerts()["MonitorBlind"] == "pending", 60)
