@@ -13,7 +13,7 @@ from scipy import stats
 
 from langchain_cfc import CalibrationArtifact, calibrate
 from langchain_cfc.candidates import LabelledBatch
-from langchain_cfc.certificates import certify_mean_score
+from langchain_cfc.certificates import certify_mean_score, state_abstentions
 from langchain_cfc.certificates.cuts import find_short_number
 from langchain_cfc.decision import decide
 from langchain_cfc.errors import AttainabilityWarning, InputError, UnattainableTargetError
@@ -209,6 +209,16 @@ def test_several_rates_have_a_certificate_each() -> None:
         certificate = alone.certified_policy.certificate
         assert (certificate.policy, certificate.groups) == (one.policy, one.groups)
         assert policy.find_certificate(float(one.max_wrong_rate)) == one
+    said = state_abstentions(policy)
+    assert said is not None
+    assert (
+        len(
+            re.findall(
+                r" for at most [\d.]+ % wrong answers at least [\d.]+ % \(this bot: [\d.]+ %\)[,.]", said
+            )
+        )
+        == 3
+    )
     with pytest.raises(InputError, match=r"several .* are certified \(0.05, 0.1, 0.2\): say which"):
         policy.find_certificate()
     with pytest.raises(InputError, match=r"is not certified: A wrong-answer rate of 0\.0001 cannot"):

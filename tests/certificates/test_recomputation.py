@@ -66,6 +66,32 @@ def test_genuine_certificates_agree(name: str, made: dict[str, CalibrationArtifa
     assert any(one.recomputed is not None for one in checks)
 
 
+NAMES = {
+    "claims": {"kept at least, 1", "covered at least, 1", "dropped at most"},
+    "draw rule": {"kept at least, 1", "covered at least, 1", "size at most"},
+    "confidence": {"missed more rarely"},
+    "people": {"labelled", "agreed", "kept at least"},
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_check_is_named(name: str, made: dict[str, CalibrationArtifact]) -> None:
+    checks = recompute_certificates(made[name])
+    assert {one.bound for one in checks} == NAMES[name]
+    assert {one.certificate.partition(" at alpha = ")[2] for one in checks} <= {"0.3", "0.3, by people"}
+
+
+@pytest.mark.parametrize("name", ["draw rule", "claims"])
+def test_a_bound_on_sizes_below_the_mean_is_found(name: str, made: dict[str, CalibrationArtifact]) -> None:
+    # Such an artifact does not load; this one never was a file.
+    [one] = made[name].certificates
+    claims = one.claims and one.claims.model_copy(update={"mean_at_most": one.claims.mean - 0.01})
+    size = None if one.mean_set_size is None else one.mean_set_size - 0.01
+    worse = one.model_copy(update={"mean_set_size_at_most": size, "claims": claims})
+    checks = recompute_certificates(made[name].model_copy(update={"certificates": [worse]}))
+    assert [check.agrees for check in checks] == [True, True, False]
+
+
 def test_nothing_certified_is_nothing_to_recompute() -> None:
     assert recompute_certificates(calibrate(RECORDS, alpha="0.3", features="1")) == []
 

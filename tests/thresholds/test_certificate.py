@@ -31,6 +31,13 @@ def objective(features: FloatArray, scores: FloatArray, phi: FloatArray, beta: F
     return float(np.maximum(TAU * residuals, (TAU - 1) * residuals).sum() - TAU * phi @ beta)
 
 
+def test_features_that_are_no_numbers_are_named() -> None:
+    rule = ConditionalThreshold("0.1").fit(np.ones((20, 1)), np.linspace(0.0, 1.0, 20))
+    for asked in (rule.certificate, rule.threshold, rule.solve):
+        with pytest.raises(InputError, match=r"^features must be an array of numbers: "):
+            asked(["one"])
+
+
 @pytest.mark.parametrize("window", [64, 1024, None])
 def test_objectives_agree_and_are_those_of_the_full_data(window: int | None) -> None:
     rng = np.random.default_rng(1)

@@ -47,6 +47,15 @@ def test_interpolates_as_many_points_as_there_are_features() -> None:
     assert found.errors.max() < 1e-11
 
 
+def test_a_prompt_alone_gets_what_it_gets_among_others() -> None:
+    [case] = cases("continuous", 1)
+    rule = fitted(case)
+    many = rule.solve(case.features)
+    for row, value, error in zip(case.features, many.values, many.errors, strict=True):
+        alone = rule.solve(row[np.newaxis])
+        assert (alone.values[0], alone.errors[0]) == (value, error)
+
+
 def test_nothing_is_known_outside_the_row_space() -> None:
     for case in cases("outside_row_space", 10):
         assert np.isinf(fitted(case).thresholds(case.queries)).all()
