@@ -165,6 +165,11 @@ def anything() -> CFCRunnable:
     return chain(generator=RunnableLambda(lambda _: GOOD))
 
 
+def unverified() -> CFCRunnable:
+    """One whose model says nothing of itself."""
+    return chain(generator=RunnableLambda(lambda _: GOOD), generator_id=None)
+
+
 def broken() -> Runnable[Any, Any]:
     """One that fails in a way that nobody expects."""
     return RunnableLambda(_fails)

@@ -71,6 +71,14 @@ def test_no_client_makes_up_labels(server: Server) -> None:
     assert ask(range(2, 4)) == ask(range(4, 30))
 
 
+def test_a_model_that_cannot_be_verified_is_logged_before_anything_is_served(bots: dict[str, str]) -> None:
+    with running(bots, models="integrations.server.tests.bots:unverified") as server:
+        warned, serving, *_ = server.log
+    assert (warned["level"], warned["logger"]) == ("warning", "langchain_cfc")
+    assert warned["message"].startswith("cannot verify that generator ")
+    assert serving["message"] == "serving"
+
+
 def test_every_request_is_a_line_of_json(server: Server) -> None:
     response = server.ask(asking(EASY))
     line = server.logged(response.headers["x-request-id"])

@@ -5,9 +5,11 @@ from __future__ import annotations
 import logging
 import sys
 import traceback
+import warnings
 from datetime import datetime, timezone
-from typing import Any
+from typing import Any, TextIO
 
+from langchain_cfc.errors import CFCWarning
 from langchain_cfc_server.encoding import encode_json
 
 # Loggers whose messages quote no prompt or answer.
@@ -66,3 +68,20 @@ def configure(*, log_content: bool) -> None:
     root.setLevel(logging.WARNING)
     logging.getLogger("langchain_cfc_server").setLevel(logging.INFO)
     logging.captureWarnings(capture=True)
+    log_warning = warnings.showwarning
+
+    def show(  # noqa: PLR0917 - the signature of `warnings.showwarning`
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: TextIO | None = None,
+        line: str | None = None,
+    ) -> None:
+        # Those of langchain-cfc quote no prompt, and say what is to be done about the chain.
+        if issubclass(category, CFCWarning):
+            logging.getLogger("langchain_cfc").warning("%s", message)
+        else:
+            log_warning(message, category, filename, lineno, file, line)
+
+    warnings.showwarning = show
