@@ -11,6 +11,7 @@ from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.candidates import CandidateBatch
 from langchain_cfc.decision import decide
 from langchain_cfc.errors import AttainabilityWarning, FeatureError, InputError
+from langchain_cfc.guarantee import AnswerPolicy
 from langchain_cfc.records import tabulate
 from tests.lengths import mostly_long
 
@@ -223,6 +224,23 @@ def test_the_answer_set_is_listed_best_first_with_ties_in_draw_order() -> None:
     ties = np.tile([[0.3, 0.1, 0.2]], 30)
     slots = decide(calibrate(many, alpha="0.2", features="1"), CandidateBatch.of(ties)).best_first(0)
     assert slots.tolist() == [*range(1, 90, 3), *range(2, 90, 3), *range(0, 90, 3)]
+
+
+def test_the_reason_is_the_first_condition_that_fails() -> None:
+    known = [one.model_copy(update={"candidates": one.candidates * 4}) for one in certain([0.8] * 9)]
+    artifact = calibrate(known, alpha="0.2", features="1", set_rule="all")
+    rows: list[tuple[str, list[float], list[str]]] = [
+        ("answered", [0.1] * 4, ["a", "a", "b", "b"]),
+        ("only_blank_answers", [0.1] * 4, [" "] * 4),
+        ("too_many_answers", [0.1] * 4, ["a", "b", "c", "c"]),
+        ("too_little_agreement", [0.1, 0.2, 0.9, 0.9], ["a", "b", "c", "d"]),
+        # As much agreement as is asked for.
+        ("mean_score_too_high", [0.1, 0.2, 0.9, 0.9], ["a", "b", "a", "d"]),
+    ]
+    draws = CandidateBatch.of([scores for _, scores, _ in rows], [answers for *_, answers in rows])
+    policy = AnswerPolicy(max_answers=2, min_agreement=2, max_mean_score=0.4)
+    decisions = decide(artifact, draws, policy=policy)
+    assert [decisions.reason(row) for row in range(len(rows))] == [reason for reason, *_ in rows]
 
 
 def test_another_number_of_candidates_is_refused() -> None:
