@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from langchain_cfc._internal.arrays import BoolArray, FloatArray, IntArray, to_float_array
+from langchain_cfc._internal.arrays import BoolArray, FloatArray, IntArray, find_first_equal, to_float_array
 from langchain_cfc._internal.metadata import JsonMetadata, Scalar
 from langchain_cfc.errors import InputError
 
@@ -25,8 +25,6 @@ Unit: TypeAlias = Literal["answers", "claims"]
 """What is kept or rejected: whole candidate answers, or the claims of one answer."""
 _KINDS: Mapping[type, PromptKind] = {str: "text", list: "messages", dict: "object"}
 _Kind = TypeVar("_Kind", bound=np.generic)
-# Pairs of candidates that are compared at a time.
-_MOST_PAIRS = 2**22
 _KINDS_OF_JSON: Mapping[str, PromptKind] = {'"': "text", "[": "messages", "{": "object"}
 
 
@@ -479,23 +477,6 @@ def encode_answers(answers: Iterable[str], n: int) -> tuple[IntArray, IntArray]:
     numbers = np.fromiter(map(first.setdefault, texts, count()), np.int64, len(texts))
     lengths = np.array([0 if text.isspace() else len(text) for text in texts], np.int64)
     return find_first_equal(numbers.reshape(-1, n)), lengths.reshape(-1, n)
-
-
-def find_first_equal(numbers: IntArray) -> IntArray:
-    """Find for each of (N, n) numbers the first slot of the same prompt with an equal number.
-
-    Examples:
-        >>> find_first_equal(np.array([[7, 3, 7], [3, 3, 5]])).tolist()
-        [[0, 1, 0], [0, 0, 2]]
-    """
-    size, n = numbers.shape
-    # Compare all pairs of candidates, for so many prompts at a time as take a few megabytes.
-    rows = max(1, _MOST_PAIRS // n**2)
-    first = np.empty_like(numbers)
-    for start in range(0, size, rows):
-        part = numbers[start : start + rows]
-        first[start : start + rows] = (part[:, :, None] == part[:, None, :]).argmax(axis=2)
-    return first
 
 
 def score_by_agreement(codes: IntArray) -> FloatArray:

@@ -1,4 +1,4 @@
-"""Array types of the numerical modules, and a checked conversion to floats."""
+"""Array types of the numerical modules, a checked conversion to floats, and equal numbers in rows."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from langchain_cfc.errors import InputError
 FloatArray: TypeAlias = npt.NDArray[np.float64]
 IntArray: TypeAlias = npt.NDArray[np.int64]
 BoolArray: TypeAlias = npt.NDArray[np.bool_]
+# Pairs of candidates that are compared at a time.
+_MOST_PAIRS = 2**22
 
 
 def to_float_array(numbers: npt.ArrayLike, name: str) -> FloatArray:
@@ -21,3 +23,20 @@ def to_float_array(numbers: npt.ArrayLike, name: str) -> FloatArray:
     except (TypeError, ValueError) as error:
         msg = f"{name} must be an array of numbers: {error}"
         raise InputError(msg) from error
+
+
+def find_first_equal(numbers: IntArray) -> IntArray:
+    """Find for each of (N, n) numbers the first slot of the same prompt with an equal number.
+
+    Examples:
+        >>> find_first_equal(np.array([[7, 3, 7], [3, 3, 5]])).tolist()
+        [[0, 1, 0], [0, 0, 2]]
+    """
+    size, n = numbers.shape
+    # Compare all pairs of candidates, for so many prompts at a time as take a few megabytes.
+    rows = max(1, _MOST_PAIRS // n**2)
+    first = np.empty_like(numbers)
+    for start in range(0, size, rows):
+        part = numbers[start : start + rows]
+        first[start : start + rows] = (part[:, :, None] == part[:, None, :]).argmax(axis=2)
+    return first

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from langchain_cfc._internal.arrays import BoolArray, FloatArray, IntArray
+from langchain_cfc._internal.arrays import BoolArray, FloatArray, IntArray, find_first_equal
 from langchain_cfc._internal.imports import require
 from langchain_cfc._internal.metadata import JsonMetadata
 from langchain_cfc._internal.text import canonical_json
@@ -17,7 +17,6 @@ from langchain_cfc.candidates import (
     CandidateBatch,
     LabelledBatch,
     PromptKind,
-    find_first_equal,
     find_json_prompt_kinds,
 )
 from langchain_cfc.errors import RecordError
