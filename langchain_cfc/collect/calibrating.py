@@ -7,7 +7,8 @@ import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import KW_ONLY, dataclass, fields
+from dataclasses import dataclass
+from inspect import signature
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -105,9 +106,9 @@ def calibrate_chain(
     Warns:
         CollectionWarning: As soon as it shows that the records will not calibrate well.
     """
-    plan = _Plan(
+    plan = _make_plan(
         generator,
-        _list_examples(examples),
+        examples,
         verifier=verifier,
         labeler=labeler,
         n=n,
@@ -122,12 +123,13 @@ def calibrate_chain(
         store=store,
         out=out,
         report=report,
-        config=CalibrationConfig(test_fraction=test_fraction, **calibration),
+        test_fraction=test_fraction,
         collection=collection,
+        **calibration,
     )
     plan.check()
     with plan.open_place() as place:
-        return plan.finish(place, collect(plan.examples, plan.make_components(), place, collection))
+        return plan.finish(place, collect(plan.examples, plan.components, place, collection))
 
 
 async def acalibrate_chain(
@@ -148,43 +150,24 @@ async def acalibrate_chain(
     Returns:
         The artifact and the report.
     """
-    own = {one.name for one in fields(_Plan)}
-    calibration = {name: value for name, value in options.items() if name not in own}
-    plan = _Plan(
-        generator,
-        _list_examples(examples),
-        config=CalibrationConfig(test_fraction=test_fraction, **calibration),
-        **{name: value for name, value in options.items() if name in own},
-    )
+    plan = _make_plan(generator, examples, test_fraction=test_fraction, **options)
     plan.check()
     with plan.open_place() as place:
-        ended = await acollect(plan.examples, plan.make_components(), place, plan.collection)
+        ended = await acollect(plan.examples, plan.components, place, plan.collection)
         return await asyncio.to_thread(plan.finish, place, ended)
 
 
 @dataclass(frozen=True)
 class _Plan:
-    """What is to be done; the keywords of `calibrate_chain`, with `config` for those of `calibrate`."""
+    """What is to be collected, calibrated and written."""
 
-    generator: Any
     examples: Sequence[Example]
+    components: Components
     config: CalibrationConfig
-    _: KW_ONLY
-    verifier: Verifier | Mapping[str, Verifier]
-    labeler: Labeler
-    n: int | None = None
-    splitter: Splitter | None = None
-    answer: Target | None = None
-    metadata: Target | None = None
-    sampling: SamplingName = "requests"
-    generator_id: str | None = None
-    verifier_id: str | None = None
-    answer_id: str | None = None
-    splitter_id: str | None = None
-    store: str | os.PathLike[str] | None = None
-    out: str | os.PathLike[str] | None = None
-    report: str | os.PathLike[str] | None = None
-    collection: CollectionOptions | None = None
+    store: str | os.PathLike[str] | None
+    out: str | os.PathLike[str] | None
+    report: str | os.PathLike[str] | None
+    collection: CollectionOptions | None
 
     def check(self) -> None:
         """Refuse what would fail after everything has been paid for."""
@@ -197,24 +180,6 @@ class _Plan:
             raise InputError(msg)
         if self.report is not None:
             check_report(self.report)
-
-    def make_components(self) -> Components:
-        """Return what draws, scores and labels."""
-        return Components(
-            generator=self.generator,
-            verifier=self.verifier,
-            labeler=self.labeler,
-            n=self.n if self.n is not None else _DEFAULT_N[self.config.unit],
-            unit=self.config.unit,
-            splitter=self.splitter,
-            answer=self.answer,
-            metadata=self.metadata,
-            sampling=self.sampling,
-            generator_id=self.generator_id,
-            verifier_id=self.verifier_id,
-            answer_id=self.answer_id,
-            splitter_id=self.splitter_id,
-        )
 
     @contextmanager
     def open_place(self) -> Iterator[str]:
@@ -248,6 +213,28 @@ class _Plan:
                 sources=Sources(str(self.out or "artifact.json"), (place,)),
             )
         return artifact, seen
+
+
+def _make_plan(
+    generator: Any,
+    examples: Iterable[Question],
+    *,
+    test_fraction: float,
+    n: int | None = None,
+    store: str | os.PathLike[str] | None = None,
+    out: str | os.PathLike[str] | None = None,
+    report: str | os.PathLike[str] | None = None,
+    collection: CollectionOptions | None = None,
+    **options: Any,
+) -> _Plan:
+    """Return the plan for the arguments of `calibrate_chain`; `options` hold those of both parts of it."""
+    listed = _list_examples(examples)
+    shared = signature(calibrate_chain).parameters.keys() & signature(Components).parameters.keys()
+    parts = {name: options.pop(name) for name in shared if name in options}
+    config = CalibrationConfig(test_fraction=test_fraction, **options)
+    number = _DEFAULT_N[config.unit] if n is None else n
+    components = Components(generator, n=number, unit=config.unit, **parts)
+    return _Plan(listed, components, config, store, out, report, collection)
 
 
 def _list_examples(examples: Iterable[Question]) -> list[Example]:

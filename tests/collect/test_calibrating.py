@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Callable, Iterator
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +23,7 @@ from langchain_cfc import (
     evaluate,
     read_records,
 )
-from langchain_cfc.collect import Budget, CollectionOptions, Price, Store
-from langchain_cfc.collect.calibrating import _Plan
+from langchain_cfc.collect import Budget, CollectionOptions, Components, Price, Store
 from langchain_cfc.demo import load_recording
 from langchain_cfc.errors import CollectionError, InputError, StoreError, UnattainableTargetError
 from langchain_cfc.labelers import NormalisedMatch
@@ -235,22 +234,15 @@ def test_an_event_loop_that_runs_wants_the_other_form() -> None:
 
 
 def test_both_forms_have_the_same_keywords_and_defaults() -> None:
-    stated = {
-        name: one.default
-        for name, one in inspect.signature(calibrate_chain).parameters.items()
-        if name not in {"generator", "examples", "calibration", "test_fraction"}
+    stated = inspect.signature(calibrate_chain).parameters
+    passed_on = inspect.signature(Components).parameters
+    shared = (stated.keys() & passed_on.keys()) - {"generator"}
+    assert {"n", "verifier", "labeler", "sampling", "generator_id", "splitter_id"} <= shared
+    assert {name: stated[name].default for name in shared} == {
+        name: passed_on[name].default for name in shared
     }
-    own = {
-        one.name: inspect.Parameter.empty if one.name in {"verifier", "labeler"} else one.default
-        for one in fields(_Plan)
-        if one.name not in {"generator", "examples", "config"}
-    }
-    assert stated == own
-    fractions = [
-        inspect.signature(form).parameters["test_fraction"].default
-        for form in (calibrate_chain, acalibrate_chain)
-    ]
-    assert fractions == [0.3, 0.3]
+    assert inspect.signature(acalibrate_chain).parameters["test_fraction"].default == 0.3
+    assert stated["test_fraction"].default == 0.3
 
 
 def test_the_progress_bar_is_the_default(
