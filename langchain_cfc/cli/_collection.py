@@ -33,10 +33,11 @@ from langchain_cfc.collect.collecting import (
     progress_bar,
 )
 from langchain_cfc.collect.config import CollectionConfig
+from langchain_cfc.collect.costs import ASSUMED_OUTPUT
 from langchain_cfc.collect.executor import LocalExecutor
 from langchain_cfc.collect.run import Run
 from langchain_cfc.collect.sources import Examples
-from langchain_cfc.collect.status import ASSUMED_OUTPUT, CollectionStatus, Estimate, estimate_remaining
+from langchain_cfc.collect.status import CollectionStatus, Estimate, estimate_remaining
 from langchain_cfc.collect.store import Store
 from langchain_cfc.errors import CFCWarning, StoreError
 from langchain_cfc.records import Example, write_records

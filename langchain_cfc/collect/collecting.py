@@ -24,7 +24,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from langchain_cfc.collect.batches import Batcher
+from langchain_cfc.collect.batches.batcher import Batcher
 from langchain_cfc.collect.costs import Budget, Stage
 from langchain_cfc.collect.executor import (
     Components,

@@ -1,4 +1,4 @@
-"""The stages of a prompt, what they use, and what a collection may cost."""
+"""The stages of a prompt, what they use, and what a collection may cost and has cost."""
 
 from __future__ import annotations
 
@@ -99,6 +99,10 @@ class Usage:
         return sum(one.input_tokens + one.output_tokens for one in self.calls)
 
 
+# English text; other languages take more.
+CHARACTERS_PER_TOKEN = 4
+# Tokens of one answer, if nothing is known.
+ASSUMED_OUTPUT = 250
 _MILLION = 1_000_000
 # Key of the price for models without a price of their own.
 ANY_MODEL = "*"
@@ -249,3 +253,93 @@ class Budget:
     @staticmethod
     def _price_calls(calls: ModelCalls, price: Price) -> float:
         return (calls.input_tokens * price.input + calls.output_tokens * price.output) / _MILLION
+
+
+@dataclass(frozen=True)
+class RequestHistory:
+    """Usage of the requests of all runs so far, by stage."""
+
+    unanswered: Mapping[Stage, int]  # announced requests without an answer
+    finished: frozenset[Stage]  # stages that a prompt has finished
+    prompts: Mapping[Stage, Usage]  # largest usage of each model for one prompt
+    calls: Mapping[Stage, Usage]  # the same for one request, if need be a mean over several
+
+
+_STAGES = (Stage.DRAWN, Stage.SCORED, Stage.LABELLED)
+
+
+class BudgetTracker:
+    """Usage of all prompts of a store, in this run and before, against a budget.
+
+    Requests whose answers were not received are charged like the most expensive answered request of the same
+    stage. So a run that is killed again and again cannot spend without limit.
+    """
+
+    def __init__(self, budget: Budget, usage: Usage, batched: Usage, history: RequestHistory) -> None:
+        self._budget = budget
+        self.usage = usage
+        self.batched = batched  # the part of it that has the price of batches
+        self._lost = {stage: history.unanswered.get(stage, 0) for stage in _STAGES}
+        self._finished = {stage: stage in history.finished for stage in _STAGES}
+        prompts = {stage: history.prompts.get(stage, Usage()) for stage in _STAGES}
+        self._requests = {stage: largest.answered for stage, largest in prompts.items()}
+        self._largest_prompt = {stage: budget.count(largest) for stage, largest in prompts.items()}
+        self._largest_request = {stage: budget.count(history.calls.get(stage, Usage())) for stage in _STAGES}
+
+    def expected_requests(self, stage: Stage) -> int:
+        """Return the largest number of requests that a stage has made; 1 if it was never finished."""
+        return self._requests[stage] if self._finished[stage] else max(1, self._requests[stage])
+
+    def allows(self, in_progress: int) -> bool:
+        """Return whether one more prompt may be started."""
+        largest = None
+        if self._finished[Stage.LABELLED]:
+            largest = sum(self._largest_prompt.values(), TokensUsed())
+        return self._budget.allows(self.usage, largest, in_progress, self._charge_lost())
+
+    def _charge_lost(self) -> TokensUsed:
+        charged = TokensUsed()
+        for stage, count in self._lost.items():
+            largest = self._largest_request[stage]
+            # A stage that was finished without any request makes none.
+            is_known = largest.tokens or self._finished[stage]
+            charged += (largest if is_known else self._budget.assumed_request) * count
+        return charged
+
+    def allows_requests(self, usage: Usage, batched: Usage) -> bool:
+        """Return whether the budget holds with further usage, of which a part has the price of batches."""
+        if not self._budget.is_limited:
+            return True
+        used = self._budget.count(self.usage + usage, self.batched + batched)
+        return self._budget.holds(used + self._charge_lost())
+
+    def pay(self, usage: Usage, batched: Usage) -> None:
+        """Count usage of answers before their stage ends; `batched` has the price of batches."""
+        self.usage += usage
+        self.batched += batched
+
+    def charge(self, stage: Stage, usage: Usage, lost: int, paid: Usage | None = None) -> None:
+        """Count a finished or failed stage, of whose usage a part was `paid` before.
+
+        Raises `CollectionError` if its tokens or price are unknown.
+        """
+        self._budget.check_reported(usage)
+        self.usage += usage if paid is None else usage - paid
+        self._lost[stage] += lost
+        self._finished[stage] = True
+        self._requests[stage] = max(self._requests[stage], usage.answered)
+        used = self._budget.count(usage)
+        if usage.answered:
+            self._largest_request[stage] = self._largest_request[stage].maximum(used * (1 / usage.answered))
+        used += self._largest_request[stage] * lost
+        self._largest_prompt[stage] = self._largest_prompt[stage].maximum(used)
+
+    @property
+    def cost(self) -> float | None:
+        """Cost of the usage so far; None without prices."""
+        return self._budget.cost(self.usage, self.batched)
+
+    @property
+    def unanswered(self) -> int:
+        """Number of requests whose answers were not received."""
+        return sum(self._lost.values())

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Protocol
 
 from langchain_cfc.claims import Span
+from langchain_cfc.collect.batches.requests import OpenRequests
 from langchain_cfc.collect.costs import ModelCalls, Stage, Usage
 from langchain_cfc.collect.store import Work, Writer, batches, rows
 from langchain_cfc.collect.store.rows import Write
@@ -29,17 +29,17 @@ class StoreJournal:
 
     paid = unseen = Usage()
 
-    def __init__(self, writer: Writer, work: Work, stage: Stage, requests: int, *, without_nul: bool) -> None:
+    def __init__(self, writer: Writer, work: Work, stage: Stage, requests: int) -> None:
         self.position = work.position
         self.stage = stage
         self._writer = writer
-        self._without_nul = without_nul
+        self._without_nul = writer.store.without_nul
         self._announced = 0
         self._earlier = self._written = Usage()
         self.drawn: dict[int, DrawnCandidate] = dict(work.partial)
         self.context = work.context
         self.lost = 0
-        self._note_requests(requests)
+        self.announce(requests)
 
     def resume(self, context: str) -> Mapping[int, DrawnCandidate]:
         """Return the candidates that need not be drawn again for the prepared input with this digest.
@@ -116,34 +116,13 @@ class StoreJournal:
             self._writer.submit(rows.announce_requests(self.position, self.stage, requests))
 
 
-class Ledger(Protocol):
-    """Knows what was charged for the requests of stages that went through batches."""
-
-    def read_stage(self, position: int, stage: Stage) -> Usage:
-        """Return the usage of the requests of a stage so far."""
-
-    def finish_stage(self, position: int, stage: Stage) -> tuple[Usage, Usage]:
-        """Forget the requests of a stage; return their usage, and the part of it at the price of batches."""
-
-
 class BatchJournal(StoreJournal):
     """The journal of a stage whose requests may go through batches.
 
     Answers are stored as they come, and candidates made of them only once the stage ends: what is stored
     twice could not be told apart from what was paid for twice. Requests in batches are never lost, so only
-    those that are made live are announced.
-
-    Args:
-        writer: Writes to the store.
-        work: The prompt.
-        stage: The stage.
-        requests: Number of requests that are announced if they do not go through batches.
-        without_nul: Whether the database cannot hold the character U+0000.
-        ledger: Knows what was charged for stored answers.
-        is_batched: Whether requests of this stage go through batches.
-
-    Attributes:
-        is_batched: The same.
+    those that are made live are announced: `requests`, unless the stage `is_batched`, and those in place of a
+    batch.
     """
 
     def __init__(
@@ -152,15 +131,14 @@ class BatchJournal(StoreJournal):
         work: Work,
         stage: Stage,
         requests: int,
+        open_requests: OpenRequests,
         *,
-        without_nul: bool,
-        ledger: Ledger,
         is_batched: bool,
     ) -> None:
         self._held: dict[int, DrawnCandidate] = {}
-        self._ledger = ledger
+        self._open_requests = open_requests
         self.is_batched = is_batched
-        super().__init__(writer, work, stage, 0 if is_batched else requests, without_nul=without_nul)
+        super().__init__(writer, work, stage, requests)
 
     def save_draw(self, slot: int, draw: DrawnCandidate, usage: Usage) -> None:
         """Keep a candidate until the stage ends: its answer is stored."""
@@ -174,7 +152,8 @@ class BatchJournal(StoreJournal):
 
     def save_claims(self, spans: Sequence[Span], usage: Usage) -> None:
         """Write the claims of an answer; usage of stored answers is written once the stage ends."""
-        super().save_claims(spans, _subtract(usage, self._ledger.read_stage(self.position, self.stage)))
+        paid, _ = self._open_requests.sum_stage(self.position, self.stage)
+        super().save_claims(spans, _subtract(usage, paid))
 
     def announce(self, requests: int) -> None:
         """Announce requests, unless they go through batches."""
@@ -195,7 +174,7 @@ class BatchJournal(StoreJournal):
 
     def finish(self, usage: Usage, *, failed: bool) -> list[Write]:
         """Prepare the writes that end a stage, and delete the stored answers, which it is made of."""
-        self.paid, batched = self._ledger.finish_stage(self.position, self.stage)
+        self.paid, batched = self._open_requests.finish_stage(self.position, self.stage)
         self.unseen = _subtract(self.paid, self.total_usage(usage))
         writes = [
             *super().finish(usage + self.unseen, failed=failed),

@@ -20,8 +20,8 @@ from typing import Any
 
 from langchain_cfc.candidates import Unit
 from langchain_cfc.claims import Span, make_claim_candidates
-from langchain_cfc.collect.batches import Batcher
-from langchain_cfc.collect.costs import Budget, Stage, TokensUsed, Usage
+from langchain_cfc.collect.batches.batcher import Batcher
+from langchain_cfc.collect.costs import Budget, BudgetTracker, Stage, Usage
 from langchain_cfc.collect.executor import Executor, Labels, Outcome
 from langchain_cfc.collect.journal import BatchJournal, StoreJournal
 from langchain_cfc.collect.status import CollectionStatus, EarlyWarnings
@@ -30,80 +30,6 @@ from langchain_cfc.collect.store.rows import Write
 from langchain_cfc.errors import CFCError, CollectionError, StoreError
 from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc.verifiers.base import VerifierScores
-
-_STAGES = (Stage.DRAWN, Stage.SCORED, Stage.LABELLED)
-
-
-class _BudgetTracker:
-    """Usage of all prompts of a store, in this run and before, against a budget.
-
-    Requests whose answers were not received are charged like the most expensive answered request of the same
-    stage. So a run that is killed again and again cannot spend without limit.
-    """
-
-    def __init__(self, budget: Budget, store: Store) -> None:
-        self._budget = budget
-        history = store.request_history()
-        self.usage = store.usage()
-        self._batched = store.batched_usage()  # the part of it that has the price of batches
-        self._lost = {stage: history.unanswered.get(stage, 0) for stage in _STAGES}
-        self._finished = {stage: stage in history.finished for stage in _STAGES}
-        prompts = {stage: history.prompts.get(stage, Usage()) for stage in _STAGES}
-        self._requests = {stage: largest.answered for stage, largest in prompts.items()}
-        self._largest_prompt = {stage: budget.count(largest) for stage, largest in prompts.items()}
-        self._largest_request = {stage: budget.count(history.calls.get(stage, Usage())) for stage in _STAGES}
-
-    def expected_requests(self, stage: Stage) -> int:
-        """Return the largest number of requests that a stage has made; 1 if it was never finished."""
-        return self._requests[stage] if self._finished[stage] else max(1, self._requests[stage])
-
-    def allows(self, in_progress: int) -> bool:
-        """Return whether one more prompt may be started."""
-        largest = None
-        if self._finished[Stage.LABELLED]:
-            largest = sum(self._largest_prompt.values(), TokensUsed())
-        lost = sum((self._charge_request(stage) * self._lost[stage] for stage in _STAGES), TokensUsed())
-        return self._budget.allows(self.usage, largest, in_progress, lost)
-
-    def _charge_request(self, stage: Stage) -> TokensUsed:
-        largest = self._largest_request[stage]
-        # A stage that was finished without any request makes none.
-        return largest if largest.tokens or self._finished[stage] else self._budget.assumed_request
-
-    def allows_requests(self, usage: Usage, batched: Usage) -> bool:
-        """Return whether the budget holds with further usage, of which a part has the price of batches."""
-        if not self._budget.is_limited:
-            return True
-        lost = sum((self._charge_request(stage) * self._lost[stage] for stage in _STAGES), TokensUsed())
-        return self._budget.holds(self._budget.count(self.usage + usage, self._batched + batched) + lost)
-
-    def pay(self, usage: Usage, batched: Usage) -> None:
-        """Count usage of answers before their stage ends; `batched` has the price of batches."""
-        self.usage += usage
-        self._batched += batched
-
-    def charge(self, stage: Stage, usage: Usage, lost: int, paid: Usage | None = None) -> None:
-        """Count a finished or failed stage, of whose usage a part was `paid` before.
-
-        Raises `CollectionError` if its tokens or price are unknown.
-        """
-        self._budget.check_reported(usage)
-        self.usage += usage if paid is None else usage - paid
-        self._lost[stage] += lost
-        self._finished[stage] = True
-        self._requests[stage] = max(self._requests[stage], usage.answered)
-        used = self._budget.count(usage)
-        if usage.answered:
-            self._largest_request[stage] = self._largest_request[stage].maximum(used * (1 / usage.answered))
-        used += self._largest_request[stage] * lost
-        self._largest_prompt[stage] = self._largest_prompt[stage].maximum(used)
-
-    def update_status(self, status: CollectionStatus) -> None:
-        """Copy usage, cost and unanswered requests to a status."""
-        status.usage = self.usage
-        status.cost = self._budget.cost(self.usage, self._batched)
-        status.unanswered = sum(self._lost.values())
-
 
 # So many consecutive failures are an outage, a revoked key or an empty account; to continue would mark all
 # other prompts as failed.
@@ -146,7 +72,7 @@ class Run:
         self._executor = executor
         self._prompts_at_once = prompts_at_once
         self._requests_per_prompt = requests_per_prompt
-        self._budget = _BudgetTracker(budget, store)
+        self._budget = BudgetTracker(budget, store.usage(), store.batched_usage(), store.request_history())
         self._on_progress = on_progress
         self._on_notice = on_notice
         self._unit = unit
@@ -161,7 +87,7 @@ class Run:
         self._start_lock = asyncio.Lock()
         self._prompt_ended = asyncio.Event()
         self.status = CollectionStatus.from_store(store)
-        self._budget.update_status(self.status)
+        self._update_costs()
         self._batcher = batcher
         if batcher is not None:
             batcher.open(store, self._writer, self._budget, self._tell_wait)
@@ -355,15 +281,10 @@ class Run:
     def _open_journal(self, work: Work, stage: Stage, requests: int | None = None) -> StoreJournal:
         expected = self._budget.expected_requests(stage) if requests is None else requests
         if self._batcher is None:
-            return StoreJournal(self._writer, work, stage, expected, without_nul=self._store.without_nul)
+            return StoreJournal(self._writer, work, stage, expected)
+        is_batched = stage in self._batcher.models.stages
         return BatchJournal(
-            self._writer,
-            work,
-            stage,
-            expected,
-            without_nul=self._store.without_nul,
-            ledger=self._batcher,
-            is_batched=stage in self._batcher.models.stages,
+            self._writer, work, stage, expected, self._batcher.requests, is_batched=is_batched
         )
 
     async def _save_stage(
@@ -389,7 +310,7 @@ class Run:
         # After the write, because usage without a price ends the run and paid results must be kept.
         used = journal.total_usage(outcome.usage) + journal.unseen
         self._budget.charge(stage, used, journal.lost, journal.paid)
-        self._budget.update_status(self.status)
+        self._update_costs()
         if error is None:
             return True
         self.status.failed += 1
@@ -403,9 +324,13 @@ class Run:
             raise CollectionError(msg) from error
         return False
 
+    def _update_costs(self) -> None:
+        status, budget = self.status, self._budget
+        status.usage, status.cost, status.unanswered = budget.usage, budget.cost, budget.unanswered
+
     def _tell_wait(self, waiting: str | None) -> None:
         self.status.waiting = waiting
-        self._budget.update_status(self.status)
+        self._update_costs()
         self._on_progress(self.status)
 
     def _notify(self, notices: Iterable[str]) -> None:

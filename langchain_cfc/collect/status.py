@@ -10,7 +10,14 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from langchain_cfc.candidates import Unit
-from langchain_cfc.collect.costs import Budget, ModelCalls, Stage, Usage
+from langchain_cfc.collect.costs import (
+    ASSUMED_OUTPUT,
+    CHARACTERS_PER_TOKEN,
+    Budget,
+    ModelCalls,
+    Stage,
+    Usage,
+)
 from langchain_cfc.collect.store import Store
 from langchain_cfc.collect.store.wrong import MOST_WRONG, WrongAnswer
 from langchain_cfc.records import Example
@@ -115,12 +122,6 @@ class CollectionStatus:
             self.score_sums[label] += score
 
 
-# English text; other languages take more.
-_CHARACTERS_PER_TOKEN = 4
-# Tokens of one answer, if nothing is known.
-ASSUMED_OUTPUT = 250
-
-
 @dataclass(frozen=True)
 class Estimate:
     """What is left to do, and what it will take."""
@@ -168,7 +169,7 @@ def estimate_remaining(
             for one in status.usage.calls
         ]
     else:
-        per_prompt = sum(sizes) / len(sizes) / _CHARACTERS_PER_TOKEN if sizes else 0.0
+        per_prompt = sum(sizes) / len(sizes) / CHARACTERS_PER_TOKEN if sizes else 0.0
         # The only price applies whichever model answers; its name is not known yet.
         name = next(iter(budget.prices)) if len(budget.prices) == 1 else ""
         calls = [ModelCalls(name, True, round(per_prompt * requests), ASSUMED_OUTPUT * left * n)]

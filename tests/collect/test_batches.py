@@ -19,8 +19,7 @@ from langchain_core.runnables import RunnableLambda
 from langchain_openai import ChatOpenAI
 
 from langchain_cfc.collect import collecting
-from langchain_cfc.collect.batches import find_models
-from langchain_cfc.collect.batches.models import Client
+from langchain_cfc.collect.batches.models import Client, find_models
 from langchain_cfc.collect.batches.providers import OpenAIBatches, Result
 from langchain_cfc.collect.batches.providers import _read_line as read_line
 from langchain_cfc.collect.collecting import CollectionOptions, acollect

@@ -19,7 +19,7 @@ import zlib
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractContextManager
 from hashlib import blake2b
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from langchain_cfc._internal.text import canonical_json
 from langchain_cfc.collect.batches import submission
@@ -28,6 +28,7 @@ from langchain_cfc.collect.batches.models import BatchedModels, Client, make_res
 from langchain_cfc.collect.batches.providers import Line, open_provider
 from langchain_cfc.collect.batches.requests import (
     OK,
+    OpenRequests,
     Route,
     Slot,
     estimate_usage,
@@ -35,14 +36,15 @@ from langchain_cfc.collect.batches.requests import (
     read_request,
     read_usage,
     split_requests,
+    sum_usage,
 )
 from langchain_cfc.collect.batches.submission import Submissions
-from langchain_cfc.collect.costs import Budget, Stage, Usage
+from langchain_cfc.collect.costs import Budget, BudgetTracker, Stage, Usage
 from langchain_cfc.collect.executor import RetryPolicy, TokenRateLimiter
 from langchain_cfc.collect.failures import may_be_charged
 from langchain_cfc.collect.journal import BatchJournal
 from langchain_cfc.collect.store import Store, Writer, batches, rows
-from langchain_cfc.collect.store.batches import Answer, RequestKey
+from langchain_cfc.collect.store.batches import Answer
 from langchain_cfc.execution import ConcurrencyLimiter
 
 T = TypeVar("T")
@@ -50,16 +52,6 @@ T = TypeVar("T")
 _ERROR = 400
 # The client decodes responses.
 _OF_THE_WIRE = {"content-encoding", "content-length", "transfer-encoding"}
-
-
-class Costs(Protocol):
-    """What was charged so far, and what may be."""
-
-    def allows_requests(self, usage: Usage, batched: Usage) -> bool:
-        """Return whether the budget holds with further usage, of which a part has the price of batches."""
-
-    def pay(self, usage: Usage, batched: Usage) -> None:
-        """Count usage, of which a part has the price of batches."""
 
 
 class Batcher:
@@ -73,6 +65,7 @@ class Batcher:
 
     Attributes:
         models: The models whose requests it answers.
+        requests: These requests.
 
     Raises:
         InputError: If there is no model whose requests can go through batches.
@@ -86,26 +79,29 @@ class Batcher:
         on_batch: Callable[[str], None],
     ) -> None:
         self.models = BatchedModels(parts, self._send)
+        self.requests = OpenRequests()
         self._providers = {id(one): open_provider(one) for one in self.models.clients}
         self._limiter = limiter
         self._budget = budget
         self._on_batch = on_batch
         self._activity = Activity()
-        self._stages: dict[tuple[int, Stage], dict[str, list[Slot]]] = {}
         self._stored: set[tuple[int, Stage]] = set()  # stages with stored answers that are not read yet
-        self._queue: list[Slot] = []
-        self._requests = 0  # so many were to be answered by batches
+        self._batched_requests = 0  # so many were to be answered by batches
         self._outputs: dict[Stage, Usage] = {}  # what answers have used, by stage
         self._is_waiting = False
         self._end: asyncio.Future[None]
         self._sending: set[asyncio.Task[Any]] = set()
         self._tasks: set[asyncio.Task[Any]] = set()
 
-    def open(self, store: Store, writer: Writer, costs: Costs, on_wait: Callable[[str | None], None]) -> None:
+    def open(
+        self, store: Store, writer: Writer, costs: BudgetTracker, on_wait: Callable[[str | None], None]
+    ) -> None:
         """Prepare for a run on a store; `on_wait` is called with what is waited for, None for nothing."""
         self._store, self._writer, self._costs, self._on_wait = store, writer, costs, on_wait
         self._end = asyncio.get_running_loop().create_future()
-        self._submissions = Submissions(store, writer, [*self._providers.values()], self, self._on_batch)
+        self._submissions = Submissions(
+            writer, [*self._providers.values()], self.requests, self, self._on_batch
+        )
 
     def make_calls(self, policy: RetryPolicy, journal: BatchJournal) -> BatchedCalls:
         """Return what makes the calls of a stage."""
@@ -190,48 +186,27 @@ class Batcher:
 
     async def _wait(self, call: OpenCall, slot: Slot) -> None:
         """Wait until a request is answered by a batch."""
-        self._requests += 1
+        self._batched_requests += 1
         if slot.answered is None:
             slot.answered = asyncio.get_running_loop().create_future()
         if not slot.is_queued:
             slot.is_queued = True
-            self._queue.append(slot)
+            self.requests.queue.append(slot)
         async with call.wait_for_batch():
             await asyncio.shield(slot.answered)
 
     def _take_slot(self, journal: BatchJournal, route: Route, line: Line) -> Slot:
-        """Return the first equal request of a stage that no call waits for, or was given the answer of."""
+        """Return what a call waits for: a request of its stage, perhaps with an answer that was stored."""
         position, stage = journal.position, journal.stage
         if (position, stage) in self._stored:
             self._stored.discard((position, stage))
             with self._store.begin_read() as connection:
                 for key, answer in batches.read_stage(connection, position, stage).items():
-                    self.find_slot(key).answer = answer
+                    self.requests.find(key).answer = answer
         text = canonical_json([route.endpoint, line.body, dict(line.headers)])
-        digest = blake2b(text.encode(), digest_size=8).hexdigest()
-        known = self._stages.setdefault((position, stage), {}).setdefault(digest, [])
-        equal = sorted(known, key=lambda one: one.key.occurrence)
-        slot = next((one for one in equal if not one.is_taken), None)
-        if slot is None:
-            occurrence = equal[-1].key.occurrence + 1 if equal else 0
-            slot = self.find_slot(RequestKey(position, stage, digest, occurrence))
-        slot.is_taken, slot.route, slot.line = True, route, line
+        slot = self.requests.take(position, stage, blake2b(text.encode(), digest_size=8).hexdigest())
+        slot.route, slot.line = route, line
         return slot
-
-    def find_slot(self, key: RequestKey) -> Slot:
-        """Return the request with a key; one that is not known yet is added."""
-        equal = self._stages.setdefault((key.prompt, key.stage), {}).setdefault(key.digest, [])
-        slot = next((one for one in equal if one.key == key), None)
-        if slot is None:
-            slot = Slot(key)
-            equal.append(slot)
-        return slot
-
-    def requeue(self, slot: Slot) -> None:
-        """Let a request be in another batch, if a call waits for it."""
-        slot.is_queued = slot.answered is not None
-        if slot.is_queued:
-            self._queue.append(slot)
 
     # Live calls in place of a batch
 
@@ -282,45 +257,21 @@ class Batcher:
 
     async def write_answers(self, answers: Sequence[tuple[Slot, Answer]], *others: Any) -> None:
         """Make answers durable, with other writes, and hand them on."""
-        charged, live = Usage(), Usage()
         orphans: list[Any] = []
         for slot, answer in answers:
             if answer.calls is None:
                 continue
-            used = Usage((answer.calls,), 1)
-            stage = slot.key.stage
-            charged, live = (charged, live + used) if answer.live else (charged + used, live)
-            self._outputs[stage] = self._outputs.get(stage, Usage()) + used
+            position, stage = slot.key.prompt, slot.key.stage
+            self._outputs[stage] = self._outputs.get(stage, Usage()) + answer.usage
             # The stage has ended without it, as after an error in another of its requests.
-            if (slot.key.prompt, stage) not in self._stages:
-                orphans += rows.insert_calls(slot.key.prompt, stage, used)
-                orphans += batches.insert_calls(slot.key.prompt, stage, used)
+            if not self.requests.is_open(position, stage):
+                orphans += rows.insert_calls(position, stage, answer.usage)
+                orphans += batches.insert_calls(position, stage, answer.usage)
         writes = batches.set_answers([(slot.key, answer) for slot, answer in answers])
         await self._writer.write([*writes, *orphans, *others])
-        self._costs.pay(charged + live, charged)
+        self._costs.pay(*sum_usage(answer for _, answer in answers))
         for slot, answer in answers:
             slot.set_answer(answer)
-
-    # What stages are charged
-
-    def read_stage(self, position: int, stage: Stage) -> Usage:
-        """Return the usage of the requests of a stage so far."""
-        return self._sum_stage(position, stage)[0]
-
-    def finish_stage(self, position: int, stage: Stage) -> tuple[Usage, Usage]:
-        """Forget the requests of a stage; return their usage, and the part of it at the price of batches."""
-        found = self._sum_stage(position, stage)
-        self._stages.pop((position, stage), None)
-        return found
-
-    def _sum_stage(self, position: int, stage: Stage) -> tuple[Usage, Usage]:
-        total, batched = Usage(), Usage()
-        for equal in self._stages.get((position, stage), {}).values():
-            for slot in equal:
-                if slot.answer is not None and slot.answer.calls is not None:
-                    used = Usage((slot.answer.calls,), 1)
-                    total, batched = total + used, batched if slot.answer.live else batched + used
-        return total, batched
 
     def _allows(self, estimate: Usage, *, is_batch: bool) -> bool:
         """Return whether the budget holds with further requests and all batches that are not fetched."""
@@ -343,10 +294,10 @@ class Batcher:
             started = time.monotonic()
             await asyncio.sleep(quiet)
             # An event loop that was held up has not let others go on meanwhile.
-            is_quiet = seen == self._requests and time.monotonic() - started < 2 * quiet
-            seen = self._requests
-            if self._queue and is_quiet and not self._activity.running:
-                queue, self._queue = self._queue, []
+            is_quiet = seen == self._batched_requests and time.monotonic() - started < 2 * quiet
+            seen = self._batched_requests
+            if self.requests.queue and is_quiet and not self._activity.running:
+                queue, self.requests.queue = self.requests.queue, []
                 for route, slots in group_requests(queue):
                     for part in split_requests(route, slots):
                         if not self._end.done():

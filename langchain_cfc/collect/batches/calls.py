@@ -31,14 +31,7 @@ class Activity:
 
 
 class OpenCall:
-    """A call of a stage while it is made.
-
-    Attributes:
-        journal: The journal of its stage.
-        policy: Limits of the calls that it makes live.
-        pending: How many of its requests wait for batches.
-        was_batched: Whether any of its requests went through batches.
-    """
+    """A call of a stage while it is made, and how many of its requests wait for batches (`pending`)."""
 
     def __init__(
         self, journal: BatchJournal, policy: RetryPolicy, activity: Activity, limiter: ConcurrencyLimiter
@@ -105,18 +98,15 @@ def current_call() -> OpenCall | None:
 class BatchedCalls(StageCalls):
     """Makes the calls of one stage of a prompt, whose requests may wait for batches.
 
-    Args:
-        policy: Retries, time limit and rates; they hold for requests that are made live.
-        journal: The journal of the stage.
-        activity: Counts calls.
-        limiter: Limits concurrent calls, but for those that wait for batches.
+    The policy's rates and time limit hold for requests that are made live, the limiter for calls that do not
+    wait for batches.
     """
 
     def __init__(
         self, policy: RetryPolicy, journal: BatchJournal, activity: Activity, limiter: ConcurrencyLimiter
     ) -> None:
         super().__init__(policy, journal)
-        self._stage_journal = journal
+        self._stage_journal = journal  # with the type that it has here
         self._activity = activity
         self._limiter = limiter
 

@@ -78,11 +78,7 @@ def make_response(request: Any, status: int, content: bytes) -> Any:
 
 
 class BatchedModels:
-    """Chat models whose requests another function answers for a while.
-
-    Args:
-        parts: What holds the models, by the stage that calls it.
-        send: Answers their requests.
+    """Chat models in the parts of a collection, whose requests `send` answers for a while.
 
     Attributes:
         clients: The clients of these models.

@@ -76,14 +76,7 @@ def _read_id(custom_id: Any) -> tuple[str, int] | None:
 
 
 class Provider(ABC):
-    """The batch interface of a provider.
-
-    Args:
-        client: The models' client.
-
-    Attributes:
-        client: The same.
-    """
+    """The batch interface of a provider, through the client of its models."""
 
     # What one batch may hold: requests, and bytes of all of them.
     max_requests: ClassVar[int]
@@ -116,11 +109,7 @@ class Provider(ABC):
     async def find(self, key: str, created_at: int, size: int, known: Collection[str]) -> str | None:
         """Return the id of the batch that was created with a key, or of one that may be it; None if none was.
 
-        Args:
-            key: The key.
-            created_at: When it was to be created, in Unix seconds.
-            size: Number of its requests.
-            known: Ids of others.
+        It was to be made at `created_at`, in Unix seconds, with `size` requests; `known` are ids of others.
         """
 
     @abstractmethod

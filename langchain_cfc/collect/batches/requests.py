@@ -5,21 +5,18 @@ from __future__ import annotations
 import asyncio
 import json
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
 from typing import Any
 
 from langchain_cfc.collect.batches.providers import Line, Provider, Result
-from langchain_cfc.collect.costs import ModelCalls, Stage, Usage
+from langchain_cfc.collect.costs import ASSUMED_OUTPUT, CHARACTERS_PER_TOKEN, ModelCalls, Stage, Usage
 from langchain_cfc.collect.store.batches import Answer, RequestKey
 
 OK = 200
 # Digits of a batch's key, which stands in front of the number of each of its requests.
 KEY_DIGITS = 16
-_CHARACTERS_PER_TOKEN = 4
-# Tokens of one answer, if nothing is known.
-_ASSUMED_OUTPUT = 250
 
 
 @dataclass(frozen=True)
@@ -59,6 +56,63 @@ class Slot:
         self.answer = answer
         if self.answered is not None and not self.answered.done():
             self.answered.set_result(None)
+
+
+class OpenRequests:
+    """The requests of all stages in progress.
+
+    Attributes:
+        queue: Those that are to be in the next batch.
+    """
+
+    def __init__(self) -> None:
+        self.queue: list[Slot] = []
+        self._stages: dict[tuple[int, Stage], dict[RequestKey, Slot]] = {}
+
+    def find(self, key: RequestKey) -> Slot:
+        """Return the request with a key; one that is not known yet is added."""
+        return self._stages.setdefault((key.prompt, key.stage), {}).setdefault(key, Slot(key))
+
+    def take(self, position: int, stage: Stage, digest: str) -> Slot:
+        """Return the first equal request of a stage that no call waits for, or was given the answer of."""
+        slots = self._stages.get((position, stage), {}).values()
+        equal = sorted((one for one in slots if one.key.digest == digest), key=lambda one: one.key.occurrence)
+        slot = next((one for one in equal if not one.is_taken), None)
+        if slot is None:
+            occurrence = equal[-1].key.occurrence + 1 if equal else 0
+            slot = self.find(RequestKey(position, stage, digest, occurrence))
+        slot.is_taken = True
+        return slot
+
+    def requeue(self, slot: Slot) -> None:
+        """Let a request be in another batch, if a call waits for it."""
+        slot.is_queued = slot.answered is not None
+        if slot.is_queued:
+            self.queue.append(slot)
+
+    def is_open(self, position: int, stage: Stage) -> bool:
+        """Return whether a stage is in progress."""
+        return (position, stage) in self._stages
+
+    def sum_stage(self, position: int, stage: Stage) -> tuple[Usage, Usage]:
+        """Return the usage of the requests of a stage so far, and the part at the price of batches."""
+        slots = self._stages.get((position, stage), {}).values()
+        return sum_usage([one.answer for one in slots if one.answer is not None])
+
+    def finish_stage(self, position: int, stage: Stage) -> tuple[Usage, Usage]:
+        """Forget the requests of a stage, and return the same."""
+        found = self.sum_stage(position, stage)
+        self._stages.pop((position, stage), None)
+        return found
+
+
+def sum_usage(answers: Iterable[Answer]) -> tuple[Usage, Usage]:
+    """Return the usage of answers, and the part of it that has the price of batches."""
+    total, batched = Usage(), Usage()
+    for one in answers:
+        total += one.usage
+        batched += Usage() if one.live else one.usage
+    return total, batched
 
 
 async def read_request(provider: Provider, request: Any) -> tuple[Route, Line] | None:
@@ -134,7 +188,7 @@ def estimate_usage(slots: Sequence[Slot], outputs: Mapping[Stage, Usage]) -> Usa
         if known.answered:
             output = ceil(sum(one.output_tokens for one in known.calls) / known.answered)
         else:
-            output = min(_ASSUMED_OUTPUT, _find_limit(slot.line.body) or _ASSUMED_OUTPUT)
-        size = len(json.dumps(slot.line.body, ensure_ascii=False)) // _CHARACTERS_PER_TOKEN
+            output = min(ASSUMED_OUTPUT, _find_limit(slot.line.body) or ASSUMED_OUTPUT)
+        size = len(json.dumps(slot.line.body, ensure_ascii=False)) // CHARACTERS_PER_TOKEN
         total += Usage((ModelCalls(slot.route.model, False, size, output),))
     return total

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar
 from uuid import uuid4
 
 from langchain_cfc.collect.batches.providers import BatchState, Provider, Result
-from langchain_cfc.collect.batches.requests import KEY_DIGITS, OK, Route, Slot, make_answer
+from langchain_cfc.collect.batches.requests import KEY_DIGITS, OK, OpenRequests, Route, Slot, make_answer
 from langchain_cfc.collect.costs import Usage
 from langchain_cfc.collect.failures import is_transient
-from langchain_cfc.collect.store import Store, Writer, batches
-from langchain_cfc.collect.store.batches import Answer, BatchRow, RequestKey
+from langchain_cfc.collect.store import Writer, batches
+from langchain_cfc.collect.store.batches import Answer, BatchRow
 from langchain_cfc.errors import CollectionError
 from langchain_cfc.execution import describe_error
 
@@ -36,6 +36,14 @@ class Pace:
 
 
 PACE = Pace()
+
+
+def _list_waits() -> Iterator[float]:
+    """Yield the seconds between attempts, without end."""
+    wait = PACE.first
+    while True:
+        yield wait
+        wait = min(1.5 * wait, PACE.most)
 
 
 @dataclass(eq=False)
@@ -61,13 +69,7 @@ class OpenBatch:
 
 
 class Owner(Protocol):
-    """What gathers the requests, and hands their answers on."""
-
-    def find_slot(self, key: RequestKey) -> Slot:
-        """Return the request with a key."""
-
-    def requeue(self, slot: Slot) -> None:
-        """Let a request be in another batch, if a call waits for it."""
+    """What hands answers on, and looks after the run."""
 
     async def write_answers(self, answers: Sequence[tuple[Slot, Answer]], *others: Any) -> None:
         """Make answers durable, with other writes, and hand them on."""
@@ -80,27 +82,20 @@ class Owner(Protocol):
 
 
 class Submissions:
-    """The batches of a run that are not fetched yet.
-
-    Args:
-        store: The store.
-        writer: Writes to it.
-        providers: Where batches are submitted to.
-        owner: Whose requests they are.
-        on_batch: Called with a line of text when something becomes of a batch.
-    """
+    """The batches of a run that are not fetched yet; `on_batch` is told what becomes of them."""
 
     def __init__(
         self,
-        store: Store,
         writer: Writer,
         providers: Sequence[Provider],
+        requests: OpenRequests,
         owner: Owner,
         on_batch: Callable[[str], None],
     ) -> None:
-        self._store = store
+        self._store = writer.store
         self._writer = writer
         self._providers = providers
+        self._requests = requests
         self._owner = owner
         self._on_batch = on_batch
         self._batches: dict[int, OpenBatch] = {}
@@ -136,7 +131,7 @@ class Submissions:
                 continue
             if row.id is None:
                 await self._note_id(batch, found)
-            batch.slots = {line: self._owner.find_slot(key) for line, key in keys.items()}
+            batch.slots = {line: self._requests.find(key) for line, key in keys.items()}
             for slot in batch.slots.values():
                 slot.is_queued = True
             self._batches[row.number] = batch
@@ -188,7 +183,7 @@ class Submissions:
         except CollectionError as error:
             await self._drop(batch)
             raise self._refusal(batch, describe_error(error.__cause__ or error)) from error
-        wait = PACE.first
+        waits = _list_waits()
         while True:
             try:
                 return await provider.create(row.key, prepared, row.endpoint)
@@ -198,8 +193,7 @@ class Submissions:
                     raise self._refusal(batch, describe_error(error)) from error
                 self._trouble = f"; the provider does not answer: {describe_error(error)}"
             # It may have been created nevertheless.
-            await asyncio.sleep(wait)
-            wait = min(1.5 * wait, PACE.most)
+            await asyncio.sleep(next(waits))
             found = await self._find(batch)
             self._trouble = ""
             if found is not None:
@@ -220,10 +214,9 @@ class Submissions:
 
     async def _finish(self, batch: OpenBatch) -> None:
         """Wait until a batch has ended, and hand its answers on."""
-        wait = PACE.first
+        waits = _list_waits()
         while True:
-            await asyncio.sleep(wait)
-            wait = min(1.5 * wait, PACE.most)
+            await asyncio.sleep(next(waits))
             batch.state = state = await self._patiently(batch, lambda: batch.provider.retrieve(batch.name))
             self._owner.tell()
             if state.ending is not None:
@@ -238,22 +231,10 @@ class Submissions:
         answers = [
             (slot, make_answer(batch.provider, results.get(line))) for line, slot in batch.slots.items()
         ]
-        if state.ending == "cancelled":
-            answers = [(slot, answer) for slot, answer in answers if answer.status]
         answered = sum(answer.status == OK for _, answer in answers)
-        said = f"{batch.name} has ended: {answered:,} of {len(batch.slots):,} requests are answered"
-        live = len(batch.slots) - answered
-        is_cancelled = state.ending == "cancelled"
-        if not is_cancelled:
-            self._on_batch(said + (f"; the other {live:,} are made live, at full price" if live else ""))
-        # Answers let prompts go on, and the last of them end the run.
-        pages = [answers[start : start + _PAGE] for start in range(0, max(1, len(answers)), _PAGE)]
-        for page in pages[:-1]:
-            await self._owner.write_answers(page)
-        del self._batches[batch.row.number]
-        end = [] if is_cancelled else batches.set_ended(batch.row.number)
-        await self._owner.write_answers(pages[-1], *end)
-        if is_cancelled:
+        said = f"{batch.name} has ended: {answered:,} of {len(answers):,} requests are answered"
+        if state.ending == "cancelled":
+            await self._write_pages(batch, [(slot, answer) for slot, answer in answers if answer.status])
             with self._store.begin_write() as connection:
                 batches.drop_unanswered(connection, batch.row.number)
             msg = (
@@ -261,6 +242,17 @@ class Submissions:
                 "rest, run the same command again: it submits another batch"
             )
             raise CollectionError(msg)
+        live = len(answers) - answered
+        self._on_batch(said + (f"; the other {live:,} are made live, at full price" if live else ""))
+        await self._write_pages(batch, answers, *batches.set_ended(batch.row.number))
+
+    async def _write_pages(self, batch: OpenBatch, answers: Sequence[tuple[Slot, Answer]], *end: Any) -> None:
+        """Hand the answers of a batch on; the last of them let the run end, and are written with `end`."""
+        last = max(0, len(answers) - 1) // _PAGE * _PAGE
+        for start in range(0, last, _PAGE):
+            await self._owner.write_answers(answers[start : start + _PAGE])
+        del self._batches[batch.row.number]
+        await self._owner.write_answers(answers[last:], *end)
 
     async def _read_results(self, batch: OpenBatch, state: BatchState) -> dict[int, Result] | None:
         """Return the results of a batch by line, the first of each; None if it is another one."""
@@ -284,7 +276,7 @@ class Submissions:
             return
         await self._drop(batch)
         for slot in batch.slots.values():
-            self._owner.requeue(slot)
+            self._requests.requeue(slot)
 
     async def _drop(self, batch: OpenBatch) -> None:
         """Delete a batch that nothing was charged for."""
@@ -307,7 +299,7 @@ class Submissions:
         self, batch: OpenBatch, call: Callable[[], Awaitable[T]], most: int | None = None
     ) -> T:
         """Make a call that costs nothing until it succeeds, `most` times at most; other failures raise."""
-        wait, attempts = PACE.first, 0
+        waits, attempts = _list_waits(), 0
         while True:
             attempts += 1
             try:
@@ -317,8 +309,7 @@ class Submissions:
                     raise self._loss(batch, error) from error
                 self._trouble = f"; the provider does not answer: {describe_error(error)}"
                 self._owner.tell()
-                await asyncio.sleep(wait)
-                wait = min(1.5 * wait, PACE.most)
+                await asyncio.sleep(next(waits))
             else:
                 self._trouble = ""
                 return result

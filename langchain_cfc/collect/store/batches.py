@@ -152,6 +152,11 @@ class Answer:
     calls: ModelCalls | None = None
 
     @property
+    def usage(self) -> Usage:
+        """Usage of this one answer."""
+        return Usage() if self.calls is None else Usage((self.calls,), 1)
+
+    @property
     def columns(self) -> dict[str, Any]:
         """The answer as columns of the request's row."""
         calls = self.calls
@@ -163,11 +168,6 @@ class Answer:
             "input_tokens": None if calls is None else calls.input_tokens,
             "output_tokens": None if calls is None else calls.output_tokens,
         }
-
-
-_NO_ANSWER = {"status": None, "live": False, "packed": None} | dict.fromkeys(
-    ("model", "input_tokens", "output_tokens")
-)
 
 
 @dataclass(frozen=True)
@@ -194,7 +194,7 @@ class BatchRow:
 def insert_batch(row: BatchRow, keys: Sequence[RequestKey]) -> list[_Write]:
     """Prepare to write a batch that is about to be submitted, with its requests in the order of its lines."""
     lines = [
-        {**key.columns, "batch": row.number, "line": line, **_NO_ANSWER} for line, key in enumerate(keys)
+        {**key.columns, "batch": row.number, "line": line, "live": False} for line, key in enumerate(keys)
     ]
     return [(_ADD_BATCH, [{**vars(row), "ended": False}]), (_ADD_REQUESTS, lines)]
 

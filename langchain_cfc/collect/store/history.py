@@ -2,26 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
 from math import ceil
 
 from sqlalchemy import Connection, func, select
 
-from langchain_cfc.collect.costs import ModelCalls, Stage, Usage
+from langchain_cfc.collect.costs import ModelCalls, RequestHistory, Stage, Usage
 from langchain_cfc.collect.store import schema
 
 _prompts, _calls, _announced = schema.prompts, schema.calls, schema.announced
-
-
-@dataclass(frozen=True)
-class RequestHistory:
-    """Usage of the requests of all runs so far, by stage."""
-
-    unanswered: Mapping[Stage, int]  # announced requests without an answer
-    finished: frozenset[Stage]  # stages that a prompt has finished
-    prompts: Mapping[Stage, Usage]  # largest usage of each model for one prompt
-    calls: Mapping[Stage, Usage]  # the same for one request, if need be a mean over several
 
 
 def read_history(connection: Connection) -> RequestHistory:

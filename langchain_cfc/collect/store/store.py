@@ -18,9 +18,9 @@ from langchain_cfc._internal.database import DatabaseStore
 from langchain_cfc._internal.text import canonical_json
 from langchain_cfc.candidates import LabelledBatch, Unit
 from langchain_cfc.claims import Span
-from langchain_cfc.collect.costs import ModelCalls, Stage, Usage
+from langchain_cfc.collect.costs import ModelCalls, RequestHistory, Stage, Usage
 from langchain_cfc.collect.store import batches, schema
-from langchain_cfc.collect.store.history import RequestHistory, read_history
+from langchain_cfc.collect.store.history import read_history
 from langchain_cfc.collect.store.rows import (
     PAGE,
     Write,
@@ -517,7 +517,7 @@ class Writer:
     """
 
     def __init__(self, store: Store) -> None:
-        self._store = store
+        self.store = store
         self._waiting: list[tuple[list[Write], asyncio.Future[None]]] = []
         self._task: asyncio.Task[None] | None = None
         self._last: asyncio.Future[None] | None = None
@@ -562,11 +562,11 @@ class Writer:
 
     async def _write_batch(self, writes: list[Write]) -> None:
         loop = asyncio.get_running_loop()
-        if not self._store.is_sqlite:
+        if not self.store.is_sqlite:
             # Each statement waits for the server.
-            await loop.run_in_executor(self._thread, self._store.write, writes)
+            await loop.run_in_executor(self._thread, self.store.write, writes)
             return
-        with self._store.transaction() as connection:
+        with self.store.transaction() as connection:
             execute_writes(connection, writes)
             # Only the commit waits for the disk; threads that compute would wait for each other.
             await loop.run_in_executor(self._thread, connection.commit)
