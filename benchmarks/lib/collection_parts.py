@@ -29,7 +29,8 @@ from langchain_cfc.collect.collecting import CallPolicy, CollectionOptions, coll
 from langchain_cfc.collect.costs import ModelCalls, Usage
 from langchain_cfc.collect.executor import Components, Labels
 from langchain_cfc.collect.store import Store, rows
-from langchain_cfc.collect.store.rows import Statement, Write, combine_writes
+from langchain_cfc.collect.store.rows import combine_writes
+from langchain_cfc.collect.store.schema import Statement, Write
 from langchain_cfc.execution import Steps
 from langchain_cfc.labelers.base import BaseLabeler, LabelerInput
 from langchain_cfc.records import Example

@@ -10,7 +10,7 @@ from langchain_cfc.claims import Span
 from langchain_cfc.collect.batches.requests import OpenRequests
 from langchain_cfc.collect.costs import ModelCalls, Stage, Usage
 from langchain_cfc.collect.store import Work, Writer, batches, rows
-from langchain_cfc.collect.store.rows import Write
+from langchain_cfc.collect.store.schema import Write
 from langchain_cfc.errors import CollectionError
 from langchain_cfc.sampling import DrawnCandidate
 

@@ -26,7 +26,7 @@ from langchain_cfc.collect.executor import Executor, Labels, Outcome
 from langchain_cfc.collect.journal import BatchJournal, StoreJournal
 from langchain_cfc.collect.status import CollectionStatus, EarlyWarnings
 from langchain_cfc.collect.store import PAGE, Store, Work, Writer, rows
-from langchain_cfc.collect.store.rows import Write
+from langchain_cfc.collect.store.schema import Write
 from langchain_cfc.errors import CFCError, CollectionError, StoreError
 from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc.verifiers.base import VerifierScores

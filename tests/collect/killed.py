@@ -24,7 +24,8 @@ from langchain_cfc.collect.config import read_config
 from langchain_cfc.collect.executor import Components, RetryPolicy
 from langchain_cfc.collect.status import CollectionStatus
 from langchain_cfc.collect.store import Writer
-from langchain_cfc.collect.store.rows import Write, execute_writes
+from langchain_cfc.collect.store.rows import execute_writes
+from langchain_cfc.collect.store.schema import Write
 from langchain_cfc.labelers import NormalisedMatch
 from langchain_cfc.records import Example
 from langchain_cfc.verifiers import SequenceProbability

@@ -9,24 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 from sqlalchemy import (
     BigInteger,
     Boolean,
     Column,
     Connection,
-    Delete,
     ForeignKey,
     Index,
-    Insert,
     Integer,
     LargeBinary,
     MetaData,
     SmallInteger,
     Table,
     Text,
-    Update,
     bindparam,
     delete,
     func,
@@ -38,6 +35,7 @@ from sqlalchemy import (
 from langchain_cfc._internal.database import ROW_NUMBER
 from langchain_cfc.collect.costs import ModelCalls, Stage, Usage
 from langchain_cfc.collect.store import schema
+from langchain_cfc.collect.store.schema import Write
 
 # A store that is collected live has no such tables, as those of earlier releases have none.
 metadata = MetaData()
@@ -91,9 +89,6 @@ batch_calls = Table(
     Column("answered", Integer, nullable=False),
 )
 
-_Statement: TypeAlias = Insert | Update | Delete
-_Write: TypeAlias = tuple[_Statement, list[dict[str, Any]]]
-
 _ADD_BATCH = insert(batches)
 _ADD_REQUESTS = insert(requests)
 _ADD_CALLS = insert(batch_calls)
@@ -137,19 +132,12 @@ class RequestKey:
 
 @dataclass(frozen=True)
 class Answer:
-    """What came of one request of a batch.
+    """What came of one request of a batch."""
 
-    Attributes:
-        status: HTTP status; 0 if the batch ended without a result for it.
-        live: Whether it is the answer of a live call.
-        packed: Compressed body of an answer with status 200; else None.
-        calls: What the answer says that it used; None if it says nothing, or is none.
-    """
-
-    status: int
-    live: bool
-    packed: bytes | None = None
-    calls: ModelCalls | None = None
+    status: int  # HTTP status; 0 if the batch ended without a result for it
+    live: bool  # whether it is the answer of a live call
+    packed: bytes | None = None  # compressed body of an answer with status 200
+    calls: ModelCalls | None = None  # what the answer says that it used; None if it says nothing, or is none
 
     @property
     def usage(self) -> Usage:
@@ -159,15 +147,8 @@ class Answer:
     @property
     def columns(self) -> dict[str, Any]:
         """The answer as columns of the request's row."""
-        calls = self.calls
-        return {
-            "status": self.status,
-            "live": self.live,
-            "packed": self.packed,
-            "model": None if calls is None else calls.model,
-            "input_tokens": None if calls is None else calls.input_tokens,
-            "output_tokens": None if calls is None else calls.output_tokens,
-        }
+        used = {name: getattr(self.calls, name, None) for name in ("model", "input_tokens", "output_tokens")}
+        return {"status": self.status, "live": self.live, "packed": self.packed, **used}
 
 
 @dataclass(frozen=True)
@@ -191,7 +172,7 @@ class BatchRow:
         return Usage((ModelCalls(self.model, False, self.input_tokens, self.output_tokens),))
 
 
-def insert_batch(row: BatchRow, keys: Sequence[RequestKey]) -> list[_Write]:
+def insert_batch(row: BatchRow, keys: Sequence[RequestKey]) -> list[Write]:
     """Prepare to write a batch that is about to be submitted, with its requests in the order of its lines."""
     lines = [
         {**key.columns, "batch": row.number, "line": line, "live": False} for line, key in enumerate(keys)
@@ -199,12 +180,12 @@ def insert_batch(row: BatchRow, keys: Sequence[RequestKey]) -> list[_Write]:
     return [(_ADD_BATCH, [{**vars(row), "ended": False}]), (_ADD_REQUESTS, lines)]
 
 
-def set_id(number: int, provider_id: str) -> list[_Write]:
+def set_id(number: int, provider_id: str) -> list[Write]:
     """Prepare to write the provider's id of a batch."""
     return [(_SET_ID, [{"at": number, "new_id": provider_id}])]
 
 
-def set_answers(answers: Sequence[tuple[RequestKey, Answer]]) -> list[_Write]:
+def set_answers(answers: Sequence[tuple[RequestKey, Answer]]) -> list[Write]:
     """Prepare to write what came of requests."""
     rows = [
         {
@@ -216,28 +197,19 @@ def set_answers(answers: Sequence[tuple[RequestKey, Answer]]) -> list[_Write]:
     return [(_SET_RESULT, rows)]
 
 
-def set_ended(number: int) -> list[_Write]:
+def set_ended(number: int) -> list[Write]:
     """Prepare to note that all results of a batch are fetched."""
     return [(_SET_ENDED, [{"at": number, "new_ended": True}])]
 
 
-def insert_calls(position: int, stage: Stage, batched: Usage) -> list[_Write]:
+def insert_calls(position: int, stage: Stage, batched: Usage) -> list[Write]:
     """Prepare to note which of the usage of a stage has the price of batches."""
+    names = ("model", "input_tokens", "output_tokens", "answered")
     where = {"prompt": position, "stage": int(stage)}
-    calls = [
-        {
-            **where,
-            "model": one.model,
-            "input_tokens": one.input_tokens,
-            "output_tokens": one.output_tokens,
-            "answered": one.answered,
-        }
-        for one in batched.calls
-    ]
-    return [(_ADD_CALLS, calls)]
+    return [(_ADD_CALLS, [{**where, **{name: vars(one)[name] for name in names}} for one in batched.calls])]
 
 
-def finish_stage(position: int, stage: Stage, batched: Usage) -> list[_Write]:
+def finish_stage(position: int, stage: Stage, batched: Usage) -> list[Write]:
     """Prepare to delete the answers of a stage, and to note which of its usage has the price of batches."""
     where = {"of_prompt": position, "of_stage": int(stage)}
     return [*insert_calls(position, stage, batched), (_DELETE_STAGE, [where])]

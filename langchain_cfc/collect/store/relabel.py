@@ -22,14 +22,8 @@ _MADE_BY = "made_by"
 def discard_labels(store: Store, configuration: Mapping[str, Any]) -> None:
     """Delete all labels of a store, and take what makes new ones from a configuration.
 
-    Candidates and scores stay, and so does what the old labels have cost.
-
-    Args:
-        store: The store; one that is new stays as it is.
-        configuration: How records are made from now on.
-
-    Raises:
-        StoreError: If more than what concerns labels is different.
+    Candidates and scores stay, and so does what the old labels have cost. Raises `StoreError` if more than
+    what concerns labels is different.
     """
     known = store.configuration
     if not known:

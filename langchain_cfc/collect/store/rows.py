@@ -18,10 +18,7 @@ from typing import Any, TypeAlias
 from langchain_core.messages import messages_from_dict
 from sqlalchemy import (
     Connection,
-    Delete,
     Dialect,
-    Insert,
-    Update,
     bindparam,
     delete,
     func,
@@ -37,6 +34,7 @@ from langchain_cfc.claims import Span
 from langchain_cfc.collect.costs import Stage, Usage
 from langchain_cfc.collect.executor import Labels
 from langchain_cfc.collect.store import batches, schema
+from langchain_cfc.collect.store.schema import Statement, Write
 from langchain_cfc.errors import CFCError, CollectionError, StoreError
 from langchain_cfc.records import Candidate, Claim, ClaimsRecord, Example, PromptRecord
 from langchain_cfc.sampling import DrawnCandidate
@@ -44,8 +42,6 @@ from langchain_cfc.sampling.candidates import StrippedCandidate
 from langchain_cfc.verifiers.base import VerifierScores
 
 Row: TypeAlias = dict[str, Any]
-Statement: TypeAlias = Insert | Update | Delete
-Write: TypeAlias = tuple[Statement, list[Row]]
 
 # Prompts that are read at a time.
 PAGE = 500
@@ -161,10 +157,6 @@ def _check_text(*texts: str | None, without_nul: bool) -> None:
             raise ValueError(msg)
 
 
-def _add_calls(position: int, stage: Stage, usage: Usage) -> Write:
-    return _ADD_CALLS, [{"prompt": position, "stage": int(stage), **vars(one)} for one in usage.calls]
-
-
 # Rows to values
 
 
@@ -233,6 +225,12 @@ def read_record(prompt: Any, candidates: Sequence[Any]) -> PromptRecord:
 # Writes of one prompt
 
 
+def insert_calls(position: int, stage: Stage, usage: Usage) -> list[Write]:
+    """Prepare to write usage of a stage."""
+    calls = [{"prompt": position, "stage": int(stage), **vars(one)} for one in usage.calls]
+    return [(_ADD_CALLS, calls)]
+
+
 def insert_draws(
     position: int,
     draws: Sequence[DrawnCandidate],
@@ -241,17 +239,10 @@ def insert_draws(
     without_nul: bool,
     stored: Collection[int] = (),
 ) -> list[Write]:
-    """Prepare the writes that finish the draws of a prompt.
+    """Prepare the writes that finish the draws of a prompt, whose `stored` slots are written already.
 
-    Args:
-        position: Position of the prompt.
-        draws: All its candidates.
-        usage: The part of their usage that is not written yet.
-        without_nul: Whether the database cannot hold the character U+0000.
-        stored: Slots of candidates that are written already.
-
-    Raises:
-        CollectionError: If a candidate cannot be stored.
+    `usage` is the part of theirs that is not written yet. Raises `CollectionError` if a candidate cannot be
+    stored, as where the database is `without_nul`, the character U+0000.
     """
     missing = [
         _draw_row(position, slot, draw, without_nul=without_nul)
@@ -264,7 +255,7 @@ def insert_draws(
     return [
         (_ADD_DRAWS, missing),
         (_SET_DRAWN, [{"at": position, "new_stage": int(Stage.DRAWN), "new_value": digest}]),
-        _add_calls(position, Stage.DRAWN, usage),
+        *insert_calls(position, Stage.DRAWN, usage),
     ]
 
 
@@ -274,13 +265,8 @@ def insert_draw(
     """Prepare the writes of one candidate; arguments and errors as in `insert_draws`."""
     return [
         (_ADD_DRAWS, [_draw_row(position, slot, draw, without_nul=without_nul)]),
-        _add_calls(position, Stage.DRAWN, usage),
+        *insert_calls(position, Stage.DRAWN, usage),
     ]
-
-
-def insert_calls(position: int, stage: Stage, usage: Usage) -> list[Write]:
-    """Prepare to write usage of a stage that was charged for apart from its outcome."""
-    return [_add_calls(position, stage, usage)]
 
 
 def set_context(position: int, digest: str) -> list[Write]:
@@ -309,7 +295,7 @@ def insert_claims(position: int, spans: Sequence[Span], usage: Usage, *, without
         for slot, (one, text) in enumerate(zip(spans, texts, strict=True))
     ]
     rows = [{**row, "checksum": schema.digest_claim(row, len(rows))} for row in rows]
-    return [(_ADD_CLAIMS, rows), _add_calls(position, Stage.SCORED, usage)]
+    return [(_ADD_CLAIMS, rows), *insert_calls(position, Stage.SCORED, usage)]
 
 
 def insert_scores(position: int, scores: VerifierScores, usage: Usage) -> list[Write]:
@@ -328,7 +314,7 @@ def insert_scores(position: int, scores: VerifierScores, usage: Usage) -> list[W
     return [
         (_ADD_SCORES, rows),
         (_SET_SCORED, [{"at": position, "new_stage": int(Stage.SCORED), "new_value": digest}]),
-        _add_calls(position, Stage.SCORED, usage),
+        *insert_calls(position, Stage.SCORED, usage),
     ]
 
 
@@ -340,17 +326,9 @@ def insert_labels(
     without_nul: bool,
     strip: Sequence[DrawnCandidate] = (),
 ) -> list[Write]:
-    """Prepare the writes that finish a prompt.
+    """Prepare the writes that finish a prompt, and remove the messages of the candidates to `strip`.
 
-    Args:
-        position: Position of the prompt.
-        labels: Labels and answers of its candidates or claims.
-        usage: Usage of the stage.
-        without_nul: Whether the database cannot hold the character U+0000.
-        strip: All its candidates, to remove their messages; none to keep these.
-
-    Raises:
-        CollectionError: If an answer cannot be stored.
+    Raises `CollectionError` if an answer cannot be stored.
     """
     answers: Sequence[str | None] = labels.answers or [None] * len(labels.correct)
     with _refuse_unstorable("an extracted answer", "Let the answer extractor return other text"):
@@ -379,7 +357,7 @@ def insert_labels(
                 if not isinstance(draw, StrippedCandidate) and draw.message is not None
             ],
         ),
-        _add_calls(position, Stage.LABELLED, usage),
+        *insert_calls(position, Stage.LABELLED, usage),
     ]
 
 
@@ -404,7 +382,7 @@ def set_error(position: int, stage: Stage, error: CFCError, usage: Usage) -> lis
     reason = canonical_json({"kind": type(error).__name__, "said": text})
     return [
         (_SET_ERROR, [{"at": position, "new_value": reason}]),
-        _add_calls(position, stage, usage),
+        *insert_calls(position, stage, usage),
     ]
 
 
@@ -458,18 +436,10 @@ def _update_seal(connection: Connection, writes: Sequence[Write]) -> None:
 def add_prompts(
     store: DatabaseStore, items: Iterable[tuple[Example, PromptRecord | None]], models: Sequence[str] = ()
 ) -> int:
-    """Add all prompts that are not stored yet, or none of them if one cannot be used.
+    """Add all prompts that are not stored yet, or none of them if one cannot be used; return their number.
 
-    Args:
-        store: The store.
-        items: Examples, each with its record if it is finished already.
-        models: Names of the models that drew the candidates of the records.
-
-    Returns:
-        The number of new prompts.
-
-    Raises:
-        StoreError: If another prompt is stored under the same id.
+    An example that is finished already comes with its record, whose candidates the `models` drew. Raises
+    `StoreError` if another prompt is stored under the same id.
     """
     new, stream = 0, iter(items)
     columns = schema.prompts.c
@@ -518,9 +488,7 @@ def _record_writes(
 
 
 def _check_same(name: str, row: Row, known: Row) -> None:
-    differing = [
-        field for field in ("input", "reference", "metadata", "cluster") if row[field] != known[field]
-    ]
+    differing = [field for field in (*_JSON, "cluster") if row[field] != known[field]]
     if differing:
         msg = (
             f"the prompt {row['id']!r} has another {' and '.join(differing)} in {name}: the dataset "

@@ -19,21 +19,24 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from hashlib import blake2b
-from typing import Any
+from typing import Any, TypeAlias
 
 from sqlalchemy import (
     BigInteger,
     Boolean,
     Column,
     Connection,
+    Delete,
     Double,
     ForeignKey,
+    Insert,
     Integer,
     LargeBinary,
     MetaData,
     SmallInteger,
     Table,
     Text,
+    Update,
     cast,
     literal,
     select,
@@ -43,6 +46,10 @@ from sqlalchemy import (
 from langchain_cfc._internal.database import ROW_NUMBER, define_facts
 from langchain_cfc.collect.costs import Stage
 from langchain_cfc.errors import CFCError, StoreError
+
+# A statement with the rows that it is executed with.
+Statement: TypeAlias = Insert | Update | Delete
+Write: TypeAlias = tuple[Statement, list[dict[str, Any]]]
 
 FORMAT = "langchain-cfc/collection"
 # Version of the tables below.
@@ -358,7 +365,7 @@ def check_finished(name: str, row: Any, columns: Sequence[Sequence[Any]]) -> Non
     check_prompt(name, row)
     _, slots, texts, data, scores, outputs, correct, answers = columns
     position = row.position
-    _check(name, row.id, slots, tuple(range(len(slots))))
+    _check(name, row.id, list(slots), list(range(len(slots))))
     _check(name, row.id, digest_draws(position, texts, data), row.draws_digest)
     _check(name, row.id, digest_scores(position, scores, outputs), row.scores_digest)
     _check(name, row.id, digest_labels(position, correct, answers, row.described), row.labels_digest)
@@ -370,17 +377,12 @@ def check_finished_claims(name: str, row: Any, draws: Sequence[Any], claims: Seq
     `draws` are the texts and data of its n answers, `claims` those of the first with scores and labels.
     """
     check_claims(name, row, claims)
+    texts, data = [one.text for one in draws], [one.data for one in draws]
     slots, scores, outputs, correct = (
         [getattr(one, column) for one in claims] for column in ("slot", "score", "outputs", "correct")
     )
     no_answers = [None] * len(claims)
-    check_prompt(name, row)
-    _check(name, row.id, slots, list(range(len(slots))))
-    texts, data = [one.text for one in draws], [one.data for one in draws]
-    _check(name, row.id, digest_draws(row.position, texts, data), row.draws_digest)
-    _check(name, row.id, digest_scores(row.position, scores, outputs), row.scores_digest)
-    labels_digest = digest_labels(row.position, correct, no_answers, row.described)
-    _check(name, row.id, labels_digest, row.labels_digest)
+    check_finished(name, row, [(), slots, texts, data, scores, outputs, correct, no_answers])
 
 
 def _check(name: str, prompt: Any, found: object, expected: object) -> None:

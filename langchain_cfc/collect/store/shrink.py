@@ -20,16 +20,10 @@ _PROMPTS_AT_ONCE = 50
 
 @dataclass(frozen=True)
 class ShrinkResult:
-    """What became of a store that was shrunk.
+    """What became of a store that was shrunk."""
 
-    Attributes:
-        candidates: Number of candidates whose message was removed.
-        bytes_before: Size of the store before, in bytes.
-        bytes_after: Size of the store after, in bytes.
-    """
-
-    candidates: int
-    bytes_before: int
+    candidates: int  # number of candidates whose message was removed
+    bytes_before: int  # size of the store
     bytes_after: int
 
 
@@ -39,15 +33,8 @@ def shrink_store(store: Store) -> ShrinkResult:
     Only labelled prompts lose the messages of their candidates; text and data stay, and so do all records.
     Whatever interrupts it, the store opens, and another call goes on.
 
-    Args:
-        store: The store, which no run may be working on; SQLite needs as much free space as the store has
-            afterwards.
-
-    Returns:
-        How many messages were removed, and the size before and after.
-
-    Raises:
-        StoreError: If a candidate is damaged, or the store is in use or cannot be written.
+    No run may be working on the store, and SQLite needs as much free space as it has afterwards. Raises
+    `StoreError` if a candidate is damaged, or the store is in use or cannot be written.
     """
     with store.lock(), schema.report_damage(store.name):
         before, candidates = store.measure_size(), 0

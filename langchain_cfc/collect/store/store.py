@@ -20,10 +20,8 @@ from langchain_cfc.candidates import LabelledBatch, Unit
 from langchain_cfc.claims import Span
 from langchain_cfc.collect.costs import ModelCalls, RequestHistory, Stage, Usage
 from langchain_cfc.collect.store import batches, schema
-from langchain_cfc.collect.store.history import read_history
 from langchain_cfc.collect.store.rows import (
     PAGE,
-    Write,
     add_prompts,
     combine_writes,
     execute_writes,
@@ -32,12 +30,14 @@ from langchain_cfc.collect.store.rows import (
     read_example,
     read_record,
 )
+from langchain_cfc.collect.store.schema import Write
 from langchain_cfc.collect.store.tables import (
     SELECT_ANSWERS,
     SELECT_CANDIDATES,
     SELECT_CLAIMS,
     is_same_slot,
     read_batch,
+    read_history,
 )
 from langchain_cfc.errors import StoreError
 from langchain_cfc.records import (
@@ -391,10 +391,8 @@ class Store(DatabaseStore):
                 the raw outputs.
             RecordError: If a claim lacks one of the raw outputs.
         """
-        if self.unit == "claims":
-            return self._tabulate_claims(names)
-        if self.provenance().draws is not None:
-            return self._tabulate_by_rule(names)
+        if self.unit == "claims" or self.provenance().draws is not None:
+            return self._tabulate_records(names)
         with schema.report_damage(self.name):
             n = self.provenance().n
             with self.begin_snapshot() as connection:
@@ -408,21 +406,17 @@ class Store(DatabaseStore):
                 raise StoreError(msg)
             return LabelledBatch.concatenate(parts)
 
-    def _tabulate_claims(self, names: Sequence[str]) -> LabelledBatch:
-        records = list(self.claims())
+    def _tabulate_records(self, names: Sequence[str]) -> LabelledBatch:
+        """Return claims, or as many candidates as a draw rule took, by way of records."""
+        is_claims = self.unit == "claims"
+        records, provenance = list(self.iterate()), None if is_claims else self.provenance()
         if not records:
-            msg = f"no prompt of {self.name} with an answer that claims anything is finished yet"
-            raise StoreError(msg)
-        return tabulate_raw(records, names, claims=True)[0] if names else tabulate(records, claims=True)
-
-    def _tabulate_by_rule(self, names: Sequence[str]) -> LabelledBatch:
-        records, provenance = list(self.records()), self.provenance()
-        if not records:
-            msg = f"no prompt of {self.name} is finished yet"
+            which = " with an answer that claims anything" if is_claims else ""
+            msg = f"no prompt of {self.name}{which} is finished yet"
             raise StoreError(msg)
         if names:
-            return tabulate_raw(records, names, provenance=provenance, shortened=True)[0]
-        return tabulate(records, provenance=provenance, shortened=True)
+            return tabulate_raw(records, names, provenance=provenance, shortened=True, claims=True)[0]
+        return tabulate(records, provenance=provenance, shortened=True, claims=True)
 
     def failures(self) -> list[Failure]:
         """Return the failed prompts in order."""
