@@ -290,7 +290,7 @@ async def _run(
         await asyncio.to_thread(opened.add, examples)
         if options.retry_failed:
             opened.retry_failed()
-        n, unit, rule = configuration["n"], opened.unit, configuration.get("draws")
+        n, rule = configuration["n"], configuration.get("draws")
         first_wave = n if rule is None else parse_draw_rule(rule).first_wave
         at_once = options.call_policy.prompts_at_once
         if batcher is not None:  # all of them wait for a batch
@@ -299,7 +299,6 @@ async def _run(
             opened,
             executor,
             n=n,
-            unit=unit,
             requests_per_prompt=1 if configuration.get("sampling") == "single_request" else first_wave,
             prompts_at_once=at_once,
             budget=options.budget,

@@ -149,32 +149,20 @@ class Drawing:
     answers: Sequence[Answer]
 
 
-def draw_answers(model: Model, examples: Sequence[Example]) -> Drawing:
-    """Draw one answer to each example, with log-probabilities where the model has them.
+def draw_answers(
+    model: Model, examples: Sequence[Example], attempts: Sequence[Mapping[str, Any]] = _ATTEMPTS
+) -> Drawing:
+    """Draw one answer to each example, by the first of some settings that the model accepts.
 
-    Args:
-        model: The model.
-        examples: At least one.
-
-    Returns:
-        The answers, in order.
-
-    Raises:
-        CFCError: If the model cannot be made, reached or read.
+    Raises `CFCError` if the model cannot be made, reached or read.
     """
-    *earlier, last = _ATTEMPTS
-    drawings = (_try_to_draw(model, settings, examples) for settings in earlier)
-    return next(filter(None, drawings), None) or _draw_with(model, last, examples)
-
-
-def _try_to_draw(model: Model, settings: Mapping[str, Any], examples: Sequence[Example]) -> Drawing | None:
-    """Return the answers, or None if the model may do better with other settings."""
+    settings, *others = attempts
     try:
         return _draw_with(model, settings, examples)
     except CFCError as error:
-        if is_transient(error) or _is_refused(error):
+        if not others or is_transient(error) or _is_refused(error):
             raise
-        return None
+    return draw_answers(model, examples, others)
 
 
 def _draw_with(model: Model, settings: Mapping[str, Any], examples: Sequence[Example]) -> Drawing:
@@ -233,11 +221,7 @@ _LETTER = re.compile(r"[A-Za-z]")
 
 
 def list_labelers(examples: Sequence[Example]) -> list[LabelerChoice]:
-    """Return the labelers that read every reference, the strictest first.
-
-    Raises:
-        InputError: If none does.
-    """
+    """Return the labelers that read every reference, the strictest first; an `InputError` if none does."""
     if _fits(_CHOICE, examples):
         return [_CHOICE]
     if _fits(_NUMBER, examples) and not any(map(_has_words, examples)):
@@ -287,48 +271,31 @@ def label_answers(choice: LabelerChoice, answers: Sequence[Answer]) -> list[bool
 
 @dataclass(frozen=True)
 class Proposal:
-    """Settings of a collection, and why.
+    """Settings of a collection, and why."""
 
-    Attributes:
-        settings: The content of `collect.toml`, as plain data.
-        reasons: By setting, one sentence.
-        answers: The answers that it rests on.
-        correct: What the proposed labeler made of each.
-    """
-
-    settings: Mapping[str, Any]
-    reasons: Mapping[str, str]
-    answers: Sequence[Answer]
-    correct: Sequence[bool]
+    settings: Mapping[str, Any]  # the content of `collect.toml`, as plain data
+    reasons: Mapping[str, str]  # by setting, one sentence
+    answers: Sequence[Answer]  # that it rests on
+    correct: Sequence[bool]  # what the proposed labeler made of each
 
     def format_toml(self) -> str:
         """Return the file, with the reasons as comments."""
-        lines = [f"{name} = {_format(value)}" for name, value in self.settings.items() if _is_plain(value)]
-        for table, values in self.settings.items():
-            if isinstance(values, Mapping):
-                lines += ["", f"[{table}]"]
-                for name, value in values.items():
-                    reason = self.reasons.get(f"{table}.{name}")
-                    lines += [f"# {reason}"] if reason else []
-                    lines.append(f"{name} = {_format(value)}")
+        tables = {name: value for name, value in self.settings.items() if isinstance(value, Mapping)}
+        lines = [f"{name} = {_format(value)}" for name, value in self.settings.items() if name not in tables]
+        for table, values in tables.items():
+            lines += ["", f"[{table}]"]
+            for name, value in values.items():
+                reason = self.reasons.get(f"{table}.{name}")
+                lines += [f"# {reason}"] if reason else []
+                lines.append(f"{name} = {_format(value)}")
         return "\n".join(lines) + "\n"
 
 
 def propose(dataset: Dataset, model: Model, *, n: int, folder: Path) -> Proposal:
-    """Draw a few answers, and propose the settings of a collection.
+    """Draw a few answers, and propose the settings of a collection; paths are relative to a folder.
 
-    Args:
-        dataset: The questions.
-        model: What answers them. A few more are drawn where no answer is called correct.
-        n: Number of candidates per prompt.
-        folder: Where the file will be written; paths are relative to it.
-
-    Returns:
-        The proposal.
-
-    Raises:
-        CFCError: If the model cannot be asked.
-        InputError: If no labeler reads the references.
+    A few more are drawn where no answer is called correct. Raises `CFCError` if the model cannot be asked,
+    and `InputError` if no labeler reads the references.
     """
     choices = list_labelers(dataset.all)
     drawing = draw_answers(model, dataset.spread(N_DRAWS))
@@ -341,10 +308,11 @@ def propose(dataset: Dataset, model: Model, *, n: int, folder: Path) -> Proposal
     labels = {choice.name: label_answers(choice, answers) for choice in choices}
     choice = max(choices, key=lambda one: sum(labels[one.name]))
     extracts = choice.extractor is not None and any(map(_is_wordy, answers))
-    max_tokens = _propose_max_tokens(answers)
+    longest = max(one.tokens for one in answers)
     verifier = "SequenceProbability" if "logprobs" in drawing.settings else "SelfConsistency"
+    path = dataset.path if is_plugin_source(dataset.path) else os.path.relpath(dataset.path, folder)
     source = {
-        "path": _relate(dataset.path, folder),
+        "path": path,
         **dataset.columns.model_dump(mode="json", exclude_defaults=True),
     }
     if dataset.examples.bad_rows:
@@ -358,7 +326,7 @@ def propose(dataset: Dataset, model: Model, *, n: int, folder: Path) -> Proposal
         "source": source,
         "generator": {
             "model": model.name,
-            "arguments": {**model.connection, **drawing.settings, "max_tokens": max_tokens},
+            "arguments": {**model.connection, **drawing.settings, "max_tokens": _propose_max_tokens(longest)},
         },
         "verifier": {"factory": f"{_VERIFIERS}:{verifier}"},
         "labeler": labeler,
@@ -368,7 +336,7 @@ def propose(dataset: Dataset, model: Model, *, n: int, folder: Path) -> Proposal
     reasons = {
         "labeler.factory": _explain_labeler(choice, choices, labels),
         "verifier.factory": _explain_verifier(verifier),
-        "generator.arguments": f"the longest answer took {pluralize(_longest(answers), 'token')}",
+        "generator.arguments": f"the longest answer took {pluralize(longest, 'token')}",
         "answer.factory": f"some answers hold more than the {choice.reads[:-1]}",
         "source.bad_rows": f"{pluralize(len(dataset.examples.bad_rows), 'row')} cannot be used",
     }
@@ -380,13 +348,9 @@ def _is_wordy(answer: Answer) -> bool:
     return len(answer.candidate.text.split()) > 1
 
 
-def _longest(answers: Sequence[Answer]) -> int:
-    return max(one.tokens for one in answers)
-
-
-def _propose_max_tokens(answers: Sequence[Answer]) -> int:
+def _propose_max_tokens(longest: int) -> int:
     """Return a power of two with room above the longest answer."""
-    wanted = max(_FEWEST_TOKENS, _ROOM * _longest(answers))
+    wanted = max(_FEWEST_TOKENS, _ROOM * longest)
     return 1 << (wanted - 1).bit_length()
 
 
@@ -407,14 +371,6 @@ def _explain_verifier(verifier: str) -> str:
 
 def _name_store(path: str) -> str:
     return re.sub(r"\W+", "-", Path(path.rpartition(":")[2]).stem).strip("-") or "collection"
-
-
-def _relate(path: str, folder: Path) -> str:
-    return path if is_plugin_source(path) else os.path.relpath(path, folder)
-
-
-def _is_plain(value: Any) -> bool:
-    return not isinstance(value, Mapping)
 
 
 def _format(value: Any) -> str:

@@ -18,7 +18,6 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
-from langchain_cfc.candidates import Unit
 from langchain_cfc.claims import Span, make_claim_candidates
 from langchain_cfc.collect.batches.batcher import Batcher
 from langchain_cfc.collect.costs import Budget, BudgetTracker, Stage, Usage
@@ -43,13 +42,12 @@ class Run:
         store: The store, for prompts and results.
         executor: What runs the stages.
         n: Number of candidates per prompt, the largest one under a draw rule.
-        unit: What is scored and labelled.
         requests_per_prompt: Number of requests that draw them, those of the first wave under a draw rule.
         prompts_at_once: Maximum number of prompts in progress.
         budget: Limits for all prompts together.
-        keep_payloads: Whether messages of candidates stay in the store once their prompt is labelled.
-        on_progress: Called with the status whenever a prompt is finished or has failed.
-        on_notice: Called with warnings about the quality of the collection.
+        keep_payloads: As in `CollectionOptions`.
+        on_progress: As in `CollectionOptions`.
+        on_notice: As in `CollectionOptions`.
         batcher: What answers the models' requests from batches; None for live calls.
     """
 
@@ -59,7 +57,6 @@ class Run:
         executor: Executor,
         *,
         n: int,
-        unit: Unit = "answers",
         requests_per_prompt: int,
         prompts_at_once: int,
         budget: Budget,
@@ -75,9 +72,9 @@ class Run:
         self._budget = BudgetTracker(budget, store.usage(), store.batched_usage(), store.request_history())
         self._on_progress = on_progress
         self._on_notice = on_notice
-        self._unit = unit
+        self._unit = store.unit
         self._keep_payloads = keep_payloads
-        self._warnings = EarlyWarnings(n, unit)
+        self._warnings = EarlyWarnings(n, store.unit)
         self._writer = Writer(store)
         self._consecutive_failures = 0
         self._is_stopping = self._all_started = False
