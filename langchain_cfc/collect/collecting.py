@@ -7,7 +7,7 @@ import math
 import os
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -241,7 +241,10 @@ async def acollect(
     batcher = Batcher(_list_parts(components), limiter, options.budget, options.on_batch or _print_line)
     try:
         if batcher.models.live:
-            options.on_notice(_explain_live(batcher.models.live))
+            options.on_notice(
+                f"{', '.join(batcher.models.live)}: called live, at full price, because only ChatOpenAI and "
+                "ChatAnthropic go through batches"
+            )
         executor = LocalExecutor(components, None, retry_policy, options.config, batcher.make_calls)
         return await _run(examples, executor, store, options, batcher)
     finally:
@@ -257,13 +260,6 @@ def _list_parts(components: Components) -> dict[Stage, Any]:
         Stage.SCORED: scoring,
         Stage.LABELLED: (components.labeler, components.answer, components.metadata),
     }
-
-
-def _explain_live(names: Sequence[str]) -> str:
-    return (
-        f"{', '.join(names)}: called live, at full price, because only ChatOpenAI and ChatAnthropic go "
-        "through batches"
-    )
 
 
 def _print_line(text: str) -> None:
@@ -366,7 +362,7 @@ def progress_bar(console: Console | None = None) -> Iterator[Callable[[Collectio
     """
     console = console or Console(stderr=True)
     if not console.is_terminal:
-        yield _LinePrinter(console)
+        yield _make_line_printer(console)
         return
     columns = (
         SpinnerColumn(),
@@ -391,23 +387,23 @@ def progress_bar(console: Console | None = None) -> Iterator[Callable[[Collectio
         yield show
 
 
-class _LinePrinter:
-    """Prints the status as a line of plain text, at most once per interval."""
+def _make_line_printer(console: Console) -> Callable[[CollectionStatus], None]:
+    """Return what prints the status as a line of plain text, at most once per interval."""
+    printed_at = time.monotonic()
 
-    def __init__(self, console: Console) -> None:
-        self._console = console
-        self._printed_at = time.monotonic()
-
-    def __call__(self, status: CollectionStatus) -> None:
+    def show(status: CollectionStatus) -> None:
+        nonlocal printed_at
         now = time.monotonic()
-        if now - self._printed_at < _LINE_INTERVAL:
+        if now - printed_at < _LINE_INTERVAL:
             return
-        self._printed_at = now
-        done = status.labelled + status.failed
+        printed_at = now
         rate, left = status.prompts_per_second, status.remaining
         minutes = f", about {left / rate / 60:.0f} min left" if rate > 0 and left else ""
-        parts = [f"{done} of {status.total} prompts", f"{60 * rate:.0f}/min", *_format_details(status)]
-        self._console.print(", ".join(parts) + minutes, markup=False, highlight=False, soft_wrap=True)
+        done = f"{status.labelled + status.failed} of {status.total} prompts"
+        parts = [done, f"{60 * rate:.0f}/min", *_format_details(status)]
+        console.print(", ".join(parts) + minutes, markup=False, highlight=False, soft_wrap=True)
+
+    return show
 
 
 def _format_details(status: CollectionStatus) -> Iterator[str]:

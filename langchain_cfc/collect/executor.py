@@ -416,11 +416,9 @@ class LocalExecutor:
             generator=compute_fingerprint(generator, components.generator_id),
             verifier=compute_fingerprint(verifier, components.verifier_id),
             labeler=compute_fingerprint(components.labeler, components.labeler_id),
-            answer=None
-            if components.answer is None
-            else compute_fingerprint(components.answer, components.answer_id),
+            answer=_compute_if_given(components.answer, components.answer_id),
             unit=None if splitter is None else "claims",
-            splitter=None if splitter is None else compute_fingerprint(splitter, components.splitter_id),
+            splitter=_compute_if_given(splitter, components.splitter_id),
         )
         separate = getattr(verifier, "separate_scores", None)
         stated = provenance.model_copy(update={"separate_scores": separate})
@@ -432,7 +430,7 @@ class LocalExecutor:
             **({} if separate is None else {"separate_scores": separate}),
             "sampling": components.sampling,
             "reads": components.reads,
-            "metadata": None if components.metadata is None else compute_fingerprint(components.metadata),
+            "metadata": _compute_if_given(components.metadata),
         }
 
     @property
@@ -534,6 +532,11 @@ class LocalExecutor:
         )
         labels = yield from self._labelling.label_candidates(given, extracted, config)
         return Labels(labels, extracted, metadata)
+
+
+def _compute_if_given(part: Any, name: str | None = None) -> dict[str, Any] | None:
+    """Return the fingerprint of a part; None without one."""
+    return None if part is None else compute_fingerprint(part, name)
 
 
 def _parse_rule(components: Components) -> DrawRule | None:

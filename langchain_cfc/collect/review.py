@@ -439,15 +439,7 @@ def create_review_report(
         flattered, among = _count_flattered(people, labelled)
     flattering = _estimate_rate(flattered, among, confidence)
     no_mistakes = _estimate_rate(0, wrong, confidence).high, _estimate_rate(0, among, confidence).high
-    kappa = found.kappa
-    promises = [
-        _adjust_coverage(one, size, (on_wrong.high, flattering.high), no_mistakes) for one in coverage
-    ]
-    if unit == "claims":
-        promises = [
-            one.model_copy(update={"independent": one.at_worst, "independent_limit": one.at_worst_limit})
-            for one in promises
-        ]
+    kappa, observed = found.kappa, (on_wrong.high, flattering.high)
     return ReviewReport(
         unit=unit,
         rows=len(people.rows),
@@ -463,7 +455,7 @@ def create_review_report(
         error_on_correct=_estimate_rate(found.correct_called_wrong, correct, confidence),
         flattering=flattering,
         kappa=None if kappa is None else IntervalEstimate(value=kappa.value, low=kappa.low, high=kappa.high),
-        promises=tuple(promises),
+        promises=tuple(_adjust_coverage(one, unit, size, observed, no_mistakes) for one in coverage),
         notes=tuple(_create_notes(found, unit, len(people.rows), len(truths))),
     )
 
@@ -536,11 +528,13 @@ def _estimate_rate(part: int, prompts: Sequence[Hashable], confidence: float) ->
 
 
 def _adjust_coverage(
-    coverage: float, n: int, observed: tuple[float, float], no_mistakes: tuple[float, float]
+    coverage: float, unit: Unit, n: int, observed: tuple[float, float], no_mistakes: tuple[float, float]
 ) -> AdjustedCoverage:
     """Bound a coverage by upper ends of e0 and f: as observed, and as observed without a mistake."""
     independent, at_worst = _bound_coverage(coverage, n, *observed)
     independent_limit, at_worst_limit = _bound_coverage(coverage, n, *no_mistakes)
+    if unit == "claims":
+        independent, independent_limit = at_worst, at_worst_limit
     return AdjustedCoverage(
         coverage=coverage,
         independent=independent,

@@ -29,17 +29,11 @@ ProviderName: TypeAlias = Literal["openai", "anthropic"]
 
 @dataclass(frozen=True, eq=False)
 class Client:
-    """An official client that some models share.
-
-    Attributes:
-        provider: Whose client it is.
-        official: `openai.AsyncOpenAI` or `anthropic.AsyncAnthropic`, with the settings of the models.
-        address: Where it sends requests to, without a slash at the end.
-    """
+    """An official client that some models share."""
 
     provider: ProviderName
-    official: Any
-    address: str
+    official: Any  # `openai.AsyncOpenAI` or `anthropic.AsyncAnthropic`, with the settings of the models
+    address: str  # where it sends requests to, without a slash at the end
 
     async def send(self, request: Any) -> Any:
         """Send a request as the models would have sent it, and return the response with its content."""
@@ -182,11 +176,9 @@ class BatchedModels:
 def find_models(part: Any) -> Iterator[Runnable[Any, Any]]:
     """Yield the language models in a part, each once, as far as they can be seen from outside.
 
-    Those that are made at each call (`init_chat_model` with fields to configure) are among them.
-
-    Args:
-        part: Anything: fields, containers, what functions have closed over, and the attributes of Runnables
-            and of this package's objects are searched.
+    Those that are made at each call (`init_chat_model` with fields to configure) are among them. Fields,
+    containers, what functions have closed over, and the attributes of Runnables and of this package's objects
+    are searched.
     """
     left, seen = [part], set()
     while left:

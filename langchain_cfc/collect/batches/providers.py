@@ -39,21 +39,13 @@ class Line:
 
 @dataclass(frozen=True)
 class BatchState:
-    """How far a batch has come.
+    """How far a batch has come."""
 
-    Attributes:
-        ending: How it ended; None while it is processed.
-        done: Number of requests that are processed.
-        total: Number of its requests.
-        reason: Why it was refused.
-        files: Where its results are.
-    """
-
-    ending: Ending | None
-    done: int
-    total: int
-    reason: str = ""
-    files: tuple[str, ...] = ()
+    ending: Ending | None  # None while it is processed
+    done: int  # number of requests that are processed
+    total: int  # number of its requests
+    reason: str = ""  # why it was refused
+    files: tuple[str, ...] = ()  # where its results are
 
 
 @dataclass(frozen=True)

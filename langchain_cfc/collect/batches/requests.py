@@ -31,25 +31,15 @@ class Route:
 
 @dataclass(eq=False)
 class Slot:
-    """One request of a stage of a prompt.
-
-    Attributes:
-        key: What identifies it.
-        is_taken: Whether a call waits for its answer, or was given it.
-        is_queued: Whether it is in a batch, or will be.
-        answer: Its answer; None before there is one.
-        line: The request as it was made in this run; None before it was.
-        route: Where it goes to, likewise.
-        answered: Done once there is an answer, likewise.
-    """
+    """One request of a stage of a prompt; the last three fields are None before it is made in this run."""
 
     key: RequestKey
-    is_taken: bool = False
-    is_queued: bool = False
+    is_taken: bool = False  # whether a call waits for its answer, or was given it
+    is_queued: bool = False  # whether it is in a batch, or will be
     answer: Answer | None = None
     line: Line | None = None
-    route: Route | None = None
-    answered: asyncio.Future[None] | None = None
+    route: Route | None = None  # where it goes to
+    answered: asyncio.Future[None] | None = None  # done once there is an answer
 
     def set_answer(self, answer: Answer) -> None:
         """Hand an answer on to the call that waits for it."""

@@ -49,26 +49,20 @@ def detect_columns(
 ) -> Columns:
     """Return what the columns of a dataset mean, guessed by their names where nothing is given.
 
-    Args:
-        rows: The dataset.
-        question: The column of the question.
-        reference: The column of the reference.
-        prompt: Template of the prompt, which may name any columns; None to use the question as it stands.
-
-    Returns:
-        The columns. A text column of references that are all lists in JSON is read as JSON.
-
-    Raises:
-        RecordError: If there are no rows.
-        InputError: If a column cannot be guessed.
+    A text column of references that are all lists in JSON is read as JSON. Without a template of the prompt,
+    which may name any columns, the question is used as it stands. Raises `RecordError` if there are no rows,
+    and `InputError` if a column cannot be guessed.
     """
     sample = read_sample(rows)
     names = list(sample[0])
     question, reference = find_columns(names, question, reference)
-    if reference is None:
-        raise _refuse(rows, "reference", names)
-    if question is None and prompt is None:
-        raise _refuse(rows, "question", names)
+    if reference is None or (question is None and prompt is None):
+        part = "reference" if reference is None else "question"
+        msg = (
+            f"{rows.name}: which column holds the {part}? Their names do not tell: {join_names(names, 20)}. "
+            f"Name it (on the command line --{part})"
+        )
+        raise InputError(msg)
     values = [row[reference] for row in sample if reference in row]
     return Columns(
         input=question if prompt is None else None,
@@ -84,13 +78,6 @@ def read_sample(rows: Rows) -> list[Mapping[str, Any]]:
     if not sample or not sample[0]:
         raise RecordError(rows.name, 0, "", "no rows; expected at least one with a question and a reference")
     return sample
-
-
-def _refuse(rows: Rows, part: str, names: Sequence[str]) -> InputError:
-    return InputError(
-        f"{rows.name}: which column holds the {part}? Their names do not tell: {join_names(names, 20)}. Name "
-        f"it (on the command line --{part})"
-    )
 
 
 def _find(names: Sequence[str], usual: Sequence[str], other: str | None) -> str | None:
