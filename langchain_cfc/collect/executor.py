@@ -242,11 +242,10 @@ class RetryPolicy:
 class StageCalls:
     """Makes the calls of one stage of a prompt by a policy.
 
-    Each call waits until the journal of the stage, if there is one, is durable. Tokens are settled for all
-    calls together.
+    Each call waits until the journal of the stage is durable. Tokens are settled for all calls together.
     """
 
-    def __init__(self, policy: RetryPolicy, journal: Journal | None = None) -> None:
+    def __init__(self, policy: RetryPolicy, journal: Journal) -> None:
         self._policy = policy
         self._journal = journal
         self._unsettled = 0
@@ -283,8 +282,7 @@ class StageCalls:
             for limiter in self._policy.rate_limiters:
                 await limiter.aacquire()
             self._unsettled += 1
-            if self._journal is not None:
-                await self._journal.flush()
+            await self._journal.flush()
             try:
                 if timeout is None:
                     return await arun(item)
@@ -297,7 +295,7 @@ class StageCalls:
                 return self._note_failure(error)
 
     def _note_failure(self, error: Exception) -> Exception:
-        if self._journal is not None and may_be_charged(error):
+        if may_be_charged(error):
             self._journal.record_lost_request()
         return error
 

@@ -16,29 +16,22 @@ from langchain_cfc.sampling import DrawnCandidate
 
 
 class StoreJournal:
-    """The journal of one stage of one prompt, kept in the store.
+    """The journal of one stage of one prompt, kept in the store."""
 
-    Attributes:
-        drawn: Candidates that are stored, by slot.
-        context: Digest of the prepared input that they were drawn for.
-        lost: Number of requests that failed although they may have been answered.
-        paid: Usage that was counted before the stage ended.
-        unseen: Usage of answers that the stage never saw, because they could not be read, or were not asked
-            for again.
-    """
-
-    paid = unseen = Usage()
+    paid = Usage()  # what was counted before the stage ended
+    # Usage of answers that the stage never saw: they could not be read, or were not asked for again.
+    unseen = Usage()
 
     def __init__(self, writer: Writer, work: Work, stage: Stage, requests: int) -> None:
         self.position = work.position
         self.stage = stage
+        self.drawn: dict[int, DrawnCandidate] = dict(work.partial)  # candidates that are stored, by slot
+        self.context = work.context  # digest of the prepared input that they were drawn for
+        self.lost = 0  # requests that failed although they may have been answered
         self._writer = writer
         self._without_nul = writer.store.without_nul
         self._announced = 0
         self._earlier = self._written = Usage()
-        self.drawn: dict[int, DrawnCandidate] = dict(work.partial)
-        self.context = work.context
-        self.lost = 0
         self.announce(requests)
 
     def resume(self, context: str) -> Mapping[int, DrawnCandidate]:

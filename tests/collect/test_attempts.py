@@ -24,6 +24,7 @@ from langchain_cfc.collect.executor import RetryPolicy, StageCalls, TokenRateLim
 from langchain_cfc.collect.failures import is_transient, read_retry_after
 from langchain_cfc.errors import ServingTimeoutError, VerifierError
 from langchain_cfc.execution import CallLimits, ConcurrencyLimiter
+from tests.collect.fakes import MemoryJournal
 from tests.collect.virtual import virtually
 from tests.serving.openai_bodies import Answer
 from tests.serving.openai_server import Fault, Script, serving
@@ -192,7 +193,7 @@ class Failing:
 
 def outcome(repeated: RetryPolicy, call: Any, within: CallLimits = FREE) -> tuple[Any, float]:
     """What came of a call, and the virtual seconds that it took."""
-    return virtually(StageCalls(repeated).aoutcome(call, "item", within))
+    return virtually(StageCalls(repeated, MemoryJournal()).aoutcome(call, "item", within))
 
 
 @pytest.fixture
@@ -261,7 +262,9 @@ def test_a_real_servers_wish_is_heard() -> None:
     with serving(script) as url:
         model = ChatOpenAI(model="recorded", base_url=url, api_key="none", max_retries=0)  # type: ignore[arg-type]  # pydantic makes a secret of it
         found = asyncio.run(
-            StageCalls(RetryPolicy(initial_wait=0.001)).aoutcome(model.ainvoke, "where?", FREE)
+            StageCalls(RetryPolicy(initial_wait=0.001), MemoryJournal()).aoutcome(
+                model.ainvoke, "where?", FREE
+            )
         )
     assert found.text == "there"
     assert time.monotonic() - begun >= 1.0
@@ -316,7 +319,7 @@ def test_cancellation_passes_and_releases_the_permit(after: float) -> None:
         raise ConnectionError
 
     async def cancelled() -> None:
-        repeated = StageCalls(RetryPolicy(max_attempts=5, initial_wait=100.0, timeout=10.0))
+        repeated = StageCalls(RetryPolicy(max_attempts=5, initial_wait=100.0, timeout=10.0), MemoryJournal())
         # The longest of waits, so that the second moment lies between two calls.
         with mock.patch("random.uniform", max):
             going = asyncio.ensure_future(repeated.aoutcome(fail_slowly, 1, CallLimits(limit)))
@@ -341,7 +344,7 @@ def test_no_permit_is_held_between_two_calls() -> None:
             order.append(item)
             return str(await first(item)) if item == "first" else item
 
-        repeated = StageCalls(RetryPolicy(initial_wait=50.0))
+        repeated = StageCalls(RetryPolicy(initial_wait=50.0), MemoryJournal())
         bounds = CallLimits(limit)
         with mock.patch("random.uniform", max):
             await asyncio.gather(*(repeated.aoutcome(note, one, bounds) for one in ("first", "second")))
@@ -355,7 +358,7 @@ def test_no_permit_is_held_between_two_calls() -> None:
 
 def test_requests_keep_their_rate() -> None:
     async def calls() -> None:
-        repeated = StageCalls(CallPolicy(requests_per_second=200.0).create_retry_policy())
+        repeated = StageCalls(CallPolicy(requests_per_second=200.0).create_retry_policy(), MemoryJournal())
         await asyncio.gather(*(repeated.aoutcome(Failing(), number, FREE) for number in range(60)))
 
     begun = time.perf_counter()
@@ -383,7 +386,7 @@ async def spend_tokens(turns: TokenRateLimiter, seed: int, stages: int = 300) ->
     async def work() -> None:
         for _ in left:
             sizes = [0] * SILENT + [chance.randrange(LARGEST) for _ in range(CALLS - SILENT)]
-            billed = StageCalls(RetryPolicy(rate_limiters=(turns,)))
+            billed = StageCalls(RetryPolicy(rate_limiters=(turns,)), MemoryJournal())
             await asyncio.gather(*(billed.aoutcome(call, size, FREE) for size in sizes))
             billed.settle(sum(sizes))
 

@@ -102,17 +102,18 @@ class BatchedCalls(StageCalls):
     wait for batches.
     """
 
+    _journal: BatchJournal
+
     def __init__(
         self, policy: RetryPolicy, journal: BatchJournal, activity: Activity, limiter: ConcurrencyLimiter
     ) -> None:
         super().__init__(policy, journal)
-        self._stage_journal = journal  # with the type that it has here
         self._activity = activity
         self._limiter = limiter
 
     def settle(self, tokens: int) -> None:
         """Settle all calls, but for those of batches, which have limits of their own."""
-        if not self._stage_journal.is_batched:
+        if not self._journal.is_batched:
             super().settle(tokens)
 
     async def aoutcome(self, arun: Callable[[Any], Awaitable[Any]], item: Any, within: CallLimits) -> Any:
@@ -127,14 +128,14 @@ class BatchedCalls(StageCalls):
 
     async def _call_once(self, arun: Callable[[Any], Awaitable[Any]], item: Any, within: CallLimits) -> Any:
         del within
-        call = OpenCall(self._stage_journal, self._policy, self._activity, self._limiter)
+        call = OpenCall(self._journal, self._policy, self._activity, self._limiter)
         with set_context_variable(_CALL, call):
             async with call.hold_permit():
-                if not self._stage_journal.is_batched:
+                if not self._journal.is_batched:
                     for limiter in self._policy.rate_limiters:
                         await limiter.aacquire()
                     self._unsettled += 1
-                await self._stage_journal.flush()
+                await self._journal.flush()
                 try:
                     return await self._run(arun(item), call)
                 except Exception as error:  # noqa: BLE001 - as above
