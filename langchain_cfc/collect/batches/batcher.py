@@ -57,18 +57,9 @@ _OF_THE_WIRE = {"content-encoding", "content-length", "transfer-encoding"}
 class Batcher:
     """Answers the requests of models from batches.
 
-    Args:
-        parts: What holds the models, by the stage that calls it.
-        limiter: Limits concurrent calls, but for those that wait for batches.
-        budget: Whose prices estimates have.
-        on_batch: Called with a line of text before each batch is submitted, and when one has ended.
-
-    Attributes:
-        models: The models whose requests it answers.
-        requests: These requests.
-
-    Raises:
-        InputError: If there is no model whose requests can go through batches.
+    The models are looked for in the parts that each stage calls; an `InputError` says that there is none. The
+    budget's prices are those of estimates. `on_batch` is called with a line of text before each batch is
+    submitted, and when one has ended.
     """
 
     def __init__(
@@ -116,12 +107,8 @@ class Batcher:
     async def run(self, start: Callable[[], Awaitable[T]]) -> T | None:
         """Find the batches of earlier runs, start the work and answer its requests until it ends.
 
-        Returns:
-            What the work returns; None if `stop` was called, or the budget lets nothing more be submitted.
-
-        Raises:
-            CollectionError: If a provider refuses a batch.
-            StoreError: If something cannot be written.
+        Returns what the work returns; None if `stop` was called, or the budget lets nothing more through.
+        Raises `CollectionError` if a provider refuses a batch.
         """
         work: asyncio.Future[T] | None = None
         try:

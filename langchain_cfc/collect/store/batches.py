@@ -32,7 +32,6 @@ from sqlalchemy import (
     update,
 )
 
-from langchain_cfc._internal.database import ROW_NUMBER
 from langchain_cfc.collect.costs import ModelCalls, Stage, Usage
 from langchain_cfc.collect.store import schema
 from langchain_cfc.collect.store.schema import Write
@@ -77,12 +76,9 @@ requests = Table(
 )
 
 # The part of `calls` that is charged at the price of batches.
-batch_calls = Table(
+batch_calls = schema.define_entries(
     "batch_calls",
     metadata,
-    Column("number", ROW_NUMBER, primary_key=True),
-    Column("prompt", Integer, ForeignKey(_PROMPT), nullable=False),
-    Column("stage", SmallInteger, nullable=False),
     Column("model", Text, nullable=False),
     Column("input_tokens", BigInteger, nullable=False),
     Column("output_tokens", BigInteger, nullable=False),

@@ -42,8 +42,8 @@ def discard_labels(store: Store, configuration: Mapping[str, Any]) -> None:
         # The old labeler may be why prompts failed that were scored.
         connection.execute(update(prompts).where(prompts.c.stage == int(Stage.SCORED)).values(error=null()))
         store.write_facts(connection, {"configuration": settled})
-        seal = replace(schema.read_seal(connection), finished=0, total=0)
-        schema.replace_seal(connection, seal.with_facts(schema.read_facts(connection)))
+        schema.replace_seal(connection, replace(schema.read_seal(connection), finished=0, total=0))
+        schema.seal_facts(connection)
 
 
 def _replace_labels(configuration: Mapping[str, Any], source: Mapping[str, Any]) -> dict[str, Any]:

@@ -82,70 +82,64 @@ prompts = Table(
     Column("labels_digest", Text),  # `described` included
 )
 
-draws = Table(
+
+def _define_slots(name: str, within: MetaData, *columns: Column[Any]) -> Table:
+    """Define a table with one row for each candidate or claim of a prompt."""
+    prompt = Column("prompt", Integer, ForeignKey(prompts.c.position), primary_key=True, autoincrement=False)
+    slot = Column("slot", Integer, primary_key=True, autoincrement=False)
+    return Table(name, within, prompt, slot, *columns, sqlite_with_rowid=False)
+
+
+draws = _define_slots(
     "draws",
     metadata,
-    Column("prompt", Integer, ForeignKey("prompts.position"), primary_key=True, autoincrement=False),
-    Column("slot", Integer, primary_key=True, autoincrement=False),
     Column("text", Text, nullable=False),
     Column("data", Text),  # JSON of a structured candidate
     Column("packed", LargeBinary),  # compressed JSON of the chat message: log-probabilities are long
     Column("checksum", Text),  # digest of this row
-    sqlite_with_rowid=False,
 )
 
-scores = Table(
+scores = _define_slots(
     "scores",
     metadata,
-    Column("prompt", Integer, ForeignKey("prompts.position"), primary_key=True, autoincrement=False),
-    Column("slot", Integer, primary_key=True, autoincrement=False),
     Column("score", Double, nullable=False),
     Column("outputs", Text),  # JSON: raw outputs of several verifiers by name
-    sqlite_with_rowid=False,
 )
 
-labels = Table(
-    "labels",
-    metadata,
-    Column("prompt", Integer, ForeignKey("prompts.position"), primary_key=True, autoincrement=False),
-    Column("slot", Integer, primary_key=True, autoincrement=False),
-    Column("correct", Boolean, nullable=False),
-    Column("answer", Text),
-    sqlite_with_rowid=False,
-)
+labels = _define_slots("labels", metadata, Column("correct", Boolean, nullable=False), Column("answer", Text))
 
 # Of claims only: what the first answer of a prompt was split into. Slots of scores and labels are then those
 # of its claims. A store of answers has no such table, as those of earlier releases have none.
-claims = Table(
+claims = _define_slots(
     "claims",
     MetaData(),
-    Column("prompt", Integer, ForeignKey(prompts.c.position), primary_key=True, autoincrement=False),
-    Column("slot", Integer, primary_key=True, autoincrement=False),
     Column("start", Integer, nullable=False),  # first character in the answer
     Column("stop", Integer, nullable=False),  # character after the last
     Column("text", Text, nullable=False),
     Column("checksum", Text, nullable=False),  # digest of this row and of the number of claims
-    sqlite_with_rowid=False,
 )
+
+
+def define_entries(name: str, within: MetaData, *columns: Column[Any]) -> Table:
+    """Define a table with any number of rows for the requests of a stage of a prompt."""
+    number = Column("number", ROW_NUMBER, primary_key=True)
+    prompt = Column("prompt", Integer, ForeignKey(prompts.c.position), nullable=False)
+    stage = Column("stage", SmallInteger, nullable=False)  # that the requests are made for
+    return Table(name, within, number, prompt, stage, *columns)
+
 
 # Requests that were announced before they were made. Those without a matching row in `calls` may have been
 # answered and charged although no answer was received: the process died, or a connection broke.
-announced = Table(
+announced = define_entries(
     "announced",
     metadata,
-    Column("number", ROW_NUMBER, primary_key=True),
-    Column("prompt", Integer, ForeignKey("prompts.position"), nullable=False),
-    Column("stage", SmallInteger, nullable=False),  # the stage that the requests are made for
     Column("requests", Integer, nullable=False),  # negative if fewer were made than announced
 )
 
 # Usage of models, including failed stages: one row per prompt, stage and model each time.
-calls = Table(
+calls = define_entries(
     "calls",
     metadata,
-    Column("number", ROW_NUMBER, primary_key=True),
-    Column("prompt", Integer, ForeignKey("prompts.position"), nullable=False),
-    Column("stage", SmallInteger, nullable=False),  # the stage that the calls were made for
     Column("model", Text, nullable=False),
     Column("drew", Boolean, nullable=False),
     Column("input_tokens", BigInteger, nullable=False),
@@ -270,14 +264,15 @@ def read_seal(connection: Connection) -> Seal:
     return Seal.parse(value)
 
 
+def seal_facts(connection: Connection) -> None:
+    """Take the facts of a store into its seal."""
+    known = dict(map(tuple, connection.execute(select(facts.c.name, facts.c.value))))
+    replace_seal(connection, read_seal(connection).with_facts(known))
+
+
 def replace_seal(connection: Connection, seal: Seal) -> None:
     """Replace the seal of a store in the transaction of a connection."""
     connection.execute(_REPLACE_SEAL, {"value": seal.to_json()})
-
-
-def read_facts(connection: Connection) -> dict[str, str]:
-    """Return all facts of a store, as JSON by name."""
-    return dict(map(tuple, connection.execute(select(facts.c.name, facts.c.value))))
 
 
 def verify_seal(name: str, connection: Connection) -> tuple[Seal, list[int]]:

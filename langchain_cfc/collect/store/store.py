@@ -167,9 +167,7 @@ class Store(DatabaseStore):
             if configuration.get("endpoint") == "batch":
                 batches.create_tables(connection)
             self.write_facts(connection, {"configuration": settled})
-            schema.replace_seal(
-                connection, schema.read_seal(connection).with_facts(schema.read_facts(connection))
-            )
+            schema.seal_facts(connection)
 
     def check_configuration(self, configuration: Mapping[str, Any]) -> dict[str, Any]:
         """Return a configuration as it is stored; raises `StoreError` if the records have another one.
