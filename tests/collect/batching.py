@@ -15,8 +15,9 @@ import pytest
 from langchain_anthropic import ChatAnthropic
 from langchain_openai import ChatOpenAI
 
-from langchain_cfc.collect.batches import batcher, providers, submission
+from langchain_cfc.collect.batches import providers, submission
 from langchain_cfc.collect.batches.providers import AnthropicBatches, OpenAIBatches
+from langchain_cfc.collect.batches.requests import OpenRequests
 from langchain_cfc.collect.batches.submission import Pace, Submissions
 from langchain_cfc.collect.collecting import CallPolicy, CollectionOptions, CollectionResult, acollect
 from langchain_cfc.collect.costs import Budget, Price
@@ -161,7 +162,7 @@ def kill_at(where: str) -> Iterator[None]:
     """Kill when a step is done, but for those that only begin."""
     owner: Any = {
         "_note_id": Submissions,
-        "write_answers": batcher.Batcher,
+        "write_answers": OpenRequests,
         "set_ended": batches,
     }.get(where)
     if owner is not None:

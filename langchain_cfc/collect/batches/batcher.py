@@ -36,14 +36,13 @@ from langchain_cfc.collect.batches.requests import (
     read_request,
     read_usage,
     split_requests,
-    sum_usage,
 )
 from langchain_cfc.collect.batches.submission import Submissions
 from langchain_cfc.collect.costs import Budget, BudgetTracker, Stage, Usage
 from langchain_cfc.collect.executor import RetryPolicy, TokenRateLimiter
 from langchain_cfc.collect.failures import may_be_charged
 from langchain_cfc.collect.journal import BatchJournal
-from langchain_cfc.collect.store import Store, Writer, batches, rows
+from langchain_cfc.collect.store import Store, Writer, batches
 from langchain_cfc.collect.store.batches import Answer
 from langchain_cfc.execution import ConcurrencyLimiter
 
@@ -70,7 +69,6 @@ class Batcher:
         on_batch: Callable[[str], None],
     ) -> None:
         self.models = BatchedModels(parts, self._send)
-        self.requests = OpenRequests()
         self._providers = {id(one): open_provider(one) for one in self.models.clients}
         self._limiter = limiter
         self._budget = budget
@@ -78,8 +76,6 @@ class Batcher:
         self._activity = Activity()
         self._stored: set[tuple[int, Stage]] = set()  # stages with stored answers that are not read yet
         self._batched_requests = 0  # so many were to be answered by batches
-        self._outputs: dict[Stage, Usage] = {}  # what answers have used, by stage
-        self._is_waiting = False
         self._end: asyncio.Future[None]
         self._sending: set[asyncio.Task[Any]] = set()
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -88,10 +84,16 @@ class Batcher:
         self, store: Store, writer: Writer, costs: BudgetTracker, on_wait: Callable[[str | None], None]
     ) -> None:
         """Prepare for a run on a store; `on_wait` is called with what is waited for, None for nothing."""
-        self._store, self._writer, self._costs, self._on_wait = store, writer, costs, on_wait
+        self._store, self._writer, self._costs = store, writer, costs
         self._end = asyncio.get_running_loop().create_future()
+        self.requests = OpenRequests(writer, costs)
         self._submissions = Submissions(
-            writer, [*self._providers.values()], self.requests, self, self._on_batch
+            writer,
+            [*self._providers.values()],
+            self.requests,
+            spawn=self._spawn,
+            on_batch=self._on_batch,
+            on_wait=on_wait,
         )
 
     def make_calls(self, policy: RetryPolicy, journal: BatchJournal) -> BatchedCalls:
@@ -115,7 +117,7 @@ class Batcher:
             with self._store.begin_read() as connection:
                 self._stored = batches.read_answered_stages(connection)
             await self._submissions.resume()
-            self.spawn(self._watch())
+            self._spawn(self._watch())
             work = asyncio.ensure_future(start())
             either: list[asyncio.Future[Any]] = [work, self._end]
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
@@ -138,7 +140,7 @@ class Batcher:
         if not self._end.done():
             self._end.set_result(None)
 
-    def spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
+    def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
         """Run a task beside the work; its failure ends the run."""
         task = asyncio.ensure_future(coroutine)
         self._tasks.add(task)
@@ -199,7 +201,9 @@ class Batcher:
 
     async def _call_live(self, call: OpenCall, slot: Slot, client: Client, request: Any) -> Any:
         """Send a request to its server, because its batch has no answer for it."""
-        if not self._end.done() and not self._allows(estimate_usage([slot], self._outputs), is_batch=False):
+        if not self._end.done() and not self._allows(
+            estimate_usage([slot], self.requests.outputs), is_batch=False
+        ):
             self._stop_for_cost("a request that its batch has not answered")
         if self._end.done():
             await asyncio.Event().wait()  # until the run has ended
@@ -233,7 +237,7 @@ class Batcher:
             calls = read_usage(slot.route.provider, response.content)
             answer = Answer(OK, live=True, packed=zlib.compress(response.content), calls=calls)
             settled = call.journal.settle_live_request(lost=False)
-            await self.write_answers([(slot, answer)], *settled)
+            await self.requests.write_answers([(slot, answer)], *settled)
             for limiter in call.policy.rate_limiters:
                 if isinstance(limiter, TokenRateLimiter) and calls is not None:
                     limiter.settle(1, calls.input_tokens + calls.output_tokens)
@@ -241,24 +245,6 @@ class Batcher:
         return type(response)(
             response.status_code, headers=headers, content=response.content, request=request
         )
-
-    async def write_answers(self, answers: Sequence[tuple[Slot, Answer]], *others: Any) -> None:
-        """Make answers durable, with other writes, and hand them on."""
-        orphans: list[Any] = []
-        for slot, answer in answers:
-            if answer.calls is None:
-                continue
-            position, stage = slot.key.prompt, slot.key.stage
-            self._outputs[stage] = self._outputs.get(stage, Usage()) + answer.usage
-            # The stage has ended without it, as after an error in another of its requests.
-            if not self.requests.is_open(position, stage):
-                orphans += rows.insert_calls(position, stage, answer.usage)
-                orphans += batches.insert_calls(position, stage, answer.usage)
-        writes = batches.set_answers([(slot.key, answer) for slot, answer in answers])
-        await self._writer.write([*writes, *orphans, *others])
-        self._costs.pay(*sum_usage(answer for _, answer in answers))
-        for slot, answer in answers:
-            slot.set_answer(answer)
 
     def _allows(self, estimate: Usage, *, is_batch: bool) -> bool:
         """Return whether the budget holds with further requests and all batches that are not fetched."""
@@ -289,18 +275,11 @@ class Batcher:
                     for part in split_requests(route, slots):
                         if not self._end.done():
                             await self._submit(route, part)
-            self.tell()
-
-    def tell(self) -> None:
-        """Say what is waited for."""
-        waiting = self._submissions.describe()
-        if waiting is not None or self._is_waiting:
-            self._on_wait(waiting)
-        self._is_waiting = waiting is not None
+            self._submissions.tell()
 
     async def _submit(self, route: Route, slots: Sequence[Slot]) -> None:
         """Submit a batch, after its price was said, if the budget holds it."""
-        estimate = estimate_usage(slots, self._outputs)
+        estimate = estimate_usage(slots, self.requests.outputs)
         price = self._budget.cost(estimate, estimate)
         stated = "" if price is None else f", cost about {price:.4g} at the price of batches"
         size = f"{len(slots):,} requests to {route.model}"

@@ -11,7 +11,15 @@ from math import ceil
 from typing import Any
 
 from langchain_cfc.collect.batches.providers import Line, Provider, Result
-from langchain_cfc.collect.costs import ASSUMED_OUTPUT, CHARACTERS_PER_TOKEN, ModelCalls, Stage, Usage
+from langchain_cfc.collect.costs import (
+    ASSUMED_OUTPUT,
+    CHARACTERS_PER_TOKEN,
+    BudgetTracker,
+    ModelCalls,
+    Stage,
+    Usage,
+)
+from langchain_cfc.collect.store import Writer, batches, rows
 from langchain_cfc.collect.store.batches import Answer, RequestKey
 
 OK = 200
@@ -49,14 +57,13 @@ class Slot:
 
 
 class OpenRequests:
-    """The requests of all stages in progress.
+    """The requests of all stages in progress, whose answers are written and paid for."""
 
-    Attributes:
-        queue: Those that are to be in the next batch.
-    """
-
-    def __init__(self) -> None:
-        self.queue: list[Slot] = []
+    def __init__(self, writer: Writer, costs: BudgetTracker) -> None:
+        self.queue: list[Slot] = []  # those that are to be in the next batch
+        self.outputs: dict[Stage, Usage] = {}  # what answers have used, by stage
+        self._writer = writer
+        self._costs = costs
         self._stages: dict[tuple[int, Stage], dict[RequestKey, Slot]] = {}
 
     def find(self, key: RequestKey) -> Slot:
@@ -80,9 +87,23 @@ class OpenRequests:
         if slot.is_queued:
             self.queue.append(slot)
 
-    def is_open(self, position: int, stage: Stage) -> bool:
-        """Return whether a stage is in progress."""
-        return (position, stage) in self._stages
+    async def write_answers(self, answers: Sequence[tuple[Slot, Answer]], *others: Any) -> None:
+        """Make answers durable, with other writes, and hand them on."""
+        orphans: list[Any] = []
+        for slot, answer in answers:
+            if answer.calls is None:
+                continue
+            position, stage = slot.key.prompt, slot.key.stage
+            self.outputs[stage] = self.outputs.get(stage, Usage()) + answer.usage
+            # The stage has ended without it, as after an error in another of its requests.
+            if (position, stage) not in self._stages:
+                orphans += rows.insert_calls(position, stage, answer.usage)
+                orphans += batches.insert_calls(position, stage, answer.usage)
+        writes = batches.set_answers([(slot.key, answer) for slot, answer in answers])
+        await self._writer.write([*writes, *orphans, *others])
+        self._costs.pay(*sum_usage(answer for _, answer in answers))
+        for slot, answer in answers:
+            slot.set_answer(answer)
 
     def sum_stage(self, position: int, stage: Stage) -> tuple[Usage, Usage]:
         """Return the usage of the requests of a stage so far, and the part at the price of batches."""

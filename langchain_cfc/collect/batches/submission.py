@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 from uuid import uuid4
 
 from langchain_cfc.collect.batches.providers import BatchState, Provider, Result
@@ -68,36 +68,27 @@ class OpenBatch:
         return f"{self.name}: {done:,} of {total:,} requests, {minutes:.0f} min"
 
 
-class Owner(Protocol):
-    """What hands answers on, and looks after the run."""
-
-    async def write_answers(self, answers: Sequence[tuple[Slot, Answer]], *others: Any) -> None:
-        """Make answers durable, with other writes, and hand them on."""
-
-    def spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        """Run a task beside the work; its failure ends the run."""
-
-    def tell(self) -> None:
-        """Say what is waited for."""
-
-
 class Submissions:
-    """The batches of a run that are not fetched yet; `on_batch` is told what becomes of them."""
+    """The batches of a run that are not fetched yet; `spawn` runs tasks whose failure ends the run."""
 
     def __init__(
         self,
         writer: Writer,
         providers: Sequence[Provider],
         requests: OpenRequests,
-        owner: Owner,
+        *,
+        spawn: Callable[[Coroutine[Any, Any, None]], None],
         on_batch: Callable[[str], None],
+        on_wait: Callable[[str | None], None],
     ) -> None:
         self._store = writer.store
         self._writer = writer
         self._providers = providers
         self._requests = requests
-        self._owner = owner
-        self._on_batch = on_batch
+        self._spawn = spawn
+        self._on_batch = on_batch  # told what becomes of a batch
+        self._on_wait = on_wait  # told what is waited for, None for nothing
+        self._is_waiting = False
         self._batches: dict[int, OpenBatch] = {}
         self._next_number = 0
         self._known_ids: set[str] = set()
@@ -108,13 +99,15 @@ class Submissions:
         """Estimated usage of all of them."""
         return sum((one.row.estimate for one in self._batches.values()), Usage())
 
-    def describe(self) -> str | None:
-        """Return what is waited for, for people; None if nothing is."""
+    def tell(self) -> None:
+        """Say what is waited for, and once that nothing is."""
         waiting = [*self._batches.values()]
-        if not waiting:
-            return None
-        more = f" (and {len(waiting) - 1} more)" if len(waiting) > 1 else ""
-        return f"{waiting[0].describe()}{more}{self._trouble}"
+        if waiting:
+            more = f" (and {len(waiting) - 1} more)" if len(waiting) > 1 else ""
+            self._on_wait(f"{waiting[0].describe()}{more}{self._trouble}")
+        elif self._is_waiting:
+            self._on_wait(None)
+        self._is_waiting = bool(waiting)
 
     async def resume(self) -> None:
         """Wait for the batches of earlier runs, after it is known which of them were submitted."""
@@ -136,7 +129,7 @@ class Submissions:
                 slot.is_queued = True
             self._batches[row.number] = batch
             self._on_batch(f"waiting for {found}, which was submitted before: {len(keys):,} requests")
-            self._owner.spawn(self._finish(batch))
+            self._spawn(self._finish(batch))
 
     def _choose_provider(self, row: BatchRow) -> Provider:
         for one in self._providers:
@@ -166,7 +159,7 @@ class Submissions:
         batch = OpenBatch(row, provider, dict(enumerate(slots)))
         self._batches[row.number] = batch
         await self._writer.write(batches.insert_batch(row, [slot.key for slot in slots]))
-        self._owner.spawn(self._create_and_finish(batch))
+        self._spawn(self._create_and_finish(batch))
 
     async def _create_and_finish(self, batch: OpenBatch) -> None:
         await self._note_id(batch, await self._create(batch))
@@ -218,7 +211,7 @@ class Submissions:
         while True:
             await asyncio.sleep(next(waits))
             batch.state = state = await self._patiently(batch, lambda: batch.provider.retrieve(batch.name))
-            self._owner.tell()
+            self.tell()
             if state.ending is not None:
                 break
         if state.ending == "refused":
@@ -250,9 +243,9 @@ class Submissions:
         """Hand the answers of a batch on; the last of them let the run end, and are written with `end`."""
         last = max(0, len(answers) - 1) // _PAGE * _PAGE
         for start in range(0, last, _PAGE):
-            await self._owner.write_answers(answers[start : start + _PAGE])
+            await self._requests.write_answers(answers[start : start + _PAGE])
         del self._batches[batch.row.number]
-        await self._owner.write_answers(answers[last:], *end)
+        await self._requests.write_answers(answers[last:], *end)
 
     async def _read_results(self, batch: OpenBatch, state: BatchState) -> dict[int, Result] | None:
         """Return the results of a batch by line, the first of each; None if it is another one."""
@@ -308,7 +301,7 @@ class Submissions:
                 if not is_transient(error) or attempts == most:
                     raise self._loss(batch, error) from error
                 self._trouble = f"; the provider does not answer: {describe_error(error)}"
-                self._owner.tell()
+                self.tell()
                 await asyncio.sleep(next(waits))
             else:
                 self._trouble = ""
