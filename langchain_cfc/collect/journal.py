@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
 from langchain_cfc.claims import Span
 from langchain_cfc.collect.batches.requests import OpenRequests
 from langchain_cfc.collect.costs import ModelCalls, Stage, Usage
+from langchain_cfc.collect.executor import Outcome
 from langchain_cfc.collect.store import Work, Writer, batches, rows
 from langchain_cfc.collect.store.schema import Write
-from langchain_cfc.errors import CollectionError
+from langchain_cfc.errors import CFCError, CollectionError
 from langchain_cfc.sampling import DrawnCandidate
 
 
@@ -85,16 +87,37 @@ class StoreJournal:
         """Wait until all notes are durable."""
         await self._writer.flush()
 
-    def unwritten_usage(self, usage: Usage) -> Usage:
-        """Return the part of the usage of a stage that is not written yet."""
-        return usage - self._written
-
     def total_usage(self, usage: Usage) -> Usage:
         """Return the usage of a stage including what it used before it started again."""
         return self._earlier + usage
 
-    def finish(self, usage: Usage, *, failed: bool) -> list[Write]:
-        """Prepare the writes that end a stage, after which only lost requests count as unanswered."""
+    def finish(
+        self, outcome: Outcome, strip: Sequence[DrawnCandidate] = ()
+    ) -> tuple[list[Write], CFCError | None]:
+        """Prepare the writes that end a stage, and return them with its error if it failed."""
+        usage = outcome.usage - self._written
+        error = outcome.result if isinstance(outcome.result, CFCError) else None
+        writes: list[Write] = []
+        if error is None:
+            try:
+                writes = self._insert_result(outcome.result, usage, strip)
+            except CollectionError as refused:
+                error = refused
+        if error is not None:
+            writes = rows.set_error(self.position, self.stage, error, usage)
+        return [*writes, *self._settle_requests(outcome.usage, failed=error is not None)], error
+
+    def _insert_result(self, result: Any, usage: Usage, strip: Sequence[DrawnCandidate]) -> list[Write]:
+        without_nul = self._without_nul
+        if self.stage == Stage.DRAWN:
+            stored = set(self.drawn)
+            return rows.insert_draws(self.position, result, usage, without_nul=without_nul, stored=stored)
+        if self.stage == Stage.SCORED:
+            return rows.insert_scores(self.position, result, usage)
+        return rows.insert_labels(self.position, result, usage, without_nul=without_nul, strip=strip)
+
+    def _settle_requests(self, usage: Usage, *, failed: bool) -> list[Write]:
+        """Prepare the writes after which only lost requests of a stage count as unanswered."""
         del failed
         requests = self.lost + self.total_usage(usage).answered - self._announced
         return rows.announce_requests(self.position, self.stage, requests)
@@ -165,12 +188,12 @@ class BatchJournal(StoreJournal):
         self._announced -= 1
         return rows.announce_requests(self.position, self.stage, -1)
 
-    def finish(self, usage: Usage, *, failed: bool) -> list[Write]:
-        """Prepare the writes that end a stage, and delete the stored answers, which it is made of."""
+    def _settle_requests(self, usage: Usage, *, failed: bool) -> list[Write]:
+        """Prepare to delete the stored answers as well, which the stage is made of."""
         self.paid, batched = self._open_requests.finish_stage(self.position, self.stage)
         self.unseen = _subtract(self.paid, self.total_usage(usage))
         writes = [
-            *super().finish(usage + self.unseen, failed=failed),
+            *super()._settle_requests(usage + self.unseen, failed=failed),
             *rows.insert_calls(self.position, self.stage, self.unseen),
             *batches.finish_stage(self.position, self.stage, batched),
         ]

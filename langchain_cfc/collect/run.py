@@ -14,9 +14,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from functools import partial
 from itertools import islice
-from typing import Any
 
 from langchain_cfc.claims import Span, make_claim_candidates
 from langchain_cfc.collect.batches.batcher import Batcher
@@ -24,8 +22,7 @@ from langchain_cfc.collect.costs import Budget, BudgetTracker, Stage, Usage
 from langchain_cfc.collect.executor import Executor, Labels, Outcome
 from langchain_cfc.collect.journal import BatchJournal, StoreJournal
 from langchain_cfc.collect.status import CollectionStatus, EarlyWarnings
-from langchain_cfc.collect.store import PAGE, Store, Work, Writer, rows
-from langchain_cfc.collect.store.schema import Write
+from langchain_cfc.collect.store import PAGE, Store, Work, Writer
 from langchain_cfc.errors import CFCError, CollectionError, StoreError
 from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc.verifiers.base import VerifierScores
@@ -209,10 +206,7 @@ class Run:
         """Return a prompt's candidates, and their scores if a rule looked at these; None if that failed."""
         journal = self._open_journal(work, Stage.DRAWN, self._requests_per_prompt - len(work.partial))
         outcome = await self._executor.draw(work.example, journal)
-        insert_draws = partial(
-            rows.insert_draws, stored=set(journal.drawn), without_nul=self._store.without_nul
-        )
-        if not await self._save_stage(work, Stage.DRAWN, outcome, journal, insert_draws):
+        if not await self._save_stage(journal, outcome):
             return None
         draws: Sequence[DrawnCandidate] = outcome.result
         self._notify(self._warnings.check_draws([draw.text for draw in draws], outcome.usage))
@@ -226,19 +220,17 @@ class Run:
         spans, answers = work.claims, None
         if self._unit == "claims":
             answers = draws
-            if spans is None and (spans := await self._split(work, draws[0], journal)) is None:
+            if spans is None and (spans := await self._split(draws[0], journal)) is None:
                 return None
         candidates = self._list_scored(draws, spans)
         outcome = Outcome(known or VerifierScores([]), Usage())
         if candidates and known is None:  # an answer may claim nothing
             outcome = await self._executor.score(work.example, candidates, journal, answers)
-        if not await self._save_stage(work, Stage.SCORED, outcome, journal, rows.insert_scores):
+        if not await self._save_stage(journal, outcome):
             return None
         return candidates, outcome.result.scores
 
-    async def _split(
-        self, work: Work, answer: DrawnCandidate, journal: StoreJournal
-    ) -> Sequence[Span] | None:
+    async def _split(self, answer: DrawnCandidate, journal: StoreJournal) -> Sequence[Span] | None:
         """Split an answer into claims; None if that failed."""
         outcome = await self._executor.split(answer, journal)
         if not isinstance(outcome.result, CFCError):
@@ -249,7 +241,7 @@ class Run:
                 outcome = Outcome(refused, outcome.usage)
             else:
                 return spans
-        await self._save_stage(work, Stage.SCORED, outcome, journal, rows.insert_scores)
+        await self._save_stage(journal, outcome)
         return None
 
     async def _label(
@@ -264,9 +256,7 @@ class Run:
         outcome = Outcome(Labels([]), Usage())
         if candidates:
             outcome = await self._executor.label(work.example, candidates, journal)
-        strip = () if self._keep_payloads else draws
-        insert_labels = partial(rows.insert_labels, without_nul=self._store.without_nul, strip=strip)
-        if not await self._save_stage(work, Stage.LABELLED, outcome, journal, insert_labels):
+        if not await self._save_stage(journal, outcome, strip=() if self._keep_payloads else draws):
             return
         self._consecutive_failures = 0
         labels = outcome.result
@@ -285,28 +275,14 @@ class Run:
         )
 
     async def _save_stage(
-        self,
-        work: Work,
-        stage: Stage,
-        outcome: Outcome,
-        journal: StoreJournal,
-        insert: Callable[[int, Any, Usage], list[Write]],
+        self, journal: StoreJournal, outcome: Outcome, strip: Sequence[DrawnCandidate] = ()
     ) -> bool:
         """Make the outcome of a stage durable, and return whether the stage succeeded."""
-        usage = journal.unwritten_usage(outcome.usage)
-        error = outcome.result if isinstance(outcome.result, CFCError) else None
-        writes: list[Write] = []
-        if error is None:
-            try:
-                writes = insert(work.position, outcome.result, usage)
-            except CollectionError as refused:
-                error = refused
-        if error is not None:
-            writes = rows.set_error(work.position, stage, error, usage)
-        await self._writer.write([*writes, *journal.finish(outcome.usage, failed=error is not None)])
+        writes, error = journal.finish(outcome, strip)
+        await self._writer.write(writes)
         # After the write, because usage without a price ends the run and paid results must be kept.
         used = journal.total_usage(outcome.usage) + journal.unseen
-        self._budget.charge(stage, used, journal.lost, journal.paid)
+        self._budget.charge(journal.stage, used, journal.lost, journal.paid)
         self._update_costs()
         if error is None:
             return True
