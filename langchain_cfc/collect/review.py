@@ -288,9 +288,8 @@ def _label_claims(records: Iterable[LabelledRecord], people: Sheet) -> Iterator[
 
 
 def _contradiction_error(record: LabelledRecord, text: str) -> InputError:
-    what, words = ("candidate", "correct and wrong")
-    if isinstance(record, ClaimsRecord):
-        what, words = ("claim", "supported and unsupported")
+    is_claim = isinstance(record, ClaimsRecord)
+    what, words = ("claim", "supported and unsupported") if is_claim else ("candidate", "correct and wrong")
     return InputError(f"record {record.id!r} labels the {what} {text!r:.80} both {words}: choose one label")
 
 

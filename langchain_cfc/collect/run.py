@@ -84,7 +84,7 @@ class Run:
         self._update_costs()
         self._batcher = batcher
         if batcher is not None:
-            batcher.open(store, self._writer, self._budget, self._tell_wait)
+            batcher.open(self._writer, self._budget, self._tell_wait)
 
     @property
     def has_batches(self) -> bool:

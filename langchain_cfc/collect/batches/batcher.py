@@ -42,7 +42,7 @@ from langchain_cfc.collect.costs import Budget, BudgetTracker, Stage, Usage
 from langchain_cfc.collect.executor import RetryPolicy, TokenRateLimiter
 from langchain_cfc.collect.failures import may_be_charged
 from langchain_cfc.collect.journal import BatchJournal
-from langchain_cfc.collect.store import Store, Writer, batches
+from langchain_cfc.collect.store import Writer, batches
 from langchain_cfc.collect.store.batches import Answer
 from langchain_cfc.execution import ConcurrencyLimiter
 
@@ -80,11 +80,9 @@ class Batcher:
         self._sending: set[asyncio.Task[Any]] = set()
         self._tasks: set[asyncio.Task[Any]] = set()
 
-    def open(
-        self, store: Store, writer: Writer, costs: BudgetTracker, on_wait: Callable[[str | None], None]
-    ) -> None:
+    def open(self, writer: Writer, costs: BudgetTracker, on_wait: Callable[[str | None], None]) -> None:
         """Prepare for a run on a store; `on_wait` is called with what is waited for, None for nothing."""
-        self._store, self._writer, self._costs = store, writer, costs
+        self._store, self._writer, self._costs = writer.store, writer, costs
         self._end = asyncio.get_running_loop().create_future()
         self.requests = OpenRequests(writer, costs)
         self._submissions = Submissions(
