@@ -93,7 +93,10 @@ class Model:
         """Return the model that a user names, for LangChain's `init_chat_model`."""
         if base_url is None:
             return cls(name)
-        parts = urlsplit(base_url)
+        try:
+            parts = urlsplit(base_url)
+        except ValueError:  # such as an open bracket
+            parts = urlsplit("")
         if parts.scheme not in {"http", "https"} or not parts.hostname:
             msg = f"{base_url!r} is no URL of a server; expected such as http://127.0.0.1:8080/v1"
             raise InputError(msg)

@@ -280,7 +280,7 @@ def test_no_key_is_written_or_sent_where_it_does_not_belong(monkeypatch: pytest.
 
 
 @pytest.mark.parametrize(
-    "url", ["localhost:8080", "ftp://x", "http://user:secret@host/v1", "http://host?key=1"]
+    "url", ["localhost:8080", "ftp://x", "http://[", "http://user:secret@host/v1", "http://host?key=1"]
 )
 def test_what_is_no_address_or_holds_a_secret_is_refused(url: str) -> None:
     with pytest.raises(InputError, match="URL"):
