@@ -191,6 +191,6 @@ def _tabulate_batches(
         used = n or batch.recorded
         table = batch.table(used, names)
         if table is None:
-            raise missing_output_error(batch.records(), names, used, line)
+            raise missing_output_error(batch.list_records(), names, used, line)
         line += len(batch.ids)
         yield table

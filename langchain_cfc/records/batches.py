@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import chain, count, islice
 from operator import itemgetter
-from typing import Protocol
 
 import numpy as np
 
@@ -23,6 +24,8 @@ from langchain_cfc.candidates import (
 from langchain_cfc.errors import RecordError
 from langchain_cfc.records._json import short_repr
 from langchain_cfc.records.schema import (
+    Candidate,
+    Claim,
     ClaimsRecord,
     LabelledRecord,
     PromptRecord,
@@ -179,126 +182,103 @@ def no_records_error(source: str) -> RecordError:
     return RecordError(source, 0, "", "no records; expected at least one prompt with its candidates")
 
 
-class Batch(Protocol):
-    """Valid records of one dataset with the same number of candidates each, or with claims."""
+@dataclass(frozen=True)
+class Batch:
+    """Valid records of one dataset as arrays: with the same number of candidates each, or with claims.
+
+    Attributes:
+        labelled: All candidates or claims, without raw outputs.
+        find_outputs: Makes the (N, n) raw outputs of a verifier; NaN where a candidate or claim has none.
+        list_records: Makes the records themselves, for errors.
+        answered: (N, n) whether an extractor made the answer of a candidate; None for claims.
+        counts: (N,) numbers of candidates where a draw rule made them unequal; None where it did not.
+    """
+
+    labelled: LabelledBatch
+    find_outputs: Callable[[str], FloatArray]
+    list_records: Callable[[], list[LabelledRecord]]
+    answered: BoolArray | None = None
+    counts: IntArray | None = None
 
     @property
     def ids(self) -> Sequence[str]:
         """Their ids, at least one."""
+        return self.labelled.ids
 
     @property
     def recorded(self) -> int:
-        """Their number of candidates, or `CLAIMS`."""
+        """Their number of candidates, the largest one if they differ; `CLAIMS` for claims."""
+        return self.labelled.recorded or CLAIMS
 
     def table(self, n: int, names: Sequence[str]) -> LabelledBatch | None:
-        """Return the first n slots, or all claims, as arrays; None where one lacks a named raw output."""
-
-    def records(self) -> list[LabelledRecord]:
-        """The records themselves."""
-
-
-class RecordBatch:
-    """A batch of at least one record as objects; see `Batch`.
-
-    Args:
-        records: The records.
-        longest: As in `DatasetChecks`.
-    """
-
-    def __init__(self, records: list[PromptRecord], longest: int | None = None) -> None:
-        self._records = records
-        self._longest = longest
-
-    @property
-    def ids(self) -> Sequence[str]:
-        """Their ids."""
-        return [record.id for record in self._records]
-
-    @property
-    def recorded(self) -> int:
-        """Their number of candidates; the largest one where a draw rule made them unequal."""
-        return self._longest or len(self._records[0].candidates)
-
-    def records(self) -> list[LabelledRecord]:
-        """The records themselves."""
-        return list(self._records)
-
-    def table(self, n: int, names: Sequence[str]) -> LabelledBatch | None:
-        """Return the records as arrays."""
-        several = [record.candidates[:n] for record in self._records]
-        counts = np.array([len(one) for one in several], dtype=np.int64)
-        if self._longest is not None:
-            several = [(*one, *one[:1] * (n - len(one))) for one in several]  # `keep_drawn` overwrites it
-        candidates = list(chain.from_iterable(several))
-        outputs = [candidate.scores or {} for candidate in candidates] if names else []
-        if any(name not in known for known in outputs for name in names):
+        """Return the first n slots, or all claims, with named raw outputs; None where one lacks an output."""
+        table = replace(self.labelled, raw={name: self.find_outputs(name) for name in names})
+        if self.answered is not None:
+            answered = self.answered[:, :n]
+            extracted = True if answered.all() else None if answered.any() else False
+            table = replace(table, extracted=extracted)
+            table = table if n == table.draws.n else table.keep_first_candidates(n)
+        if any(np.isnan(outputs).any() for outputs in table.raw.values()):
             return None
-        # The properties of most candidates are read without a call of `answer_key`.
-        keys = [
-            one.text if one.answer is None and one.text is not None else one.answer_key for one in candidates
-        ]
-        draws = CandidateBatch(
-            np.array([one.score for one in candidates], np.float64).reshape(-1, n),
-            *encode_answers(keys, n),
-            tuple([record.metadata for record in self._records]),
-        )
-        whole = LabelledBatch(
-            draws,
-            np.array([one.correct for one in candidates], np.bool_).reshape(-1, n),
-            tuple([record.id for record in self._records]),
-            tuple([record.cluster for record in self._records]),
-            self.recorded,
-            single_or_none({one.answer is not None for one in candidates}),
-            {name: np.array([known[name] for known in outputs], np.float64).reshape(-1, n) for name in names},
-            prompt_kinds=find_prompt_kinds([record.input for record in self._records]),
-        )
-        return whole.keep_drawn(counts)
-
-
-class ClaimsBatch:
-    """A batch of at least one record of claims as objects; see `Batch`."""
-
-    def __init__(self, records: list[ClaimsRecord]) -> None:
-        self._records = records
-
-    @property
-    def ids(self) -> Sequence[str]:
-        """Their ids."""
-        return [record.id for record in self._records]
-
-    @property
-    def recorded(self) -> int:
-        """The number that stands for claims."""
-        return CLAIMS
-
-    def records(self) -> list[LabelledRecord]:
-        """The records themselves."""
-        return list(self._records)
-
-    def table(self, n: int, names: Sequence[str]) -> LabelledBatch | None:
-        """Return the records as arrays."""
-        del n
-        claims = [claim for record in self._records for claim in record.claims]
-        if any(name not in (claim.scores or {}) for claim in claims for name in names):
-            return None
-        return stack_claims(
-            np.array([len(record.claims) for record in self._records], dtype=np.int64),
-            ids=self.ids,
-            clusters=[record.cluster for record in self._records],
-            metadata=tuple([record.metadata for record in self._records]),
-            scores=[claim.score for claim in claims],
-            supported=[claim.supported for claim in claims],
-            raw={name: [(claim.scores or {})[name] for claim in claims] for name in names},
-            prompt_kinds=find_prompt_kinds([record.input for record in self._records]),
-        )
+        return table if self.counts is None else table.keep_drawn(np.minimum(self.counts, n))
 
 
 def make_batch(records: list[LabelledRecord], longest: int | None = None) -> Batch:
     """Make a batch of at least one record; all of them are of one kind. See `DatasetChecks` for `longest`."""
     claims = [one for one in records if isinstance(one, ClaimsRecord)]
     if claims:
-        return ClaimsBatch(claims)
-    return RecordBatch([require_candidates(one) for one in records], longest)
+        return _make_batch_of_claims(claims)
+    return _make_batch_of_candidates([require_candidates(one) for one in records], longest)
+
+
+def _make_batch_of_candidates(records: list[PromptRecord], longest: int | None) -> Batch:
+    several = [record.candidates for record in records]
+    counts = np.array([len(one) for one in several], dtype=np.int64)
+    n = longest or len(several[0])
+    if longest is not None:
+        several = [one + one[:1] * (n - len(one)) for one in several]  # `keep_drawn` overwrites it
+    candidates = list(chain.from_iterable(several))
+    # The properties of most candidates are read without a call of `answer_key`.
+    keys = [one.text if one.answer is None and one.text is not None else one.answer_key for one in candidates]
+    draws = CandidateBatch(
+        np.array([one.score for one in candidates], np.float64).reshape(-1, n),
+        *encode_answers(keys, n),
+        tuple([record.metadata for record in records]),
+    )
+    labelled = LabelledBatch(
+        draws,
+        np.array([one.correct for one in candidates], np.bool_).reshape(-1, n),
+        tuple([record.id for record in records]),
+        tuple([record.cluster for record in records]),
+        n,
+        prompt_kinds=find_prompt_kinds([record.input for record in records]),
+    )
+    return Batch(
+        labelled,
+        lambda name: np.array(_list_outputs(candidates, name), np.float64).reshape(-1, n),
+        lambda: list(records),
+        np.array([one.answer is not None for one in candidates], np.bool_).reshape(-1, n),
+        None if longest is None else counts,
+    )
+
+
+def _make_batch_of_claims(records: list[ClaimsRecord]) -> Batch:
+    claims = [claim for record in records for claim in record.claims]
+    return stack_claims(
+        np.array([len(record.claims) for record in records], dtype=np.int64),
+        ids=[record.id for record in records],
+        clusters=[record.cluster for record in records],
+        metadata=tuple([record.metadata for record in records]),
+        scores=[claim.score for claim in claims],
+        supported=[claim.supported for claim in claims],
+        prompt_kinds=find_prompt_kinds([record.input for record in records]),
+        find_outputs=lambda name: _list_outputs(claims, name),
+        list_records=lambda: list(records),
+    )
+
+
+def _list_outputs(items: Sequence[Candidate] | Sequence[Claim], name: str) -> list[float]:
+    return [math.nan if one.scores is None else one.scores.get(name, math.nan) for one in items]
 
 
 def stack_claims(
@@ -309,9 +289,10 @@ def stack_claims(
     metadata: Sequence[Mapping[str, Scalar]],
     scores: Sequence[float] | FloatArray,
     supported: Sequence[bool] | BoolArray,
-    raw: Mapping[str, Sequence[float] | FloatArray],
     prompt_kinds: frozenset[PromptKind],
-) -> LabelledBatch:
+    find_outputs: Callable[[str], Sequence[float] | FloatArray],
+    list_records: Callable[[], list[LabelledRecord]],
+) -> Batch:
     """Stack the claims of N answers, given answer after answer, in rows that are padded to the longest."""
     held = np.arange(counts.max()) < counts[:, np.newaxis]
 
@@ -322,15 +303,15 @@ def stack_claims(
 
     labels = np.zeros(held.shape, dtype=np.bool_)
     labels[held] = supported
-    return LabelledBatch(
+    labelled = LabelledBatch(
         CandidateBatch(stack(scores, 1.0), None, None, metadata, drawn=counts),
         labels,
         tuple(ids),
         tuple(clusters),
-        raw={name: stack(values, 0.0) for name, values in raw.items()},
         prompt_kinds=prompt_kinds,
         unit="claims",
     )
+    return Batch(labelled, lambda name: stack(find_outputs(name), 0.0), list_records)
 
 
 def missing_output_error(
@@ -340,7 +321,7 @@ def missing_output_error(
     line, record, slot, known, missing = next(
         (line, record, slot, outputs, name)
         for line, record in enumerate(records, start=first_line)
-        for slot, outputs in enumerate(_list_outputs(record, n))
+        for slot, outputs in enumerate(_list_all_outputs(record, n))
         for name in names
         if name not in outputs
     )
@@ -353,13 +334,8 @@ def missing_output_error(
     return RecordError(IN_MEMORY, line, f"{what}s[{slot}].scores", problem)
 
 
-def _list_outputs(record: LabelledRecord, n: int) -> list[Mapping[str, float]]:
+def _list_all_outputs(record: LabelledRecord, n: int) -> list[Mapping[str, float]]:
     """List the raw outputs of the first n candidates, or of all claims."""
     if isinstance(record, PromptRecord):
         return [one.scores or {} for one in record.candidates[:n]]
     return [one.scores or {} for one in record.claims]
-
-
-def single_or_none(values: set[bool]) -> bool | None:
-    """Return the only value; None where there are several."""
-    return next(iter(values)) if len(values) == 1 else None

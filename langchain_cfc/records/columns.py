@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,7 +19,7 @@ from langchain_cfc.candidates import (
 )
 from langchain_cfc.errors import RecordError
 from langchain_cfc.records._json import RepeatedKey, parse_value
-from langchain_cfc.records.batches import CLAIMS, single_or_none, stack_claims
+from langchain_cfc.records.batches import Batch, stack_claims
 from langchain_cfc.records.jsonl import DoubtError, are_metadata, parse_values, require_certain
 from langchain_cfc.records.schema import (
     ClaimsRecord,
@@ -39,150 +37,71 @@ def find_list_column(names: Sequence[str]) -> str:
     return "claims" if "claims" in names and "candidates" not in names else "candidates"
 
 
-@dataclass(frozen=True)
-class _ParquetBatch:
-    """A batch of records as checked columns; see `Batch`.
-
-    Attributes:
-        rows: N rows in the schema's types.
-        source: The file.
-        first: Number of the first row.
-        metadata: The metadata of N prompts.
-        outputs: Raw outputs of verifiers.
-    """
-
-    rows: Any
-    source: str
-    first: int
-    metadata: JsonMetadata
-    outputs: Outputs
-
-    @cached_property
-    def ids(self) -> Sequence[str]:
-        """Their ids."""
-        ids: list[str] = self.rows["id"].to_pylist()
-        return ids
-
-    def records(self) -> list[LabelledRecord]:
-        """The records themselves, for errors."""
-        return list(parse_rows(self.rows, self.source, self.first))
-
-
-@dataclass(frozen=True)
-class CandidateRows(_ParquetBatch):
-    """A batch of records of candidates.
-
-    Attributes:
-        scores: (N, recorded) scores.
-    """
-
-    scores: FloatArray
-
-    @property
-    def recorded(self) -> int:
-        """Their number of candidates."""
-        return int(self.scores.shape[1])
-
-    def table(self, n: int, names: Sequence[str]) -> LabelledBatch | None:
-        """Return the records as arrays."""
-        candidates = _flatten(self.rows, "candidates")
-        raw = {name: self.outputs.of(name).reshape(self.scores.shape)[:, :n] for name in names}
-        # No file can hold NaN, so it marks a missing output.
-        if any(np.isnan(outputs).any() for outputs in raw.values()):
-            return None
-        keys = _answer_keys(candidates)
-        equal = self._take_slots(keys.dictionary_encode().indices, n).astype(np.int64)
-        draws = CandidateBatch(
-            np.ascontiguousarray(self.scores[:, :n]),
-            find_first_equal(equal),
-            self._take_slots(_answer_lengths(keys), n).astype(np.int64),
-            self.metadata,
-        )
-        answered = self._take_slots(candidates["answer"].is_valid(), n)
-        return LabelledBatch(
-            draws,
-            self._take_slots(candidates["correct"], n).astype(np.bool_),
-            tuple(self.ids),
-            tuple(self.rows["cluster"].to_pylist()),
-            self.recorded,
-            single_or_none(set(np.unique(answered).tolist())),
-            {name: outputs.copy() for name, outputs in raw.items()},
-            prompt_kinds=_find_prompt_kinds(self.rows),
-        )
-
-    def _take_slots(self, column: Any, n: int) -> Any:
-        """Return the (N, n) values of the first n slots."""
-        return column.to_numpy(zero_copy_only=False).reshape(self.scores.shape)[:, :n]
-
-
-@dataclass(frozen=True)
-class ClaimRows(_ParquetBatch):
-    """A batch of records of claims.
-
-    Attributes:
-        counts: (N,) numbers of claims.
-    """
-
-    counts: IntArray
-
-    @property
-    def recorded(self) -> int:
-        """The number that stands for claims."""
-        return CLAIMS
-
-    def table(self, n: int, names: Sequence[str]) -> LabelledBatch | None:
-        """Return the records as arrays."""
-        del n
-        raw = {name: self.outputs.of(name) for name in names}
-        if any(np.isnan(outputs).any() for outputs in raw.values()):
-            return None
-        claims = _flatten(self.rows, "claims")
-        return stack_claims(
-            self.counts,
-            ids=self.ids,
-            clusters=self.rows["cluster"].to_pylist(),
-            metadata=self.metadata,
-            scores=claims["score"].to_numpy(),
-            supported=_to_bools(claims["supported"]),
-            raw=raw,
-            prompt_kinds=_find_prompt_kinds(self.rows),
-        )
-
-
-@dataclass(frozen=True)
-class Outputs:
-    """Raw outputs of verifiers for `size` candidates.
-
-    The k outputs are `values`; each is of the candidate in `candidates` and of the verifier whose position in
-    `known` stands in `names`. `pyarrow.compute.map_lookup` would take twice as long as these arrays.
-    """
-
-    size: int
-    candidates: IntArray
-    names: IntArray
-    known: Sequence[str]
-    values: FloatArray
-
-    def of(self, name: str) -> FloatArray:
-        """Return the (size,) outputs of one verifier; NaN where a candidate has none."""
-        outputs = np.full(self.size, np.nan)
-        if name in self.known:
-            own = self.names == self.known.index(name)
-            outputs[self.candidates[own]] = self.values[own]
-        return outputs
-
-
-def decode_rows(rows: Any, source: str, first: int) -> CandidateRows | ClaimRows | None:
+def decode_rows(rows: Any, source: str, first: int) -> Batch | None:
     """Check and decode rows column by column; None if only the strict reader can decide about them."""
+    decode = _decode_claims if find_list_column(rows.schema.names) == "claims" else _decode_candidates
     try:
-        metadata = _check_prompts(rows)
-        if find_list_column(rows.schema.names) == "claims":
-            counts, outputs = _check_claims(rows)
-            return ClaimRows(rows, source, first, metadata, outputs, counts)
-        scores, outputs = _check_candidates(rows)
-        return CandidateRows(rows, source, first, metadata, outputs, scores)
+        return decode(rows, _check_prompts(rows), lambda: list(parse_rows(rows, source, first)))
     except (DoubtError, ValueError):
         return None
+
+
+def _decode_candidates(
+    rows: Any, metadata: JsonMetadata, list_records: Callable[[], list[LabelledRecord]]
+) -> Batch:
+    sizes, candidates = _check_items(rows, "candidates", "correct")
+    n = int(sizes[0])
+    require_certain(bool((sizes == n).all()))
+    with_text, with_message = (_to_bools(candidates[name].is_valid()) for name in ("text", "message"))
+    require_certain(bool((with_text != with_message).all()))
+    require_certain(set(map(type, parse_values(_texts(candidates["message"])))) <= {dict})
+    find_outputs = _decode_outputs(candidates["scores"])
+    keys = _answer_keys(candidates)
+    codes = keys.dictionary_encode().indices.to_numpy().astype(np.int64)
+    draws = CandidateBatch(
+        candidates["score"].to_numpy().reshape(-1, n),
+        find_first_equal(codes.reshape(-1, n)),
+        _answer_lengths(keys).to_numpy().astype(np.int64).reshape(-1, n),
+        metadata,
+    )
+    labelled = LabelledBatch(
+        draws,
+        _to_bools(candidates["correct"]).reshape(-1, n),
+        tuple(rows["id"].to_pylist()),
+        tuple(rows["cluster"].to_pylist()),
+        n,
+        prompt_kinds=_find_prompt_kinds(rows),
+    )
+    answered = _to_bools(candidates["answer"].is_valid()).reshape(-1, n)
+    return Batch(labelled, lambda name: find_outputs(name).reshape(-1, n), list_records, answered)
+
+
+def _decode_claims(
+    rows: Any, metadata: JsonMetadata, list_records: Callable[[], list[LabelledRecord]]
+) -> Batch:
+    counts, claims = _check_items(rows, "claims", "supported")
+    require_certain(claims["text"].null_count == 0)
+    require_certain(_compute().min(_compute().utf8_length(claims["text"])).as_py() > 0)
+    # A claim of unknown place stands for one that ends at 0.
+    starts, ends = (claims[name].fill_null(no).to_numpy() for name, no in (("start", -1), ("end", 0)))
+    known = _to_bools(claims["end"].is_valid())
+    require_certain(bool((known == _to_bools(claims["start"].is_valid())).all()))
+    require_certain(bool(((starts >= 0) == known).all() and (starts < ends).all()))
+    lasts = np.maximum.reduceat(ends, np.cumsum(counts) - counts)
+    lengths = _compute().utf8_length(rows["answer"])
+    given = _to_bools(lengths.is_valid())
+    require_certain(bool((lasts <= lengths.fill_null(0).to_numpy())[given].all()))
+    return stack_claims(
+        counts,
+        ids=rows["id"].to_pylist(),
+        clusters=rows["cluster"].to_pylist(),
+        metadata=metadata,
+        scores=claims["score"].to_numpy(),
+        supported=_to_bools(claims["supported"]),
+        prompt_kinds=_find_prompt_kinds(rows),
+        find_outputs=_decode_outputs(claims["scores"]),
+        list_records=list_records,
+    )
 
 
 def parse_rows(rows: Any, source: str, first: int) -> Iterator[LabelledRecord]:
@@ -249,33 +168,6 @@ def _check_prompts(rows: Any) -> JsonMetadata:
     return JsonMetadata(encoded.dictionary.to_pylist(), encoded.indices.to_numpy().astype(np.int64))
 
 
-def _check_candidates(rows: Any) -> tuple[FloatArray, Outputs]:
-    """Return (N, n) scores and raw outputs; DoubtError for what the strict reader might refuse."""
-    sizes, columns = _check_items(rows, "candidates", "correct")
-    require_certain(bool((sizes == sizes[0]).all()))
-    with_text, with_message = (_to_bools(columns[name].is_valid()) for name in ("text", "message"))
-    require_certain(bool((with_text != with_message).all()))
-    require_certain(set(map(type, parse_values(_texts(columns["message"])))) <= {dict})
-    return columns["score"].to_numpy().reshape(len(rows), -1), _check_outputs(columns["scores"])
-
-
-def _check_claims(rows: Any) -> tuple[IntArray, Outputs]:
-    """Return (N,) numbers of claims and raw outputs; DoubtError for what the strict reader might refuse."""
-    counts, columns = _check_items(rows, "claims", "supported")
-    require_certain(columns["text"].null_count == 0)
-    require_certain(_compute().min(_compute().utf8_length(columns["text"])).as_py() > 0)
-    # A claim of unknown place stands for one that ends at 0.
-    starts, ends = (columns[name].fill_null(no).to_numpy() for name, no in (("start", -1), ("end", 0)))
-    known = _to_bools(columns["end"].is_valid())
-    require_certain(bool((known == _to_bools(columns["start"].is_valid())).all()))
-    require_certain(bool(((starts >= 0) == known).all() and (starts < ends).all()))
-    lasts = np.maximum.reduceat(ends, np.cumsum(counts) - counts)
-    lengths = _compute().utf8_length(rows["answer"])
-    given = _to_bools(lengths.is_valid())
-    require_certain(bool((lasts <= lengths.fill_null(0).to_numpy())[given].all()))
-    return counts, _check_outputs(columns["scores"])
-
-
 def _check_items(rows: Any, column: str, label: str) -> tuple[IntArray, dict[str, Any]]:
     """Return (N,) numbers of candidates or claims, and their columns with scores and labels checked."""
     require_certain(rows[column].null_count == 0)
@@ -290,8 +182,14 @@ def _check_items(rows: Any, column: str, label: str) -> tuple[IntArray, dict[str
     return counts, columns
 
 
-def _check_outputs(maps: Any) -> Outputs:
-    """Return raw outputs; DoubtError for those that are not finite, or that come twice under one name."""
+def _decode_outputs(maps: Any) -> Callable[[str], FloatArray]:
+    """Return a function from a verifier to the raw outputs of all items, NaN where one has none.
+
+    `pyarrow.compute.map_lookup` would take twice as long as these arrays.
+
+    Raises:
+        DoubtError: If outputs are not finite, or come twice under one name.
+    """
     offsets = maps.offsets.to_numpy()
     sizes = np.diff(offsets)
     require_certain(not sizes[~_to_bools(maps.is_valid())].any())
@@ -301,11 +199,20 @@ def _check_outputs(maps: Any) -> Outputs:
     require_certain(values.null_count == 0)
     numbers = values.to_numpy()
     require_certain(bool(np.isfinite(numbers).all()))
-    candidates = np.repeat(np.arange(len(maps)), sizes)
+    items = np.repeat(np.arange(len(maps)), sizes)
     codes = names.indices.to_numpy().astype(np.int64)
-    pairs = candidates * max(1, len(names.dictionary)) + codes
+    known = names.dictionary.to_pylist()
+    pairs = items * max(1, len(known)) + codes
     require_certain(len(np.unique(pairs)) == len(pairs))
-    return Outputs(len(maps), candidates, codes, names.dictionary.to_pylist(), numbers)
+
+    def find_outputs(name: str) -> FloatArray:
+        outputs = np.full(len(maps), np.nan)
+        if name in known:
+            own = codes == known.index(name)
+            outputs[items[own]] = numbers[own]
+        return outputs
+
+    return find_outputs
 
 
 def _answer_keys(candidates: dict[str, Any]) -> Any:

@@ -16,6 +16,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
@@ -24,13 +25,11 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic_core import from_json
 
-from langchain_cfc._internal.arrays import FloatArray, IntArray
-from langchain_cfc._internal.metadata import Scalar
+from langchain_cfc._internal.arrays import IntArray
 from langchain_cfc._internal.text import canonical_json
 from langchain_cfc.candidates import (
     CandidateBatch,
     LabelledBatch,
-    PromptKind,
     encode_answers,
     find_prompt_kinds,
 )
@@ -38,12 +37,10 @@ from langchain_cfc.errors import RecordError
 from langchain_cfc.records._json import parse_object, read_lines
 from langchain_cfc.records.batches import (
     BATCH,
-    CLAIMS,
     Batch,
     DatasetChecks,
     make_batch,
     no_records_error,
-    single_or_none,
     stack_claims,
 )
 from langchain_cfc.records.schema import (
@@ -96,127 +93,7 @@ def parse_record(content: bytes, source: str, line: int) -> LabelledRecord:
     return validate_fields(PromptRecord, fields, source, line)
 
 
-@dataclass(frozen=True)
-class DecodedBatch:
-    """A batch of records as parsed columns; see `Batch`.
-
-    Attributes:
-        lines: What the lines of N records hold.
-        ids: N ids.
-        clusters: N clusters, None where there is none.
-        metadata: N mappings.
-        scores: (N, recorded) scores.
-        candidates: By name of each other field, its N * recorded values, candidate after candidate.
-        answered: Types of the answers.
-        prompt_kinds: Kinds of the inputs.
-    """
-
-    lines: Sequence[bytes]
-    ids: Sequence[str]
-    clusters: Sequence[str | None]
-    metadata: Sequence[Mapping[str, Scalar]]
-    scores: FloatArray
-    candidates: Mapping[str, Sequence[Any]]
-    answered: frozenset[type]
-    prompt_kinds: frozenset[PromptKind]
-
-    @property
-    def recorded(self) -> int:
-        """Their number of candidates."""
-        return int(self.scores.shape[1])
-
-    def records(self) -> list[LabelledRecord]:
-        """The records themselves, for errors."""
-        return [parse_record(content, "", 0) for content in self.lines]
-
-    def table(self, n: int, names: Sequence[str]) -> LabelledBatch | None:
-        """Return the records as arrays."""
-        used = {name: self._first_slots(values, n) for name, values in self.candidates.items()}
-        raw: dict[str, FloatArray] = {}
-        for name in names:
-            outputs = [
-                known.get(name, _ABSENT) if type(known) is dict else _ABSENT for known in used["scores"]
-            ]
-            if _Absent in set(map(type, outputs)):
-                return None
-            raw[name] = _to_array(outputs, np.float64, n)
-        # In most files an extractor made all answers.
-        keys = used["answer"] if self.answered == {str} else _answer_keys(used)
-        scores = self.scores if n == self.recorded else self.scores[:, :n].copy()
-        draws = CandidateBatch(scores, *encode_answers(keys, n), self.metadata)
-        return LabelledBatch(
-            draws,
-            _to_array(used["correct"], np.bool_, n),
-            tuple(self.ids),
-            tuple(self.clusters),
-            self.recorded,
-            single_or_none({kind is str for kind in self._answered_of(used)}),
-            raw,
-            prompt_kinds=self.prompt_kinds,
-        )
-
-    def _answered_of(self, used: Mapping[str, Sequence[Any]]) -> frozenset[type]:
-        """Return the types of the answers used."""
-        return self.answered if len(self.answered) == 1 else frozenset(map(type, used["answer"]))
-
-    def _first_slots(self, values: Sequence[Any], n: int) -> Sequence[Any]:
-        if n == self.recorded:
-            return values
-        return [one for start in range(0, len(values), self.recorded) for one in values[start : start + n]]
-
-
-@dataclass(frozen=True)
-class DecodedClaims:
-    """A batch of records of claims as parsed columns; see `Batch`.
-
-    Attributes:
-        lines: What the lines of N records hold.
-        ids: N ids.
-        clusters: N clusters, None where there is none.
-        metadata: N mappings.
-        counts: (N,) numbers of claims.
-        claims: By name of each field, the values of all claims, answer after answer.
-        prompt_kinds: Kinds of the inputs.
-    """
-
-    lines: Sequence[bytes]
-    ids: Sequence[str]
-    clusters: Sequence[str | None]
-    metadata: Sequence[Mapping[str, Scalar]]
-    counts: IntArray
-    claims: Mapping[str, Sequence[Any]]
-    prompt_kinds: frozenset[PromptKind]
-
-    @property
-    def recorded(self) -> int:
-        """The number that stands for claims, of which answers have as many as they have."""
-        return CLAIMS
-
-    def records(self) -> list[LabelledRecord]:
-        """The records themselves, for errors."""
-        return [parse_record(content, "", 0) for content in self.lines]
-
-    def table(self, n: int, names: Sequence[str]) -> LabelledBatch | None:
-        """Return the records as arrays."""
-        del n
-        raw: dict[str, list[Any]] = {}
-        for name in names:
-            raw[name] = [outputs.get(name, _ABSENT) for outputs in self.claims.get("scores", [{}])]
-            if _Absent in set(map(type, raw[name])):
-                return None
-        return stack_claims(
-            self.counts,
-            ids=self.ids,
-            clusters=self.clusters,
-            metadata=tuple(self.metadata),
-            scores=self.claims["score"],
-            supported=self.claims["supported"],
-            raw=raw,
-            prompt_kinds=self.prompt_kinds,
-        )
-
-
-def decode_lines(lines: Sequence[bytes]) -> DecodedBatch | DecodedClaims | None:
+def decode_lines(lines: Sequence[bytes]) -> Batch | None:
     """Decode the records of at least one line; None if only the strict reader can decide about them."""
     try:
         if b'"claims"' in lines[0]:
@@ -241,7 +118,7 @@ def are_metadata(values: Sequence[Any]) -> bool:
     )
 
 
-def _decode(lines: Sequence[bytes], *, uneven: bool) -> DecodedBatch | None:
+def _decode(lines: Sequence[bytes], *, uneven: bool) -> Batch | None:
     """Decode lines; None if candidates have different fields, which takes the slower way `uneven`."""
     records: list[dict[str, Any]] = []
     values: list[Any] = []
@@ -269,7 +146,7 @@ def _decode(lines: Sequence[bytes], *, uneven: bool) -> DecodedBatch | None:
         values.extend(chain.from_iterable(map(dict.values, candidates)))
         keys += 1 + len(record)
         records.append(record)
-    nowhere = [_ABSENT] * (len(values) // len(fields))
+    nowhere: list[Any] = [_ABSENT] * (len(values) // len(fields))
     columns = dict.fromkeys(_NO_FIELDS, nowhere)
     columns.update({name: values[place :: len(fields)] for place, name in enumerate(fields)})
     kinds = {name: _count_types(column) for name, column in columns.items()}
@@ -278,19 +155,27 @@ def _decode(lines: Sequence[bytes], *, uneven: bool) -> DecodedBatch | None:
     scores = _to_array(columns.pop("score"), np.float64, n)
     # In this form the comparison refuses NaN as well.
     require_certain(bool(((scores >= 0.0) & (scores <= 1.0)).all()))
-    return DecodedBatch(
-        lines,
-        [record["id"] for record in records],
-        [record.get("cluster") for record in records],
-        [record.get("metadata", {}) for record in records],
-        scores,
-        columns,
-        frozenset(kinds["answer"]),
-        find_prompt_kinds(record["input"] for record in records),
+    # In most files an extractor made all answers.
+    answers = columns["answer"] if kinds["answer"].keys() == {str} else _answer_keys(columns)
+    labelled = LabelledBatch(
+        CandidateBatch(
+            scores, *encode_answers(answers, n), [record.get("metadata", {}) for record in records]
+        ),
+        _to_array(columns["correct"], np.bool_, n),
+        tuple([record["id"] for record in records]),
+        tuple([record.get("cluster") for record in records]),
+        n,
+        prompt_kinds=find_prompt_kinds(record["input"] for record in records),
+    )
+    return Batch(
+        labelled,
+        lambda name: _to_array(_list_outputs(columns["scores"], name), np.float64, n),
+        partial(_parse_lines, lines),
+        _to_array((type(answer) is str for answer in columns["answer"]), np.bool_, n),
     )
 
 
-def _decode_claims(lines: Sequence[bytes]) -> DecodedClaims:
+def _decode_claims(lines: Sequence[bytes]) -> Batch:
     """Decode lines with claims, all of which have the same fields in the same order."""
     records: list[dict[str, Any]] = []
     values: list[Any] = []
@@ -329,15 +214,27 @@ def _decode_claims(lines: Sequence[bytes]) -> DecodedClaims:
         require_certain(kinds["scores"] == {dict})
         texts += _count_output_names(columns["scores"])
     require_certain(_count_quotation_marks(lines) == 2 * texts)
-    return DecodedClaims(
-        lines,
-        [record["id"] for record in records],
-        [record.get("cluster") for record in records],
-        [record.get("metadata", {}) for record in records],
+    outputs = columns.get("scores", [None] * len(columns["text"]))
+    return stack_claims(
         np.array(counts, dtype=np.int64),
-        columns,
-        find_prompt_kinds(record["input"] for record in records),
+        ids=[record["id"] for record in records],
+        clusters=[record.get("cluster") for record in records],
+        metadata=tuple([record.get("metadata", {}) for record in records]),
+        scores=columns["score"],
+        supported=columns["supported"],
+        prompt_kinds=find_prompt_kinds(record["input"] for record in records),
+        find_outputs=partial(_list_outputs, outputs),
+        list_records=partial(_parse_lines, lines),
     )
+
+
+def _list_outputs(outputs: Sequence[Any], name: str) -> list[float]:
+    """List the raw outputs of a verifier; NaN, which no line can hold, where there is none."""
+    return [known.get(name, math.nan) if type(known) is dict else math.nan for known in outputs]
+
+
+def _parse_lines(lines: Sequence[bytes]) -> list[LabelledRecord]:
+    return [parse_record(content, "", 0) for content in lines]
 
 
 def _check_spans(columns: Mapping[str, Sequence[Any]], kinds: Mapping[str, set[type]]) -> IntArray:
