@@ -117,7 +117,7 @@ PLAIN = NUMPY | {"pydantic", "pydantic_core"}
 LANGCHAIN = PLAIN | {"langchain_core"}
 OUTSIDE: dict[str, frozenset[str]] = {
     **dict.fromkeys(["errors", "extend"], NOTHING),
-    "_internal": frozenset({"numpy", "filelock", "sqlalchemy"}),
+    "_internal": frozenset({"numpy", "pydantic", "filelock", "sqlalchemy"}),
     **dict.fromkeys(["candidates", "thresholds", "set_rules", "features", "draw_rules", "decision"], NUMPY),
     **dict.fromkeys(["scoring", "guarantee"], PLAIN),
     "artifact": PLAIN | {"cryptography"},

@@ -13,12 +13,11 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
-    SerializerFunctionWrapHandler,
-    model_serializer,
     model_validator,
 )
 
 from langchain_cfc._internal.arrays import FloatArray, IntArray
+from langchain_cfc._internal.models import OmitsDefaults
 from langchain_cfc.candidates import CandidateBatch, PromptKind
 from langchain_cfc.errors import FeatureError, InputError
 from langchain_cfc.features import FeatureMap, Statistic, parse_statistic
@@ -44,22 +43,10 @@ from langchain_cfc.thresholds import (
 )
 
 
-class ArtifactData(BaseModel):
-    """Base of everything in an artifact: frozen, strict, without infinities and unknown fields.
-
-    Fields at their default are not written, so that existing artifacts keep their content and digest when the
-    format gets a new field.
-    """
+class ArtifactData(OmitsDefaults):
+    """Base of everything in an artifact: frozen, strict, without infinities and unknown fields."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
-
-    @model_serializer(mode="wrap")
-    def _without_defaults(self, serialised: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        data: dict[str, Any] = serialised(self)
-        for name, field in type(self).model_fields.items():
-            if not field.is_required() and getattr(self, name) == field.default:
-                data.pop(name, None)
-        return data
 
 
 class AttainableGroup(ArtifactData):

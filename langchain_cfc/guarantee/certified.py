@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, ClassVar, Literal, TypeAlias
 
 from pydantic import (
     AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
-    SerializerFunctionWrapHandler,
-    model_serializer,
     model_validator,
 )
 
+from langchain_cfc._internal.models import OmitsDefaults
 from langchain_cfc.thresholds import Level, format_alpha, format_delta
 
 
@@ -43,12 +42,6 @@ class Certified(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
-def _drop_defaults(model: Certified, data: dict[str, Any], *names: str) -> dict[str, Any]:
-    """Drop fields at their default, which keeps the content and digest of artifacts without them."""
-    unused = {name for name in names if getattr(model, name) == type(model).model_fields[name].default}
-    return {name: value for name, value in data.items() if name not in unused}
-
-
 class _CertifiedGroup(Certified):
     """A weighting of prompts, and the number of held-out prompts with a positive weight."""
 
@@ -57,7 +50,7 @@ class _CertifiedGroup(Certified):
     prompts: Count
 
 
-class CertifiedShare(_CertifiedGroup):
+class CertifiedShare(OmitsDefaults, _CertifiedGroup):
     """Lower bounds for one weighting of prompts.
 
     Attributes:
@@ -76,10 +69,6 @@ class CertifiedShare(_CertifiedGroup):
     covered: Count
     coverage_at_least: Share
     stated: Share | None = None
-
-    @model_serializer(mode="wrap")
-    def _without_stated(self, serialised: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        return _drop_defaults(self, serialised(self), "stated")
 
     @model_validator(mode="after")
     def _adds_up(self) -> CertifiedShare:
@@ -133,7 +122,7 @@ class DroppedClaims(Certified):
     mean_at_most: Share
 
 
-class CoverageCertificate(Certificate):
+class CoverageCertificate(OmitsDefaults, Certificate):
     """Bounds on the sets of one artifact at one level, from held-out labelled prompts.
 
     All bounds hold together with confidence 1 - delta, for prompts independent and identically distributed
@@ -152,11 +141,6 @@ class CoverageCertificate(Certificate):
     mean_set_size_at_most: Annotated[float, Field(ge=0.0)] | None = None
     given_drawn: bool = False
     claims: DroppedClaims | None = None
-
-    @model_serializer(mode="wrap")
-    def _without_defaults(self, serialised: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        sizes = ("mean_set_size", "mean_set_size_at_most")
-        return _drop_defaults(self, serialised(self), "given_drawn", "claims", *sizes)
 
     @model_validator(mode="after")
     def _states_one_size(self) -> CoverageCertificate:
@@ -191,7 +175,7 @@ class CoverageCertificate(Certificate):
         )
 
 
-class AnswerPolicy(Certified):
+class AnswerPolicy(OmitsDefaults, Certified):
     """Conditions for answering with the best answer of a set; otherwise the answer is an abstention.
 
     Attributes:
@@ -202,14 +186,12 @@ class AnswerPolicy(Certified):
             are then answered like all others, and the policy depends on no calibration label.
     """
 
+    _omitted: ClassVar[tuple[str, ...]] = ("max_mean_score", "ignores_sets")
+
     max_answers: int | None = Field(default=None, ge=1)
     min_agreement: int = Field(default=1, ge=1)
     max_mean_score: float | None = Field(default=None, ge=0.0, le=1.0)
     ignores_sets: bool = False
-
-    @model_serializer(mode="wrap")
-    def _without_new_defaults(self, serialised: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        return _drop_defaults(self, serialised(self), "max_mean_score", "ignores_sets")
 
     @property
     def needs_answers(self) -> bool:
@@ -260,7 +242,7 @@ class CertifiedAnswers(_CertifiedGroup):
         return self
 
 
-class WrongRateCertificate(Certificate):
+class WrongRateCertificate(OmitsDefaults, Certificate):
     """A certified bound on how often an answered prompt is answered wrongly.
 
     Wrong means that the best answer shown is incorrect. The bound holds with confidence 1 - delta for all
@@ -283,10 +265,6 @@ class WrongRateCertificate(Certificate):
     policy: AnswerPolicy
     groups: tuple[CertifiedAnswers, ...] = Field(min_length=1)
     policies_tested: Count
-
-    @model_serializer(mode="wrap")
-    def _without_unit(self, serialised: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        return _drop_defaults(self, serialised(self), "unit")
 
     def brief(self) -> str:
         """State the bound in one line, for a single answer."""

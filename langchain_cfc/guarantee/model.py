@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from typing import Any, Literal
+from typing import ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, model_serializer
+from pydantic import BaseModel, ConfigDict, Field
 
+from langchain_cfc._internal.models import OmitsDefaults
 from langchain_cfc.guarantee.certified import CoverageCertificate, PeopleCertificate, WrongRateCertificate
 
 GuaranteeKind = Literal["conditional", "marginal", "given_drawn", "certified", "heuristic"]
@@ -31,7 +32,7 @@ class Weighting(BaseModel):
     coefficients: tuple[float, ...]
 
 
-class Guarantee(BaseModel):
+class Guarantee(OmitsDefaults):
     """A guarantee, its level, what it covers and its assumptions.
 
     Attributes:
@@ -67,6 +68,7 @@ class Guarantee(BaseModel):
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+    _omitted: ClassVar[tuple[str, ...]] = ("people",)
 
     kind: GuaranteeKind
     sentence: str
@@ -83,20 +85,13 @@ class Guarantee(BaseModel):
     calibration_size: int
     failure_probability: float | None = None
     confident: tuple[str, ...] = ()
-    estimated_slack: dict[str, float] = {}
+    estimated_slack: dict[str, float] = Field(default={})
     heuristics: tuple[str, ...] = ()
     certificate: CoverageCertificate | None = None
     wrong_answers: WrongRateCertificate | None = None
     people: tuple[PeopleCertificate, ...] = ()
     binding: Binding
     artifact_digest: str
-
-    @model_serializer(mode="wrap")
-    def _without_people(self, serialised: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        data: dict[str, Any] = serialised(self)
-        if not self.people:
-            data.pop("people", None)
-        return data
 
     @property
     def at_most(self) -> int | None:

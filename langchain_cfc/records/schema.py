@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Annotated, Any, Literal, TypeAlias, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -16,14 +16,13 @@ from pydantic import (
     ConfigDict,
     Field,
     FiniteFloat,
-    SerializerFunctionWrapHandler,
     ValidationError,
-    model_serializer,
     model_validator,
 )
 from pydantic_core import ErrorDetails
 
 from langchain_cfc._internal.metadata import Scalar
+from langchain_cfc._internal.models import OmitsDefaults
 from langchain_cfc._internal.suggestions import find_nearest, suggest_name
 from langchain_cfc._internal.text import canonical_json
 from langchain_cfc.errors import InputError, RecordError
@@ -189,7 +188,7 @@ LabelledRecord: TypeAlias = PromptRecord | ClaimsRecord
 """A prompt with labelled candidates, or with one answer of labelled claims; a dataset holds one kind."""
 
 
-class Provenance(_Model):
+class Provenance(OmitsDefaults, _Model):
     """The provenance of all records of a file; its first line.
 
     Attributes:
@@ -209,6 +208,8 @@ class Provenance(_Model):
             have n.
     """
 
+    _omitted: ClassVar[tuple[str, ...]] = ("separate_scores", "unit", "splitter", "draws")
+
     format: Literal["langchain-cfc/records"] = Field(
         default="langchain-cfc/records", description="'langchain-cfc/records'"
     )
@@ -222,15 +223,6 @@ class Provenance(_Model):
     unit: Literal["claims"] | None = Field(default=None, description="'claims', or nothing for candidates")
     splitter: _Object | None = Field(default=None, description="a JSON object")
     draws: str | None = Field(default=None, description="a draw rule such as 'lead(3, at_most=10)'")
-
-    @model_serializer(mode="wrap")
-    def _without_default(self, serialised: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        # Keeps the content and digest of artifacts from before these fields existed.
-        data: dict[str, Any] = serialised(self)
-        for name in ("separate_scores", "unit", "splitter", "draws"):
-            if getattr(self, name) is None:
-                data.pop(name, None)
-        return data
 
 
 # Known from responses only; it may change while the model's name stays the same.

@@ -11,12 +11,13 @@ import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from heapq import nsmallest
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, field_validator, model_serializer
+from pydantic import ConfigDict, field_validator
 
 from langchain_cfc._internal.arrays import BoolArray, FloatArray, IntArray
+from langchain_cfc._internal.models import OmitsDefaults
 from langchain_cfc._internal.suggestions import suggest_share
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.errors import InputError
@@ -27,7 +28,7 @@ _HELD_OUT: tuple[Part, ...] = ("test", "certification", "fit")
 SKETCH_SIZE = 256
 
 
-class SplitPlan(BaseModel):
+class SplitPlan(OmitsDefaults):
     """The seed and the shares that divide a dataset into parts."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
@@ -46,14 +47,6 @@ class SplitPlan(BaseModel):
             msg = f"a split's share must lie in [0, 1), got {value}"
             raise ValueError(msg)
         return value
-
-    @model_serializer(mode="wrap")
-    def _without_empty_certification(self, serialised: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        # Keeps the content and digest of artifacts from before the certification split existed.
-        data: dict[str, Any] = serialised(self)
-        if not self.certification:
-            data.pop("certification", None)
-        return data
 
     def part(self, record_id: str, cluster: str | None) -> Part:
         """Return the part of a prompt, by the hash of its cluster, or of its id if it has none.
