@@ -52,18 +52,11 @@ def tabulate(
         InputError: If n is less than 1 or more than was recorded, or a table does not suit the provenance,
             lacks a raw output, or has weights or a draw rule that the caller does not know of.
     """
+    names = () if combination is None else combination.names
+    labelled = _tabulate(records, names, n, provenance, weighted=weighted, shortened=shortened, claims=claims)
     if combination is None:
-        return _tabulate(records, (), n, provenance, weighted=weighted, shortened=shortened, claims=claims)
-    labelled, raw = tabulate_raw(
-        records,
-        combination.names,
-        n=n,
-        provenance=provenance,
-        weighted=weighted,
-        shortened=shortened,
-        claims=claims,
-    )
-    return with_scores(labelled, combination.score_all(raw))
+        return labelled
+    return with_scores(labelled, combination.score_all(labelled.stack_outputs(names)))
 
 
 def tabulate_raw(
@@ -124,7 +117,15 @@ def _tabulate(
     shortened: bool,
     claims: bool,
 ) -> LabelledBatch:
-    found = _read_table(records, names, n, provenance, weighted=weighted, claims=claims)
+    if isinstance(records, LabelledBatch):
+        if not weighted:
+            check_unweighted(records)
+        if not claims:
+            check_unit(records)
+        found = _select_from_table(records, names, n, provenance)
+    else:
+        parts = _tabulate_batches(_read_batches(records, provenance), names, n)
+        found = LabelledBatch.concatenate(parts if claims else map(check_unit, parts))
     if found.unit == "answers" and found.draws.drawn is not None and not shortened:
         msg = (
             "a draw rule stopped drawing these candidates, so that they suit this rule alone: pass it as "
@@ -135,30 +136,13 @@ def _tabulate(
     return found
 
 
-def _read_table(
-    records: Iterable[LabelledRecord] | LabelledBatch,
-    names: Sequence[str],
-    n: int | None,
-    provenance: Provenance | None,
-    *,
-    weighted: bool,
-    claims: bool,
-) -> LabelledBatch:
-    if isinstance(records, LabelledBatch):
-        if not weighted:
-            check_unweighted(records)
-        if not claims:
-            check_unit(records)
-        return _select_from_table(records, names, n, provenance)
-    if isinstance(records, Records):
-        if provenance is not None and provenance != records.provenance:
-            # The checks of the files ensure that all other records have as many candidates.
-            next(check_records(records.iterate(), provenance))
-        batches = records.batches()
-    else:
-        batches = check_in_batches(records, provenance)
-    parts = _tabulate_batches(batches, names, n)
-    return LabelledBatch.concatenate(parts if claims else map(check_unit, parts))
+def _read_batches(records: Iterable[LabelledRecord], provenance: Provenance | None) -> Iterator[Batch]:
+    if not isinstance(records, Records):
+        return check_in_batches(records, provenance)
+    if provenance is not None and provenance != records.provenance:
+        # The checks of the files ensure that all other records have as many candidates.
+        next(check_records(records.iterate(), provenance))
+    return records.batches()
 
 
 def _select_from_table(

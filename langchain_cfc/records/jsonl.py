@@ -98,7 +98,7 @@ def decode_lines(lines: Sequence[bytes]) -> Batch | None:
     try:
         if b'"claims"' in lines[0]:
             return _decode_claims(lines)
-        return _decode(lines, uneven=False) or _decode(lines, uneven=True)
+        return _decode_candidates(lines)
     except (DoubtError, TypeError, ValueError, OverflowError):
         # The parser's errors are ValueErrors; a candidate that is no object is a TypeError where it is read.
         return None
@@ -118,39 +118,50 @@ def are_metadata(values: Sequence[Any]) -> bool:
     )
 
 
-def _decode(lines: Sequence[bytes], *, uneven: bool) -> Batch | None:
-    """Decode lines; None if candidates have different fields, which takes the slower way `uneven`."""
+class _UnevenError(DoubtError):
+    """The candidates or claims of lines do not all have the same fields in the same order."""
+
+
+def _parse_columns(
+    lines: Sequence[bytes], column: str, known: frozenset[str], absent: Mapping[str, Any] | None = None
+) -> tuple[list[dict[str, Any]], list[int], dict[str, list[Any]]]:
+    """Parse lines to their other fields, numbers of candidates or claims, and columns of these.
+
+    Items with different fields get those that are `absent`, which is slower; without, they are an error.
+    """
     records: list[dict[str, Any]] = []
+    counts: list[int] = []
     values: list[Any] = []
-    layout: list[str] = []
     fields: list[str] = []
-    keys = n = 0
     for line in lines:
         record = from_json(line, allow_inf_nan=False, cache_strings="keys")
-        require_certain(type(record) is dict and record.keys() <= _FIELDS)
-        candidates = record.pop("candidates", None)
-        require_certain(type(candidates) is list and bool(candidates))
-        if uneven:
-            candidates = [_NO_FIELDS | candidate for candidate in candidates]
-        if not records:
-            n, fields = len(candidates), list(candidates[0])
-            require_certain(bool(fields) and _NO_FIELDS.keys() >= set(fields))
-            layout = fields * n
-        require_certain(len(candidates) == n)
-        # No object has a key twice, so the joined keys equal the layout only if every candidate has these
-        # fields.
-        if list(chain.from_iterable(candidates)) != layout:
-            require_certain(not uneven)
-            return None
+        require_certain(type(record) is dict and record.keys() <= known)
+        items = record.pop(column, None)
+        require_certain(type(items) is list and bool(items) and bool(items[0]))
+        if absent is not None:
+            items = [absent | item for item in items]
+        fields = fields or list(items[0])
+        # No object has a key twice, so the joined keys are the same only if every item has these fields.
+        if list(chain.from_iterable(items)) != fields * len(items):
+            raise _UnevenError
         # Keep the values only, so that the memory of the parsed objects serves the next line.
-        values.extend(chain.from_iterable(map(dict.values, candidates)))
-        keys += 1 + len(record)
+        values.extend(chain.from_iterable(map(dict.values, items)))
+        counts.append(len(items))
         records.append(record)
-    nowhere: list[Any] = [_ABSENT] * (len(values) // len(fields))
-    columns = dict.fromkeys(_NO_FIELDS, nowhere)
-    columns.update({name: values[place :: len(fields)] for place, name in enumerate(fields)})
+    return records, counts, {name: values[place :: len(fields)] for place, name in enumerate(fields)}
+
+
+def _decode_candidates(lines: Sequence[bytes]) -> Batch:
+    try:
+        records, counts, found = _parse_columns(lines, "candidates", _FIELDS)
+    except _UnevenError:
+        records, counts, found = _parse_columns(lines, "candidates", _FIELDS, _NO_FIELDS)
+    n = counts[0]
+    require_certain(counts == [n] * len(lines) and found.keys() <= _NO_FIELDS.keys())
+    nowhere: list[Any] = [_ABSENT] * (n * len(lines))
+    columns = {name: found.get(name, nowhere) for name in _NO_FIELDS}
     kinds = {name: _count_types(column) for name, column in columns.items()}
-    texts = keys + _count_record_texts(records) + _count_candidate_texts(columns, kinds)
+    texts = _count_record_texts(records) + _count_candidate_texts(columns, kinds)
     require_certain(_count_quotation_marks(lines) == 2 * texts)
     scores = _to_array(columns.pop("score"), np.float64, n)
     # In this form the comparison refuses NaN as well.
@@ -177,21 +188,7 @@ def _decode(lines: Sequence[bytes], *, uneven: bool) -> Batch | None:
 
 def _decode_claims(lines: Sequence[bytes]) -> Batch:
     """Decode lines with claims, all of which have the same fields in the same order."""
-    records: list[dict[str, Any]] = []
-    values: list[Any] = []
-    counts: list[int] = []
-    fields: list[str] = []
-    for line in lines:
-        record = from_json(line, allow_inf_nan=False, cache_strings="keys")
-        require_certain(type(record) is dict and record.keys() <= _CLAIMS_FIELDS)
-        claims = record.pop("claims", None)
-        require_certain(type(claims) is list and bool(claims))
-        fields = fields or list(claims[0])
-        require_certain(list(chain.from_iterable(claims)) == fields * len(claims))
-        values.extend(chain.from_iterable(map(dict.values, claims)))
-        counts.append(len(claims))
-        records.append(record)
-    columns = {name: values[place :: len(fields)] for place, name in enumerate(fields)}
+    records, counts, columns = _parse_columns(lines, "claims", _CLAIMS_FIELDS)
     require_certain(
         columns.keys() <= Claim.model_fields.keys() and {"text", "score", "supported"} <= columns.keys()
     )
@@ -208,8 +205,8 @@ def _decode_claims(lines: Sequence[bytes]) -> Batch:
     require_certain(
         all(answer is None or last <= len(answer) for answer, last in zip(answers, lasts, strict=True))
     )
-    texts = len(lines) + sum(map(len, records)) + _count_record_texts(records) + _texts(answers)
-    texts += len(values) + len(columns["text"])
+    texts = _count_record_texts(records) + _texts(answers)
+    texts += (len(columns) + 1) * len(columns["text"])  # the keys, and the texts themselves
     if "scores" in columns:
         require_certain(kinds["scores"] == {dict})
         texts += _count_output_names(columns["scores"])
@@ -254,7 +251,7 @@ def require_certain(certain: bool) -> None:
 
 
 def _count_record_texts(records: Sequence[dict[str, Any]]) -> int:
-    """Count the texts in fields other than candidates; DoubtError for values that may be invalid."""
+    """Count the texts outside of candidates or claims, keys included; DoubtError for what may be invalid."""
     ids = [record.get("id") for record in records]
     require_certain(set(map(type, ids)) == {str} and all(ids))
     clusters = [cluster for record in records if (cluster := record.get("cluster")) is not None]
@@ -264,7 +261,8 @@ def _count_record_texts(records: Sequence[dict[str, Any]]) -> int:
     metadata = [record["metadata"] for record in records if "metadata" in record]
     require_certain(are_metadata(metadata))
     references = [record["reference"] for record in records if "reference" in record]
-    return len(ids) + len(clusters) + _texts(inputs) + _texts(metadata) + _texts(references)
+    keys = sum(len(record) + 1 for record in records)  # with that of the candidates or claims
+    return keys + len(ids) + len(clusters) + _texts(inputs) + _texts(metadata) + _texts(references)
 
 
 def _count_candidate_texts(
