@@ -42,14 +42,7 @@ def scores_separately(provenance: Provenance | None) -> bool | None:
 
 
 def find_rescore(provenance: Provenance | None, *, combines: bool) -> Rescore | None:
-    """Return how the candidates kept are scored again; None where they keep their scores.
-
-    Args:
-        provenance: What the records say about their verifier.
-        combines: Whether the outputs of several verifiers are combined.
-
-    Returns:
-        A function of candidates without padding, or None.
+    """Return how the candidates kept, without padding, are scored again; None where they keep their scores.
 
     Raises:
         InputError: If the scores cannot be made from the records, or nothing says how they were made.

@@ -41,14 +41,7 @@ def locate_signature(path: str | os.PathLike[str]) -> Path:
 
 
 def load_private_key(path: str | os.PathLike[str], password: bytes | None = None) -> Ed25519PrivateKey:
-    """Load the private key to sign with.
-
-    Args:
-        path: File of the key, in PEM (PKCS 8) or OpenSSH format.
-        password: Password of the file; None where there is none.
-
-    Returns:
-        The key.
+    """Load the private key to sign with from a file in PEM (PKCS 8) or OpenSSH format.
 
     Raises:
         InputError: If the file cannot be read, holds no Ed25519 key, or the password does not fit.
@@ -63,19 +56,7 @@ def load_private_key(path: str | os.PathLike[str], password: bytes | None = None
 
 
 def write_signature(path: str | os.PathLike[str], data: bytes, key: Ed25519PrivateKey) -> Path:
-    """Sign the bytes of an artifact, and write the signature beside it atomically.
-
-    Args:
-        path: File of the artifact.
-        data: Its bytes.
-        key: The key, from `load_private_key`.
-
-    Returns:
-        The file of the signature.
-
-    Raises:
-        InputError: If it cannot be written.
-    """
+    """Sign the bytes of an artifact, write the signature beside it atomically, and return where it is."""
     target = locate_signature(path)
     with atomic_writer(target) as file:
         file.write(key.sign(data))
@@ -90,12 +71,7 @@ def format_public_key(key: Ed25519PrivateKey) -> str:
 
 
 def check_signature(path: str | os.PathLike[str], data: bytes, keys: PublicKey | Sequence[PublicKey]) -> None:
-    """Check that the signature beside an artifact is by one of several keys.
-
-    Args:
-        path: File of the artifact.
-        data: Its bytes.
-        keys: Public keys that are trusted, each as text or as the path of a file, in PEM or OpenSSH format.
+    """Check that the signature of `data` beside the artifact's file is by one of several public keys.
 
     Raises:
         ArtifactSignatureError: If there is no signature, it is malformed, or it is by none of the keys.

@@ -26,7 +26,7 @@ from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_cfc.errors import InputError, LabelerError
 from langchain_cfc.execution import Steps, map_distinct
 from langchain_cfc.labelers.base import BaseLabeler, LabelerInput
-from langchain_cfc.sampling import make_silent_call
+from langchain_cfc.sampling.models import make_optional_call
 from langchain_cfc.verifiers.base import combined_fingerprint
 
 Reading: TypeAlias = Runnable[Any, Any] | Callable[[str], str] | Callable[[str], Awaitable[str]]
@@ -44,7 +44,7 @@ class TextMatcher(BaseLabeler):
         answer = parts.get("answer")
         self._settings = {"answer": "whole text" if answer is None else "extracted", **settings}
         self.fingerprint = combined_fingerprint(name, self._settings, parts)
-        self._extract = None if answer is None else make_silent_call("answer extractor", answer, LabelerError)
+        self._extract = make_optional_call("answer extractor", answer, LabelerError)
 
     def __repr__(self) -> str:
         """State what makes a candidate correct."""

@@ -26,7 +26,7 @@ from langchain_cfc.errors import CFCError, InputError, LabelerError
 from langchain_cfc.execution import Steps
 from langchain_cfc.labelers.base import LabelerInput
 from langchain_cfc.labelers.matching import Reading, TextMatcher
-from langchain_cfc.sampling import make_silent_call
+from langchain_cfc.sampling.models import make_optional_call
 from langchain_cfc.verifiers.self_consistency import normalise_answer
 
 Options: TypeAlias = (
@@ -78,9 +78,7 @@ class MultipleChoice(TextMatcher):
         listed, function = (options, None) if isinstance(options, (list, tuple)) else (None, options)
         self._letters = letters
         self._options = {} if listed is None else _map_options(listed, InputError)
-        self._make_options = (
-            None if function is None else make_silent_call("options function", function, LabelerError)
-        )
+        self._make_options = make_optional_call("options function", function, LabelerError)
         settings = {
             "letters": letters if options is None else "as many as options",
             "options": "none" if options is None else "own" if listed is None else " | ".join(listed),

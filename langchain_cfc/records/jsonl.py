@@ -350,12 +350,7 @@ _PART = 16
 
 @dataclass(frozen=True)
 class JsonLinesFile:
-    """A file with a record on every line, after the provenance if there is one.
-
-    Attributes:
-        path: The file, plain or compressed by gzip.
-        max_line_bytes: Longest line to accept.
-    """
+    """A file, plain or by gzip, with a record on every line, after the provenance if there is one."""
 
     path: Path
     max_line_bytes: int

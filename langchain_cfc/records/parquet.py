@@ -183,11 +183,7 @@ def is_parquet(path: Path) -> bool:
 
 @dataclass(frozen=True)
 class ParquetFile:
-    """A file with a record in every row.
-
-    Attributes:
-        path: The file.
-    """
+    """A file with a record in every row."""
 
     path: Path
 

@@ -36,12 +36,7 @@ class DrawnCandidate:
 
 
 class StrippedCandidate(DrawnCandidate):
-    """A candidate of a store from which its message was removed; to read `message` is an error.
-
-    Args:
-        text: As in `DrawnCandidate`.
-        data: As in `DrawnCandidate`.
-    """
+    """A candidate of a store from which its message was removed; to read `message` is an error."""
 
     def __init__(self, text: str, data: dict[str, Any] | None = None) -> None:
         object.__setattr__(self, "text", text)
@@ -49,11 +44,7 @@ class StrippedCandidate(DrawnCandidate):
 
     @property
     def message(self) -> BaseMessage | None:
-        """The message is gone.
-
-        Raises:
-            CollectionError: Always.
-        """
+        """Raise a `CollectionError`, because the message is gone."""
         msg = (
             f"the message of the candidate {self.text!r:.80} was removed from the store when its prompt was "
             "labelled, and only its text and data were kept. Label by these, or collect into another store "

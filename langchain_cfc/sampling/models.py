@@ -214,6 +214,13 @@ def make_silent_call(
     return Call(name, target if keys is None else call_by_keys(target, keys), failure)
 
 
+def make_optional_call(
+    name: str, target: Runnable[Any, Any] | Callable[..., Any] | None, failure: type[CFCError], *keys: str
+) -> Call | None:
+    """Make a call as `make_silent_call` does; None where the user left the part out."""
+    return None if target is None else make_silent_call(name, target, failure, keys or None)
+
+
 def _change_model_fields(model: BaseChatModel | BaseLLM, *, fresh: bool) -> dict[str, Any]:
     """Return the new values of a model's fields; providers have some of these fields or not."""
     changes = dict(_WITHOUT_STREAMING)

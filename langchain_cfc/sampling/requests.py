@@ -20,15 +20,10 @@ AnyRunnable = Runnable[Any, Any]
 
 
 class GeneratorParts(NamedTuple):
-    """A generator, cut before its first model call.
+    """A generator, cut before its first model call."""
 
-    Attributes:
-        once: What prepares a request, such as retrieval and the prompt template; None where nothing does.
-        sampled: What is drawn from n times.
-    """
-
-    once: AnyRunnable | None
-    sampled: AnyRunnable
+    once: AnyRunnable | None  # what prepares a request, such as retrieval and the prompt template
+    sampled: AnyRunnable  # what is drawn from n times
 
 
 def split_generator(generator: AnyRunnable) -> GeneratorParts:
@@ -83,17 +78,11 @@ def _rebind(binding: RunnableBindingBase[Any, Any], bound: AnyRunnable) -> AnyRu
 
 @dataclass(frozen=True)
 class AnsweringModel:
-    """The chat model that a sampled part begins with.
-
-    Attributes:
-        model: The chat model.
-        wrappers: Bindings and retries around it, outermost first.
-        after: What reads its message, such as a parser; None where nothing does.
-    """
+    """The chat model that a sampled part begins with."""
 
     model: BaseChatModel
-    wrappers: tuple[RunnableBindingBase[Any, Any], ...]
-    after: AnyRunnable | None
+    wrappers: tuple[RunnableBindingBase[Any, Any], ...]  # bindings and retries around it, outermost first
+    after: AnyRunnable | None  # what reads its message, such as a parser
 
     def wrap(self, inner: AnyRunnable) -> AnyRunnable:
         """Return another runnable inside the same wrappers."""
@@ -147,15 +136,10 @@ class SingleUsageModel(DelegatingChatModel):
 
 
 class MultipleChoiceRequest(RunnableSerializable[Any, list[BaseMessage]]):
-    """Asks a chat model for several choices in one request, and returns as many messages as came.
-
-    Args:
-        model: The chat model.
-        parameter: What its provider calls the number of choices.
-    """
+    """Asks a chat model for several choices in one request, and returns as many messages as came."""
 
     model: SingleUsageModel
-    parameter: str
+    parameter: str  # what the model's provider calls the number of choices
 
     def invoke(
         self,

@@ -381,21 +381,13 @@ class CandidateStore(Protocol):
 
 @dataclass(frozen=True)
 class _Request:
-    """What all requests of one prompt share.
+    """What all requests of one prompt share."""
 
-    Attributes:
-        given: The prepared input.
-        config: Config that the runs of the draws inherit.
-        progress: Gets an event for each candidate.
-        receive: Called with slot and output as soon as a candidate is there; None where nothing is done.
-        observers: By slot, what observes its model calls; none where messages state all.
-    """
-
-    given: Any
-    config: RunnableConfig
-    progress: Progress
-    receive: Callable[[int, Any], None] | None
-    observers: dict[int, SlotObserver]
+    given: Any  # the prepared input
+    config: RunnableConfig  # what the runs of the draws inherit
+    progress: Progress  # gets an event for each candidate
+    receive: Callable[[int, Any], None] | None  # called with slot and output as soon as a candidate is there
+    observers: dict[int, SlotObserver]  # of model calls, by slot; none where messages state all
 
 
 def _warn_of_hidden_models(hidden: Iterable[str]) -> None:

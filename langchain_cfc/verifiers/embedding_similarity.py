@@ -12,8 +12,8 @@ from langchain_core.runnables import Runnable, RunnableConfig
 
 from langchain_cfc.errors import InputError, ServingTimeoutError, VerifierError
 from langchain_cfc.execution import Steps, call_each, describe_error, unwrap_outcomes
-from langchain_cfc.sampling import make_silent_call
 from langchain_cfc.sampling.fingerprints import compute_fingerprint
+from langchain_cfc.sampling.models import make_optional_call
 from langchain_cfc.verifiers._prompts import read_prompt
 from langchain_cfc.verifiers.base import TextVerifier, combined_fingerprint
 
@@ -58,9 +58,7 @@ class EmbeddingSimilarity(TextVerifier):
             {"context": "of the prompt" if context is None else "own"},
             {"embeddings": _WithFingerprint(embeddings), "context": context},
         )
-        self._context = (
-            None if context is None else make_silent_call("context function", context, VerifierError)
-        )
+        self._context = make_optional_call("context function", context, VerifierError)
 
     def __repr__(self) -> str:
         """Name the embedding model."""

@@ -98,33 +98,16 @@ class EntailmentJudge(PromptedModel, FlowRunnable[EntailmentInput, bool]):
 def read_entailment(reply: Any) -> bool:
     """Return whether a judge says that the premise entails the hypothesis.
 
-    Args:
-        reply: A boolean; a label or a message that holds one; the probability of each label, of which that of
-            entailment must be the largest; or what a pipeline of transformers returns, one or several
-            mappings with `label` and `score`.
-
-    Returns:
-        The verdict.
-
-    Raises:
-        VerifierError: If it is none of these, or a label is unknown.
+    The reply is a boolean; a label or a message that holds one; the probability of each label, of which that
+    of entailment must be the largest; or what a pipeline of transformers returns, one or several mappings
+    with `label` and `score`. Anything else, or an unknown label, is a `VerifierError`.
     """
     entailed, other = _read_probabilities(reply)
     return entailed > other
 
 
 def estimate_entailment(reply: Any) -> float:
-    """Return the probability with which a judge says that the premise entails the hypothesis.
-
-    Args:
-        reply: As in `read_entailment`; a verdict without probabilities counts as 1 or 0.
-
-    Returns:
-        The probability, in [0, 1].
-
-    Raises:
-        VerifierError: As in `read_entailment`.
-    """
+    """Return the probability, 1 or 0 for a bare verdict, in what `read_entailment` takes."""
     return _read_probabilities(reply)[0]
 
 

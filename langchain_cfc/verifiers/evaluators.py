@@ -12,6 +12,7 @@ from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_cfc.errors import InputError, VerifierError
 from langchain_cfc.execution import Call, Steps, call_by_keys
 from langchain_cfc.sampling import make_silent_call
+from langchain_cfc.sampling.models import make_optional_call
 from langchain_cfc.verifiers._prompts import unwrap_prompt
 from langchain_cfc.verifiers.base import TextVerifier, combined_fingerprint, to_python_scalar
 
@@ -55,9 +56,7 @@ class EvaluatorVerifier(TextVerifier):
             if self._keywords is None
             else Call("evaluator", call_by_keys(function, None), VerifierError)
         )
-        self._arguments = (
-            None if arguments is None else make_silent_call("arguments function", arguments, VerifierError)
-        )
+        self._arguments = make_optional_call("arguments function", arguments, VerifierError)
         if self._arguments is not None and self._keywords is None:
             msg = "arguments= is for evaluators that take keywords, outputs= among them; this one does not"
             raise InputError(msg)

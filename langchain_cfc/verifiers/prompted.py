@@ -25,7 +25,7 @@ from langchain_core.runnables.base import RunnableBindingBase
 
 from langchain_cfc.errors import InputError, VerifierError
 from langchain_cfc.execution import Call, Steps, describe_error, map_distinct
-from langchain_cfc.sampling import make_silent_call
+from langchain_cfc.sampling.models import make_optional_call
 from langchain_cfc.verifiers._prompts import read_prompt
 from langchain_cfc.verifiers.base import BaseVerifier, VerifierInput, combined_fingerprint
 
@@ -56,9 +56,7 @@ class PromptedModel:
         self.model = model
         self.question = question
         self._ask = Call("judging model", called, VerifierError)
-        self._make_question = (
-            None if question is None else make_silent_call("question function", question, VerifierError)
-        )
+        self._make_question = make_optional_call("question function", question, VerifierError)
 
     @abstractmethod
     def _write_sample(self, question: str) -> str:
@@ -149,9 +147,7 @@ def request_logprobs(model: Runnable[Any, Any], top: int, *, short: bool) -> Run
     """Return a model that returns `top` alternatives to its tokens; with `short`, only of the first few.
 
     The model is a chat model that accepts `logprobs` and `top_logprobs`, or a binding or retry around one.
-
-    Raises:
-        InputError: If fewer than 2 alternatives are asked for.
+    Fewer than 2 alternatives are an `InputError`.
     """
     if top < 2:  # noqa: PLR2004 - a choice is between two
         msg = f"top_logprobs must be at least 2, for a choice between two words; got {top}"

@@ -23,7 +23,7 @@ from pydantic import SecretStr
 
 from langchain_cfc.errors import InputError, VerifierError
 from langchain_cfc.execution import Steps, call_each, unwrap_outcomes
-from langchain_cfc.sampling import make_silent_call
+from langchain_cfc.sampling.models import make_optional_call
 from langchain_cfc.verifiers._prompts import read_prompt
 from langchain_cfc.verifiers.base import TextVerifier, combined_fingerprint
 
@@ -84,9 +84,7 @@ class RewardModel(TextVerifier):
             "question": "of the prompt" if question is None else "own",
         }
         self.fingerprint = combined_fingerprint(self.name, settings, {"question": question})
-        self._question = (
-            None if question is None else make_silent_call("question function", question, VerifierError)
-        )
+        self._question = make_optional_call("question function", question, VerifierError)
 
     def __repr__(self) -> str:
         """Name the model and its address."""

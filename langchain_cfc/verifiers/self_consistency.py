@@ -14,7 +14,7 @@ from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_cfc.candidates import score_by_agreement
 from langchain_cfc.errors import InputError, VerifierError
 from langchain_cfc.execution import Steps, map_distinct
-from langchain_cfc.sampling import make_silent_call
+from langchain_cfc.sampling.models import make_optional_call
 from langchain_cfc.verifiers.base import (
     BaseVerifier,
     VerifierInput,
@@ -121,26 +121,14 @@ class SelfConsistency(BaseVerifier):
             self._settings,
             {"answer": answer, "normalise": own, "equivalent": equivalent, "entails": entails},
         )
-        readers = {"answer extractor": answer, "normalisation": own}
-        self._readers = [
-            make_silent_call(name, reader, VerifierError)
-            for name, reader in readers.items()
-            if reader is not None
-        ]
+        self._extract = make_optional_call("answer extractor", answer, VerifierError)
+        self._normalise = make_optional_call("normalisation", own, VerifierError)
         self._has_default_normalisation = normalise is normalise_answer
-        self._equivalent = (
-            None
-            if equivalent is None
-            else make_silent_call(
-                "equivalence", equivalent, VerifierError, keys=("prompt", "first", "second")
-            )
+        self._equivalent = make_optional_call(
+            "equivalence", equivalent, VerifierError, "prompt", "first", "second"
         )
-        self._entails = (
-            None
-            if entails is None
-            else make_silent_call(
-                "entailment", entails, VerifierError, keys=("prompt", "premise", "hypothesis")
-            )
+        self._entails = make_optional_call(
+            "entailment", entails, VerifierError, "prompt", "premise", "hypothesis"
         )
 
     def __repr__(self) -> str:
@@ -168,7 +156,7 @@ class SelfConsistency(BaseVerifier):
     def _find_answers(self, config: RunnableConfig, texts: list[str]) -> Steps[list[str]]:
         """Return what is compared, for each text."""
         answers: list[Any] = texts
-        for reader in self._readers:
+        for reader in filter(None, [self._extract, self._normalise]):
             answers = yield from reader.invoke_cheaply(answers, config)
             for answer in answers:
                 if not isinstance(answer, str):
