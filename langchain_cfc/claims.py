@@ -7,7 +7,6 @@ records and those that are served, and its fingerprint is compared like a verifi
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.runnables import Runnable, RunnableConfig
 
 from langchain_cfc._internal.imports import require
+from langchain_cfc._internal.text import compute_sha256
 from langchain_cfc.errors import SplitterError
 from langchain_cfc.execution import Call, FlowRunnable, Steps, add_tags
 from langchain_cfc.sampling import DrawnCandidate, make_silent_call, without_streaming_and_cache
@@ -122,9 +122,8 @@ class ModelSplitter(FlowRunnable[str, list[Span]]):
     def __init__(self, model: Runnable[Any, Any]) -> None:
         self.name = "model-claims"
         called = without_streaming_and_cache(check_model(model), fresh=False)
-        digest = hashlib.sha256(_LIST_CLAIMS.encode()).hexdigest()
         self.fingerprint = combined_fingerprint(
-            self.name, {"instructions": f"sha256:{digest}"}, {"model": model}
+            self.name, {"instructions": compute_sha256(_LIST_CLAIMS)}, {"model": model}
         )
         self._ask = Call("model that lists claims", called, SplitterError)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Sequence
@@ -53,6 +54,12 @@ _CANONICAL = json.JSONEncoder(sort_keys=True, ensure_ascii=False, allow_nan=Fals
 def canonical_json(value: Any) -> str:
     """Return the JSON of a value, equal for equal values; a TypeError or ValueError if it has none."""
     return _CANONICAL.encode(value)
+
+
+def compute_sha256(content: str | bytes) -> str:
+    """Return the SHA-256 of a text or of bytes in hexadecimal, after the name of the algorithm."""
+    data = content.encode() if isinstance(content, str) else content
+    return f"sha256:{hashlib.sha256(data).hexdigest()}"
 
 
 def redact_secrets(text: str) -> str:

@@ -5,7 +5,6 @@ A file is accepted only if writing its content again gives the same bytes, so an
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from collections.abc import Mapping
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from langchain_cfc._internal import __version__
+from langchain_cfc._internal.text import compute_sha256
 from langchain_cfc.errors import ArtifactDigestError, ArtifactFormatError
 
 FORMAT = "langchain-cfc/artifact"
@@ -27,7 +27,7 @@ RELEASE = re.compile(r"[0-9][0-9A-Za-z.+!-]{0,63}")
 def compute_digest(content: Mapping[str, Any]) -> str:
     """Return the SHA-256 over the canonical form of a content."""
     text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
-    return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
+    return compute_sha256(text)
 
 
 def encode(content: Mapping[str, Any]) -> bytes:

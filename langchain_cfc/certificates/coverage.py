@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from langchain_cfc._internal.arrays import BoolArray, FloatArray, IntArray
+from langchain_cfc._internal.text import compute_sha256
 from langchain_cfc.artifact import CalibrationArtifact, tabulate_held_out
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.certificates.bounds import lower_bound, mean_upper_bound
@@ -126,7 +127,7 @@ def compute_records_digest(labelled: LabelledBatch) -> str:
         )
         one.update(b"" if codes is None else codes[row].astype("<i8").tobytes())
         rows.append(one.digest())
-    return "sha256:" + hashlib.sha256(b"".join(sorted(rows))).hexdigest()
+    return compute_sha256(b"".join(sorted(rows)))
 
 
 def certify(

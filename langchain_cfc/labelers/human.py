@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import hashlib
 import io
 import json
 from collections.abc import Iterator, Mapping
@@ -14,7 +13,7 @@ from typing import Any, Literal
 from langchain_core.runnables import RunnableConfig
 
 from langchain_cfc._internal.suggestions import suggest_file
-from langchain_cfc._internal.text import canonical_json
+from langchain_cfc._internal.text import canonical_json, compute_sha256
 from langchain_cfc.errors import InputError, LabelerError, RecordError
 from langchain_cfc.execution import Steps
 from langchain_cfc.labelers.base import BaseLabeler, LabelerInput, reject_duplicate_keys
@@ -84,7 +83,7 @@ def read_sheet(path: str | Path, *, partly: bool = False) -> Sheet:
             raise RecordError(source.name, line, "correct", problem)
     if by is None:
         raise RecordError(source.name, 0, "", "it holds no labels")
-    return Sheet(source.name, by, rows, f"sha256:{hashlib.sha256(content).hexdigest()}")
+    return Sheet(source.name, by, rows, compute_sha256(content))
 
 
 def format_value(value: Any) -> str:

@@ -19,6 +19,7 @@ from pydantic import ConfigDict, field_validator
 from langchain_cfc._internal.arrays import BoolArray, FloatArray, IntArray
 from langchain_cfc._internal.models import OmitsDefaults
 from langchain_cfc._internal.suggestions import suggest_share
+from langchain_cfc._internal.text import compute_sha256
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.errors import InputError
 
@@ -139,7 +140,7 @@ def digest_ids(ids: Iterable[str]) -> str:
     """Compute a SHA-256 over a set of ids that does not depend on their order."""
     hashes = b"".join(sorted(_hashes(ids)))
     # One hash per line, in hexadecimal.
-    return "sha256:" + hashlib.sha256(hashes.hex("\n", hashlib.sha256().digest_size).encode()).hexdigest()
+    return compute_sha256(hashes.hex("\n", hashlib.sha256().digest_size))
 
 
 def _split_names(ids: Iterable[str], clusters: Iterable[str | None]) -> list[str]:

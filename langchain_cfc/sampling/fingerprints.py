@@ -13,7 +13,6 @@ otherwise they are unverified. An `id` that the user gives vouches for what cann
 
 from __future__ import annotations
 
-import hashlib
 import inspect
 import json
 import warnings
@@ -31,6 +30,7 @@ from langchain_core.runnables.retry import RunnableRetry
 from pydantic import BaseModel, SecretStr
 from pydantic.fields import FieldInfo
 
+from langchain_cfc._internal.text import compute_sha256
 from langchain_cfc.errors import FingerprintError, FingerprintWarning
 from langchain_cfc.execution.langgraph_compat import get_tracing_params
 
@@ -210,9 +210,9 @@ def _describe_sequence(sequence: RunnableSequence[Any, Any], bound: Mapping[str,
     if others and known.get(_STEPS_DIGEST):
         others.append(["in", known[_STEPS_DIGEST]])
     if prompts:
-        known = {**known, _PROMPT_DIGEST: _digest("\n".join(prompts))}
+        known = {**known, _PROMPT_DIGEST: compute_sha256("\n".join(prompts))}
     if others:
-        known = {**known, _STEPS_DIGEST: _digest(json.dumps(others))}
+        known = {**known, _STEPS_DIGEST: compute_sha256(json.dumps(others))}
     return _add_unnamed(known, unnamed)
 
 
@@ -340,7 +340,7 @@ def _describe_settings(
             unnamed.append(f"the setting {name}")
             continue
         is_short = isinstance(plain, (bool, int, float))
-        described[name] = json.loads(written) if verbatim or is_short else _digest(written)
+        described[name] = json.loads(written) if verbatim or is_short else compute_sha256(written)
     return described, unnamed
 
 
@@ -353,7 +353,7 @@ def _digest_tools(bound: Mapping[str, Any]) -> dict[str, str]:
     written = json.dumps(
         tools, sort_keys=True, default=lambda part: getattr(part, "__name__", repr(type(part)))
     )
-    return {_TOOLS_DIGEST: _digest(written)}
+    return {_TOOLS_DIGEST: compute_sha256(written)}
 
 
 def _add_unnamed(known: dict[str, Any], unnamed: Sequence[str]) -> dict[str, Any]:
@@ -361,11 +361,6 @@ def _add_unnamed(known: dict[str, Any], unnamed: Sequence[str]) -> dict[str, Any
     if not unnamed:
         return known
     return {**known, _UNNAMED: [*known.get(_UNNAMED, []), *unnamed]}
-
-
-def _digest(text: str) -> str:
-    """Return the SHA-256 of a text, after the name of the algorithm."""
-    return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
 
 
 _DRIFTING = "model_version"

@@ -9,7 +9,6 @@ Their ratio is a finer judgement than the word that was drawn, and it is there a
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import string
@@ -23,6 +22,7 @@ from langchain_core.messages import HumanMessage
 from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.base import RunnableBindingBase
 
+from langchain_cfc._internal.text import compute_sha256
 from langchain_cfc.errors import InputError, VerifierError
 from langchain_cfc.execution import Call, Steps, describe_error, map_distinct
 from langchain_cfc.sampling.models import make_optional_call
@@ -78,11 +78,10 @@ class PromptedModel:
     def _make_fingerprint(self, **settings: Any) -> dict[str, Any]:
         """Return the settings, the model's fingerprint, and a digest of the words that all requests share."""
         words = [self._write_sample(place) for place in (QUESTION, ABOVE)]
-        digest = hashlib.sha256(json.dumps(words).encode()).hexdigest()
         source = "prompt" if self.question is None else "own"
         return combined_fingerprint(
             str(self.name),
-            {**settings, "instructions": f"sha256:{digest}", "question": source},
+            {**settings, "instructions": compute_sha256(json.dumps(words)), "question": source},
             {"model": self.model, "question": self.question},
         )
 
