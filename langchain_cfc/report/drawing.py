@@ -302,6 +302,22 @@ def format_tick(value: float, _place: float | None = None) -> str:
     return format_percent(value, ".4g")
 
 
+def label_axes(ax: Axes, x: str, y: str, *, shares: str = "") -> None:
+    """Label both axes; those named in `shares`, such as `xy`, have ticks in percent."""
+    ax.set_xlabel(x, parse_math=False)
+    ax.set_ylabel(y, parse_math=False)
+    for axis in shares:
+        getattr(ax, f"{axis}axis").set_major_formatter(format_tick)
+
+
+def draw_points(
+    ax: Axes, place: int, x: Sequence[float], y: Sequence[float], *, joined: bool = False, **errors: Any
+) -> Any:
+    """Draw points with matplotlib's `errors` in the style of a place; return the handle for the key."""
+    look = Style.at(place).line_options(get_ink_colour(ax))
+    return ax.errorbar(x, y, **(look if joined else {**look, "linestyle": ""}), **errors)
+
+
 def estimate_key_width(names: Sequence[str]) -> float:
     """Return the width in inches that the key takes at most."""
     return KEY_SIGN + max(estimate_width(_wrap_for_key(name)) for name in names) / 72.0 if names else 0.0

@@ -16,9 +16,10 @@ from langchain_cfc.report.drawing import (
     TARGET,
     Style,
     create_axes,
+    draw_points,
     finish_axes,
-    format_tick,
     get_ink_colour,
+    label_axes,
     label_groups,
 )
 
@@ -46,15 +47,11 @@ def plot_sizes(cells: Sequence[SizeCell], ax: Axes | None = None) -> Axes:
     for place, rule in enumerate(rules):
         of_rule = [cell for cell in cells if cell.rule == rule]
         alphas = [float(cell.alpha) for cell in of_rule]
-        look = Style.at(place).line_options(get_ink_colour(ax))
-        ax.plot(
-            alphas, [cell.predicted for cell in of_rule], color=look["color"], linestyle=look["linestyle"]
-        )
+        style = Style.at(place)
+        ax.plot(alphas, [cell.predicted for cell in of_rule], color=style.colour, linestyle=style.dash)
         errors = [3.0 * cell.standard_error for cell in of_rule]
-        look |= {"linestyle": ""}
-        handles.append(ax.errorbar(alphas, [cell.simulated for cell in of_rule], yerr=errors, **look))
-    ax.set_xlabel("alpha")
-    ax.set_ylabel("candidates per set\nline: integral, points: simulated")
+        handles.append(draw_points(ax, place, alphas, [cell.simulated for cell in of_rule], yerr=errors))
+    label_axes(ax, "alpha", "candidates per set\nline: integral, points: simulated")
     return finish_axes(ax, handles, rules, f"{cells[0].world}, M = {cells[0].n_candidates}")
 
 
@@ -74,15 +71,13 @@ def plot_convergence(several: Sequence[Convergence], ax: Axes | None = None) -> 
     control: Any = None
     for place, one in enumerate(several):
         sizes = [point.n_calibration for point in one.points]
-        look = Style.at(place).line_options(get_ink_colour(ax))
-        handles.append(ax.errorbar(sizes, [point.size_error for point in one.points], **look))
-        (control,) = ax.plot(
-            sizes, [point.marginal_error for point in one.points], **{**TARGET, "color": look["color"]}
-        )
+        handles.append(draw_points(ax, place, sizes, [point.size_error for point in one.points], joined=True))
+        errors = [point.marginal_error for point in one.points]
+        (control,) = ax.plot(sizes, errors, color=Style.at(place).colour, **TARGET)
     ax.set_xscale("log")
     ax.set_yscale("log")
-    ax.set_xlabel("calibration prompts N")
-    ax.set_ylabel("error of E|C|, relative to the oracle\nroot mean square over calibration sets")
+    error = "error of E|C|, relative to the oracle\nroot mean square over calibration sets"
+    label_axes(ax, "calibration prompts N", error)
     return finish_axes(ax, [*handles, control], [*names, "one threshold"])
 
 
@@ -97,17 +92,14 @@ def plot_costs(found: RecordedEfficiency, ax: Axes | None = None) -> Axes:
     handles: list[Any] = []
     marker: Any = None
     for place, group in enumerate(found.groups):
-        look = Style.at(place).line_options(get_ink_colour(ax))
+        coverages = [point.coverage for point in group.curve]
         sizes = [point.size for point in group.curve]
         errors = [
             [max(size.value - size.interval[0], 0.0) for size in sizes],
             [max(size.interval[1] - size.value, 0.0) for size in sizes],
         ]
-        handles.append(
-            ax.errorbar(
-                [point.coverage for point in group.curve], [size.value for size in sizes], yerr=errors, **look
-            )
-        )
+        means = [size.value for size in sizes]
+        handles.append(draw_points(ax, place, coverages, means, joined=True, yerr=errors))
         (marker,) = ax.plot(
             [group.marginal_coverage.value],
             [group.marginal_size.value],
@@ -115,11 +107,9 @@ def plot_costs(found: RecordedEfficiency, ax: Axes | None = None) -> Axes:
             marker="s",
             markersize=9.0,
             markerfacecolor="none",
-            markeredgecolor=look["color"],
+            markeredgecolor=Style.at(place).colour,
         )
     ax.axvline(target, color=get_ink_colour(ax), **TARGET)
-    ax.xaxis.set_major_formatter(format_tick)
-    ax.set_xlabel("coverage in the group")
-    ax.set_ylabel(f"{found.counted} per set")
+    label_axes(ax, "coverage in the group", f"{found.counted} per set", shares="x")
     ax.set_ylim(bottom=0.0)
     return finish_axes(ax, [*handles, marker], [*names, "one threshold"], shared)

@@ -43,10 +43,12 @@ from langchain_cfc.report.drawing import (
     assign_styles,
     compute_marker_sizes,
     create_axes,
+    draw_points,
     estimate_axis_width,
     finish_axes,
     format_tick,
     get_ink_colour,
+    label_axes,
     label_groups,
     make_key_label,
     select_methods,
@@ -257,11 +259,9 @@ def plot_by_alpha(
     if aimed:
         ends = [levels[0].alpha - BEYOND, levels[-1].alpha + BEYOND]
         handles[:0] = ax.plot(ends, [1.0 - alpha for alpha in ends], color=get_ink_colour(ax), **TARGET)
-    ax.set_xlabel("alpha")
     called = _CALLED.get(figure, figure.replace("_", " "))
-    ax.set_ylabel(f"{called}\nmean ± sd over splits", parse_math=False)
-    if not figure.startswith(_ARE_NO_SHARES):
-        ax.yaxis.set_major_formatter(format_tick)
+    shares = "" if figure.startswith(_ARE_NO_SHARES) else "y"
+    label_axes(ax, "alpha", f"{called}\nmean ± sd over splits", shares=shares)
     return finish_axes(ax, handles, names)
 
 
@@ -276,8 +276,7 @@ def plot_score_histogram(scores: Histogram, ax: Axes | None = None, *, unit: Uni
         ax.stairs(scores.correct, scores.edges, fill=True, facecolor=correct, edgecolor=get_ink_colour(ax)),
         ax.stairs(scores.wrong, scores.edges, fill=False, edgecolor=wrong, hatch="////", linewidth=1.4),
     ]
-    ax.set_xlabel("score (smaller is better)")
-    ax.set_ylabel("candidates" if unit == "answers" else "claims")
+    label_axes(ax, "score (smaller is better)", "candidates" if unit == "answers" else "claims")
     ax.set_ylim(bottom=0.0)
     return finish_axes(ax, handles, names)
 
@@ -296,21 +295,12 @@ def plot_attainable(attainable: Sequence[AttainableComparison], ax: Axes | None 
     limits = (min(lows) - EDGE, max(highs) + EDGE)
     handles: list[Any] = ax.plot(limits, limits, color=get_ink_colour(ax), **TARGET)
     for place, group in enumerate(attainable):
-        look = Style.at(place).line_options(get_ink_colour(ax)) | {"linestyle": ""}
-        handles.append(
-            ax.errorbar(
-                [group.predicted.mean],
-                [group.seen.mean],
-                xerr=_compute_errors(group.predicted),
-                yerr=_compute_errors(group.seen),
-                **look,
-            )
-        )
+        x, y = _compute_errors(group.predicted), _compute_errors(group.seen)
+        handles.append(draw_points(ax, place, [group.predicted.mean], [group.seen.mean], xerr=x, yerr=y))
     ax.set_xlim(limits)
     ax.set_ylim(limits)
-    for axis, words in ((ax.xaxis, "predicted"), (ax.yaxis, "seen on test prompts")):
-        axis.set_major_formatter(format_tick)
-        axis.set_label_text(f"attainable coverage, {words}")
+    coverage = "attainable coverage"
+    label_axes(ax, f"{coverage}, predicted", f"{coverage}, seen on test prompts", shares="xy")
     return finish_axes(ax, handles, names, shared)
 
 
@@ -330,18 +320,15 @@ def plot_stated_coverage(method: MethodReport, ax: Axes | None = None) -> Axes:
     ax = ax or create_axes(SQUARE, names)
     stated = [one.stated_coverage for one in levels]
     handles: list[Any] = ax.plot((0.0, 1.0), (0.0, 1.0), color=get_ink_colour(ax), **TARGET)
-    look = Style.at(0).line_options(get_ink_colour(ax)) | {"linestyle": ""}
     errors = [
         [one.kept_promise - one.kept_promise_ci[0] for one in levels],
         [one.kept_promise_ci[1] - one.kept_promise for one in levels],
     ]
-    handles.append(ax.errorbar(stated, [one.kept_promise for one in levels], yerr=errors, **look))
+    handles.append(draw_points(ax, 0, stated, [one.kept_promise for one in levels], yerr=errors))
     low = min(*(one.kept_promise_ci[0] for one in levels), *stated)
     ax.set_xlim(min(stated) - EDGE, max(stated) + EDGE)
     ax.set_ylim(max(low - 5 * EDGE, -EDGE), 1.0 + EDGE)
-    for axis, words in ((ax.xaxis, "stated coverage"), (ax.yaxis, "share of test prompts")):
-        axis.set_major_formatter(format_tick)
-        axis.set_label_text(words)
+    label_axes(ax, "stated coverage", "share of test prompts", shares="xy")
     return finish_axes(ax, handles, names)
 
 
@@ -425,8 +412,8 @@ def plot_certified_policies(policy: CertifiedPolicy, ax: Axes | None = None) -> 
     promised = [ax.axhline(rate, color=get_ink_colour(ax), **TARGET) for rate in rates]
     handles: list[Any] = [
         promised[0],
-        ax.errorbar(answered, bounds, **Style.at(3).line_options(get_ink_colour(ax))),
-        ax.errorbar(answered, wrong, **Style.at(0).line_options(get_ink_colour(ax))),
+        draw_points(ax, 3, answered, bounds, joined=True),
+        draw_points(ax, 0, answered, wrong, joined=True),
         *ax.plot(*_compute_shares(ours, certificate.prompts), **ring),
     ]
     labels = ("answers that show claims", "of one claim each, unsupported")
@@ -442,17 +429,13 @@ def plot_draw_rules(found: DrawSuggestion, ax: Axes | None = None) -> Axes:
     """
     names = ["no rule is better", *(one.rule for one in found.rules)]
     ax = ax or create_axes(WIDTH, names)
-    ink = get_ink_colour(ax)
     front = [one for one in found.rules if one.is_on_front]
+    draws, covered = [one.mean_draws for one in front], [one.coverage for one in front]
     handles: list[Any] = [
-        *ax.plot([one.mean_draws for one in front], [one.coverage for one in front], color=ink, alpha=0.4)
+        *ax.plot(draws, covered, color=get_ink_colour(ax), alpha=0.4),
+        *(draw_points(ax, place, [one.mean_draws], [one.coverage]) for place, one in enumerate(found.rules)),
     ]
-    for place, one in enumerate(found.rules):
-        look = Style.at(place).line_options(ink) | {"linestyle": ""}
-        handles.append(ax.errorbar([one.mean_draws], [one.coverage], **look))
-    ax.set_xlabel("candidates drawn per prompt")
-    ax.set_ylabel("set holds a correct answer")
-    ax.yaxis.set_major_formatter(format_tick)
+    label_axes(ax, "candidates drawn per prompt", _CALLED["coverage"], shares="y")
     return finish_axes(ax, handles, names)
 
 
@@ -471,9 +454,7 @@ def plot_running_bound(bounds: Sequence[tuple[int, float]], target: float, ax: A
         ax.axhline(target, color=get_ink_colour(ax), **TARGET),
         *ax.plot(labels, least, drawstyle="steps-post", color=COLOURS[0]),
     ]
-    ax.set_xlabel("prompts that people labelled")
-    ax.set_ylabel("probability")
-    ax.yaxis.set_major_formatter(format_tick)
+    label_axes(ax, "prompts that people labelled", "probability", shares="y")
     return finish_axes(ax, handles, names)
 
 
@@ -507,8 +488,7 @@ def plot_evidence(
             linestyle=style.dash,
             linewidth=1.3,
         )
-    ax.set_xlabel(outcomes)
-    ax.set_ylabel("evidence, powers of ten")
+    label_axes(ax, outcomes, "evidence, powers of ten")
     return finish_axes(ax, handles, names)
 
 
@@ -585,10 +565,7 @@ def _finish_risk(
 ) -> Axes:
     """Label the axes, for claims as given, and finish them."""
     labels = ("prompts answered", "of these, wrong best answer") if unit == "answers" else of_claims
-    ax.set_xlabel(labels[0])
-    ax.set_ylabel(labels[1])
-    for axis in (ax.xaxis, ax.yaxis):
-        axis.set_major_formatter(format_tick)
+    label_axes(ax, *labels, shares="xy")
     # A little below zero, so that a mark at zero is whole.
     top = ax.get_ylim()[1]
     ax.set_ylim(-0.03 * top, 1.03 * top)
