@@ -22,7 +22,7 @@ from langchain_cfc.candidates import LabelledBatch, Unit
 from langchain_cfc.decision import Decisions, decide
 from langchain_cfc.errors import InputError
 from langchain_cfc.features import name_records_in_errors
-from langchain_cfc.records import Candidate, ClaimsRecord, LabelledRecord, Records
+from langchain_cfc.records import ClaimsRecord, LabelledRecord, Records
 from langchain_cfc.report._text import describe_length, find_cut, truncate
 from langchain_cfc.thresholds import Level
 
@@ -199,7 +199,7 @@ def _group_answers(
     for (_, correct), same in slots.items():
         best = min(same, key=lambda slot: float(scores[slot]))
         level = float(levels[same].min())
-        answer, text = (None, None) if record is None else _get_texts(record, best)
+        answer, text = _get_texts(record, best)
         yield HardAnswer(
             answer=answer,
             text=text,
@@ -211,14 +211,13 @@ def _group_answers(
         )
 
 
-def _get_texts(record: LabelledRecord, slot: int) -> tuple[str, str | None]:
+def _get_texts(record: LabelledRecord | None, slot: int) -> tuple[str | None, str | None]:
+    """Return the claim, or the answer and what the candidate says where that is something else."""
+    if record is None:
+        return None, None
     if isinstance(record, ClaimsRecord):
         return truncate(record.claims[slot].text, ANSWER_LENGTH), None
-    return _split_text(record.candidates[slot])
-
-
-def _split_text(candidate: Candidate) -> tuple[str, str | None]:
-    """Return the answer, and what the candidate says where that is something else."""
+    candidate = record.candidates[slot]
     said = canonical_json(candidate.message) if candidate.text is None else candidate.text
     answer = candidate.answer_key
     more = None if said.strip() == answer.strip() else truncate(said, ANSWER_LENGTH)
@@ -275,12 +274,8 @@ def _explain_claims(tested: LabelledBatch, decisions: Decisions, row: int, at_mo
         f"Missed: {pluralize(left, 'unsupported claim')} {'is' if left == 1 else 'are'} left, where "
         f"{f'at most {at_most}' if at_most else 'none'} may be. Of its "
         f"{pluralize(len(supported), 'claim')} {wrong} {'is' if wrong == 1 else 'are'} unsupported, and "
-        f"{dropped} {_was(dropped)} dropped."
+        f"{dropped} {'was' if dropped == 1 else 'were'} dropped."
     )
-
-
-def _was(number: int) -> str:
-    return "was" if number == 1 else "were"
 
 
 def _mark_claims(record: ClaimsRecord, kept: BoolArray) -> tuple[MarkedText, ...]:

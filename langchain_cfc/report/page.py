@@ -444,13 +444,7 @@ def _describe_bot_mode(artifact: CalibrationArtifact, evaluation: EvaluationRepo
         heading = "How many of the claims shown are unsupported"
     figures: tuple[Figure, ...] = ()
     if any(point.answered for point in policy.curve):
-        figures = (
-            make_figure(
-                "figure-policies",
-                plot_certified_policies(policy),
-                *words,
-            ),
-        )
+        figures = (make_figure("figure-policies", plot_certified_policies(policy), *words),)
     yield _Section(
         id="bot",
         heading=heading,

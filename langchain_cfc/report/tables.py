@@ -18,9 +18,7 @@ from langchain_cfc.evaluation import (
     MethodReport,
     StatedLevelReport,
 )
-from langchain_cfc.experiments.comparison_report import (
-    GroupComparison,
-)
+from langchain_cfc.experiments.comparison_report import GroupComparison
 from langchain_cfc.features import describe_group, name_group
 from langchain_cfc.guarantee import CertifiedShare, CoverageCertificate, format_bound, format_share
 from langchain_cfc.report._text import NO_BREAK, format_interval, to_percent
@@ -61,7 +59,6 @@ class Table:
 
 
 UNDEFINED = Cell("not defined", kind="word")
-# Properties of prompts for each method: those where it falls short most.
 _CLAIMS_HEADINGS = ("Claims kept", "No claim left", "Unsupported, of the claims shown")
 
 
@@ -85,32 +82,28 @@ def tabulate_overall(report: EvaluationReport) -> Table:
     def claims(head: str, value: str) -> Row:
         return Row(head, tuple(Cell(to_percent(getattr(one.claims, value), 1)) for one in methods))
 
-    def share_flagged(head: str) -> Row:
-        return shares(head, "not_certifiable_rate", "not_certifiable_ci")
-
+    flagged = "not_certifiable_rate", "not_certifiable_ci"
+    kept = f"Promise kept (target {format_share(report.target_coverage)})"
+    rows = [shares(kept, "kept_promise", "kept_promise_ci", strong=True)]
+    if any(one.stated_levels for one in methods):
+        rows.insert(0, shares("Stated on average", "stated_coverage", None))
     if any(one.claims is None for one in methods):
-        rows = [
-            shares("Set holds a correct answer", "coverage", "coverage_ci"),
-            share_flagged("Flagged: cannot be certified"),
-            *(
-                [shares("Of these, because too few prompts were kept", "refused_rate", None)]
-                if any(one.refused_rate > 0.0 for one in methods)
-                else []
-            ),
+        rows.append(shares("Set holds a correct answer", "coverage", "coverage_ci"))
+        rows.append(shares("Flagged: cannot be certified", *flagged))
+        if any(one.refused_rate > 0.0 for one in methods):
+            rows.append(shares("Of these, because too few prompts were kept", "refused_rate", None))
+        rows += [
             shares("No answer: flagged, or the set is empty", "abstention_rate", "abstention_ci"),
             sizes("Candidates per set", "mean_set_size"),
             sizes("Distinct answers per set", "mean_distinct_answers"),
         ]
         note = "Beside each share its 95 % interval. Sizes are means over these prompts, empty sets included."
     else:
-        rows = [
-            claims("Claims kept", "kept"),
-            shares("Answers with no claim left", "abstention_rate", "abstention_ci"),
-            *(
-                [share_flagged("Of these, because nothing can be certified")]
-                if any(one.not_certifiable_rate > 0.0 for one in methods)
-                else []
-            ),
+        rows.append(claims("Claims kept", "kept"))
+        rows.append(shares("Answers with no claim left", "abstention_rate", "abstention_ci"))
+        if any(one.not_certifiable_rate > 0.0 for one in methods):
+            rows.append(shares("Of these, because nothing can be certified", *flagged))
+        rows += [
             claims("Unsupported, of the claims shown", "unsupported_kept"),
             claims("Unsupported, of all claims", "unsupported"),
         ]
@@ -120,20 +113,7 @@ def tabulate_overall(report: EvaluationReport) -> Table:
         id="overall",
         caption=f"Over all {report.n_test:,} test prompts",
         head=("", *(_name_method(name) for name in report.methods)),
-        rows=(
-            *(
-                [shares("Stated on average", "stated_coverage", None)]
-                if any(one.stated_levels for one in methods)
-                else []
-            ),
-            shares(
-                f"Promise kept (target {format_share(report.target_coverage)})",
-                "kept_promise",
-                "kept_promise_ci",
-                strong=True,
-            ),
-            *rows,
-        ),
+        rows=tuple(rows),
         note=note,
     )
 
