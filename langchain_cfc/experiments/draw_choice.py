@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -82,43 +81,6 @@ class DrawSuggestion(ReportData):
     prompts: int
     splits: int
     command: str
-
-
-@dataclass(frozen=True)
-class _Judge:
-    """Calibrates and judges rules on the selection prompts."""
-
-    table: LabelledBatch
-    config: CalibrationConfig
-    provenance: Provenance | None
-    rules: Sequence[str]
-
-    def measure_split(self, split: int) -> list[list[float]]:
-        """Return the figures of each rule in one inner split."""
-        return [self._measure(rule, split) for rule in self.rules]
-
-    def _measure(self, rule: str, split: int) -> list[float]:
-        options = self.config.options() | {
-            "draws": rule,
-            "seed": f"{self.config.seed}/draws {split}",
-            "test_fraction": _TEST,
-            "fit_fraction": None,
-            "certification_fraction": None,
-            "allow_unattainable": True,
-        }
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", AttainabilityWarning)
-            artifact = calibrate(self.table, **options, provenance=self.provenance)
-        test, _ = tabulate_held_out(artifact, self.table, "test")
-        seen = compute_outcomes(artifact, test, self.config.alphas[0])
-        return [
-            float(test.draws.counts.mean()),
-            float(seen.kept.mean()),
-            float(seen.covered.mean()),
-            float(seen.decisions.not_certifiable.mean()),
-            float(seen.decisions.answered.mean()),
-            float(seen.decisions.distinct_answers.mean()),
-        ]
 
 
 def suggest_draws(
@@ -202,8 +164,8 @@ def suggest_draws(
         certification_fraction=certification_fraction or None,
     )
     config.check()
-    judge = _Judge(part, config, provenance, texts)
-    found = np.mean(measure_splits(partial(_Judge.measure_split, judge), splits, jobs, progress), axis=0)
+    measure = partial(_measure_rules, part, config, provenance, texts)
+    found = np.mean(measure_splits(measure, splits, jobs, progress), axis=0)
     judged = _mark_front(
         [
             JudgedDrawRule(
@@ -228,6 +190,34 @@ def suggest_draws(
         splits=splits,
         command=final.command(["RECORDS"]),
     )
+
+
+def _measure_rules(
+    table: LabelledBatch,
+    config: CalibrationConfig,
+    provenance: Provenance | None,
+    rules: Sequence[str],
+    split: int,
+) -> list[list[float]]:
+    """Calibrate with each rule in one inner split, and return its `_FIGURES` on the other prompts."""
+    options = config.options() | {
+        "seed": f"{config.seed}/draws {split}",
+        "test_fraction": _TEST,
+        "fit_fraction": None,
+        "certification_fraction": None,
+        "allow_unattainable": True,
+    }
+    found = []
+    for rule in rules:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", AttainabilityWarning)
+            artifact = calibrate(table, **options | {"draws": rule}, provenance=provenance)
+        test, _ = tabulate_held_out(artifact, table, "test")
+        seen = compute_outcomes(artifact, test, config.alphas[0])
+        decided = seen.decisions
+        each = (test.draws.counts, seen.kept, seen.covered, decided.not_certifiable, decided.answered)
+        found.append([float(values.mean()) for values in (*each, decided.distinct_answers)])
+    return found
 
 
 def list_draw_rules(prompts: LabelledBatch, provenance: Provenance | None) -> list[str]:
