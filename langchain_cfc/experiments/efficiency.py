@@ -51,7 +51,7 @@ from langchain_cfc.experiments.efficiency_world import (
     make_nodes,
 )
 from langchain_cfc.experiments.paper import ALPHAS
-from langchain_cfc.experiments.splits import Progress, measure_splits
+from langchain_cfc.experiments.splits import Progress, check_seed, measure_splits
 from langchain_cfc.thresholds import ConditionalThreshold, compute_tau
 
 SizeRule: TypeAlias = Literal["oracle", "marginal", "learned"]
@@ -234,9 +234,7 @@ def analyse_efficiency(
         if number < 2:  # noqa: PLR2004 - for a spread, and for a minimum over candidates
             msg = f"{name} must be at least 2, got {number}"
             raise InputError(msg)
-    if seed < 0:
-        msg = f"seed must be a whole number, at least 0; got {seed}"
-        raise InputError(msg)
+    check_seed(seed)
     settings = [(world, n) for world in worlds for n in candidates]
     several = measure_splits(partial(_measure_cells, settings, prompts, seed), len(settings), jobs, progress)
     cells = [cell for found in several for cell in found]
@@ -276,9 +274,9 @@ def _measure_cells(
     for alpha in ALPHAS:
         coverage = float(compute_tau(alpha))
         one = np.array(find_marginal_threshold(world, coverage, n))
-        unfitted = ConditionalThreshold(alpha, BEYOND_REACH, window=None)
-        rule = unfitted.fit(_make_line(learned_on), calibration)
-        learned = [np.clip(rule.thresholds(_make_line(at)), 0.0, 1.0) for at in (t, coarse)]
+        learned = _learn_thresholds(
+            alpha, _make_line(learned_on), calibration, _make_line(t), _make_line(coarse)
+        )
         thresholds: dict[SizeRule, tuple[FloatArray, FloatArray, float | None]] = {
             "oracle": (world.compute_quantile(coverage, t, n), world.compute_cost(coverage, nodes, n), bound),
             "marginal": (one, world.compute_share(one, nodes, n), bound),
@@ -308,6 +306,14 @@ def _measure_cells(
 
 def _make_line(t: FloatArray) -> FloatArray:
     return np.column_stack([np.ones_like(t), t])
+
+
+def _learn_thresholds(
+    alpha: str, features: FloatArray, success: FloatArray, *asked: FloatArray
+) -> list[FloatArray]:
+    """Learn the conditional rule, and return its thresholds, cut to [0, 1], at several arrays of features."""
+    rule = ConditionalThreshold(alpha, BEYOND_REACH, window=None).fit(features, success)
+    return [np.clip(rule.thresholds(each), 0.0, 1.0) for each in asked]
 
 
 def compare_rules(world: EfficiencyWorld, alpha: str = ALPHA, n: int = N) -> InequalityCheck:
@@ -383,16 +389,9 @@ def _measure_repetition(
         for size in sizes:
             t = rng.random(size)
             success = world.draw_success_scores(t, N, rng)
-            learned, one = (
-                np.clip(
-                    ConditionalThreshold(ALPHA, BEYOND_REACH, window=None)
-                    .fit(_make_line(t)[:, :columns], success)
-                    .thresholds(_make_line(nodes)[:, :columns]),
-                    0.0,
-                    1.0,
-                )
-                for columns in (2, 1)
-            )
+            line, asked = _make_line(t), _make_line(nodes)
+            (learned,) = _learn_thresholds(ALPHA, line, success, asked)
+            (one,) = _learn_thresholds(ALPHA, line[:, :1], success, asked[:, :1])
             of_world.append(
                 (
                     N * float(world.compute_share(learned, nodes, N).mean()),

@@ -459,35 +459,30 @@ def list_paper_methods(
     Learnt CP has its own feature map where one is given.
     """
     slack = PaperStability.from_constant()
+    # Kept for the tables: the theorem does not cover a set that was cut after calibration.
+    cut = {"set_rule": "best_prefix", "calibrated_on": "all"}
 
-    def full(name: str, words: str, promise: str = _LESS, **settings: Any) -> Method:
-        return ThresholdMethod(name, words, promise, "paper", convention=PAPER, set_rule="all", **settings)
-
-    def make_truncated(name: str, words: str, **settings: Any) -> Method:
-        # Kept for the tables: the theorem does not cover a set that was cut after calibration.
-        return ThresholdMethod(
-            name,
-            words,
-            _NO_THEOREM,
-            "paper",
-            rule="conditional",
-            convention=PAPER,
-            set_rule="best_prefix",
-            calibrated_on="all",
-            **settings,
-        )
+    def make(name: str, words: str, promise: str = _LESS, **settings: Any) -> Method:
+        chosen = {"rule": "conditional", "set_rule": "all", **settings}
+        return ThresholdMethod(name, words, promise, "paper", convention=PAPER, **chosen)
 
     nearest = "the K best, K of coverage nearest to the target"
     reaching = "the K best, the smallest K that reaches the target"
     return (
         TopK("TopK", nearest, _NO_THEOREM, "paper", reaching=False, grid=grid, distinct=distinct),
         TopK("TopK-reaching", reaching, _NO_THEOREM, "paper", reaching=True, grid=grid, distinct=distinct),
-        full("ICP", "one threshold for all prompts", rule="marginal"),
-        full("Learnt CP", "quantile regression", _NO_THEOREM, rule="learned", features=learned_features),
-        make_truncated("CFC", "conditional thresholds, sets cut after the best candidate"),
-        full("CFC-FULL", "conditional thresholds", rule="conditional"),
-        make_truncated("CFC-PAC", "CFC at a level made stricter by the paper's slack", stability=slack),
-        full("CFC-PAC-FULL", "CFC-FULL at that level", _NO_MORE, rule="conditional", stability=slack),
+        make("ICP", "one threshold for all prompts", rule="marginal"),
+        make("Learnt CP", "quantile regression", _NO_THEOREM, rule="learned", features=learned_features),
+        make("CFC", "conditional thresholds, sets cut after the best candidate", _NO_THEOREM, **cut),
+        make("CFC-FULL", "conditional thresholds"),
+        make(
+            "CFC-PAC",
+            "CFC at a level made stricter by the paper's slack",
+            _NO_THEOREM,
+            **cut,
+            stability=slack,
+        ),
+        make("CFC-PAC-FULL", "CFC-FULL at that level", _NO_MORE, stability=slack),
     )
 
 

@@ -202,7 +202,7 @@ def compute_figures(seen: Outcomes, groups: Groups, slabs: Slabs | None) -> dict
         "abstention_rate": 1.0 - answered.mean(axis=1),
         "mean_set_size": seen.sizes.mean(axis=1),
         "mean_distinct_answers": seen.distinct.mean(axis=1),
-        "worst_group_coverage": _find_smallest(groups.compute_means(seen.covered)),
+        "worst_group_coverage": np.fmin.reduce(groups.compute_means(seen.covered), axis=1),
         "size_stratified_kept_promise": _find_worst_stratum(seen.distinct, kept),
         "worst_slab_kept_promise": np.full(runs, np.nan) if slabs is None else slabs.find_worst(kept),
         "selective_accuracy": accuracy,
@@ -230,12 +230,6 @@ def compute_group_figures(seen: Outcomes, groups: Groups) -> dict[str, FloatArra
     }
 
 
-def _find_smallest(values: FloatArray) -> FloatArray:
-    """Return (E,) the smallest of (E, G) values that are defined."""
-    smallest: FloatArray = np.where(np.isnan(values), np.inf, values).min(axis=1)
-    return np.where(np.isfinite(smallest), smallest, np.nan)
-
-
 def _find_worst_stratum(distinct: IntArray, kept: BoolArray) -> FloatArray:
     """Return (E,) the smallest kept promise among strata of set size.
 
@@ -246,13 +240,13 @@ def _find_worst_stratum(distinct: IntArray, kept: BoolArray) -> FloatArray:
     all missed. Strata of few prompts are left out because their smallest share would be an accident.
     """
     stratum = np.searchsorted(_STRATA, distinct, side="right")
-    worst = np.full(len(distinct), np.inf)
+    worst = np.full(len(distinct), np.nan)
     for number in range(1, len(_STRATA) + 1):
         inside = stratum == number
         count = inside.sum(axis=1)
         share = (inside & kept).sum(axis=1) / np.maximum(count, 1)
-        worst = np.where(count >= FEWEST_IN_STRATUM, np.minimum(worst, share), worst)
-    return np.where(np.isfinite(worst), worst, np.nan)
+        worst = np.where(count >= FEWEST_IN_STRATUM, np.fmin(worst, share), worst)
+    return worst
 
 
 @dataclass(frozen=True, eq=False)

@@ -90,7 +90,13 @@ from langchain_cfc.experiments.compare import Summary
 from langchain_cfc.experiments.comparison_report import LevelComparison
 from langchain_cfc.experiments.methods import Method, Pool, Split, list_paper_methods
 from langchain_cfc.experiments.metrics import Groups, make_groups
-from langchain_cfc.experiments.splits import Progress, SplitResult, measure_methods, measure_splits
+from langchain_cfc.experiments.splits import (
+    Progress,
+    SplitResult,
+    check_seed,
+    measure_methods,
+    measure_splits,
+)
 
 Dataset: TypeAlias = Literal["synthetic", "triviaqa", "gsm8k", "flickr8k"]
 PublishedMethod: TypeAlias = Literal["TopK", "ICP", "Learnt CP", "CFC", "CFC-FULL", "CFC-PAC", "CFC-PAC-FULL"]
@@ -240,7 +246,7 @@ class PublishedCell(ReportData, strict=True):
     @property
     def unit(self) -> float:
         """One unit of the last digit printed: the mean was rounded by at most half of it."""
-        return float(Decimal(1).scaleb(_get_exponent(self.mean)))
+        return float(Decimal(1).scaleb(-len(self.mean.partition(".")[2])))
 
 
 def published_tables() -> tuple[str, ...]:
@@ -286,11 +292,6 @@ def _load_tables() -> dict[str, tuple[PublishedCell, ...]]:
         name, cells = table.pop("name"), table.pop("cells")
         tables[name] = tuple(PublishedCell(table=name, **{**table, **cell}) for cell in cells)
     return tables
-
-
-def _get_exponent(number: str) -> int:
-    """Return the power of ten of the last digit."""
-    return -len(number.partition(".")[2])
 
 
 class Cell(ReportData):
@@ -494,9 +495,7 @@ def reproduce_synthetic(
     if seeds < 2:  # noqa: PLR2004 - for a spread
         msg = f"a spread needs at least two seeds, got {seeds}"
         raise InputError(msg)
-    if seed < 0:
-        msg = f"seed must be a whole number, at least 0; got {seed}"
-        raise InputError(msg)
+    check_seed(seed)
     world = world or SyntheticWorld()
     measured = measure_splits(partial(measure_seed, world, seed), seeds, jobs, progress)
     tables = (published_cells("synthetic"), published_cells("synthetic_ablation"))

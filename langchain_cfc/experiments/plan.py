@@ -308,18 +308,10 @@ class _Terms:
     def __post_init__(self) -> None:
         format_alpha(self.alpha)
         split_plan(0, fit=self.fit, test=self.test)
-        _require(
-            _SMALLEST_GAP <= self.slack < 1.0,
-            "slack",
-            f"in [{_SMALLEST_GAP}, 1){suggest_share(self.slack)}",
-            self.slack,
-        )
-        _require(
-            0.0 < self.delta < 1.0,
-            "delta",
-            f"strictly between 0 and 1{suggest_share(self.delta)}",
-            self.delta,
-        )
+        slack, delta = self.slack, self.delta
+        in_range = _SMALLEST_GAP <= slack < 1.0
+        _require(in_range, "slack", f"in [{_SMALLEST_GAP}, 1){suggest_share(slack)}", slack)
+        _require(0.0 < delta < 1.0, "delta", f"strictly between 0 and 1{suggest_share(delta)}", delta)
         for name in ("cost_per_candidate", "cost_per_prompt"):
             cost = getattr(self, name)
             _require(0.0 <= cost < math.inf, name, "a finite number, at least 0", cost)
