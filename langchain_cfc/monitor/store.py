@@ -118,6 +118,15 @@ _failures = Table(
     Column("error", Text, nullable=False),  # name of its type; its message may quote a prompt
 )
 
+# Results, each with its label if it has one: `label` is the label's number, and `said` is when it came.
+_labelled_results = select(
+    _results,
+    _labels.c.number.label("label"),
+    _labels.c.at.label("said"),
+    _labels.c.correct,
+    _labels.c.probability,
+).join_from(_results, _labels, _labels.c.result == _results.c.id, isouter=True)
+
 
 @dataclass(frozen=True)
 class Curve:
@@ -140,11 +149,11 @@ class Curve:
 
     def to_data(self) -> dict[str, Any]:
         """Return the curve as plain data."""
-        return {"step": self.step, "outcomes": self.outcomes, "points": [list(one) for one in self.points]}
+        return dict(vars(self))
 
     @classmethod
     def from_data(cls, data: Mapping[str, Any]) -> Curve:
-        """What `to_data` was made of."""
+        """Restore what `to_data` returned."""
         points = tuple((int(outcomes), float(at), list(logs)) for outcomes, at, logs in data["points"])
         return cls(int(data["step"]), int(data["outcomes"]), points)
 
@@ -218,7 +227,7 @@ class Evidence:
 
     @classmethod
     def from_data(cls, artifact: CalibrationArtifact, data: Mapping[str, Any]) -> Evidence:
-        """What `to_data` was made of."""
+        """Restore what `to_data` returned."""
         return cls(
             DriftTest.from_data(artifact, data["drift"]),
             CoverageTest.from_data(artifact, data["kept"]),
@@ -294,47 +303,36 @@ class MonitorStore(DatabaseStore):
             with self.begin_write() as connection:
                 self._take_turn(connection)
                 seen = _read_evidence(connection, artifact, now)
-                results = _read_unseen_results(connection, artifact.digest)
-                labels = [] if results else _read_unseen_labels(connection, artifact.digest)
-                block = (
-                    [] if results or labels else _read_block(connection, seen.sampled, now - label_days * DAY)
-                )
-                if not results and not labels and not block:
-                    return seen
-                for _, one in results:
-                    seen = seen.add_result(one)
-                for _, one, label, at in labels:
-                    seen = seen.add_label(one, label, at, least)
-                if block:
+                if results := _read_unseen(connection, artifact, _results):
+                    for row in results:
+                        seen = seen.add_result(_read_result(row))
+                    _mark_seen(connection, _results, [row.number for row in results])
+                elif labels := _read_unseen(connection, artifact, _labels):
+                    for row in labels:
+                        seen = seen.add_label(_read_result(row), _read_label(row), row.said, least)
+                    _mark_seen(connection, _labels, [row.label for row in labels])
+                elif block := _read_block(connection, seen.sampled, now - label_days * DAY):
+                    found = [(_read_result(row), row) for row in block]
                     chosen = [
-                        (one, label is not None and label.is_sampled(one, least)) for _, one, label in block
+                        (one, row.label is not None and _read_label(row).is_sampled(one, least))
+                        for one, row in found
                     ]
-                    seen = replace(seen, sampled=seen.sampled.update(chosen, block[-1][0]))
-                _mark_seen(connection, _results, [number for number, _ in results])
-                _mark_seen(connection, _labels, [number for number, *_ in labels])
+                    seen = replace(seen, sampled=seen.sampled.update(chosen, block[-1].number))
+                else:
+                    return seen
                 self.write_facts(connection, {artifact.digest: json.dumps(seen.to_data())})
 
     def read_results(self, digest: str, since: float) -> tuple[list[ObservedResult], dict[str, Label]]:
         """Return the results of an artifact since a time, in their order, and their labels."""
         wanted = (_results.c.artifact == digest) & (_results.c.at >= since)
-        query = (
-            select(_results, _labels.c.correct, _labels.c.probability)
-            .join_from(_results, _labels, _labels.c.result == _results.c.id, isouter=True)
-            .where(wanted)
-            .order_by(_results.c.number)
-        )
-        rows = self.read_rows(query)
-        labels = {row.id: _read_label(row) for row in rows if row.probability is not None}
+        rows = self.read_rows(_labelled_results.where(wanted).order_by(_results.c.number))
+        labels = {row.id: _read_label(row) for row in rows if row.label is not None}
         return [_read_result(row) for row in rows], labels
 
     def list_unlabelled(self, digest: str, since: float) -> list[str]:
         """Return the ids of an artifact's results since a time that have no label, in their order."""
-        query = (
-            select(_results.c.id)
-            .join_from(_results, _labels, _labels.c.result == _results.c.id, isouter=True)
-            .where(_results.c.artifact == digest, _results.c.at >= since, _labels.c.number.is_(None))
-            .order_by(_results.c.number)
-        )
+        wanted = (_results.c.artifact == digest) & (_results.c.at >= since) & _labels.c.number.is_(None)
+        query = _labelled_results.with_only_columns(_results.c.id).where(wanted).order_by(_results.c.number)
         return [row.id for row in self.read_rows(query)]
 
     def count_results(self, digest: str) -> ResultCounts:
@@ -424,48 +422,23 @@ def _read_results(connection: Connection, names: Sequence[str]) -> Iterable[Obse
         yield from map(_read_result, connection.execute(query))
 
 
-def _read_unseen_results(connection: Connection, digest: str) -> list[tuple[int, ObservedResult]]:
-    unseen = (_results.c.artifact == digest) & ~_results.c.seen
-    query = select(_results).where(unseen).order_by(_results.c.number).limit(_PAGE)
-    return [(row.number, _read_result(row)) for row in connection.execute(query)]
+def _read_unseen(connection: Connection, artifact: CalibrationArtifact, table: Table) -> Sequence[Any]:
+    """Return the next rows of results, or of labels, that the tests have not seen."""
+    unseen = (_results.c.artifact == artifact.digest) & ~table.c.seen
+    query = _labelled_results.where(unseen).order_by(table.c.number).limit(_PAGE)
+    return connection.execute(query).all()
 
 
-def _read_unseen_labels(
-    connection: Connection, digest: str
-) -> list[tuple[int, ObservedResult, Label, float]]:
-    query = (
-        select(_results, _labels.c.number.label("label"), _labels.c.at.label("said"), _labels.c.correct)
-        .add_columns(_labels.c.probability)
-        .join_from(_labels, _results, _labels.c.result == _results.c.id)
-        .where(_results.c.artifact == digest, ~_labels.c.seen)
-        .order_by(_labels.c.number)
-        .limit(_PAGE)
-    )
-    return [(row.label, _read_result(row), _read_label(row), row.said) for row in connection.execute(query)]
-
-
-def _read_block(
-    connection: Connection, sampled: LabelSamplingTest, before: float
-) -> list[tuple[int, ObservedResult, Label | None]]:
+def _read_block(connection: Connection, sampled: LabelSamplingTest, before: float) -> Sequence[Any]:
     """Return the next block of results whose labels have come, with these; empty if there are too few."""
-    query = (
-        select(_results, _labels.c.correct, _labels.c.probability)
-        .join_from(_results, _labels, _labels.c.result == _results.c.id, isouter=True)
-        .where(
-            _results.c.artifact == sampled.artifact.digest,
-            _results.c.seen,
-            _results.c.number > sampled.last,
-            _results.c.at < before,
-        )
-        .order_by(_results.c.number)
-        .limit(BLOCK)
+    due = (
+        (_results.c.artifact == sampled.artifact.digest)
+        & _results.c.seen
+        & (_results.c.number > sampled.last)
+        & (_results.c.at < before)
     )
-    rows = connection.execute(query).all()
-    if len(rows) < BLOCK:
-        return []
-    return [
-        (row.number, _read_result(row), None if row.probability is None else _read_label(row)) for row in rows
-    ]
+    rows = connection.execute(_labelled_results.where(due).order_by(_results.c.number).limit(BLOCK)).all()
+    return rows if len(rows) == BLOCK else ()
 
 
 def _mark_seen(connection: Connection, table: Any, numbers: Sequence[int]) -> None:
