@@ -25,7 +25,7 @@ from langchain_cfc._internal.suggestions import suggest_file, suggest_share
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.errors import AbstentionError, CFCError, InputError
 from langchain_cfc.monitor.observed import DAY, Label, ObservedResult
-from langchain_cfc.monitor.status import EvidenceCurve, Limits, MonitorStatus, make_curves, make_status
+from langchain_cfc.monitor.status import EvidenceCurve, Limits, MonitorStatus, list_curves, make_status
 from langchain_cfc.monitor.store import Evidence, Failure, MonitorStore
 from langchain_cfc.monitor.traffic import Traffic, check_time
 from langchain_cfc.runnable import CFCResult
@@ -41,7 +41,7 @@ _MAX_WAITING = 100_000
 _MAX_RUNS = 100_000
 # Seconds before a batch that could not be written is tried again.
 _RETRY_AFTER = 1.0
-_LABEL = TypeAdapter(Label)
+_LABELS = TypeAdapter(list[Label])
 
 
 class CFCMonitor(BaseCallbackHandler):
@@ -220,8 +220,7 @@ class CFCMonitor(BaseCallbackHandler):
         Raises:
             StoreError: If the database cannot be used.
         """
-        tests = self.status().tests
-        return make_curves(self._update_evidence(time.time()), tests, most)
+        return list(list_curves(self._update_evidence(time.time()), self.level, most))
 
     def _update_evidence(self, now: float) -> Evidence:
         self.flush()
@@ -425,16 +424,14 @@ def parse_labels(rows: Iterable[Mapping[str, Any]]) -> list[Label]:
     Raises:
         InputError: If a row is not a label.
     """
-    labels = []
-    for number, row in enumerate(rows, start=1):
-        try:
-            labels.append(_LABEL.validate_python(row))
-        except ValidationError as error:  # noqa: PERF203 - the error names the row
-            first = error.errors()[0]
-            place = ".".join(map(str, first["loc"]))
-            msg = f"label {number}{f', {place}' if place else ''}: {first['msg']}"
-            raise InputError(msg) from error
-    return labels
+    try:
+        return _LABELS.validate_python(list(rows))
+    except ValidationError as error:
+        first = error.errors()[0]
+        row, *within = first["loc"]
+        place = ".".join(map(str, within))
+        msg = f"label {int(row) + 1}{f', {place}' if place else ''}: {first['msg']}"
+        raise InputError(msg) from error
 
 
 def read_labels(path: str | os.PathLike[str], names: Sequence[str] = ()) -> list[Label]:

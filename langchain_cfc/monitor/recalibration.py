@@ -15,7 +15,7 @@ from langchain_cfc.calibration import CalibrationConfig, calibrate
 from langchain_cfc.certificates import certify
 from langchain_cfc.errors import InputError
 from langchain_cfc.monitor.monitor import CFCMonitor
-from langchain_cfc.monitor.sequential_tests import BLOCK, DriftTest, LabelSamplingTest
+from langchain_cfc.monitor.sequential_tests import BLOCK, DriftTest, LabelSamplingTest, SequentialTest
 from langchain_cfc.monitor.shadow import ShadowComparison, compare_levels
 from langchain_cfc.monitor.status import name_quantity
 from langchain_cfc.monitor.traffic import Traffic, format_time
@@ -66,15 +66,12 @@ def _list_changes(traffic: Traffic, level: float) -> Iterator[str]:
 
 
 def _list_alarms(
-    tests: Sequence[tuple[ReferenceHistogram, str]], state: DriftTest | LabelSamplingTest, level: float
+    tests: Sequence[tuple[ReferenceHistogram, str]], state: SequentialTest, level: float
 ) -> Iterator[tuple[str, str]]:
     """List the quantities of the tests that alarm together, and since when, as a monitor's status does."""
-    if state.mixture.peak < -np.log(level):
-        return
-    wealth = state.wealth
     alarms: dict[str, float] = {}
-    for place in np.flatnonzero(wealth.peak >= -np.log(level)).tolist():
-        alarms.setdefault(name_quantity(tests[place][0]), float(wealth.since[place]))
+    for place in np.flatnonzero(state.find_alarms(level)).tolist():
+        alarms.setdefault(name_quantity(tests[place][0]), float(state.wealth.since[place]))
     for what, since in alarms.items():
         yield f"{what[0].upper()}{what[1:]}" if "(" not in what else what, format_time(since)
 

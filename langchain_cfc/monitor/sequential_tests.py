@@ -148,7 +148,7 @@ class Layout:
 
 
 @dataclass(frozen=True)
-class _SequentialTest:
+class SequentialTest:
     """Tests of one kind, and their evidence."""
 
     artifact: CalibrationArtifact
@@ -160,6 +160,17 @@ class _SequentialTest:
         wealth = self.wealth.update(payoffs, now, seen)
         return replace(self, wealth=wealth, mixture=self.mixture.update(wealth, now))
 
+    def is_alarming(self, level: float) -> bool:
+        """Return whether the mean of the wealth has reached 1 / level."""
+        # Compared in logarithms, because evidence may exceed the range of floats.
+        return bool(self.mixture.peak >= -np.log(level))
+
+    def find_alarms(self, level: float) -> BoolArray:
+        """Return (m,) whether each test is one of those that make all alarm together."""
+        # Where the mean has reached 1 / level, the largest of the tests has as well.
+        alarms: BoolArray = (self.wealth.peak >= -np.log(level)) & self.is_alarming(level)
+        return alarms
+
     def to_data(self) -> dict[str, Any]:
         """Return what has been seen as plain data, without the artifact."""
         return {"capital": self.wealth.to_data(), "mean": self.mixture.to_data()}
@@ -170,7 +181,7 @@ def _read_wealth(data: Mapping[str, Any]) -> tuple[EProcess, MixtureEProcess]:
 
 
 @dataclass(frozen=True)
-class DriftTest(_SequentialTest):
+class DriftTest(SequentialTest):
     """Tests of whether results are exchangeable with calibration prompts, one for each quantity and group.
 
     Each ranks what comes among calibration prompts and what came before, and bets on the ranks. Under no
@@ -274,7 +285,7 @@ def list_certified_rates(artifact: CalibrationArtifact) -> list[CertifiedRate]:
 
 
 @dataclass(frozen=True)
-class CoverageTest(_SequentialTest):
+class CoverageTest(SequentialTest):
     """Tests of the certified rates, one for each.
 
     Where a certificate is right, a bet that its rate is lower, at odds that are fair for the certified one,
@@ -342,7 +353,7 @@ class CoverageTest(_SequentialTest):
 
 
 @dataclass(frozen=True)
-class LabelSamplingTest(_SequentialTest):
+class LabelSamplingTest(SequentialTest):
     """Tests of whether labelled results look like the others, one for each quantity and group.
 
     Results are taken in blocks, each once, when all labels that it will get have come. If a label does not

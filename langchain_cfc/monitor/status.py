@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal
 
 import numpy as np
 
@@ -16,11 +16,9 @@ from langchain_cfc.artifact import CalibrationArtifact, ReferenceHistogram
 from langchain_cfc.features import get_direction, name_group
 from langchain_cfc.guarantee import format_share
 from langchain_cfc.monitor.observed import ANSWERED, DAY, EMPTY, FLAGGED, Data
-from langchain_cfc.monitor.sequential_tests import CertifiedRate, CoverageTest, DriftTest, LabelSamplingTest
+from langchain_cfc.monitor.sequential_tests import CertifiedRate, CoverageTest, SequentialTest
 from langchain_cfc.monitor.stated import StatedLevel
 from langchain_cfc.monitor.store import Evidence, ResultCounts
-
-SequentialTests: TypeAlias = DriftTest | CoverageTest | LabelSamplingTest
 
 _LARGEST_LOG = 700.0  # whose exponential is a finite number
 _OUTCOMES = {ANSWERED: "answered", EMPTY: "left with an empty set", FLAGGED: "flagged as not certifiable"}
@@ -249,30 +247,18 @@ class MonitorStatus(Data):
         return tuple(one for one in self.tests if one.alarm and one.kind == "labelled")
 
 
-def make_curves(evidence: Evidence, tests: Sequence[Test], most: int) -> list[EvidenceCurve]:
-    """Make the curves of the first tests: at most so many of drift, and of certified rates."""
-    drift = evidence.drift
-    words = {one.name: one.words for one in drift.artifact.feature_map.guaranteed_weights()}
-    known = {
-        ("drift", name_quantity(watched), words[group], watched.alpha): (place, evidence.drifted)
-        for place, (watched, group) in enumerate(drift.tests)
-    } | {
-        (one.what, _name_rate(one), one.words, one.alpha): (place, evidence.broken)
-        for place, one in enumerate(evidence.kept.rates)
-    }
-    curves = []
-    for kinds in (("drift",), ("kept", "right")):
-        for test in [one for one in tests if one.kind in kinds][:most]:
-            place, curve = known[test.kind, test.what, test.group, test.alpha]
-            level = "" if test.alpha is None else f", alpha = {test.alpha}"
-            curves.append(
-                EvidenceCurve(
-                    name=f"{test.what_name}, {test.group_name}{level}",
-                    test=test,
-                    points=tuple((outcomes, logs[place]) for outcomes, _, logs in curve.points),
-                )
+def list_curves(evidence: Evidence, level: float, most: int) -> Iterator[EvidenceCurve]:
+    """List the curves of the tests with most evidence: at most so many of drift, and of certified rates."""
+    of_drift = _list_tests_by_group("drift", evidence.drift, evidence, level)
+    of_rates = _list_tests_of_rates(evidence.kept, level)
+    for tests, curve in ((of_drift, evidence.drifted), (of_rates, evidence.broken)):
+        for place, test in sorted(enumerate(tests), key=lambda pair: _rank_test(pair[1]))[:most]:
+            at = "" if test.alpha is None else f", alpha = {test.alpha}"
+            yield EvidenceCurve(
+                name=f"{test.what_name}, {test.group_name}{at}",
+                test=test,
+                points=tuple((outcomes, logs[place]) for outcomes, _, logs in curve.points),
             )
-    return curves
 
 
 def make_status(
@@ -285,7 +271,11 @@ def make_status(
     now: float,
 ) -> MonitorStatus:
     """Make the status from the evidence of the tests and the counts of the store."""
-    tests = list(_list_tests(evidence, level))
+    tests = [
+        *_list_tests_by_group("drift", evidence.drift, evidence, level),
+        *_list_tests_by_group("labelled", evidence.sampled, evidence, level),
+        *_list_tests_of_rates(evidence.kept, level),
+    ]
     age = max(0.0, (now - datetime.fromisoformat(artifact.created_at).timestamp()) / DAY)
     models = _list_other_models(artifact, counts.models)
     return MonitorStatus(
@@ -301,38 +291,54 @@ def make_status(
         models=models,
         level=level,
         together=tuple(_combine_tests(evidence, tests, level)),
-        tests=tuple(sorted(tests, key=lambda one: (-one.progress, -one.evidence))),
+        tests=tuple(sorted(tests, key=_rank_test)),
         stated=tuple(evidence.stated.report()),
         breaches=tuple(limits.list_breaches(age, counts, models)),
         notes=tuple(_list_notes(artifact, evidence, counts)),
     )
 
 
-def _list_tests(evidence: Evidence, level: float) -> Iterator[Test]:
-    drift, kept = evidence.drift, evidence.kept
+def _rank_test(test: Test) -> tuple[float, float]:
+    """Return the place of a test among others, those with most evidence first."""
+    return -test.progress, -test.evidence
+
+
+def _list_tests_by_group(
+    kind: Literal["drift", "labelled"], tests: SequentialTest, evidence: Evidence, level: float
+) -> Iterator[Test]:
+    """List the tests of one quantity in one group each, in the order of those of `DriftTest`."""
+    drift = evidence.drift
     words = {one.name: one.words for one in drift.artifact.feature_map.guaranteed_weights()}
-    kinds: tuple[tuple[Literal["drift", "labelled"], SequentialTests], ...]
-    kinds = (("drift", drift), ("labelled", evidence.sampled))
-    for kind, tests in kinds:
-        for place, (watched, group) in enumerate(drift.tests):
-            yield Test(
-                kind=kind,
-                what=name_quantity(watched),
-                what_name=_name_for_people(watched, words),
-                group=words[group],
-                group_name=name_group(words[group], group),
-                alpha=watched.alpha,
-                shift=_describe_shift(watched, watched.counts[group], drift.count_results(place))
-                if kind == "drift"
-                else None,
-                **_summarize(tests, place, level),
-            )
+    for place, (watched, group) in enumerate(drift.tests):
+        shift = None
+        if kind == "drift":
+            shift = _describe_shift(watched, watched.counts[group], drift.count_results(place))
+        yield Test(
+            kind=kind,
+            what=name_quantity(watched),
+            what_name=_name_for_people(watched, words),
+            group=words[group],
+            group_name=name_group(words[group], group),
+            alpha=watched.alpha,
+            shift=shift,
+            **_summarize(tests, place, level),
+        )
+
+
+def _list_tests_of_rates(kept: CoverageTest, level: float) -> Iterator[Test]:
     for place, one in enumerate(kept.rates):
         found = _summarize(kept, place, level)
-        seen = float(kept.kept[place] / found["outcomes"]) if found["outcomes"] else None
-        about: dict[str, Any] = {"what": _name_rate(one), "group": one.words, "alpha": one.alpha}
-        about |= {"what_name": _name_rate(one), "group_name": name_group(one.words, one.group)}
-        yield Test(kind=one.what, seen=seen, certified=one.rate, **about, **found)
+        yield Test(
+            kind=one.what,
+            what=_name_rate(one),
+            what_name=_name_rate(one),
+            group=one.words,
+            group_name=name_group(one.words, one.group),
+            alpha=one.alpha,
+            seen=float(kept.kept[place] / found["outcomes"]) if found["outcomes"] else None,
+            certified=one.rate,
+            **found,
+        )
 
 
 def _name_rate(rate: CertifiedRate) -> str:
@@ -353,16 +359,12 @@ def _name_for_people(watched: ReferenceHistogram, words: Mapping[str, str]) -> s
     return name_quantity(watched) if known is None else f"share of {name_group(known, watched.name)}"
 
 
-def _summarize(tests: SequentialTests, place: int, level: float) -> dict[str, Any]:
+def _summarize(tests: SequentialTest, place: int, level: float) -> dict[str, Any]:
     """Return the evidence of one of several tests that share the level."""
-    wealth = tests.wealth
-    peak = float(wealth.peak[place])
-    # Compared in logarithms, because evidence may exceed the range of floats. Where the mean has reached
-    # 1 / level, the largest of the tests has as well.
-    alarm = float(tests.mixture.peak) >= -math.log(level) and peak >= -math.log(level)
+    wealth, alarm = tests.wealth, bool(tests.find_alarms(level)[place])
     return {
         "outcomes": int(wealth.outcomes[place]),
-        "evidence": math.exp(min(peak, _LARGEST_LOG)),
+        "evidence": math.exp(min(float(wealth.peak[place]), _LARGEST_LOG)),
         "needed": wealth.log.size / level,
         "alarm": alarm,
         "since": _format_time(float(wealth.since[place])) if alarm else None,
@@ -371,7 +373,7 @@ def _summarize(tests: SequentialTests, place: int, level: float) -> dict[str, An
 
 def _combine_tests(evidence: Evidence, tests: Sequence[Test], level: float) -> Iterator[CombinedTest]:
     """Combine the tests of each kind that has any."""
-    kinds: tuple[tuple[Literal["drift", "rates", "labelled"], SequentialTests, set[str]], ...]
+    kinds: tuple[tuple[Literal["drift", "rates", "labelled"], SequentialTest, set[str]], ...]
     kinds = (
         ("drift", evidence.drift, {"drift"}),
         ("rates", evidence.kept, {"kept", "right"}),
@@ -382,12 +384,11 @@ def _combine_tests(evidence: Evidence, tests: Sequence[Test], level: float) -> I
         if not members:
             continue
         leading = max(members, key=lambda one: one.evidence)
-        peak = float(combined.mixture.peak)
-        alarm = peak >= -math.log(level)
+        alarm = combined.is_alarming(level)
         yield CombinedTest(
             kind=kind,
             tests=len(members),
-            evidence=math.exp(min(peak, _LARGEST_LOG)),
+            evidence=math.exp(min(float(combined.mixture.peak), _LARGEST_LOG)),
             needed=1.0 / level,
             alarm=alarm,
             since=_format_time(float(combined.mixture.since)) if alarm else None,
