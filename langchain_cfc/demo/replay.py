@@ -6,8 +6,9 @@ import itertools
 import json
 import threading
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
+from functools import partial
 from textwrap import shorten
 from typing import Any
 
@@ -184,7 +185,7 @@ class RecordedAnswers:
 
 
 class RecordedClaims:
-    """Splitter and verifier of replayed answers: return the recorded claims and their scores.
+    """Splitter of replayed answers: returns the recorded claims.
 
     Args:
         records: Records of claims with their answers and spans.
@@ -197,7 +198,6 @@ class RecordedClaims:
     def __init__(self, records: Iterable[ClaimsRecord], provenance: Provenance | None = None) -> None:
         self.fingerprint = _get_stated(provenance, "splitter")
         self._claims: dict[str, tuple[Claim, ...]] = {}
-        self._prompts: dict[str, tuple[Claim, ...]] = {}
         for record in records:
             if record.answer is None or any(claim.start is None for claim in record.claims):
                 msg = f"record {record.id!r} lacks the answer or the spans of its claims: nothing to replay"
@@ -205,7 +205,6 @@ class RecordedClaims:
             if self._claims.setdefault(record.answer, record.claims) is not record.claims:
                 msg = f"the answer of record {record.id!r} was recorded twice"
                 raise InputError(msg)
-            self._prompts[compute_prompt_key(record.input)] = record.claims
 
     def __call__(self, answer: str) -> list[Span]:
         """Return the spans recorded for an answer.
@@ -215,32 +214,33 @@ class RecordedClaims:
         """
         return [Span(int(one.start or 0), int(one.end or 0), one.text) for one in self._claims[answer]]
 
-    def find_scores(self, prompt: Any, texts: Sequence[str], output: str | None = None) -> list[float]:
-        """Return the scores recorded for the claims of a prompt, or the raw outputs of a verifier.
-
-        Raises:
-            VerifierError: If these are not the claims recorded for the prompt, or lack the output.
-        """
-        claims = self._prompts.get(compute_prompt_key(prompt), ())
-        known = [one.score if output is None else (one.scores or {}).get(output) for one in claims]
-        if [one.text for one in claims] != list(texts) or None in known:
-            msg = "these claims do not come from the recording, so their scores are unknown"
-            raise VerifierError(msg)
-        return [float(one) for one in known if one is not None]
-
 
 class RecordedClaimScores:
     """Verifier of replayed claims: returns their recorded scores; see `RecordedScores`."""
 
     def __init__(
-        self, claims: RecordedClaims, provenance: Provenance | None = None, *, output: str | None = None
+        self,
+        records: Iterable[ClaimsRecord],
+        provenance: Provenance | None = None,
+        *,
+        output: str | None = None,
     ) -> None:
         self.fingerprint = _get_stated(provenance, "verifier")
-        self._claims, self._output = claims, output
+        self._claims = {compute_prompt_key(record.input): record.claims for record in records}
+        self._output = output
 
     def __call__(self, prompt: Any, candidates: list[DrawnCandidate]) -> list[float]:
-        """Return one recorded score per claim."""
-        return self._claims.find_scores(prompt, [one.text for one in candidates], self._output)
+        """Return one recorded score per claim.
+
+        Raises:
+            VerifierError: If these are not the claims recorded for the prompt, or lack the output.
+        """
+        claims, name = self._claims.get(compute_prompt_key(prompt), ()), self._output
+        scores = [one.score if name is None else (one.scores or {}).get(name) for one in claims]
+        if [one.text for one in claims] != [one.text for one in candidates] or None in scores:
+            msg = "these claims do not come from the recording, so their scores are unknown"
+            raise VerifierError(msg)
+        return [float(one) for one in scores if one is not None]
 
 
 class RecordedMetadata:
@@ -271,48 +271,35 @@ def make_replay_parts(source: Records, outputs: Sequence[str] = ()) -> dict[str,
         InputError: If the records cannot be replayed; see the parts.
     """
     provenance = source.provenance
+    records: Sequence[LabelledRecord]
+    read_scores: Callable[..., Any]
+    parts: dict[str, Any]
     if provenance is not None and provenance.unit == "claims":
-        return _make_claims_parts(list(source.claims()), provenance, outputs)
-    records = list(source)
-    scored: dict[str, Any] = {"verifier": RecordedScores(provenance)}
+        records = claims = list(source.claims())
+        read_scores = partial(RecordedClaimScores, claims)
+        splitter = RecordedClaims(claims, provenance)
+        # A model replays candidates; of these answers there is one for each prompt.
+        replayed = [
+            PromptRecord(
+                id=record.id,
+                input=record.input,
+                candidates=(Candidate(text=record.answer, score=0.0, correct=False),),
+            )
+            for record in claims
+        ]
+        generator = ReplayChatModel.from_records(replayed, provenance)
+        parts = {"generator": generator, "output": "claims", "splitter": splitter}
+    else:
+        records = candidates = list(source)
+        read_scores = RecordedScores
+        generator = ReplayChatModel.from_records(candidates, provenance)
+        parts = {"generator": generator, "answer": RecordedAnswers(candidates, provenance)}
     if outputs:
-        combined = {name: RecordedScores(output=name) for name in outputs}
-        scored = {"verifier": combined, "verifier_id": _get_stated(provenance, "verifier").get("id")}
-    return {
-        "generator": ReplayChatModel.from_records(records, provenance),
-        **scored,
-        "answer": RecordedAnswers(records, provenance),
-        "metadata": RecordedMetadata(records),
-        "max_concurrency": 1,
-    }
-
-
-def _make_claims_parts(
-    records: Sequence[ClaimsRecord], provenance: Provenance, outputs: Sequence[str]
-) -> dict[str, Any]:
-    """Return the parts that replay answers and their claims."""
-    claims = RecordedClaims(records, provenance)
-    scored: dict[str, Any] = {"verifier": RecordedClaimScores(claims, provenance)}
-    if outputs:
-        combined = {name: RecordedClaimScores(claims, output=name) for name in outputs}
-        scored = {"verifier": combined, "verifier_id": _get_stated(provenance, "verifier").get("id")}
-    # A model replays candidates; of these answers there is one for each prompt.
-    answers = [
-        PromptRecord(
-            id=record.id,
-            input=record.input,
-            candidates=(Candidate(text=record.answer, score=0.0, correct=False),),
-        )
-        for record in records
-    ]
-    return {
-        "generator": ReplayChatModel.from_records(answers, provenance),
-        **scored,
-        "output": "claims",
-        "splitter": claims,
-        "metadata": RecordedMetadata(records),
-        "max_concurrency": 1,
-    }
+        parts["verifier"] = {name: read_scores(output=name) for name in outputs}
+        parts["verifier_id"] = _get_stated(provenance, "verifier").get("id")
+    else:
+        parts["verifier"] = read_scores(provenance)
+    return {**parts, "metadata": RecordedMetadata(records), "max_concurrency": 1}
 
 
 def _find_slot(run_manager: CallbackManagerForLLMRun | None) -> int | None:
