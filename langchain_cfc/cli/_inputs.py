@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from enum import Enum
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -18,14 +18,6 @@ from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.cli._format import make_progress
 from langchain_cfc.errors import InputError
 from langchain_cfc.records import Provenance, Records, read_records
-
-
-class Unit(str, Enum):
-    """What is kept or rejected."""
-
-    answers = "answers"
-    claims = "claims"
-
 
 DATASET = "Labelled records: .jsonl, .jsonl.gz or .parquet; or the store of a collection"
 STORE = "SQLite file, or URL of a PostgreSQL database."
@@ -56,7 +48,10 @@ FirstCandidates = Annotated[
         help="Use the first n candidates; only for verifiers that score each by itself. Default: all.",
     ),
 ]
-Jobs = Annotated[int | None, typer.Option(min=1, help="Number of processes. Default: one per core.")]
+Jobs = Annotated[
+    int, typer.Option(min=1, help="Number of processes. Default: one per core.", show_default=False)
+]
+CORES = os.cpu_count() or 1
 FigureFolder = Annotated[
     Path | None, typer.Option(metavar="FOLDER", help="Write the figures into a folder, as PNG and SVG.")
 ]

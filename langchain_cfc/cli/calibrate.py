@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from enum import Enum
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from rich.markup import escape
@@ -13,7 +12,8 @@ from rich.table import Table
 
 from langchain_cfc import calibration
 from langchain_cfc._internal.text import format_percent
-from langchain_cfc.artifact import CalibrationArtifact
+from langchain_cfc.artifact import CalibrationArtifact, ThresholdRuleName
+from langchain_cfc.candidates import Unit
 from langchain_cfc.cli._artifact import make_curve_table, make_promise_table
 from langchain_cfc.cli._format import emit_json, format_group, get_console, make_table, report_errors
 from langchain_cfc.cli._inputs import (
@@ -21,7 +21,6 @@ from langchain_cfc.cli._inputs import (
     FirstCandidates,
     OutArtifact,
     TestFraction,
-    Unit,
     check_output,
     open_records,
     split_option,
@@ -33,29 +32,6 @@ from langchain_cfc.thresholds import WINDOW
 _promise_option = partial(typer.Option, rich_help_panel="What is promised")
 _scores_option = partial(typer.Option, rich_help_panel="Scores and sets")
 _variant_option = partial(typer.Option, rich_help_panel="Variants for research")
-
-
-class _ThresholdRule(str, Enum):
-    """Threshold rules by name."""
-
-    conditional = "conditional"
-    marginal = "marginal"
-    grouped = "grouped"
-    learned = "learned"
-
-
-class _Penalised(str, Enum):
-    """Coefficients that a ridge penalises."""
-
-    slopes = "slopes"
-    all = "all"
-
-
-class _Clusters(str, Enum):
-    """How many prompts of a cluster calibrate."""
-
-    one = "one"
-    all = "all"
 
 
 def calibrate(
@@ -74,7 +50,7 @@ def calibrate(
     unit: Annotated[
         Unit,
         _promise_option(help="What is kept or rejected: whole answers, or the claims of one answer."),
-    ] = Unit.answers,
+    ] = "answers",
     at_most: Annotated[
         int, _promise_option(min=0, help="With --unit claims: how many unsupported claims may be left.")
     ] = 0,
@@ -92,13 +68,13 @@ def calibrate(
         ),
     ] = True,
     threshold_rule: Annotated[
-        _ThresholdRule,
+        ThresholdRuleName,
         _scores_option(
             metavar="RULE",
             help="conditional holds for every weighting that the features span; grouped for disjoint groups, "
             "with --confident; marginal over all prompts alone; learned without a promise.",
         ),
-    ] = _ThresholdRule.conditional,
+    ] = "conditional",
     combine: Annotated[
         list[str] | None,
         _scores_option(help="Make one score of the raw outputs of this verifier and others; give several."),
@@ -121,9 +97,9 @@ def calibrate(
         float, _variant_option(help="Smooth thresholds; the promise then is exact over all prompts only.")
     ] = 0.0,
     penalised: Annotated[
-        _Penalised,
+        Literal["slopes", "all"],
         _variant_option(help="What --ridge penalises; all is the paper's form and promises nothing."),
-    ] = _Penalised.slopes,
+    ] = "slopes",
     stability_delta: Annotated[
         str | None,
         _variant_option(
@@ -191,8 +167,9 @@ def calibrate(
         split_option(help="Share of prompts held out for certificates. Default: 0.3 if needed, else 0."),
     ] = None,
     within_clusters: Annotated[
-        _Clusters, split_option(help="Calibrate on one prompt of each cluster, or on all (no theorem).")
-    ] = _Clusters.one,
+        Literal["one", "all"],
+        split_option(help="Calibrate on one prompt of each cluster, or on all (no theorem)."),
+    ] = "one",
     allow_unattainable: Annotated[
         bool,
         _promise_option("--allow-unattainable", help="Continue even if the target is out of reach overall."),
@@ -207,18 +184,18 @@ def calibrate(
                 dataset.records,
                 alpha=alpha or (None if max_wrong_rate else ["0.1"]),
                 features=features,
-                unit=unit.value,
+                unit=unit,
                 at_most=at_most,
                 set_rule=set_rule,
                 never_empty=never_empty,
-                threshold_rule=threshold_rule.value,
+                threshold_rule=threshold_rule,
                 combine=combine or None,
                 n=n,
                 draws=draws,
                 cap=cap,
                 window=window or None,
                 ridge=ridge,
-                penalised=penalised.value,
+                penalised=penalised,
                 stability=None
                 if stability_delta is None
                 else PaperStability.from_constant(delta=stability_delta),
@@ -234,7 +211,7 @@ def calibrate(
                 fit_fraction=fit_fraction,
                 test_fraction=test_fraction,
                 certification_fraction=certification_fraction,
-                within_clusters=within_clusters.value,
+                within_clusters=within_clusters,
                 allow_unattainable=allow_unattainable,
                 provenance=dataset.provenance,
             )

@@ -10,8 +10,8 @@ import typer
 
 from langchain_cfc._internal.imports import check_installed
 from langchain_cfc._internal.plugins import FACTORY
+from langchain_cfc.candidates import Unit
 from langchain_cfc.cli._format import EXIT_NO, report_errors
-from langchain_cfc.cli._inputs import Unit
 from langchain_cfc.sampling.models import list_required_packages
 
 # Options under headings of their own in the help.
@@ -185,7 +185,7 @@ def collect(
             "verifier": {"factory": verifier},
             "labeler": {"factory": labeler},
             "answer": {"factory": answer},
-            "unit": None if unit is None else unit.value,
+            "unit": unit,
             "splitter": {"factory": splitter},
             "run": {
                 "concurrency": concurrency,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -16,6 +15,7 @@ from rich.table import Table
 from langchain_cfc import experiments
 from langchain_cfc._internal.imports import check_installed
 from langchain_cfc._internal.suggestions import suggest_name
+from langchain_cfc.candidates import Unit
 from langchain_cfc.cli._format import (
     format_group,
     make_table,
@@ -25,12 +25,12 @@ from langchain_cfc.cli._format import (
     report_errors,
 )
 from langchain_cfc.cli._inputs import (
+    CORES,
     FigureFolder,
     Jobs,
     RecordPaths,
     ReportAsJson,
     SplitsSeed,
-    Unit,
     open_records,
     split_option,
 )
@@ -38,7 +38,7 @@ from langchain_cfc.errors import InputError
 from langchain_cfc.experiments import ComparisonReport, LevelComparison, MethodComparison
 from langchain_cfc.experiments.compare import FEATURES, GROUPS
 from langchain_cfc.experiments.metrics import list_figures
-from langchain_cfc.report import Sources, check_report, write_report
+from langchain_cfc.report import Sources, check_report, plots, write_report
 
 _HEADINGS = {
     "kept_promise": "kept",
@@ -164,8 +164,6 @@ def write_outputs(
 
 
 def _draw_figures(report: ComparisonReport) -> dict[str, Any]:
-    from langchain_cfc.report import plots
-
     methods = report.list_leading()
     drawn = {
         "miscoverage_by_group": plots.plot_group_miscoverage(report, methods=methods),
@@ -210,7 +208,7 @@ def compare(
     features: Annotated[str, _method_option(help="Feature map of methods that name none.")] = FEATURES,
     unit: Annotated[
         Unit, _method_option(help="What is kept or rejected: whole answers, or the claims of one answer.")
-    ] = Unit.answers,
+    ] = "answers",
     at_most: Annotated[
         int, _method_option(min=0, help="With --unit claims: how many unsupported claims may be left.")
     ] = 0,
@@ -231,7 +229,7 @@ def compare(
     seed: SplitsSeed = "0",
     test_fraction: Annotated[float, split_option(help="Share of prompts to test on in each split.")] = 0.5,
     fit_fraction: Annotated[float, split_option(help="Share of the others to fit feature maps on.")] = 0.2,
-    jobs: Jobs = None,
+    jobs: Jobs = CORES,
     metric: Annotated[
         list[str] | None,
         typer.Option(
@@ -251,7 +249,7 @@ def compare(
         langchain-cfc compare records.jsonl --report comparison.html
     """
     with report_errors():
-        listed = list_figures(unit.value)
+        listed = list_figures(unit)
         unknown = [one for one in metric or () if one not in listed]
         if unknown:
             known = ", ".join(listed) + suggest_name(unknown[0], listed)
@@ -264,7 +262,7 @@ def compare(
                 alpha=alpha or None,
                 methods=method or None,
                 features=features,
-                unit=unit.value,
+                unit=unit,
                 at_most=at_most,
                 set_rule=set_rule,
                 groups=groups,
@@ -275,12 +273,12 @@ def compare(
                 seed=seed,
                 test_fraction=test_fraction,
                 fit_fraction=fit_fraction,
-                jobs=jobs or os.cpu_count() or 1,
+                jobs=jobs,
                 progress=make_tracker("splits"),
                 provenance=dataset.provenance,
             )
         write_outputs(found, records, report, figures)
-    shown = partial(_print_comparison, figures=metric or _DEFAULT_FIGURES[unit.value], page=report)
+    shown = partial(_print_comparison, figures=metric or _DEFAULT_FIGURES[unit], page=report)
     print_result(found, shown, as_json=as_json)
 
 

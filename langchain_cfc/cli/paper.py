@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -23,6 +22,7 @@ from langchain_cfc.cli._format import (
     report_errors,
 )
 from langchain_cfc.cli._inputs import (
+    CORES,
     FigureFolder,
     Jobs,
     RecordPaths,
@@ -55,6 +55,7 @@ from langchain_cfc.experiments import (
 from langchain_cfc.experiments.paper import ALPHAS
 from langchain_cfc.experiments.splits import GroupedOn
 from langchain_cfc.experiments.studies import SETTINGS, SIZES, Count
+from langchain_cfc.report import efficiency_plots, plots
 from langchain_cfc.thresholds import format_alpha
 
 app = make_app(no_args_is_help=True, help="Reproduce the experiments of the CFC paper.")
@@ -69,7 +70,7 @@ def synthetic(
         int, typer.Option(help="Number of seeds; a verdict needs 100. The paper seems to use 5.")
     ] = 200,
     seed: Annotated[int, typer.Option(help="Another number gives other seeds.")] = 0,
-    jobs: Jobs = None,
+    jobs: Jobs = CORES,
     alpha: Annotated[
         list[str] | None,
         typer.Option(help="Level of the main table to print; give several. Default: 0.1 and 0.2."),
@@ -94,9 +95,7 @@ def synthetic(
         if unknown:
             msg = f"the paper has no level {unknown[0]}; its main table has {', '.join(ALPHAS)}"
             raise InputError(msg)
-        found = reproduce_synthetic(
-            seeds, seed=seed, jobs=jobs or os.cpu_count() or 1, progress=make_tracker("seeds")
-        )
+        found = reproduce_synthetic(seeds, seed=seed, jobs=jobs, progress=make_tracker("seeds"))
         if figures is not None:
             _write_synthetic_figures(found, figures)
     print_result(found, partial(_print_synthetic, alphas=shown), as_json=as_json)
@@ -104,8 +103,6 @@ def synthetic(
 
 
 def _write_synthetic_figures(found: SyntheticReport, folder: Path) -> None:
-    from langchain_cfc.report import plots
-
     main = next(level for level in found.sweep if level.alpha == 0.1)  # noqa: PLR2004 - the paper's figures
     drawn = {
         "synthetic_miscoverage_by_group": plots.plot_group_miscoverage(main, of="coverage"),
@@ -178,7 +175,7 @@ def efficiency(
         int, typer.Option(help="Calibration sets of each size, for convergence to the oracle.")
     ] = 50,
     seed: Annotated[int, typer.Option(help="Another number gives other draws.")] = 1,
-    jobs: Jobs = None,
+    jobs: Jobs = CORES,
     figures: FigureFolder = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print every cell as JSON.")] = False,
 ) -> None:
@@ -195,13 +192,13 @@ def efficiency(
     """
     with report_errors():
         prepare_outputs(None, figures)
-        processes, recording = jobs or os.cpu_count() or 1, None
+        recording = None
         if records:
             with open_records(records) as dataset:
                 recording = analyse_recording(
                     dataset.records,
                     alpha=alpha,
-                    jobs=processes,
+                    jobs=jobs,
                     progress=make_tracker("splits"),
                     provenance=dataset.provenance,
                 )
@@ -209,7 +206,7 @@ def efficiency(
             prompts,
             repetitions=repetitions,
             seed=seed,
-            jobs=processes,
+            jobs=jobs,
             progress=make_tracker("worlds, then calibration sets"),
         ).model_copy(update={"recording": recording})
         if figures is not None:
@@ -219,8 +216,6 @@ def efficiency(
 
 
 def _write_efficiency_figures(found: EfficiencyReport, folder: Path) -> None:
-    from langchain_cfc.report import efficiency_plots
-
     drawn = {"efficiency_convergence": efficiency_plots.plot_convergence(found.convergence)}
     for world in dict.fromkeys(cell.world for cell in found.cells):
         cells = [c for c in found.cells if c.world == world and c.n_candidates == _SHOWN_CANDIDATES]
@@ -300,7 +295,7 @@ def _make_study_command(name: StudyName, title: str) -> Callable[..., None]:
         ] = "all",
         splits: Annotated[int, split_option(help="Number of random splits; the paper seems to use 5.")] = 100,
         seed: SplitsSeed = "0",
-        jobs: Jobs = None,
+        jobs: Jobs = CORES,
         report: Annotated[
             Path | None,
             typer.Option(help="Write the comparison as one HTML page, without patterns and ablations."),
@@ -321,7 +316,7 @@ def _make_study_command(name: StudyName, title: str) -> Callable[..., None]:
                     group_on=group_on,
                     splits=splits,
                     seed=seed,
-                    jobs=jobs or os.cpu_count() or 1,
+                    jobs=jobs,
                     progress=make_tracker("splits"),
                 )
             heading = f"The paper's {title} experiment"

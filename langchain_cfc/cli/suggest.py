@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 from functools import partial
 from pathlib import Path
@@ -25,6 +24,7 @@ from langchain_cfc.cli._format import (
     report_errors,
 )
 from langchain_cfc.cli._inputs import (
+    CORES,
     DATASET,
     Dataset,
     FirstCandidates,
@@ -93,7 +93,7 @@ def suggest(
     plot: Annotated[
         Path | None, typer.Option(help="With --draws: write the picture of the rules to this file.")
     ] = None,
-    jobs: Jobs = None,
+    jobs: Jobs = CORES,
     as_json: Annotated[bool, typer.Option("--json", help="Print the suggestion as JSON.")] = False,
 ) -> None:
     """Choose a feature map, a set rule and verifiers, with reasons.
@@ -103,6 +103,15 @@ def suggest(
 
     Exit code 1 if the target is out of reach.
     """
+    shared: dict[str, Any] = {
+        "alpha": alpha,
+        "seed": seed,
+        "fit_fraction": fit_fraction,
+        "test_fraction": test_fraction,
+        "certification_fraction": certification_fraction,
+        "splits": splits,
+        "jobs": jobs,
+    }
     if draws:
         with report_errors(), open_records(records) as dataset:
             _suggest_draws(
@@ -110,16 +119,10 @@ def suggest(
                 records,
                 plot,
                 as_json=as_json,
-                alpha=alpha,
                 features=(features or ["hat(mean_score, 5)"])[0],
                 set_rule=(set_rule or ["all"])[0],
                 cost_per_candidate=cost_per_candidate,
-                seed=seed,
-                fit_fraction=fit_fraction,
-                test_fraction=test_fraction,
-                certification_fraction=certification_fraction,
-                splits=splits,
-                jobs=jobs or os.cpu_count() or 1,
+                **shared,
             )
         return
     with report_errors():
@@ -130,19 +133,13 @@ def suggest(
             )
         found = experiments.suggest(
             table,
-            alpha=alpha,
             features=features or None,
             set_rules=set_rule or None,
             judge=groups or None,
             n=n,
-            seed=seed,
-            fit_fraction=fit_fraction,
-            test_fraction=test_fraction,
-            certification_fraction=certification_fraction,
-            splits=splits,
-            jobs=jobs or os.cpu_count() or 1,
             progress=make_tracker("trying options"),
             provenance=dataset.provenance,
+            **shared,
         ).for_records(records)
     found = found.model_copy(update={"notes": [*left_out, *found.notes]})
     print_result(found, _print_suggestion, as_json=as_json)
@@ -198,9 +195,7 @@ def _print_draws(console: Console, found: DrawSuggestion) -> None:
         f"\n[bold]{escape(chosen.rule)}[/] saves {saved} of the draws, and is the cheapest that covers at "
         f"most {100 * found.most_lost:g} points less than drawing all {found.n}."
     )
-    console.print("\nNext:")
-    # One line at any width, so that it can be copied.
-    console.print(escape(found.command), soft_wrap=True, style="bold")
+    _print_command(console, found.command)
 
 
 def _print_suggestion(console: Console, found: Suggestion) -> None:
@@ -220,9 +215,13 @@ def _print_suggestion(console: Console, found: Suggestion) -> None:
     console.print()
     print_list(console, found.notes)
     print_list(console, (f"Not usable: {one.what}. {one.reason}" for one in found.unusable))
+    _print_command(console, found.command)
+
+
+def _print_command(console: Console, command: str) -> None:
+    """Print the next command in one line at any width, so that it can be copied."""
     console.print("\nNext:")
-    # One line at any width, so that it can be copied.
-    console.print(escape(found.command), soft_wrap=True, style="bold")
+    console.print(escape(command), soft_wrap=True, style="bold")
 
 
 def _make_options_table(found: Suggestion) -> Table:
@@ -233,7 +232,6 @@ def _make_options_table(found: Suggestion) -> Table:
     for heading in ("gap", "price", "kept", "flag"):
         table.add_column(heading, justify="right", no_wrap=True)
     for place, one in enumerate(found.options[:_MOST_SHOWN], start=1):
-        style = "bold" if place == 1 else ""
         table.add_row(
             str(place),
             f"{escape(one.words)} [not bold][dim]({format_group(one.group)})[/][/]",
@@ -241,6 +239,6 @@ def _make_options_table(found: Suggestion) -> Table:
             f"{one.size:.2f}",
             f"{100 * one.kept_promise:.0f}",
             f"{100 * one.not_certifiable_rate:.0f}",
-            style=style,
+            style="bold" if place == 1 else "",
         )
     return table

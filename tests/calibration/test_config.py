@@ -8,7 +8,6 @@ import re
 from collections.abc import Callable
 from dataclasses import fields
 from decimal import Decimal
-from enum import Enum
 from typing import Any
 
 import numpy as np
@@ -62,8 +61,9 @@ def test_the_command_has_the_options_and_defaults_of_the_config() -> None:
         if name not in {"records", "out_path", "as_json"}
     }
     # The command line reads text.
-    text = {name: str(value.value if isinstance(value, Enum) else value) for name, value in command.items()}
-    assert text == {one.name: str(one.default) for one in fields(CalibrationConfig)}
+    assert {name: str(value) for name, value in command.items()} == {
+        one.name: str(one.default) for one in fields(CalibrationConfig)
+    }
 
 
 def weighted(records: list[PromptRecord], ratio: Callable[[int], Any]) -> list[PromptRecord]:
