@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -25,12 +25,14 @@ from langchain_cfc.cli._format import (
 from langchain_cfc.cli._inputs import STORE
 from langchain_cfc.cli.commands import make_app
 from langchain_cfc.collect.collecting import format_cost, format_mean_scores
+from langchain_cfc.collect.review import read_people_claims, write_review
 from langchain_cfc.collect.status import CollectionStatus
+from langchain_cfc.collect.store import Store
+from langchain_cfc.collect.store.batches import read_open_batches
+from langchain_cfc.collect.store.shrink import shrink_store
+from langchain_cfc.collect.store.wrong import read_wrong_answers
 from langchain_cfc.errors import InputError
 from langchain_cfc.records import LabelledRecord, read_records, write_records
-
-if TYPE_CHECKING:
-    from langchain_cfc.collect.store import Store
 
 app = make_app(no_args_is_help=True, help="Show, export, import, check and shrink a collection's store.")
 _MOST_LISTED = 10
@@ -42,22 +44,12 @@ def status(
     as_json: Annotated[bool, typer.Option("--json", help="Print the status as JSON.")] = False,
 ) -> None:
     """Show a collection's progress, its labels and what failed."""
-    with report_errors():
-        # Imported late: it needs the extra.
-        from langchain_cfc.collect.store import Store
-
-        with Store(store) as collection:
-            state, failures = CollectionStatus.from_store(collection), collection.failures()
-            configuration, summary = collection.configuration, summarize_status(state, collection)
+    with report_errors(), Store(store) as collection:
+        state, failures = CollectionStatus.from_store(collection), collection.failures()
+        configuration, summary = collection.configuration, summarize_status(state, collection)
     if as_json:
         failed = [{"id": one.id, "stage": one.stage.name.lower(), "error": one.error} for one in failures]
-        emit_json(
-            {
-                **summary,
-                "failures": failed,
-                "configuration": configuration,
-            }
-        )
+        emit_json({**summary, "failures": failed, "configuration": configuration})
         return
     console = get_console()
     print_status(console, state, summary, configuration)
@@ -90,9 +82,6 @@ def export(
 ) -> None:
     """Write the finished records of a store to a file, all or nothing."""
     with report_errors():
-        from langchain_cfc.collect.review import read_people_claims, write_review
-        from langchain_cfc.collect.store import Store
-
         if sample_for_review is not None and labels is not None:
             msg = "--sample-for-review writes a sheet and --labels reads one: give one of them"
             raise InputError(msg)
@@ -121,8 +110,6 @@ def import_(
     Records that the store already holds are skipped; different ones of the same id are refused.
     """
     with report_errors():
-        from langchain_cfc.collect.store import Store
-
         source = read_records(*records)
         with Store(store, create=True) as target, target.lock():
             added = target.add_records(track_progress(source, "reading records"), source.provenance)
@@ -139,12 +126,9 @@ def check(
     A damaged store is refused with exit code 2, by this command and by all others that read one. The others
     check only what they read.
     """
-    with report_errors():
-        from langchain_cfc.collect.store import Store
-
-        with Store(store) as collection:
-            collection.check()
-            total = CollectionStatus.from_store(collection).total
+    with report_errors(), Store(store) as collection:
+        collection.check()
+        total = CollectionStatus.from_store(collection).total
     if as_json:
         emit_json({"checked": True, "prompts": total})
     else:
@@ -161,12 +145,8 @@ def shrink(
     Records stay what they are, and --relabel works, except for labelers that read messages. The same command
     goes on after an interruption.
     """
-    with report_errors():
-        from langchain_cfc.collect.store import Store
-        from langchain_cfc.collect.store.shrink import shrink_store
-
-        with Store(store) as collection:
-            shrunk = shrink_store(collection)
+    with report_errors(), Store(store) as collection:
+        shrunk = shrink_store(collection)
     if as_json:
         emit_json(asdict(shrunk))
         return
@@ -185,8 +165,6 @@ def _print_written(where: Any, count: int, *, as_json: bool, what: str) -> None:
 
 def summarize_status(state: CollectionStatus, store: Store) -> dict[str, Any]:
     """Return the state of a collection as plain data, with some answers that are labelled wrong."""
-    from langchain_cfc.collect.store.wrong import read_wrong_answers
-
     wrong, correct = state.mean_scores
     labels: dict[str, Any] = {
         "pass_at_n": state.coverage,
@@ -219,8 +197,6 @@ def summarize_status(state: CollectionStatus, store: Store) -> dict[str, Any]:
 
 def _list_open_batches(store: Store) -> list[dict[str, Any]]:
     """Return the batches whose answers are not all fetched; an id is None until it is known."""
-    from langchain_cfc.collect.store.batches import read_open_batches
-
     with store.begin_read() as connection:
         return [{"id": row.id, "requests": len(keys)} for row, keys in read_open_batches(connection)]
 
