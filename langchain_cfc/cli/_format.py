@@ -8,9 +8,10 @@ import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, NoReturn, Protocol, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import typer
+from pydantic import BaseModel
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.markup import escape
 from rich.progress import (
@@ -31,6 +32,7 @@ from langchain_cfc.errors import CFCError, CFCWarning, UnattainableTargetError
 from langchain_cfc.features import name_group
 
 Item = TypeVar("Item")
+Printed = TypeVar("Printed", bound=BaseModel)
 
 # Characters of an answer in a table; it takes as many lines as it needs.
 _CELL = 72
@@ -39,15 +41,6 @@ EXIT_NO = 1
 EXIT_BAD_INPUT = 2
 EXIT_INTERRUPTED = 130  # as shells report them; 1 would read as "no"
 EXIT_BROKEN_PIPE = 141
-
-
-class _Model(Protocol):
-    """A report or result that knows its JSON."""
-
-    def model_dump(self, *, mode: str) -> dict[str, Any]: ...
-
-
-Printed = TypeVar("Printed", bound=_Model)
 
 
 class _SafeConsole(Console):

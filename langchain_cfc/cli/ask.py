@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -83,9 +84,10 @@ def ask(
     """
     with report_errors():
         artifact = CalibrationArtifact.load(artifact_path, require_signature=require_signature)
-        named = [generator, verifier, answer, metadata, config if replay is not None else replay]
-        instead = "--config" if replay is None else "--replay"
-        if (replay is not None or config is not None) and any(one is not None for one in named):
+        named = {"generator": generator, "verifier": verifier, "answer": answer, "metadata": metadata}
+        brought = [one for one in (replay, config) if one is not None]
+        if brought and (len(brought) > 1 or any(one is not None for one in named.values())):
+            instead = "--config" if replay is None else "--replay"
             msg = (
                 f"{instead} brings generator, verifier, answer and metadata with it: leave those options out"
             )
@@ -102,10 +104,11 @@ def ask(
             prompt, collected = _read_collection(config, prompt)
             parts |= collected
         else:
-            parts |= _import_parts(generator, verifier, answer, metadata)
+            parts |= _import_parts(named)
+        is_bot_alone = artifact.policy is not None and artifact.policy.ignores_sets
         chain = CFCRunnable(
             artifact=artifact,
-            bot=_is_bot(artifact) or max_wrong_rate is not None if bot is None else bot,
+            bot=is_bot_alone or max_wrong_rate is not None if bot is None else bot,
             max_wrong_rate=max_wrong_rate,
             show_rejected=show_rejected,
             **parts,
@@ -114,11 +117,6 @@ def ask(
             result = chain.invoke(prompt, alpha=alpha)
     print_result(result, _print_answers, as_json=as_json)
     raise typer.Exit(EXIT_NO if result.abstained else 0)
-
-
-def _is_bot(artifact: CalibrationArtifact) -> bool:
-    """Return whether the artifact is certified for bot mode and promises nothing about sets."""
-    return artifact.policy is not None and artifact.policy.certificate.policy.ignores_sets
 
 
 def _print_answers(console: Console, result: CFCResult) -> None:
@@ -166,32 +164,17 @@ def _read_collection(path: Path, question: str) -> tuple[Any, dict[str, Any]]:
     from langchain_cfc.collect.config import read_config
 
     config = read_config(path)
-    made = config.create_components()
-    parts = {
-        "generator": made.generator,
-        "verifier": made.verifier,
-        "answer": made.answer,
-        "metadata": made.metadata,
-        "sampling": made.sampling,
-        "generator_id": made.generator_id,
-        "verifier_id": made.verifier_id,
-        "answer_id": made.answer_id,
-    }
-    return config.source.columns.render_question(question), parts
+    made = vars(config.create_components())
+    parts = ("generator", "verifier", "answer")
+    served = (*parts, *(f"{part}_id" for part in parts), "metadata", "sampling")
+    return config.source.columns.render_question(question), {name: made[name] for name in served}
 
 
-def _import_parts(
-    generator: str | None, verifier: str | None, answer: str | None, metadata: str | None
-) -> dict[str, Any]:
-    if generator is None or verifier is None:
+def _import_parts(places: Mapping[str, str | None]) -> dict[str, Any]:
+    if places["generator"] is None or places["verifier"] is None:
         msg = (
             "say who answers: --config with the settings of the collection, --generator and --verifier with "
             "MODULE:NAME each, or --replay with a records file"
         )
         raise InputError(msg)
-    return {
-        "generator": load_object(generator),
-        "verifier": load_object(verifier),
-        "answer": None if answer is None else load_object(answer),
-        "metadata": None if metadata is None else load_object(metadata),
-    }
+    return {name: None if place is None else load_object(place) for name, place in places.items()}

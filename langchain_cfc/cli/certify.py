@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -12,7 +12,7 @@ from rich.markup import escape
 
 from langchain_cfc import certificates
 from langchain_cfc.artifact import CalibrationArtifact
-from langchain_cfc.cli._format import EXIT_NO, emit_json, get_console, report_errors
+from langchain_cfc.cli._format import EXIT_NO, emit_json, get_console, print_result, report_errors
 from langchain_cfc.cli._inputs import (
     DATASET,
     ArtifactPath,
@@ -30,6 +30,7 @@ from langchain_cfc.report.plots import plot_running_bound
 
 if TYPE_CHECKING:
     from langchain_cfc.collect import PeopleReport
+    from langchain_cfc.collect.people import PeopleSample
 
 _people_option = partial(typer.Option, rich_help_panel="People and a judge")
 
@@ -89,6 +90,7 @@ def certify(
     and may stop at any time: the same command writes the sheet, says how far the labels have come (exit code
     1), and certifies once they suffice. A judge's mistakes cost labels, never the certificate.
     """
+    target = out_path or artifact_path
     if people is not None or judge:
         with report_errors():
             if people is None or not judge or records or min_kept is not None:
@@ -97,13 +99,21 @@ def certify(
                     "--until or --max-wrong-rate, and neither other records nor --min-kept"
                 )
                 raise InputError(msg)
-            goal = _Goal(until, max_wrong_rate, alpha, delta, share)
-            report = _certify_by_people(
-                artifact_path, out_path or artifact_path, people, judge, goal, figures, as_json=as_json
-            )
+            check_output(target)
+            prepare_outputs(None, figures)
+            artifact = CalibrationArtifact.load(artifact_path)
+            sample = _draw_sample(artifact, judge, until, max_wrong_rate, alpha, share)
+            if not people.exists():
+                sample.write_sheet(people)
+            certified, report = sample.certify(people, delta=delta)
+            if report.is_certified:
+                certified.save(target)
+            if figures is not None:
+                save_figures({"running_bound": plot_running_bound(report.bounds, report.target)}, figures)
+        shown = partial(_print_people, certified=certified, people=str(people), target=str(target))
+        print_result(report, shown, as_json=as_json)
         raise typer.Exit(0 if report.is_certified else EXIT_NO)
     with report_errors():
-        target = artifact_path if out_path is None else out_path
         check_output(target)
         artifact = CalibrationArtifact.load(artifact_path)
         if not records or until is not None or max_wrong_rate is not None or figures is not None:
@@ -136,59 +146,32 @@ def certify(
     raise typer.Exit(EXIT_NO if short else 0)
 
 
-class _Goal(NamedTuple):
-    """What people are to certify, as the options say it."""
-
-    until: float | None
-    max_wrong_rate: str | None
-    alpha: str | None
-    delta: str
-    share: float
-
-
-def _certify_by_people(
-    artifact_path: Path,
-    target: Path,
-    people: Path,
+def _draw_sample(
+    artifact: CalibrationArtifact,
     judge: list[Path],
-    goal: _Goal,
-    figures: Path | None,
-    *,
-    as_json: bool,
-) -> PeopleReport:
-    """Write the sheet if it is not there yet, see how far its labels have come, and print it."""
+    until: float | None,
+    max_wrong_rate: str | None,
+    alpha: str | None,
+    share: float,
+) -> PeopleSample:
+    """Draw the prompts that people are to label from those that a judge labelled."""
     # Imported late: it needs extras of its own.
     from langchain_cfc.collect.people import PeopleSample
 
-    check_output(target)
-    prepare_outputs(None, figures)
-    artifact = CalibrationArtifact.load(artifact_path)
     with open_records([str(one) for one in judge], get_verifier_names(artifact)) as dataset:
-        sample = PeopleSample.draw(
+        return PeopleSample.draw(
             artifact,
             dataset.records,
-            until=goal.until,
-            max_wrong_rate=goal.max_wrong_rate,
-            alpha=goal.alpha,
-            share=goal.share,
+            until=until,
+            max_wrong_rate=max_wrong_rate,
+            alpha=alpha,
+            share=share,
             provenance=dataset.provenance,
         )
-    if not people.exists():
-        sample.write_sheet(people)
-    certified, report = sample.certify(people, delta=goal.delta)
-    if report.is_certified:
-        certified.save(target)
-    if figures is not None:
-        save_figures({"running_bound": plot_running_bound(report.bounds, report.target)}, figures)
-    if as_json:
-        emit_json(report.model_dump(mode="json"))
-    else:
-        _print_people(get_console(), report, certified, people=str(people), target=str(target))
-    return report
 
 
 def _print_people(
-    console: Console, report: PeopleReport, certified: CalibrationArtifact, *, people: str, target: str
+    console: Console, report: PeopleReport, *, certified: CalibrationArtifact, people: str, target: str
 ) -> None:
     """Print how far people's labels have come, and the certificate or what is to be labelled next."""
     console.print(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import typer
 from rich.console import Console
 from rich.markup import escape
@@ -26,7 +28,7 @@ from langchain_cfc.cli._inputs import (
     get_verifier_names,
     open_records,
 )
-from langchain_cfc.evaluation import ClaimsFigures, EvaluationReport
+from langchain_cfc.evaluation import EvaluationReport
 
 
 def evaluate(
@@ -48,51 +50,25 @@ def evaluate(
             report = evaluation.evaluate(
                 artifact, dataset.records, alpha=alpha, provenance=dataset.provenance
             )
-    bot_alone = artifact.policy is not None and artifact.policy.ignores_sets
-    print_text = _print_answers if bot_alone else _print_evaluation
-    print_result(report, print_text, as_json=as_json)
+    is_bot_alone = artifact.policy is not None and artifact.policy.ignores_sets
+    print_result(report, partial(_print_evaluation, is_bot_alone=is_bot_alone), as_json=as_json)
     raise typer.Exit(EXIT_NO if is_contradicted(report) else 0)
 
 
-def _print_evaluation(console: Console, report: EvaluationReport) -> None:
-    _print_prompts(console, report)
-    for table in make_report_tables(report):
+def _print_evaluation(console: Console, report: EvaluationReport, *, is_bot_alone: bool) -> None:
+    """Print an evaluation; of a bot that looks at no sets its answers alone, as it promises no more."""
+    claims = next(iter(report.methods.values())).claims
+    if claims is not None:
+        drawn = f"{claims.per_answer:.1f} claims in an answer"
+    else:
+        attainable = format_percent(report.attainable_coverage, ".1f")
+        drawn = f"{report.describe_draws('candidates each')}; attainable coverage {attainable}"
+    console.print(f"{report.n_test} test prompts ({escape(report.test_prompts)}), {drawn}\n")
+    for table in [make_answers_table(report.all_answers)] if is_bot_alone else make_report_tables(report):
         console.print(table, "")
     console.print(format_verdict(report))
     console.print(f"[dim]{format_calls(report)}[/]")
-    for answers in report.all_answers:
-        console.print(format_answers(answers, claims=_get_claims(report) is not None))
-    _print_people(console, report)
-
-
-def _print_answers(console: Console, report: EvaluationReport) -> None:
-    """Print the answers of a bot that looks at no sets, of which nothing is promised."""
-    _print_prompts(console, report)
-    console.print(make_answers_table(report.all_answers), "")
-    console.print(format_verdict(report))
-    console.print(f"[dim]{format_calls(report)}[/]")
-    _print_people(console, report)
-
-
-def _print_people(console: Console, report: EvaluationReport) -> None:
+    for answers in () if is_bot_alone else report.all_answers:
+        console.print(format_answers(answers, claims=claims is not None))
     for sentence in report.certified_by_people:
         console.print(escape(sentence))
-
-
-def _get_claims(report: EvaluationReport) -> ClaimsFigures | None:
-    return next(iter(report.methods.values())).claims
-
-
-def _print_prompts(console: Console, report: EvaluationReport) -> None:
-    claims = _get_claims(report)
-    if claims is not None:
-        console.print(
-            f"{report.n_test} test prompts ({escape(report.test_prompts)}), {claims.per_answer:.1f} claims "
-            "in an answer\n"
-        )
-        return
-    attainable = format_percent(report.attainable_coverage, ".1f")
-    console.print(
-        f"{report.n_test} test prompts ({escape(report.test_prompts)}), "
-        f"{report.describe_draws('candidates each')}; attainable coverage {attainable}\n"
-    )

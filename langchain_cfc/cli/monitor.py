@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -82,9 +82,14 @@ def status(
     together.
     """
     with report_errors():
-        limits = (max_age_days, max_failing, max_seconds)
+        from langchain_cfc.monitor import Limits
+
         with _open_monitor(
-            artifact, store, limits, level=level, least_probability=least_probability
+            artifact,
+            store,
+            limits=Limits(max_age_days, max_failing, max_seconds),
+            level=level,
+            least_probability=least_probability,
         ) as monitor:
             found = monitor.status()
             if report is not None:
@@ -172,8 +177,8 @@ def recalibrate(
     The new artifact has the options of the old one, and is written only if it certifies; exit code 1 if not.
     Some results are held out: one part certifies it, on another both are compared, on the same draws.
     """
-    given = {"alpha": alpha, "features": features}
-    changes: Any = {name: value for name, value in given.items() if value is not None}
+    given: dict[str, Any] = {"alpha": alpha, "features": features}
+    changes = {name: value for name, value in given.items() if value is not None}
     with report_errors():
         check_output(out_path)
         if out_path.exists() and out_path.samefile(artifact):
@@ -286,25 +291,14 @@ def _make_comparison_table(found: ShadowComparison, served: str, other: str) -> 
     return table
 
 
-def _open_monitor(
-    artifact: Path,
-    store: str,
-    limits: tuple[float | None, float | None, float | None] = (None, None, None),
-    **settings: float,
-) -> CFCMonitor:
+def _open_monitor(artifact: Path, store: str, **settings: Any) -> CFCMonitor:
     """Open the monitor of an artifact, whose store must exist."""
     # Imported late: it needs the extra.
-    from langchain_cfc.monitor import CFCMonitor, Limits
+    from langchain_cfc.monitor import CFCMonitor
 
-    known: Any = settings
-    return CFCMonitor(
-        CalibrationArtifact.load(artifact),
-        store,
-        limits=Limits(*limits),
-        create=False,
-        keep_days=None,  # only the monitor that serves deletes old results
-        **known,
-    )
+    # Only the monitor that serves deletes old results.
+    loaded = CalibrationArtifact.load(artifact)
+    return CFCMonitor(loaded, store, create=False, keep_days=None, **settings)
 
 
 def _print_status(console: Console, found: MonitorStatus) -> None:
@@ -331,7 +325,8 @@ def _print_status(console: Console, found: MonitorStatus) -> None:
         console.print("[green]no alarm[/]")
     for one in found.together:
         console.print(escape(one.sentence()), soft_wrap=True)
-    console.print("", *_make_tables(found))
+    stated = [_make_stated_table(found)] if found.stated else []
+    console.print("", _make_test_table(found), *stated)
     for note in found.notes:
         print_note(console, note)
     if found.alarms:
@@ -342,12 +337,6 @@ def _print_status(console: Console, found: MonitorStatus) -> None:
         )
 
 
-def _make_tables(found: MonitorStatus) -> Iterator[Table]:
-    yield _make_test_table(found)
-    if found.stated:
-        yield _make_stated_table(found)
-
-
 def _make_test_table(found: MonitorStatus) -> Table:
     """Make a table of the tests with most evidence."""
     from langchain_cfc.monitor.status import format_evidence
@@ -355,8 +344,7 @@ def _make_test_table(found: MonitorStatus) -> Table:
     tests = [one for one in found.tests if one.kind != "labelled"]
     listed = tests[: max(_MOST_LISTED, len(found.alarms))]
     left = len(tests) - len(listed)
-    title = f"Tests by evidence{f', {left} with less left out' if left else ''}"
-    table = make_table(title=title)
+    table = make_table(title=f"Tests by evidence{f', {left} with less left out' if left else ''}")
     for heading, width in (("what", 24), ("of", 18)):
         table.add_column(heading, no_wrap=True, max_width=width)
     for heading, width in (("seen", 6), ("share", 5), ("evidence", 8), ("alone at", 8)):
