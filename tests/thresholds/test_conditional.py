@@ -189,15 +189,6 @@ def test_a_prompt_like_one_the_fit_goes_through_gets_its_score_within_the_error_
     assert seen > repetitions(100, share=0.1)
 
 
-def test_agrees_with_the_dual_linear_programme_on_thousands_of_points() -> None:
-    rng = np.random.default_rng(7)
-    features = np.vander(rng.random(3000), 4)
-    scores = np.where(rng.random(3000) < 0.05, 2.0, rng.integers(0, 1001, 3000) / 1000)
-    case = Case(features, scores, np.vander(np.array([0.02, 0.5, 0.97]), 4), "0.1")
-    expected = [dual_threshold(features, scores, "0.1", phi) for phi in case.queries]
-    assert_same(solved(case).values, np.array(expected), AGREEMENT, case.cap)
-
-
 PERCENTS = [f"{k / 100}" for k in range(1, 100)]
 
 

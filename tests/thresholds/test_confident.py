@@ -8,7 +8,6 @@ most 1e-6, and seeds are fixed. A negative control is put to the same checks and
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from decimal import Decimal
 from fractions import Fraction
 from functools import cache
@@ -183,88 +182,13 @@ def test_delta_is_a_decimal_strictly_between_zero_and_one() -> None:
             confident_rank(9, compute_tau(0.1), share)
 
 
-# The law of the coverage given the calibration set --------------------------------------------------------
-# Success scores U^g with U uniform are continuous, and a threshold t covers with probability t^(1 / g). For
-# g = 1 the coverage is the threshold itself.
-
-
-def follows(coverages: FloatArray, size: int, rank: int, rate: float) -> bool:
-    """Whether coverages are distributed as Beta(k, N + 1 - k).
-
-    Dvoretzky, Kiefer and Wolfowitz, with Massart's constant: the distance of R draws' distribution function
-    from their law exceeds e with probability at most 2 exp(-2 R e^2), for every R and every law.
-    """
-    bound = math.sqrt(math.log(2.0 / rate) / (2 * len(coverages)))
-    found = stats.ks_1samp(coverages, stats.beta(rank, size + 1 - rank).cdf)
-    return bool(found.statistic <= bound)
+# Coverage given the calibration set -----------------------------------------------------------------------
+# Its Beta law, for all prompts and in groups, is tested in `tests/guarantees/test_confidence.py`.
 
 
 def rarely_below(failed: npt.NDArray[np.bool_], delta: float, rate: float) -> bool:
     """Whether so many failures have a probability above `rate` when each has probability delta at most."""
     return bool(stats.binom.sf(int(failed.sum()) - 1, len(failed), delta) > rate)
-
-
-def fresh(threshold: Callable[[FloatArray], float], size: int, repetitions: int, seed: int = 0) -> FloatArray:
-    """The thresholds that as many fresh calibration sets of uniform scores lead to."""
-    rng = np.random.default_rng(seed)
-    return np.array([threshold(rng.random(size)) for _ in range(repetitions)])
-
-
-@mostly_long(
-    ("size", "alpha", "delta"), [(60, "0.2", "0.1"), (200, "0.1", "0.1"), (400, "0.1", "0.01")], quick=1
-)
-def test_coverage_given_the_calibration_set_follows_its_beta_law(size: int, alpha: str, delta: str) -> None:
-    repetitions, rate, tau = 2000, FALSE_ALARM / 2, float(compute_tau(alpha))
-    rule = MarginalThreshold(alpha, delta=delta)
-    ones = np.ones((size, 1))
-    rank = beta_rank(size, tau, float(delta))
-
-    coverages = fresh(lambda scores: rule.fit(ones, scores).threshold([1.0]), size, repetitions)
-    assert follows(coverages, size, rank, rate)
-    assert rarely_below(coverages < tau, float(delta), rate)
-
-    # The ordinary rank promises on average only: about half of its calibration sets fall short.
-    ordinary = MarginalThreshold(alpha)
-    coverages = fresh(lambda scores: ordinary.fit(ones, scores).threshold([1.0]), size, repetitions)
-    assert follows(coverages, size, conformal_rank(size, compute_tau(alpha)), rate)
-    assert not follows(coverages, size, rank, rate)
-    assert not rarely_below(coverages < tau, float(delta), rate)
-
-    # Falling short rarely is no art: the largest score does, and the law tells that it is too large.
-    coverages = fresh(lambda scores: float(scores.max()), size, repetitions)
-    assert rarely_below(coverages < tau, float(delta), rate)
-    assert not follows(coverages, size, rank, rate)
-
-
-SHARES, POWERS = np.array([0.4, 0.3, 0.2, 0.1]), np.array([1.0, 0.5, 3.0, 2.0])
-
-
-@pytest.mark.long
-def test_all_groups_keep_their_promise_together() -> None:
-    # Groups of about 160, 120, 80 and 40 prompts, each with a law of its own. Given the sizes, the coverages
-    # are independent Beta variables, and their distribution functions make them uniform.
-    rng = np.random.default_rng(1)
-    repetitions, size, delta, tau = 1500, 400, 0.2, 0.8
-    rule, undivided = GroupedThreshold("0.2", delta="0.2"), MarginalThreshold("0.2", delta="0.2")
-    together, apart, positions = [], [], []
-    for _ in range(repetitions):
-        member = rng.choice(4, size, p=SHARES)
-        scores = rng.random(size) ** POWERS[member]
-        groups = [scores[member == group] for group in range(4)]
-        coverages = rule.fit(np.eye(4)[member], scores).thresholds(np.eye(4)) ** (1 / POWERS)
-        together.append(coverages)
-        sizes = np.array([len(own) for own in groups])
-        ranks = np.array([beta_rank(len(own), tau, delta / 4) for own in groups])
-        positions.append(stats.beta.cdf(coverages, ranks, sizes + 1 - ranks))
-        thresholds = [undivided.fit(np.ones((len(own), 1)), own).threshold([1.0]) for own in groups]
-        apart.append(np.array(thresholds) ** (1 / POWERS))
-
-    rate = FALSE_ALARM / 5
-    assert all(follows(column, 1, 1, rate) for column in np.array(positions).T)  # Beta(1, 1) is uniform
-    assert rarely_below(np.min(together, axis=1) < tau, delta, rate)
-    # Each group keeps the undivided delta, but not all of them together.
-    assert all(rarely_below(column < tau, delta, rate) for column in np.array(apart).T)
-    assert not rarely_below(np.min(apart, axis=1) < tau, delta, rate)
 
 
 def test_ties_only_raise_what_is_kept() -> None:

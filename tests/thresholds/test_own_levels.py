@@ -148,9 +148,7 @@ def test_atoms_in_clusters_agree_with_highs() -> None:
     np.testing.assert_allclose(solved.values, expected, atol=AGREEMENT)
 
 
-@pytest.mark.parametrize(
-    "kind", ["groups", "overlapping_partitions", "continuous", "tied", "hopeless_prompts"]
-)
+@mostly_long("kind", ["groups", "overlapping_partitions", "continuous", "tied", "hopeless_prompts"], quick=3)
 def test_equal_levels_are_the_rule_of_that_level(kind: str) -> None:
     for one in levelled(kind, 6):
         case, exact = one.case, kind in {"groups", "overlapping_partitions"}
@@ -285,54 +283,3 @@ def test_a_level_that_is_not_offered_is_refused() -> None:
     for call in calls:
         with pytest.raises(InputError):
             call()
-
-
-@dataclass(frozen=True)
-class Bag:
-    """Prompts that are decided upon by one another: difficulties, success scores, and levels."""
-
-    t: FloatArray
-    scores: FloatArray
-    alphas: FloatArray
-
-    @classmethod
-    def draw(cls, rng: np.random.Generator, size: int) -> Bag:
-        """Levels rise with difficulty, and so does the share without a correct candidate."""
-        t = rng.random(size)
-        alphas = np.array([float(level) for level in LEVELS])[np.minimum((4 * t).astype(np.int64), 3)]
-        scores = np.where(rng.random(size) < 0.4 * t, 2.0, np.round(0.5 * t + 0.5 * rng.random(size), 2))
-        return cls(t, scores, alphas)
-
-    def features(self, alphas: FloatArray) -> FloatArray:
-        """Hats on difficulty, and a bin for every level."""
-        hats = [np.interp(self.t, [0.0, 0.5, 1.0], row) for row in np.eye(3)]
-        return np.stack([*hats, *(1.0 * (alphas == float(level)) for level in LEVELS)], axis=1)
-
-    def sum_gains(self, asked: FloatArray) -> FloatArray:
-        """(7,) sums of features times (kept - coverage); each prompt is asked at another level's (N,) bin."""
-        rule, given, total = ConditionalThreshold(LEVELS[0], levels=LEVELS), self.features(self.alphas), 0.0
-        for row, phi in enumerate(self.features(asked)):
-            others = np.arange(len(self.scores)) != row
-            fitted = rule.fit(given[others], self.scores[others], alphas=self.alphas[others])
-            solved = fitted.solve([phi], alphas=[asked[row]])
-            kept = float(self.scores[row] <= solved.values[0] + solved.errors[0])
-            total = total + phi * (kept - (1.0 - asked[row]))
-        return np.asarray(total)
-
-
-def test_stated_levels_are_kept_in_any_bag_of_prompts_and_in_every_bin() -> None:
-    # An exact sum, as in `tests/guarantees/test_leave_one_out.py`: no tolerance but for round-off.
-    rng = np.random.default_rng(8)
-    for _ in range(4):
-        bag = Bag.draw(rng, 60)
-        assert bag.sum_gains(bag.alphas).min() >= -1e-9
-
-
-def test_levels_fitted_on_calibration_prompts_break_the_promise() -> None:
-    # The control: prompts with low success scores state the strictest level, and a prompt to come that of the
-    # prompt next to it. Those that state it were chosen for their scores, and it was not.
-    rng = np.random.default_rng(9)
-    bag = Bag.draw(rng, 60)
-    fitted = replace(bag, alphas=np.where(bag.scores > np.median(bag.scores), 0.5, 0.1))
-    distances = np.abs(bag.t[:, np.newaxis] - bag.t) + 9.0 * np.eye(len(bag.t))
-    assert fitted.sum_gains(fitted.alphas[distances.argmin(axis=1)]).min() < -2.0

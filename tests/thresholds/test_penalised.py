@@ -49,8 +49,10 @@ def conic_threshold(case: Case, phi: FloatArray, ridge: float, penalised: Penali
 
 
 @pytest.mark.parametrize("penalised", FORMS)
-@pytest.mark.parametrize(
-    "kind", ["continuous", "tied", "hopeless_prompts", "hat_functions", "polynomials", "duplicate_columns"]
+@mostly_long(
+    "kind",
+    ["continuous", "tied", "hopeless_prompts", "hat_functions", "polynomials", "duplicate_columns"],
+    quick=3,
 )
 @pytest.mark.filterwarnings("ignore:Solution may be inaccurate")
 def test_agrees_with_a_conic_solver_in_both_forms(kind: str, penalised: Penalised) -> None:

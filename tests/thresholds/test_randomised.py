@@ -129,7 +129,7 @@ def test_in_groups_it_is_the_randomised_order_statistic_to_the_bit() -> None:
     rng = np.random.default_rng(3)
     seen = set()
     for alpha in ("0.1", "0.25", "0.4", "0.5", "0.75", "0.8"):
-        for _ in range(25):
+        for _ in range(repetitions(25, share=0.4)):
             sizes = rng.integers(1, 12, 3)
             codes = np.repeat(np.arange(3), sizes)
             scores = rng.random(len(codes)) if rng.random() < 0.5 else rng.integers(0, 5, len(codes)) / 4
@@ -173,8 +173,8 @@ def test_the_wrong_end_of_the_face_would_be_one_rank_off() -> None:
     assert unmirrored.value(np.ones(1))[0] == 0.2
 
 
-@pytest.mark.parametrize(
-    "kind", ["continuous", "tied", "lattice", "hopeless_prompts", "groups", "high_leverage"]
+@mostly_long(
+    "kind", ["continuous", "tied", "lattice", "hopeless_prompts", "groups", "high_leverage"], quick=3
 )
 @pytest.mark.parametrize("ridge", [0.0, 0.01])
 def test_thresholds_never_fall_in_u_and_end_at_the_default_one(kind: str, ridge: float) -> None:
@@ -413,7 +413,7 @@ def small(kind: str, rng: np.random.Generator) -> tuple[FloatArray, FloatArray, 
 
 
 @pytest.mark.parametrize("kind", CONTINUOUS)
-@pytest.mark.parametrize("alpha", ["0.1", "0.35", "0.6"])
+@mostly_long("alpha", ["0.1", "0.35", "0.6"], quick=2)
 def test_coverage_is_exact_for_every_function_in_the_span_whatever_its_sign(kind: str, alpha: str) -> None:
     """sum_i f_i (P(kept i) - tau) = 0, for columns of any sign, up to the bisection."""
     rng = np.random.default_rng(9)
@@ -435,7 +435,7 @@ def test_coverage_is_exact_under_weighted_exchangeability() -> None:
         assert np.abs((kept - 0.7) @ features).max() > 1e-3  # without the weights it does not hold
 
 
-@pytest.mark.parametrize("kind", CONTINUOUS)
+@mostly_long("kind", CONTINUOUS, quick=2)
 def test_with_ties_the_target_lies_between_what_is_kept_with_and_without_them(kind: str) -> None:
     rng, gained = np.random.default_rng(11), 0.0
     for alpha in ("0.1", "0.35", "0.6")[: repetitions(3, share=0.4)]:

@@ -234,21 +234,6 @@ def test_states_prove_themselves_in_rational_arithmetic(kind: str) -> None:
             assert abs(Fraction(value) - exact) <= Fraction(bound)
 
 
-@pytest.mark.parametrize(
-    "kind", ["continuous", "tied", "nearly_tied", "atoms", "hopeless_prompts", "whole_rank"]
-)
-def test_for_a_constant_the_ridge_does_nothing_to_the_bit(kind: str) -> None:
-    for case in cases(kind, 60):
-        size, tau = len(case.scores), 1 - Fraction(case.alpha)
-        expected = order_statistic(case.scores, case.alpha)
-        for other in (np.empty((size, 0)), np.zeros((size, 2))):
-            features = np.hstack([np.ones((size, 1)), other])
-            penalty = np.append(0.0, np.full(other.shape[1], 0.3))
-            solver = RidgeRegression(Rows.with_unit_weights(features, case.scores), tau, penalty)
-            fit = solver.minimise(features[0])
-            assert (np.inf if isinstance(fit, Unbounded) else fit.value(features[0])[0]) == expected
-
-
 def test_a_prompt_like_a_row_on_the_fit_gets_its_score_to_the_bit() -> None:
     for problem in problems("continuous", 40):
         for _, fit in problem.solved():
@@ -380,7 +365,7 @@ RIDGE = np.array([0.0, 1e-3, 1e-3, 0.1, 1e-6])
 
 
 @pytest.mark.parametrize("kind", ["continuous", "tied", "hopeless", "sorted", "weighted"])
-@pytest.mark.parametrize(("size", "first"), [(1_500, 2_000), (3_000, 50), (9_000, 2_000), (20_000, 100)])
+@mostly_long(("size", "first"), [(1_500, 2_000), (3_000, 50), (9_000, 2_000), (20_000, 100)], quick=2)
 def test_the_grown_fit_is_the_direct_one(
     kind: str, size: int, first: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

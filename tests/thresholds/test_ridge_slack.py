@@ -20,6 +20,7 @@ from langchain_cfc._internal.arrays import FloatArray
 from langchain_cfc.errors import InputError
 from langchain_cfc.thresholds import ConditionalThreshold
 from langchain_cfc.thresholds._rows import Penalised, Standardised
+from tests.lengths import mostly_long
 
 from .test_randomised import HIGH, shares
 
@@ -136,7 +137,7 @@ def imbalance(kept: FloatArray, features: FloatArray, alpha: str) -> FloatArray:
     return np.asarray(features.T @ (kept - float(1 - Fraction(alpha))), dtype=np.float64)
 
 
-@pytest.mark.parametrize("alpha", ["0.1", "0.4"])
+@mostly_long("alpha", ["0.1", "0.4"], quick=1)
 @pytest.mark.parametrize("penalised", ["slopes", "all"])
 def test_the_slack_is_exact_at_the_fit_to_all_prompts(penalised: Penalised, alpha: str) -> None:
     """sum_i f_i (P(kept i) - tau) = -(N + 1) lambda gamma' beta, each of N + 1 prompts being the new one.
