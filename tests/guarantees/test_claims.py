@@ -26,6 +26,7 @@ from tests.lengths import mostly_long
 
 SIZE = 40
 MAPS = ["1", "group(tier)", "hat(mean_score, 4)", "hat(count, 3) + group(tier)", "bins(max_score, 3)"]
+LONG_MAPS = [*MAPS[1:3], MAPS[4]]
 
 pytestmark = pytest.mark.filterwarnings(
     f"ignore::{AttainabilityWarning.__module__}.{AttainabilityWarning.__name__}"
@@ -60,7 +61,8 @@ def fit(features: str, seed: int) -> FeatureMap:
 
 @mostly_long("k", [0, 1, 3], quick=2)
 @pytest.mark.parametrize(
-    "features", [pytest.param(one, marks=pytest.mark.long) if one in MAPS[1:3] else one for one in MAPS]
+    "features",
+    [pytest.param(one, marks=pytest.mark.long) if one in LONG_MAPS else one for one in MAPS],
 )
 def test_the_promise_holds_for_any_bag_of_answers(features: str, k: int) -> None:
     for decimals in (None, 1):
@@ -110,7 +112,6 @@ def read_padding(rule: Claims, labelled: LabelledBatch, cap: float) -> FloatArra
 @mostly_long("change", [leave_one_more, take_any_claim, read_padding], quick=1)
 def test_other_success_scores_break_it(change: Change, monkeypatch: pytest.MonkeyPatch) -> None:
     bags = [make_answers(np.random.default_rng(seed), SIZE) for seed in (1, 2)]
-    assert min(sums(bag, fit("1", 99), 0)["1"] for bag in bags) >= -ROUND_OFF
     monkeypatch.setattr(Claims, "_success_scores", change)
     assert max(sums(bag, fit("1", 99), 0)["1"] for bag in bags) < -2.0
 

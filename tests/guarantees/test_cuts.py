@@ -104,7 +104,7 @@ def count_failures(
 
 # Each of 300 repetitions fails with probability at most delta = 0.1. From 58 failures on (0.19) they refute
 # it, a third of them, in the quick tier, from 28 on.
-@mostly_long("name", SCALES, quick=3)
+@mostly_long("name", SCALES, quick=2)
 def test_a_certified_cut_seldom_exceeds_its_rate(name: str, artifact: CalibrationArtifact) -> None:
     rng = np.random.default_rng(sorted(SCALES).index(name))
     tried = repetitions(300, 1 / 3)

@@ -134,5 +134,3 @@ def test_the_other_rules_break_the_same_promise() -> None:
     bag = make_prompts(rng, 60)
     assert sums(bag, tiers, marginal=True)["group(tier)=hard"] < -2.0
     assert sums(bag, fitted, threshold_rule="learned")["1"] < -2.0
-    assert min(sums(bag, tiers).values()) >= -ROUND_OFF
-    assert min(sums(bag, fitted).values()) >= -ROUND_OFF
