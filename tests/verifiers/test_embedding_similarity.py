@@ -24,6 +24,7 @@ from langchain_cfc.execution import CallLimits, ConcurrencyLimiter, apply_limits
 from langchain_cfc.sampling.fingerprints import compute_fingerprint
 from langchain_cfc.verifiers.embedding_similarity import EmbeddingSimilarity
 from tests.calls import Invoke, copies_of, invoke_async, invoke_sync
+from tests.concurrency import ConcurrencyCounter
 from tests.factories import verifier_input
 from tests.serving.openai_server import Script, serving
 
@@ -37,8 +38,7 @@ class Compass(Embeddings):
     def __init__(self) -> None:
         self.asked: list[list[str]] = []
         self.aasked: list[list[str]] = []
-        self.most = 0
-        self._now = 0
+        self.under_way = ConcurrencyCounter()
 
     def embed_documents(self, texts: list[str]) -> list[list[float]]:
         self.asked.append(texts)
@@ -49,10 +49,8 @@ class Compass(Embeddings):
 
     async def aembed_documents(self, texts: list[str]) -> list[list[float]]:
         self.aasked.append(texts)
-        self._now += 1
-        self.most = max(self.most, self._now)
-        await asyncio.sleep(0.01)
-        self._now -= 1
+        with self.under_way.counted():
+            await asyncio.sleep(0.01)
         return [self._vector(text) for text in texts]
 
     @staticmethod
@@ -156,7 +154,7 @@ def test_both_calls_keep_to_the_bounds(places: int, most: int) -> None:
     compass = Compass()
     with apply_limits(CallLimits(ConcurrencyLimiter(places))):
         invoke_async(EmbeddingSimilarity(compass), verifier_input("east", "north"))
-    assert compass.most == most
+    assert compass.under_way.most == most
 
 
 def test_the_sync_calls_run_at_the_same_time() -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import math
-import threading
+import time
 from collections import Counter
+from functools import partial
 from typing import Any
 
 import hypothesis
@@ -25,6 +26,8 @@ from langchain_cfc.sampling.fingerprints import compute_fingerprint
 from langchain_cfc.verifiers import EntailmentJudge, SelfConsistency, VerifierInput
 from langchain_cfc.verifiers.entailment import read_entailment
 from tests.calls import Invoke, copies_of, invoke_async, invoke_sync
+from tests.concurrency import ConcurrencyCounter
+from tests.factories import verifier_input
 from tests.fakes import ScriptedModel
 
 # What an answer says, beyond its wording: all that it states, so that more entails less.
@@ -37,28 +40,21 @@ FACTS = {
 }
 
 
-def drawn(*texts: str) -> VerifierInput:
-    return VerifierInput(prompt="where?", candidates=[DrawnCandidate(text) for text in texts])
+drawn = partial(verifier_input, "where?")
 
 
-class FactJudge:
+class FactJudge(ConcurrencyCounter):
     """Judges entailment by what the answers state, and keeps what it was asked."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.asked: list[tuple[str, str]] = []
-        self.most = 0
-        self._now = 0
-        self._lock = threading.Lock()
 
     def __call__(self, prompt: Any, premise: str, hypothesis: str) -> bool:
         assert prompt == "where?"
-        with self._lock:
+        with self.counted():
             self.asked.append((premise, hypothesis))
-            self._now += 1
-            self.most = max(self.most, self._now)
-        threading.Event().wait(0.01)
-        with self._lock:
-            self._now -= 1
+            time.sleep(0.01)
         return FACTS[premise] >= FACTS[hypothesis]
 
 

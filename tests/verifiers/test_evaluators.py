@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -29,6 +29,7 @@ from langchain_cfc.sampling.fingerprints import compare_fingerprints, compute_fi
 from langchain_cfc.verifiers import BaseVerifier
 from langchain_cfc.verifiers.evaluators import from_evaluator
 from tests.calls import Invoke, copies_of, invoke_async, invoke_sync
+from tests.concurrency import ConcurrencyCounter
 from tests.factories import verifier_input
 from tests.serving.openai_bodies import Answer
 from tests.serving.openai_server import Fault, Script, serving
@@ -306,17 +307,11 @@ def test_a_prompt_value_is_passed_on_as_text_or_messages(invoke: Invoke) -> None
 
 @pytest.mark.parametrize("places", [1, 2])
 def test_evaluations_run_at_the_same_time_within_the_bounds(invoke: Invoke, places: int) -> None:
-    lock, slow = threading.Lock(), threading.Event()
-    now, most = 0, 0
+    under_way = ConcurrencyCounter()
 
     def waiting(_: Any, text: str) -> bool:
-        nonlocal now, most
-        with lock:
-            now += 1
-            most = max(most, now)
-        slow.wait(0.05)
-        with lock:
-            now -= 1
+        with under_way.counted():
+            time.sleep(0.05)
         return text == "a"
 
     with apply_limits(CallLimits(ConcurrencyLimiter(places))):
@@ -326,7 +321,7 @@ def test_evaluations_run_at_the_same_time_within_the_bounds(invoke: Invoke, plac
             1.0,
             1.0,
         ]
-    assert most == places
+    assert under_way.most == places
 
 
 async def tokens_seen(verifier: BaseVerifier) -> list[str]:

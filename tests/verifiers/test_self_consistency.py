@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import threading
+import time
+from functools import partial
 from itertools import permutations
 from typing import Any
 
@@ -18,16 +19,14 @@ from langchain_core.runnables import RunnableLambda
 from langchain_cfc.demo.replay import RecordedAnswers
 from langchain_cfc.errors import InputError, VerifierError
 from langchain_cfc.execution import CallLimits, ConcurrencyLimiter, apply_limits
-from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc.sampling.fingerprints import compare_fingerprints, compute_fingerprint
-from langchain_cfc.verifiers import VerifierInput
 from langchain_cfc.verifiers.self_consistency import SelfConsistency, group_connected, normalise_answer
 from tests.calls import Invoke, copies_of, invoke_async, invoke_sync
+from tests.concurrency import ConcurrencyCounter
+from tests.factories import verifier_input
 from tests.verifiers import recording
 
-
-def capital_input(*texts: str) -> VerifierInput:
-    return VerifierInput(prompt="where?", candidates=[DrawnCandidate(text) for text in texts])
+capital_input = partial(verifier_input, "where?")
 
 
 def last_word(text: str) -> str:
@@ -47,29 +46,6 @@ def same_initial(prompt: Any, first: str, second: str) -> bool:
 async def asame_initial(prompt: Any, first: str, second: str) -> bool:
     await asyncio.sleep(0)
     return same_initial(prompt, first, second)
-
-
-class Counting:
-    """A judge that keeps what it was asked, and how many of its calls were under way at once."""
-
-    def __init__(self, joined: set[tuple[str, str]]) -> None:
-        self.joined = joined
-        self.asked: list[tuple[str, str]] = []
-        self.most = 0
-        self._now = 0
-        self._lock = threading.Lock()
-        self._slow = threading.Event()
-
-    def __call__(self, prompt: Any, first: str, second: str) -> bool:
-        del prompt
-        with self._lock:
-            self.asked.append((first, second))
-            self._now += 1
-            self.most = max(self.most, self._now)
-        self._slow.wait(0.02)
-        with self._lock:
-            self._now -= 1
-        return (first, second) in self.joined
 
 
 def test_computed_by_hand(invoke: Invoke) -> None:
@@ -141,11 +117,18 @@ def test_a_judge_model_and_its_parser(invoke: Invoke) -> None:
 
 
 def test_each_pair_of_distinct_answers_is_asked_once_within_the_bounds(invoke: Invoke) -> None:
-    judge = Counting(set())
+    asked, under_way = [], ConcurrencyCounter()
+
+    def judge(_: Any, first: str, second: str) -> bool:
+        with under_way.counted():
+            asked.append((first, second))
+            time.sleep(0.02)
+        return False
+
     with apply_limits(CallLimits(ConcurrencyLimiter(2))):
         invoke(SelfConsistency(equivalent=judge), capital_input("a", "b", "A", "c", "d", "b"))
-    assert sorted(judge.asked) == [("a", "b"), ("a", "c"), ("a", "d"), ("b", "c"), ("b", "d"), ("c", "d")]
-    assert judge.most == 2
+    assert sorted(asked) == [("a", "b"), ("a", "c"), ("a", "d"), ("b", "c"), ("b", "d"), ("c", "d")]
+    assert under_way.most == 2
 
 
 @pytest.mark.parametrize("order", list(permutations(["a", "b", "c", "d"])))
