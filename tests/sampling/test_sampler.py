@@ -18,6 +18,7 @@ from langchain_openai import ChatOpenAI
 from langchain_cfc.errors import DrawError, InputError, VerifierError
 from langchain_cfc.execution import CallLimits, ConcurrencyLimiter, Progress, apply_limits, run_flow
 from langchain_cfc.sampling import Sampler
+from tests.concurrency import ConcurrencyCounter
 from tests.fakes import NumberedModel, RunRecorder, global_cache
 from tests.sampling.drawing import PROMPT, Draw, numbered_answers, sorted_texts
 from tests.serving.openai_server import Script
@@ -178,21 +179,12 @@ def test_an_error_of_the_package_passes_as_it_is(draw: Draw) -> None:
         draw(RunnableLambda(look_up) | NumberedModel(), 2)
 
 
-class Busy:
+class Busy(ConcurrencyCounter):
     """Counts how many of its calls run at once."""
 
-    def __init__(self) -> None:
-        self.most = 0
-        self._now = 0
-        self._lock = threading.Lock()
-
     def __call__(self, given: Any) -> Any:
-        with self._lock:
-            self._now += 1
-            self.most = max(self.most, self._now)
-        time.sleep(0.01)
-        with self._lock:
-            self._now -= 1
+        with self.counted():
+            time.sleep(0.01)
         return given
 
 
