@@ -14,7 +14,7 @@ from langchain_core.runnables import Runnable, RunnableLambda
 from pydantic import ValidationError
 
 from langchain_cfc import CalibrationArtifact, CFCChatModel, CFCResult
-from langchain_cfc.errors import AbstentionError, InputError, ServingError
+from langchain_cfc.errors import AbstentionError, CFCError, InputError, ServingError
 from langchain_cfc.sampling.fingerprints import compute_fingerprint
 from tests.calls import Invoke
 from tests.factories import make_chain
@@ -109,7 +109,7 @@ def test_every_reason_is_raised_with_its_result(
         chain.model_copy(update={"on_abstain": "raise"}),
         CFCChatModel(chain=chain, on_abstain="raise"),
     ):
-        with pytest.raises(AbstentionError, match=reason) as raised:
+        with pytest.raises(AbstentionError, match=rf" \({reason}\); answer") as raised:
             invoke(one, REASONS[reason])
         assert raised.value.result == invoke(chain, REASONS[reason])
         assert raised.value.result.reason == reason
@@ -158,12 +158,14 @@ def test_nothing_is_drawn_again_because_it_was_abstained(kind: str) -> None:
     chain = raising(kind, generator=model)
     with pytest.raises(InputError, match="this would draw again after an abstention"):
         chain.with_retry()
-    with pytest.raises(InputError, match="this would draw again after an abstention"):
-        chain.with_retry(retry_if_exception_type=(OSError, AbstentionError))
+    for types in ((Exception,), (CFCError, OSError), (AbstentionError,)):
+        with pytest.raises(InputError, match="this would draw again after an abstention"):
+            chain.with_retry(retry_if_exception_type=types)
     with pytest.raises(AbstentionError):
         chain.with_retry(retry_if_exception_type=(ServingError,)).invoke("x")
     assert len(model.drawn) == N
     # What abstains in words may be asked again after any error.
+    make_chain().with_retry().invoke("x")
     CFCChatModel(chain=make_chain()).with_retry().invoke("x")
     CFCChatModel(chain=make_chain(on_abstain="raise"), on_abstain="return").with_retry().invoke("x")
 

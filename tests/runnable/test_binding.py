@@ -6,8 +6,7 @@ import warnings
 from typing import Any
 
 import pytest
-from langchain_core.output_parsers import StrOutputParser
-from langchain_core.runnables import Runnable, RunnableLambda, RunnablePassthrough
+from langchain_core.runnables import RunnableLambda
 
 from langchain_cfc import CalibrationArtifact, CFCRunnable, FeatureMap
 from langchain_cfc.candidates import CandidateBatch
@@ -63,8 +62,9 @@ def matching(artifact: CalibrationArtifact, **fields: Any) -> CFCRunnable:
 
 
 def test_what_matches_serves_without_a_word_and_the_guarantee_says_so() -> None:
-    guarantee = matching(bound_artifact()).invoke("x").guarantee
-    assert guarantee.binding == "matched"
+    artifact = bound_artifact()
+    guarantee = matching(artifact).invoke("x").guarantee
+    assert (guarantee.binding, guarantee.artifact_digest) == ("matched", artifact.digest)
     assert any("fingerprints match" in assumption for assumption in guarantee.assumptions)
 
 
@@ -140,17 +140,6 @@ def test_another_version_of_the_served_model_warns_and_serves() -> None:
     assert result.guarantee.binding == "matched"
 
 
-def test_wrappers_that_change_nothing_do_not_hide_the_model() -> None:
-    wrapped: list[Runnable[Any, Any]] = [
-        model().with_retry(),
-        model().with_config(tags=["mine"]),
-        RunnablePassthrough() | model() | StrOutputParser(),
-    ]
-    for generator in wrapped:
-        chain = matching(bound_artifact(), generator=generator)
-        assert chain.invoke("x").guarantee.binding == "matched"
-
-
 def test_a_function_around_the_model_is_unverified_until_an_id_vouches_for_it() -> None:
     """A function may do anything to prompt or candidate, whatever id the model in the chain has."""
     for generator in (
@@ -162,18 +151,6 @@ def test_a_function_around_the_model_is_unverified_until_an_id_vouches_for_it() 
         assert chain.invoke("x").guarantee.binding == "unverified"
         vouched = matching(bound_artifact(), generator=generator, generator_id="my-model")
         assert vouched.invoke("x").guarantee.binding == "matched"
-
-
-def test_a_bound_argument_that_changes_the_sampling_is_refused() -> None:
-    with pytest.raises(FingerprintError, match=r"temperature is 1.5, calibrated was 0.7"):
-        matching(bound_artifact(), generator=model().bind(temperature=1.5))
-
-
-def test_a_fallback_is_not_taken_for_the_model_before_it() -> None:
-    generator = model().with_fallbacks([ScriptedModel(texts=TEXTS)])
-    with pytest.warns(FingerprintWarning, match="cannot verify that generator are"):
-        chain = matching(bound_artifact(), generator=generator)
-    assert chain.invoke("x").guarantee.binding == "unverified"
 
 
 def distinct_answers() -> FeatureMap:
@@ -238,11 +215,6 @@ def test_a_copy_is_checked_like_a_new_one() -> None:
     assert copied.invoke("x").guarantee.artifact_digest == other.digest
     with pytest.raises(FingerprintError):
         chain.model_copy(update={"generator": model(id="other")})
-
-
-def test_the_result_names_the_artifact_it_came_from() -> None:
-    artifact = bound_artifact()
-    assert matching(artifact).invoke("x").guarantee.artifact_digest == artifact.digest
 
 
 def test_a_chain_that_warns_does_so_once_and_not_per_call() -> None:

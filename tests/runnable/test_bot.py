@@ -348,12 +348,6 @@ def test_what_agreement_costs_is_said() -> None:
     assert make_chain(min_agreement=1).guarantee == plain
 
 
-@pytest.mark.parametrize("wrong", [0, -1, 1.5])
-def test_agreement_is_a_whole_number(wrong: Any) -> None:
-    with pytest.raises(ValueError, match="min_agreement"):
-        make_chain(min_agreement=wrong)
-
-
 def test_more_agreement_than_there_are_candidates_is_refused() -> None:
     assert make_chain(min_agreement=N).invoke("x").abstained
     with pytest.raises(InputError, match="min_agreement"):

@@ -130,10 +130,9 @@ def test_neither_verifier_nor_extractor_sees_fewer_than_n(invoke: Invoke) -> Non
     assert seen == []
 
 
-@pytest.mark.parametrize("output", [object(), {"a": float("nan")}, [AIMessage("x")], {1: 0, "a": 0}])
-def test_what_cannot_be_read_as_text_is_no_candidate(output: Any, invoke: Invoke) -> None:
-    with pytest.raises(DrawError, match=r"candidate 0 is a \w+, which cannot be read as text"):
-        invoke(make_chain(generator=lambda _: output), "x")
+def test_what_cannot_be_read_as_text_is_no_candidate(invoke: Invoke) -> None:
+    with pytest.raises(DrawError, match=r"candidate 0 is a dict, which cannot be read as text"):
+        invoke(make_chain(generator=lambda _: {"a": float("nan")}), "x")
 
 
 def test_candidates_are_ordered_by_slot_when_the_last_request_is_answered_first(invoke: Invoke) -> None:

@@ -70,7 +70,7 @@ Way = Callable[[CFCRunnable, Any], CFCResult]
 
 
 @each_way
-@pytest.mark.parametrize("alpha", ["0.25", 0.25, "0.250", Decimal("0.5"), 0.5])
+@pytest.mark.parametrize("alpha", ["0.250", Decimal("0.5")])
 def test_the_level_chosen_is_the_one_served(two_levels: CalibrationArtifact, way: Way, alpha: Any) -> None:
     result = way(make_chain(two_levels), alpha)
     text = "0.5" if float(alpha) == 0.5 else "0.25"

@@ -17,7 +17,7 @@ from pydantic import SecretStr
 from langchain_cfc import CalibrationArtifact, CFCChatModel, CFCResult, CFCRunnable, calibrate
 from langchain_cfc.demo import load_recording
 from langchain_cfc.demo.replay import make_replay_parts
-from langchain_cfc.errors import AbstentionError, CFCError, InputError, ServingError
+from langchain_cfc.errors import AbstentionError, InputError, ServingError
 from langchain_cfc.runnable import Answer, OrElse
 from tests.calls import Invoke, copies_of
 from tests.factories import make_chain
@@ -151,41 +151,16 @@ def test_a_fallback_that_returns_nothing_is_no_answer(invoke: Invoke) -> None:
         Answer().to_message(None)
 
 
-def test_an_abstention_that_is_raised_triggers_fallbacks(invoke: Invoke) -> None:
-    model = ScriptedModel(texts=HOPELESS)
-    raising = make_chain(generator=model, on_abstain="raise")
-    with pytest.raises(
-        AbstentionError, match=r"none of the 4 .* \(no_candidate_accepted\); answer"
-    ) as raised:
-        invoke(raising, "where?")
-    assert raised.value.result == invoke(raising.model_copy(update={"on_abstain": "return"}), "where?")
+def test_or_else_takes_abstentions_whether_they_are_raised_or_returned(invoke: Invoke) -> None:
+    returning = make_chain(generator=ScriptedModel(texts=HOPELESS))
+    raising = returning.model_copy(update={"on_abstain": "raise"})
     someone: Any = RunnableLambda(lambda prompt: f"asked: {prompt}")
-    caught = raising.with_fallbacks([someone], exceptions_to_handle=(AbstentionError,))
-    assert invoke(caught, "where?") == "asked: where?"
-    # A result that is returned triggers none: that is what `or_else` is for, which takes both alike.
-    returning = make_chain(generator=model)
-    assert not invoke(returning.with_fallbacks([someone]), "where?")
     for chain in (returning, raising):
         assert invoke(chain.or_else(someone), "where?") == "asked: where?"
-    answered = make_chain(on_abstain="raise").with_fallbacks([someone])
-    assert invoke(answered, "where?").best == "lima|0.1"
-    # So does a chat model around it.
-    facade = CFCChatModel(chain=raising).with_fallbacks([FakeListChatModel(responses=["Ada"])])
-    assert invoke(facade, "where?").text == "Ada"
-
-
-def test_nothing_is_drawn_again_because_it_was_abstained() -> None:
-    model = ScriptedModel(texts=HOPELESS)
-    raising = make_chain(generator=model, on_abstain="raise")
-    for types in ((Exception,), (CFCError, OSError), (AbstentionError,)):
-        with pytest.raises(InputError, match="this would draw again after an abstention"):
-            raising.with_retry(retry_if_exception_type=types)
-    with pytest.raises(InputError, match="this would draw again"):
-        raising.with_retry()
-    with pytest.raises(AbstentionError):
-        raising.with_retry(retry_if_exception_type=(ServingError,)).invoke("x")
-    assert len(model.drawn) == N
-    make_chain().with_retry().invoke("x")
+    # LangChain's fallbacks are asked where it is raised only.
+    caught = raising.with_fallbacks([someone], exceptions_to_handle=(AbstentionError,))
+    assert invoke(caught, "where?") == "asked: where?"
+    assert not invoke(returning.with_fallbacks([someone]), "where?")
 
 
 def test_the_level_of_a_call_is_the_first_ones(two_levels: CalibrationArtifact) -> None:
@@ -237,10 +212,11 @@ def test_the_guarantee_says_what_withholding_costs() -> None:
     assert len(stated) == len(silent) + 1
 
 
+@pytest.mark.parametrize("field", ["max_answers", "min_agreement"])
 @pytest.mark.parametrize("wrong", [0, -1, 1.5])
-def test_the_most_answers_are_a_whole_number(wrong: Any) -> None:
-    with pytest.raises(ValueError, match="max_answers"):
-        make_chain(max_answers=wrong)
+def test_limits_of_a_policy_are_whole_numbers(field: str, wrong: Any) -> None:
+    with pytest.raises(ValueError, match=field):
+        make_chain(**{field: wrong})
 
 
 def test_graphs_are_readable() -> None:
