@@ -85,14 +85,6 @@ def test_a_fallback_chain_answers_with_its_own_guarantee(two_levels: Calibration
         broken.with_fallbacks([broken]).invoke("x")
 
 
-def test_results_of_a_batch_keep_the_order_of_its_prompts() -> None:
-    chain = make_chain(generator=ScriptedModel(), show_rejected=True)
-    prompts = [f"question {number}" for number in range(20)]
-    expected = [chain.invoke(prompt) for prompt in prompts]
-    assert chain.batch(prompts) == expected
-    assert dict(chain.batch_as_completed(prompts)) == dict(enumerate(expected))
-
-
 def test_a_failing_prompt_does_not_cost_the_others() -> None:
     def draw(prompt: str) -> str:
         if prompt == "bad":

@@ -102,6 +102,7 @@ def test_every_way_of_calling_decides_alike(verifier: Any) -> None:
             [chain.invoke(prompt) for prompt in PROMPTS],
             chain.batch(PROMPTS),
             chain.batch(PROMPTS, {"max_concurrency": 2}),
+            [result for _, result in sorted(chain.batch_as_completed(PROMPTS), key=lambda pair: pair[0])],
             [part for prompt in PROMPTS for part in chain.stream(prompt)],
         ]
     expected = ways[0]

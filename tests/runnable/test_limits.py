@@ -251,10 +251,3 @@ def test_other_errors_stay_what_they_are_under_a_timeout(asynchronous: bool) -> 
     chain = make_chain(generator=draw, timeout=PATIENCE)
     with pytest.raises(DrawError, match="4 of 4 candidates could not be drawn"):
         asyncio.run(chain.ainvoke("x")) if asynchronous else chain.invoke("x")
-
-
-def test_one_chain_inside_another_does_not_stand_still() -> None:
-    inner = make_chain(max_concurrency=1).as_answer(text=True)
-    outer = make_chain(generator=inner, max_concurrency=1)
-    assert outer.invoke("x").answers == ("lima|0.1",)
-    assert asyncio.run(outer.ainvoke("x")).answers == ("lima|0.1",)
