@@ -109,6 +109,7 @@ def test_thresholds_agree(record_property: Callable[[str, object], None]) -> Non
     assert found["arbitrated"] <= 2 * thousands
 
 
+@pytest.mark.long
 def test_the_comparison_notices_a_threshold_that_is_a_little_off(monkeypatch: pytest.MonkeyPatch) -> None:
     """The negative control."""
     honest = Fit.values

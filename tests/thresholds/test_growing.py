@@ -1,4 +1,4 @@
-"""Regressions grown from subsamples are those on all rows, and weights count like repeated rows."""
+"""Regressions grown from subsamples are those on all rows."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from langchain_cfc.thresholds import ConditionalThreshold, _warm_start
 from langchain_cfc.thresholds._rows import Rest, Rows
-from langchain_cfc.thresholds._simplex import Fit, QuantileSimplex, Unbounded
+from langchain_cfc.thresholds._simplex import QuantileSimplex, Unbounded
 from langchain_cfc.thresholds._warm_start import FIRST, BaseFit, fit_base_regression
 from tests.lengths import mostly_long
 
@@ -112,17 +112,3 @@ def test_at_a_level_that_few_rows_reach_the_base_fit_is_found_all_the_same() -> 
     for size in (3_000, 12_000):
         rows = continuous(np.random.default_rng(size), size)
         assert_optimal(rows, fit_base_regression(rows, tau), tau)
-
-
-@mostly_long("kind", KINDS, quick=3)
-def test_a_weight_counts_like_repeated_rows(kind: Kind) -> None:
-    rng = np.random.default_rng(5)
-    rows = kind(rng, 60)
-    times = rng.integers(1, 4, len(rows))
-    weighted = QuantileSimplex(Rows.with_weights(rows.features, rows.scores, times.astype(np.float64)), TAU)
-    repeated = QuantileSimplex(rows.take(np.repeat(np.arange(len(rows)), times)), TAU)
-    for phi in rows.features[:20]:
-        one, other = weighted.minimise(phi), repeated.minimise(phi)
-        assert isinstance(one, Unbounded) == isinstance(other, Unbounded)
-        if isinstance(one, Fit) and isinstance(other, Fit):
-            assert one.value(phi)[0] == pytest.approx(other.value(phi)[0], abs=1e-12)

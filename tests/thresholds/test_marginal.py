@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 
 import numpy as np
-import pytest
 
-from langchain_cfc.thresholds import ConditionalThreshold, MarginalThreshold
+from langchain_cfc.thresholds import MarginalThreshold
 from tests.lengths import mostly_long
 
-from .cases import ALPHAS, KINDS, cases
+from .cases import KINDS, cases
 from .oracles import order_statistic
 
 PERCENTS = [f"{k / 100}" for k in range(1, 100)]
@@ -41,15 +40,6 @@ def test_features_play_no_role_and_carry_no_error(kind: str) -> None:
         expected = order_statistic(case.scores, case.alpha)
         assert set(found.values.tolist()) == {expected if expected < case.cap else math.inf}
         assert not found.errors.any()
-
-
-@pytest.mark.parametrize("alpha", ALPHAS)
-def test_is_the_conditional_threshold_of_a_constant(alpha: str) -> None:
-    scores, ones = np.random.default_rng(1).random(33), np.ones((33, 1))
-    marginal, conditional = (
-        rule(alpha).fit(ones, scores) for rule in (MarginalThreshold, ConditionalThreshold)
-    )
-    assert marginal.threshold([1.0]) == conditional.threshold([1.0])
 
 
 def test_an_order_statistic_at_the_cap_certifies_nothing() -> None:

@@ -63,11 +63,6 @@ def test_on_atoms(knots: int, atom: float | None) -> None:
         assert refused_and_wrong(sample, 3_000, alpha, 3) == (0, 0)
 
 
-def test_in_more_groups_than_a_window_has_rows_for() -> None:
-    sample = in_groups(np.random.default_rng(1), 8_500, 60)
-    assert refused_and_wrong(sample, 8_000, "0.2", 2) == (0, 0)
-
-
 @pytest.mark.long
 def test_none_of_200_000_prompts_on_atoms_is_refused() -> None:
     for size, knots, atom, alpha in grid((1_000, 3_000, 10_000, 100_000)):

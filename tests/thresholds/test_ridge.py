@@ -255,33 +255,6 @@ def test_unpenalised_groups_are_order_statistics_to_the_bit(kind: str) -> None:
             assert (np.inf if isinstance(fit, Unbounded) else fit.value(phi)[0]) == expected
 
 
-@pytest.mark.parametrize(
-    "kind", ["continuous", "tied", "atoms", "groups", "hopeless_prompts", "hat_functions"]
-)
-def test_without_penalty_it_is_the_conditional_threshold_and_a_small_one_changes_little(kind: str) -> None:
-    for case in cases(kind, 10):
-        kept = find_independent_columns(case.features)
-        rows, tau = Rows.with_unit_weights(case.features[:, kept], case.scores), 1 - Fraction(case.alpha)
-        none, little = (RidgeRegression(rows, tau, np.full(len(kept), value)) for value in (0.0, 1e-11))
-        for phi in case.queries[:, kept]:
-            expected = dual_threshold(rows.features, rows.scores, case.alpha, phi)
-            fit, near = none.minimise(phi), little.minimise(phi)
-            assert isinstance(near, RidgeFit)  # all coordinates are penalised
-            if isinstance(fit, Unbounded):
-                assert expected == np.inf
-                assert near.value(phi)[0] > 1e3
-            else:
-                assert fit.value(phi)[0] == pytest.approx(expected, abs=1e-7)
-                assert objective_of_loss(rows, tau, phi, near) == pytest.approx(
-                    objective_of_loss(rows, tau, phi, fit), abs=1e-8
-                )
-
-
-def objective_of_loss(rows: Rows, tau: Fraction, phi: FloatArray, fit: RidgeFit) -> float:
-    free = Problem(rows, str(float(1 - tau)), np.zeros(len(phi)), phi[None, :])
-    return objective(free, phi, fit.beta)
-
-
 @mostly_long("kind", sorted(KINDS), quick=6)
 def test_answers_do_not_depend_on_the_start(kind: str) -> None:
     rng = np.random.default_rng(0)
