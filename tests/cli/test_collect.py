@@ -198,13 +198,15 @@ def test_what_failed_is_told_and_tried_again(collect: Collect, folder: Path, scr
     assert count_draws(script) == 10 * COUNT
 
 
-def test_another_configuration_is_refused(collect: Collect) -> None:
+def test_another_configuration_is_refused_before_anything_is_paid(collect: Collect, script: Script) -> None:
     assert collect("--limit", "1").code == 0
+    asked = len(script.requests)
     ran = collect("--set", "generator.arguments.temperature=0.9")
     assert ran.code == 2
     assert "generator.temperature was 0.7 and is now 0.9" in ran.err
     ran = collect("-n", "9")
     assert "n was 10 and is now 9" in ran.err
+    assert len(script.requests) == asked
 
 
 def test_a_changed_dataset_is_refused_where_ids_stay(collect: Collect, folder: Path) -> None:

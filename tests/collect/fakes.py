@@ -14,7 +14,7 @@ from langchain_cfc.collect.executor import Journal, Labels, Outcome
 from langchain_cfc.collect.run import Run
 from langchain_cfc.collect.status import CollectionStatus
 from langchain_cfc.collect.store import Store
-from langchain_cfc.errors import CFCError
+from langchain_cfc.errors import CFCError, StoreError
 from langchain_cfc.records import Example
 from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc.verifiers.base import VerifierScores
@@ -26,6 +26,15 @@ MODEL = "model-1"
 def examples(size: int) -> list[Example]:
     """Prompts p0, p1, ..."""
     return [Example(id=f"p{number}", input=f"question {number}") for number in range(size)]
+
+
+def is_free(store: Store) -> bool:
+    """Whether no run is at work on a store."""
+    try:
+        with store.lock():
+            return True
+    except StoreError:
+        return False
 
 
 def make_usage(tokens: int, model: str = MODEL, *, drew: bool = True) -> Usage:

@@ -195,7 +195,7 @@ def test_a_kill_at_any_step_costs_nothing(tmp_path: Path, kind: Kind, where: str
     assert provider.log.lines.total() + provider.log.live.total() == 20 * N
 
 
-@pytest.mark.parametrize("kind", ["openai", "anthropic"])
+@mostly_long("kind", ["openai", "anthropic"], quick=1)
 def test_control_a_batch_that_is_not_written_is_paid_for_twice(tmp_path: Path, kind: Kind) -> None:
     provider = Provider()
     with serve(provider) as url:

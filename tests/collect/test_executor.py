@@ -15,7 +15,6 @@ from langchain_openai import ChatOpenAI
 
 from langchain_cfc import CFCRunnable, PromptRecord, calibrate
 from langchain_cfc.collect.collecting import CallPolicy, CollectionOptions, CollectionResult, collect
-from langchain_cfc.collect.costs import Budget
 from langchain_cfc.collect.executor import (
     Components,
     Labels,
@@ -31,7 +30,6 @@ from langchain_cfc.errors import (
     DrawError,
     InputError,
     LabelerError,
-    StoreError,
     VerifierError,
 )
 from langchain_cfc.execution import ConcurrencyLimiter
@@ -41,6 +39,7 @@ from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc.verifiers import SelfConsistency, SequenceProbability
 from langchain_cfc.verifiers.base import VerifierScores
 from tests.collect.fakes import MemoryJournal
+from tests.concurrency import ConcurrencyCounter
 from tests.lengths import mostly_long
 from tests.serving.openai_bodies import TOKENS_IN, TOKENS_OUT, Answer
 from tests.serving.openai_server import Fault, Script, serving
@@ -266,35 +265,6 @@ def test_an_output_of_the_first_that_is_no_score_is_a_failure(path: Path) -> Non
 # What fails, over real HTTP
 
 
-class Moody:
-    """A verifier that fails until somebody cheers it up."""
-
-    def __init__(self) -> None:
-        self.fails = True
-
-    def __call__(self, prompt: Any, candidates: Sequence[DrawnCandidate]) -> list[float]:
-        del prompt
-        if self.fails:
-            msg = "in a bad mood"
-            raise KeyError(msg)
-        return [0.5] * len(candidates)
-
-
-def test_a_verifier_that_fails_never_draws_again(path: Path, script: Script, model: ChatOpenAI) -> None:
-    verifier = Moody()
-    parts = Components(model, verifier, NormalisedMatch(), N)
-    notices: list[str] = []
-    found = collect_records(path, parts, on_notice=notices.append)
-    assert (found.status.failed, found.complete) == (SIZE, True)
-    assert len(script.requests) == SIZE * N
-    assert "12 of 12 prompts failed (100.0 %)" in notices[-1]
-    verifier.fails = False
-    assert collect_records(path, parts).status.failed == SIZE
-    found = collect_records(path, parts, retry_failed=True)
-    assert (found.status.labelled, found.status.failed) == (SIZE, 0)
-    assert len(script.requests) == SIZE * N
-
-
 def test_calls_that_fail_are_made_again_and_nothing_else_is(
     path: Path, script: Script, model: ChatOpenAI
 ) -> None:
@@ -338,60 +308,29 @@ def test_what_failed_draws_took_is_known(path: Path, script: Script, model: Chat
         assert store.usage().tokens == found.status.usage.tokens
 
 
-def test_a_budget_is_kept_over_http(path: Path, model: ChatOpenAI) -> None:
-    each = N * (TOKENS_IN + TOKENS_OUT)
-    parts = Components(model, SequenceProbability(), NormalisedMatch(), N)
-    found = collect_records(path, parts, budget=Budget(max_tokens=5 * each))
-    assert not found.complete
-    assert (found.status.labelled, found.status.usage.tokens) == (5, 5 * each)
-    assert collect_records(path, parts).complete
-
-
-def test_another_generator_is_refused_before_anything_is_paid(
-    path: Path, script: Script, model: ChatOpenAI
-) -> None:
-    collect_records(path, Components(model, SequenceProbability(), NormalisedMatch(), N))
-    asked = len(script.requests)
-    warmer = model.model_copy(update={"temperature": 1.3})
-    with pytest.raises(StoreError, match=r"generator\.temperature"):
-        collect_records(path, Components(warmer, SequenceProbability(), NormalisedMatch(), N))
-    with pytest.raises(StoreError, match=f"n was {N} and is now {N + 1}"):
-        collect_records(path, Components(model, SequenceProbability(), NormalisedMatch(), N + 1))
-    assert len(script.requests) == asked
-
-
 # Calls
 
 
-class Busy:
-    """A model that notes how many calls are made at once, and for which prompts."""
-
-    def __init__(self) -> None:
-        self.asked: list[str] = []
-        self.now = self.most = 0
-
-    async def __call__(self, prompt: str) -> str:
-        self.asked.append(prompt)
-        self.now += 1
-        self.most = max(self.most, self.now)
-        await asyncio.sleep(0.001)
-        self.now -= 1
-        return prompt
-
-
 def test_all_places_are_used_and_prompts_are_drawn_one_after_the_other() -> None:
-    busy = Busy()
+    under_way = ConcurrencyCounter()
+    asked: list[str] = []
+
+    async def answer(prompt: str) -> str:
+        asked.append(prompt)
+        with under_way.counted():
+            await asyncio.sleep(0.001)
+        return prompt
 
     async def drawn() -> None:
         executor = LocalExecutor(
-            Components(RunnableLambda(busy.__call__), flat, NormalisedMatch(), N), ConcurrencyLimiter(3)
+            Components(RunnableLambda(answer), flat, NormalisedMatch(), N), ConcurrencyLimiter(3)
         )
         await asyncio.gather(*(executor.draw(one, MemoryJournal()) for one in examples(40)))
 
     asyncio.run(drawn())
-    assert busy.most == 3
+    assert under_way.most == 3
     # Whoever kills it finds few that are half drawn.
-    assert busy.asked == [one.input for one in examples(40) for _ in range(N)]
+    assert asked == [one.input for one in examples(40) for _ in range(N)]
 
 
 def test_stages_settle_all_their_turns_whatever_came_of_them() -> None:

@@ -40,6 +40,7 @@ from tests.collect.batch_server import Faults, Provider, serve
 from tests.collect.batching import Killed, hasty, kill_at
 from tests.collect.claiming import Claiming, count_lines, make_examples, make_parts
 from tests.collect.crashing import AT_ONCE, CONCURRENCY, PROMPTS, N, calls, examples, parts, quiet
+from tests.collect.fakes import is_free
 from tests.collect.postgres import Server, postgres
 from tests.concurrency import wait_until, wait_until_async
 
@@ -55,7 +56,7 @@ def server() -> Iterator[Server]:
 
 @pytest.fixture
 def url(server: Server) -> str:
-    return server.database()
+    return server.reset_database()
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -176,13 +177,6 @@ def test_records_go_in_and_come_out_as_they_were(store: Store) -> None:
     assert store.add_records(records, said) == 2
     assert list(store.records()) == records
     assert store.provenance() == said
-
-
-def test_another_configuration_is_refused(store: Store) -> None:
-    store.set_configuration({"n": 3, "generator": {"model": "a"}, "verifier": {}})
-    store.set_configuration({"n": 3, "generator": {"model": "a"}, "verifier": {}})
-    with pytest.raises(StoreError, match=r"generator\.model was 'a' and is now 'b'"):
-        store.set_configuration({"n": 3, "generator": {"model": "b"}, "verifier": {}})
 
 
 def test_what_was_taken_and_seen_adds_up(store: Store) -> None:
@@ -369,16 +363,8 @@ def test_a_second_run_is_refused_until_the_first_is_gone(url: str, tmp_path: Pat
         first.communicate()
     # A process that was killed frees its lock as soon as the server reads that nobody is there any more.
     with Store(url) as store:
-        wait_until(lambda: free(store))
+        wait_until(lambda: is_free(store))
     assert run(url, log, size=PROMPTS).complete
-
-
-def free(store: Store) -> bool:
-    try:
-        with store.lock():
-            return True
-    except StoreError:
-        return False
 
 
 @pytest.mark.long

@@ -18,7 +18,7 @@ from langchain_cfc.collect import CollectionOptions, Components, collect
 from langchain_cfc.collect.costs import Stage, Usage
 from langchain_cfc.collect.run import MAX_CONSECUTIVE_FAILURES, Run
 from langchain_cfc.collect.status import CollectionStatus
-from langchain_cfc.collect.store import Store
+from langchain_cfc.collect.store import PAGE, Store
 from langchain_cfc.collect.store.wrong import WrongAnswer, read_wrong_answers
 from langchain_cfc.errors import (
     CollectionError,
@@ -47,11 +47,12 @@ def failing(stage: str, numbers: Sequence[int]) -> dict[tuple[str, str], Any]:
 
 def test_every_prompt_goes_through_every_stage_once(path: Path) -> None:
     executor, seen = FakeExecutor(), []
-    ran = run(path, executor, 1100, at_once=30, progress=lambda standing: seen.append(standing.labelled))
+    size = PAGE + 50
+    ran = run(path, executor, size, at_once=30, progress=lambda standing: seen.append(standing.labelled))
     assert ran.complete
     assert set(executor.done.values()) == {1}
-    assert len(executor.done) == 3 * 1100
-    assert seen == list(range(1, 1101))
+    assert len(executor.done) == 3 * size
+    assert seen == list(range(1, size + 1))
     assert ran.status.remaining == ran.status.failed == 0
     again = run(path, executor)
     assert again.complete

@@ -27,7 +27,7 @@ from langchain_cfc.records import Example, Provenance
 from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc.sampling.candidates import make_candidate
 from langchain_cfc.verifiers.base import VerifierScores
-from tests.collect.fakes import examples
+from tests.collect.fakes import examples, is_free
 from tests.concurrency import wait_until
 from tests.lengths import repetitions
 
@@ -424,15 +424,7 @@ def test_a_second_process_is_refused_until_the_first_is_gone(path: Path) -> None
         process.kill()
         process.join()
     with Store(link) as store:
-        wait_until(lambda: free(store))
-
-
-def free(store: Store) -> bool:
-    try:
-        with store.lock():
-            return True
-    except StoreError:
-        return False
+        wait_until(lambda: is_free(store))
 
 
 def test_a_lock_is_free_again_after_an_error(path: Path) -> None:
@@ -440,8 +432,8 @@ def test_a_lock_is_free_again_after_an_error(path: Path) -> None:
         with pytest.raises(KeyError), store.lock():
             raise KeyError
         with store.lock(), Store(path) as other:
-            assert not free(other)
-        assert free(store)
+            assert not is_free(other)
+        assert is_free(store)
 
 
 # The writer

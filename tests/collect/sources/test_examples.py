@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from langchain_cfc.collect.sources import BadRow, Columns, Rows, read_examples, read_rows
 from langchain_cfc.errors import InputError, RecordError
 from langchain_cfc.records import Example
-from tests.collect.sources.writing import csv_file, json_lines, json_list, parquet_file, refusal, write
+from tests.collect.sources.writing import WRITERS, csv_file, json_lines, parquet_file, refusal, write
 from tests.lengths import repetitions
 
 INPUT = Columns(input="q")
@@ -217,13 +217,6 @@ def test_several_splits_of_hugging_face_are_not_one_dataset() -> None:
     with pytest.raises(InputError, match="found a mapping of 'train'; expected rows, so choose one"):
         read_examples(splits, INPUT)
 
-
-WRITERS: dict[str, Callable[[Path, Any], Path]] = {
-    "a.jsonl": json_lines,
-    "a.json": json_list,
-    "a.csv": csv_file,
-    "a.parquet": parquet_file,
-}
 
 # Without halves of surrogate pairs, which UTF-8 cannot write, and NUL, which Python 3.10 cannot read in CSV.
 TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=12)

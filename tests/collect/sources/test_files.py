@@ -6,7 +6,6 @@ import csv
 import gzip
 import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +16,10 @@ import pytest
 from langchain_cfc.collect.sources import BadRow, Columns, read_examples, read_rows
 from langchain_cfc.collect.sources.files import to_plain
 from langchain_cfc.errors import MissingExtraError, RecordError
-from tests.collect.sources.writing import csv_file, json_lines, json_list, parquet_file, refusal, write
+from tests.collect.sources.writing import WRITERS, csv_file, json_lines, parquet_file, refusal, write
 
 QUESTION = Columns(input="question", reference="answer")
 ROWS = [{"question": "Capital of Perú?", "answer": "Lima"}, {"question": "日本\u2028🙂\n", "answer": ""}]
-WRITERS: dict[str, Callable[[Path, Any], Path]] = {
-    "a.jsonl": json_lines,
-    "a.json": json_list,
-    "a.csv": csv_file,
-    "a.parquet": parquet_file,
-}
 
 
 def rows_of(path: Path) -> list[Any]:

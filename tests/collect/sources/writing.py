@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +45,14 @@ def csv_file(path: Path, rows: Written) -> Path:
 def parquet_file(path: Path, rows: Written, **options: Any) -> Path:
     pq.write_table(pa.Table.from_pylist(list(rows)), path, **options)
     return path
+
+
+WRITERS: dict[str, Callable[[Path, Any], Path]] = {
+    "a.jsonl": json_lines,
+    "a.json": json_list,
+    "a.csv": csv_file,
+    "a.parquet": parquet_file,
+}
 
 
 def refusal(source: Path | Rows | Written, columns: Columns, bad_rows: Any = "refuse") -> RecordError:
