@@ -27,6 +27,7 @@ from langchain_cfc.experiments.baselines import (
     _rank_scores,
 )
 from tests.guarantees.laws import ROUND_OFF, World, tail
+from tests.lengths import repetitions
 
 FALSE_ALARM = 1e-6
 Prompts: TypeAlias = tuple[FloatArray, BoolArray, IntArray]
@@ -237,7 +238,7 @@ def test_how_often_a_bad_configuration_passes_is_the_binomial_tail() -> None:
     # (and no more, which is the worst case of "more than alpha"). It passes if and only if at most c of the
     # m testing prompts are missed, c the largest count with P(Bin(m, alpha) <= c) <= delta.
     rng = np.random.default_rng(4)
-    alpha, delta, tested, tried = 0.2, 0.1, 86, 3000
+    alpha, delta, tested, tried = 0.2, 0.1, 86, repetitions(3000, share=0.4)
     tails = stats.binom.cdf(np.arange(tested), tested, alpha)
     chance = float(tails[tails <= delta].max())
     assert 0.09 < chance <= delta
@@ -267,7 +268,7 @@ def test_coverage_is_too_low_for_few_calibration_sets() -> None:
     codes = world.everything.draws.answer_codes
     assert codes is not None
     rng = np.random.default_rng(5)
-    alpha, delta, size, tried = "0.15", 0.1, 200, 400
+    alpha, delta, size, tried = "0.15", 0.1, 200, repetitions(400, share=0.5)
     sound = careless = certified = 0
     for _ in range(tried):
         rows = rng.choice(len(world.chances), size, p=world.chances)
