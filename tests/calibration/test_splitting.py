@@ -18,6 +18,7 @@ from langchain_cfc.records import tabulate
 from langchain_cfc.records.splits import digest_ids
 from langchain_cfc.thresholds import ConditionalThreshold
 from tests.calibration.prompts import make_prompts, with_score
+from tests.lengths import mostly_long
 
 MAP = "hat(mean_score, 4) + group(topic) + mean_score"
 
@@ -91,7 +92,7 @@ def test_the_held_out_part_does_not_depend_on_the_share_for_fitting() -> None:
     assert len(digests) == 1
 
 
-@pytest.mark.parametrize("features", [MAP, "mean_score^3", "bins(mean_score, 4)"])
+@mostly_long("features", [MAP, "mean_score^3", "bins(mean_score, 4)"], quick=1)
 @pytest.mark.parametrize("clustered", [False, True])
 def test_the_order_of_the_records_changes_no_bit(features: str, clustered: bool) -> None:
     clusters = [f"c{row % 90}" if row % 3 else None for row in range(200)] if clustered else None
