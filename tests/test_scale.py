@@ -65,6 +65,7 @@ def test_claims_make_no_model_either(tmp_path: Path) -> None:
         assert json.loads(child(CHILD, file))["prompts"] == 300
 
 
+@pytest.mark.long
 def test_a_model_that_is_made_is_noticed(tmp_path: Path) -> None:
     # Negative control: one line that only the strict reader can judge.
     path = tmp_path / "records"
