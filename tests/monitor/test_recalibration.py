@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from langchain_cfc.errors import FingerprintError, InputError, UnattainableTarge
 from langchain_cfc.monitor import CFCMonitor, Label, recalibrate, shadow
 from langchain_cfc.records import read_records, tabulate, write_records
 from tests.cli.running import run
-from tests.collect.postgres import Server, postgres
+from tests.collect.postgres import Server
 from tests.lengths import mostly_long
 
 WEAKER = Path(__file__).parents[2] / "examples" / "escalation" / "cheap.jsonl.gz"
@@ -99,19 +99,13 @@ def watch_results(
     return monitor
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    with postgres() as started:
-        yield started
-
-
 @pytest.fixture(params=["sqlite", "postgres"])
 def where(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """A new store."""
     if request.param == "sqlite":
         return str(tmp_path / "monitor.db")
     server: Server = request.getfixturevalue("server")
-    return server.database()
+    return server.reset_database()
 
 
 def test_traffic_is_what_was_recorded(
