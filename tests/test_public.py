@@ -1,4 +1,4 @@
-"""The public names, and which room may import which: the map of CONTRIBUTING.md, held against the code."""
+"""The public names, and which package may import which: the map of CONTRIBUTING.md, held against the code."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ DATA = BASE | {"candidates", "thresholds", "set_rules", "features", "draw_rules"
 FILES = DATA | {"scoring", "records", "guarantee"}
 OFFLINE = FILES | {"artifact", "decision", "certificates"}
 SERVING = {"execution", "sampling", "verifiers"}
-ROOMS: dict[str, set[str]] = {
+IMPORTS: dict[str, set[str]] = {
     "errors": set(),
     "_internal": {"errors"},
     "candidates": BASE,
@@ -131,7 +131,7 @@ OUTSIDE: dict[str, frozenset[str]] = {
     "collect": LANGCHAIN | {"filelock", "pyarrow", "rich", "sqlalchemy", "tenacity", "tomli"},
     "monitor": LANGCHAIN
     | {"jinja2", "markupsafe", "opentelemetry", "prometheus_client", "scipy", "sqlalchemy"},
-    "cli": frozenset({"typer", "rich"}),
+    "cli": frozenset({"typer", "rich", "pydantic"}),
 }
 
 
@@ -139,7 +139,7 @@ def modules() -> list[Path]:
     return sorted(PACKAGE.rglob("*.py"))
 
 
-def room_of(path: Path) -> str:
+def package_of(path: Path) -> str:
     return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
@@ -154,7 +154,7 @@ def imported(source: str) -> Iterator[str]:
             case ast.ImportFrom(module=str() as module, level=0):
                 yield module
             case ast.ImportFrom():
-                pytest.fail(f"line {node.lineno}: a relative import hides which room it is from")
+                pytest.fail(f"line {node.lineno}: a relative import hides which package it is from")
             case ast.Call(func=ast.Name(id="require"), args=[ast.Constant(value=str() as module), *_]):
                 yield module
             case _:
@@ -162,9 +162,9 @@ def imported(source: str) -> Iterator[str]:
 
 
 def inner_imports(path: Path) -> set[str]:
-    """The other rooms of the package that a module imports."""
+    """The other packages that a module imports."""
     names = (name.split(".") for name in imported(path.read_text()))
-    return {parts[1] for parts in names if parts[0] == "langchain_cfc"} - {room_of(path)}
+    return {parts[1] for parts in names if parts[0] == "langchain_cfc"} - {package_of(path)}
 
 
 def outer_imports(path: Path) -> set[str]:
@@ -216,10 +216,10 @@ def test_every_listed_name_can_be_imported(package: Any, more: set[str]) -> None
 
 
 @LAZY
-def test_public_names_are_those_of_their_rooms(package: Any, more: set[str]) -> None:
+def test_public_names_are_those_of_their_packages(package: Any, more: set[str]) -> None:
     for home, names in package._NAMES.items():
-        room = importlib.import_module(f".{home}", package.__package__)
-        assert all(getattr(package, name) is getattr(room, name) for name in names)
+        module = importlib.import_module(f".{home}", package.__package__)
+        assert all(getattr(package, name) is getattr(module, name) for name in names)
     assert {name for names in package._NAMES.values() for name in names} | more == set(package.__all__)
 
 
@@ -254,38 +254,38 @@ def test_an_unknown_attribute_is_refused_as_usual(name: str) -> None:
         exec(f"from langchain_cfc import {name}", {})  # noqa: S102 - the statement is the test
 
 
-def test_every_room_has_its_place() -> None:
-    found = {room_of(path) for path in modules()} - {"__init__"}
-    assert found == set(ROOMS), "a new room needs a line in ROOMS, in OUTSIDE and on the map"
-    assert set(OUTSIDE) == set(ROOMS)
+def test_every_package_has_its_place() -> None:
+    found = {package_of(path) for path in modules()} - {"__init__"}
+    assert found == set(IMPORTS), "a new package needs a line in IMPORTS, in OUTSIDE and on the map"
+    assert set(OUTSIDE) == set(IMPORTS)
 
 
-def test_rooms_import_only_what_stands_above_them() -> None:
+def test_packages_import_only_what_stands_above_them() -> None:
     # So there is no circle. `_extras` and others that stand beside are named like the rest.
-    order = list(ROOMS)
-    for room, allowed in ROOMS.items():
-        below = [other for other in allowed if order.index(other) >= order.index(room)]
-        assert not below, f"{room} may not import {below}"
+    order = list(IMPORTS)
+    for package, allowed in IMPORTS.items():
+        below = [other for other in allowed if order.index(other) >= order.index(package)]
+        assert not below, f"{package} may not import {below}"
 
 
 @pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_a_module_imports_what_its_room_may(path: Path) -> None:
+def test_a_module_imports_what_its_package_may(path: Path) -> None:
     if path == PACKAGE / "__init__.py":
         assert outer_imports(path) == set()
         return
-    room = room_of(path)
-    assert inner_imports(path) <= ROOMS[room]
-    assert outer_imports(path) <= OUTSIDE[room]
+    package = package_of(path)
+    assert inner_imports(path) <= IMPORTS[package]
+    assert outer_imports(path) <= OUTSIDE[package]
 
 
 def test_every_permission_for_another_library_is_used() -> None:
     # Otherwise the table would say less than it seems to.
     used: dict[str, set[str]] = {}
     for path in modules():
-        used.setdefault(room_of(path), set()).update(outer_imports(path))
+        used.setdefault(package_of(path), set()).update(outer_imports(path))
     for library in ("langchain_core", "scipy", "cvxpy", "typer", "rich"):
-        permitted = {room for room, names in OUTSIDE.items() if library in names}
-        users = {room for room, names in used.items() if library in names}
+        permitted = {package for package, names in OUTSIDE.items() if library in names}
+        users = {package for package, names in used.items() if library in names}
         assert users == permitted
 
 
