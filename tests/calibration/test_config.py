@@ -21,7 +21,7 @@ from langchain_cfc.cli import calibrate as commands
 from langchain_cfc.decision import decide
 from langchain_cfc.errors import AttainabilityWarning, CFCError, FeatureError, InputError
 from langchain_cfc.guarantee.stability import PaperStability
-from langchain_cfc.records import tabulate
+from langchain_cfc.records import Provenance, tabulate
 from langchain_cfc.thresholds import ConditionalThreshold, GroupedThreshold, MarginalThreshold
 from tests.calibration.prompts import make_prompts
 from tests.factories import reload_artifact
@@ -72,6 +72,29 @@ def weighted(records: list[PromptRecord], ratio: Callable[[int], Any]) -> list[P
         one.model_copy(update={"metadata": {**one.metadata, "ratio": ratio(row)}})
         for row, one in enumerate(records)
     ]
+
+
+@pytest.mark.parametrize(
+    ("options", "n"),
+    [
+        ({}, None),
+        ({"n": 3}, 3),
+        # As many as are recorded are all, and a rule says by itself how many.
+        ({"n": 4}, None),
+        ({"draws": "lead(1, at_most=4)"}, None),
+        ({"draws": "lead(1, at_most=3)"}, None),
+        ({"adaptive_alpha": True, "features": "mean_score"}, None),
+        ({"never_empty": False, "set_rule": "unique(all)"}, None),
+    ],
+)
+def test_the_config_of_an_artifact_makes_it_again(options: dict[str, Any], n: int | None) -> None:
+    records = make_prompts(0, 200)
+    provenance = Provenance(n=4, separate_scores=True)
+    made = calibrate(records, provenance=provenance, **{"alpha": "0.3", "features": "1", **options})
+    config = CalibrationConfig.from_artifact(made)
+    assert config.n == n
+    again = calibrate(records, provenance=provenance, **config.options())
+    assert again.frozen_digest == made.frozen_digest
 
 
 @pytest.mark.parametrize(
