@@ -118,11 +118,11 @@ _failures = Table(
     Column("error", Text, nullable=False),  # name of its type; its message may quote a prompt
 )
 
-# Results, each with its label if it has one: `label` is the label's number, and `said` is when it came.
+# Results, each with its label if it has one: `label` is its number, and `labelled_at` is when it came.
 _labelled_results = select(
     _results,
     _labels.c.number.label("label"),
-    _labels.c.at.label("said"),
+    _labels.c.at.label("labelled_at"),
     _labels.c.correct,
     _labels.c.probability,
 ).join_from(_results, _labels, _labels.c.result == _results.c.id, isouter=True)
@@ -309,7 +309,7 @@ class MonitorStore(DatabaseStore):
                     _mark_seen(connection, _results, [row.number for row in results])
                 elif labels := _read_unseen(connection, artifact, _labels):
                     for row in labels:
-                        seen = seen.add_label(_read_result(row), _read_label(row), row.said, least)
+                        seen = seen.add_label(_read_result(row), _read_label(row), row.labelled_at, least)
                     _mark_seen(connection, _labels, [row.label for row in labels])
                 elif block := _read_block(connection, seen.sampled, now - label_days * DAY):
                     found = [(_read_result(row), row) for row in block]

@@ -86,8 +86,8 @@ class Submissions:
         self._providers = providers
         self._requests = requests
         self._spawn = spawn
-        self._on_batch = on_batch  # told what becomes of a batch
-        self._on_wait = on_wait  # told what is waited for, None for nothing
+        self._on_batch = on_batch  # called with what becomes of a batch
+        self._on_wait = on_wait  # called with what is waited for, None for nothing
         self._is_waiting = False
         self._batches: dict[int, OpenBatch] = {}
         self._next_number = 0
