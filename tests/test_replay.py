@@ -105,8 +105,9 @@ def test_recorded_prompts_near_one_that_was_not_recorded_are_named() -> None:
     assert len(str(failure.value)) < 600
 
 
-def test_served_as_recorded() -> None:
-    chain = make_replay_chain(show_rejected=True)
+@pytest.mark.parametrize("sampling", ["requests", "single_request"])
+def test_served_as_recorded(sampling: str) -> None:
+    chain = make_replay_chain(show_rejected=True, sampling=sampling)
     decisions = decide(chain.artifact, tabulate(RECORDS).draws)
     for row, one in enumerate(RECORDS):
         result = chain.invoke(one.input, {"max_concurrency": 1})

@@ -41,20 +41,19 @@ def model() -> BaseChatModel:
 
 
 class RecordedModel(ReplayChatModel):
-    """The recorded answers of a real model, one after the other, each with its probability.
+    """The recorded answers of a real model, each with its probability.
 
     They were drawn with another instruction than `PROMPT`: it knows questions by their text alone.
     """
 
-    def _generate(self, messages: list[BaseMessage], *rest: Any, n: int = 1, **kwargs: Any) -> ChatResult:
-        given = [super(RecordedModel, self)._generate(messages[-1:], *rest, **kwargs) for _ in range(n)]
-        drawn = [result.generations[0] for result in given]
-        for one in drawn:
+    def _generate(self, messages: list[BaseMessage], *rest: Any, **kwargs: Any) -> ChatResult:
+        result = super()._generate(messages[-1:], *rest, **kwargs)
+        for one in result.generations:
             # As OpenAI writes it; the recording has the sum over all tokens, so the answer is one token here.
             (logprob,) = _LOGPROBS(None, [DrawnCandidate(one.text, one.message)])
             tokens = [{"token": one.text, "logprob": logprob}]
             one.message.response_metadata = {"logprobs": {"content": tokens}}
-        return ChatResult(generations=drawn)
+        return result
 
 
 _LOGPROBS = RecordedScores(output="sequence_logprob")

@@ -112,7 +112,7 @@ def run_demo(seed: str | int, out: Path, progress: Tracker = lambda prompts, _: 
         warnings.simplefilter("always", AttainabilityWarning)
         artifact = _calibrate(source, out, alpha=ALPHA, features=FEATURES, set_rule=SET_RULE, seed=seed)
     chain = CFCRunnable(artifact=artifact, show_rejected=True, **make_replay_parts(source))
-    served = _serve(source, chain, progress)
+    served = _serve(_list_held_out(source, artifact), chain, progress)
     report = evaluate(artifact, source)
     kept = sum(is_promise_kept(record, result) for record, result in served)
     _check_served(kept / len(served), report.methods["conditional"].kept_promise)
@@ -139,10 +139,10 @@ def run_bot_demo(seed: str | int, out: Path, progress: Tracker = lambda prompts,
     # The policy looks at no features: a constant is enough.
     artifact = _calibrate(source, out, max_wrong_rate=MAX_WRONG_RATES, features="1", seed=seed)
     answers = evaluate(artifact, source).all_answers
-    parts, by_rate = make_replay_parts(source), []
+    parts, held_out, by_rate = make_replay_parts(source), _list_held_out(source, artifact), []
     for one in answers:
         chain = CFCRunnable(artifact=artifact, bot=True, max_wrong_rate=one.max_wrong_rate, **parts)
-        by_rate.append(_serve(source, chain, progress))
+        by_rate.append(_serve(held_out, chain, progress))
         answered = [pair for pair in by_rate[-1] if not pair[1].abstained]
         _check_served(len(answered), one.answered)
         _check_served(sum(not is_best_correct(*pair) for pair in answered), one.wrong)
@@ -156,10 +156,13 @@ def _calibrate(source: Records, out: Path, **options: Any) -> CalibrationArtifac
     return CalibrationArtifact.load(out)
 
 
-def _serve(source: Records, chain: CFCRunnable, progress: Tracker) -> Served:
-    """Serve the prompts that were held out when the chain's artifact was made."""
-    split = chain.artifact.calibration.split
-    held_out = [record for record in source if split.part(record.id, record.cluster) == "test"]
+def _list_held_out(source: Records, artifact: CalibrationArtifact) -> list[PromptRecord]:
+    """Return the prompts that were held out when the artifact was made."""
+    split = artifact.calibration.split
+    return [record for record in source if split.part(record.id, record.cluster) == "test"]
+
+
+def _serve(held_out: list[PromptRecord], chain: CFCRunnable, progress: Tracker) -> Served:
     return tuple((record, chain.invoke(record.input)) for record in progress(held_out, len(held_out)))
 
 

@@ -44,7 +44,8 @@ class ReplayChatModel(BaseChatModel):
     """Answers a recorded prompt with its recorded candidates, each in its request slot.
 
     So a prompt gets the same candidates however often it is asked, also where a draw rule stops early. Asked
-    outside a chain that draws, it takes one after the other. Made by `from_records`.
+    outside a chain that draws, it takes one after the other; asked for `n` choices, it gives the first n.
+    Made by `from_records`.
 
     Attributes:
         fingerprint: That of the model which was recorded.
@@ -118,19 +119,21 @@ class ReplayChatModel(BaseChatModel):
         messages: list[BaseMessage],
         stop: list[str] | None = None,
         run_manager: CallbackManagerForLLMRun | None = None,
+        *,
+        n: int | None = None,
         **kwargs: Any,
     ) -> ChatResult:
         del stop, kwargs
-        key, record = compute_prompt_key(messages), self.find_record(messages)
+        record = self.find_record(messages)
+        if n is not None:
+            return ChatResult(generations=[_replay(record, slot) for slot in range(n)])
         slot = _find_slot(run_manager)
         if slot is None:
+            key = compute_prompt_key(record.input)
             with self._lock:
                 slot = self._served[key]
                 self._served[key] += 1
-        candidate = record.candidates[slot % len(record.candidates)]
-        recorded = {_SCORE: candidate.score, _OUTPUTS: candidate.scores or {}}
-        message = AIMessage(str(candidate.text), response_metadata=recorded)
-        return ChatResult(generations=[ChatGeneration(message=message)])
+        return ChatResult(generations=[_replay(record, slot)])
 
 
 class RecordedScores:
@@ -264,8 +267,8 @@ def make_replay_parts(source: Records, outputs: Sequence[str] = ()) -> dict[str,
 
     Returns:
         Generator, verifier, answer extractor and metadata function, all by name; of claims the splitter in
-        place of the extractor. Candidates are drawn one after the other, because there is nothing to wait
-        for.
+        place of the extractor. All candidates of a prompt come with one request, and none waits for
+        another, because there is nothing to wait for.
 
     Raises:
         InputError: If the records cannot be replayed; see the parts.
@@ -293,13 +296,20 @@ def make_replay_parts(source: Records, outputs: Sequence[str] = ()) -> dict[str,
         records = candidates = list(source)
         read_scores = RecordedScores
         generator = ReplayChatModel.from_records(candidates, provenance)
-        parts = {"generator": generator, "answer": RecordedAnswers(candidates, provenance)}
+        answer = RecordedAnswers(candidates, provenance)
+        parts = {"generator": generator, "answer": answer, "sampling": "single_request"}
     if outputs:
         parts["verifier"] = {name: read_scores(output=name) for name in outputs}
         parts["verifier_id"] = _get_stated(provenance, "verifier").get("id")
     else:
         parts["verifier"] = read_scores(provenance)
     return {**parts, "metadata": RecordedMetadata(records), "max_concurrency": 1}
+
+
+def _replay(record: PromptRecord, slot: int) -> ChatGeneration:
+    candidate = record.candidates[slot % len(record.candidates)]
+    recorded = {_SCORE: candidate.score, _OUTPUTS: candidate.scores or {}}
+    return ChatGeneration(message=AIMessage(str(candidate.text), response_metadata=recorded))
 
 
 def _find_slot(run_manager: CallbackManagerForLLMRun | None) -> int | None:

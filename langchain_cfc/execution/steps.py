@@ -137,11 +137,12 @@ def map_distinct(texts: Sequence[str], flow: Callable[[list[str]], Steps[Iterabl
 def _call_each(run: Callable[[Any], Any], items: Sequence[Any], *, hold_permits: bool) -> list[Any]:
     limits = current_limits() if hold_permits else CallLimits()
     one = partial(_call, run, limits)
-    if len(items) <= 1:
+    pool = _THREADS.get()
+    most = len(items) if limits.limiter is None else min(limits.limiter.size, len(items))
+    if most <= 1:  # one after the other needs no thread
         return [copy_context().run(one, item) for item in items]
-    pool, most = _THREADS.get(), len(items) if limits.limiter is None else limits.limiter.size
     if pool is None or most < len(items):
-        with ContextThreadPoolExecutor(min(most, len(items))) as executor:
+        with ContextThreadPoolExecutor(most) as executor:
             return list(executor.map(one, items))
     futures = []
     for item in items:
