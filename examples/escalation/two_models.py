@@ -70,7 +70,8 @@ class Tier:
         """What `CFCRunnable` takes beside an artifact."""
         if self.model is None:
             replayed = ReplayChatModel.from_records(self.records, self.provenance)
-            return {"generator": replayed, "verifier": RecordedScores(self.provenance)}
+            scores = RecordedScores(self.provenance)
+            return {"generator": replayed, "verifier": scores, "sampling": "single_request"}
         model = init_chat_model(self.model, temperature=0.7, logprobs=True)
         return {"generator": model, "verifier": SequenceProbability()}
 

@@ -55,10 +55,10 @@ def part_of(artifact: CalibrationArtifact, records: Sequence[PromptRecord], part
 def make_replay_chain(
     artifact: CalibrationArtifact, records: Sequence[PromptRecord], **fields: Any
 ) -> CFCRunnable:
-    """A chain that is served the recorded candidates; ask it with `max_concurrency` 1."""
+    """A chain that is served the recorded candidates."""
     return CFCRunnable(
         generator=ReplayChatModel.from_records(records),
         verifier=RecordedScores(),
         artifact=artifact,
-        **{"metadata": RecordedMetadata(records), **fields},
+        **{"metadata": RecordedMetadata(records), "sampling": "single_request", **fields},
     )

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from langchain_core.runnables import RunnableConfig
 from scipy import stats
 
 from langchain_cfc import CalibrationArtifact, FeatureMap, PromptRecord, calibrate
@@ -365,13 +364,12 @@ def test_a_certificate_travels_to_the_result(tmp_path: Path) -> None:
     artifact = certify(calibrate_known(alpha=["0.2", "0.3"]), FRESH, alpha="0.2")
     artifact.save(tmp_path / "artifact.json")
     chain = make_replay_chain(CalibrationArtifact.load(tmp_path / "artifact.json"), FRESH)
-    one = RunnableConfig(max_concurrency=1)
-    served = chain.invoke(FRESH[0].input, one, alpha="0.2").guarantee
+    served = chain.invoke(FRESH[0].input, alpha="0.2").guarantee
     assert served.certificate == artifact.certificates[0]
     assert served.certificate is not None
     assert f"on {served.certificate.prompts} held-out prompts" in served.certificate.sentence()
     # The other level has none, and says nothing.
-    assert chain.invoke(FRESH[0].input, one, alpha="0.3").guarantee.certificate is None
+    assert chain.invoke(FRESH[0].input, alpha="0.3").guarantee.certificate is None
 
 
 @pytest.mark.parametrize(("at_least", "text"), [(0.89999, "89.9 %"), (0.9, "90.0 %"), (0.0, "0.0 %")])

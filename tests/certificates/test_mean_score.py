@@ -271,7 +271,7 @@ def test_the_bot_serves_what_was_counted_and_says_so(bot: CalibrationArtifact) -
     asked = KNOWN[:80]
     expected = decide(bot, tabulate(asked).draws, certificate.alpha, policy=certificate.policy)
     chain = make_replay_chain(bot, asked, bot=True)
-    results = [chain.invoke(one.input, {"max_concurrency": 1}) for one in asked]
+    results = [chain.invoke(one.input) for one in asked]
     assert [one.reason for one in results] == [expected.reason(row) for row in range(len(asked))]
     assert {one.reason for one in results} == {"answered", "mean_score_too_high"}
     for one in results:

@@ -546,7 +546,7 @@ def test_the_bot_answers_the_very_prompts_that_were_counted(tmp_path: Path) -> N
     split = artifact.calibration.split
     asked = [one for one in KNOWN if split.part(one.id, None) == "certification"]
     chain = make_replay_chain(artifact, asked, bot=True)
-    results = [chain.invoke(one.input, {"max_concurrency": 1}) for one in asked]
+    results = [chain.invoke(one.input) for one in asked]
     seen = compute_outcomes(artifact, tabulate(asked), certificate.alpha, certificate.policy)
     assert [not one.abstained for one in results] == seen.decisions.answered.tolist()
     assert [one.reason for one in results] == [seen.decisions.reason(row) for row in range(len(asked))]
@@ -556,7 +556,7 @@ def test_the_bot_answers_the_very_prompts_that_were_counted(tmp_path: Path) -> N
     assert (sum(not one.abstained for one in results), sum(wrong)) == (everyone.answered, everyone.wrong)
     # Without bot mode more is answered.
     every = make_replay_chain(artifact, asked, alpha=certificate.alpha)
-    more = [every.invoke(one.input, {"max_concurrency": 1}) for one in asked]
+    more = [every.invoke(one.input) for one in asked]
     assert sum(not one.abstained for one in more) > everyone.answered
 
 

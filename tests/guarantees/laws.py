@@ -348,9 +348,10 @@ def serve(artifact: CalibrationArtifact, table: LabelledBatch, **options: Any) -
         verifier=RecordedScores(),
         artifact=artifact,
         metadata=RecordedMetadata(records),
+        sampling="single_request",
         **options,
     )
-    return [chain.invoke(record.input, {"max_concurrency": 1}) for record in records]
+    return [chain.invoke(record.input) for record in records]
 
 
 def same_as_served(decisions: Decisions, results: Sequence[CFCResult]) -> bool:

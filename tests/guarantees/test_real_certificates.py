@@ -456,8 +456,9 @@ def test_what_is_served_is_what_was_counted(recording: Recording, way: str) -> N
         answer=RecordedAnswers(asked, recording.provenance),
         metadata=RecordedMetadata(asked),
         bot=bot,
+        sampling="single_request",
     )
-    results = [chain.invoke(record.input, {"max_concurrency": 1}) for record in asked]
+    results = [chain.invoke(record.input) for record in asked]
     assert same_as_served(seen.decisions, results)
     # The control: another rule's decisions on the same prompts.
     other = decide(artifact, table.draws, alpha, marginal=True, policy=policy)

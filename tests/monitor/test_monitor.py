@@ -72,7 +72,7 @@ def test_a_weaker_model_behind_the_same_name_is_found_without_a_label(
         answer=lambda text: text.strip().lower().partition("\n")[0],
         answer_id="first-line-normalised",
         metadata=RecordedMetadata(records),
-        max_concurrency=1,
+        sampling="single_request",
     )
     known = {one.id for one in records}
     after = [one for one in served if one.id in known]

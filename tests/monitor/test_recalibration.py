@@ -55,7 +55,7 @@ def weaker(tmp_path_factory: pytest.TempPathFactory, old: CalibrationArtifact) -
         answer=first_line,
         answer_id="first-line-normalised",
         metadata=RecordedMetadata(records),
-        max_concurrency=1,
+        sampling="single_request",
     )
 
 
