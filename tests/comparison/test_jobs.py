@@ -129,7 +129,8 @@ if __name__ == "__main__":
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals to groups of processes")
-@pytest.mark.parametrize("whom", [pytest.param("all", marks=pytest.mark.long), "the first"])
+@pytest.mark.long
+@pytest.mark.parametrize("whom", ["all", "the first"])
 def test_an_interrupt_leaves_no_process(whom: str, tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(SCRIPT.format(root=str(Path(__file__).parents[2])), encoding="utf-8")

@@ -257,6 +257,7 @@ def _list_rejected(bot: Any, question: str) -> set[str]:
     return {one.answer for one in result.candidates if one.answer != result.best and len(one.answer) > 5}
 
 
+@pytest.mark.long
 def test_the_answer_is_seen_at_once_and_rejected_answers_only_after_a_click(
     visitor: Visitor, bot: Any, questions: tuple[str, str]
 ) -> None:

@@ -22,9 +22,9 @@ from langchain_cfc.records import ClaimsRecord, tabulate
 from langchain_cfc.set_rules import Claims
 from tests.claims.worlds import count_unsupported, make_answers
 from tests.guarantees.test_leave_one_out import ROUND_OFF
-from tests.lengths import mostly_long
+from tests.lengths import mostly_long, repetitions
 
-SIZE = 40
+SIZE = repetitions(40, share=0.5)
 MAPS = ["1", "group(tier)", "hat(mean_score, 4)", "hat(count, 3) + group(tier)", "bins(max_score, 3)"]
 LONG_MAPS = [*MAPS[1:3], MAPS[4]]
 

@@ -25,9 +25,9 @@ from langchain_cfc.records import Provenance, tabulate
 from langchain_cfc.verifiers import SelfConsistency
 from tests.guarantees.promises import make_prompts
 from tests.guarantees.test_leave_one_out import ROUND_OFF, sums
-from tests.lengths import mostly_long
+from tests.lengths import mostly_long, repetitions
 
-N, SIZE = 8, 40
+N, SIZE = 8, repetitions(40, share=0.5)
 RULES = [
     "lead(1, at_most=8)",
     "lead(3, at_most=8)",

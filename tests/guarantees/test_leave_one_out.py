@@ -25,12 +25,14 @@ from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.errors import AttainabilityWarning
 from langchain_cfc.records import tabulate
 from tests.guarantees.promises import make_prompts, promise_gaps
-from tests.lengths import mostly_long
+from tests.lengths import mostly_long, repetitions
 
 from .laws import calibrate
 
 # A Bernstein polynomial may fall below zero by 1e-9; sums of 40 to 150 such terms stay below this.
 ROUND_OFF = 1e-6
+# Prompts in a bag; the sums are exact, however few there are.
+SIZE = repetitions(40, share=0.5)
 
 FEATURES = [
     "1",
@@ -78,7 +80,7 @@ def test_the_promise_holds_for_any_bag_of_prompts(features: str, set_rule: str) 
     rng = np.random.default_rng(FEATURES.index(features))
     for decimals in (None, 1):
         fitted = FeatureMap.parse(features).fit(tabulate(make_prompts(rng, 40, decimals=decimals)).draws)
-        bag = make_prompts(rng, 40, decimals=decimals)
+        bag = make_prompts(rng, SIZE, decimals=decimals)
         found = sums(bag, fitted, set_rule=set_rule)
         assert min(found.values()) >= -ROUND_OFF
 
@@ -88,7 +90,7 @@ def test_the_promise_costs_no_more_than_the_features_do(features: str) -> None:
     # Continuous success scores below the cap, which the features do not determine: at most d lie on the fit.
     rng = np.random.default_rng(10)
     fitted = FeatureMap.parse(features).fit(tabulate(make_prompts(rng, 40)).draws)
-    found = sums(make_prompts(rng, 40, hopeless=False), fitted)
+    found = sums(make_prompts(rng, SIZE, hopeless=False), fitted)
     assert -ROUND_OFF <= found["1"] <= fitted.dimension + ROUND_OFF
 
 
@@ -121,7 +123,7 @@ def test_stated_coverages_are_kept_in_any_bag_of_prompts(features: str) -> None:
 def test_each_of_several_levels_keeps_its_own_promise(level: str) -> None:
     rng = np.random.default_rng(11)
     fitted = FeatureMap.parse("mean_score^2").fit(tabulate(make_prompts(rng, 40)).draws)
-    found = sums(make_prompts(rng, 40), fitted, alpha=("0.1", "0.2", "0.4"), level=level)
+    found = sums(make_prompts(rng, SIZE), fitted, alpha=("0.1", "0.2", "0.4"), level=level)
     assert min(found.values()) >= -ROUND_OFF
 
 

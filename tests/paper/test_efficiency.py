@@ -195,7 +195,7 @@ def test_an_oracle_that_knows_more_than_the_difficulty_breaks_the_proposition() 
 def small() -> EfficiencyReport:
     return analyse_efficiency(
         4000,
-        repetitions=repetitions(40, share=0.5),
+        repetitions=repetitions(40),
         worlds=WORLDS[:2],
         candidates=(10,),
         sizes=(100, 1000, 10_000),
@@ -227,6 +227,7 @@ def test_simulated_sizes_are_those_of_the_integral(small: EfficiencyReport) -> N
     assert abs(cell.simulated - wrong) / cell.standard_error > limit(len(small.cells))
 
 
+@pytest.mark.long
 def test_the_learned_rule_approaches_the_oracle_as_quantile_regressions_do(small: EfficiencyReport) -> None:
     """Slopes of -1/2 within five standard errors and 0.1 for the sets that are not asymptotic.
 

@@ -27,7 +27,7 @@ RULES = ["lead(1, at_most=10)", "below(0.5, at_most=10)", "fixed(5)"]
 
 @pytest.fixture(scope="module")
 def found() -> DrawSuggestion:
-    return suggest_draws(load_recording(), alpha=0.2, rules=RULES, splits=4, cost_per_candidate=0.002)
+    return suggest_draws(load_recording(), alpha=0.2, rules=RULES, splits=2, cost_per_candidate=0.002)
 
 
 def test_rules_are_judged_by_what_they_save_and_cost(found: DrawSuggestion) -> None:
@@ -82,7 +82,7 @@ def test_the_prompts_that_chose_never_calibrate(found: DrawSuggestion) -> None:
         spoiled,
         alpha=0.2,
         rules=RULES,
-        splits=4,
+        splits=2,
         cost_per_candidate=0.002,
         provenance=load_recording().provenance,
     )
@@ -129,7 +129,7 @@ def test_what_is_refused(options: dict[str, Any], error: type[Exception], proble
 def test_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     records, picture, out = tmp_path / "records.jsonl", tmp_path / "rules.png", tmp_path / "artifact.json"
-    write_records(records, load_recording())
+    write_records(records, list(load_recording())[::3], load_recording().provenance)
     options = ["--draws", "--alpha", "0.2", "--splits", "2", "--jobs", "1", "--cost-per-candidate", "0.01"]
     shown = CliRunner().invoke(app, ["suggest", str(records), *options, "--plot", str(picture)])
     assert shown.exit_code == 0, shown.output
