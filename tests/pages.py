@@ -17,11 +17,11 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from unittest import mock
 from uuid import UUID
 
@@ -39,12 +39,14 @@ from langchain_cfc.errors import AttainabilityWarning
 from langchain_cfc.records import Provenance
 from langchain_cfc.sampling.fingerprints import compute_fingerprint
 from langchain_cfc.verifiers import SequenceProbability
+from tests.serving.openai_bodies import Answer
 from tests.serving.openai_server import Script, serving
 from tests.warm import warm_program
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 # What README.md says before each question.
 INSTRUCTION = "Give the answer alone:"
+_HOSTED = "gpt-4o-mini-2024-07-18"
 _PROGRAM = ExitStack()
 
 
@@ -53,22 +55,40 @@ def _set_up(namespace: dict[str, Any]) -> None:
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
     stack.callback(os.chdir, Path.cwd())
     os.chdir(folder)
-    # README.md: the recording, with the header that `collect` writes for the model and verifier of the page.
-    hosted = ChatOpenAI(model="gpt-4o-mini", temperature=0.7, logprobs=True, api_key=SecretStr("none"))
-    facts = [_without_answers(record) for record in load_recording()]
-    header = Provenance(
-        n=10, generator=compute_fingerprint(hosted), verifier=compute_fingerprint(SequenceProbability())
-    )
-    write_records("records.jsonl", facts, header)
-    url = stack.enter_context(serving(hosted_model(facts)))
+    shared = _write_shared()
+    shutil.copy(shared.records, "records.jsonl")
+    url = stack.enter_context(serving(Script(shared.answers, model=_HOSTED)))
     # The same names of runs and the same time of making each time: what chance decides goes by their hashes.
     names = map(_run_id, itertools.count(1))
     stack.enter_context(mock.patch.object(manager, "uuid7", names.__next__))
     known = {"OPENAI_BASE_URL": url, "OPENAI_API_KEY": "none", "SOURCE_DATE_EPOCH": "1767225600"}
     stack.enter_context(mock.patch.dict(os.environ, known))
-    _write_questions(facts)
+    shutil.copy(shared.questions, "questions.csv")
     shutil.copy(REPOSITORY / "examples/long_answers/records.jsonl.gz", "long_answers.jsonl.gz")
     _capitals_artifact().save("artifact.json")
+
+
+class _Shared(NamedTuple):
+    """What all pages have, made once."""
+
+    records: Path
+    questions: Path
+    answers: Mapping[str, Sequence[Answer]]
+
+
+@functools.cache
+def _write_shared() -> _Shared:
+    folder = Path(_PROGRAM.enter_context(tempfile.TemporaryDirectory()))
+    facts = [_without_answers(record) for record in load_recording()]
+    made = _Shared(folder / "records.jsonl", folder / "questions.csv", hosted_model(facts).answers)
+    # README.md: the recording, with the header that `collect` writes for the model and verifier of the page.
+    hosted = ChatOpenAI(model="gpt-4o-mini", temperature=0.7, logprobs=True, api_key=SecretStr("none"))
+    header = Provenance(
+        n=10, generator=compute_fingerprint(hosted), verifier=compute_fingerprint(SequenceProbability())
+    )
+    write_records(made.records, facts, header)
+    _write_questions(made.questions, facts)
+    return made
 
 
 def hosted_model(facts: Sequence[PromptRecord]) -> Script:
@@ -77,7 +97,7 @@ def hosted_model(facts: Sequence[PromptRecord]) -> Script:
     As hosted models do, it answers under a longer name than it is asked by.
     """
     instructed = [one.model_copy(update={"input": f"{INSTRUCTION} {one.input}"}) for one in facts]
-    return replace(Script.of([*facts, *instructed]), model="gpt-4o-mini-2024-07-18")
+    return replace(Script.of([*facts, *instructed]), model=_HOSTED)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -98,10 +118,10 @@ def _without_answers(record: PromptRecord) -> PromptRecord:
     return record.model_copy(update={"candidates": plain})
 
 
-def _write_questions(facts: list[PromptRecord]) -> None:
+def _write_questions(path: Path, facts: list[PromptRecord]) -> None:
     """docs/collecting.md: a twelfth of the recorded questions, and the one that it asks in the end."""
     peru = next(record for record in facts if record.input == "What is the capital of Peru?")
-    with Path("questions.csv").open("w", newline="", encoding="utf-8") as file:
+    with path.open("w", newline="", encoding="utf-8") as file:
         rows = csv.writer(file)
         rows.writerow(["question", "answers", "topic"])
         for record in [peru, *(fact for fact in facts[::12] if fact is not peru)]:

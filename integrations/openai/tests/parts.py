@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import math
 import re
 from collections.abc import Callable
@@ -45,9 +46,10 @@ both_ways = pytest.mark.parametrize("serve", [invoked, ainvoked])
 both_samplings = pytest.mark.parametrize("sampling", ["requests", "single_request"])
 
 
-def continents() -> list[PromptRecord]:
+@functools.cache
+def continents() -> tuple[PromptRecord, ...]:
     """The recorded questions about continents, ten candidates each."""
-    return [record for record in load_recording() if record.metadata["topic"] == "continent"]
+    return tuple(record for record in load_recording() if record.metadata["topic"] == "continent")
 
 
 class Replies(dict[str, list[Answer]]):
@@ -66,6 +68,7 @@ class Replies(dict[str, list[Answer]]):
         return [Answer(word, weights[word], first=weights)]
 
 
+@functools.cache
 def _references() -> dict[str, set[str]]:
     return {
         str(record.input): {compute_normal_form(one) for one in record.reference} for record in continents()
