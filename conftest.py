@@ -7,12 +7,11 @@ import os
 # As many processes as cores run tests; threads of linear algebra beside them would only wait for each other.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
-import pytest
 from hypothesis import settings
 
 from tests.lengths import repetitions
 
-pytest_plugins = ["tests.pages"]
+pytest_plugins = ["tests.clients", "tests.pages"]
 
 # A machine that is busy fails no test, and the quick tier draws fewer examples.
 settings.register_profile("untimed", deadline=None, max_examples=repetitions(100, share=0.2))
@@ -22,8 +21,3 @@ settings.load_profile("untimed")
 def pytest_xdist_auto_num_workers() -> int:
     """Return one more than there are cores: tests wait for processes, servers and disks, too."""
     return (os.cpu_count() or 1) + 1
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the file that takes longest, so that no process ends with it alone: it builds the site."""
-    items.sort(key=lambda item: item.path.name != "test_site.py")

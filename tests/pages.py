@@ -34,11 +34,11 @@ from sybil.integration.pytest import SybilItem
 from sybil.parsers.markdown import CodeBlockParser, PythonCodeBlockParser
 
 from langchain_cfc import Candidate, PromptRecord, calibrate, write_records
-from langchain_cfc.demo import load_recording
 from langchain_cfc.errors import AttainabilityWarning
 from langchain_cfc.records import Provenance
 from langchain_cfc.sampling.fingerprints import compute_fingerprint
 from langchain_cfc.verifiers import SequenceProbability
+from tests.recordings import list_facts
 from tests.serving.openai_bodies import Answer
 from tests.serving.openai_server import Script, serving
 from tests.warm import warm_program
@@ -79,7 +79,7 @@ class _Shared(NamedTuple):
 @functools.cache
 def _write_shared() -> _Shared:
     folder = Path(_PROGRAM.enter_context(tempfile.TemporaryDirectory()))
-    facts = [_without_answers(record) for record in load_recording()]
+    facts = [_without_answers(record) for record in list_facts()]
     made = _Shared(folder / "records.jsonl", folder / "questions.csv", hosted_model(facts).answers)
     # README.md: the recording, with the header that `collect` writes for the model and verifier of the page.
     hosted = ChatOpenAI(model="gpt-4o-mini", temperature=0.7, logprobs=True, api_key=SecretStr("none"))

@@ -17,6 +17,7 @@ from langchain_cfc import calibrate, evaluate
 from langchain_cfc.demo import TEST_FRACTION, load_recording
 from langchain_cfc.records import read_records
 from langchain_cfc.sampling.models import list_required_packages
+from tests.recordings import list_facts
 
 from .cli.running import run
 from .pages import INSTRUCTION, hosted_model
@@ -32,7 +33,7 @@ COLLECT = SHELL[1]
 
 @pytest.fixture
 def hosted(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    with serving(hosted_model(list(load_recording()))) as url:
+    with serving(hosted_model(list_facts())) as url:
         monkeypatch.setenv("OPENAI_BASE_URL", url)
         monkeypatch.setenv("OPENAI_API_KEY", "none")
         yield

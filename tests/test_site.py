@@ -173,16 +173,19 @@ def from_elsewhere(site: Path, pages: dict[Path, Seen]) -> list[str]:
     return [f"{path}: {link}" for path, link in asked if urlsplit(link).netloc]
 
 
+@pytest.mark.long
 def test_every_link_and_anchor_leads_somewhere(site: Path, pages: dict[Path, Seen]) -> None:
     assert sum(len(page.links) for page in pages.values()) > 1000
     assert not broken(site, pages)
 
 
+@pytest.mark.long
 def test_nothing_is_fetched_from_elsewhere(site: Path, pages: dict[Path, Seen]) -> None:
     assert sum(len(page.fetched) for page in pages.values()) > len(pages)
     assert not from_elsewhere(site, pages)
 
 
+@pytest.mark.long
 def test_pages_are_read_as_they_were_meant(site: Path, pages: dict[Path, Seen]) -> None:
     # GitHub reads a list or a table also where no empty line stands before it; here it would be running text.
     for path, page in pages.items():
@@ -202,6 +205,7 @@ def all_commands() -> dict[str, str]:
     return {name: " ".join(one.help.partition("\n\n")[0].split()) for name, one in found.items()}
 
 
+@pytest.mark.long
 def test_every_command_is_described_under_its_full_name(site: Path) -> None:
     page = (site / "command-line" / "index.html").read_text(encoding="utf-8")
     described = re.findall(r'<h\d id="langchain-cfc-([a-z0-9-]+)">.*?</h\d>\s*<p>(.*?)</p>', page, re.DOTALL)
@@ -212,6 +216,7 @@ def test_every_command_is_described_under_its_full_name(site: Path) -> None:
     }
 
 
+@pytest.mark.long
 def test_every_promised_name_has_its_place(pages: dict[Path, Seen], site: Path) -> None:
     places = {anchor: path for path, page in pages.items() if path.parts[-3] == "api" for anchor in page.ids}
     promised = dict(PROMISED)
@@ -232,6 +237,7 @@ def test_every_module_that_users_import_from_is_described() -> None:
     assert found - described - {"__pycache__"} == {"__init__", "_internal", "cli"}
 
 
+@pytest.mark.long
 def test_doctests_are_shown_as_code(site: Path) -> None:
     shown = [path.read_text(encoding="utf-8") for path in (site / "api").rglob("*.html")]
     assert sum(page.count("&gt;&gt;&gt; ") for page in shown) > 20
@@ -239,6 +245,7 @@ def test_doctests_are_shown_as_code(site: Path) -> None:
     assert not any("<blockquote>" in page for page in shown)
 
 
+@pytest.mark.long
 def test_examples_and_integrations_have_pages(site: Path) -> None:
     for readme in ROOT.glob("*/*/README.md"):
         if readme.parts[-3] in {"examples", "integrations"}:
@@ -252,6 +259,7 @@ def code_blocks(page: Path) -> list[str]:
     ]
 
 
+@pytest.mark.long
 def test_signatures_are_broken_into_lines(site: Path) -> None:
     blocks = {page: code_blocks(page) for page in (site / "api").rglob("*.html")}
     assert any("calibrate(" in block for block in blocks[site / "api" / "calibration" / "index.html"])
@@ -272,6 +280,7 @@ def test_the_extra_docs_brings_all_that_the_site_is_built_with(tmp_path: Path) -
         assert ran.returncode == 0, ran.stdout + ran.stderr
 
 
+@pytest.mark.long
 def test_functions_are_not_mistaken_for_modules_of_their_name(site: Path) -> None:
     for page in (site / "api").rglob("*.html"):
         headings = re.findall(
@@ -280,6 +289,7 @@ def test_functions_are_not_mistaken_for_modules_of_their_name(site: Path) -> Non
         assert [name for level, name, kind in headings if kind == "module" and level != "2"] == [], page
 
 
+@pytest.mark.long
 def test_what_a_function_returns_is_one_item(site: Path) -> None:
     sections = [
         section
@@ -295,6 +305,7 @@ def test_what_a_function_returns_is_one_item(site: Path) -> None:
     assert [section for section in sections if section.count("doc-section-item") != 1] == []
 
 
+@pytest.mark.long
 def test_tabs_lead_to_all_pages_in_a_chosen_order(site: Path) -> None:
     page = (site / "index.html").read_text(encoding="utf-8")
     tabs = re.findall(r'class="md-tabs__link">\s*(.*?)\s*<', page, re.DOTALL)
@@ -307,6 +318,7 @@ def test_tabs_lead_to_all_pages_in_a_chosen_order(site: Path) -> None:
     assert re.findall(r'href="(\w+)/"', sidebar) == order
 
 
+@pytest.mark.long
 def test_the_sidebar_lists_every_integration(site: Path) -> None:
     page = (site / "integrations" / "index.html").read_text(encoding="utf-8")
     sidebar = page.partition('data-md-type="navigation"')[2].partition('data-md-type="toc"')[0]
@@ -326,6 +338,7 @@ def check_llms_txt(site: Path, pages: Iterable[Path]) -> list[Path]:
     return found
 
 
+@pytest.mark.long
 def test_llms_txt_lists_every_page(site: Path, pages: dict[Path, Seen]) -> None:
     check_llms_txt(site, pages)
 
@@ -343,6 +356,7 @@ def test_the_pages_of_llms_txt_are_markdown(tmp_path: Path) -> None:
         assert not re.search(r"</?(div|h\d|p)\b", re.sub(r"`[^`]*`", "", text)), page
 
 
+@pytest.mark.long
 def test_the_search_knows_the_pages(site: Path) -> None:
     index = (site / "search" / "search_index.json").read_text(encoding="utf-8")
     assert "CFCRunnable" in index

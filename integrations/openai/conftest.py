@@ -11,6 +11,8 @@ from filelock import FileLock
 from integrations.openai.tests.parts import VERIFIERS, Hosted, Saved, collected
 from tests.serving.openai_server import serving
 
+pytest_plugins = ["tests.clients"]
+
 
 @pytest.fixture(scope="session")
 def saved(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Saved:

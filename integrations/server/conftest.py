@@ -11,7 +11,7 @@ from integrations.server.tests.bots import calibrated, script
 from integrations.server.tests.parts import Server, running
 from tests.serving.openai_server import Script, serving
 
-pytest_plugins = ["tests.pages"]
+pytest_plugins = ["tests.clients", "tests.pages"]
 
 
 @pytest.fixture(scope="session")

@@ -62,7 +62,8 @@ def test_every_changed_byte_is_refused(small: bytes) -> None:
 
 
 def test_every_truncation_is_refused(small: bytes) -> None:
-    assert [length for length in range(len(small)) if not is_refused(small[:length])] == []
+    lengths = range(0, len(small), 1 if LONG else 7)
+    assert [length for length in lengths if not is_refused(small[:length])] == []
 
 
 @pytest.mark.parametrize("addition", [b"\n", b" ", b"\0", b"{}", b"//"])

@@ -19,10 +19,10 @@ from langchain_cfc._internal.arrays import BoolArray, FloatArray
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.calibration.fit import RIDGE, fit_combination
 from langchain_cfc.candidates import CandidateBatch, LabelledBatch
-from langchain_cfc.demo import load_recording
 from langchain_cfc.errors import AttainabilityWarning, CalibrationError, InputError, RecordError
 from langchain_cfc.records import tabulate
 from langchain_cfc.scoring import Combination, Discrimination, compute_auroc
+from tests.recordings import list_facts
 
 FALSE_ALARM = 1e-6
 NAMES = ("judge", "p_true", "length")
@@ -383,7 +383,7 @@ def test_the_part_held_out_is_evaluated_on_combined_scores_too() -> None:
 @pytest.fixture(scope="module")
 def facts() -> list[PromptRecord]:
     rng, made = np.random.default_rng(0), []
-    for record in load_recording():
+    for record in list_facts():
         extended = tuple(
             c.model_copy(
                 update={

@@ -11,11 +11,11 @@ import pytest
 
 from langchain_cfc import Candidate, PromptRecord, calibrate
 from langchain_cfc.calibration.checks import ORIENTATION_CONFIDENCE
-from langchain_cfc.demo import load_recording
 from langchain_cfc.errors import AttainabilityWarning, OrientationWarning
 from langchain_cfc.records import tabulate
 from langchain_cfc.scoring import compute_auroc
 from tests.calibration.prompts import make_prompts
+from tests.recordings import list_facts
 
 pytestmark = pytest.mark.filterwarnings(
     f"ignore::{AttainabilityWarning.__module__}.{AttainabilityWarning.__name__}"
@@ -41,7 +41,7 @@ def warnings_of(records: list[PromptRecord], **options: Any) -> list[warnings.Wa
 
 
 def test_the_real_recording_warns_turned_round_and_only_then() -> None:
-    records = list(load_recording())
+    records = list_facts()
     assert warnings_of(records) == []
     [warned] = warnings_of(flip_scores(records))
     assert warned.filename == __file__  # whoever called `calibrate` is shown
@@ -56,7 +56,7 @@ def test_the_real_recording_warns_turned_round_and_only_then() -> None:
 
 
 def test_a_warning_changes_nothing_in_the_artifact() -> None:
-    records = flip_scores(list(load_recording())[:300])
+    records = flip_scores(list_facts()[:300])
     with pytest.warns(OrientationWarning):
         loud = calibrate(records, alpha="0.2", features="mean_score", allow_unattainable=True)
     with warnings.catch_warnings():
@@ -99,7 +99,7 @@ def test_paraphrases_of_one_prompt_do_not_add_up_to_a_warning() -> None:
 
 
 def test_a_combination_that_its_calibration_prompts_contradict_is_told_apart() -> None:
-    records = list(load_recording())
+    records = list_facts()
     split = calibrate(
         records, alpha="0.2", features="1", combine=["sequence_logprob"], allow_unattainable=True
     ).calibration.split

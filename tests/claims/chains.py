@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
 
 from langchain_cfc import CalibrationArtifact, CFCRunnable, calibrate
 from langchain_cfc.claims import SentenceSplitter
-from langchain_cfc.records import Provenance
+from langchain_cfc.records import ClaimsRecord, Provenance
 from langchain_cfc.sampling import DrawnCandidate
 from tests.claims.worlds import make_answers
 from tests.fakes import ScriptedModel
@@ -31,13 +32,22 @@ def verify(prompt: Any, candidates: list[DrawnCandidate]) -> list[float]:
     return [SCORES.get(candidate.text, 0.5) for candidate in candidates]
 
 
+@cache
+def make_calibration_answers() -> tuple[ClaimsRecord, ...]:
+    return tuple(make_answers(np.random.default_rng(1), 300))
+
+
 def make_artifact(**options: Any) -> CalibrationArtifact:
-    records = make_answers(np.random.default_rng(1), 300)
-    return calibrate(
-        records, **{"unit": "claims", "alpha": 0.2, "features": "1", "provenance": HEADER, **options}
-    )
+    given = {"unit": "claims", "alpha": 0.2, "features": "1", "provenance": HEADER, **options}
+    return calibrate(make_calibration_answers(), **given)
 
 
-def make_chain(**fields: Any) -> CFCRunnable:
+@cache
+def plain_artifact() -> CalibrationArtifact:
+    """The artifact that tests serve with unless they say otherwise."""
+    return make_artifact()
+
+
+def make_chain(artifact: CalibrationArtifact | None = None, **fields: Any) -> CFCRunnable:
     parts = {"generator": ScriptedModel(texts=[ANSWER] * 4), "verifier": verify, "output": "claims", **IDS}
-    return CFCRunnable(**{"artifact": make_artifact(), **parts, **fields})
+    return CFCRunnable(**{**parts, "artifact": artifact or plain_artifact(), **fields})

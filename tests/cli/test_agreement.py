@@ -10,10 +10,10 @@ import pytest
 
 from langchain_cfc import CalibrationArtifact, PromptRecord, calibrate
 from langchain_cfc.collect.review import create_review_report, format_candidate, write_review
-from langchain_cfc.demo import load_recording
 from langchain_cfc.records import Provenance, read_records, write_records
 from tests.cli.running import run
 from tests.collect.filling import fill, save
+from tests.recordings import list_facts
 
 HEADER = ["id", "text", "correct"]
 
@@ -21,7 +21,7 @@ HEADER = ["id", "text", "correct"]
 @pytest.fixture(scope="module")
 def records(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("records") / "facts.jsonl"
-    write_records(path, list(load_recording()), Provenance(n=10, labeler={"id": "exact"}))
+    write_records(path, list_facts(), Provenance(n=10, labeler={"id": "exact"}))
     return path
 
 

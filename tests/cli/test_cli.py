@@ -16,6 +16,7 @@ from langchain_cfc.cli import demo as demo_command
 from langchain_cfc.demo import load_recording
 from langchain_cfc.records import tabulate, write_records
 from tests.cli.running import Ran, run
+from tests.recordings import list_facts
 
 COMMANDS = ["demo", "plan", "calibrate", "certify", "evaluate", "inspect", "ask"]
 FEATURES = "hard(mean_score, 0.8) + group(topic)"
@@ -146,7 +147,7 @@ def test_demo_states_what_the_bot_served(demo: tuple[Ran, Path]) -> None:
     by_rate = {one["max_wrong_rate"]: one for one in (report["answers"], *report["other_answers"])}
     assert list(by_rate) == [0.05, 0.1]
     # As `evaluate` measures it from the files; the model alone by its first candidates.
-    records = list(load_recording())
+    records = list_facts()
     found = evaluate(artifact, records, provenance=load_recording().provenance)
     assert [one.model_dump(mode="json") for one in found.all_answers] == list(by_rate.values())
     split = artifact.calibration.split
@@ -402,7 +403,7 @@ def test_inspect_refuses_a_changed_file(artifact: Path, tmp_path: Path) -> None:
 def answered_and_abstained(artifact: Path) -> tuple[str, str]:
     """One prompt of each kind among the recorded ones."""
     seen: dict[bool, str] = {}
-    for record in load_recording():
+    for record in list_facts():
         question = str(record.input)
         ran = run("ask", artifact, question, "--replay", "demo", "--json")
         seen.setdefault(ran.data["abstained"], question)

@@ -17,9 +17,9 @@ from typing import NamedTuple
 import pytest
 
 from langchain_cfc import PromptRecord, read_records
-from langchain_cfc.demo import load_recording
 from langchain_cfc.labelers import extract_number
 from tests.cli.running import Ran, run
+from tests.recordings import list_facts
 from tests.serving.openai_server import Fault, Script, serving
 
 COUNT = 12
@@ -58,7 +58,7 @@ output = 100000
 @pytest.fixture
 def facts() -> list[PromptRecord]:
     """Some recorded prompts."""
-    return list(load_recording())[:MANY]
+    return list_facts()[:MANY]
 
 
 @pytest.fixture
@@ -457,6 +457,7 @@ def interrupted(folder: Path, script: Script) -> Interrupt:
     return interrupt
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.long)])
 def test_interrupted_once_it_ends_in_good_order(
     interrupted: Interrupt, folder: Path, script: Script, number: signal.Signals

@@ -136,6 +136,7 @@ def test_a_shell_completes_commands_without_importing_them_and_options_of_the_on
     assert completed("langchain-cfc calibrate --feat")[0] == ["--features"]
 
 
+@pytest.mark.long
 def test_bash_completes_with_the_script_that_is_shown() -> None:
     script = """
     source <(_LANGCHAIN_CFC_COMPLETE=source_bash langchain-cfc)

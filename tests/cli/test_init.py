@@ -18,10 +18,10 @@ import pytest
 
 from langchain_cfc import PromptRecord
 from langchain_cfc.collect import read_config
-from langchain_cfc.demo import load_recording
 from langchain_cfc.labelers import compute_normal_form
 from tests.cli.running import Ran, run
 from tests.pages import hosted_model
+from tests.recordings import list_facts
 from tests.serving.openai_server import serving
 
 MANY = 40
@@ -29,7 +29,7 @@ MANY = 40
 
 @pytest.fixture(scope="module")
 def facts() -> list[PromptRecord]:
-    return list(load_recording())[:MANY]
+    return list_facts()[:MANY]
 
 
 @pytest.fixture

@@ -24,12 +24,12 @@ from langchain_cfc import (
     read_records,
 )
 from langchain_cfc.collect import Budget, CollectionOptions, Components, Price, Store
-from langchain_cfc.demo import load_recording
 from langchain_cfc.errors import CollectionError, InputError, StoreError, UnattainableTargetError
 from langchain_cfc.labelers import NormalisedMatch
 from langchain_cfc.records import Example, write_records
 from langchain_cfc.verifiers import SequenceProbability
 from tests.lengths import mostly_long
+from tests.recordings import list_facts
 from tests.serving.openai_server import Script, serving
 
 MANY, N = 60, 4
@@ -39,7 +39,7 @@ OPTIONS: dict[str, Any] = {"alpha": 0.3, "features": "1", "collection": QUIET}
 
 @pytest.fixture(scope="module")
 def facts() -> list[PromptRecord]:
-    return list(load_recording())[::20][:MANY]
+    return list_facts()[::20][:MANY]
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ from langchain_cfc.collect import Store
 from langchain_cfc.demo import load_recording
 from langchain_cfc.errors import StoreError
 from langchain_cfc.records import Example, Provenance, tabulate, tabulate_raw
+from tests.recordings import list_facts
 
 N = 3
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=4)
@@ -105,6 +106,6 @@ def test_only_finished_prompts_count_and_there_must_be_one(tmp_path: Path) -> No
 
 def test_an_output_that_is_not_there_is_named(tmp_path: Path) -> None:
     with Store(tmp_path / "s.db", create=True) as store:
-        store.add_records(list(load_recording())[:2], None)
+        store.add_records(list_facts()[:2], None)
         with pytest.raises(StoreError, match="raw output of 'judge'; there are those of sequence_logprob"):
             store.table(["judge"])

@@ -34,6 +34,7 @@ def test_results_come_in_order_whatever_the_number_of_processes(splits: int, job
     assert seen == [splits] * splits
 
 
+@pytest.mark.long
 def test_processes_are_told_of_their_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(THREADS, raising=False)
     found = measure_splits(threads, 8, 2)

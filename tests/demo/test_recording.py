@@ -8,6 +8,7 @@ import re
 from importlib.resources import files
 
 from langchain_cfc.demo import load_recording
+from tests.recordings import list_facts
 
 FOLDER = files("langchain_cfc.demo")
 
@@ -28,7 +29,7 @@ def test_its_provenance_is_in_the_file() -> None:
 
 
 def test_it_holds_real_errors_and_real_doubt() -> None:
-    records = list(load_recording())
+    records = list_facts()
     assert len(records) == 1224
     draws = [candidate for record in records for candidate in record.candidates]
     assert round(sum(one.correct for one in draws) / len(draws), 2) == 0.68  # pass@1 as recorded

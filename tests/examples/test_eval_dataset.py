@@ -28,6 +28,7 @@ from langchain_cfc.demo import load_recording
 from langchain_cfc.labelers import compute_normal_form
 from langchain_cfc.verifiers import SequenceProbability
 from tests.cli.running import run
+from tests.recordings import list_facts
 from tests.serving.openai_server import Script, serving
 
 ROOT = Path(__file__).parents[2]
@@ -177,7 +178,7 @@ def test_one_line_changes_the_model(tmp_path: Path) -> None:
 def test_the_questions_are_those_of_the_recording() -> None:
     with (EXAMPLE / "questions.csv").open(encoding="utf-8", newline="") as file:
         rows = [(row["question"], json.loads(row["answers"]), row["topic"]) for row in csv.DictReader(file)]
-    assert rows == [(fact.input, fact.reference, fact.metadata["topic"]) for fact in load_recording()]
+    assert rows == [(fact.input, fact.reference, fact.metadata["topic"]) for fact in list_facts()]
 
 
 def test_the_pages_show_the_files_that_are_there() -> None:

@@ -34,6 +34,7 @@ from langchain_cfc.demo import load_recording
 from langchain_cfc.monitor import CFCMonitor, MonitorStatus
 from langchain_cfc.records import Provenance
 from langchain_cfc.sampling.fingerprints import compute_fingerprint
+from tests.recordings import list_facts
 from tests.report import browser as look
 from tests.serving.openai_server import Script, serving
 
@@ -499,6 +500,7 @@ def test_a_question_is_decided_once(modules: Callable[[str], Any], bot: Any, tmp
     assert [one.id for one in store.list_decided()] == [turn.id]
 
 
+@pytest.mark.long
 def test_the_command_prints_the_table_of_the_readme(tmp_path: Path) -> None:
     command = [sys.executable, "-W", "ignore", str(EXAMPLE / "qa_bot_model.py")]
     elsewhere = {**os.environ, "QA_BOT_FOLDER": str(tmp_path)}
@@ -539,7 +541,7 @@ def test_one_line_makes_it_a_paid_model(
         one.model_copy(
             update={"candidates": tuple(c.model_copy(update={"answer": None}) for c in one.candidates)}
         )
-        for one in load_recording()
+        for one in list_facts()
     ]
     monkeypatch.setenv("OPENAI_API_KEY", "none")
     hosted = compute_fingerprint(ChatOpenAI(model="gpt-4o-mini", temperature=0.7))

@@ -362,6 +362,7 @@ def test_a_real_model_answers_from_the_passages(tmp_path: Path, monkeypatch: pyt
     assert any(one.correct for row in rows for one in row.candidates)
 
 
+@pytest.mark.long
 def test_what_it_was_not_made_for_is_refused(artifact: CalibrationArtifact, tmp_path: Path) -> None:
     from rag_ask import bot
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from langchain_cfc.demo import load_recording
 from langchain_cfc.features import FeatureMap, name_group, place_question
 from langchain_cfc.features.naming import DIFFICULTIES
 from langchain_cfc.records import tabulate
+from tests.recordings import list_facts
 
 
 def name_all(text: str) -> list[str]:
-    fitted = FeatureMap.parse(text).fit(tabulate(list(load_recording())).draws)
+    fitted = FeatureMap.parse(text).fit(tabulate(list_facts()).draws)
     return [name_group(one.words, one.name) for one in fitted.guaranteed_weights()]
 
 

@@ -75,6 +75,7 @@ SIZE, DELTA, TESTED = 38, "0.1", 20
 SURE: dict[str, Any] = {"confident": True, "delta": DELTA}
 
 
+@pytest.mark.long
 def test_marginal_coverage_given_the_calibration_set_follows_its_beta_law() -> None:
     rng = np.random.default_rng(1)
     rank = confident_rank(SIZE, compute_tau(ALPHA), DELTA)

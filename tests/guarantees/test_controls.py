@@ -68,6 +68,7 @@ def copy_first_candidate(table: LabelledBatch) -> LabelledBatch:
     return replace(table, draws=draws, correct=np.take_along_axis(table.correct, first, axis=1))
 
 
+@pytest.mark.long
 def test_one_candidate_n_times_and_fewer_than_were_calibrated_break_the_promise() -> None:
     rng = np.random.default_rng(1)
     features = fit_map("hat(mean_score, 3)", rng)

@@ -25,6 +25,7 @@ from langchain_cfc.records import tabulate
 from tests.factories import reload_artifact
 from tests.guarantees.promises import log_wealth
 from tests.lengths import mostly_long, repetitions
+from tests.recordings import list_facts
 
 from .laws import ALARM, ROUND_OFF, Outcome, World, same_as_served, serve, too_often
 
@@ -235,7 +236,7 @@ def test_on_the_recording_no_easy_prompt_is_abstained_on_and_no_flag_moves(seed:
 @pytest.mark.long
 def test_at_least_one_moves_flags_on_the_recording() -> None:
     """Why it is not the default: the figures that `docs/faq.md` states."""
-    source = list(load_recording())
+    source = list_facts()
     table = tabulate(source)
     flagged = []
     for set_rule in (SET_RULE, f"at_least_one({SET_RULE})"):

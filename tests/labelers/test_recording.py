@@ -6,17 +6,17 @@ from collections import Counter
 
 import pytest
 
-from langchain_cfc.demo import load_recording
 from langchain_cfc.labelers import BaseLabeler, NormalisedMatch, NumericMatch, compare_labels
 from langchain_cfc.records import PromptRecord
 from langchain_cfc.sampling import DrawnCandidate
+from tests.recordings import list_facts
 
 NUMBERS = {"addition", "multiplication", "atomic number"}
 
 
 @pytest.fixture(scope="module")
 def records() -> list[PromptRecord]:
-    return list(load_recording())
+    return list_facts()
 
 
 def label_record(labeler: BaseLabeler, record: PromptRecord, reference: object) -> list[bool]:

@@ -14,6 +14,7 @@ from langchain_cfc.demo import demo_chain, load_recording
 from langchain_cfc.errors import AttainabilityWarning
 from langchain_cfc.monitor import CFCMonitor
 from tests.collect.postgres import Server, postgres
+from tests.recordings import list_facts
 
 
 @pytest.fixture(scope="session")
@@ -36,7 +37,7 @@ def artifact() -> CalibrationArtifact:
 def served(artifact: CalibrationArtifact) -> list[PromptRecord]:
     """Prompts that the artifact has not seen, in an order that is not theirs."""
     split = artifact.calibration.split
-    held_out = [one for one in load_recording() if split.part(one.id, one.cluster) == "test"]
+    held_out = [one for one in list_facts() if split.part(one.id, one.cluster) == "test"]
     return [held_out[place] for place in np.random.default_rng(0).permutation(len(held_out))]
 
 

@@ -12,6 +12,7 @@ from langchain_cfc.artifact import tabulate_draws
 from langchain_cfc.demo import demo_chain, load_recording
 from langchain_cfc.monitor import CFCMonitor
 from tests.lengths import mostly_long
+from tests.recordings import list_facts
 
 from .watching import run
 
@@ -29,7 +30,7 @@ def test_the_number_of_draws_is_watched_and_labels_of_what_was_drawn_suffice(
     stopping: CalibrationArtifact, tmp_path: Path
 ) -> None:
     split = stopping.calibration.split
-    served = [one for one in load_recording() if split.part(one.id, one.cluster) == "test"][:150]
+    served = [one for one in list_facts() if split.part(one.id, one.cluster) == "test"][:150]
     chain: CFCRunnable = demo_chain(stopping)
     with CFCMonitor(stopping, tmp_path / "monitor.db") as monitor:
         results = [chain.invoke(one.input, {"callbacks": [monitor]}) for one in served]
@@ -47,7 +48,7 @@ def test_questions_that_take_more_draws_are_told_in_words(
 ) -> None:
     """All questions held out, as the control, and those alone that take 6 draws or more."""
     split = stopping.calibration.split
-    held_out = [one for one in load_recording() if split.part(one.id, one.cluster) == "test"]
+    held_out = [one for one in list_facts() if split.part(one.id, one.cluster) == "test"]
     counts = tabulate_draws(stopping, held_out).draws.counts.tolist()
     asked = [one for one, count in zip(held_out, counts, strict=True) if count >= fewest][:100]
     saved, store, page = tmp_path / "artifact.json", tmp_path / "monitor.db", tmp_path / "page.html"

@@ -20,7 +20,9 @@ from langchain_cfc.monitor import CFCMonitor, Label, read_labels
 from langchain_cfc.monitor.observed import ObservedResult
 from langchain_cfc.monitor.sequential_tests import list_certified_rates
 from langchain_cfc.monitor.store import MonitorStore
+from tests.lengths import mostly_long
 from tests.monitor.watching import truths
+from tests.recordings import list_facts
 
 
 def test_labels_show_whether_the_certified_rate_is_kept(
@@ -138,7 +140,7 @@ def test_labels_of_best_answers_show_whether_they_are_as_rarely_wrong_as_certifi
     assert other.outcomes == 0
 
 
-@pytest.mark.parametrize("asked", [pytest.param("any", marks=pytest.mark.long), "hard", "hard and said so"])
+@mostly_long("asked", ["hard", "any", "hard and said so"], quick=1)
 def test_labels_of_results_that_look_different_are_doubted(
     asked: str,
     artifact: CalibrationArtifact,
@@ -256,7 +258,7 @@ def test_a_promise_with_confidence_is_watched_without_a_certificate(tmp_path: Pa
         provenance=load_recording().provenance,
     )
     split, chain = made.calibration.split, demo_chain(made)
-    asked = [one for one in load_recording() if split.part(one.id, one.cluster) == "test"]
+    asked = [one for one in list_facts() if split.part(one.id, one.cluster) == "test"]
 
     def watched(broken: float) -> list[Any]:
         rng = np.random.default_rng(23)

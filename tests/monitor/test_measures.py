@@ -21,6 +21,7 @@ from langchain_cfc.demo import demo_chain, load_recording
 from langchain_cfc.errors import StoreError
 from langchain_cfc.monitor import CFCMonitor, Limits
 from langchain_cfc.monitor.metrics import MetricsReader, PrometheusCollector, observe
+from tests.recordings import list_facts
 
 SERVED = 20
 
@@ -37,7 +38,7 @@ def monitor(artifact: CalibrationArtifact, tmp_path: Path) -> Iterator[CFCMonito
     chain = demo_chain(artifact)
     limits = Limits(age_days=0.0)
     with CFCMonitor(artifact, tmp_path / "monitor.db", limits=limits) as opened:
-        for one in list(load_recording())[:SERVED]:
+        for one in list_facts()[:SERVED]:
             chain.invoke(one.input, {"callbacks": [opened]})
         yield opened
 

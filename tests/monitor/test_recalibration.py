@@ -24,6 +24,7 @@ from langchain_cfc.records import read_records, tabulate, write_records
 from tests.cli.running import run
 from tests.collect.postgres import Server
 from tests.lengths import mostly_long
+from tests.recordings import list_facts
 
 WEAKER = Path(__file__).parents[2] / "examples" / "escalation" / "cheap.jsonl.gz"
 ALPHA = "0.3"
@@ -210,7 +211,7 @@ def test_labels_that_were_sampled_count_as_they_should(
 def usual(old: CalibrationArtifact) -> tuple[list[PromptRecord], list[CFCResult]]:
     """What the model that was calibrated answers to prompts that took no part in it, and the others."""
     chain, split = demo_chain(old), old.calibration.split
-    records = [one for one in load_recording() if split.part(one.id, one.cluster) == "test"]
+    records = [one for one in list_facts() if split.part(one.id, one.cluster) == "test"]
     records = [records[place] for place in np.random.default_rng(1).permutation(len(records))]
     return [rename_as_served(one) for one in records], [chain.invoke(one.input) for one in records]
 
@@ -597,7 +598,7 @@ def test_a_bot_that_cannot_be_certified_is_not_made(tmp_path: Path) -> None:
         load_recording(), max_wrong_rate="0.2", features="1", provenance=load_recording().provenance
     )
     chain = demo_chain(bot)
-    records = list(load_recording())[:800]
+    records = list_facts()[:800]
     results = [chain.invoke(one.input) for one in records]
     with watch_results(bot, tmp_path / "sound.db", records, results) as monitor:
         sound = recalibrate(monitor)

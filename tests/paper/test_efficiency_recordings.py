@@ -78,6 +78,7 @@ def test_on_the_shipped_recording_the_conditional_sets_are_larger(recorded: Reco
     assert served["conditional"].mean_distinct_answers > served["marginal"].mean_distinct_answers
 
 
+@pytest.mark.long
 @mostly_long(("world", "larger"), [(RARER, True), (WORLDS[2], False)], ids=["rarer", "all correct"], quick=1)
 def test_worlds_are_recognised_by_their_records(world: EfficiencyWorld, larger: bool) -> None:
     """What is saved has the sign of the integral, in the world that breaks (4) and in one that does not.

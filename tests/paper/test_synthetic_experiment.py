@@ -184,6 +184,7 @@ def test_a_single_seed_has_no_spread() -> None:
         reproduce_synthetic(1)
 
 
+@pytest.mark.long
 def test_the_command_prints_every_cell() -> None:
     ran = run("paper", "synthetic", "--seeds", "2", "--jobs", "1", "--json")
     assert ran.code in {0, 1}

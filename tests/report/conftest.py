@@ -60,5 +60,5 @@ def comparison() -> ComparisonReport:
         methods=["conditional", "marginal", "ICP", "CFC", "back-off"],
         features=HOSTILE_FEATURES,
         groups="group(topic)",
-        splits=3,
+        splits=2,
     )

@@ -21,10 +21,8 @@ KINDS = ["facts", "hostile", "claims", "bot", "comparison", "wide"]
 PHONE, DESKTOP = 360, 1280
 # A4 less the margins that the style sheet asks for, at 96 pixels an inch.
 PAPER = round((210 - 2 * 14) / 25.4 * 96)
-# The quick tests look at what is most likely to break a page, and the long ones at every kind.
-on_every_page = pytest.mark.parametrize(
-    "kind", [one if one == "hostile" else pytest.param(one, marks=pytest.mark.long) for one in KINDS]
-)
+on_every_page = pytest.mark.parametrize("kind", KINDS)
+pytestmark = pytest.mark.long
 
 
 @pytest.fixture(scope="module")

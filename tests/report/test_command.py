@@ -17,6 +17,7 @@ from langchain_cfc.cli._inputs import Dataset
 from langchain_cfc.demo import load_recording
 from langchain_cfc.records import Provenance, tabulate, write_records
 from tests.cli.running import run as run_command
+from tests.recordings import list_facts
 from tests.report.cases import Case, case, make_prompt
 
 
@@ -41,7 +42,7 @@ def artifact(records: Path, facts: Case) -> Path:
 
 
 def first_prompt(html: str) -> bool:
-    return any(str(record.input) in html for record in load_recording())
+    return any(str(record.input) in html for record in list_facts())
 
 
 def test_a_page_is_written_and_the_evaluation_printed(artifact: Path, records: Path, tmp_path: Path) -> None:
@@ -81,7 +82,7 @@ def test_a_broken_promise_ends_with_one(tmp_path: Path) -> None:
 
 
 def test_records_of_another_model_are_noted_on_the_page(artifact: Path, tmp_path: Path) -> None:
-    records = list(load_recording())
+    records = list_facts()
     source = load_recording().provenance
     assert source is not None
     theirs = Provenance(
@@ -97,7 +98,7 @@ def test_records_of_another_model_are_noted_on_the_page(artifact: Path, tmp_path
 def test_a_draw_rule_is_not_said_to_draw_everything(records: Path, tmp_path: Path) -> None:
     path, out = tmp_path / "artifact.json", tmp_path / "page.html"
     made = case(
-        list(load_recording()),
+        list_facts(),
         alpha="0.3",
         features="1",
         draws="lead(3, at_most=10)",

@@ -16,6 +16,7 @@ from langchain_cfc.experiments import ComparisonReport
 from langchain_cfc.guarantee import NOT_PROMISED, format_bound
 from langchain_cfc.records import tabulate
 from langchain_cfc.report import HardestPrompts, Sources, render_report
+from tests.recordings import list_facts
 from tests.report.cases import HOSTILE, Case, case, hostile_records, widened
 
 VOID = {"meta", "link", "br", "img", "input", "hr"}
@@ -186,7 +187,7 @@ def test_a_text_of_ten_thousand_letters_is_cut(hostile_html: str) -> None:
 
 
 def test_without_permission_no_text_of_a_prompt_is_on_the_page(facts: Case) -> None:
-    records = {record.id: record for record in load_recording()}
+    records = {record.id: record for record in list_facts()}
     hidden = case(
         list(records.values()),
         show_text=False,
@@ -221,7 +222,7 @@ def test_a_broken_promise_is_the_headline(facts: Case) -> None:
 
 
 def test_rules_without_a_promise_say_so() -> None:
-    learned = case(list(load_recording()), alpha="0.2", features="mean_score", threshold_rule="learned")
+    learned = case(list_facts(), alpha="0.2", features="mean_score", threshold_rule="learned")
     read = read_page(learned)
     assert "No guarantee: the threshold aims at 80 % coverage" in read.text
     assert "Nothing was promised, so nothing was kept or broken" in read.text
@@ -237,7 +238,7 @@ def test_rules_without_a_promise_say_so() -> None:
 
 
 def test_one_threshold_for_all_is_not_compared_with_itself() -> None:
-    marginal = case(list(load_recording()), alpha="0.2", features="1", threshold_rule="marginal")
+    marginal = case(list_facts(), alpha="0.2", features="1", threshold_rule="marginal")
     read = read_page(marginal)
     assert "on average over all; nothing is said about hard ones" in read.text
     assert "beside those that one threshold" not in read.text

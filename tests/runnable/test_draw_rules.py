@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -57,6 +58,7 @@ def make_records(numbers: Sequence[int], *, votes: bool = False) -> list[PromptR
     return records
 
 
+@cache
 def make_artifact(draws: str, *, votes: bool = False) -> CalibrationArtifact:
     return calibrate(
         make_records(range(10_000, 10_300), votes=votes),

@@ -13,6 +13,7 @@ from langchain_cfc import CalibrationArtifact, PromptRecord, calibrate
 from langchain_cfc.demo import load_recording
 from langchain_cfc.errors import AttainabilityWarning
 from langchain_cfc.records import Provenance
+from tests.recordings import list_facts
 
 from .openai_server import Script, serving
 
@@ -37,7 +38,7 @@ def provenance() -> Provenance:
 @pytest.fixture(scope="session")
 def facts() -> list[PromptRecord]:
     """The recorded prompts with ten candidates each."""
-    return list(load_recording())
+    return list_facts()
 
 
 @pytest.fixture(scope="session")

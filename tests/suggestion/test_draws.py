@@ -18,6 +18,7 @@ from langchain_cfc.experiments import DrawSuggestion, list_draw_rules, suggest_d
 from langchain_cfc.records import Provenance, tabulate
 from langchain_cfc.report.plots import plot_draw_rules
 from langchain_cfc.verifiers import SelfConsistency
+from tests.recordings import list_facts
 
 pytestmark = pytest.mark.filterwarnings(
     f"ignore::{AttainabilityWarning.__module__}.{AttainabilityWarning.__name__}"
@@ -58,7 +59,7 @@ def test_the_front_holds_what_no_rule_is_better_than(found: DrawSuggestion) -> N
 
 def test_the_prompts_that_chose_never_calibrate(found: DrawSuggestion) -> None:
     # The figures are those of the fit split alone: other calibration prompts change none of them.
-    records = list(load_recording())
+    records = list_facts()
     artifact = calibrate(
         records,
         alpha=0.2,
@@ -121,15 +122,16 @@ def test_default_rules_suit_the_verifier() -> None:
     ],
 )
 def test_what_is_refused(options: dict[str, Any], error: type[Exception], problem: str) -> None:
-    records: Any = list(load_recording()) if "provenance" in options else load_recording()
+    records: Any = list_facts() if "provenance" in options else load_recording()
     with pytest.raises(error, match=problem):
         suggest_draws(records, **{"alpha": 0.2, "rules": RULES, "splits": 2, **options})
 
 
+@pytest.mark.long
 def test_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     records, picture, out = tmp_path / "records.jsonl", tmp_path / "rules.png", tmp_path / "artifact.json"
-    write_records(records, list(load_recording())[::3], load_recording().provenance)
+    write_records(records, list_facts()[::3], load_recording().provenance)
     options = ["--draws", "--alpha", "0.2", "--splits", "2", "--jobs", "1", "--cost-per-candidate", "0.01"]
     shown = CliRunner().invoke(app, ["suggest", str(records), *options, "--plot", str(picture)])
     assert shown.exit_code == 0, shown.output

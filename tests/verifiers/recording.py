@@ -8,11 +8,11 @@ import numpy as np
 from langchain_core.messages import AIMessage
 
 from langchain_cfc._internal.arrays import BoolArray, FloatArray
-from langchain_cfc.demo import load_recording
 from langchain_cfc.records import PromptRecord
 from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc.scoring import Discrimination, compute_auroc
 from langchain_cfc.verifiers import BaseVerifier, VerifierInput
+from tests.recordings import list_facts
 
 # An interval of this level misses 0.5 once in ten thousand times where scores tell nothing: for one control
 # with a fixed seed, that is the chance that a change of seed or of numpy makes a false alarm.
@@ -21,7 +21,7 @@ CONFIDENCE = 0.9999
 
 @cache
 def records() -> list[PromptRecord]:
-    return list(load_recording())
+    return list_facts()
 
 
 @cache

@@ -15,6 +15,7 @@ from langchain_cfc import Candidate, PromptRecord, calibrate, read_records, writ
 from langchain_cfc.demo import load_recording
 from langchain_cfc.errors import CollectionError, InputError, RecordError
 from langchain_cfc.records import Provenance
+from tests.recordings import list_facts
 
 ODD = [
     PromptRecord(
@@ -88,7 +89,7 @@ def test_people_can_read_an_example(langsmith: LangSmith) -> None:
 
 
 def test_pushing_again_adds_nothing_and_resumes_what_was_interrupted(langsmith: LangSmith) -> None:
-    records = list(load_recording())[:120]
+    records = list_facts()[:120]
     langsmith.faults.append(Fault("/v1/platform", status=400, method="POST", times=1))
     langsmith.faults.insert(0, Fault("/v1/platform", seconds=0.01, method="POST", times=2))
     with pytest.raises(CollectionError, match="adding 20 records to 'facts' failed") as caught:
@@ -103,7 +104,7 @@ def test_pushing_again_adds_nothing_and_resumes_what_was_interrupted(langsmith: 
 
 
 def test_an_answer_that_is_lost_after_the_work_is_done(langsmith: LangSmith) -> None:
-    records = list(load_recording())[:3]
+    records = list_facts()[:3]
     langsmith.faults.append(Fault("/v1/platform", status=503, method="POST", done=True))
     # The client sends the request again, and the endpoint says that these examples are there already.
     with pytest.raises(CollectionError, match="LangSmithConflictError"):
@@ -114,7 +115,7 @@ def test_an_answer_that_is_lost_after_the_work_is_done(langsmith: LangSmith) -> 
 
 
 def test_half_a_push_is_not_pulled(langsmith: LangSmith, tmp_path: Path) -> None:
-    records = list(load_recording())[:120]
+    records = list_facts()[:120]
     push_records(records, "facts")
     assert pull_records("facts", tmp_path / "all.jsonl") == 120
     langsmith.edit("facts", {langsmith.ids("facts")[7]: None})
@@ -129,7 +130,7 @@ def test_half_a_push_is_not_pulled(langsmith: LangSmith, tmp_path: Path) -> None
 def test_an_edited_label_comes_back_edited_and_is_not_overwritten(
     langsmith: LangSmith, tmp_path: Path
 ) -> None:
-    records = list(load_recording())[:5]
+    records = list_facts()[:5]
     push_records(records, "facts")
     name = langsmith.ids("facts")[0]
     outputs = langsmith.datasets["facts"].versions[-1][1][name]["outputs"]
@@ -150,7 +151,7 @@ def test_an_edited_label_comes_back_edited_and_is_not_overwritten(
 
 
 def test_a_dataset_holds_one_file(langsmith: LangSmith, tmp_path: Path) -> None:
-    records = list(load_recording())
+    records = list_facts()
     push_records(records[:5], "facts")
     with pytest.raises(
         InputError, match="holds 5 of these records with other content, or as part of another"
@@ -173,7 +174,7 @@ def test_a_dataset_of_something_else_is_refused(langsmith: LangSmith, tmp_path: 
 
 
 def test_records_that_do_not_fit_each_other_are_refused_before_anything_is_sent(langsmith: LangSmith) -> None:
-    records = list(load_recording())[:3]
+    records = list_facts()[:3]
     with pytest.raises(RecordError):
         push_records([*records, records[0]], "facts")
     assert not langsmith.asked

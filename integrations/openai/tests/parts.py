@@ -16,10 +16,10 @@ from langchain_cfc_openai import ChatCompletions, generator, judge, p_true
 
 from langchain_cfc import CalibrationArtifact, CFCResult, CFCRunnable, PromptRecord, calibrate
 from langchain_cfc.collect import CallPolicy, CollectionOptions, Components, Store, collect
-from langchain_cfc.demo import load_recording
 from langchain_cfc.labelers import NormalisedMatch, compute_normal_form
 from langchain_cfc.records import Example
 from langchain_cfc.verifiers import SequenceProbability
+from tests.recordings import list_facts
 from tests.serving.openai_bodies import Answer
 from tests.serving.openai_server import Script, serving
 
@@ -49,7 +49,7 @@ both_samplings = pytest.mark.parametrize("sampling", ["requests", "single_reques
 @functools.cache
 def continents() -> tuple[PromptRecord, ...]:
     """The recorded questions about continents, ten candidates each."""
-    return tuple(record for record in load_recording() if record.metadata["topic"] == "continent")
+    return tuple(record for record in list_facts() if record.metadata["topic"] == "continent")
 
 
 class Replies(dict[str, list[Answer]]):

@@ -12,8 +12,8 @@ import pytest
 
 from langchain_cfc import PromptRecord
 from langchain_cfc.collect.store import Store
-from langchain_cfc.demo import load_recording
 from langchain_cfc.records import read_records
+from tests.recordings import list_facts
 from tests.serving.openai_server import Script, serving
 
 PAGE = Path(__file__).parents[1] / "README.md"
@@ -43,7 +43,7 @@ def judged(record: PromptRecord) -> list[tuple[str, float, bool]]:
 
 @pytest.mark.long
 def test_what_the_page_shows_does_as_it_says(tmp_path: Path) -> None:
-    facts = list(load_recording())[:SIZE]
+    facts = list_facts()[:SIZE]
     (tmp_path / "page.py").write_text(program(), encoding="utf-8")
     script = Script.of(facts)
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])

@@ -16,10 +16,10 @@ from langchain_core.messages import HumanMessage
 from integrations.server.tests.bots import EASY, EMOJI, FALLBACK, GOOD, HARD, MARK, SURE, TOOL, UNSURE, N
 from integrations.server.tests.parts import Server, asking
 from langchain_cfc import CalibrationArtifact, CFCChatModel, calibrate
-from langchain_cfc.demo import load_recording
 from tests.certificates.prompts import make_replay_chain
 from tests.claims.chains import LEFT
 from tests.claims.chains import make_chain as make_claims_chain
+from tests.recordings import list_facts
 from tests.serving.openai_bodies import TOKENS_IN, TOKENS_OUT
 from tests.serving.openai_server import Fault
 
@@ -89,7 +89,7 @@ def test_a_draw_that_fails_in_a_later_wave_is_the_error_that_clients_know(
 
 
 def test_the_headers_of_a_bot_name_its_certified_rate() -> None:
-    records = list(load_recording())
+    records = list_facts()
     bot = calibrate(records, max_wrong_rate=[0.1, 0.2])
     for rate in ("0.1", "0.2"):
         chain = make_replay_chain(bot, records[:1], bot=True, max_wrong_rate=rate)
