@@ -20,6 +20,7 @@ from integrations.openevals.tests.parts import Ask, ainvoked, both_ways, drawn, 
 from langchain_cfc.errors import InputError, LabelerError, VerifierError
 from langchain_cfc.labelers import JudgeLabels
 from langchain_cfc.sampling.fingerprints import compute_fingerprint
+from tests.lengths import mostly_long
 from tests.serving.openai_server import Fault, Script
 
 CITIES = recorded("where?", "Lima", "Lima", "Lime", "Quito", "Lima")
@@ -153,7 +154,7 @@ def programs(monkeypatch: pytest.MonkeyPatch) -> None:
 CODE = ("number: int = 1\n", 'number: int = "text"\n', "Here is the code.")
 
 
-@both_ways
+@mostly_long("ask", [invoked, ainvoked], quick=1)
 @pytest.mark.usefixtures("programs")
 def test_mypy_scores_and_labels(ask: Ask) -> None:
     assert ask(verifier("mypy"), drawn("?", *CODE)) == [0.0, 1.0, 1.0]
