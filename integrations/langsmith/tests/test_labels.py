@@ -49,6 +49,7 @@ def served(
         one, name = new_facts[number % len(new_facts)], uuid4()
         made[str(name)] = one, chain.invoke(one.input, {"callbacks": [tracer, monitor], "run_id": name})
     tracer.client.flush()
+    monitor.flush()  # commands read the store
     assert set(made) <= set(langsmith.runs)
     return made
 
