@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, Tool
 from langchain_core.prompt_values import StringPromptValue
 from langchain_core.prompts import ChatPromptTemplate
 
-from langchain_cfc import Candidate, CFCRunnable, PromptRecord, calibrate
+from langchain_cfc import Candidate, CFCRunnable, PromptRecord, calibrate, read_records, write_records
 from langchain_cfc.decision import decide
 from langchain_cfc.demo.replay import (
     RecordedAnswers,
@@ -19,11 +20,13 @@ from langchain_cfc.demo.replay import (
     RecordedScores,
     ReplayChatModel,
     compute_prompt_key,
+    make_replay_parts,
 )
 from langchain_cfc.errors import DrawError, InputError, VerifierError
 from langchain_cfc.records import Provenance, tabulate
 from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc.sampling.fingerprints import compute_fingerprint
+from tests.fakes import RunRecorder
 
 N = 3
 PROVENANCE = Provenance(
@@ -117,6 +120,15 @@ def test_served_as_recorded(sampling: str) -> None:
         assert [c.accepted for c in result.candidates] == decisions.accepted[row].tolist()
         assert result.threshold == decisions.thresholds[row]
         assert result.guarantee.binding == "matched"
+
+
+def test_all_candidates_of_a_prompt_come_with_one_request(tmp_path: Path) -> None:
+    write_records(tmp_path / "records.jsonl", RECORDS, PROVENANCE)
+    parts = make_replay_parts(read_records(tmp_path / "records.jsonl"))
+    for chain, requests in ((make_replay_chain(**parts), 1), (make_replay_chain(), N)):
+        recorder = RunRecorder()
+        chain.invoke("question 7", {"callbacks": [recorder]})
+        assert len(recorder.of("model")) == requests
 
 
 def test_concurrent_draws_give_the_recorded_candidates_in_some_order() -> None:

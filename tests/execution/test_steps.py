@@ -196,6 +196,8 @@ def test_no_more_threads_than_places(size: int) -> None:
     with apply_limits(CallLimits(ConcurrencyLimiter(size))):
         each_of(run_sync, function, range(3 * size))
     assert len(seen) == gauge.most == size
+    # One after the other needs no thread of its own.
+    assert (seen == {threading.get_ident()}) is (size == 1)
 
 
 def test_without_a_limit_all_run_at_once() -> None:
