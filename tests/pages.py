@@ -86,7 +86,8 @@ def _write_shared() -> _Shared:
     header = Provenance(
         n=10, generator=compute_fingerprint(hosted), verifier=compute_fingerprint(SequenceProbability())
     )
-    write_records(made.records, facts, header)
+    # Half of them shows on a page what all do.
+    write_records(made.records, facts[::2], header)
     _write_questions(made.questions, facts)
     return made
 
@@ -119,12 +120,12 @@ def _without_answers(record: PromptRecord) -> PromptRecord:
 
 
 def _write_questions(path: Path, facts: list[PromptRecord]) -> None:
-    """docs/collecting.md: a twentieth of the recorded questions, and the one that it asks in the end."""
+    """docs/collecting.md: a fortieth of the recorded questions, and the one that it asks in the end."""
     peru = next(record for record in facts if record.input == "What is the capital of Peru?")
     with path.open("w", newline="", encoding="utf-8") as file:
         rows = csv.writer(file)
         rows.writerow(["question", "answers", "topic"])
-        for record in [peru, *(fact for fact in facts[::20] if fact is not peru)]:
+        for record in [peru, *(fact for fact in facts[::40] if fact is not peru)]:
             rows.writerow([record.input, json.dumps(record.reference), record.metadata["topic"]])
 
 
