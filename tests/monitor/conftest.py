@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from langchain_cfc import CalibrationArtifact, CFCResult, CFCRunnable, PromptRecord, calibrate
 from langchain_cfc.certificates import certify
-from langchain_cfc.demo import demo_chain, load_recording
+from langchain_cfc.demo import load_recording
+from langchain_cfc.demo.replay import make_replay_parts
 from langchain_cfc.errors import AttainabilityWarning
 from langchain_cfc.monitor import CFCMonitor
 from tests.collect.postgres import Server, postgres
+from tests.lengths import repetitions
 from tests.recordings import list_facts
 
 
@@ -38,12 +41,19 @@ def served(artifact: CalibrationArtifact) -> list[PromptRecord]:
     """Prompts that the artifact has not seen, in an order that is not theirs."""
     split = artifact.calibration.split
     held_out = [one for one in list_facts() if split.part(one.id, one.cluster) == "test"]
-    return [held_out[place] for place in np.random.default_rng(0).permutation(len(held_out))]
+    order = np.random.default_rng(0).permutation(len(held_out))
+    return [held_out[place] for place in order[: repetitions(len(order), share=0.3)]]
 
 
 @pytest.fixture(scope="session")
-def chain(artifact: CalibrationArtifact) -> CFCRunnable:
-    return demo_chain(artifact)
+def parts() -> dict[str, Any]:
+    """What replays the recording."""
+    return make_replay_parts(load_recording())
+
+
+@pytest.fixture(scope="session")
+def chain(artifact: CalibrationArtifact, parts: dict[str, Any]) -> CFCRunnable:
+    return CFCRunnable(artifact=artifact, **parts)
 
 
 @pytest.fixture(scope="session")

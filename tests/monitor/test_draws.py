@@ -11,7 +11,7 @@ from langchain_cfc import CalibrationArtifact, CFCRunnable, calibrate
 from langchain_cfc.artifact import tabulate_draws
 from langchain_cfc.demo import demo_chain, load_recording
 from langchain_cfc.monitor import CFCMonitor
-from tests.lengths import mostly_long
+from tests.lengths import mostly_long, repetitions
 from tests.recordings import list_facts
 
 from .watching import run
@@ -30,7 +30,8 @@ def test_the_number_of_draws_is_watched_and_labels_of_what_was_drawn_suffice(
     stopping: CalibrationArtifact, tmp_path: Path
 ) -> None:
     split = stopping.calibration.split
-    served = [one for one in list_facts() if split.part(one.id, one.cluster) == "test"][:150]
+    served = [one for one in list_facts() if split.part(one.id, one.cluster) == "test"]
+    served = served[: repetitions(150, share=0.4)]
     chain: CFCRunnable = demo_chain(stopping)
     with CFCMonitor(stopping, tmp_path / "monitor.db") as monitor:
         results = [chain.invoke(one.input, {"callbacks": [monitor]}) for one in served]

@@ -21,10 +21,10 @@ from langchain_cfc.monitor.sequential_tests import (
     compute_ranks,
     compute_rate_payoffs,
 )
-from tests.lengths import repetitions
+from tests.lengths import mostly_long, repetitions
 
 STREAMS = repetitions(10_000, share=0.1)
-RESULTS = repetitions(10_000, share=0.1)
+RESULTS = repetitions(10_000, share=0.04)
 LEVEL = 0.05
 CALIBRATION = 200
 BINS = 17
@@ -206,7 +206,7 @@ def test_the_mean_finds_sooner_what_several_tests_show() -> None:
     assert np.median(together) < np.median(alone)
 
 
-@pytest.mark.parametrize(("change", "found"), [(0.3, 0.9), (0.6, 0.999)])
+@mostly_long(("change", "found"), [(0.3, 0.9), (0.6, 0.999)], quick=1)
 def test_drift_is_found(change: float, found: float) -> None:
     # With 1e-6: half of the streams' results come after the change.
     peaks, _ = watch_streams(change, results=1000)
@@ -217,7 +217,7 @@ def test_drift_is_found(change: float, found: float) -> None:
 def test_labelled_results_of_a_block_have_uniform_ranks_if_they_are_any_of_them(choice: str) -> None:
     """Blocks of 40 with about 12 labels each, whatever their bins: drawn without replacement."""
     rng = np.random.default_rng(17)
-    size, blocks = 40, 25
+    size, blocks = 40, repetitions(25, share=0.4)
     capital = EProcess.start([STREAMS], RANK_EXPERTS)
     of = shares(rng)
     for _ in range(blocks):

@@ -11,12 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from prometheus_client import CollectorRegistry, generate_latest, start_http_server
 from prometheus_client.parser import text_string_to_metric_families
 
-from langchain_cfc import CalibrationArtifact, calibrate
+from langchain_cfc import CalibrationArtifact, CFCRunnable, calibrate
 from langchain_cfc.demo import demo_chain, load_recording
 from langchain_cfc.errors import StoreError
 from langchain_cfc.monitor import CFCMonitor, Limits
@@ -33,9 +31,13 @@ def artifact() -> CalibrationArtifact:
     )
 
 
+@pytest.fixture(scope="module")
+def chain(artifact: CalibrationArtifact) -> CFCRunnable:
+    return demo_chain(artifact)
+
+
 @pytest.fixture
-def monitor(artifact: CalibrationArtifact, tmp_path: Path) -> Iterator[CFCMonitor]:
-    chain = demo_chain(artifact)
+def monitor(artifact: CalibrationArtifact, chain: CFCRunnable, tmp_path: Path) -> Iterator[CFCMonitor]:
     limits = Limits(age_days=0.0)
     with CFCMonitor(artifact, tmp_path / "monitor.db", limits=limits) as opened:
         for one in list_facts()[:SERVED]:
@@ -44,10 +46,16 @@ def monitor(artifact: CalibrationArtifact, tmp_path: Path) -> Iterator[CFCMonito
 
 
 @pytest.fixture
-def endpoint(monitor: CFCMonitor) -> Iterator[str]:
+def registry(monitor: CFCMonitor) -> CollectorRegistry:
+    """What is exposed to Prometheus."""
+    made = CollectorRegistry()
+    made.register(PrometheusCollector(monitor, every=0.0))
+    return made
+
+
+@pytest.fixture
+def endpoint(registry: CollectorRegistry) -> Iterator[str]:
     """Where Prometheus would look."""
-    registry = CollectorRegistry()
-    registry.register(PrometheusCollector(monitor, every=0.0))
     server, thread = start_http_server(0, "127.0.0.1", registry)
     yield f"http://127.0.0.1:{server.server_port}/metrics"
     server.shutdown()
@@ -57,7 +65,10 @@ def endpoint(monitor: CFCMonitor) -> Iterator[str]:
 
 def scraped(address: str) -> dict[str, list[tuple[dict[str, str], float]]]:
     with urllib.request.urlopen(address) as response:  # noqa: S310 - the one just started
-        text = response.read().decode()
+        return parsed(response.read().decode())
+
+
+def parsed(text: str) -> dict[str, list[tuple[dict[str, str], float]]]:
     return {
         family.name: [(one.labels, one.value) for one in family.samples]
         for family in text_string_to_metric_families(text)
@@ -83,19 +94,22 @@ def test_prometheus_reads_what_the_status_says(monitor: CFCMonitor, endpoint: st
 
 
 def test_what_cannot_be_read_is_said_to_be_down(
-    monitor: CFCMonitor, endpoint: str, monkeypatch: pytest.MonkeyPatch
+    monitor: CFCMonitor, registry: CollectorRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken() -> Any:
         msg = "the disk is full"
         raise StoreError(msg)
 
     monkeypatch.setattr(monitor, "status", broken)
-    found = scraped(endpoint)
+    found = parsed(generate_latest(registry).decode())
     assert found["cfc_monitor_up"] == [({"artifact": monitor.artifact.digest}, 0.0)]
     assert [name for name in found if name.startswith("cfc_")] == ["cfc_monitor_up"]
 
 
-def test_opentelemetry_collects_the_same(monitor: CFCMonitor, endpoint: str) -> None:
+def test_opentelemetry_collects_the_same(monitor: CFCMonitor, registry: CollectorRegistry) -> None:
+    from opentelemetry.sdk.metrics import MeterProvider
+    from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+
     reader = InMemoryMetricReader()
     provider = MeterProvider([reader])
     observe(monitor, meter=provider.get_meter("test"), every=0.0)
@@ -111,7 +125,7 @@ def test_opentelemetry_collects_the_same(monitor: CFCMonitor, endpoint: str) -> 
     }
     expected = {
         name: sorted((sorted(labels.items()), value) for labels, value in samples)
-        for name, samples in scraped(endpoint).items()
+        for name, samples in parsed(generate_latest(registry).decode()).items()
         if name.startswith("cfc_") and name != "cfc_monitor_artifact_age_days"
     }
     assert collected == expected

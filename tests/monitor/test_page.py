@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 
 import numpy as np
@@ -74,6 +75,23 @@ def test_the_page_says_what_alarms_and_what_to_do_and_fetches_nothing(
     ran = run("status", saved, loud, "--report", written)
     assert (ran.code, ran.err) == (1, "")
     assert f"page written to {written}" in " ".join(ran.out.split())
+    html = written.read_text(encoding="utf-8")
+    assert '<div class="verdict bad">' in html
+    assert "tests alarm." in html
+    steps = re.findall(r"<h3>(.*?)</h3>", html[html.index('class="steps"') :])
+    assert steps[:2] == ["Stop relying on the promise", "Find what changed, and label"]
+    assert html.count("<figure") == html.count("<svg") == 2
+    assert "default-src 'none'" in html
+    assert not re.search(r'(?:src|href)="(?!#)', html)
+
+
+@pytest.mark.long
+def test_the_page_fits_narrow_and_wide_browsers(
+    artifact: CalibrationArtifact, loud: Path, tmp_path: Path
+) -> None:
+    written = tmp_path / "monitor.html"
+    with CFCMonitor(artifact, loud) as monitor:
+        write_page(written, monitor.status(), monitor.curves())
     with look.running() as browser:
         for width in (1200, 390):
             page = browser.new_page(viewport={"width": width, "height": 900})

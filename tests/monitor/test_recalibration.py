@@ -23,7 +23,7 @@ from langchain_cfc.monitor import CFCMonitor, Label, recalibrate, shadow
 from langchain_cfc.records import read_records, tabulate, write_records
 from tests.cli.running import run
 from tests.collect.postgres import Server
-from tests.lengths import mostly_long
+from tests.lengths import mostly_long, repetitions
 from tests.recordings import list_facts
 
 WEAKER = Path(__file__).parents[2] / "examples" / "escalation" / "cheap.jsonl.gz"
@@ -64,7 +64,8 @@ def weaker(tmp_path_factory: pytest.TempPathFactory, old: CalibrationArtifact) -
 def asked() -> list[PromptRecord]:
     """What the weaker model was asked, in an order that is not theirs."""
     records = list(read_records(WEAKER))
-    return [rename_as_served(records[place]) for place in np.random.default_rng(0).permutation(len(records))]
+    order = np.random.default_rng(0).permutation(len(records))
+    return [rename_as_served(records[place]) for place in order[: repetitions(len(order), share=0.4)]]
 
 
 def rename_as_served(record: PromptRecord) -> PromptRecord:
@@ -134,7 +135,7 @@ def test_traffic_is_what_was_recorded(
 def test_traffic_of_a_new_model_makes_an_artifact_that_keeps_its_promise_where_the_old_one_does_not(
     old: CalibrationArtifact, asked: Sequence[PromptRecord], results: Sequence[CFCResult], tmp_path: Path
 ) -> None:
-    many = 900
+    many = round(0.6 * len(asked))
     monitor = watch_results(old, tmp_path / "monitor.db", asked[:many], results[:many])
     found = recalibrate(monitor, min_kept=0.5, allow_unattainable=True)
     assert found.certifies
@@ -212,7 +213,8 @@ def usual(old: CalibrationArtifact) -> tuple[list[PromptRecord], list[CFCResult]
     """What the model that was calibrated answers to prompts that took no part in it, and the others."""
     chain, split = demo_chain(old), old.calibration.split
     records = [one for one in list_facts() if split.part(one.id, one.cluster) == "test"]
-    records = [records[place] for place in np.random.default_rng(1).permutation(len(records))]
+    order = np.random.default_rng(1).permutation(len(records))
+    records = [records[place] for place in order[: repetitions(len(order), share=0.45)]]
     return [rename_as_served(one) for one in records], [chain.invoke(one.input) for one in records]
 
 
@@ -244,7 +246,8 @@ def test_the_commands_show_both_side_by_side(
     store, artifact, out = (tmp_path / name for name in ("monitor.db", "old.json", "new.json"))
     old.save(artifact)
     records, answers = usual
-    with watch_results(old, store, records[:400], answers[:400]) as monitor:
+    first = round(0.8 * len(records))
+    with watch_results(old, store, records[:first], answers[:first]) as monitor:
         made = run("monitor", "recalibrate", artifact, store, "--out", out, "--min-kept", "0.5")
         assert made.code == 0, made.err
         assert "it certifies" in made.out
@@ -254,7 +257,7 @@ def test_the_commands_show_both_side_by_side(
         none = run("monitor", "shadow", artifact, out, store, "--since", later(new))
         assert none.code == 2
         assert "holds no result since" in none.err
-        for one, result in zip(records[400:], answers[400:], strict=True):
+        for one, result in zip(records[first:], answers[first:], strict=True):
             monitor.see(result, one.id)
         monitor.flush()
         # Of those that calibrated it, the ones held out count, and of later ones as many.
@@ -310,24 +313,21 @@ def test_an_artifact_decides_in_its_shadow_what_it_served(
     assert theirs.other != theirs.served
 
 
-def test_a_shadow_that_reads_more_needs_it_kept(tmp_path: Path) -> None:
-    plain = calibrate(
-        load_recording(), alpha=ALPHA, features="mean_score", provenance=load_recording().provenance
-    )
-    chain = demo_chain(plain)
-    other = calibrate(
-        load_recording(),
-        alpha=ALPHA,
-        features="mean_score + group(topic)",
-        provenance=load_recording().provenance,
-    )
-    record = next(iter(load_recording()))
+@pytest.fixture(scope="module")
+def plain() -> CalibrationArtifact:
+    """Reads no metadata and looks at no answers."""
+    return calibrate(load_recording(), alpha=ALPHA, features="mean_score")
+
+
+def test_a_shadow_that_reads_more_needs_it_kept(plain: CalibrationArtifact, tmp_path: Path) -> None:
+    result = demo_chain(plain).invoke(list_facts()[0].input)
+    other = calibrate(load_recording(), alpha=ALPHA, features="group(topic)")
     with CFCMonitor(plain, tmp_path / "without.db") as monitor:
-        monitor.see(chain.invoke(record.input))
+        monitor.see(result)
         with pytest.raises(InputError, match="reads the metadata 'topic', which was not kept"):
             shadow(monitor, other, since=0.0)
     with CFCMonitor(plain, tmp_path / "with.db", metadata=["topic"]) as monitor:
-        monitor.see(chain.invoke(record.input))
+        monitor.see(result)
         (found,) = shadow(monitor, other, since=0.0)
     assert found.results == 1
 
@@ -344,7 +344,7 @@ def test_what_cannot_decide_on_these_draws_is_refused(
     }
     with watch_results(old, tmp_path / "monitor.db", asked[:20], results[:20]) as monitor:
         for said, (kind, options, changes) in others.items():
-            made = calibrate(load_recording(), **({"alpha": ALPHA, "features": FEATURES} | options))
+            made = calibrate(load_recording(), **({"alpha": ALPHA, "features": "1"} | options))
             with pytest.raises(kind, match=said):
                 shadow(monitor, made.model_copy(update=changes), since=0.0)
 
@@ -359,14 +359,14 @@ def test_labels_that_cannot_calibrate_are_refused(
             InputError, match=r"holds no result of sha256:.* with a complete label: label some"
         ):
             recalibrate(monitor, min_kept=0.5)
-        for one, result in zip(asked[:400], results[:400], strict=True):
+        for one, result in zip(asked[:200], results[:200], strict=True):
             monitor.see(result, one.id)
-        labels = [Label(one.id, truths(one)) for one in asked[:399]]
-        monitor.label(*labels, Label(asked[399].id, [None, *truths(asked[399])[1:]]))
-        with pytest.raises(InputError, match="1 of 400 labels do not say of every candidate"):
+        labels = [Label(one.id, truths(one)) for one in asked[:199]]
+        monitor.label(*labels, Label(asked[199].id, [None, *truths(asked[199])[1:]]))
+        with pytest.raises(InputError, match="1 of 200 labels do not say of every candidate"):
             recalibrate(monitor, min_kept=0.5)
         made = recalibrate(monitor, min_kept=0.0, leave_out_incomplete=True, allow_unattainable=True)
-        assert made.results == 399
+        assert made.results == 199
         with pytest.raises(InputError, match="complete label since then"):
             recalibrate(monitor, min_kept=0.5, since=time.time() + 1.0)
         with pytest.raises(UnattainableTargetError, match=r"alpha = 0\.3 is out of reach"):
@@ -382,17 +382,17 @@ def test_results_of_a_model_that_took_anothers_place_are_not_mixed(
     tmp_path: Path,
 ) -> None:
     def name(place: int) -> str:
-        return "new" if place >= 300 and not (straggler and place == 400) else "before"
+        return "new" if place >= 120 and not (straggler and place == 300) else "before"
 
-    named = [one.model_copy(update={"models": (name(place),)}) for place, one in enumerate(results[:800])]
-    with watch_results(old, tmp_path / "monitor.db", asked[:800], named) as monitor:
+    named = [one.model_copy(update={"models": (name(place),)}) for place, one in enumerate(results[:400])]
+    with watch_results(old, tmp_path / "monitor.db", asked[:400], named) as monitor:
         mixed = recalibrate(monitor, min_kept=0.0, allow_unattainable=True)
         assert not mixed.certifies
-        assert any("the model before drew 300 of the first 400" in one for one in mixed.objections)
+        assert any("the model before drew 120 of the first 200" in one for one in mixed.objections)
         first = next(one.at for one in monitor.traffic().results if one.models == ("new",))
         made = recalibrate(monitor, min_kept=0.5, since=first, allow_unattainable=True)
     assert made.certifies
-    assert made.results == 500
+    assert made.results == 280
     if not straggler:
         # Who serves it is warned of any other.
         assert made.artifact.provenance is not None
@@ -405,9 +405,9 @@ def test_models_that_take_turns_are_calibrated_together(
 ) -> None:
     both = [
         one.model_copy(update={"models": (name,)})
-        for one, name in zip(results[:400], itertools.cycle(("a", "b")), strict=False)
+        for one, name in zip(results[:300], itertools.cycle(("a", "b")), strict=False)
     ]
-    with watch_results(old, tmp_path / "monitor.db", asked[:400], both) as monitor:
+    with watch_results(old, tmp_path / "monitor.db", asked[:300], both) as monitor:
         turns = recalibrate(monitor, min_kept=0.5, allow_unattainable=True)
     assert turns.certifies
     assert turns.artifact.provenance is not None
@@ -423,9 +423,9 @@ def test_a_change_that_no_name_tells_is_found_among_the_results(
     tmp_path: Path,
 ) -> None:
     records, answers = usual
-    swapped = [one.model_copy(update={"id": f"after-{one.id}"}) for one in asked[:300]]
+    swapped = [one.model_copy(update={"id": f"after-{one.id}"}) for one in asked[:200]]
     with watch_results(
-        old, tmp_path / "monitor.db", [*records, *swapped], [*answers, *results[:300]]
+        old, tmp_path / "monitor.db", [*records, *swapped], [*answers, *results[:200]]
     ) as monitor:
         mixed = recalibrate(monitor, min_kept=0.0, allow_unattainable=True)
         first = next(one.at for one in monitor.traffic().results if one.id == swapped[0].id)
@@ -464,7 +464,11 @@ def test_labels_that_do_not_speak_of_all_results_are_no_reason_to_change(
 
 
 def test_results_without_a_known_source_are_not_handed_on(
-    old: CalibrationArtifact, asked: Sequence[PromptRecord], results: Sequence[CFCResult], tmp_path: Path
+    old: CalibrationArtifact,
+    plain: CalibrationArtifact,
+    asked: Sequence[PromptRecord],
+    results: Sequence[CFCResult],
+    tmp_path: Path,
 ) -> None:
     unsure = results[0].guarantee.model_copy(update={"binding": "unverified"})
     some = [results[0].model_copy(update={"guarantee": unsure}), *results[1:300]]
@@ -482,9 +486,6 @@ def test_results_without_a_known_source_are_not_handed_on(
         pytest.raises(InputError, match="results do not say which belong together"),
     ):
         recalibrate(monitor, min_kept=0.0)
-    plain = calibrate(
-        load_recording(), alpha=ALPHA, features="mean_score", provenance=load_recording().provenance
-    )
     said = results[0].guarantee.model_copy(update={"artifact_digest": plain.digest})
     theirs = [one.model_copy(update={"guarantee": said}) for one in results[:300]]
     # Nothing looked at answers, so nobody has checked what told them apart.
@@ -554,8 +555,9 @@ RECIPES: dict[str, dict[str, Any]] = {
 
 @mostly_long("name", RECIPES, quick=3)
 def test_an_artifact_knows_how_it_was_asked_for(name: str) -> None:
-    made = calibrate(load_recording(), **RECIPES[name])
-    again = calibrate(load_recording(), **CalibrationConfig.from_artifact(made).options())
+    records = list_facts()[: repetitions(1224, share=0.4)]
+    made = calibrate(records, **RECIPES[name])
+    again = calibrate(records, **CalibrationConfig.from_artifact(made).options())
     assert timeless(again.model_dump(mode="json")) == timeless(made.model_dump(mode="json"))
 
 

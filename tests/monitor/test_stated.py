@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from scipy import stats
 
-from langchain_cfc import CalibrationArtifact, CFCRunnable, PromptRecord, calibrate
+from langchain_cfc import CalibrationArtifact, CFCResult, CFCRunnable, PromptRecord, calibrate
 from langchain_cfc.demo import demo_chain, load_recording
 from langchain_cfc.demo.replay import make_replay_parts
 from langchain_cfc.monitor import CFCMonitor, Label
@@ -21,13 +21,15 @@ from .watching import run, truths
 @pytest.fixture(scope="module")
 def adaptive() -> CalibrationArtifact:
     """An artifact with adaptive levels."""
-    return calibrate(load_recording(), alpha="0.1", adaptive_alpha=True, test_fraction=0.4)
+    return calibrate(
+        load_recording(), alpha="0.1", features="mean_score", adaptive_alpha=True, test_fraction=0.4
+    )
 
 
 def test_labels_are_counted_by_the_coverage_that_was_stated(
     adaptive: CalibrationArtifact, served: Sequence[PromptRecord], tmp_path: Path
 ) -> None:
-    chain, asked = demo_chain(adaptive), served[:120]
+    chain, asked = demo_chain(adaptive), served[:60]
     labels: Counter[float | None] = Counter()
     kept: Counter[float | None] = Counter()
     with CFCMonitor(adaptive, tmp_path / "monitor.db") as monitor:
@@ -40,13 +42,13 @@ def test_labels_are_counted_by_the_coverage_that_was_stated(
             )
             kept[result.stated_coverage] += covered or result.reason == "not_certifiable"
         assert monitor.status().stated == ()
-        monitor.label(*(Label(one.id, truths(one)) for one in asked[:60]))
+        monitor.label(*(Label(one.id, truths(one)) for one in asked[:30]))
         monitor.status()
     # The counts are stored, and the rest is added by another process.
     with CFCMonitor(adaptive, tmp_path / "monitor.db") as monitor:
-        monitor.label(*(Label(one.id, truths(one)) for one in asked[60:]))
+        monitor.label(*(Label(one.id, truths(one)) for one in asked[30:]))
         status = monitor.status()
-        write_page(tmp_path / "page.html", status, monitor.curves())
+        write_page(tmp_path / "page.html", status, [])
     assert len(labels) > 3
     assert {one.stated_coverage: one.labels for one in status.stated} == labels
     assert {one.stated_coverage: one.kept for one in status.stated} == +kept
@@ -63,13 +65,16 @@ def test_labels_are_counted_by_the_coverage_that_was_stated(
 
 
 def test_where_one_coverage_is_stated_there_is_no_table(
-    artifact: CalibrationArtifact, served: Sequence[PromptRecord], tmp_path: Path
+    artifact: CalibrationArtifact,
+    results: Sequence[CFCResult],
+    served: Sequence[PromptRecord],
+    tmp_path: Path,
 ) -> None:
     with CFCMonitor(artifact, tmp_path / "monitor.db") as monitor:
-        monitor.see(demo_chain(artifact).invoke(served[0].input), served[0].id)
+        monitor.see(results[0], served[0].id)
         monitor.label(Label(served[0].id, truths(served[0])))
         status = monitor.status()
-        write_page(tmp_path / "page.html", status, monitor.curves())
+        write_page(tmp_path / "page.html", status, [])
     assert status.labels == 1
     assert status.stated == ()
     assert "How often promises were kept" not in (tmp_path / "page.html").read_text()

@@ -18,7 +18,7 @@ import pytest
 from langchain_cfc import CalibrationArtifact, CFCRunnable, PromptRecord
 from langchain_cfc.errors import StoreError
 from langchain_cfc.monitor import CFCMonitor
-from tests.lengths import LONG
+from tests.lengths import LONG, repetitions
 
 ROOT = Path(__file__).parents[2]
 
@@ -27,7 +27,8 @@ def test_many_threads_and_a_fork_lose_nothing(
     monitor: CFCMonitor, chain: CFCRunnable, served: Sequence[PromptRecord]
 ) -> None:
     result = chain.invoke(served[0].input)
-    threads = [threading.Thread(target=lambda: [monitor.see(result) for _ in range(250)]) for _ in range(8)]
+    each = repetitions(250, share=0.2)
+    threads = [threading.Thread(target=lambda: [monitor.see(result) for _ in range(each)]) for _ in range(8)]
     for one in threads:
         one.start()
     for one in threads:
@@ -41,7 +42,7 @@ def test_many_threads_and_a_fork_lose_nothing(
         finally:
             os._exit(0)
     assert os.waitpid(child, 0)[1] == 0
-    assert monitor.status().results == 8 * 250 + 1
+    assert monitor.status().results == 8 * each + 1
 
 
 def test_while_the_database_is_away_results_wait(
@@ -140,7 +141,8 @@ def test_two_that_look_at_the_same_time_show_each_result_once(
     monitor: CFCMonitor, artifact: CalibrationArtifact, chain: CFCRunnable, served: Sequence[PromptRecord]
 ) -> None:
     result = chain.invoke(served[0].input)
-    for _ in range(3000):
+    many = repetitions(3000, share=0.1)
+    for _ in range(many):
         monitor.see(result)
     monitor.flush()
     found: list[int] = []
@@ -154,4 +156,4 @@ def test_two_that_look_at_the_same_time_show_each_result_once(
         one.start()
     for one in threads:
         one.join()
-    assert found == [3000] * 4
+    assert found == [many] * 4

@@ -16,6 +16,7 @@ from langchain_cfc.report.drawing import (
     to_single_line,
     wrap_text,
 )
+from tests.lengths import repetitions
 
 
 @pytest.mark.parametrize(
@@ -96,7 +97,7 @@ def test_widths_are_upper_bounds_in_matplotlibs_own_font() -> None:
     for sign in signs.replace(" ", ""):
         assert TextPath((0, 0), sign, size=SMALL).get_extents().width <= estimate_width(sign), sign
     rng = np.random.default_rng(0)
-    for _ in range(200):
+    for _ in range(repetitions(200, share=0.1)):
         text = "".join(rng.choice(list(signs), 12)).strip()
         assert TextPath((0, 0), text, size=SMALL).get_extents().width <= estimate_width(text), text
     # A bound that tells something: at most half as wide again for plain words.

@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from langchain_cfc.errors import InputError
 from langchain_cfc.report.drawing import to_svg
 from langchain_cfc.report.plots import plot_by_alpha, plot_group_miscoverage, plot_score_histogram
+from tests.lengths import mostly_long
 from tests.plots.inputs import HISTOGRAM, bin_words, comparison, level_of
 from tests.plots.reading import as_matplotlib_writes, parsed
 
@@ -23,9 +24,21 @@ def draw_bars() -> Axes:
     return plot_group_miscoverage(level_of(["conditional", "marginal", "CFC"], bin_words(4)))
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def bars() -> Axes:
     return draw_bars()
+
+
+@pytest.fixture(scope="module")
+def svg(bars: Axes) -> str:
+    """They as a page shows them."""
+    return to_svg(bars, title="bars")
+
+
+@pytest.fixture(scope="module")
+def plain(bars: Axes) -> str:
+    """The negative control: they as matplotlib writes them."""
+    return as_matplotlib_writes(bars)
 
 
 def ids(text: str) -> list[str]:
@@ -48,36 +61,32 @@ def test_it_is_one_element_with_a_title(bars: Axes) -> None:
     assert "viewBox" in root.attrib
 
 
-def test_text_stays_text(bars: Axes) -> None:
-    root = parsed(to_svg(bars, title="bars"))
+def test_text_stays_text(svg: str) -> None:
+    root = parsed(svg)
     said = ["".join(part.itertext()) for part in root.iter(f"{SVG}text")]
     for label in ("target 0.1", "conditional", "CFC", "mean score"):
         assert any(label in text for text in said)
 
 
-def test_nothing_black_or_white_is_left(bars: Axes) -> None:
-    text = to_svg(bars, title="bars")
-    root = parsed(text)
-    colours = set(re.findall(r"#[0-9a-fA-F]{6}\b(?!\))", re.sub(r"url\(#[^)]*\)", "", text)))
+def test_nothing_black_or_white_is_left(svg: str, plain: str) -> None:
+    root = parsed(svg)
+    colours = set(re.findall(r"#[0-9a-fA-F]{6}\b(?!\))", re.sub(r"url\(#[^)]*\)", "", svg)))
     assert {"#0072b2", "#e69f00"} <= colours
     assert not {"#000000", "#ffffff"} & colours
     # Black is the default of SVG: what says nothing takes this one.
     assert root.attrib["fill"] == "currentColor"
-    assert "stroke: currentColor" in text
+    assert "stroke: currentColor" in svg
     for part in root.iter(f"{SVG}text"):
         assert "fill" not in part.attrib.get("style", "")
-    plain = as_matplotlib_writes(bars)
     assert "#000000" in plain
     assert "#ffffff" in plain
 
 
-def test_nothing_comes_from_outside_or_rules_the_page(bars: Axes) -> None:
-    text = to_svg(bars, title="bars")
-    assert re.findall(r"https?://[^\"]*", text) == ["http://www.w3.org/2000/svg"]
+def test_nothing_comes_from_outside_or_rules_the_page(svg: str, plain: str) -> None:
+    assert re.findall(r"https?://[^\"]*", svg) == ["http://www.w3.org/2000/svg"]
     assert not {"style", "metadata", "script", "image"} & {
-        part.tag.removeprefix(SVG) for part in parsed(text).iter()
+        part.tag.removeprefix(SVG) for part in parsed(svg).iter()
     }
-    plain = as_matplotlib_writes(bars)
     assert "<style" in plain
     assert "dc:date" in plain
 
@@ -86,14 +95,15 @@ def test_the_same_figure_gives_the_same_text() -> None:
     def drawn() -> str:
         return to_svg(plot_score_histogram(HISTOGRAM), title="scores")
 
-    assert drawn() == drawn()
-    assert not re.search(r"20\d\d-\d\d-\d\d", drawn())
+    first = drawn()
+    assert drawn() == first
+    assert not re.search(r"20\d\d-\d\d-\d\d", first)
 
 
-def test_names_of_two_figures_do_not_clash(bars: Axes) -> None:
+def test_names_of_two_figures_do_not_clash(bars: Axes, svg: str, plain: str) -> None:
     texts = [
-        to_svg(bars, title="bars"),
-        to_svg(draw_bars(), title="the same under another title"),
+        svg,
+        to_svg(bars, title="the same under another title"),
         to_svg(plot_score_histogram(HISTOGRAM), title="bars"),
     ]
     names = [name for text in texts for name in ids(text)]
@@ -101,12 +111,14 @@ def test_names_of_two_figures_do_not_clash(bars: Axes) -> None:
     for text in texts:
         assert referred(text)
         assert referred(text) <= set(ids(text))
-    plain = ids(as_matplotlib_writes(bars)) + ids(as_matplotlib_writes(plot_score_histogram(HISTOGRAM)))
-    assert len(plain) > len(set(plain))
+    theirs = ids(plain) + ids(as_matplotlib_writes(plot_score_histogram(HISTOGRAM)))
+    assert len(theirs) > len(set(theirs))
 
 
-@pytest.mark.parametrize(
-    "name", ["$a$ and b_", "$a", 'id="x" url(#y) #000000', "<b>&amp;", "_hidden", "a\x00\x0b\nb"]
+@mostly_long(
+    "name",
+    ["$a$ and b_", "$a", "_hidden", 'id="x" url(#y) #000000', "<b>&amp;", "a\x00\x0b\nb"],
+    quick=3,
 )
 def test_any_name_is_shown_as_it_is(name: str) -> None:
     report = level_of([name, "CFC"], [f"prompts whose topic is '{name}'", "prompts whose topic is 'b'"])

@@ -8,10 +8,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from playwright.sync_api import Browser, Error, Page, sync_playwright
+
+if TYPE_CHECKING:  # tests that need no browser do not wait for it
+    from playwright.sync_api import Browser, Page
 
 _ARGUMENTS = [
     "--disable-gpu",
@@ -32,10 +34,11 @@ def _executable() -> str | None:
 def running() -> Iterator[Browser]:
     """A headless Chromium; skips where there is none."""
     alone = ["--no-sandbox"] if os.name == "posix" and os.geteuid() == 0 else []
-    with sync_playwright() as playwright:
+    api = pytest.importorskip("playwright.sync_api", reason="pages are looked at with playwright")
+    with api.sync_playwright() as playwright:
         try:
             browser = playwright.chromium.launch(executable_path=_executable(), args=[*_ARGUMENTS, *alone])
-        except Error as error:
+        except api.Error as error:
             pytest.skip(
                 f"no Chromium to look at pages with (set CFC_CHROMIUM): {error.message.splitlines()[0]}"
             )

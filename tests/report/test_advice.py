@@ -149,7 +149,7 @@ def test_every_option_of_calibrate_has_a_case() -> None:
         assert value != defaults[name]
 
 
-@mostly_long("option", CASES, quick=9)
+@mostly_long("option", CASES, quick=6)
 def test_advice_keeps_every_option_and_the_test_part_apart(option: str, records: Path) -> None:
     value, needs = CASES[option]
     old = calibrated(records, **{**needs, option: value})
@@ -197,7 +197,7 @@ EVERYTHING: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("name", ARTIFACTS)
+@mostly_long("name", ARTIFACTS, quick=4)
 def test_all_advice_can_be_carried_out(name: str, records: Path) -> None:
     """Every command asks for options that go together, and drops none that it does not speak of."""
     seen = situation(calibrated(records, **ARTIFACTS[name]), records, **EVERYTHING)

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-
-pytest.importorskip("playwright.sync_api", reason="pages are looked at with playwright")
-
-from playwright.sync_api import Browser
 
 from langchain_cfc.experiments import ComparisonReport
 from langchain_cfc.report import write_report
 from tests.report import browser as look
 from tests.report.cases import Case, widened
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 KINDS = ["facts", "hostile", "claims", "bot", "comparison", "wide"]
 PHONE, DESKTOP = 360, 1280

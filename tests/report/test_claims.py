@@ -56,6 +56,11 @@ def long_answers() -> Case:
     )
 
 
+@pytest.fixture(scope="module")
+def long_page(long_answers: Case) -> Reader:
+    return read_page(long_answers)
+
+
 def make_answer(name: str, *claims: tuple[str, float, bool], answer: str | None = None) -> ClaimsRecord:
     """An answer with claims (text, score, supported) where they stand in it, if it is given."""
     made = []
@@ -75,8 +80,8 @@ def artifact() -> CalibrationArtifact:
     )
 
 
-def test_the_page_speaks_of_claims_alone(long_answers: Case) -> None:
-    text = read_page(long_answers).text
+def test_the_page_speaks_of_claims_alone(long_page: Reader) -> None:
+    text = long_page.text
     assert "With probability at least 80 %, at most 1 unsupported claim is left in the answer." in text
     assert "An answer with no claim left keeps the promise." in text
     assert "What is left of the answers to the test prompts, beside what one threshold" in text
@@ -84,8 +89,8 @@ def test_the_page_speaks_of_claims_alone(long_answers: Case) -> None:
     assert re.search(r"(?i)candidate|answer set|flagged|attainable|set rule", text) is None
 
 
-def test_the_four_figures_are_those_of_the_evaluation(long_answers: Case) -> None:
-    text = read_page(long_answers).text
+def test_the_four_figures_are_those_of_the_evaluation(long_answers: Case, long_page: Reader) -> None:
+    text = long_page.text
     own, other = (long_answers.evaluation.methods[name] for name in ("conditional", "marginal"))
     assert own.claims is not None
     assert other.claims is not None

@@ -59,8 +59,11 @@ def test_a_page_is_written_and_the_evaluation_printed(artifact: Path, records: P
     assert not first_prompt(html), "texts are shown only if they are asked for"
 
 
-def test_texts_and_a_comparison_are_shown_if_asked_for(artifact: Path, records: Path, tmp_path: Path) -> None:
-    out = tmp_path / "page.html"
+def test_texts_and_a_comparison_are_shown_if_asked_for(tmp_path: Path) -> None:
+    artifact, records, out = (tmp_path / name for name in ("artifact.json", "few.jsonl", "page.html"))
+    few = list_facts()[:300]
+    case(few, alpha="0.3", features="mean_score").artifact.save(artifact)
+    write_records(records, few)
     ran = run(artifact, records, "-o", out, "--show-text", "--prompts", "2", "--compare", "2")
     assert ran.exit_code == 0, ran.stderr
     assert "Nothing seen here contradicts the promise." in ran.stdout

@@ -16,6 +16,8 @@ from langchain_cfc.experiments import ComparisonReport
 from langchain_cfc.guarantee import NOT_PROMISED, format_bound
 from langchain_cfc.records import tabulate
 from langchain_cfc.report import HardestPrompts, Sources, render_report
+from tests.plots.inputs import comparison as compare_levels
+from tests.plots.inputs import level_of
 from tests.recordings import list_facts
 from tests.report.cases import HOSTILE, Case, case, hostile_records, widened
 
@@ -67,6 +69,17 @@ def read_page(one: Case, **options: Any) -> Reader:
 @pytest.fixture(scope="module")
 def facts_page(facts: Case) -> Reader:
     return read_page(facts)
+
+
+@pytest.fixture(scope="module")
+def marginal() -> Case:
+    return case(list_facts(), alpha="0.2", features="1", threshold_rule="marginal")
+
+
+@pytest.fixture(scope="module")
+def small() -> ComparisonReport:
+    """A comparison that is drawn at once."""
+    return compare_levels([level_of(["CFC"])])
 
 
 @pytest.fixture(scope="module")
@@ -186,7 +199,7 @@ def test_a_text_of_ten_thousand_letters_is_cut(hostile_html: str) -> None:
     assert "wide… (10,002 characters)" in hostile_html
 
 
-def test_without_permission_no_text_of_a_prompt_is_on_the_page(facts: Case) -> None:
+def test_without_permission_no_text_of_a_prompt_is_on_the_page(facts: Case, facts_page: Reader) -> None:
     records = {record.id: record for record in list_facts()}
     hidden = case(
         list(records.values()),
@@ -202,13 +215,14 @@ def test_without_permission_no_text_of_a_prompt_is_on_the_page(facts: Case) -> N
     texts = [str(records[name].input) for name in ids]
     assert all(name in read.text for name in ids)
     assert not [text for text in texts if text in read.text]
-    allowed = read_page(facts)
-    assert all(str(records[one.id].input) in allowed.text for one in facts.hardest.prompts)
+    assert all(str(records[one.id].input) in facts_page.text for one in facts.hardest.prompts)
 
 
-def test_a_page_can_do_without_hard_prompts(facts: Case) -> None:
+def test_a_page_can_do_without_hard_prompts(marginal: Case) -> None:
     for hardest in (None, HardestPrompts(flagged=0, missed=0, with_text=True, prompts=())):
-        read = Reader(render_report(artifact=facts.artifact, evaluation=facts.evaluation, hardest=hardest))
+        read = Reader(
+            render_report(artifact=marginal.artifact, evaluation=marginal.evaluation, hardest=hardest)
+        )
         assert "The hardest prompts" not in read.text
 
 
@@ -237,36 +251,29 @@ def test_rules_without_a_promise_say_so() -> None:
     assert "--threshold-rule" not in advised
 
 
-def test_one_threshold_for_all_is_not_compared_with_itself() -> None:
-    marginal = case(list_facts(), alpha="0.2", features="1", threshold_rule="marginal")
+def test_one_threshold_for_all_is_not_compared_with_itself(marginal: Case) -> None:
     read = read_page(marginal)
     assert "on average over all; nothing is said about hard ones" in read.text
     assert "beside those that one threshold" not in read.text
     assert "Group by group" not in read.text
 
 
-def test_a_certificate_is_shown_group_by_group(facts: Case) -> None:
-    source = load_recording()
-    artifact = case(
-        list(source),
-        alpha="0.2",
-        features="group(topic)",
-        certification_fraction=0.2,
-        provenance=source.provenance,
-    ).artifact
-    certified = certificates.certify(artifact, tabulate(source, n=artifact.n), delta="0.1")
+def test_a_certificate_is_shown_group_by_group(facts_page: Reader) -> None:
+    records = list_facts()[:500]
+    artifact = case(records, alpha="0.2", features="group(topic)", certification_fraction=0.2).artifact
+    certified = certificates.certify(artifact, tabulate(records, n=artifact.n), delta="0.1")
     certificate = certified.guarantee().certificate
     assert certificate is not None
-    read = Reader(render_report(artifact=certified, evaluation=evaluate(certified, list(source))))
+    read = Reader(render_report(artifact=certified, evaluation=evaluate(certified, records)))
     assert f"Certified on {certificate.prompts} prompts" in read.text
     kept = certificate.shares[0].kept
     assert f"seen: {kept} of {certificate.prompts}" in read.text
     assert "with confidence 90 %" in read.text
     assert "Certify this very artifact" not in read.text
-    assert "Certified on" not in read_page(facts).text
+    assert "Certified on" not in facts_page.text
 
 
-def test_bot_mode_has_a_section_with_its_certificate(bot: Case, facts: Case) -> None:
+def test_bot_mode_has_a_section_with_its_certificate(bot: Case, facts_page: Reader) -> None:
     read = read_page(bot)
     certificate = bot.artifact.certified_policy.certificate
     answers = bot.evaluation.answers
@@ -280,7 +287,7 @@ def test_bot_mode_has_a_section_with_its_certificate(bot: Case, facts: Case) -> 
     least = format_bound(coverage.shares[0].kept_at_least)
     assert f"With probability at least {least}, the answer set holds a correct answer" in read.text
     assert f"; certified is at least {least}." in read.text
-    assert "Answering or abstaining" not in read_page(facts).text
+    assert "Answering or abstaining" not in facts_page.text
     broken = bot.evaluation.model_copy(update={"answers": answers.model_copy(update={"contradicted": True})})
     assert "too many for chance" in Reader(render_report(artifact=bot.artifact, evaluation=broken)).text
 
@@ -323,8 +330,8 @@ def test_a_comparison_by_itself_promises_nothing(comparison: ComparisonReport) -
     assert "Promise kept at every level" in read.text
 
 
-def test_notes_of_caller_and_comparison_are_shown(facts: Case, comparison: ComparisonReport) -> None:
-    noted = comparison.model_copy(update={"notes": ["7 prompts were left out"]})
+def test_notes_of_caller_and_comparison_are_shown(facts: Case, small: ComparisonReport) -> None:
+    noted = small.model_copy(update={"notes": ["7 prompts were left out"]})
     read = Reader(
         render_report(
             artifact=facts.artifact, evaluation=facts.evaluation, comparison=noted, notes=["another model"]
@@ -334,8 +341,8 @@ def test_notes_of_caller_and_comparison_are_shown(facts: Case, comparison: Compa
     assert read.text.count("7 prompts were left out") == 1
 
 
-def test_a_password_of_a_store_is_not_on_the_page(comparison: ComparisonReport) -> None:
-    html = render_report(comparison=comparison, sources=Sources(records=("postgresql://me:secret@host/db",)))
+def test_a_password_of_a_store_is_not_on_the_page(small: ComparisonReport) -> None:
+    html = render_report(comparison=small, sources=Sources(records=("postgresql://me:secret@host/db",)))
     assert "on db</title>" in html
     assert "secret" not in html
 

@@ -6,39 +6,46 @@ import pytest
 
 from langchain_cfc.errors import InputError
 from langchain_cfc.report import check_report, write_report
-from tests.report.cases import Case
+from tests.report.cases import Case, case, make_prompt
 
 
-def test_a_report_replaces_a_report_and_nothing_else(facts: Case, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def small() -> Case:
+    """An artifact whose page is drawn at once."""
+    prompts = [make_prompt(f"{k}", (k / 100, "yes", True), (0.9, "no", False)) for k in range(50)]
+    return case(prompts, features="1")
+
+
+def test_a_report_replaces_a_report_and_nothing_else(small: Case, tmp_path: Path) -> None:
     path = tmp_path / "report.html"
-    write_report(path, artifact=facts.artifact, evaluation=facts.evaluation, title="first")
+    write_report(path, artifact=small.artifact, evaluation=small.evaluation, title="first")
     first = path.read_text()
-    write_report(path, artifact=facts.artifact, evaluation=facts.evaluation, title="second")
+    write_report(path, artifact=small.artifact, evaluation=small.evaluation, title="second")
     second = path.read_text()
     assert "<title>first</title>" in first
     assert "<title>second</title>" in second
     for content in ("", "<!DOCTYPE html><html></html>", '{"id": "a record"}', first[1024:]):
         path.write_text(content)
         with pytest.raises(InputError, match="exists and is not a report; it will not be overwritten"):
-            write_report(path, artifact=facts.artifact, evaluation=facts.evaluation)
+            write_report(path, artifact=small.artifact, evaluation=small.evaluation)
         assert path.read_text() == content
 
 
-def test_a_page_that_cannot_be_made_leaves_the_old_one(facts: Case, tmp_path: Path) -> None:
+def test_a_page_that_cannot_be_made_leaves_the_old_one(small: Case, tmp_path: Path) -> None:
     path = tmp_path / "report.html"
-    write_report(path, artifact=facts.artifact, evaluation=facts.evaluation)
+    write_report(path, artifact=small.artifact, evaluation=small.evaluation)
     before = path.read_bytes()
     with pytest.raises(InputError, match="a report needs"):
-        write_report(path, artifact=facts.artifact)
+        write_report(path, artifact=small.artifact)
     assert path.read_bytes() == before
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_where_nothing_can_be_written_that_is_said(facts: Case, tmp_path: Path) -> None:
+def test_where_nothing_can_be_written_that_is_said(small: Case, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="reports are written to files"):
-        write_report("-", artifact=facts.artifact, evaluation=facts.evaluation)
+        write_report("-", artifact=small.artifact, evaluation=small.evaluation)
     with pytest.raises(InputError, match="does not exist"):
-        write_report(tmp_path / "no" / "page.html", artifact=facts.artifact, evaluation=facts.evaluation)
+        write_report(tmp_path / "no" / "page.html", artifact=small.artifact, evaluation=small.evaluation)
 
 
 def test_a_new_path_is_no_obstacle(tmp_path: Path) -> None:
