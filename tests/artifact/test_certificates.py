@@ -34,6 +34,18 @@ def bot() -> CalibrationArtifact:
     )
 
 
+@pytest.fixture(scope="module")
+def confident() -> CalibrationArtifact:
+    return calibrate(make_records(0, 300), alpha="0.5", features="group(topic)", confident=True)
+
+
+@pytest.fixture(scope="module")
+def stable() -> CalibrationArtifact:
+    return calibrate(
+        make_records(0, 100), alpha="0.5", features="1", stability=PaperStability.from_constant(0.1)
+    )
+
+
 @pytest.fixture
 def forged(certified: CalibrationArtifact) -> dict[str, Any]:
     """Content with certificates, to be tampered with."""
@@ -250,22 +262,20 @@ def test_grouped_thresholds_without_their_confidence_are_refused() -> None:
     ("field", "value"),
     [("delta", "much"), ("delta", "0.050"), ("names", ["nobody"]), ("names", "1"), ("prompts", -3)],
 )
-def test_an_impossible_confidence_is_refused(field: str, value: Any) -> None:
-    artifact = calibrate(make_records(0, 300), alpha="0.5", features="group(topic)", confident=True)
-    content = content_of(artifact)
-    assert load_content(content) == artifact
+def test_an_impossible_confidence_is_refused(field: str, value: Any, confident: CalibrationArtifact) -> None:
+    content = content_of(confident)
+    assert load_content(content) == confident
     content["confidence"][field] = value
     with pytest.raises(ArtifactFormatError):
         load_content(content)
 
 
 @pytest.mark.parametrize("effective", ["0.9", "x", "0.050", "-1", 0.1])
-def test_an_effective_level_that_is_none_or_no_stricter_is_refused(effective: Any) -> None:
-    artifact = calibrate(
-        make_records(0, 100), alpha="0.5", features="1", stability=PaperStability.from_constant(0.1)
-    )
-    content = content_of(artifact)
-    assert load_content(content) == artifact
+def test_an_effective_level_that_is_none_or_no_stricter_is_refused(
+    effective: Any, stable: CalibrationArtifact
+) -> None:
+    content = content_of(stable)
+    assert load_content(content) == stable
     content["levels"][0]["effective_alpha"] = effective
     with pytest.raises(ArtifactFormatError):
         load_content(content)

@@ -6,6 +6,7 @@ Each case changes one statement of a genuine artifact and seals the file again. 
 from __future__ import annotations
 
 import copy
+import functools
 import json
 import math
 import warnings
@@ -112,18 +113,15 @@ MAKERS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.fixture(scope="module")
-def made() -> dict[str, Content]:
-    """The content of every genuine artifact."""
-    contents = {}
-    for name, options in MAKERS.items():
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", CFCWarning)
-            artifact = calibrate(**options, allow_unattainable=True)
-            if name == "certified":
-                artifact = certify(artifact, RECORDS)
-        contents[name] = artifact.model_dump(mode="json")
-    return contents
+@functools.cache
+def make(name: str) -> Content:
+    """The content of a genuine artifact."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", CFCWarning)
+        artifact = calibrate(**MAKERS[name], allow_unattainable=True)
+        if name == "certified":
+            artifact = certify(artifact, RECORDS)
+    return artifact.model_dump(mode="json")
 
 
 def put(*path: Any, value: Any) -> Forge:
@@ -271,13 +269,13 @@ FORGED: list[tuple[str, str, Forge]] = [
 
 
 @mostly_long("name", MAKERS, quick=5)
-def test_genuine_artifacts_load(name: str, made: dict[str, Content], tmp_path: Path) -> None:
+def test_genuine_artifacts_load(name: str, tmp_path: Path) -> None:
     path = tmp_path / "genuine.json"
-    path.write_bytes(seal(made[name]))
+    path.write_bytes(seal(make(name)))
     artifact = CalibrationArtifact.load(path)
     assert list(find_contradictions(artifact)) == []
     # So do those of before settings had a digest, and misses were counted.
-    older = copy.deepcopy(made[name])
+    older = copy.deepcopy(make(name))
     for level in older["levels"]:
         level.pop("settings")
     if "confidence" in older:
@@ -289,20 +287,18 @@ def test_genuine_artifacts_load(name: str, made: dict[str, Content], tmp_path: P
 
 
 @pytest.mark.parametrize(("name", "forge"), [case[1:] for case in FORGED], ids=[case[0] for case in FORGED])
-def test_a_forged_statement_is_refused(
-    name: str, forge: Forge, made: dict[str, Content], tmp_path: Path
-) -> None:
-    content = copy.deepcopy(made[name])
+def test_a_forged_statement_is_refused(name: str, forge: Forge, tmp_path: Path) -> None:
+    content = copy.deepcopy(make(name))
     forge(content)
-    assert content != made[name]
+    assert content != make(name)
     path = tmp_path / "forged.json"
     path.write_bytes(seal(content))
     with pytest.raises(ArtifactFormatError, match=r"contradicts itself|array 'success_scores'"):
         CalibrationArtifact.load(path)
 
 
-def test_what_contradicts_is_said(made: dict[str, Content], tmp_path: Path) -> None:
-    content = json.loads(json.dumps(made["tiny"]))
+def test_what_contradicts_is_said(tmp_path: Path) -> None:
+    content = json.loads(json.dumps(make("tiny")))
     unsettled(put("calibration", "size", value=9))(content)
     path = tmp_path / "forged.json"
     path.write_bytes(seal(content))

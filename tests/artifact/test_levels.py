@@ -11,6 +11,7 @@ from langchain_cfc.decision import decide
 from langchain_cfc.errors import AttainabilityWarning, InputError
 from langchain_cfc.records import tabulate
 from tests.artifact.files import make_records
+from tests.lengths import mostly_long
 
 LEVELS = ("0.1", "0.2", "0.3", "0.5")
 
@@ -20,7 +21,7 @@ pytestmark = pytest.mark.filterwarnings(
 )
 
 
-@pytest.mark.parametrize("seed", range(5))
+@mostly_long("seed", range(5), quick=1)
 def test_sets_are_nested_across_levels_though_thresholds_cross(seed: int) -> None:
     artifact = calibrate(
         make_records(seed, 60), alpha=LEVELS, features="mean_score^3 + group(topic)", allow_unattainable=True

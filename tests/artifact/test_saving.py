@@ -14,6 +14,7 @@ from langchain_cfc.decision import decide
 from langchain_cfc.errors import AttainabilityWarning, InputError
 from langchain_cfc.records import Candidate, PromptRecord, Provenance, tabulate
 from tests.artifact.files import make_records, seal
+from tests.lengths import mostly_long
 
 FEATURES = [
     "1",
@@ -29,7 +30,7 @@ pytestmark = pytest.mark.filterwarnings(
 
 
 @pytest.mark.parametrize("threshold_rule", ["conditional", "marginal", "learned"])
-@pytest.mark.parametrize("features", FEATURES)
+@mostly_long("features", FEATURES, quick=2)
 def test_a_loaded_artifact_decides_to_the_bit_like_the_one_saved(
     features: str, threshold_rule: Any, tmp_path: Path
 ) -> None:

@@ -24,6 +24,7 @@ from langchain_cfc.errors import (
 )
 from tests.artifact.files import make_records
 from tests.cli.running import run
+from tests.lengths import LONG
 
 ENCODING, PRIVATE, PUBLIC = (
     serialization.Encoding,
@@ -159,7 +160,7 @@ def test_every_flipped_bit_of_a_signature_is_refused(path: Path, tmp_path: Path)
     key = make_key(tmp_path, "one")
     signature = sign(path, key)
     good = signature.read_bytes()
-    for bit in range(8 * len(good)):
+    for bit in range(0, 8 * len(good), 1 if LONG else 3):
         bad = bytearray(good)
         bad[bit // 8] ^= 1 << bit % 8
         signature.write_bytes(bad)

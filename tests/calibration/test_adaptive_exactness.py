@@ -109,7 +109,7 @@ def test_calibrated_thresholds_agree_with_highs(kind: str) -> None:
     rng = np.random.default_rng(21)
     levels: set[float] = set()
     compared = finite = infinite = noticed = 0
-    for _ in range(repetitions(140, share=2 / 140)):
+    for _ in range(repetitions(140, share=1 / 140)):
         one = Compared.draw(kind, rng)
         decisions = decide(one.artifact, one.asked)
         compared += len(one.asked)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import zlib
 from collections import Counter
 from dataclasses import replace
@@ -24,7 +25,7 @@ from langchain_cfc.verifiers import SelfConsistency, VerifierEnsemble
 from tests.factories import drawn_candidates, reload_artifact
 from tests.fakes import slot_of
 from tests.guarantees.promises import make_prompts
-from tests.lengths import mostly_long
+from tests.lengths import mostly_long, repetitions
 
 SEPARATE = Provenance(n=8, verifier={"id": "sequence-probability"})
 VOTES = Provenance(n=8, verifier=dict(SelfConsistency().fingerprint))
@@ -35,6 +36,7 @@ pytestmark = pytest.mark.filterwarnings(
 RULES = ["lead(2, at_most=8)", "below(0.2, at_most=6)", "agree(0.8, rounds=2+2+4)"]
 
 
+@functools.cache
 def records_of(seed: int = 0, size: int = 120) -> list[PromptRecord]:
     return make_prompts(np.random.default_rng(seed), size, n=8)
 
@@ -66,8 +68,9 @@ def test_an_artifact_decides_as_on_each_prefix_alone(draws: str) -> None:
     counts = table.draws.counts
     assert len(set(counts.tolist())) > 1
     together = decide(artifact, table.draws)
+    whole = tabulate(records_of(1, 60))
     for row, count in enumerate(counts.tolist()):
-        alone = tabulate(records_of(1, 60)).take(np.array([row])).keep_first_candidates(count)
+        alone = whole.take(np.array([row])).keep_first_candidates(count)
         single = decide(artifact, alone.draws)
         assert single.thresholds[0] == together.thresholds[row]
         np.testing.assert_array_equal(single.accepted[0], together.accepted[row, :count])
@@ -97,7 +100,7 @@ def test_labels_behind_the_last_draw_do_not_count() -> None:
     assert np.mean(attainable) < table.correct.any(axis=1).mean()
 
 
-@pytest.mark.parametrize("draws", [RULES[0], "below(0.3, rounds=2+2+2)", RULES[2]])
+@mostly_long("draws", [RULES[0], "below(0.3, rounds=2+2+2)", RULES[2]], quick=1)
 def test_scores_by_agreement_are_those_of_the_verifier_on_the_prefix(draws: str) -> None:
     artifact = calibrate_with(draws, with_votes(records_of()), VOTES)
     table = tabulate_draws(artifact, with_votes(records_of(1, 40)))
@@ -283,7 +286,7 @@ def calibrate_both(draws: str, **options: Any) -> CalibrationArtifact:
 @mostly_long("draws", [RULES[0], RULES[2]], quick=1)
 def test_a_combination_with_agreement_is_scored_on_the_prefix_as_serving_does(draws: str) -> None:
     artifact = calibrate_both(draws, features="hat(mean_score, 3)")
-    new = make_outputs(records_of(1, 200))
+    new = make_outputs(records_of(1, repetitions(200, share=0.3)))
     table = tabulate_draws(artifact, new)
     decisions = decide(artifact, table.draws)
     combination = artifact.combination
@@ -311,7 +314,7 @@ def test_a_combination_with_agreement_is_scored_on_the_prefix_as_serving_does(dr
             [[(one.scores or {})[name] for name in combination.names] for one in record.candidates]
         )
         differing += reused[:count].tolist() != table.draws.scores[row, :count].tolist()
-    assert differing > 50
+    assert differing > len(new) / 4
 
 
 @pytest.mark.parametrize(

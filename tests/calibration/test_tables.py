@@ -36,7 +36,7 @@ def records() -> Records:
         {"features": "hat(mean_score, 3) + group(topic) + entropy", "n": 5, "set_rule": "unique(all)"},
         {"combine": NAMES, "test_fraction": 0.2},
     ],
-    quick=2,
+    quick=1,
 )
 def test_a_table_makes_the_artifact_and_the_report_of_its_records(
     records: Records, options: dict[str, Any]

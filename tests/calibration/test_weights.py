@@ -23,6 +23,7 @@ from langchain_cfc.records import tabulate
 from langchain_cfc.records.splits import split_plan
 from langchain_cfc.report import write_report
 from tests.cli.running import run
+from tests.lengths import mostly_long
 
 ALPHA = "0.4"
 OPTIONS: dict[str, Any] = {"alpha": ALPHA, "features": "mean_score", "allow_unattainable": True}
@@ -85,7 +86,7 @@ def test_a_weight_counts_in_the_threshold_like_repeated_prompts(table: LabelledB
     assert repeated.solve(phi).values == once.solve(phi).values
 
 
-@pytest.mark.parametrize(
+@mostly_long(
     "options",
     [
         {"threshold_rule": "marginal"},
@@ -95,6 +96,7 @@ def test_a_weight_counts_in_the_threshold_like_repeated_prompts(table: LabelledB
         {"stability": PaperStability(constant=0.1)},
         {"threshold_rule": "marginal", "confident": True},
     ],
+    quick=3,
 )
 def test_what_knows_no_weights_takes_a_fair_sample(weighted: LabelledBatch, options: dict[str, Any]) -> None:
     artifact = calibrate(weighted, **OPTIONS | options)

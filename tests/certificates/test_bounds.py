@@ -27,7 +27,7 @@ from langchain_cfc.certificates.bounds import (
     upper_bound,
 )
 from langchain_cfc.errors import InputError, MissingExtraError
-from tests.lengths import mostly_long
+from tests.lengths import LONG, mostly_long, repetitions
 
 Bound = Callable[[int, int, float], float]
 
@@ -99,7 +99,7 @@ def wald(sign: float) -> Bound:
 @pytest.mark.parametrize("delta", DELTAS)
 @pytest.mark.parametrize("size", [1, 2, 7, 30, 1000])
 def test_one_sided_bounds_agree_with_scipys(size: int, delta: float) -> None:
-    for count in range(0, size + 1, max(1, size // 30)):
+    for count in range(0, size + 1, max(1, size // repetitions(30, share=0.3))):
         less, greater = (stats.binomtest(count, size, alternative=side) for side in ("less", "greater"))
         high = less.proportion_ci(1 - delta, method="exact").high
         low = greater.proportion_ci(1 - delta, method="exact").low
@@ -107,7 +107,7 @@ def test_one_sided_bounds_agree_with_scipys(size: int, delta: float) -> None:
         assert lower_bound(count, size, delta) == pytest.approx(low, rel=1e-6)
 
 
-@pytest.mark.parametrize("delta", DELTAS)
+@mostly_long("delta", DELTAS, quick=3)
 @pytest.mark.parametrize("size", [1, 2, 9, 25])
 def test_at_a_bound_the_tail_is_exactly_no_larger_than_delta_and_it_is_the_tightest(
     size: int, delta: float
@@ -124,7 +124,7 @@ def test_at_a_bound_the_tail_is_exactly_no_larger_than_delta_and_it_is_the_tight
 
 
 @mostly_long("delta", DELTAS, quick=2)
-@pytest.mark.parametrize("size", [1, 5, 40, 300])
+@pytest.mark.parametrize("size", [1, 5, 40, pytest.param(300, marks=pytest.mark.long)])
 def test_bounds_fail_with_probability_delta_at_most(size: int, delta: float) -> None:
     for failure in (upper_fails(upper_bound, size, delta), lower_fails(lower_bound, size, delta)):
         # Just beyond a bound the failure has all but probability delta, so the check can tell.
@@ -185,7 +185,7 @@ def test_p_values_of_many_trials_are_sums_of_terms(count: int, size: int, rate: 
     assert binomial_p_value(count, size, rate) == pytest.approx(summed_tail(count, size, rate), rel=1e-8)
 
 
-@pytest.mark.parametrize("size", [1, 30, 500])
+@pytest.mark.parametrize("size", [1, 30, pytest.param(500, marks=pytest.mark.long)])
 def test_a_true_null_is_rejected_with_probability_delta_at_most(size: int) -> None:
     # P(p <= delta) for a probability above the rate: exact, for each delta that is some count's p-value.
     counts = np.arange(size + 1)
@@ -202,7 +202,7 @@ def test_a_true_null_is_rejected_with_probability_delta_at_most(size: int) -> No
 @pytest.mark.parametrize("delta", DELTAS)
 @pytest.mark.parametrize("size", [1, 10, 200])
 def test_rejecting_a_rate_is_having_a_bound_below_it(size: int, delta: float) -> None:
-    for count in range(0, size + 1, max(1, size // 20)):
+    for count in range(0, size + 1, max(1, size // repetitions(20, share=0.25))):
         bound = upper_bound(count, size, delta)
         around = [bound, math.nextafter(bound, 0.0), math.nextafter(bound, 1.0)]
         for rate in (*around, *np.linspace(0.0, 1.0, 101).tolist(), Fraction(1, 3)):
@@ -291,7 +291,8 @@ def test_a_share_just_below_the_rate_needs_millions(share: float, rate: float, d
     exact = Fraction(str(share))
     assert binomial_p_value(math.floor(exact * size), size, rate) <= delta
     assert binomial_p_value(math.floor(exact * (size - 1)), size - 1, rate) > delta
-    counts = np.arange(math.floor(exact * size) + 1, math.floor(exact * size) + 200_000)
+    first = math.floor(exact * size) + 1
+    counts = np.arange(first, first + repetitions(200_000, share=0.1))
     begins = -(-counts * exact.denominator // exact.numerator)
     assert np.all(stats.binom.cdf(counts, begins, rate) <= delta)
     # As the normal approximation has it, up to its own error.
@@ -301,7 +302,7 @@ def test_a_share_just_below_the_rate_needs_millions(share: float, rate: float, d
 
 def test_the_tail_for_fractional_counts_falls_with_the_size() -> None:
     # What the search by bisection rests on, proven beside the code.
-    sizes = np.concatenate([np.linspace(0.01, 30, 3000), np.geomspace(31, 1e5, 500)])
+    sizes = np.concatenate([np.linspace(0.01, 30, repetitions(3000, share=0.2)), np.geomspace(31, 1e5, 100)])
     for rate in (0.01, 0.05, 0.3, 0.5, 0.9, 0.999):
         for part in (1.0, 0.999, 0.9, 0.5, 0.01):
             share = part * rate
@@ -385,7 +386,7 @@ def fails_on_two_points(bound: Any, size: int, delta: float) -> float:
 
 @pytest.mark.parametrize("delta", [0.01, 0.1, 0.5])
 def test_the_bound_on_a_mean_of_two_points_fails_with_probability_delta_at_most(delta: float) -> None:
-    for size in (100, 400):
+    for size in (100, 400)[: 2 if LONG else 1]:
         assert fails_on_two_points(mean_upper_bound, size, delta) <= delta
         assert fails_on_two_points(by_normal_law, size, delta) > delta
         assert fails_on_two_points(without_the_range, size, delta) > delta

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -135,6 +136,7 @@ def test_flagged_prompts_are_kept_and_not_covered() -> None:
     assert art.covered == art.kept > 0
 
 
+@functools.cache
 def soft() -> tuple[CalibrationArtifact, LabelledBatch]:
     """An artifact of soft weightings and 20,000 prompts, whose labels play no role in who speaks for whom."""
     rng = np.random.default_rng(0)

@@ -21,7 +21,7 @@ from langchain_cfc.guarantee import AnswerPolicy
 from langchain_cfc.records import tabulate
 from tests.certificates.prompts import make_replay_chain, prompts
 from tests.factories import reload_artifact
-from tests.lengths import mostly_long
+from tests.lengths import mostly_long, repetitions
 
 KNOWN = prompts(0, 600)
 RATE, DELTA = "0.05", "0.1"
@@ -73,7 +73,7 @@ def find_last_size(wrong: Sequence[bool], rate: float, delta: float) -> int:
 
 @mostly_long("rate", ["0.02", "0.05", "0.1", "0.2"], quick=2)
 def test_the_certified_cut_is_that_of_an_independent_computation(rate: str) -> None:
-    known = prompts(3, 900, decimals=12)
+    known = prompts(3, repetitions(900, share=0.5), decimals=12)
     table = tabulate(known)
     order = np.argsort([sum(sorted(one)) for one in table.draws.scores.tolist()], kind="stable")
     best = table.draws.scores.argmin(axis=1)

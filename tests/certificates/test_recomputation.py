@@ -124,7 +124,7 @@ WORSE: list[tuple[str, tuple[Any, ...], Callable[[Any], Any]]] = [
 ]
 
 
-@mostly_long(("name", "path", "change"), WORSE, quick=6)
+@mostly_long(("name", "path", "change"), WORSE, quick=4)
 def test_a_bound_that_its_counts_do_not_give_is_found(
     name: str,
     path: tuple[Any, ...],

@@ -24,9 +24,9 @@ from tests.claims.worlds import count_unsupported, make_answers
 from tests.guarantees.test_leave_one_out import ROUND_OFF
 from tests.lengths import mostly_long, repetitions
 
-SIZE = repetitions(40, share=0.5)
+SIZE = repetitions(40, share=0.3)
 MAPS = ["1", "group(tier)", "hat(mean_score, 4)", "hat(count, 3) + group(tier)", "bins(max_score, 3)"]
-LONG_MAPS = [*MAPS[1:3], MAPS[4]]
+LONG_MAPS = [*MAPS[:3], MAPS[4]]
 
 pytestmark = pytest.mark.filterwarnings(
     f"ignore::{AttainabilityWarning.__module__}.{AttainabilityWarning.__name__}"
@@ -113,7 +113,7 @@ def read_padding(rule: Claims, labelled: LabelledBatch, cap: float) -> FloatArra
 def test_other_success_scores_break_it(change: Change, monkeypatch: pytest.MonkeyPatch) -> None:
     bags = [make_answers(np.random.default_rng(seed), SIZE) for seed in (1, 2)]
     monkeypatch.setattr(Claims, "_success_scores", change)
-    assert max(sums(bag, fit("1", 99), 0)["1"] for bag in bags) < -2.0
+    assert max(sums(bag, fit("1", 99), 0)["1"] for bag in bags) < -SIZE / 20
 
 
 def test_one_threshold_breaks_it_for_hard_answers() -> None:
@@ -121,4 +121,4 @@ def test_one_threshold_breaks_it_for_hard_answers() -> None:
     hard = "group(tier)=hard"
     features = fit("group(tier)", 99)
     assert sums(bag, features, 0)[hard] >= -ROUND_OFF
-    assert sums(bag, features, 0, marginal=True)[hard] < -1.0
+    assert sums(bag, features, 0, marginal=True)[hard] < -SIZE / 40

@@ -103,11 +103,11 @@ def count_failures(
 
 
 # Each of 300 repetitions fails with probability at most delta = 0.1. From 58 failures on (0.19) they refute
-# it, a third of them, in the quick tier, from 28 on.
+# it, a sixth of them, in the quick tier, from 18 on.
 @mostly_long("name", SCALES, quick=2)
 def test_a_certified_cut_seldom_exceeds_its_rate(name: str, artifact: CalibrationArtifact) -> None:
     rng = np.random.default_rng(sorted(SCALES).index(name))
-    tried = repetitions(300, 1 / 3)
+    tried = repetitions(300, share=1 / 6)
     failures, _ = count_failures(SCALES[name], artifact, rng, tried)
     assert not too_often(failures, tried, float(DELTA))
 
@@ -115,12 +115,14 @@ def test_a_certified_cut_seldom_exceeds_its_rate(name: str, artifact: Calibratio
 def test_most_cuts_are_found_where_answers_are_good(artifact: CalibrationArtifact) -> None:
     rng = np.random.default_rng(1)
     good = make_scale([0.5], [0.01, 0.4], 500)
-    failures, found = count_failures(good, artifact, rng, 40, 400)
-    assert found > 30
-    assert failures <= 10
+    tried = repetitions(40, share=0.3)
+    failures, found = count_failures(good, artifact, rng, tried, 400)
+    assert found > 0.75 * tried
+    assert failures <= 0.25 * tried
     # The safest prompts are wrong, and the sequences that start later find a cut nevertheless.
     scale = make_scale([0.05], [1.0, 0.0], 500)
-    assert sum(bool(certify(artifact, scale.sample(rng, 600))) for _ in range(20)) >= 15
+    tried = repetitions(20, share=0.5)
+    assert sum(bool(certify(artifact, scale.sample(rng, 600))) for _ in range(tried)) >= 0.75 * tried
 
 
 # Controls: all ranks are tested at level delta, and those that pass count although others before them failed;
@@ -148,7 +150,7 @@ def test_cuts_chosen_without_a_sequence_exceed_their_rate(
     artifact: CalibrationArtifact, monkeypatch: pytest.MonkeyPatch, function: str, select: Callable[..., Any]
 ) -> None:
     monkeypatch.setattr(cuts, function, select)
-    scale, tried = SCALES["just above the rate everywhere"], 100
+    scale, tried = SCALES["just above the rate everywhere"], repetitions(100, share=0.3)
     failures, _ = count_failures(scale, artifact, np.random.default_rng(2), tried, 400)
     assert too_often(failures, tried, float(DELTA))
 

@@ -27,7 +27,7 @@ from tests.guarantees.promises import make_prompts
 from tests.guarantees.test_leave_one_out import ROUND_OFF, sums
 from tests.lengths import mostly_long, repetitions
 
-N, SIZE = 8, repetitions(40, share=0.5)
+N, SIZE = 8, repetitions(40, share=0.3)
 RULES = [
     "lead(1, at_most=8)",
     "lead(3, at_most=8)",
@@ -124,4 +124,4 @@ def test_what_serving_cannot_do_breaks_it(
 
     assert lowest() >= -ROUND_OFF
     monkeypatch.setattr(fit, "replay_prefixes", shorten)
-    assert lowest() < -1.0
+    assert lowest() < -SIZE / 40

@@ -23,11 +23,11 @@ from tests.lengths import mostly_long, repetitions
 
 TARGET, BELOW = 0.75, 0.749
 SEQUENCES = repetitions(10_000, share=0.05)
-PROMPTS = repetitions(3_000, share=0.2)
+PROMPTS = repetitions(3_000, share=0.1)
 JUDGES = [(right, biased) for right in (0.6, 0.75, 0.9, 0.95) for biased in (False, True)]
 
 
-@mostly_long(("right", "biased"), JUDGES, quick=3)
+@mostly_long(("right", "biased"), JUDGES, quick=2)
 def test_false_certificates_are_rarer_than_delta(right: float, *, biased: bool) -> None:
     _, certified = count_labels(
         World(BELOW, right, biased),
@@ -40,7 +40,7 @@ def test_false_certificates_are_rarer_than_delta(right: float, *, biased: bool) 
     assert not too_often(int(certified.sum()), SEQUENCES, DELTA)
 
 
-@pytest.mark.parametrize("share", [0.02, 0.5])
+@mostly_long("share", [0.02, 0.5], quick=1)
 def test_so_they_are_whatever_share_people_label(share: float) -> None:
     world = World(BELOW, 0.9, biased=True)
     _, certified = count_labels(

@@ -31,7 +31,7 @@ Kind = Callable[[np.random.Generator], Case]
 def cases(kind: str, count: int) -> Iterator[Case]:
     """The first `count` cases of a kind, fewer of many in the quick tier; the seed is the kind's name."""
     rng = np.random.default_rng(zlib.crc32(kind.encode()))
-    for _ in range(count if count < 6 else max(5, repetitions(count, share=0.12))):
+    for _ in range(count if count < 4 else max(3, repetitions(count, share=0.06))):
         yield KINDS[kind](rng)
 
 

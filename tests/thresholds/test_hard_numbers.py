@@ -11,7 +11,7 @@ from scipy.optimize import linprog
 from langchain_cfc._internal.arrays import FloatArray
 from langchain_cfc.errors import InputError
 from langchain_cfc.thresholds import ConditionalThreshold
-from tests.lengths import mostly_long
+from tests.lengths import mostly_long, repetitions
 
 from .oracles import dual_threshold
 
@@ -19,7 +19,7 @@ from .oracles import dual_threshold
 @mostly_long("exponent", [-4, -6, -7, -8], quick=2)
 def test_nearly_dependent_features_give_the_threshold_of_their_span(exponent: int) -> None:
     """The same span has a well-conditioned basis, in which HiGHS solves the problem without strain."""
-    for seed in range(15):
+    for seed in range(repetitions(15, share=0.2)):
         rng = np.random.default_rng(seed)
         a, b, scores = rng.normal(size=100), rng.normal(size=100), rng.random(100)
         features = np.column_stack([np.ones(100), a, b, a + b + 10.0**exponent * rng.normal(size=100)])
@@ -37,7 +37,7 @@ def test_nearly_dependent_features_give_the_threshold_of_their_span(exponent: in
             assert value == pytest.approx(expected, abs=1e-6)
 
 
-@pytest.mark.parametrize("seed", [2, 3, 5])
+@mostly_long("seed", [2, 3, 5], quick=1)
 def test_coefficients_that_are_zero_but_for_round_off_are_no_obstacle(seed: int) -> None:
     """Two hat bases that both add up to one, and a graded judge: the fit lies on score 0 for most prompts.
 
@@ -62,7 +62,7 @@ def test_coefficients_that_are_zero_but_for_round_off_are_no_obstacle(seed: int)
 
 @pytest.mark.parametrize(("size", "members"), [(5_000, 1), (5_000, 3), (100_000, 50)])
 def test_a_group_that_a_subsample_misses_is_no_obstacle(size: int, members: int) -> None:
-    for seed in range(6):
+    for seed in range(repetitions(6, share=1 / 3)):
         rng = np.random.default_rng(seed)
         codes = rng.integers(0, 3, size)
         codes[rng.choice(size, members, replace=False)] = 3

@@ -129,7 +129,7 @@ def test_the_comparison_notices_the_level_of_a_neighbour() -> None:
         alphas = one.asked if number % 2 else np.where(one.asked == 0.1, 0.2, 0.1)
         values = rule.solve(one.case.queries, alphas=alphas).values
         apart += sum(value != one.solve_by_highs(query) for query, value in enumerate(values))
-    assert apart > repetitions(12, share=0.4)
+    assert apart > repetitions(12, share=0.25)
 
 
 def test_atoms_in_clusters_agree_with_highs() -> None:
@@ -148,7 +148,7 @@ def test_atoms_in_clusters_agree_with_highs() -> None:
     np.testing.assert_allclose(solved.values, expected, atol=AGREEMENT)
 
 
-@mostly_long("kind", ["groups", "overlapping_partitions", "continuous", "tied", "hopeless_prompts"], quick=3)
+@mostly_long("kind", ["groups", "overlapping_partitions", "continuous", "tied", "hopeless_prompts"], quick=2)
 def test_equal_levels_are_the_rule_of_that_level(kind: str) -> None:
     for one in levelled(kind, 6):
         case, exact = one.case, kind in {"groups", "overlapping_partitions"}
@@ -213,7 +213,7 @@ def test_randomised_thresholds_agree_with_highs() -> None:
             expected = one.solve_by_highs(query, float(uniform))
             assert are_equal(value, expected)
             finite += math.isfinite(value)
-    assert finite > 12
+    assert finite > repetitions(12, share=0.5)
 
 
 @pytest.mark.parametrize("grouped", [False, True])
@@ -250,7 +250,7 @@ def test_randomised_thresholds_lie_below_and_approach_the_default_ones() -> None
 
 
 def test_a_restored_rule_gives_the_same_bits() -> None:
-    for one in levelled("atoms", 4):
+    for one in levelled("atoms", repetitions(4, share=0.5)):
         for ridge in (0.0, 1e-2):
             rule = one.fit(window=16, ridge=ridge)
             data = rule.state_data()

@@ -52,7 +52,7 @@ def conic_threshold(case: Case, phi: FloatArray, ridge: float, penalised: Penali
 @mostly_long(
     "kind",
     ["continuous", "tied", "hopeless_prompts", "hat_functions", "polynomials", "duplicate_columns"],
-    quick=3,
+    quick=2,
 )
 @pytest.mark.filterwarnings("ignore:Solution may be inaccurate")
 def test_agrees_with_a_conic_solver_in_both_forms(kind: str, penalised: Penalised) -> None:
@@ -72,10 +72,10 @@ def test_agrees_with_a_conic_solver_in_both_forms(kind: str, penalised: Penalise
             assert abs(certificate.gap) <= 1e-9 * (1.0 + abs(certificate.primal))
             assert value == pytest.approx(expected, abs=1e-7 * max(1.0, abs(value)))
             compared += 1
-    assert compared > repetitions(12, share=0.4)
+    assert compared > repetitions(12, share=0.2)
 
 
-@mostly_long("kind", KINDS, quick=6)
+@mostly_long("kind", KINDS, quick=4)
 def test_every_kind_of_calibration_data_is_solved_and_certified(kind: str) -> None:
     for case in cases(kind, 4):
         for penalised in FORMS:
@@ -147,12 +147,14 @@ def test_windows_give_the_threshold_of_the_full_data_or_none(penalised: Penalise
     features = np.stack([np.ones(6_000), t, t**2, rng.normal(size=6_000)], axis=1)
     scores = np.where(rng.random(6_000) < 0.05, 2.0, 0.5 * t + 0.5 * rng.random(6_000))
     everything = ConditionalThreshold("0.1", ridge=1e-3, penalised=penalised, window=None)
-    expected = everything.fit(features, scores).solve(np.vstack([features[:40], 3.0 * features[:10]]))
+    near = repetitions(40, share=0.4)
+    queries = np.vstack([features[:near], 3.0 * features[: near // 4]])
+    expected = everything.fit(features, scores).solve(queries)
     for window in (64, 1024):
         rule = ConditionalThreshold("0.1", ridge=1e-3, penalised=penalised, window=window)
-        found = rule.fit(features, scores).solve(np.vstack([features[:40], 3.0 * features[:10]]))
+        found = rule.fit(features, scores).solve(queries)
         known = ~found.outside
-        assert known[:40].all()
+        assert known[:near].all()
         np.testing.assert_allclose(found.values[known], expected.values[known], atol=1e-9)
 
 
@@ -167,7 +169,7 @@ def test_far_prompts_are_refused() -> None:
 @pytest.mark.parametrize("penalised", FORMS)
 def test_a_state_read_back_gives_bit_identical_thresholds(penalised: Penalised) -> None:
     for kind in ("continuous", "tied", "hat_functions", "duplicate_columns", "hopeless_prompts"):
-        for case in cases(kind, 3):
+        for case in cases(kind, repetitions(3, share=1 / 3)):
             rule = ConditionalThreshold(case.alpha, cap=case.cap, ridge=0.01, penalised=penalised)
             fitted = rule.fit(case.features, case.scores)
             restored = rule.restore(fitted.state_data())

@@ -20,7 +20,7 @@ from scipy import stats
 
 from langchain_cfc._internal.arrays import FloatArray
 from langchain_cfc.errors import InputError, OutsideCertifiedRegionError
-from langchain_cfc.thresholds import ConditionalThreshold, Thresholds
+from langchain_cfc.thresholds import ConditionalThreshold
 from langchain_cfc.thresholds._randomized import NegativePlainWindows, compute_factors
 from langchain_cfc.thresholds._simplex import Fit
 from langchain_cfc.thresholds._windows import PlainWindows
@@ -79,7 +79,7 @@ def randomised_order_statistic(scores: FloatArray, alpha: str, uniform: float | 
 # The definition.
 
 
-@mostly_long("kind", sorted(KINDS), quick=6)
+@mostly_long("kind", sorted(KINDS), quick=4)
 def test_agrees_with_the_dual_programme_at_a_fixed_dual_variable(kind: str) -> None:
     rng = np.random.default_rng(len(kind))
     compared = 0
@@ -129,7 +129,7 @@ def test_in_groups_it_is_the_randomised_order_statistic_to_the_bit() -> None:
     rng = np.random.default_rng(3)
     seen = set()
     for alpha in ("0.1", "0.25", "0.4", "0.5", "0.75", "0.8"):
-        for _ in range(repetitions(25, share=0.4)):
+        for _ in range(repetitions(25, share=0.16)):
             sizes = rng.integers(1, 12, 3)
             codes = np.repeat(np.arange(3), sizes)
             scores = rng.random(len(codes)) if rng.random() < 0.5 else rng.integers(0, 5, len(codes)) / 4
@@ -178,7 +178,7 @@ def test_the_wrong_end_of_the_face_would_be_one_rank_off() -> None:
 )
 @pytest.mark.parametrize("ridge", [0.0, 0.01])
 def test_thresholds_never_fall_in_u_and_end_at_the_default_one(kind: str, ridge: float) -> None:
-    steps = repetitions(40, share=0.5)
+    steps = repetitions(40, share=0.25)
     grid = np.array([1e-12, *np.arange(1, steps) / steps, 1.0 - 2.0**-53])
     for case in cases(kind, 10):
         rule = ConditionalThreshold(case.alpha, cap=case.cap, ridge=ridge).fit(case.features, case.scores)
@@ -206,7 +206,8 @@ def with_a_penalty(features: FloatArray, scores: FloatArray, phi: FloatArray, pa
 def test_with_a_ridge_it_agrees_with_a_conic_solver() -> None:
     rng = np.random.default_rng(14)
     below_zero = others = 0
-    for _ in range(30):
+    tried = repetitions(30, share=0.4)
+    for _ in range(tried):
         size = int(rng.integers(15, 60))
         features = np.column_stack([np.ones(size), rng.normal(size=(size, 3))])
         units_of = np.column_stack([np.ones(8), np.kron([[1.0], [-1.0]], np.eye(4)[:, :3] * 2.0)])
@@ -218,19 +219,19 @@ def test_with_a_ridge_it_agrees_with_a_conic_solver() -> None:
         assert found == pytest.approx(expected, abs=1e-7)
         others += abs(found - rule.threshold(phi)) > 1e-6
         below_zero += level_of_draw("0.3", uniform) < 0.0
-    assert 3 < below_zero < 27
-    assert others > 20  # the negative control: thresholds of the whole term would not agree
+    assert 0.1 * tried < below_zero < 0.9 * tried
+    assert others > tried * 2 / 3  # the negative control: thresholds of the whole term would not agree
 
 
 # Windows, weights, states.
 
 
-@mostly_long("kind", LARGE, quick=4)
-@pytest.mark.parametrize("alpha", ["0.1", "0.4"])
+@mostly_long("kind", LARGE, quick=3)
+@mostly_long("alpha", ["0.4", "0.1"], quick=1)
 def test_a_window_gives_the_threshold_of_the_full_data_or_none(kind: Kind, alpha: str) -> None:
     rng = np.random.default_rng(4)
     features, scores = kind(rng, SIZE)
-    queries = make_queries(kind, rng, features)[:: 1 if LONG else 3]
+    queries = make_queries(kind, rng, features)[:: 1 if LONG else 6]
     uniforms = np.where(rng.random(len(queries)) < 0.5, float(alpha), 1.0) * rng.random(len(queries))
     everything = ConditionalThreshold(alpha, window=None).fit(features, scores)
     expected = everything.solve(queries, uniforms=uniforms)
@@ -243,22 +244,23 @@ def test_a_window_gives_the_threshold_of_the_full_data_or_none(kind: Kind, alpha
         infinite = np.isinf(found.values) & ~found.outside
         assert (found.values[infinite] == expected.values[infinite]).all()
         negative += int((~found.outside & (uniforms < float(alpha))).sum())
-    assert negative > repetitions(60, share=0.3)
+    assert negative > repetitions(60, share=0.15)
 
 
 @pytest.mark.parametrize("penalised", ["slopes", "all"])
 def test_windows_with_a_ridge_give_the_threshold_of_the_full_data_or_none(penalised: Any) -> None:
     rng = np.random.default_rng(5)
     features, scores = LARGE[1](rng, SIZE)
-    queries = np.vstack([features[:40], 3.0 * features[:10]])
-    uniforms = np.where(np.arange(50) % 2 == 0, 0.1, 1.0) * rng.random(50)
+    near = repetitions(40, share=0.4)
+    queries = np.vstack([features[:near], 3.0 * features[: near // 4]])
+    uniforms = np.where(np.arange(len(queries)) % 2 == 0, 0.1, 1.0) * rng.random(len(queries))
     settings: dict[str, Any] = {"ridge": 1e-3, "penalised": penalised}
     everything = ConditionalThreshold("0.1", window=None, **settings).fit(features, scores)
     expected = everything.solve(queries, uniforms=uniforms)
     for keep in (64, 1024):
         rule = ConditionalThreshold("0.1", window=keep, **settings).fit(features, scores)
         found = rule.solve(queries, uniforms=uniforms)
-        assert not found.outside[:40].any()
+        assert not found.outside[:near].any()
         assert_same(found, expected)
 
 
@@ -367,31 +369,25 @@ def shares(
     *,
     weights: FloatArray | None = None,
     units_of: FloatArray | None = None,
+    ties: bool = True,
     **settings: Any,
-) -> tuple[FloatArray, FloatArray]:
+) -> FloatArray:
     """(N,) shares of uniforms for which each prompt is kept, ties with the threshold kept or not."""
     rule = ConditionalThreshold(alpha, cap=HIGH, **settings)
-    found = np.empty((2, len(scores)))
+    found = np.empty(len(scores))
     for new in range(len(scores)):
         others = np.arange(len(scores)) != new
         given = None if weights is None else weights[others]
         fitted = rule.fit(features[others], scores[others], given, units_of=units_of)
         own = None if weights is None else weights[new : new + 1]
 
-        def solved(uniform: float, fitted: Any = fitted, new: int = new, own: Any = own) -> Thresholds:
-            found: Thresholds = fitted.solve(features[new : new + 1], own, [uniform])
-            return found
+        def kept(uniform: float, fitted: Any = fitted, new: int = new, own: Any = own) -> bool:
+            solved = fitted.solve(features[new : new + 1], own, [uniform])
+            above, error = solved.values[0] - scores[new], solved.errors[0]
+            return bool(above >= -error if ties else above > error)
 
-        def closed(uniform: float, solved: Any = solved, score: float = scores[new]) -> bool:
-            found = solved(uniform)
-            return bool(score <= found.values[0] + found.errors[0])
-
-        def opened(uniform: float, solved: Any = solved, score: float = scores[new]) -> bool:
-            found = solved(uniform)
-            return bool(score < found.values[0] - found.errors[0])
-
-        found[:, new] = kept_share(closed), kept_share(opened)
-    return found[0], found[1]
+        found[new] = kept_share(kept)
+    return found
 
 
 CONTINUOUS = ["continuous", "groups of continuous scores", "polynomials", "hat_functions"]
@@ -412,14 +408,14 @@ def small(kind: str, rng: np.random.Generator) -> tuple[FloatArray, FloatArray, 
     return features, rng.random(13), features[:, :1]
 
 
-@pytest.mark.parametrize("kind", CONTINUOUS)
+@mostly_long("kind", CONTINUOUS, quick=2)
 @mostly_long("alpha", ["0.1", "0.35", "0.6"], quick=2)
 def test_coverage_is_exact_for_every_function_in_the_span_whatever_its_sign(kind: str, alpha: str) -> None:
     """sum_i f_i (P(kept i) - tau) = 0, for columns of any sign, up to the bisection."""
     rng = np.random.default_rng(9)
     for _ in range(repetitions(2, share=0.5)):
         features, scores, _ = small(kind, rng)
-        kept, _ = shares(features, scores, alpha)
+        kept = shares(features, scores, alpha)
         np.testing.assert_allclose(features.T @ (kept - float(1 - Fraction(alpha))), 0.0, atol=1e-9)
         # The negative control: the deterministic rule keeps more.
         assert np.sum(kept < 1.0 - 1e-9) > 0
@@ -427,22 +423,22 @@ def test_coverage_is_exact_for_every_function_in_the_span_whatever_its_sign(kind
 
 def test_coverage_is_exact_under_weighted_exchangeability() -> None:
     rng = np.random.default_rng(10)
-    for kind in CONTINUOUS:
+    for kind in CONTINUOUS[:: 1 if LONG else 3]:
         features, scores, _ = small(kind, rng)
         weights = rng.uniform(0.3, 3.0, 13)
-        kept, _ = shares(features, scores, "0.3", weights=weights)
+        kept = shares(features, scores, "0.3", weights=weights)
         np.testing.assert_allclose((weights * (kept - 0.7)) @ features, 0.0, atol=1e-9)
         assert np.abs((kept - 0.7) @ features).max() > 1e-3  # without the weights it does not hold
 
 
-@mostly_long("kind", CONTINUOUS, quick=2)
+@mostly_long("kind", CONTINUOUS, quick=1)
 def test_with_ties_the_target_lies_between_what_is_kept_with_and_without_them(kind: str) -> None:
     rng, gained = np.random.default_rng(11), 0.0
     for alpha in ("0.1", "0.35", "0.6")[: repetitions(3, share=0.4)]:
         features, scores, functions = small(kind, rng)
         # An atom, as prompts without a correct candidate are, and a grid.
         scores = np.where(rng.random(13) < 0.3, 2.0, np.round(scores * 4.0) / 4.0)
-        closed, opened = shares(features, scores, alpha)
+        closed, opened = (shares(features, scores, alpha, ties=ties) for ties in (True, False))
         target = float(1 - Fraction(alpha)) * functions.sum(axis=0)
         assert (closed @ functions >= target - 1e-9).all()
         assert (opened @ functions <= target + 1e-9).all()

@@ -18,7 +18,7 @@ from langchain_cfc.thresholds._ridge import RidgeFit, RidgeRegression
 from langchain_cfc.thresholds._rows import Rest, Rows, find_independent_columns
 from langchain_cfc.thresholds._simplex import Unbounded, Vertex
 from langchain_cfc.thresholds._windows import Start
-from tests.lengths import mostly_long
+from tests.lengths import LONG, mostly_long
 
 from .cases import KINDS, cases
 from .oracles import dual_threshold, order_statistic
@@ -114,7 +114,7 @@ def clarabel(problem: Problem, phi: FloatArray) -> tuple[str, FloatArray | None]
     return str(programme.status), beta.value
 
 
-@mostly_long("kind", sorted(KINDS), quick=6)
+@mostly_long("kind", sorted(KINDS), quick=4)
 @pytest.mark.filterwarnings("ignore:Solution may be inaccurate")  # so it may: its status says so too
 def test_agrees_with_a_conic_solver(kind: str) -> None:
     for problem in problems(kind, 8):
@@ -136,7 +136,7 @@ def test_agrees_with_a_conic_solver(kind: str) -> None:
                 assert value == pytest.approx(phi @ beta, abs=slack)
 
 
-@mostly_long("kind", sorted(KINDS), quick=6)
+@mostly_long("kind", sorted(KINDS), quick=4)
 def test_of_several_minimisers_the_smallest_value_counts(kind: str) -> None:
     """Penalised coordinates are unique; given them, the others solve a linear programme."""
     for problem in problems(kind, 12, weighted=False):
@@ -205,8 +205,8 @@ def solved_in_rationals(matrix: list[list[Fraction]], right: list[Fraction]) -> 
     return [row[-1] for row in table]
 
 
-@pytest.mark.parametrize(
-    "kind", ["continuous", "tied", "lattice", "groups", "hopeless_prompts", "high_leverage"]
+@mostly_long(
+    "kind", ["continuous", "tied", "lattice", "groups", "hopeless_prompts", "high_leverage"], quick=3
 )
 def test_states_prove_themselves_in_rational_arithmetic(kind: str) -> None:
     """From the rows on the fit and the sides alone: sides, box, and the value within its bound, exactly."""
@@ -356,7 +356,7 @@ def test_the_grown_fit_is_the_direct_one(
 
 def test_a_group_too_rare_for_a_subsample_is_no_obstacle() -> None:
     rows, ridge = large(np.random.default_rng(5), "continuous", 20_000), np.append(RIDGE, 0.0)
-    for member in range(0, 20_000, 4_000):
+    for member in range(0, 20_000, 4_000 if LONG else 10_000):
         alone = (np.arange(20_000) == member)[:, None]
         grouped = replace(rows, features=np.hstack([rows.features, alone]))
         grown = _ridge.fit_penalised_base(grouped, Fraction(1, 2), ridge)

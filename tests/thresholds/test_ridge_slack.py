@@ -150,7 +150,7 @@ def test_the_slack_is_exact_at_the_fit_to_all_prompts(penalised: Penalised, alph
     features, scores = curved(rng, 14)
     features, others = features * np.array([1.0, 8.0, 0.3]), others * np.array([1.0, 8.0, 0.3])
     settings: dict[str, Any] = {"penalised": penalised, "units_of": others}
-    kept, _ = shares(features, scores, alpha, ridge=0.2, **settings)
+    kept = shares(features, scores, alpha, ridge=0.2, **settings)
     rule = ConditionalThreshold(alpha, cap=HIGH, ridge=0.2 * 14 / 15, penalised=penalised)
     everyone = rule.fit(features, scores, units_of=others)
     moved = 0
@@ -169,8 +169,8 @@ def test_units_from_the_calibration_features_are_not_quite_exact() -> None:
     """Why others are asked for: leaving prompts out in turn changes such units, and the identity fails."""
     rng = np.random.default_rng(6)
     features, scores = curved(rng, 14)
-    own, _ = shares(features, scores, "0.4", ridge=0.2)
-    given, _ = shares(features, scores, "0.4", ridge=0.2, units_of=curved(rng, 30)[0])
+    own = shares(features, scores, "0.4", ridge=0.2)
+    given = shares(features, scores, "0.4", ridge=0.2, units_of=curved(rng, 30)[0])
     assert abs(imbalance(given, features, "0.4")[0]) < 1e-9
     assert abs(imbalance(own, features, "0.4")[0]) > 1e-6
 

@@ -137,11 +137,11 @@ def assert_same(found: Thresholds, expected: Thresholds) -> None:
 
 
 @mostly_long("keep", [1, 64, 300, 1024], quick=2)
-@mostly_long("kind", KINDS, quick=4)
+@mostly_long("kind", KINDS, quick=3)
 def test_a_window_gives_the_threshold_of_the_full_data_or_none(kind: Kind, keep: int) -> None:
     rng = np.random.default_rng(1)
     features, scores = kind(rng, SIZE)
-    queries = make_queries(kind, rng, features)
+    queries = make_queries(kind, rng, features)[:: 1 if LONG else 3]
     everything = ConditionalThreshold("0.1", window=None).fit(features, scores).solve(queries)
     found = narrowed(ConditionalThreshold("0.1"), features, scores, keep).solve(queries)
     assert np.isinf(found.values[found.outside]).all()
@@ -154,15 +154,16 @@ def test_no_ordinary_prompt_is_refused(kind: Kind) -> None:
     rng = np.random.default_rng(2)
     features, scores = kind(rng, SIZE)
     rule = ConditionalThreshold("0.1").fit(features, scores)
-    found = rule.solve(np.vstack([features[:300], kind(rng, 300)[0]]))
+    seen = repetitions(300, share=0.3)
+    found = rule.solve(np.vstack([features[:seen], kind(rng, seen)[0]]))
     assert not found.outside.any()
 
 
-@mostly_long("kind", KINDS, quick=4)
+@mostly_long("kind", KINDS, quick=3)
 def test_full_data_agrees_with_the_dual_linear_programme(kind: Kind) -> None:
     rng = np.random.default_rng(3)
     features, scores = kind(rng, SIZE)
-    queries = kind(rng, repetitions(4, share=0.5))[0]
+    queries = kind(rng, repetitions(4, share=0.25))[0]
     found = ConditionalThreshold("0.1").fit(features, scores).thresholds(queries)
     expected = np.array([dual_threshold(features, scores, "0.1", phi) for phi in queries])
     expected = np.where(expected >= 2.0 - 1e-9, np.inf, expected)
@@ -253,7 +254,7 @@ def test_no_bit_of_an_answer_depends_on_what_was_asked_before(kind: Kind) -> Non
     together = fitted.solve(queries)
     state = fitted.state_data()
     backwards = rule.restore(state)
-    for row in range(len(queries) - 1, -1, -1 if LONG else -4):
+    for row in range(len(queries) - 1, -1, -1 if LONG else -10):
         alone = backwards.solve(queries[row : row + 1])
         assert alone.values[0] == together.values[row]
         assert alone.outside[0] == together.outside[row]
