@@ -20,7 +20,8 @@ from tests.recordings import list_facts
 
 COMMANDS = ["demo", "plan", "calibrate", "certify", "evaluate", "inspect", "ask"]
 FEATURES = "hard(mean_score, 0.8) + group(topic)"
-PERU = "What is the capital of Peru?"
+# Of the recorded questions, one that is answered and one that is not.
+PERU, PRODUCT = "What is the capital of Peru?", "787 * 967"
 
 
 @pytest.fixture(scope="module")
@@ -158,16 +159,16 @@ def test_demo_states_what_the_bot_served(demo: tuple[Ran, Path]) -> None:
 
 
 def test_ask_answers_by_the_policy_where_sets_have_no_promise(demo: tuple[Ran, Path]) -> None:
-    bot, product = demo[0].data["bot_artifact"], "787 * 967"
+    bot = demo[0].data["bot_artifact"]
     strict = ("--replay", "demo", "--max-wrong-rate", "0.05")
-    ran = run("ask", bot, product, *strict, "--json")
+    ran = run("ask", bot, PRODUCT, *strict, "--json")
     assert (ran.code, ran.data["reason"]) == (1, "mean_score_too_high")
     assert ran.data["guarantee"]["wrong_answers"]["max_wrong_rate"] == "0.05"
     # Of two certified rates one is chosen before the question.
-    refused = run("ask", bot, product, "--replay", "demo")
+    refused = run("ask", bot, PRODUCT, "--replay", "demo")
     assert refused.code == 2
     assert "several wrong-answer rates are certified (0.05, 0.1)" in refused.err
-    sets = run("ask", bot, product, "--replay", "demo", "--sets", "--json")
+    sets = run("ask", bot, PRODUCT, "--replay", "demo", "--sets", "--json")
     assert (sets.code, sets.data["guarantee"]["kind"]) == (0, "heuristic")
     # Where an artifact promises something about sets, these are what it answers with.
     assert (
@@ -400,25 +401,11 @@ def test_inspect_refuses_a_changed_file(artifact: Path, tmp_path: Path) -> None:
     assert "does not match its digest" in ran.err
 
 
-def answered_and_abstained(artifact: Path) -> tuple[str, str]:
-    """One prompt of each kind among the recorded ones."""
-    seen: dict[bool, str] = {}
-    for record in list_facts():
-        question = str(record.input)
-        ran = run("ask", artifact, question, "--replay", "demo", "--json")
-        seen.setdefault(ran.data["abstained"], question)
-        if len(seen) == 2:
-            return seen[False], seen[True]
-    msg = "the recording should hold both"
-    raise AssertionError(msg)
-
-
 def test_ask_answers_or_abstains_with_its_exit_code(artifact: Path) -> None:
-    answered, abstained = answered_and_abstained(artifact)
-    yes = run("ask", artifact, answered, "--replay", "demo")
+    yes = run("ask", artifact, PERU, "--replay", "demo")
     assert yes.code == 0
     assert "\nAnswered" in yes.out
-    no = run("ask", artifact, abstained, "--replay", "demo", "--show-rejected")
+    no = run("ask", artifact, PRODUCT, "--replay", "demo", "--show-rejected")
     assert no.code == 1
     assert "Abstained, because" in " ".join(no.out.split())
 

@@ -23,12 +23,12 @@ from tests.recordings import list_facts
 from tests.serving.openai_server import Fault, Script, serving
 
 COUNT = 12
-N = 4
+N = 3
 MANY = 40
 MODEL = "gpt-4o-mini-2024-07-18"
 TOML = """
 store = "facts.db"
-n = 4
+n = 3
 
 [source]
 path = "questions.csv"
@@ -148,7 +148,7 @@ def test_a_dry_run_calls_nothing_and_leaves_nothing(collect: Collect, folder: Pa
     assert not (folder / "facts.db").exists()
     assert (ran.data["prompts"], ran.data["draws"], ran.data["measured_on"]) == (COUNT, N * COUNT, 0)
     assert ran.data["parts"]["generator"]["model"] == "gpt-4o-mini"
-    assert "to do         12 prompts, 48 requests" in collect("--dry-run").out
+    assert "to do         12 prompts, 36 requests" in collect("--dry-run").out
 
 
 def test_a_dry_run_states_the_price_of_batches(collect: Collect, script: Script) -> None:
@@ -190,7 +190,7 @@ def test_what_failed_is_told_and_tried_again(collect: Collect, folder: Path, scr
     assert "3 of 12 prompts failed (25.0 %)" in ran.err
     assert "only 0.750 c is certain" in ran.err
     held = run("status", folder / "facts.db")
-    assert "3 failed before they were drawn: DrawError: 4 of 4 candidates" in held.out
+    assert "3 failed before they were drawn: DrawError: 3 of 3 candidates" in held.out
     script.faults = ()
     assert collect().code == 1
     assert len(script.requests) == N * COUNT
@@ -206,7 +206,7 @@ def test_another_configuration_is_refused_before_anything_is_paid(collect: Colle
     assert ran.code == 2
     assert "generator.temperature was 0.7 and is now 0.9" in ran.err
     ran = collect("-n", "9")
-    assert "n was 4 and is now 9" in ran.err
+    assert "n was 3 and is now 9" in ran.err
     assert len(script.requests) == asked
 
 

@@ -28,7 +28,7 @@ OF_GROUPS = OF_METHODS - {"abstention_rate", "mean_distinct_answers", "groups"} 
 
 
 def run_compare(*options: str | Path) -> Ran:
-    return run("compare", RECORDING, "--splits", "3", "--jobs", "1", "--alpha", "0.3", *options)
+    return run("compare", RECORDING, "--splits", "2", "--jobs", "1", "--alpha", "0.3", *options)
 
 
 def test_everything_fits_a_terminal_and_names_every_method() -> None:
@@ -110,4 +110,4 @@ def test_splits_are_counted_and_drawn_by_seed() -> None:
     other = run_compare("--json", "--method", "marginal", "--seed", "1")
     assert first.out == again.out
     assert json.loads(first.out)["methods"] != other.data["methods"]
-    assert first.data["splits"] == 3
+    assert first.data["splits"] == 2

@@ -87,8 +87,8 @@ def test_listing_commands_imports_none_of_them() -> None:
 
 
 def test_only_the_module_of_the_command_at_hand_is_imported() -> None:
-    _, modules = run_program("status", "--help")
-    assert modules & MODULES == {"langchain_cfc.cli.store"}
+    _, modules = run_program("plan", "--help")
+    assert modules & MODULES == {"langchain_cfc.cli.plan"}
 
 
 @pytest.mark.parametrize("words", [(), ("status",), ("monitor",), ("monitor", "shadow")])

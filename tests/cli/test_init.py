@@ -60,7 +60,7 @@ def init(url: str, *options: str) -> Ran:
 def test_from_a_file_and_a_model_to_records_an_artifact_and_an_answer(
     url: str, facts: list[PromptRecord]
 ) -> None:
-    ran = init(url)
+    ran = init(url, "-n", "3")
     assert (ran.code, ran.err) == (0, "")
     assert max(len(line) for line in ran.out.splitlines()) <= 80
     assert f"{MANY} questions in facts.csv, answers in answer" in ran.out

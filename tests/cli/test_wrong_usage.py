@@ -95,11 +95,11 @@ def artifact(tmp_path_factory: pytest.TempPathFactory) -> Path:
     [
         (["collect", "--store", "one.db"], "collect"),
         pytest.param(["status", "one.db"], "collect", marks=pytest.mark.long),
-        (["monitor", "status", "ARTIFACT", "one.db"], "monitor"),
+        pytest.param(["monitor", "status", "ARTIFACT", "one.db"], "monitor", marks=pytest.mark.long),
         (["inspect", "ARTIFACT", "--verify"], "verify"),
         (["report", "ARTIFACT", RECORDING], "report"),
         pytest.param(["compare", RECORDING, "--report", "page.html"], "report", marks=pytest.mark.long),
-        (["compare", RECORDING, "--figures", "figures"], "report"),
+        pytest.param(["compare", RECORDING, "--figures", "figures"], "report", marks=pytest.mark.long),
     ],
 )
 def test_a_command_without_its_extra_says_what_to_install(

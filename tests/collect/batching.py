@@ -12,7 +12,6 @@ from typing import Any, Literal
 from unittest import mock
 
 import pytest
-from langchain_anthropic import ChatAnthropic
 from langchain_openai import ChatOpenAI
 
 from langchain_cfc.collect.batches import providers, submission
@@ -49,6 +48,8 @@ def chat(kind: Kind, url: str) -> Any:
     common: dict[str, Any] = {"api_key": "none", "max_retries": 0}
     if kind == "openai":
         return ChatOpenAI(model="chat-1", base_url=f"{url}/v1", logprobs=True, **common)
+    from langchain_anthropic import ChatAnthropic  # which takes seconds
+
     return ChatAnthropic(model_name="claude-1", base_url=url, **common)
 
 

@@ -53,6 +53,8 @@ from tests.collect.fakes import FakeExecutor
 from tests.concurrency import wait_until_async
 from tests.lengths import mostly_long
 
+SIZE = 8
+
 
 @pytest.fixture(autouse=True)
 def no_waits() -> Iterator[None]:
@@ -62,17 +64,17 @@ def no_waits() -> Iterator[None]:
 
 @pytest.mark.parametrize("kind", ["openai", "anthropic"])
 def test_all_draws_come_as_one_batch(tmp_path: Path, kind: Kind) -> None:
-    provider, told = Provider(seconds=0.3), Told()
+    provider, told = Provider(seconds=0.1), Told()
     with serve(provider) as url:
-        ended = run(tmp_path / "store.db", by_match(url, kind), 20, told=told)
-    check(tmp_path / "store.db", provider, ended, 20)
-    assert provider.log.submitted == [20 * N]
+        ended = run(tmp_path / "store.db", by_match(url, kind), SIZE, told=told)
+    check(tmp_path / "store.db", provider, ended, SIZE)
+    assert provider.log.submitted == [SIZE * N]
     assert provider.log.live.total() == 0
     assert told.lines[0].startswith(
-        f"submitting 60 requests to {'chat-1' if kind == 'openai' else 'claude-1'}"
+        f"submitting 24 requests to {'chat-1' if kind == 'openai' else 'claude-1'}"
     )
     assert "cost about" in told.lines[0]
-    assert any("batch_0: 0 of 60 requests" in one for one in told.waiting)
+    assert any("batch_0: 0 of 24 requests" in one for one in told.waiting)
 
 
 def test_stages_come_out_as_batches_of_two_providers(tmp_path: Path) -> None:
@@ -93,9 +95,9 @@ BROKEN = Faults(errors=0.1, missing=0.05, repeated=0.1, live=0.2, refused=0.2, d
 def test_faults_of_lines_and_of_control_calls(tmp_path: Path, kind: Kind) -> None:
     provider, told = Provider(0.2, BROKEN), Told()
     with serve(provider) as url:
-        ended = run(tmp_path / "store.db", by_match(url, kind), 60, told=told)
-    check_but_for_lost_lines(tmp_path / "store.db", provider, ended, 60)
-    assert provider.log.submitted == [60 * N]  # also where the answer to the submission was lost
+        ended = run(tmp_path / "store.db", by_match(url, kind), 40, told=told)
+    check_but_for_lost_lines(tmp_path / "store.db", provider, ended, 40)
+    assert provider.log.submitted == [40 * N]  # also where the answer to the submission was lost
     assert min(provider.log.struck[kind] for kind in ("errors", "missing", "repeated", "live")) > 0
     assert provider.log.struck["refused"] + provider.log.struck["dropped"] > 0
     assert "are made live, at full price" in told.lines[1]
@@ -105,10 +107,10 @@ def test_faults_of_lines_and_of_control_calls(tmp_path: Path, kind: Kind) -> Non
 def test_an_expired_batch_is_used_as_far_as_it_came(tmp_path: Path, kind: Kind) -> None:
     provider = Provider(faults=Faults(expired=0.4))
     with serve(provider) as url:
-        ended = run(tmp_path / "store.db", by_match(url, kind), 20)
-    check(tmp_path / "store.db", provider, ended, 20)
+        ended = run(tmp_path / "store.db", by_match(url, kind), SIZE)
+    check(tmp_path / "store.db", provider, ended, SIZE)
     assert provider.log.live.total() == provider.log.struck["expired"] > 0
-    assert provider.log.lines.total() + provider.log.live.total() == 20 * N
+    assert provider.log.lines.total() + provider.log.live.total() == SIZE * N
 
 
 @pytest.mark.parametrize("kind", ["openai", "anthropic"])
@@ -118,12 +120,12 @@ def test_a_cancelled_batch_ends_the_run_and_the_next_one_asks_for_the_rest(
     provider = Provider(faults=Faults(cancelled=True))
     with serve(provider) as url:
         with pytest.raises(CollectionError, match=r"cancelled at its provider\. The answers are kept"):
-            run(tmp_path / "store.db", by_match(url, kind), 20)
+            run(tmp_path / "store.db", by_match(url, kind), SIZE)
         assert provider.log.live.total() == 0
         provider.faults = Faults()
-        ended = run(tmp_path / "store.db", by_match(url, kind), 20)
-    check(tmp_path / "store.db", provider, ended, 20)
-    assert provider.log.submitted == [60, 30]
+        ended = run(tmp_path / "store.db", by_match(url, kind), SIZE)
+    check(tmp_path / "store.db", provider, ended, SIZE)
+    assert provider.log.submitted == [24, 12]
 
 
 def test_a_batch_that_is_refused_says_what_to_do(tmp_path: Path) -> None:
@@ -188,11 +190,11 @@ def test_a_kill_at_any_step_costs_nothing(tmp_path: Path, kind: Kind, where: str
     provider = Provider(faults=Faults(errors=0.1))
     with serve(provider) as url:
         with kill_at(where), pytest.raises(Killed):
-            run(tmp_path / "store.db", by_match(url, kind), 20)
-        ended = run(tmp_path / "store.db", by_match(url, kind), 20)
-    check(tmp_path / "store.db", provider, ended, 20, in_flight=CONCURRENCY)
-    assert provider.log.submitted == [20 * N]
-    assert provider.log.lines.total() + provider.log.live.total() == 20 * N
+            run(tmp_path / "store.db", by_match(url, kind), SIZE)
+        ended = run(tmp_path / "store.db", by_match(url, kind), SIZE)
+    check(tmp_path / "store.db", provider, ended, SIZE, in_flight=CONCURRENCY)
+    assert provider.log.submitted == [SIZE * N]
+    assert provider.log.lines.total() + provider.log.live.total() == SIZE * N
 
 
 @mostly_long("kind", ["openai", "anthropic"], quick=1)
@@ -224,7 +226,7 @@ def test_a_message_batch_of_somebody_else_is_not_taken_for_ours(tmp_path: Path) 
 
 
 def test_ctrl_c_leaves_batches_at_their_provider(tmp_path: Path) -> None:
-    provider, told = Provider(seconds=0.5), Told()
+    provider, told = Provider(seconds=0.2), Told()
     with serve(provider) as url:
 
         def stop_soon(going: Run) -> None:
@@ -235,30 +237,30 @@ def test_ctrl_c_leaves_batches_at_their_provider(tmp_path: Path) -> None:
             tasks.append(asyncio.ensure_future(stop()))
 
         tasks: list[Any] = []
-        ended = run(tmp_path / "store.db", by_match(url), 20, told=told, begun=stop_soon)
+        ended = run(tmp_path / "store.db", by_match(url), SIZE, told=told, begun=stop_soon)
         assert not ended.complete
         assert ended.status.labelled == 0
         shown = command("status", tmp_path / "store.db")
-        assert "waiting for   batch_0, 60 requests" in shown.out
-        ended = run(tmp_path / "store.db", by_match(url), 20, told=told)
-    check(tmp_path / "store.db", provider, ended, 20)
-    assert provider.log.submitted == [20 * N]
-    assert "waiting for batch_0, which was submitted before: 60 requests" in told.lines
+        assert "waiting for   batch_0, 24 requests" in shown.out
+        ended = run(tmp_path / "store.db", by_match(url), SIZE, told=told)
+    check(tmp_path / "store.db", provider, ended, SIZE)
+    assert provider.log.submitted == [SIZE * N]
+    assert "waiting for batch_0, which was submitted before: 24 requests" in told.lines
     assert command("status", tmp_path / "store.db", "--json").data["open_batches"] == []
 
 
 def test_a_batch_beyond_the_budget_is_not_submitted(tmp_path: Path) -> None:
     provider, told = Provider(), Told()
-    small, large = (Budget(max_cost=limit, prices={"*": PRICE}) for limit in (0.5, 1000.0))
+    small, large = (Budget(max_cost=limit, prices={"*": PRICE}) for limit in (0.2, 1000.0))
     with serve(provider) as url:
-        ended = run(tmp_path / "store.db", by_match(url), 20, told=told, budget=small)
+        ended = run(tmp_path / "store.db", by_match(url), SIZE, told=told, budget=small)
         assert not ended.complete
         assert provider.log.submitted == []
         assert told.lines[-1].startswith(
-            "the budget does not hold a batch of 60 requests to chat-1, cost about"
+            "the budget does not hold a batch of 24 requests to chat-1, cost about"
         )
-        ended = run(tmp_path / "store.db", by_match(url), 20, told=told, budget=large)
-    check(tmp_path / "store.db", provider, ended, 20)
+        ended = run(tmp_path / "store.db", by_match(url), SIZE, told=told, budget=large)
+    check(tmp_path / "store.db", provider, ended, SIZE)
 
 
 def test_stores_of_live_calls_and_of_batches_are_not_mixed(tmp_path: Path) -> None:
@@ -275,28 +277,28 @@ def test_stores_of_live_calls_and_of_batches_are_not_mixed(tmp_path: Path) -> No
 def test_a_prompt_that_failed_keeps_what_was_drawn(tmp_path: Path) -> None:
     provider = Provider(faults=Faults(errors=0.3, live=1.0))
     with serve(provider) as url:
-        ended = run(tmp_path / "store.db", by_match(url), 10)
+        ended = run(tmp_path / "store.db", by_match(url), 5)
         assert ended.status.failed > 0
         first = provider.log.lines.total()
         provider.faults = Faults()
-        ended = run(tmp_path / "store.db", by_match(url), 10, retry_failed=True)
-    check(tmp_path / "store.db", provider, ended, 10)
-    assert provider.log.lines.total() == 10 * N > first
+        ended = run(tmp_path / "store.db", by_match(url), 5, retry_failed=True)
+    check(tmp_path / "store.db", provider, ended, 5)
+    assert provider.log.lines.total() == 5 * N > first
 
 
 def test_requests_are_split_to_what_a_batch_may_hold(tmp_path: Path) -> None:
     provider = Provider()
-    with serve(provider) as url, mock.patch.object(OpenAIBatches, "max_requests", 25):
-        ended = run(tmp_path / "count.db", by_match(url), 20)
-    check(tmp_path / "count.db", provider, ended, 20)
+    with serve(provider) as url, mock.patch.object(OpenAIBatches, "max_requests", 10):
+        ended = run(tmp_path / "count.db", by_match(url), SIZE)
+    check(tmp_path / "count.db", provider, ended, SIZE)
     # They are uploaded at the same time, and arrive in any order.
-    assert sorted(provider.log.submitted) == [10, 25, 25]
+    assert sorted(provider.log.submitted) == [4, 10, 10]
     provider = Provider()
-    with serve(provider) as url, mock.patch.object(OpenAIBatches, "max_bytes", 10_000):
-        ended = run(tmp_path / "bytes.db", by_match(url), 20)
-    check(tmp_path / "bytes.db", provider, ended, 20)
+    with serve(provider) as url, mock.patch.object(OpenAIBatches, "max_bytes", 4_000):
+        ended = run(tmp_path / "bytes.db", by_match(url), SIZE)
+    check(tmp_path / "bytes.db", provider, ended, SIZE)
     assert len(provider.log.submitted) > 1
-    assert max(len(one) for name, one in provider.files.items() if name.startswith("file-")) <= 10_000
+    assert max(len(one) for name, one in provider.files.items() if name.startswith("file-")) <= 4_000
 
 
 def test_an_executor_makes_its_own_calls(tmp_path: Path) -> None:

@@ -112,13 +112,15 @@ def test_a_price_that_is_missing_ends_a_run_but_loses_nothing(tmp_path: Path) ->
     limit=st.integers(1, 2000),
     at_once=st.integers(1, 8),
 )
-def test_a_budget_is_exceeded_at_most_by_surprises(costs: list[int], limit: int, at_once: int) -> None:
+def test_a_budget_is_exceeded_at_most_by_surprises(
+    memory: Path, costs: list[int], limit: int, at_once: int
+) -> None:
     """Spent, less the limit, is at most what prompts under way took beyond the dearest one before them.
 
     With `at_once` of them that is at most `at_once` times the largest difference; and nothing where all cost
     the same, but for the first, of which nothing is known.
     """
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(dir=memory) as folder:
         executor = FakeExecutor(costs=lambda name: make_usage(costs[int(name[1:])]))
         ran = run(
             Path(folder) / "store.db", executor, len(costs), at_once=at_once, budget=Budget(max_tokens=limit)

@@ -32,7 +32,7 @@ from tests.lengths import mostly_long
 from tests.recordings import list_facts
 from tests.serving.openai_server import Script, serving
 
-MANY, N = 60, 4
+MANY, N = 40, 3
 QUIET = CollectionOptions(on_progress=lambda _: None)
 OPTIONS: dict[str, Any] = {"alpha": 0.3, "features": "1", "collection": QUIET}
 
@@ -111,16 +111,16 @@ def test_it_goes_on_where_a_budget_or_an_interruption_ended_it(
 ) -> None:
     parts: dict[str, Any] = {"verifier": SequenceProbability(), "labeler": NormalisedMatch(), "n": N}
     few = CollectionOptions(
-        on_progress=lambda _: None, budget=Budget(max_cost=900.0, prices={"*": Price(input=1e6, output=1e6)})
+        on_progress=lambda _: None, budget=Budget(max_cost=450.0, prices={"*": Price(input=1e6, output=1e6)})
     )
     store = tmp_path / "a.db"
-    with pytest.raises(CollectionError, match=r"\d+ of 60 questions were not begun.*same store"):
+    with pytest.raises(CollectionError, match=rf"\d+ of {MANY} questions were not begun.*same store"):
         calibrate_chain(model, pairs, **parts, store=store, **{**OPTIONS, "collection": few})
     before = len(script.requests)
     assert 0 < before < N * MANY
     calibrate_chain(model, pairs, **parts, store=store, **OPTIONS)
     assert len(script.requests) == N * MANY
-    with pytest.raises(StoreError, match="n was 4 and is now 9"):
+    with pytest.raises(StoreError, match=f"n was {N} and is now 9"):
         calibrate_chain(model, pairs, **{**parts, "n": 9}, store=store, **OPTIONS)
 
 
@@ -149,12 +149,12 @@ LOCAL: dict[str, Any] = {
     "collection": CollectionOptions(on_progress=lambda _: None, on_notice=lambda _: None),
 }
 FORMS: dict[str, list[Any]] = {
-    "pairs": [(f"question {number}", f"answer {number}") for number in range(60)],
-    "lists": [[f"question {number}", f"answer {number}"] for number in range(60)],
-    "mappings": [{"prompt": f"question {number}", "answer": f"answer {number}"} for number in range(60)],
+    "pairs": [(f"question {number}", f"answer {number}") for number in range(MANY)],
+    "lists": [[f"question {number}", f"answer {number}"] for number in range(MANY)],
+    "mappings": [{"prompt": f"question {number}", "answer": f"answer {number}"} for number in range(MANY)],
     "examples": [
         Example(id=str(number), input=f"question {number}", reference=f"answer {number}")
-        for number in range(60)
+        for number in range(MANY)
     ],
 }
 
@@ -166,7 +166,7 @@ def test_examples_come_in_several_forms_and_without_a_store_nothing_is_left(
     monkeypatch.chdir(tmp_path)
     artifact, report = calibrate_chain(candidates, iter(FORMS[form]), **LOCAL)
     assert report.n_candidates == artifact.n == 2
-    assert report.n_test + report.n_calibration == 60
+    assert report.n_test + report.n_calibration == MANY
     assert artifact.provenance is not None
     assert (artifact.provenance.generator or {})["id"] == "numbers"
     assert list(tmp_path.iterdir()) == []
@@ -174,7 +174,7 @@ def test_examples_come_in_several_forms_and_without_a_store_nothing_is_left(
 
 def test_metadata_of_examples_may_be_features() -> None:
     examples = [
-        one.model_copy(update={"metadata": {"half": "low" if number < 30 else "high"}})
+        one.model_copy(update={"metadata": {"half": "low" if number < MANY / 2 else "high"}})
         for number, one in enumerate(FORMS["examples"])
         if isinstance(one, Example)
     ]
@@ -251,4 +251,4 @@ def test_the_progress_bar_is_the_default(
     monkeypatch.setattr("langchain_cfc.collect.collecting._LINE_INTERVAL", 0.0)
     noticing = replace(LOCAL["collection"], on_progress=None)
     calibrate_chain(candidates, FORMS["pairs"], **{**LOCAL, "collection": noticing})
-    assert "60 of 60 prompts" in capsys.readouterr().err
+    assert f"{MANY} of {MANY} prompts" in capsys.readouterr().err

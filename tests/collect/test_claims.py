@@ -353,11 +353,11 @@ def test_claims_labelled_unsupported_are_shown_beside_their_references(path: Pat
 
 
 @pytest.mark.parametrize(
-    ("labels", "scores", "message"),
-    [(False, 0.5, "first 20 prompts has a supported claim"), (None, 0.5, "tell supported from unsupported")],
+    ("labels", "size", "message"),
+    [(False, 25, "first 20 prompts has a supported claim"), (None, 130, "tell supported from unsupported")],
 )
 def test_what_will_not_calibrate_is_reported_early(
-    path: Path, labels: bool | None, scores: float, message: str
+    path: Path, labels: bool | None, size: int, message: str
 ) -> None:
     notices: list[str] = []
 
@@ -367,10 +367,10 @@ def test_what_will_not_calibrate_is_reported_early(
 
     def verify(prompt: str, candidates: list[Any]) -> list[float]:
         del prompt
-        return [scores] * len(candidates)
+        return [0.5] * len(candidates)
 
     parts = make_parts(Claiming(), labeler=label, verifier=verify)
-    collect_claims(path, parts, 140, on_notice=notices.append)
+    collect_claims(path, parts, size, on_notice=notices.append)
     assert any(message in one for one in notices), notices
 
 

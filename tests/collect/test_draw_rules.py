@@ -26,7 +26,7 @@ RULES = ["lead(2, at_most=6)", "agree(0.75, rounds=2+2+2)", "below(0.35, at_most
 IDS = {"generator_id": "letters", "verifier_id": "hash", "labeler_id": "first"}
 # One call at a time, so that the n-th call for a prompt is its n-th slot.
 SLOWLY = CollectionOptions(call_policy=CallPolicy(concurrency=1), on_progress=lambda _: None)
-SIZE = 50
+SIZE = 30
 
 
 def hashed(*parts: object) -> int:

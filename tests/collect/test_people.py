@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,10 @@ def judge(records: list[PromptRecord], seed: int, mistakes: float = 0.08) -> lis
     return judged
 
 
-JUDGED = judge(prompts(1, 2000), 3)
+@cache
+def judged_prompts() -> list[PromptRecord]:
+    """What the judge of these tests has labelled."""
+    return judge(prompts(1, 2000), 3)
 
 
 def is_right(_: str, text: str) -> bool:
@@ -57,9 +61,9 @@ def bot() -> CalibrationArtifact:
     return calibrate(judge(prompts(0, 2000), 2, 0.02), alpha="0.2", features="1", max_wrong_rate="0.15")
 
 
-def draw(artifact: CalibrationArtifact, records: Any = JUDGED, **options: Any) -> PeopleSample:
+def draw(artifact: CalibrationArtifact, records: Any = None, **options: Any) -> PeopleSample:
     settings: dict[str, Any] = {"until": 0.7, "alpha": "0.2", **options}
-    return PeopleSample.draw(artifact, records, **settings)
+    return PeopleSample.draw(artifact, records or judged_prompts(), **settings)
 
 
 def fill_first(path: Path, prompts_filled: int, says: Callable[[str, str], bool] = is_right) -> None:
@@ -210,7 +214,7 @@ def test_the_sample_is_random_by_id_and_likelier_where_the_judge_doubts(
     artifact: CalibrationArtifact, tmp_path: Path
 ) -> None:
     sample = draw(artifact)
-    shuffled = [JUDGED[row] for row in np.random.default_rng(0).permutation(len(JUDGED))]
+    shuffled = [judged_prompts()[row] for row in np.random.default_rng(0).permutation(len(judged_prompts()))]
     assert draw(artifact, shuffled).judged.ids == sample.judged.ids
     judged = sample.judged
     assert list(judged.ids) != sorted(judged.ids)
@@ -309,7 +313,7 @@ def test_what_cannot_be_certified_says_what_to_do(
 
 def test_tables_and_promises_given_a_correct_candidate_are_refused(artifact: CalibrationArtifact) -> None:
     with pytest.raises(InputError, match="people read texts"):
-        draw(artifact, tabulate(JUDGED))
+        draw(artifact, tabulate(judged_prompts()))
     given_drawn = calibrate(prompts(0, 400), alpha="0.2", features="1", given_drawn=True)
     with pytest.raises(InputError, match="only people can say"):
         draw(given_drawn)
@@ -343,7 +347,7 @@ def test_answers_of_bot_mode_are_certified_among_those_answered(
     options: dict[str, Any] = {"until": None, "alpha": None, "max_wrong_rate": "0.25", "share": 0.3}
     sample, sheet = draw(bot, **options), tmp_path / "sheet.csv"
     policy = bot.certified_policy.certificate
-    seen = compute_outcomes(bot, tabulate(JUDGED), policy.alpha, policy.policy)
+    seen = compute_outcomes(bot, tabulate(judged_prompts()), policy.alpha, policy.policy)
     assert len(sample.judged.ids) == seen.decisions.answered.sum()
     sample.write_sheet(sheet)
     rows = rows_of(sheet)[1:]
@@ -443,7 +447,7 @@ def test_the_command_line_writes_a_sheet_waits_and_certifies(
 ) -> None:
     path, records, sheet = tmp_path / "artifact.json", tmp_path / "judged.jsonl", tmp_path / "sheet.csv"
     artifact.save(path)
-    write_records(records, JUDGED)
+    write_records(records, judged_prompts())
     out, figures = tmp_path / "certified.json", tmp_path / "figures"
     arguments: list[str | Path] = [
         "certify",
@@ -496,7 +500,7 @@ def test_the_command_line_says_what_belongs_together(
 ) -> None:
     path, records = tmp_path / "artifact.json", tmp_path / "judged.jsonl"
     artifact.save(path)
-    write_records(records, JUDGED[:20])
+    write_records(records, judged_prompts()[:20])
     places = {"RECORDS": str(records), "SHEET": str(tmp_path / "sheet.csv")}
     ran = run("certify", path, *(places.get(one, one) for one in arguments))
     assert ran.code == 2

@@ -43,6 +43,7 @@ from tests.collect.crashing import AT_ONCE, CONCURRENCY, PROMPTS, N, calls, exam
 from tests.collect.fakes import is_free
 from tests.collect.postgres import Server, postgres
 from tests.concurrency import wait_until, wait_until_async
+from tests.lengths import mostly_long
 
 HALF_A_PAIR = "\ud800"
 ROOT = Path(__file__).parents[2]
@@ -288,11 +289,16 @@ def odd(word: str, found: str) -> Any:
     return lambda text: found if word in str(text) else str(text)
 
 
-@pytest.mark.parametrize(
-    ("name", "refused_by_sqlite"),
-    [("nul", False), ("half a pair", True)],
+@mostly_long(
+    ("name", "refused_by_sqlite", "part"),
+    [
+        ("nul", False, "generator"),
+        ("nul", False, "answer"),
+        ("half a pair", True, "generator"),
+        ("half a pair", True, "answer"),
+    ],
+    quick=2,
 )
-@pytest.mark.parametrize("part", ["generator", "answer"])
 def test_text_that_cannot_be_stored_fails_its_prompt_alone(
     where: str, tmp_path: Path, name: str, part: str, *, refused_by_sqlite: bool
 ) -> None:
@@ -350,7 +356,17 @@ def has_ended_well(process: subprocess.Popen[bytes]) -> bool:
     return said == b"done\n"
 
 
-def test_a_second_run_is_refused_until_the_first_is_gone(url: str, tmp_path: Path) -> None:
+def test_a_second_run_is_refused_while_the_first_has_the_lock(url: str, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with Store(url, create=True) as first, first.lock():
+        with pytest.raises(StoreError, match="another run is at work"):
+            run(url, log)
+        assert not log.exists()
+    assert run(url, log).complete
+
+
+@pytest.mark.long
+def test_a_second_run_is_refused_until_the_process_of_the_first_is_gone(url: str, tmp_path: Path) -> None:
     log = tmp_path / "log"
     first = start_writer(url, log)
     try:

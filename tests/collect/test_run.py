@@ -47,7 +47,7 @@ def failing(stage: str, numbers: Sequence[int]) -> dict[tuple[str, str], Any]:
 
 def test_every_prompt_goes_through_every_stage_once(path: Path) -> None:
     executor, seen = FakeExecutor(), []
-    size = PAGE + 50
+    size = PAGE + 10
     ran = run(path, executor, size, at_once=30, progress=lambda standing: seen.append(standing.labelled))
     assert ran.complete
     assert set(executor.done.values()) == {1}
@@ -190,7 +190,7 @@ def test_a_stopped_run_finishes_what_is_under_way(path: Path) -> None:
             held[0].stop()
             assert held[0].is_stopping
 
-    ran = run(path, executor, 100, at_once=4, begun=held.append, progress=stop)
+    ran = run(path, executor, 40, at_once=4, begun=held.append, progress=stop)
     assert not ran.complete
     assert 10 <= ran.status.labelled < 10 + 4
     assert executor.count("draw") == executor.count("score") == executor.count("label") == ran.status.labelled
@@ -250,11 +250,11 @@ def test_a_store_that_cannot_be_written_stops_the_others_at_once(
             monkeypatch.setattr(Store, "transaction", _refusing)
 
     with pytest.raises(StoreError, match="the disk is gone"):
-        run(path, executor, 100, at_once=4, progress=break_it)
+        run(path, executor, 40, at_once=4, progress=break_it)
     # Nobody goes on drawing what cannot be kept.
     assert executor.count("draw") <= 5 + 2 * 4
     monkeypatch.undo()
-    assert run(path, executor).status.labelled == 100
+    assert run(path, executor).status.labelled == 40
     assert sum(count - 1 for count in executor.done.values()) <= 4
 
 
@@ -289,10 +289,10 @@ USELESS = make_scores(0.5, 0.5, first)
 
 
 def test_a_collection_that_goes_well_says_nothing(path: Path) -> None:
-    assert collect_notices(path, FakeExecutor(**GOOD), 130) == []
+    assert collect_notices(path, FakeExecutor(**GOOD), 110) == []
 
 
-@pytest.mark.parametrize(("size", "notices"), [(19, 0), (20, 1), (130, 1)])
+@pytest.mark.parametrize(("size", "notices"), [(19, 0), (20, 1), (40, 1)])
 def test_identical_candidates_show_after_twenty_prompts(path: Path, size: int, notices: int) -> None:
     found = collect_notices(path, FakeExecutor(**GOOD, texts=lambda name: [name] * N), size)
     assert len(found) == notices
@@ -301,10 +301,10 @@ def test_identical_candidates_show_after_twenty_prompts(path: Path, size: int, n
 
 def test_one_prompt_whose_candidates_differ_is_enough(path: Path) -> None:
     executor = FakeExecutor(**GOOD, texts=lambda name: [name, "other" if name == "p7" else name, name])
-    assert collect_notices(path, executor, 60) == []
+    assert collect_notices(path, executor, 25) == []
 
 
-@pytest.mark.parametrize(("size", "notices"), [(19, 0), (20, 1), (110, 1)])
+@pytest.mark.parametrize(("size", "notices"), [(19, 0), (20, 1), (40, 1)])
 def test_that_nothing_is_correct_shows_after_twenty_with_three_answers(
     path: Path, size: int, notices: int
 ) -> None:
@@ -323,7 +323,7 @@ def test_that_nothing_is_correct_shows_after_twenty_with_three_answers(
 
 def test_one_correct_candidate_is_enough(path: Path) -> None:
     executor = FakeExecutor(**make_scores(0.3, 0.7, lambda name, slot: name == "p19" and slot == 0))
-    found = collect_notices(path, executor, 120)
+    found = collect_notices(path, executor, 40)
     assert not any("has a correct candidate" in one for one in found)
 
 

@@ -72,7 +72,7 @@ def finish_prompt(store: Store, position: int, n: int = 3) -> None:
 # Examples
 
 
-@settings(max_examples=repetitions(80, share=0.3))
+@settings(max_examples=repetitions(80, share=0.15))
 @given(
     st.lists(
         st.builds(
@@ -89,8 +89,11 @@ def finish_prompt(store: Store, position: int, n: int = 3) -> None:
         unique_by=lambda one: one.id,
     )
 )
-def test_examples_come_out_as_they_went_in_and_in_their_order(some: list[Example]) -> None:
-    with tempfile.TemporaryDirectory() as folder, Store(Path(folder) / "s.db", create=True) as store:
+def test_examples_come_out_as_they_went_in_and_in_their_order(memory: Path, some: list[Example]) -> None:
+    with (
+        tempfile.TemporaryDirectory(dir=memory) as folder,
+        Store(Path(folder) / "s.db", create=True) as store,
+    ):
         assert store.add(some) == len(some)
         assert [work.example for work in store.read_unfinished()] == some
         # Again they are known, in whatever order; and a further one comes last.
@@ -117,7 +120,7 @@ def test_a_store_that_was_made_for_several_users_stays_theirs(path: Path) -> Non
         assert stat.S_IMODE(path.stat().st_mode) == 0o660
 
 
-@pytest.mark.parametrize("size", [3, 1200])
+@pytest.mark.parametrize("size", [3, rows.PAGE + 10])
 def test_of_equal_examples_one_is_kept_and_of_unequal_ones_none(path: Path, size: int) -> None:
     # Within a page of those that are added at a time, and beyond it.
     some = examples(size)
@@ -277,9 +280,11 @@ def candidates(n: int) -> st.SearchStrategy[tuple[Candidate, ...]]:
     return st.tuples(st.booleans(), st.booleans()).flatmap(lambda given: some(*given)).map(tuple)
 
 
-@settings(max_examples=repetitions(60, share=0.3))
+@settings(max_examples=repetitions(60, share=0.15))
 @given(st.integers(1, 4).flatmap(lambda n: st.lists(candidates(n), min_size=1, max_size=4)), JSON)
-def test_records_come_out_as_they_went_in(made: list[tuple[Candidate, ...]], reference: Any) -> None:
+def test_records_come_out_as_they_went_in(
+    memory: Path, made: list[tuple[Candidate, ...]], reference: Any
+) -> None:
     records = [
         PromptRecord(
             id=f"p{number}", input={"q": number}, reference=reference, metadata={"k": 1.5}, candidates=some
@@ -292,7 +297,10 @@ def test_records_come_out_as_they_went_in(made: list[tuple[Candidate, ...]], ref
         verifier={"id": "v"},
         labeler={"id": "l"},
     )
-    with tempfile.TemporaryDirectory() as folder, Store(Path(folder) / "s.db", create=True) as store:
+    with (
+        tempfile.TemporaryDirectory(dir=memory) as folder,
+        Store(Path(folder) / "s.db", create=True) as store,
+    ):
         assert store.add_records(records, header) == len(records)
         assert list(store.records()) == records
         assert store.provenance() == header

@@ -1,0 +1,7 @@
+"""Commands write and read what they make in memory, as the tests of collections do."""
+
+from __future__ import annotations
+
+from tests.collect.conftest import memory, tmp_path
+
+__all__ = ["memory", "tmp_path"]
