@@ -13,7 +13,7 @@ from langchain_cfc.decision import decide
 from langchain_cfc.errors import AttainabilityWarning, FeatureError, InputError
 from langchain_cfc.guarantee import AnswerPolicy
 from langchain_cfc.records import tabulate
-from tests.lengths import mostly_long
+from tests.lengths import mostly_long, repetitions
 
 FEATURES = [
     "1",
@@ -60,14 +60,14 @@ def artifact_for(features: str = "1", **options: Any) -> CalibrationArtifact:
     return calibrate(records(0, 120), features=features, **settings)
 
 
-@pytest.mark.parametrize("rule", ["conditional", "marginal", "learned"])
+@mostly_long("rule", ["conditional", "marginal", "learned"], quick=1)
 @mostly_long("set_rule", ["all", "best_prefix", "rank", "unique(all)"], quick=2)
 @pytest.mark.parametrize("features", FEATURES)
 def test_a_prompt_alone_is_decided_upon_to_the_bit_as_among_others(
     features: str, set_rule: str, rule: Any
 ) -> None:
     artifact = artifact_for(features, set_rule=set_rule, threshold_rule=rule)
-    draws = tabulate(records(1, 40, decimals=2)).draws
+    draws = tabulate(records(1, repetitions(40, share=0.4), decimals=2)).draws
     for marginal in (False, True):
         together = decide(artifact, draws, "0.2", marginal=marginal)
         assert together.accepted.any()
@@ -135,13 +135,13 @@ def test_never_empty_adds_the_best_candidate_to_empty_sets_and_changes_nothing_e
 
 def test_sets_that_are_never_empty_are_nested_over_levels() -> None:
     artifact = calibrate(records(0, 300), alpha=["0.2", "0.5", "0.8"], features=FEATURES[-1])
-    draws = tabulate(records(1, 300)).draws
+    draws = tabulate(records(1, 150)).draws
     strict, middle, loose = (decide(artifact, draws, alpha) for alpha in artifact.alphas)
     for larger, smaller in ((strict, middle), (middle, loose)):
         kept = smaller.accepted & ~larger.accepted
         assert not kept[~larger.not_certifiable].any()
     # Some of the sets are the best candidate alone, by which they are not empty.
-    assert (loose.levels.min(axis=1) > loose.thresholds).sum() > 20
+    assert (loose.levels.min(axis=1) > loose.thresholds).sum() > 10
 
 
 def test_flagged_prompts_have_empty_sets_under_every_set_rule() -> None:

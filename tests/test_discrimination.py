@@ -17,6 +17,7 @@ from scipy import stats
 from langchain_cfc._internal.arrays import BoolArray, FloatArray
 from langchain_cfc.errors import InputError
 from langchain_cfc.scoring import Discrimination, compute_auroc
+from tests.lengths import repetitions
 
 FALSE_ALARM = 1e-6
 
@@ -90,7 +91,7 @@ def test_a_million_candidates_are_ranked_not_paired() -> None:
 # Coverage. An interval by the central limit theorem over N prompts covers with 95 % up to terms that vanish
 # with N; at N = 100 two points are allowed for them. The number of R independent intervals that cover is then
 # between its quantiles under Binomial(R, 0.93) and Binomial(R, 0.97).
-REPETITIONS = 1500
+REPETITIONS = repetitions(1500, share=0.4)
 
 
 def clustered(rng: np.random.Generator, size: int) -> tuple[FloatArray, BoolArray]:
@@ -133,12 +134,13 @@ def test_the_interval_covers_as_often_as_it_says_and_one_that_forgets_the_prompt
 def test_the_interval_of_shuffled_scores_holds_one_half() -> None:
     rng = np.random.default_rng(2)
     holds = as_they_were = 0
-    for _ in range(300):
+    size = repetitions(300, share=0.5)
+    for _ in range(size):
         scores, correct = clustered(rng, 300)
         as_they_were += compute_found(scores, correct).low <= 0.5
         shuffled = compute_found(rng.permutation(scores.ravel()).reshape(scores.shape), correct)
         holds += shuffled.low <= 0.5 <= shuffled.high
-    fewest = stats.binom.ppf(FALSE_ALARM, 300, 0.93)
+    fewest = stats.binom.ppf(FALSE_ALARM, size, 0.93)
     assert holds >= fewest
     assert as_they_were < fewest
 

@@ -7,6 +7,7 @@ import importlib
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -161,15 +162,21 @@ def imported(source: str) -> Iterator[str]:
                 pass
 
 
+@cache
+def imported_by(path: Path) -> frozenset[str]:
+    """The same of a file, which is read once."""
+    return frozenset(imported(path.read_text()))
+
+
 def inner_imports(path: Path) -> set[str]:
     """The other packages that a module imports."""
-    names = (name.split(".") for name in imported(path.read_text()))
+    names = (name.split(".") for name in imported_by(path))
     return {parts[1] for parts in names if parts[0] == "langchain_cfc"} - {package_of(path)}
 
 
 def outer_imports(path: Path) -> set[str]:
     """The distributions that a module imports."""
-    roots = {name.partition(".")[0] for name in imported(path.read_text())}
+    roots = {name.partition(".")[0] for name in imported_by(path)}
     # Python 3.10 has no `tomllib` yet.
     return roots - {"langchain_cfc", "tomllib"} - sys.stdlib_module_names
 
@@ -341,17 +348,6 @@ def test_the_errors_load_nothing_either() -> None:
 HEAVY = {"scipy", "cvxpy", "matplotlib", "pandas", "typer", "rich", "openai", "anthropic", "langchain_openai"}
 
 
-def test_serving_and_calibrating_load_nothing_heavy() -> None:
-    loaded = loaded_by(
-        "from langchain_cfc import CFCChatModel, CFCResult, CFCRunnable, CalibrationArtifact\n"
-        "from langchain_cfc import calibrate, read_records\n"
-        "from langchain_cfc.demo.replay import ReplayChatModel\n"
-        "from langchain_cfc.verifiers import SequenceProbability, pointwise"
-    )
-    assert "langchain_cfc" in loaded
-    assert not HEAVY & loaded
-
-
 def test_the_mathematics_does_not_load_langchain() -> None:
     loaded = loaded_by(
         "from langchain_cfc import CalibrationArtifact, FeatureMap, Guarantee, PromptRecord\n"
@@ -365,7 +361,10 @@ def test_the_mathematics_does_not_load_langchain() -> None:
 
 SERVE = """
 from langchain_core.language_models import FakeListChatModel
-from langchain_cfc import Candidate, CFCRunnable, PromptRecord, calibrate
+from langchain_cfc import CalibrationArtifact, Candidate, CFCChatModel, CFCResult, CFCRunnable, PromptRecord
+from langchain_cfc import calibrate, read_records
+from langchain_cfc.demo.replay import ReplayChatModel
+from langchain_cfc.verifiers import SequenceProbability, pointwise
 records = [
     PromptRecord(id=str(k), input="x", candidates=(Candidate(text="a", score=k / 40, correct=True),))
     for k in range(1, 40)
@@ -378,7 +377,7 @@ assert chain.invoke("x").best == "a"
 """
 
 
-def test_serving_a_prompt_loads_nothing_heavy() -> None:
+def test_calibrating_and_serving_a_prompt_load_nothing_heavy() -> None:
     loaded = loaded_by(SERVE)
     assert {"numpy", "pydantic", "langchain_core"} <= loaded
     assert not HEAVY & loaded

@@ -408,6 +408,7 @@ def small(folder: Path, page: str) -> Path:
     return folder / "mkdocs.yml"
 
 
+@pytest.mark.long
 def test_broken_links_fail_the_build(tmp_path: Path) -> None:
     links = ["gone.md", "other.md#away", "/elsewhere/", "#missing"]
     ran = build(small(tmp_path, " ".join(f"[a link]({link})" for link in links)), tmp_path / "site")
@@ -417,6 +418,7 @@ def test_broken_links_fail_the_build(tmp_path: Path) -> None:
         assert link.rpartition("#")[2] in ran.stderr
 
 
+@pytest.mark.long
 def test_the_check_finds_what_the_build_does_not_see(tmp_path: Path) -> None:
     # Links in HTML are not the build's business.
     links = ["../gone/", "../other/#gone"]

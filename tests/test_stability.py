@@ -101,10 +101,10 @@ def test_what_is_left_is_rounded_down(alpha: str, delta: str, constant: float, s
 def test_floats_would_round_up() -> None:
     # Negative control: why the arithmetic is decimal.
     wrong = 0
-    for size in range(1000, 1400):
+    for size in range(1000, 1100):
         plain = 0.3 - math.sqrt(math.log(1 / 0.9) / size)
         wrong += not is_rounded_down(f"{plain:.12f}", "0.3", size, PAPER)
-    assert wrong > 100
+    assert wrong > 25
 
 
 POSITIVE = st.floats(1e-30, 1e30)

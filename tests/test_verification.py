@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import cvxpy
 import numpy as np
 import pytest
 
@@ -38,23 +37,23 @@ def test_other_solvers_confirm_an_artifact_with_all_calibration_prompts(features
     artifact = calibrate(
         make_recorded(500, decimals), alpha=["0.2", "0.3"], features=features, allow_unattainable=True
     )
-    levels = verify(artifact, prompts=15)
+    levels = verify(artifact, prompts=6)
     assert [level.alpha for level in levels] == ["0.2", "0.3"]
     for level in levels:
         assert level.agrees
         assert level.complete
-        assert level.prompts == 16
+        assert level.prompts == 7
         assert level.outside == 0
         assert level.largest_difference <= 1e-9
 
 
 def test_and_one_with_a_window_of_them() -> None:
     artifact = calibrate(make_recorded(900), alpha="0.3", features="mean_score", window=100)
-    [level] = verify(artifact, prompts=15)
+    [level] = verify(artifact, prompts=6)
     assert level.agrees
     assert not level.complete
     assert level.kept == 100
-    assert level.outside < 5
+    assert level.outside < 2
 
 
 @pytest.mark.parametrize("penalised", ["slopes", "all"])
@@ -62,12 +61,12 @@ def test_thresholds_with_a_ridge_are_confirmed_and_those_of_another_ridge_are_no
     artifact = calibrate(
         make_recorded(300), alpha="0.3", features="hat(mean_score, 3)", ridge=0.1, penalised=penalised
     )
-    [level] = verify(artifact, prompts=8)
+    [level] = verify(artifact, prompts=4)
     assert level.agrees
     _ = artifact.rule()  # made with the true penalty
     name = artifact.levels[0].rule["penalty"]
     artifact.arrays[name] = PackedArray.pack(2.0 * artifact.arrays[name].unpack())
-    [other] = verify(artifact, prompts=8)
+    [other] = verify(artifact, prompts=4)
     assert not other.agrees
 
 
@@ -94,7 +93,7 @@ def test_thresholds_of_other_calibration_data_are_contradicted() -> None:
     name = artifact.levels[0].rule["success_scores"]
     scores = artifact.arrays[name].unpack()
     artifact.arrays[name] = PackedArray.pack(np.where(scores < 1.0, 0.9 * scores, scores))
-    [level] = verify(artifact)
+    [level] = verify(artifact, prompts=6)
     assert not level.agrees
     assert level.largest_difference > 1e-3
 
@@ -126,6 +125,8 @@ def test_one_level_of_an_artifact_by_itself() -> None:
 
 
 def test_a_solver_that_gives_up_is_a_typed_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    import cvxpy
+
     def gives_up(*_: object, **__: object) -> None:
         msg = "numerical trouble"
         raise cvxpy.error.SolverError(msg)

@@ -115,7 +115,7 @@ def test_options_are_reproduced(artifact: CalibrationArtifact) -> None:
     "options",
     [
         {"adaptive_alpha": True},
-        {"confident": True, "certification_fraction": 0.3},
+        pytest.param({"confident": True, "certification_fraction": 0.3}, marks=pytest.mark.long),
         {"randomised": True},
         {"shift": "meta(difficulty)"},
         {"threshold_rule": "marginal"},

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from langchain_cfc import calibrate
@@ -28,6 +28,7 @@ from langchain_cfc.records import (
 )
 from tests.claims.worlds import make_answers
 from tests.cli.running import run
+from tests.lengths import repetitions
 from tests.records.same import outcome, parts, raw_outcome
 from tests.records.test_parquet import record as candidates_record
 
@@ -92,6 +93,7 @@ def records(draw: st.DrawFn, name: str) -> ClaimsRecord:
     )
 
 
+@settings(max_examples=repetitions(100, share=0.1))
 @given(data=st.data(), header=st.sampled_from([None, HEADER]))
 def test_both_formats_hold_the_same(data: st.DataObject, header: Provenance | None) -> None:
     written = [data.draw(records(f"q{place}")) for place in range(data.draw(st.integers(1, 3)))]

@@ -24,6 +24,7 @@ from langchain_cfc.runnable import ClaimsResult
 from tests.claims.chains import LEFT, make_artifact, make_chain
 from tests.claims.worlds import make_answers
 from tests.factories import reload_artifact
+from tests.lengths import repetitions
 
 RATE = "0.3"
 Change = Callable[[LabelledBatch], LabelledBatch]
@@ -102,7 +103,7 @@ def certify_often(change: Change = _keep) -> tuple[int, float]:
 # The true share at alpha = 0.5 is just above the rate, so that each certificate is false, and has probability
 # at most delta = 0.1. Their number is binomial; more than `MOST_FALSE` have a probability below 1e-6.
 FALSE = "0.348"
-REPETITIONS = 200
+REPETITIONS = repetitions(200, share=0.3)
 MOST_FALSE = int(stats.binom.isf(1e-6, REPETITIONS, 0.1))
 
 
@@ -112,7 +113,6 @@ def test_false_certificates_are_as_rare_as_stated() -> None:
     assert 0 < certified <= MOST_FALSE
 
 
-@pytest.mark.long
 def test_claims_of_one_answer_are_not_independent() -> None:
     def take_one_by_one(labelled: LabelledBatch) -> LabelledBatch:
         """Make each claim an answer of its own; its threshold is the same, because the features are "1"."""
@@ -148,7 +148,7 @@ def test_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, out = tmp_path / "records.jsonl", tmp_path / "artifact.json"
     write_records(path, make_answers(np.random.default_rng(1), 1000), Provenance(n=1, unit="claims"))
     options = ["--unit", "claims", "--max-wrong-rate", RATE, "--test-fraction", "0.2", "--out", str(out)]
-    shown = CliRunner().invoke(app, ["calibrate", str(path), *options])
+    shown = CliRunner().invoke(app, ["calibrate", str(path), "--features", "1", *options])
     assert shown.exit_code == 0, shown.output
     words = " ".join(shown.output.split())
     assert "Of the claims that an answer shows, at most 30 % are unsupported on average" in words

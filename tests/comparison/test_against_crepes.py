@@ -15,24 +15,32 @@ import warnings
 from collections import Counter
 from collections.abc import Sequence
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
-from crepes import ConformalRegressor  # type: ignore[import-untyped]
 
 from langchain_cfc._internal.arrays import FloatArray, IntArray
 from langchain_cfc.thresholds import ConditionalThreshold, MarginalThreshold
+from tests.lengths import mostly_long
 
 CAP = 2.0
 ALPHAS = tuple(f"0.{percent:02d}" for percent in range(5, 51))
 LARGEST = 400
 
 
+def make_regressor() -> Any:
+    """Return a regressor of crepes, which takes most of a second to import."""
+    from crepes import ConformalRegressor  # type: ignore[import-untyped]
+
+    return ConformalRegressor()
+
+
 def upper(
     success_scores: FloatArray, alpha: str, bins: IntArray | None = None, asked: Sequence[int] = (0,)
 ) -> list[float]:
     """The upper ends of crepes' intervals around 0, `inf` where they reach the cap."""
-    fitted = ConformalRegressor().fit(success_scores, bins=bins)
+    fitted = make_regressor().fit(success_scores, bins=bins)
     with warnings.catch_warnings():
         # It warns where no score suffices, which is what the answer says as well.
         warnings.filterwarnings(
@@ -68,7 +76,7 @@ def from_above(success_scores: FloatArray, rank: int) -> float:
     return value if value < CAP else math.inf
 
 
-@pytest.mark.parametrize("kind", ["continuous", "tied", "capped"])
+@mostly_long("kind", ["continuous", "tied", "capped"], quick=1)
 def test_the_marginal_threshold_is_that_of_crepes(kind: str) -> None:
     rng = np.random.default_rng(len(kind))
     seen: Counter[str] = Counter()
@@ -102,7 +110,7 @@ def test_the_marginal_threshold_is_that_of_crepes(kind: str) -> None:
 def test_a_level_out_of_reach_is_out_of_reach_for_both() -> None:
     scores = np.arange(8) / 10
     with pytest.warns(UserWarning, match="calibration examples is too small"):
-        ConformalRegressor().fit(scores).predict_int(np.zeros(1), confidence=0.9)
+        make_regressor().fit(scores).predict_int(np.zeros(1), confidence=0.9)
     assert upper(scores, "0.10") == [ours(scores, "0.10")] == [math.inf]
     assert upper(np.arange(9) / 10, "0.12") == [ours(np.arange(9) / 10, "0.12")] == [0.8]
 

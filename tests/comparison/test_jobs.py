@@ -17,15 +17,16 @@ from langchain_cfc.errors import CFCError, FeatureError
 from langchain_cfc.experiments.compare import compare
 from langchain_cfc.experiments.comparison_report import ComparisonReport
 from langchain_cfc.experiments.splits import _limit_threads, measure_splits
+from tests.comparison.sent import failing, squared, threads
 from tests.comparison.worlds import count_progress
 from tests.lengths import mostly_long
 
-from .worlds import failing, raw_facts, squared, threads, world
+from .worlds import raw_facts, world
 
 THREADS = "OPENBLAS_NUM_THREADS"
 
 
-@mostly_long(("splits", "jobs"), [(5, 3), (1, 1), (1, 3), (5, 1), (60, 2), (60, 1)], quick=2)
+@mostly_long(("splits", "jobs"), [(5, 2), (5, 3), (1, 1), (1, 3), (5, 1), (60, 2), (60, 1)], quick=2)
 def test_results_come_in_order_whatever_the_number_of_processes(splits: int, jobs: int) -> None:
     seen: list[int] = []
     assert measure_splits(squared, splits, jobs, count_progress(seen)) == [
@@ -64,7 +65,7 @@ def test_what_this_process_was_told_stays(before: str | None, monkeypatch: pytes
     assert os.environ.get(THREADS) == before
 
 
-@pytest.mark.parametrize("jobs", [1, 2])
+@pytest.mark.parametrize("jobs", [1, pytest.param(2, marks=pytest.mark.long)])
 def test_an_error_comes_out_as_what_it_is(jobs: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(THREADS, raising=False)
     with pytest.raises(FeatureError, match="topic of record 'p7' is 'rare'; add prompts of this") as caught:
@@ -107,6 +108,7 @@ def test_a_category_that_a_fit_split_lacks_is_told_of_by_every_process() -> None
         with pytest.raises(FeatureError, match="Add prompts of this category") as caught:
             compare(with_one, features="group(topic)", methods=["conditional"], splits=8, jobs=jobs)
         messages.append(str(caught.value))
+        assert not multiprocessing.active_children()
     assert messages[0] == messages[1]
     assert f"topic of record '{labelled.ids[7]}' is 'rare'" in messages[0]
 
@@ -116,7 +118,7 @@ import faulthandler, os, sys
 faulthandler.dump_traceback_later(25)  # should it not end, its standard error says where it is
 sys.path.insert(0, {root!r})
 from langchain_cfc.experiments.splits import measure_splits
-from tests.comparison.worlds import slow
+from tests.comparison.sent import slow
 
 def told(items, total):
     for place, item in enumerate(items):

@@ -29,7 +29,7 @@ from langchain_cfc.experiments.methods import (
 from langchain_cfc.experiments.splits import Comparison
 from langchain_cfc.guarantee.stability import PaperStability
 from tests.comparison.worlds import shuffle
-from tests.lengths import mostly_long
+from tests.lengths import mostly_long, repetitions
 
 from .worlds import facts, parts, protocol, split_of, world
 
@@ -100,7 +100,7 @@ MAPS = (
 
 
 # The maps that reach what others do not, and each set rule, are in the quick tier; in the long one all pairs.
-QUICK = ("hat(mean_score, 5)", "mean_score^2", "bins(max_score, 5)", "hard(entropy, max_score, 0.9)")
+QUICK = ("mean_score^2", "bins(max_score, 5)")
 
 
 @pytest.mark.parametrize(
@@ -211,7 +211,8 @@ def slack(size: int) -> Fraction:
 def test_the_papers_methods_by_hand(decimals: int) -> None:
     rng = np.random.default_rng(decimals)
     everything = ours_differs = cut_short = 0
-    for number in range(60):
+    worlds = repetitions(60, share=0.4)
+    for number in range(worlds):
         size = int(rng.integers(12, 60))
         labelled = world(number, size + 20, 3, decimals=decimals, hopeless=(0.1, 0.3, 0.5))
         order = rng.permutation(size + 20)
@@ -252,9 +253,9 @@ def test_the_papers_methods_by_hand(decimals: int) -> None:
         ours_differs += not np.array_equal(
             mine.sets.accepted, sets_at(split, expected["CFC-FULL"][0], cut=False)
         )
-    assert everything > 30
-    assert cut_short > 60
-    assert ours_differs > 50
+    assert everything > worlds / 2
+    assert cut_short > worlds
+    assert ours_differs > worlds * 5 / 6
 
 
 def test_learnt_is_the_quantile_of_all_development_prompts_cut_to_the_unit_interval() -> None:
@@ -344,7 +345,8 @@ def chosen_k(split: Split, grid: list[int], tau: Fraction, *, reaching: bool) ->
 def test_top_k_by_hand(reaching: bool) -> None:
     rng = np.random.default_rng(5)
     seen, unreachable = set(), 0
-    for number in range(120):
+    worlds = repetitions(120, share=0.4)
+    for number in range(worlds):
         n = int(rng.integers(1, 9))
         # 37 development prompts: no coverage is exactly between two others at these levels.
         labelled = world(number, 37 + 12, n, decimals=int(rng.choice([1, 9])), hopeless=(0.0, 0.2, 0.3))
@@ -368,7 +370,7 @@ def test_top_k_by_hand(reaching: bool) -> None:
             expected = best_k(labelled.draws.scores[row], k)
             assert set(np.flatnonzero(made.sets.accepted[place])) == expected
     assert len(seen) > 5
-    assert unreachable > 20
+    assert unreachable > worlds / 6
 
 
 def make_ranked(places: list[int], n: int) -> LabelledBatch:

@@ -24,6 +24,7 @@ from langchain_cfc.experiments.metrics import (
 )
 from langchain_cfc.features import precompute_statistics
 from langchain_cfc.set_rules import AcceptAll
+from tests.lengths import repetitions
 
 from .worlds import mean_of, world
 
@@ -283,8 +284,8 @@ def worst_plainly(bins: IntArray, first: BoolArray, kept: BoolArray) -> float:
 
 def test_the_worst_slab_by_trying_all() -> None:
     rng = np.random.default_rng(3)
-    undefined = 0
-    for number in range(40):
+    undefined, worlds = 0, repetitions(40, share=0.4)
+    for number in range(worlds):
         size = int(rng.choice([2, 9, 40, 70, 150]))
         bins = rng.integers(0, SLAB_BINS, (size, 1 + number % 3))
         first = rng.random(size) < rng.choice([0.1, 0.5])
@@ -293,7 +294,7 @@ def test_the_worst_slab_by_trying_all() -> None:
         expected = [worst_plainly(bins, first, run) for run in kept]
         same(found, expected)
         undefined += sum(map(math.isnan, expected))
-    assert 0 < undefined < 80
+    assert 0 < undefined < 2 * worlds
 
 
 def planted(seed: int, tau: float, *, hole: bool) -> tuple[Slabs, BoolArray, BoolArray]:

@@ -238,7 +238,7 @@ def test_how_often_a_bad_configuration_passes_is_the_binomial_tail() -> None:
     # (and no more, which is the worst case of "more than alpha"). It passes if and only if at most c of the
     # m testing prompts are missed, c the largest count with P(Bin(m, alpha) <= c) <= delta.
     rng = np.random.default_rng(4)
-    alpha, delta, tested, tried = 0.2, 0.1, 86, repetitions(3000, share=0.4)
+    alpha, delta, tested, tried = 0.2, 0.1, 86, repetitions(3000, share=0.2)
     tails = stats.binom.cdf(np.arange(tested), tested, alpha)
     chance = float(tails[tails <= delta].max())
     assert 0.09 < chance <= delta
@@ -268,7 +268,7 @@ def test_coverage_is_too_low_for_few_calibration_sets() -> None:
     codes = world.everything.draws.answer_codes
     assert codes is not None
     rng = np.random.default_rng(5)
-    alpha, delta, size, tried = "0.15", 0.1, 200, repetitions(400, share=0.5)
+    alpha, delta, size, tried = "0.15", 0.1, 200, repetitions(400, share=0.25)
     sound = careless = certified = 0
     for _ in range(tried):
         rows = rng.choice(len(world.chances), size, p=world.chances)
@@ -333,7 +333,7 @@ def test_ten_times_seven_tenths_is_seven() -> None:
 
 def test_back_off_keeps_what_plain_loops_keep() -> None:
     rng = np.random.default_rng(6)
-    for _ in range(60):
+    for _ in range(repetitions(60, share=0.3)):
         n = int(rng.integers(1, 5))
         scores, correct, _ = candidates(rng, int(rng.integers(1, 40)), n)
         rule = BackOffRule.learn(scores, correct)
@@ -413,7 +413,7 @@ def test_a_rank_one_higher_breaks_the_promise() -> None:
     # used up but for ties.
     steps = np.arange(1, 13)[:, np.newaxis] / 16
     world = steps, np.zeros((12, 1), np.bool_), [Fraction(1, 12)] * 12
-    for alpha in (Fraction(1, 4), Fraction(1, 2)):
+    for alpha in (Fraction(1, 4), Fraction(1, 2))[: repetitions(2, share=0.5)]:
         assert all_correct(world, 3, alpha, kept_by_cut) >= 1 - alpha
         assert all_correct(world, 3, alpha, kept_one_rank_higher) < 1 - alpha
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
-import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from typing import Any, TypeVar
@@ -16,7 +14,6 @@ from langchain_cfc._internal.arrays import FloatArray, IntArray
 from langchain_cfc._internal.metadata import Scalar
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.demo import load_recording
-from langchain_cfc.errors import FeatureError
 from langchain_cfc.experiments.methods import Pool, Split, get_methods
 from langchain_cfc.experiments.splits import Comparison, Protocol
 from langchain_cfc.records import tabulate, tabulate_raw
@@ -173,33 +170,6 @@ def numbers_in(data: Any) -> list[float]:
     if isinstance(data, (list, tuple)):
         return [number for value in data for number in numbers_in(value)]
     return [data] if isinstance(data, (int, float)) else []
-
-
-# For processes, which can only be sent what a module holds -------------------------------------------------
-
-
-def squared(number: int) -> tuple[int, float]:
-    """A result that depends on the number alone."""
-    return number, float(np.random.default_rng(number).random(3).sum()) ** 2
-
-
-def threads(number: int) -> tuple[int, str | None, int]:
-    """What the process was told of its threads, and which process it is."""
-    return number, os.environ.get("OPENBLAS_NUM_THREADS"), os.getpid()
-
-
-def slow(number: int) -> int:
-    """Takes its time."""
-    time.sleep(0.05)
-    return number
-
-
-def failing(number: int) -> int:
-    """Fails at one split."""
-    if number == 2:
-        msg = "topic of record 'p7' is 'rare'; add prompts of this category"
-        raise FeatureError(msg, row=7)
-    return number
 
 
 def count_progress(seen: list[int]) -> Callable[[Iterable[Item], int], Iterable[Item]]:

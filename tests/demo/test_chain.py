@@ -13,12 +13,20 @@ from langchain_cfc.artifact import tabulate_draws
 from langchain_cfc.demo import DemoResult, demo_chain, load_recording, run_demo
 from langchain_cfc.demo.replay import ReplayChatModel
 from langchain_cfc.errors import ArtifactFormatError, DrawError, FingerprintError
+from tests.recordings import list_facts
 
 
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory: pytest.TempPathFactory) -> tuple[DemoResult, Path]:
     path = tmp_path_factory.mktemp("demo") / "artifact.json"
     return run_demo("0", path), path
+
+
+@pytest.fixture(scope="module")
+def chain() -> CFCRunnable:
+    """One threshold for all questions."""
+    source = load_recording()
+    return demo_chain(calibrate(source, alpha="0.4", features="1", provenance=source.provenance))
 
 
 @pytest.mark.long
@@ -31,19 +39,18 @@ def test_it_answers_as_the_demo_did(seen: tuple[DemoResult, Path]) -> None:
             assert again.guarantee == result.guarantee
 
 
-def test_many_at_once_keep_their_candidates(seen: tuple[DemoResult, Path]) -> None:
-    demo, path = seen
-    prompts = [record.input for record, _ in demo.served[:20]]
-    expected = [result.answers for _, result in demo.served[:20]]
-    chain = demo_chain(path)
+def test_many_at_once_keep_their_candidates(chain: CFCRunnable) -> None:
+    prompts = [record.input for record in list_facts()[:8]]
+    expected = [chain.invoke(prompt).answers for prompt in prompts]
+    assert len({tuple(answers) for answers in expected}) > 4
     assert [one.answers for one in chain.batch(prompts)] == expected
-    assert [one.answers for one in asyncio.run(demo_chain(path).abatch(prompts))] == expected
+    assert [one.answers for one in asyncio.run(chain.abatch(prompts))] == expected
 
 
 def test_a_draw_rule_replays_the_same_candidates_however_often_a_question_is_asked() -> None:
     source = load_recording()
-    artifact = calibrate(source, alpha="0.4", features="mean_score", draws="below(0.5, at_most=10)")
-    records = list(source)[:30]
+    artifact = calibrate(source, alpha="0.4", features="1", draws="below(0.5, at_most=10)")
+    records = list_facts()[:12]
     counts = tabulate_draws(artifact, records).draws.counts.tolist()
     assert 1 in counts
     assert 10 in counts
@@ -59,14 +66,14 @@ def test_a_draw_rule_replays_the_same_candidates_however_often_a_question_is_ask
     assert said == [one.text for one in first.candidates]
 
 
-def test_a_question_may_be_a_message(seen: tuple[DemoResult, Path]) -> None:
-    record, result = seen[0].served[0]
-    assert demo_chain(seen[1]).invoke([HumanMessage(str(record.input))]).answers == result.answers
+def test_a_question_may_be_a_message(chain: CFCRunnable) -> None:
+    question = str(list_facts()[0].input)
+    assert chain.invoke([HumanMessage(question)]).answers == chain.invoke(question).answers
 
 
-def test_what_was_not_recorded_is_not_answered(seen: tuple[DemoResult, Path]) -> None:
+def test_what_was_not_recorded_is_not_answered(chain: CFCRunnable) -> None:
     with pytest.raises(DrawError, match="was not recorded"):
-        demo_chain(seen[1]).invoke("Who wrote this?")
+        chain.invoke("Who wrote this?")
 
 
 def test_an_artifact_of_several_verifiers_is_served_by_what_they_said() -> None:

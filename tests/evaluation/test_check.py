@@ -65,7 +65,7 @@ def test_only_what_was_promised_can_be_contradicted(rule: Any, expected: list[st
 def test_a_sound_rule_is_contradicted_no_more_often_than_stated() -> None:
     # Three weightings share 2.5 %: alarms in independent rounds are at most Binomial(rounds, 0.025), which
     # exceeds the limit with probability below 1e-6.
-    rounds = repetitions(200, share=0.3)
+    rounds = repetitions(200, share=0.15)
     limit = int(stats.binom(rounds, FALSE_ALARM).isf(1e-6))
     everyone = make_prompts(0, rounds * 90, right=0.9)
     alarms = 0

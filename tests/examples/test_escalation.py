@@ -20,6 +20,7 @@ from langchain_cfc import CFCRunnable, write_records
 from langchain_cfc.errors import DrawError
 from langchain_cfc.records import Provenance
 from langchain_cfc.sampling.fingerprints import compute_fingerprint
+from tests.lengths import repetitions
 from tests.serving.openai_server import Script, serving
 
 if TYPE_CHECKING:
@@ -77,8 +78,9 @@ def test_what_is_served_is_what_was_measured_question_by_question(
 
     split, first = calibrated
     artifact = calibrate_second_tier(STRONG, split, first)
-    expected = [ServedQuestion("cheap", bool(covered)) for covered in first.on_test.covered]
-    passed_on = np.flatnonzero(~first.on_test.answered)
+    size = repetitions(len(split.test), share=0.2)
+    expected = [ServedQuestion("cheap", bool(covered)) for covered in first.on_test.covered[:size]]
+    passed_on = np.flatnonzero(~first.on_test.answered[:size])
     second = decide_questions(artifact, STRONG, split.test[passed_on])
     for row, answered, covered in zip(passed_on, second.answered, second.covered, strict=True):
         expected[row] = (
@@ -86,7 +88,7 @@ def test_what_is_served_is_what_was_measured_question_by_question(
         )
 
     person = Person()
-    asked = [CHEAP.records[row] for row in split.test.tolist()]
+    asked = [CHEAP.records[row] for row in split.test[:size].tolist()]
     assert serve(first.artifact, artifact, asked, person) == expected
     waiting = [one.input for one, got in zip(asked, expected, strict=True) if got.tier == "person"]
     assert person.questions == waiting
@@ -149,6 +151,7 @@ def test_the_table_of_the_readme_is_what_fifty_splits_give() -> None:
     )
 
 
+@pytest.mark.long
 def test_the_figure_is_drawn(tmp_path: Path) -> None:
     from cascade_figure import draw_figure
     from cascade_table import compute_mean, measure_splits

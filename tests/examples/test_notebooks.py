@@ -6,16 +6,15 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import nbformat
 import pytest
-from nbclient import NotebookClient
-from nbclient.exceptions import CellExecutionError
 
 ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = sorted((ROOT / "examples" / "notebooks").glob("*.ipynb"))
 
 
 def run(notebook: Any, folder: Path) -> Any:
+    from nbclient import NotebookClient
+
     return NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(folder)}}).execute()
 
 
@@ -33,13 +32,12 @@ def test_there_are_two_notebooks() -> None:
 
 # Of ipykernel and its neighbours, in the process that asks.
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
-# The steps of the long one are those of docs/your-own-data.md, which the quick tests run.
-@pytest.mark.parametrize(
-    "path",
-    [NOTEBOOKS[0], pytest.param(NOTEBOOKS[1], marks=pytest.mark.long)],
-    ids=lambda path: path.stem,
-)
+# The steps of the second one are those of docs/your-own-data.md, which the quick tests run.
+@pytest.mark.long
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_fresh_run_gives_the_outputs_that_are_stored(path: Path, tmp_path: Path) -> None:
+    import nbformat
+
     stored = nbformat.read(path, as_version=4)
     (tmp_path / "notebooks").mkdir()
     shutil.copytree(ROOT / "examples" / "eval_dataset", tmp_path / "eval_dataset")
@@ -50,7 +48,11 @@ def test_a_fresh_run_gives_the_outputs_that_are_stored(path: Path, tmp_path: Pat
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
+@pytest.mark.long
 def test_a_cell_that_fails_fails_the_run(tmp_path: Path) -> None:
+    import nbformat
+    from nbclient.exceptions import CellExecutionError
+
     broken = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("1 / 0")])
     with pytest.raises(CellExecutionError, match="ZeroDivisionError"):
         run(broken, tmp_path)

@@ -24,7 +24,6 @@ import pytest
 from tests.scripts import load_module
 
 pytest.importorskip("playwright.sync_api", reason="the page is looked at with playwright")
-pytest.importorskip("streamlit", reason="the page is made with streamlit")
 
 from langchain_openai import ChatOpenAI
 from playwright.sync_api import Browser, BrowserContext, Locator, Page, expect
@@ -37,6 +36,11 @@ from langchain_cfc.sampling.fingerprints import compute_fingerprint
 from tests.recordings import list_facts
 from tests.report import browser as look
 from tests.serving.openai_server import Script, serving
+
+# Looked for, not imported: each process that collects tests would wait for it.
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("streamlit") is None, reason="the page is made with streamlit"
+)
 
 REPOSITORY = Path(__file__).parents[2]
 EXAMPLE = REPOSITORY / "examples" / "qa_bot"

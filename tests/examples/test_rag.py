@@ -16,11 +16,12 @@ import pytest
 from langchain_core.documents import Document
 from langchain_core.language_models import FakeListChatModel
 
-from langchain_cfc import CalibrationArtifact, CFCRunnable, evaluate
+from langchain_cfc import CalibrationArtifact, CFCResult, CFCRunnable, evaluate
 from langchain_cfc.errors import CFCError, FingerprintError, FingerprintWarning
 from langchain_cfc.experiments import ComparisonReport
 from langchain_cfc.experiments.comparison_report import Spread
 from langchain_cfc.records import PromptRecord, Records, read_records
+from tests.lengths import repetitions
 from tests.serving.openai_bodies import Answer
 from tests.serving.openai_server import Script, serving
 
@@ -31,6 +32,7 @@ pytestmark = pytest.mark.usefixtures("modules_of_example")
 EXAMPLE = Path(__file__).parents[2] / "examples" / "rag"
 MODEL = Path("~/.cache/langchain-cfc/smollm2-135m-instruct-q4_1.gguf").expanduser()
 README = (EXAMPLE / "README.md").read_text(encoding="utf-8")
+SPLITS = repetitions(40, share=0.5)
 
 
 @pytest.fixture(scope="module")
@@ -49,12 +51,21 @@ def artifact(shipped: Records) -> CalibrationArtifact:
 def report(shipped: Records) -> ComparisonReport:
     from rag_calibrate import compare_thresholds
 
-    return compare_thresholds(shipped, 40)
+    return compare_thresholds(shipped, SPLITS)
 
 
 def held_out(artifact: CalibrationArtifact, records: Records) -> list[PromptRecord]:
     split = artifact.calibration.split
     return [record for record in records if split.part(record.id, record.cluster) == "test"]
+
+
+@pytest.fixture(scope="module")
+def served(artifact: CalibrationArtifact, shipped: Records) -> list[tuple[PromptRecord, CFCResult]]:
+    """What the bot says to each question that was held out."""
+    from rag_ask import bot
+
+    chain = bot(artifact)
+    return [(record, chain.invoke(record.input)) for record in held_out(artifact, shipped)]
 
 
 def asked_anew(*arguments: str | Path) -> str:
@@ -131,19 +142,16 @@ def test_the_recording_holds_the_questions_that_ship_as_the_chain_that_ships_des
         assert [one.correct for one in record.candidates] == labeler.invoke(given)
 
 
-def test_what_is_served_is_what_evaluate_computes(artifact: CalibrationArtifact, shipped: Records) -> None:
-    from rag_ask import bot
-
-    chain = bot(artifact)
+def test_what_is_served_is_what_evaluate_computes(
+    artifact: CalibrationArtifact, shipped: Records, served: list[tuple[PromptRecord, CFCResult]]
+) -> None:
     kept = []
-    asked = held_out(artifact, shipped)
-    for record in asked:
-        result = chain.invoke(record.input)
+    for record, result in served:
         assert result.guarantee.binding == "matched"
         correct = {one.answer for one in record.candidates if one.correct}
         kept.append(result.reason == "not_certifiable" or bool(correct & set(result.answers)))
     seen = evaluate(artifact, shipped)
-    assert seen.n_test == len(asked) > 50
+    assert seen.n_test == len(served) > 50
     assert np.mean(kept) == pytest.approx(seen.methods["conditional"].kept_promise)
 
 
@@ -192,16 +200,14 @@ def test_passages_are_retrieved_once_for_all_answers(
 
 
 def test_citations_are_of_retrieved_passages_that_hold_the_answer(
-    artifact: CalibrationArtifact, shipped: Records
+    served: list[tuple[PromptRecord, CFCResult]],
 ) -> None:
-    from rag_ask import bot, format_answer
+    from rag_ask import format_answer
     from rag_retrieval import retriever
 
-    chain = bot(artifact)
     cited = abstained = 0
-    for record in held_out(artifact, shipped):
+    for record, result in served:
         question = str(record.input)
-        result = chain.invoke(question)
         text = format_answer(question, result)
         passages = retriever().invoke(question)
         if result.abstained:
@@ -289,7 +295,7 @@ def test_a_shuffled_verifier_costs_answers_and_not_the_promise(
         for record in records
     ]
     # Candidates of one answer share a score in the set rule; labels are as they were.
-    other = compare_thresholds(shuffled, 40)
+    other = compare_thresholds(shuffled, SPLITS)
     ours, theirs = report.methods["conditional"], other.methods["conditional"]
     assert theirs.mean_distinct_answers > 1.05 * ours.mean_distinct_answers
     assert min(group.kept_promise for group in theirs.groups) > report.target_coverage - 0.05

@@ -94,7 +94,7 @@ def test_topk_of_distinct_answers_by_hand() -> None:
 
 def test_counting_changes_sizes_and_topk_and_nothing_else(table: LabelledBatch) -> None:
     drawn, distinct = (
-        reproduce_study("triviaqa", table, alpha=["0.2"], splits=2, count=count)
+        reproduce_study("triviaqa", table, alpha=["0.2"], splits=1, count=count)
         for count in ("drawn", "distinct")
     )
     for name in ("ICP", "CFC", "CFC-PAC-FULL", "conditional"):
@@ -106,7 +106,7 @@ def test_counting_changes_sizes_and_topk_and_nothing_else(table: LabelledBatch) 
 
 def test_the_papers_icp_sizes_are_those_of_distinct_answers(table: LabelledBatch) -> None:
     """Its sets hold fewer than two at every level, here too if distinct answers are counted; draws do not."""
-    found = reproduce_study("triviaqa", table, alpha=["0.2", "0.3"], splits=4)
+    found = reproduce_study("triviaqa", table, alpha=["0.2", "0.3"], splits=1)
     last = {
         count: _find_patterns(published_cells("triviaqa"), found.comparison.sweep, count)[-1]
         for count in ("drawn", "distinct")
@@ -157,6 +157,7 @@ def test_the_paper_methods_differ_in_topk_only() -> None:
     assert [one.name for one, other in pairs if one != other] == ["TopK", "TopK-reaching"]
 
 
+@pytest.mark.long
 def test_the_command_takes_all_three_conventions() -> None:
     options = ("--count", "distinct", "--group-on", "test", "--setting", "mean-loss-quadratic-first-5")
     ran = run("paper", "gsm8k", RECORDING, "--alpha", "0.3", "--splits", "1", "--jobs", "1", *options)

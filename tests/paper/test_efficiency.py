@@ -137,7 +137,7 @@ def test_costs_that_fall_for_every_coverage_leave_no_room() -> None:
 
 def test_the_inequality_holds_strictly_where_all_assumptions_do() -> None:
     for world in WORLDS:
-        for alpha in ALPHAS:
+        for alpha in ALPHAS[: repetitions(len(ALPHAS), share=1 / 3)]:
             found = compare_rules(world, alpha)
             assert found.holds is True
             assert found.covariance == pytest.approx(0.0, abs=1e-9)

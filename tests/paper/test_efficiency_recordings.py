@@ -25,7 +25,7 @@ DIFFICULTY = "bins(meta(difficulty), 5)"
 
 @pytest.fixture(scope="module")
 def recorded() -> RecordedEfficiency:
-    return analyse_recording(read_records(RECORDING), splits=4)
+    return analyse_recording(read_records(RECORDING), splits=2)
 
 
 def draw_records(world: EfficiencyWorld, prompts: int, n: int, seed: int = 0) -> LabelledBatch:

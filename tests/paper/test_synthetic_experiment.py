@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -36,6 +37,7 @@ def one_seed() -> dict[tuple[int, int], SplitResult]:
     return measure_seed(SyntheticWorld(), 0, 0)
 
 
+@cache
 def draw_prompts(seed: int = 0) -> LabelledBatch:
     """The prompts of a seed, drawn as the experiment says."""
     return SyntheticWorld().draw(20_000, 150, np.random.default_rng([0, seed]))

@@ -12,6 +12,7 @@ from scipy import stats
 from langchain_cfc.candidates import CandidateBatch, LabelledBatch
 from langchain_cfc.errors import InputError
 from langchain_cfc.records.splits import SKETCH_SIZE, SplitPlan, digest_ids, split_plan
+from tests.lengths import repetitions
 
 PLAN = split_plan(0, fit=0.25, test=0.3)
 GOLDEN_PARTS = [
@@ -65,7 +66,7 @@ def test_the_parts_of_a_plan_are_what_they_have_always_been() -> None:
 
 
 def test_each_part_gets_its_share() -> None:
-    size = 20_000
+    size = repetitions(20_000, share=0.4)
     parts = [PLAN.part(f"id {row}", None) for row in range(size)]
     assert agree(parts.count("test"), size, 0.3)
     assert agree(parts.count("fit"), size, 0.7 * 0.25)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from langchain_cfc.errors import InputError, RecordError
 from langchain_cfc.records import Candidate, PromptRecord, Provenance, read_records, write_records
+from tests.lengths import repetitions
 
 
 def names(folder: Path) -> list[str]:
@@ -65,7 +66,7 @@ def datasets() -> st.SearchStrategy[list[PromptRecord]]:
     return st.integers(1, 3).flatmap(of_n)
 
 
-@settings(derandomize=True)
+@settings(max_examples=repetitions(100, share=0.1), derandomize=True)
 @given(
     data=datasets(),
     generator=st.none() | json_objects(),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Callable
+from functools import cache
 from typing import Any, TypeAlias
 
 import pytest
@@ -100,7 +101,12 @@ CHANGES: dict[str, Callable[[], AnyRunnable]] = {
 
 def artifact_of(generator: AnyRunnable) -> CalibrationArtifact:
     """An artifact whose records state what `collect` states of a generator, as a file gives it back."""
-    stated = json.loads(json.dumps(compute_fingerprint(generator)))
+    return artifact_that_states(json.dumps(compute_fingerprint(generator)))
+
+
+@cache
+def artifact_that_states(fingerprint: str) -> CalibrationArtifact:
+    stated = json.loads(fingerprint)
     return make_artifact(provenance=Provenance(n=N, generator=stated, verifier={"id": "v"}))
 
 

@@ -123,7 +123,7 @@ def test_the_decision_is_that_of_decide(artifact: CalibrationArtifact) -> None:
 
 def test_many_prompts_at_once_give_what_they_give_one_by_one(by_topics: CalibrationArtifact) -> None:
     chain = make_chain(by_topics, generator=ScriptedModel(), answer=answer_of, metadata=topic_of)
-    prompts = [f"question {number} {('easy', 'hopeless')[number % 2]}" for number in range(80)]
+    prompts = [f"question {number} {('easy', 'hopeless')[number % 2]}" for number in range(30)]
     one_by_one = [chain.invoke(prompt) for prompt in prompts]
     assert chain.batch(prompts, {"max_concurrency": 16}) == one_by_one
     assert asyncio.run(chain.abatch(prompts, {"max_concurrency": 16})) == one_by_one

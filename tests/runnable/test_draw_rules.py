@@ -21,6 +21,7 @@ from langchain_cfc.verifiers import SelfConsistency, pointwise
 from tests.calls import Invoke
 from tests.factories import drawn_candidates
 from tests.fakes import ScriptedModel, answer_of, score_of, text_from_hash, verify
+from tests.lengths import mostly_long
 
 N = 8
 RULES = [
@@ -59,9 +60,14 @@ def make_records(numbers: Sequence[int], *, votes: bool = False) -> list[PromptR
 
 
 @cache
+def make_calibration_records(*, votes: bool) -> list[PromptRecord]:
+    return make_records(range(10_000, 10_300), votes=votes)
+
+
+@cache
 def make_artifact(draws: str, *, votes: bool = False) -> CalibrationArtifact:
     return calibrate(
-        make_records(range(10_000, 10_300), votes=votes),
+        make_calibration_records(votes=votes),
         alpha="0.4",
         features="hat(mean_score, 3)",
         draws=draws,
@@ -97,14 +103,14 @@ def check_against_offline(draws: str, size: int, *, votes: bool = False) -> None
         assert result.reason == offline.reason(row)
 
 
-@pytest.mark.parametrize("draws", RULES)
+@mostly_long("draws", RULES, quick=3)
 def test_serving_draws_and_decides_as_offline(draws: str) -> None:
-    check_against_offline(draws, 40)
+    check_against_offline(draws, 20)
 
 
 @pytest.mark.parametrize("draws", ["lead(2, at_most=8)", "below(0.3, rounds=3+2+3)"])
 def test_a_verifier_that_compares_is_asked_about_the_prefix(draws: str) -> None:
-    check_against_offline(draws, 40, votes=True)
+    check_against_offline(draws, 20, votes=True)
 
 
 @pytest.mark.long

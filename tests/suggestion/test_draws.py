@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
@@ -28,7 +30,9 @@ RULES = ["lead(1, at_most=10)", "below(0.5, at_most=10)", "fixed(5)"]
 
 @pytest.fixture(scope="module")
 def found() -> DrawSuggestion:
-    return suggest_draws(load_recording(), alpha=0.2, rules=RULES, splits=2, cost_per_candidate=0.002)
+    return suggest_draws(
+        load_recording(), alpha=0.2, features="1", rules=RULES, splits=2, cost_per_candidate=0.002
+    )
 
 
 def test_rules_are_judged_by_what_they_save_and_cost(found: DrawSuggestion) -> None:
@@ -59,43 +63,24 @@ def test_the_front_holds_what_no_rule_is_better_than(found: DrawSuggestion) -> N
 
 def test_the_prompts_that_chose_never_calibrate(found: DrawSuggestion) -> None:
     # The figures are those of the fit split alone: other calibration prompts change none of them.
-    records = list_facts()
+    table, provenance = tabulate(load_recording()), load_recording().provenance
     artifact = calibrate(
-        records,
-        alpha=0.2,
-        draws=found.chosen,
-        seed=0,
-        fit_fraction=0.3,
-        provenance=load_recording().provenance,
+        table, alpha=0.2, features="1", draws=found.chosen, seed=0, fit_fraction=0.3, provenance=provenance
     )
     split = artifact.calibration.split
-    fit = {one.id for one in records if split.part(one.id, one.cluster) == "fit"}
-    assert len(fit) == found.prompts == artifact.calibration.fit_size
-    spoiled = [
-        record
-        if record.id in fit
-        else record.model_copy(
-            update={"candidates": tuple(c.model_copy(update={"correct": False}) for c in record.candidates)}
-        )
-        for record in records
-    ]
-    again = suggest_draws(
-        spoiled,
-        alpha=0.2,
-        rules=RULES,
-        splits=2,
-        cost_per_candidate=0.002,
-        provenance=load_recording().provenance,
-    )
-    assert again == found
+    fit = np.array([split.part(*one) == "fit" for one in zip(table.ids, table.clusters, strict=True)])
+    assert fit.sum() == found.prompts == artifact.calibration.fit_size
+    options: dict[str, Any] = {
+        "alpha": 0.2,
+        "features": "1",
+        "rules": RULES,
+        "splits": 2,
+        "provenance": provenance,
+    }
+    spoiled = replace(table, correct=table.correct & fit[:, np.newaxis])
+    assert suggest_draws(spoiled, cost_per_candidate=0.002, **options) == found
     # The control: labels of the fit split do change them.
-    spoiled = [
-        record.model_copy(
-            update={"candidates": tuple(c.model_copy(update={"correct": True}) for c in record.candidates)}
-        )
-        for record in records
-    ]
-    other = suggest_draws(spoiled, alpha=0.2, rules=RULES, splits=2, provenance=load_recording().provenance)
+    other = suggest_draws(replace(table, correct=np.ones_like(table.correct)), **options)
     assert [one.coverage for one in other.rules] != [one.coverage for one in found.rules]
 
 

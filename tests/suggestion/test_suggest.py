@@ -46,7 +46,7 @@ def facts() -> LabelledBatch:
 
 @pytest.fixture(scope="module")
 def found(facts: LabelledBatch) -> Suggestion:
-    return suggest(facts, alpha=ALPHA, splits=8)
+    return suggest(facts, alpha=ALPHA, splits=3)
 
 
 def name(one: JudgedOption) -> tuple[object, ...]:
@@ -65,7 +65,7 @@ def clustered(table: LabelledBatch) -> LabelledBatch:
 @pytest.mark.parametrize("shares", [{}, {"test_fraction": 0.3, "certification_fraction": 0.2}])
 def test_what_is_selected_on_is_what_calibrate_fits_on(facts: LabelledBatch, shares: dict[str, Any]) -> None:
     table = clustered(facts)
-    chosen = suggest(table, alpha=ALPHA, features=MAPS, splits=4, seed="another", **shares)
+    chosen = suggest(table, alpha=ALPHA, features=MAPS, splits=2, seed="another", **shares)
     artifact = calibrate(table, **chosen.settings)
     assert artifact.calibration.digests["fit"] == chosen.digest
     assert artifact.calibration.fit_size > chosen.prompts  # one of each cluster
@@ -96,7 +96,7 @@ def test_nothing_is_seen_of_prompts_that_calibrate_or_are_held_out(facts: Labell
 
     def chosen(given: LabelledBatch) -> Suggestion:
         settings: dict[str, Any] = {f"{key}_fraction": share for key, share in shares.items()}
-        return suggest(given, alpha=ALPHA, features=MAPS, splits=4, **settings)
+        return suggest(given, alpha=ALPHA, features=MAPS[:2], splits=2, **settings)
 
     as_recorded = chosen(table)
     others = np.concatenate([rows[part] for part in ("calibration", "certification", "test")])
@@ -109,14 +109,14 @@ def test_nothing_is_seen_of_prompts_that_calibrate_or_are_held_out(facts: Labell
 
 @pytest.mark.long
 def test_the_number_of_processes_does_not_matter(facts: LabelledBatch) -> None:
-    one, two = (suggest(facts, alpha=ALPHA, features=MAPS, splits=4, jobs=jobs) for jobs in (1, 2))
+    one, two = (suggest(facts, alpha=ALPHA, features=MAPS, splits=2, jobs=jobs) for jobs in (1, 2))
     assert one == two
-    assert suggest(facts, alpha=ALPHA, features=MAPS, splits=4, seed=1).options != one.options
+    assert suggest(facts, alpha=ALPHA, features=MAPS, splits=2, seed=1).options != one.options
 
 
 def test_the_order_of_records_does_not_matter(facts: LabelledBatch) -> None:
     backwards = facts.take(np.arange(len(facts))[::-1])
-    one, two = (suggest(given, alpha=ALPHA, features=MAPS, splits=4) for given in (facts, backwards))
+    one, two = (suggest(given, alpha=ALPHA, features=MAPS[:3], splits=2) for given in (facts, backwards))
     assert [name(option) for option in one.options] == [name(option) for option in two.options]
     assert [option.gap for option in one.options] == pytest.approx([option.gap for option in two.options])
 
@@ -129,8 +129,8 @@ def test_splits_are_watched(facts: LabelledBatch) -> None:
             watched.append(total)
             yield item
 
-    suggest(facts, alpha=ALPHA, features=["1"], splits=3, progress=progress)
-    assert watched == [3, 3, 3]
+    suggest(facts, alpha=ALPHA, features=["1"], splits=2, progress=progress)
+    assert watched == [2, 2]
 
 
 # What is said ---------------------------------------------------------------------------------------------
@@ -197,14 +197,14 @@ def test_the_command_says_what_the_settings_say(found: Suggestion) -> None:
 
 def test_maps_that_cannot_be_fitted_are_told_of_and_left_out() -> None:
     table = prompts(np.random.default_rng(1), 400, depends_on="nothing")
-    chosen = suggest(table, alpha="0.2", splits=3, fit_fraction=0.5)
+    chosen = suggest(table, alpha="0.2", splits=2, fit_fraction=0.5)
     aside = {one.what: one.reason for one in chosen.unusable}
     assert set(aside) == {*NEVER_FITS, "set rule best_prefix"}
     assert "at least two different values" in aside["hat(entropy, 5)"]
     assert "out of reach" in aside["set rule best_prefix"]
     assert not {one.features for one in chosen.options} & set(NEVER_FITS)
     with pytest.raises(CalibrationError, match="no option can be used") as raised:
-        suggest(table, alpha="0.2", features=NEVER_FITS[:2], splits=3, fit_fraction=0.5)
+        suggest(table, alpha="0.2", features=NEVER_FITS[:2], splits=2, fit_fraction=0.5)
     assert "hat(top_share, 5) needs" in str(raised.value)
 
 
@@ -219,7 +219,7 @@ def test_an_option_that_flags_nearly_everything_does_not_win(facts: LabelledBatc
 
 def test_repeats_of_an_answer_change_nothing_that_is_judged(facts: LabelledBatch) -> None:
     rules = ["all", "unique(all)", "best_prefix", "unique(best_prefix)"]
-    chosen = suggest(facts, alpha=ALPHA, features=["hat(mean_score, 5)"], set_rules=rules, splits=4)
+    chosen = suggest(facts, alpha=ALPHA, features=["hat(mean_score, 5)"], set_rules=rules, splits=2)
     by_rule = {one.set_rule: one.model_dump(exclude={"set_rule"}) for one in chosen.options}
     assert by_rule["all"] == by_rule["unique(all)"] != by_rule["best_prefix"]
     assert by_rule["best_prefix"] == by_rule["unique(best_prefix)"]
@@ -227,18 +227,18 @@ def test_repeats_of_an_answer_change_nothing_that_is_judged(facts: LabelledBatch
 
 def test_a_level_out_of_reach_is_refused_with_the_smallest_within_reach(facts: LabelledBatch) -> None:
     with pytest.raises(UnattainableTargetError, match=r"alpha = 0\.05 is out of reach") as raised:
-        suggest(facts, alpha="0.05", features=MAPS, set_rules=["all"], splits=3)
+        suggest(facts, alpha="0.05", features=MAPS, set_rules=["all"], splits=2)
     smallest = re.search(r"Smallest alpha here: (0\.\d+)", str(raised.value))
     assert smallest is not None
-    assert suggest(facts, alpha=smallest[1], features=MAPS, set_rules=["all"], splits=3).options
+    assert suggest(facts, alpha=smallest[1], features=MAPS, set_rules=["all"], splits=2).options
     lower = f"{float(smallest[1]) - 0.0002:.4f}"
     with pytest.raises(UnattainableTargetError):
-        suggest(facts, alpha=lower, features=MAPS, set_rules=["all"], splits=3)
+        suggest(facts, alpha=lower, features=MAPS, set_rules=["all"], splits=2)
 
 
 def test_groups_of_few_prompts_are_not_judged_by(facts: LabelledBatch) -> None:
-    few = suggest(facts, alpha=ALPHA, features=MAPS, judge=["group(topic)"], fit_fraction=0.12, splits=3)
-    many = suggest(facts, alpha=ALPHA, features=MAPS, judge=["group(topic)"], fit_fraction=0.5, splits=3)
+    few = suggest(facts, alpha=ALPHA, features=MAPS, judge=["group(topic)"], fit_fraction=0.12, splits=2)
+    many = suggest(facts, alpha=ALPHA, features=MAPS, judge=["group(topic)"], fit_fraction=0.5, splits=2)
     assert few.groups < many.groups == 10
     note = next(one for one in few.notes if "fewer than 20" in one)
     assert figures(note)[1] == 10 - few.groups
@@ -270,7 +270,7 @@ def topic_words(topic: object) -> str:
 )
 def test_what_cannot_be_used_is_refused(facts: LabelledBatch, settings: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
-        suggest(facts, **{"alpha": ALPHA, "splits": 3, **settings})
+        suggest(facts, **{"alpha": ALPHA, "splits": 2, **settings})
 
 
 def test_too_few_prompts_are_refused(facts: LabelledBatch) -> None:
@@ -284,12 +284,12 @@ def test_too_few_prompts_are_refused(facts: LabelledBatch) -> None:
 def test_answers_that_serving_could_not_tell_apart_are_not_looked_at(facts: LabelledBatch) -> None:
     mixed = replace(facts, extracted=None)
     rules = ["all", "unique(all)"]
-    chosen = suggest(mixed, alpha=ALPHA, features=["1", "hat(entropy, 5)"], set_rules=rules, splits=3)
+    chosen = suggest(mixed, alpha=ALPHA, features=["1", "hat(entropy, 5)"], set_rules=rules, splits=2)
     assert {one.what for one in chosen.unusable} == {"hat(entropy, 5)", "set rule unique(all)"}
     named = Provenance(n=10, answer={"id": "extractor"})
     whole = replace(facts, extracted=False)
     with pytest.raises(CalibrationError, match="names the answer extractor"):
-        suggest(whole, alpha=ALPHA, features=["hat(entropy, 5)"], splits=3, provenance=named)
+        suggest(whole, alpha=ALPHA, features=["hat(entropy, 5)"], splits=2, provenance=named)
 
 
 # Verifiers ------------------------------------------------------------------------------------------------
@@ -307,7 +307,7 @@ def with_judges(table: LabelledBatch, names: Sequence[str]) -> LabelledBatch:
 
 def test_verifiers_are_tried_alone_and_together(facts: LabelledBatch) -> None:
     table = with_judges(facts, ["noise", "judge"])
-    chosen = suggest(table, alpha=ALPHA, features=MAPS, splits=6)
+    chosen = suggest(table, alpha=ALPHA, features=MAPS, splits=2)
     tried = {tuple(one.combine or ()) for one in chosen.options} | {
         tuple(one.what.split("scored by ")[1].split(" + "))
         for one in chosen.unusable
@@ -325,8 +325,8 @@ def test_verifiers_are_tried_alone_and_together(facts: LabelledBatch) -> None:
     assert list(artifact.combination.names) == chosen.combine
     assert " ".join(f"--combine {name}" for name in chosen.combine) in chosen.command
     # The control: with noise alone, the recorded score is kept.
-    assert suggest(table, alpha=ALPHA, features=MAPS, splits=6, verifiers=["noise"]).combine is None
-    assert suggest(table, alpha=ALPHA, features=MAPS, splits=6, verifiers=[]).combine is None
+    assert suggest(table, alpha=ALPHA, features=MAPS[:2], splits=2, verifiers=["noise"]).combine is None
+    assert suggest(table, alpha=ALPHA, features=MAPS[:2], splits=2, verifiers=[]).combine is None
 
 
 def test_a_verifier_that_some_candidates_lack_is_left_out_with_a_note() -> None:
@@ -342,7 +342,7 @@ def test_a_verifier_that_some_candidates_lack_is_left_out_with_a_note() -> None:
         PromptRecord(id=f"{row}", input="?", candidates=tuple(candidate(row) for _ in range(4)))
         for row in range(300)
     ]
-    settings: dict[str, Any] = {"alpha": "0.3", "features": ["1"], "set_rules": ["all"], "splits": 3}
+    settings: dict[str, Any] = {"alpha": "0.3", "features": ["1"], "set_rules": ["all"], "splits": 2}
     chosen = suggest(iter(records), **settings)
     assert {tuple(one.combine or ()) for one in chosen.options} == {(), ("judge",)}
     assert any("'p_true' was left out: 400 of 1200 candidates" in note for note in chosen.notes)
@@ -359,7 +359,7 @@ def test_a_verifier_that_says_the_same_as_the_score_is_not_tried_alone(facts: La
         ({"judge": judge, "logprob": 7.0 * scores}, {(), ("judge",)}),
         ({"judge": judge, "logprob": upset}, {(), ("judge",), ("logprob",)}),
     ):
-        chosen = suggest(replace(facts, raw=raw), alpha=ALPHA, features=["1"], set_rules=["all"], splits=3)
+        chosen = suggest(replace(facts, raw=raw), alpha=ALPHA, features=["1"], set_rules=["all"], splits=2)
         tried = {tuple(one.combine or ()) for one in chosen.options}
         assert tried == alone | {("judge", "logprob")}
         assert any("not tried alone" in note for note in chosen.notes) == (("logprob",) not in alone)
