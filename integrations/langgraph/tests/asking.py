@@ -18,7 +18,7 @@ from langgraph.types import Command
 from integrations.langgraph.tests.parts import chain_of, thread
 
 
-def main(order: dict[str, Any]) -> None:
+def carry_out(order: dict[str, Any]) -> dict[str, Any]:
     """Carry out an order."""
     killed = order.get("killed", False)
     fields = {"verifier": _ending} if killed else {}
@@ -29,7 +29,7 @@ def main(order: dict[str, Any]) -> None:
         # By default checkpoints are written in the background: a killed process may have lost its input.
         state = graph.invoke(given, thread(), durability="sync")
         waiting = [one.value for one in state.pop("__interrupt__", ())]
-        print(json.dumps({"state": state, "waiting": waiting, "next": graph.get_state(thread()).next}))  # noqa: T201 - to whoever started it
+        return {"state": state, "waiting": waiting, "next": [*graph.get_state(thread()).next]}
 
 
 def _ending(prompt: Any, candidates: Any) -> list[float]:
@@ -39,4 +39,4 @@ def _ending(prompt: Any, candidates: Any) -> list[float]:
 
 
 if __name__ == "__main__":
-    main(json.loads(sys.argv[1]))
+    print(json.dumps(carry_out(json.loads(sys.argv[1]))))  # noqa: T201 - to whoever started it

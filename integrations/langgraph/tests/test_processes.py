@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from integrations.langgraph.tests.asking import carry_out
 from integrations.langgraph.tests.parts import EASY, HARD, MARK, UNSURE, N, calibrated, stored
 from langchain_cfc import CalibrationArtifact
 from langchain_cfc.errors import AttainabilityWarning
@@ -21,7 +22,7 @@ ROOT = Path(__file__).parents[3]
 
 
 class Talker:
-    """What starts a process for each order."""
+    """What starts a process for each order, or carries one out in this process."""
 
     def __init__(self, url: str, artifact: Path, folder: Path) -> None:
         folder.mkdir()
@@ -49,6 +50,9 @@ class Talker:
         assert "msgpack" not in done.stderr
         return json.loads(done.stdout) if done.stdout else None
 
+    def here(self, **order: Any) -> Any:
+        return carry_out({**self._order, **order})
+
 
 @pytest.fixture
 def talk(url: str, artifact_path: Path, tmp_path: Path) -> Talker:
@@ -62,9 +66,9 @@ def test_a_person_replies_to_another_process_than_the_one_that_asked(talk: Talke
     (waiting,) = asked["waiting"]
     assert waiting["question"] == UNSURE
     assert asked["state"]["answer"] is None
-    refused = talk(reply=5)
+    refused = talk.here(reply=5)
     assert "of type int" in refused["waiting"][0]["refused"]
-    answered = talk(reply={"answer": "Santiago", "by": "Ana"})
+    answered = talk.here(reply={"answer": "Santiago", "by": "Ana"})
     assert answered["next"] == []
     assert answered["state"]["answer"]["by"] == "person"
     assert answered["state"]["answer"]["guarantee"] is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -26,6 +27,7 @@ from integrations.langgraph.tests.parts import (
     thread,
 )
 from langchain_cfc import CFCRunnable
+from tests.lengths import mostly_long
 from tests.serving.openai_server import Script
 
 pytestmark = pytest.mark.filterwarnings(
@@ -43,8 +45,7 @@ def placed(graph: Any, state: Any, *, nested: bool) -> Any:
 
 
 @every_watch
-@both_places
-@pytest.mark.parametrize("outcome", QUESTIONS)
+@mostly_long(("outcome", "nested"), itertools.product(QUESTIONS, [False, True]), quick=3)
 def test_no_rejected_candidate_is_shown(
     chain: CFCRunnable, served: Script, watch: str, outcome: str, nested: bool
 ) -> None:

@@ -55,7 +55,7 @@ def saved(fact_artifact: CalibrationArtifact, tmp_path_factory: pytest.TempPathF
     return path
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def chain(saved: Path) -> CFCRunnable:
     """The recording, served through the saved artifact."""
     return demo_chain(saved)

@@ -20,7 +20,7 @@ from langchain_cfc.errors import CFCWarning, CollectionError
 from langchain_cfc.monitor import CFCMonitor, Label
 from tests.cli.running import run
 
-MANY = 36
+FEW, MANY = 8, 36
 
 
 @pytest.fixture
@@ -34,8 +34,9 @@ def monitor(saved: Path, store: Path) -> Iterator[CFCMonitor]:
         yield opened
 
 
-@pytest.fixture
-def served(
+@pytest.fixture(params=[FEW])
+def served(  # noqa: PLR0917 - fixtures
+    request: pytest.FixtureRequest,
     chain: CFCRunnable,
     monitor: CFCMonitor,
     endpoint: str,
@@ -45,7 +46,7 @@ def served(
     """Traced results by the id of their run."""
     tracer = LangChainTracer(project_name="served", client=Client(api_url=endpoint, api_key=KEY))
     made = {}
-    for number in range(MANY):
+    for number in range(request.param):
         one, name = new_facts[number % len(new_facts)], uuid4()
         made[str(name)] = one, chain.invoke(one.input, {"callbacks": [tracer, monitor], "run_id": name})
     tracer.client.flush()
@@ -61,6 +62,7 @@ def say(client: Client, langsmith: LangSmith, name: str, key: str = "correct", *
     )
 
 
+@pytest.mark.parametrize("served", [MANY], indirect=True)
 def test_feedback_labels_the_results_that_it_speaks_of(
     served: dict[str, tuple[PromptRecord, CFCResult]],
     monitor: CFCMonitor,

@@ -12,9 +12,9 @@ from langchain_cfc_langsmith import pull_records, push_records
 from integrations.langsmith.tests.conftest import KEY
 from integrations.langsmith.tests.endpoint import Fault, LangSmith
 from langchain_cfc import Candidate, PromptRecord, calibrate, read_records, write_records
-from langchain_cfc.demo import load_recording
 from langchain_cfc.errors import CollectionError, InputError, RecordError
 from langchain_cfc.records import Provenance
+from tests.lengths import repetitions
 from tests.recordings import list_facts
 
 ODD = [
@@ -40,14 +40,18 @@ ODD = [
 ]
 
 
+# Several batches and pages.
+SIZE = repetitions(1224, share=0.2)
+
+
 @pytest.mark.parametrize("bulk_only", [False, True])
 @pytest.mark.parametrize("page_size", [20, 100])
 def test_records_come_back_as_the_bytes_they_were(
-    langsmith: LangSmith, tmp_path: Path, bulk_only: bool, page_size: int
+    langsmith: LangSmith, tmp_path: Path, provenance: Provenance, bulk_only: bool, page_size: int
 ) -> None:
     langsmith.bulk_only, langsmith.page_size = bulk_only, page_size
     before, after = tmp_path / "records.jsonl", tmp_path / "back.jsonl"
-    count = write_records(before, load_recording())
+    count = write_records(before, list_facts()[:SIZE], provenance)
     pushed = push_records(read_records(before), "facts")
     assert (pushed.created, pushed.already) == (count, 0)
     assert pull_records("facts", after) == count
@@ -68,9 +72,12 @@ def test_whatever_a_record_may_hold_comes_back(langsmith: LangSmith, tmp_path: P
     )
 
 
-def test_what_comes_back_calibrates_the_same_artifact(langsmith: LangSmith, tmp_path: Path) -> None:
+def test_what_comes_back_calibrates_the_same_artifact(
+    langsmith: LangSmith, tmp_path: Path, provenance: Provenance
+) -> None:
     del langsmith
-    source = load_recording()
+    write_records(tmp_path / "records.jsonl", list_facts()[:SIZE], provenance)
+    source = read_records(tmp_path / "records.jsonl")
     push_records(source, "facts")
     pull_records("facts", tmp_path / "back.jsonl")
     options: dict[str, Any] = {"alpha": 0.2, "features": "1", "test_fraction": 0.3}
@@ -81,7 +88,7 @@ def test_what_comes_back_calibrates_the_same_artifact(langsmith: LangSmith, tmp_
 
 
 def test_people_can_read_an_example(langsmith: LangSmith) -> None:
-    push_records(load_recording(), "facts")
+    push_records(list_facts()[:1], "facts")
     one = next(iter(langsmith.datasets["facts"].versions[-1][1].values()))
     assert set(one["inputs"]) == {"input"}
     assert set(one["outputs"]) == {"reference", "candidates"}

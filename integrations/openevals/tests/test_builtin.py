@@ -145,9 +145,16 @@ def test_a_field_that_a_judge_forgets_would_count_as_right() -> None:
 # --- mypy
 
 
+@pytest.fixture(scope="module")
+def checked(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder without settings for a type checker, where it keeps what it has read."""
+    return tmp_path_factory.mktemp("checked")
+
+
 @pytest.fixture
-def programs(monkeypatch: pytest.MonkeyPatch) -> None:
+def programs(checked: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The programs of this environment, as if it were activated."""
+    monkeypatch.chdir(checked)
     monkeypatch.setenv("PATH", os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))
 
 
@@ -157,10 +164,13 @@ CODE = ("number: int = 1\n", 'number: int = "text"\n', "Here is the code.")
 @mostly_long("ask", [invoked, ainvoked], quick=1)
 @pytest.mark.usefixtures("programs")
 def test_mypy_scores_and_labels(ask: Ask) -> None:
-    assert ask(verifier("mypy"), drawn("?", *CODE)) == [0.0, 1.0, 1.0]
-    assert ask(labeler("mypy"), recorded("?", None, *CODE)) == [True, False, False]
+    assert ask(verifier("mypy"), drawn("?", CODE[1])) == [1.0]
+    # Unless told otherwise it keeps nothing that it has read for one text, and reads it again for the next.
+    keeping = {"mypy_cli_args": ["--incremental"]}
+    assert ask(verifier("mypy", keeping), drawn("?", *CODE)) == [0.0, 1.0, 1.0]
+    assert ask(labeler("mypy", keeping), recorded("?", None, *CODE)) == [True, False, False]
     fenced = tuple(f"So:\n```python\n{text}```\n" for text in CODE[:2])
-    blocks = verifier("mypy", {"code_extraction_strategy": "markdown_code_blocks"})
+    blocks = verifier("mypy", {"code_extraction_strategy": "markdown_code_blocks", **keeping})
     assert ask(blocks, drawn("?", *fenced, "none")) == [0.0, 1.0, 1.0]
     assert str(blocks.fingerprint["evaluator.program"]).startswith("mypy ")
 

@@ -18,7 +18,7 @@ from langchain_cfc.errors import CollectionWarning, FingerprintError, InputError
 from tests.serving.openai_bodies import Answer
 from tests.serving.openai_server import Fault, Script
 
-SIZE, N = 60, 3
+SIZE, N = 20, 3
 CONFIG = """
 store = "judged.db"
 n = 3

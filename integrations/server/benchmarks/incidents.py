@@ -274,14 +274,15 @@ def upstream() -> Iterator[tuple[int, dict[str, str]]]:
 @asynccontextmanager
 async def make_setting(behind: tuple[int, dict[str, str]], *options: str) -> AsyncIterator[Setting]:
     """Start a server."""
-    from integrations.server.tests.parts import running
+    from integrations.server.tests.parts import COMMAND, running
 
     port, env = behind
     relay = Relay(port)
     await relay.open()
     tokens = Tokens(Path(env["BOTS_TOKENS"]))
     env = {**env, "BOTS_UPSTREAM": f"http://127.0.0.1:{relay.port}/v1"}
-    started = running(env, "--token-file", env["BOTS_TOKENS"], *options, tokens=None)
+    options = ("--token-file", env["BOTS_TOKENS"], *options)
+    started = running(env, *options, tokens=None, command=COMMAND)
     with ExitStack() as stack:
         # Starting waits, and so does ending; the relay must go on meanwhile.
         server = await asyncio.to_thread(stack.enter_context, started)

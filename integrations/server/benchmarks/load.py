@@ -72,7 +72,7 @@ def sides() -> Iterator[dict[str, tuple[Asker, tuple[int, ...]]]]:
         start_asker,
         start_floor_server,
     )
-    from integrations.server.tests.parts import running
+    from integrations.server.tests.parts import COMMAND, running
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "artifact.json"
@@ -81,8 +81,10 @@ def sides() -> Iterator[dict[str, tuple[Asker, tuple[int, ...]]]]:
         env = {bot.ARTIFACT: str(path)}
         module = "integrations.server.benchmarks.bot"
         with (
-            running(env, "--name", "chain", models=f"{module}:make_chain") as server,
-            running(env, "--name", "chain", models=f"{module}:make_delayed_chain") as delayed,
+            running(env, "--name", "chain", models=f"{module}:make_chain", command=COMMAND) as server,
+            running(
+                env, "--name", "chain", models=f"{module}:make_delayed_chain", command=COMMAND
+            ) as delayed,
             start_floor_server(SERVER_CPU) as nothing,
             start_asker(server.port, CLIENT_CPU) as ours,
             start_asker(delayed.port, CLIENT_CPU) as slow,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import multiprocessing
 import os
 import signal
 import socket
@@ -10,11 +12,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from multiprocessing import forkserver
+from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import httpx
 
@@ -23,6 +28,68 @@ TOKEN, OTHER_TOKEN = "first-token-of-the-tests", "second-token-of-the-tests"
 COMMAND = [str(Path(sys.executable).parent / "langchain-cfc"), "serve"]
 BOTS = "integrations.server.tests.bots:models"
 HEADERS = {"Authorization": f"Bearer {TOKEN}"}
+
+
+@functools.cache
+def _prepare() -> ForkServerContext:
+    """Start the process from which servers are forked: all that they import takes a fresh one seconds."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["integrations.server.tests.prepared"])
+    with mock.patch.dict(os.environ, PYTHONPATH=str(ROOT)):
+        forkserver.ensure_running()
+    return context
+
+
+class Forked:
+    """A process that runs the command after a fork; its methods are those of `subprocess.Popen`."""
+
+    def __init__(
+        self, arguments: Sequence[str], environment: Mapping[str, str], folder: str, log_path: Path
+    ) -> None:
+        self._process = _prepare().Process(
+            target=_run_command, args=(arguments, dict(environment), folder, log_path)
+        )
+        self._process.start()
+
+    @property
+    def pid(self) -> int:
+        """Its id."""
+        return self._process.pid or 0
+
+    def poll(self) -> int | None:
+        """Return its exit code if it has ended."""
+        return self._process.exitcode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for its end, and return its exit code."""
+        self._process.join(timeout)
+        code = self.poll()
+        assert code is not None, "it has not ended"
+        return code
+
+    def send_signal(self, sig: int) -> None:
+        """Send it a signal."""
+        if self.poll() is None:
+            os.kill(self.pid, sig)
+
+    def kill(self) -> None:
+        """End it at once."""
+        self._process.kill()
+
+
+def _run_command(
+    arguments: Sequence[str], environment: Mapping[str, str], folder: str, log_path: Path
+) -> None:
+    os.environ.clear()
+    os.environ.update(environment)
+    sys.path[:0] = environment["PYTHONPATH"].split(os.pathsep)
+    os.chdir(folder)
+    with log_path.open("wb") as log:
+        os.dup2(log.fileno(), sys.stderr.fileno())
+    sys.argv = [*COMMAND, *arguments]
+    from langchain_cfc.cli import main
+
+    main()
 
 
 @dataclass
@@ -36,7 +103,7 @@ class Server:
     """
 
     port: int
-    process: subprocess.Popen[bytes]
+    process: subprocess.Popen[bytes] | Forked
     log_path: Path
 
     @property
@@ -94,6 +161,12 @@ class Server:
         by = "" if token is None else f"Authorization: Bearer {token}\r\n"
         return self.say(f"{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{by}\r\n".encode())
 
+    def processor_time(self) -> float:
+        """The seconds of processor time that its process has used so far."""
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+        user, system = map(int, fields[11:13])
+        return (user + system) / os.sysconf("SC_CLK_TCK")
+
     def stop(self, sig: signal.Signals = signal.SIGTERM) -> int:
         """Tell it to stop, and return its exit code."""
         self.process.send_signal(sig)
@@ -120,6 +193,7 @@ def running(
     *options: str,
     models: str | None = BOTS,
     tokens: str | None = f"{TOKEN} {OTHER_TOKEN}",
+    command: Sequence[str] = (),
 ) -> Iterator[Server]:
     """Run a server on a free port, until the block ends.
 
@@ -128,20 +202,22 @@ def running(
         *options: Of the command.
         models: What it serves.
         tokens: Its tokens, by the environment.
+        command: A program to run, such as `COMMAND`; without one the command runs after a fork.
     """
     held = {name: value for name, value in os.environ.items() if not name.startswith("LANGCHAIN_CFC")}
     environment = {**held, "PYTHONPATH": str(ROOT), "NO_PROXY": "127.0.0.1", **env}
     if tokens is not None:
         environment["LANGCHAIN_CFC_SERVER_TOKENS"] = tokens
+    arguments = [*([models] if models else []), "--port", "0", "--drain", "0.2", *options]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "log"
-        with path.open("wb") as log:
-            process = subprocess.Popen(
-                [*COMMAND, *([models] if models else []), "--port", "0", "--drain", "0.2", *options],
-                stderr=log,
-                env=environment,
-                cwd=folder,
-            )
+        path.touch()
+        process: subprocess.Popen[bytes] | Forked
+        if command:
+            with path.open("wb") as log:
+                process = subprocess.Popen([*command, *arguments], stderr=log, env=environment, cwd=folder)
+        else:
+            process = Forked(arguments, environment, folder, path)
         try:
             server = Server(0, process, path)
             server.port = until(lambda: _port(server), 60)

@@ -30,7 +30,7 @@ import signal
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -52,7 +52,7 @@ from integrations.server.tests.bots import (
 )
 from integrations.server.tests.loading import COMPLETIONS, Connection, LostError, Reply, got, posted
 from integrations.server.tests.malformed import BODIES
-from integrations.server.tests.parts import OTHER_TOKEN, TOKEN, Server, asking, running
+from integrations.server.tests.parts import COMMAND, OTHER_TOKEN, TOKEN, Server, asking, running
 from tests.conformance.soaking import slope
 from tests.serving.openai_server import Fault, serving
 
@@ -561,12 +561,13 @@ class Soak:
                 self.found.broken[f"{name} grew from {most} to {held[-1]}"] += 1
 
 
-def soak(plan: Plan, bots: Mapping[str, str]) -> Found:
+def soak(plan: Plan, bots: Mapping[str, str], command: Sequence[str] = COMMAND) -> Found:
     """Serve a plan and check what came of it.
 
     Args:
         plan: How much there is.
         bots: The environment in which a server finds its bots.
+        command: The program that serves.
     """
     began = time.monotonic()
     planted = replace(script(), faults=FAULTS, seed=plan.seed)
@@ -584,7 +585,9 @@ def soak(plan: Plan, bots: Mapping[str, str]) -> Found:
         }
         limits = {"concurrency": "6", "queue": "6", "body-limit": str(LARGEST), "time-limit": str(TIME_LIMIT)}
         options = [part for name, value in limits.items() for part in (f"--{name}", value)]
-        with running(env, *options, models="integrations.server.tests.soak_bots:models") as server:
+        with running(
+            env, *options, models="integrations.server.tests.soak_bots:models", command=command
+        ) as server:
             soaked = Soak(plan, server, weights)
             asyncio.run(soaked.run())
             code = server.stop()

@@ -9,7 +9,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from contextvars import ContextVar
@@ -21,7 +21,6 @@ from langchain_cfc_server import Settings, server
 from langchain_cfc_server.chain_thread import ChainThread
 from langchain_cfc_server.traffic import Traffic
 
-from integrations.server.tests import parts
 from integrations.server.tests.bots import EASY, GOOD
 from integrations.server.tests.burst_bots import calibrated, script
 from integrations.server.tests.bursts import burst
@@ -36,12 +35,14 @@ LIVE = b"GET /health/live HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
 @contextmanager
-def serving_ten(folder: Path, *options: str, own_process: bool = True) -> Iterator[Server]:
+def serving_ten(
+    folder: Path, *options: str, own_process: bool = True, command: Sequence[str] = ()
+) -> Iterator[Server]:
     """A server of a chain that draws ten candidates by `ChatOpenAI`."""
     calibrated().save(folder / "artifact.json")
     with serving(script(), keep_alive=True, own_process=own_process) as upstream:
         env = {"BOTS_ARTIFACT": str(folder / "artifact.json"), "BOTS_UPSTREAM": upstream}
-        with running(env, *options, models=MODELS) as found:
+        with running(env, *options, models=MODELS, command=command) as found:
             assert found.ask(asking(EASY)).status_code == 200
             yield found
 
@@ -74,9 +75,8 @@ def test_a_burst_of_600_connections(tmp_path: Path) -> None:
         few = burst(found.port, 20, EASY, seconds=0.0)
         many = burst(found.port, 600, EASY)
     with (
-        mock.patch.object(parts, "COMMAND", ONE_LOOP),
         mock.patch.dict(os.environ, BROKEN="has one loop"),
-        serving_ten(tmp_path) as found,
+        serving_ten(tmp_path, command=ONE_LOOP) as found,
     ):
         one_loop = burst(found.port, 600, EASY)
     for name, seen in (("20", few), ("600", many), ("600, chains on the server's loop", one_loop)):

@@ -17,6 +17,8 @@ from integrations.server.tests.parts import BOTS, COMMAND, ROOT, TOKEN, asking, 
 from langchain_cfc.cli import main
 from langchain_cfc.errors import InputError
 
+CHAIN = "integrations.server.tests.bots:chain"
+
 
 def refused(*arguments: str, folder: Path, **env: str) -> str:
     """What the command says when it does not start."""
@@ -36,7 +38,7 @@ def refused(*arguments: str, folder: Path, **env: str) -> str:
 
 
 def test_the_demo_needs_nothing() -> None:
-    with running({}, "--demo", models=None) as server:
+    with running({}, "--demo", models=None, command=COMMAND) as server:
         peru = server.ask(asking("What is the capital of Peru?", "demo")).json()
         assert peru["choices"][0]["message"]["content"] == "Lima"
         assert peru["cfc"]["guarantee"]["binding"] == "matched"
@@ -44,9 +46,9 @@ def test_the_demo_needs_nothing() -> None:
 
 
 def test_a_chain_is_named_by_its_name_or_as_told(bots: dict[str, str]) -> None:
-    with running(bots, models="integrations.server.tests.bots:chain") as server:
+    with running(bots, models=CHAIN) as server:
         assert [one["id"] for one in server.get("/v1/models").json()["data"]] == ["chain"]
-    with running(bots, "--name", "capitals", models="integrations.server.tests.bots:chain") as server:
+    with running(bots, "--name", "capitals", models=CHAIN) as server:
         assert server.ask(asking(EASY, "capitals")).status_code == 200
 
 
@@ -56,23 +58,24 @@ def test_a_chain_is_named_by_its_name_or_as_told(bots: dict[str, str]) -> None:
         (["--demo"], {TOKENS: ""}, "there are no tokens"),
         (["--demo"], {TOKENS: "short"}, "token 0 cannot be used"),
         (["--demo"], {TOKENS: f"{'a' * 20} {'é' * 20}"}, "token 1 cannot be used"),
-        (["--demo", "--token-file", "none"], {}, "cannot be read"),
-        (["--demo", "--token-file", os.devnull], {}, "there are no tokens"),
+        ([CHAIN, "--token-file", "none"], {}, "cannot be read"),
+        ([CHAIN, "--token-file", os.devnull], {}, "there are no tokens"),
         ([], {}, "say what to serve"),
         ([BOTS, "--demo"], {}, "say what to serve"),
         (["none:chain"], {}, "ModuleNotFoundError"),
         (["os:none"], {}, "AttributeError"),
         (["os"], {}, "AttributeError"),
         (["os:sep"], {}, "expected a CFCRunnable"),
-        (["integrations.server.tests.bots:chain", "--name", "a b"], {}, "no model can be called 'a b'"),
+        ([CHAIN, "--name", "a b"], {}, "no model can be called 'a b'"),
+        ([BOTS, "--name", "one"], {}, "leave --name out"),
         ([BOTS, "--concurrency", "0"], {}, "concurrency is 0"),
         ([BOTS, "--queue", "-1"], {}, "queue is -1"),
         ([BOTS, "--body-limit", "0"], {}, "body_limit is 0"),
         ([BOTS, "--time-limit", "nan"], {}, "time_limit is nan"),
-        ([BOTS, "--drain", "nan"], {}, "drain is nan"),
-        ([BOTS, "--finish", "-1"], {}, "finish is -1"),
-        ([BOTS, "--port", "70000"], {}, "cannot listen"),
-        ([BOTS, "--host", "no.such.host.invalid"], {}, "cannot listen"),
+        ([CHAIN, "--drain", "nan"], {}, "drain is nan"),
+        ([CHAIN, "--finish", "-1"], {}, "finish is -1"),
+        ([CHAIN, "--port", "70000"], {}, "cannot listen"),
+        ([CHAIN, "--host", "no.such.host.invalid"], {}, "cannot listen"),
         ([BOTS, "--sampling-parameters", "some"], {}, "some"),
     ],
 )
@@ -85,7 +88,7 @@ def test_what_it_refuses(  # noqa: PLR0917 - fixtures
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    # In this process, which has imported everything already; the tests below start one.
+    # In this process, which has imported everything already; the test below starts one.
     monkeypatch.chdir(tmp_path)
     for name, value in {**bots, TOKENS: TOKEN, **env}.items():
         monkeypatch.setenv(name, value)
@@ -98,14 +101,10 @@ def test_what_it_refuses(  # noqa: PLR0917 - fixtures
     assert TOKEN not in shown.err
 
 
-def test_names_of_its_own_are_not_renamed(bots: dict[str, str], tmp_path: Path) -> None:
-    assert "leave --name out" in refused(BOTS, "--name", "one", folder=tmp_path, **bots)
-
-
 def test_a_port_in_use_is_said(bots: dict[str, str], tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        assert f"127.0.0.1:{port}" in refused(BOTS, "--port", str(port), folder=tmp_path, **bots)
+        assert f"127.0.0.1:{port}" in refused(CHAIN, "--port", str(port), folder=tmp_path, **bots)
 
 
 def test_settings_are_safe_by_default_and_hide_tokens() -> None:

@@ -13,7 +13,6 @@ from unittest import mock
 
 import pytest
 
-from integrations.server.tests import parts
 from integrations.server.tests.bots import EASY
 from integrations.server.tests.loading import posted
 from integrations.server.tests.parts import asking, running, until
@@ -114,7 +113,7 @@ def test_a_server_that_is_killed_loses_some(bots: dict[str, str]) -> None:
 @pytest.mark.long
 def test_uvicorn_that_waits_for_nothing_loses_some(bots: dict[str, str]) -> None:
     env = {**bots, "BOTS_SECONDS": "2", "BROKEN": "waits for nothing"}
-    with mock.patch.object(parts, "COMMAND", BROKEN), running(env, models=MODELS) as server:
+    with running(env, models=MODELS, command=BROKEN) as server:
         found = asyncio.run(Clients(server, 1).run(0.5))
     print(*found.rows())  # noqa: T201 - figures to report
     assert {"slow"} <= {one.who for one in found.lost}

@@ -18,7 +18,7 @@ import pytest
 import yaml  # type: ignore[import-untyped]  # which langchain-core brings
 
 from integrations.server.tests.bots import EASY, UNSURE
-from integrations.server.tests.parts import ROOT, TOKEN, Server, asking, running, until
+from integrations.server.tests.parts import COMMAND, ROOT, TOKEN, Server, asking, running, until
 from integrations.server.tests.test_compose import FOLDER, panel_expressions
 from tests.collect.postgres import postgres
 
@@ -122,9 +122,10 @@ def test_the_dashboard_and_the_alerts_are_answered(bots: dict[str, str], tmp_pat
         store = database.database()
         env = {**bots, "CFC_MONITOR_STORE": store}
         models = "integrations.server.tests.bots:watched"
+        options = ("--token-file", str(tokens), "--workers", "2")
         command = [sys.executable, "-c", f"{program}({bots['BOTS_ARTIFACT']!r}, {port})"]
         with (
-            running(env, "--token-file", str(tokens), "--workers", "2", models=models, tokens=None) as server,
+            running(env, *options, models=models, tokens=None, command=COMMAND) as server,
             started(*command, CFC_MONITOR_STORE=store) as monitor,
             watching(tmp_path, server, port) as prometheus,
         ):

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from integrations.server.tests.bots import EASY
-from integrations.server.tests.parts import BOTS, TOKEN, Server, asking, running, until
+from integrations.server.tests.parts import BOTS, COMMAND, TOKEN, Server, asking, running, until
 from integrations.server.tests.test_command import refused
 
 WORKERS = ("--workers", "2")
@@ -46,7 +46,7 @@ def count_requests(server: Server) -> float:
 
 
 def test_they_answer_together_and_stop_together(bots: dict[str, str]) -> None:
-    with running(bots, *WORKERS) as server:
+    with running(bots, *WORKERS, command=COMMAND) as server:
         until(lambda: serving(server) == 2, 60)
         assert len(list_workers(server)) == 2
         # New connections each, of which both get some: of 40, one gets all once in 2 ** 39 times.
@@ -66,7 +66,7 @@ def test_one_that_dies_is_replaced_and_all_end_with_their_supervisor(
 ) -> None:
     tokens = tmp_path / "tokens"
     tokens.write_text(TOKEN)
-    with running(bots, *WORKERS, "--token-file", str(tokens), tokens=None) as server:
+    with running(bots, *WORKERS, "--token-file", str(tokens), tokens=None, command=COMMAND) as server:
         until(lambda: serving(server) == 2, 60)
         first = min(list_workers(server))
         os.kill(first, signal.SIGKILL)
@@ -102,7 +102,7 @@ def test_what_cannot_be_served_ends_all(bots: dict[str, str], tmp_path: Path) ->
 
 @pytest.mark.long
 def test_a_port_that_others_serve_on_is_not_shared_with_them(bots: dict[str, str], tmp_path: Path) -> None:
-    with running(bots, *WORKERS) as server:
+    with running(bots, *WORKERS, command=COMMAND) as server:
         port = str(server.port)
         assert "cannot listen" in refused(BOTS, *WORKERS, "--port", port, folder=tmp_path, **bots)
         assert "cannot listen" in refused(BOTS, "--port", port, folder=tmp_path, **bots)
