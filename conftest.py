@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 
 # As many processes as cores run tests; threads of linear algebra beside them would only wait for each other.
@@ -21,3 +22,14 @@ settings.load_profile("untimed")
 def pytest_xdist_auto_num_workers() -> int:
     """Return one more than there are cores: tests wait for processes, servers and disks, too."""
     return (os.cpu_count() or 1) + 1
+
+
+def pytest_sessionstart() -> None:
+    """Do not look for garbage while tests are collected: it takes half of the time and finds none."""
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """Collect the garbage that tests make from here on."""
+    gc.freeze()
+    gc.enable()
