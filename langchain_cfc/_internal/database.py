@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from shutil import disk_usage
 from typing import Any, ClassVar, TypeVar
 
 from filelock import FileLock, Timeout
@@ -45,6 +46,7 @@ _PATIENCE, _INTERVAL = 30.0, 0.05
 _LOCK = 0x1A7C_CFC0
 # SQLite's message for a folder that does not exist or is not writable.
 _UNOPENED = "unable to open database file"
+_IO_ERROR = "disk I/O error"
 # Linux lists mounts here, with mount points in the fifth column and these characters escaped.
 _MOUNTS = Path("/proc/self/mountinfo")
 _MOUNT_ESCAPES = {"\\040": " ", "\\011": "\t", "\\012": "\n", "\\134": "\\"}
@@ -258,10 +260,17 @@ class DatabaseStore:
             kept = (
                 "" if what == "read" else "; whatever was finished before is kept, so run again once it can"
             )
-            # SQLite creates files next to its own even for reading.
-            where = "; its folder must be there and writable, even to read" if _UNOPENED in str(cause) else ""
-            msg = f"cannot {what} {self.name}: {str(cause).strip()}{where}{kept}"
+            msg = f"cannot {what} {self.name}: {str(cause).strip()}{self._explain_cause(str(cause))}{kept}"
             raise StoreError(msg) from error
+
+    def _explain_cause(self, cause: str) -> str:
+        """Return what an error of SQLite leaves out."""
+        if _UNOPENED in cause:  # it creates files next to its own even for reading
+            return "; its folder must be there and writable, even to read"
+        if _IO_ERROR in cause:  # also where the disk has no room for the index of its journal
+            with suppress(OSError):
+                return f"; {disk_usage(self.path.parent).free // 1024} KiB are free on its disk"
+        return ""
 
     @contextmanager
     def lock(self, patience: float = 0.0) -> Iterator[None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import shlex
 import signal
 import warnings
@@ -46,7 +47,7 @@ from langchain_cfc.records import Example, write_records
 _MOST_LISTED = 5
 # Below this attainable coverage the labels are to be looked at, before anything is calibrated.
 _LEAST_ATTAINABLE = 0.1
-# Error levels that are proposed, and how far above the smallest attainable one.
+# Error levels that are proposed, and how far at least above the smallest attainable one.
 _ALPHAS = ("0.1", "0.2", "0.3", "0.4", "0.5", "0.6", "0.7", "0.8", "0.9")
 _MARGIN = 0.05
 
@@ -200,8 +201,10 @@ def _list_next_steps(written: Mapping[str, Any], ended: CollectionResult, draws:
     if of_claims:
         yield f"next          {calibrate} --unit claims --at-most 1 --alpha 0.1 --test-fraction 0.3"
         return
-    # At least the margin above the smallest level that would do, as a split of the prompts may fare worse.
-    alpha = next((one for one in _ALPHAS if float(one) >= 1.0 - coverage + _MARGIN), _ALPHAS[-1])
+    # Above the smallest level that would do for all prompts, as those that calibrate may fare worse: in a
+    # random half of N, the share with a correct candidate has a standard deviation of sqrt(p (1 - p) / N).
+    margin = max(_MARGIN, 2.0 * math.sqrt(coverage * (1.0 - coverage) / ended.status.labelled))
+    alpha = next((one for one in _ALPHAS if float(one) >= 1.0 - coverage + margin), _ALPHAS[-1])
     yield f"next          {calibrate} --alpha {alpha} --test-fraction 0.3"
     yield f"or, for a bot {calibrate} --max-wrong-rate 0.1"
 

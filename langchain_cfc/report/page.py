@@ -18,7 +18,7 @@ from langchain_cfc.evaluation import EvaluationReport
 from langchain_cfc.experiments.comparison_report import ComparisonReport
 from langchain_cfc.report import comparison_tables, tables
 from langchain_cfc.report._text import format_interval, to_percent
-from langchain_cfc.report.frame import Figure, make_figure, render_page, replace_page
+from langchain_cfc.report.frame import Figure, check_report, make_figure, render_page, replace_page
 from langchain_cfc.report.hardest import HardestPrompts, HardPrompt
 from langchain_cfc.report.plots import (
     plot_attainable,
@@ -536,6 +536,7 @@ def write_report(
             evaluation is not the artifact's.
         MissingExtraError: If jinja2, matplotlib or SciPy is not installed.
     """
+    check_report(path)  # before drawing, which takes seconds
     html = render_report(
         artifact=artifact,
         evaluation=evaluation,

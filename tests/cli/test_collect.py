@@ -348,9 +348,9 @@ def test_the_next_command_is_one_that_works(
     collect: Collect, monkeypatch: pytest.MonkeyPatch, folder: Path
 ) -> None:
     monkeypatch.chdir(folder)
-    said = collect(
-        "--source", folder / "many.jsonl", "--set", "source.json_columns=[]", "--out", "r.jsonl"
-    ).out
+    # Of so few prompts and candidates, 16 of the 23 that calibrate have a correct one, and 30 of all 40.
+    source = ("--source", folder / "many.jsonl", "--set", "source.json_columns=[]", "-n", "2")
+    said = collect(*source, "--out", "r.jsonl").out
     (command,) = [
         line.partition("langchain-cfc ")[2] for line in said.splitlines() if line.startswith("next ")
     ]
