@@ -18,7 +18,7 @@ from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.runnables import Runnable, RunnableConfig
 
 from langchain_cfc._internal.imports import require
-from langchain_cfc._internal.text import compute_sha256
+from langchain_cfc._internal.serialization import compute_sha256
 from langchain_cfc.errors import SplitterError
 from langchain_cfc.execution import Call, FlowRunnable, Steps, add_tags
 from langchain_cfc.sampling import DrawnCandidate, make_silent_call, without_streaming_and_cache

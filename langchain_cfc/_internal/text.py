@@ -1,12 +1,9 @@
-"""Sanitizing of untrusted text for terminals and messages, and JSON that is equal for equal values."""
+"""Sanitizing of untrusted text for terminals and messages, and words of messages."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 import re
 from collections.abc import Sequence
-from typing import Any
 
 # C0 and C1 controls and DEL, which terminals interpret as commands, except newline and tab; and characters
 # that change the direction of text.
@@ -46,20 +43,6 @@ def escape_controls(text: str) -> str:
 def escape_controls_in_json(text: str) -> str:
     r"""Escape the control characters of a JSON document that JSON itself does not, such as `\u009b`."""
     return _CONTROLS_IN_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
-
-
-_CANONICAL = json.JSONEncoder(sort_keys=True, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-
-
-def canonical_json(value: Any) -> str:
-    """Return the JSON of a value, equal for equal values; a TypeError or ValueError if it has none."""
-    return _CANONICAL.encode(value)
-
-
-def compute_sha256(content: str | bytes) -> str:
-    """Return the SHA-256 of a text or of bytes in hexadecimal, after the name of the algorithm."""
-    data = content.encode() if isinstance(content, str) else content
-    return f"sha256:{hashlib.sha256(data).hexdigest()}"
 
 
 def redact_secrets(text: str) -> str:

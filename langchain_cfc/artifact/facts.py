@@ -17,7 +17,7 @@ from pydantic import (
 )
 
 from langchain_cfc._internal.arrays import FloatArray, IntArray
-from langchain_cfc._internal.models import OmitsDefaults
+from langchain_cfc._internal.serialization import OmitsDefaults
 from langchain_cfc.candidates import CandidateBatch, PromptKind
 from langchain_cfc.errors import FeatureError, InputError
 from langchain_cfc.features import FeatureMap, Statistic, parse_statistic

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from langchain_cfc._internal import __version__
-from langchain_cfc._internal.text import compute_sha256
+from langchain_cfc._internal.serialization import compute_sha256
 from langchain_cfc.errors import ArtifactDigestError, ArtifactFormatError
 
 FORMAT = "langchain-cfc/artifact"

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from langchain_cfc._internal.arrays import BoolArray, FloatArray, IntArray
-from langchain_cfc._internal.text import compute_sha256
+from langchain_cfc._internal.serialization import compute_sha256
 from langchain_cfc.artifact import CalibrationArtifact, tabulate_held_out
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.certificates.bounds import lower_bound, mean_upper_bound

@@ -14,7 +14,7 @@ from pydantic import (
     model_validator,
 )
 
-from langchain_cfc._internal.models import OmitsDefaults
+from langchain_cfc._internal.serialization import OmitsDefaults
 from langchain_cfc.thresholds import Level, format_alpha, format_delta
 
 

@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from langchain_cfc._internal.models import OmitsDefaults
+from langchain_cfc._internal.serialization import OmitsDefaults
 from langchain_cfc.guarantee.certified import CoverageCertificate, PeopleCertificate, WrongRateCertificate
 
 GuaranteeKind = Literal["conditional", "marginal", "given_drawn", "certified", "heuristic"]

@@ -10,7 +10,7 @@ import numpy as np
 from langchain_cfc._internal.arrays import BoolArray, FloatArray, IntArray, find_first_equal
 from langchain_cfc._internal.imports import require
 from langchain_cfc._internal.metadata import JsonMetadata
-from langchain_cfc._internal.text import canonical_json
+from langchain_cfc._internal.serialization import canonical_json
 from langchain_cfc.candidates import (
     CandidateBatch,
     LabelledBatch,

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from pydantic_core import from_json
 
 from langchain_cfc._internal.arrays import IntArray
-from langchain_cfc._internal.text import canonical_json
+from langchain_cfc._internal.serialization import canonical_json
 from langchain_cfc.candidates import (
     CandidateBatch,
     LabelledBatch,

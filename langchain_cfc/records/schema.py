@@ -22,9 +22,8 @@ from pydantic import (
 from pydantic_core import ErrorDetails
 
 from langchain_cfc._internal.metadata import Scalar
-from langchain_cfc._internal.models import OmitsDefaults
+from langchain_cfc._internal.serialization import OmitsDefaults, canonical_json
 from langchain_cfc._internal.suggestions import find_nearest, suggest_name
-from langchain_cfc._internal.text import canonical_json
 from langchain_cfc.errors import InputError, RecordError
 from langchain_cfc.records._json import NotJsonError, check_json, short_repr
 

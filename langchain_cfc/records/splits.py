@@ -17,9 +17,8 @@ import numpy as np
 from pydantic import ConfigDict, field_validator
 
 from langchain_cfc._internal.arrays import BoolArray, FloatArray, IntArray
-from langchain_cfc._internal.models import OmitsDefaults
+from langchain_cfc._internal.serialization import OmitsDefaults, compute_sha256
 from langchain_cfc._internal.suggestions import suggest_share
-from langchain_cfc._internal.text import compute_sha256
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.errors import InputError
 

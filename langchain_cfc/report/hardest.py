@@ -16,7 +16,8 @@ from typing import Any, Literal
 import numpy as np
 
 from langchain_cfc._internal.arrays import BoolArray, FloatArray
-from langchain_cfc._internal.text import canonical_json, pluralize
+from langchain_cfc._internal.serialization import canonical_json
+from langchain_cfc._internal.text import pluralize
 from langchain_cfc.artifact import CalibrationArtifact, select_held_out
 from langchain_cfc.candidates import LabelledBatch, Unit
 from langchain_cfc.decision import Decisions, decide

@@ -11,7 +11,7 @@ from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.runnables import RunnableConfig
 
 from langchain_cfc._internal.metadata import Scalar
-from langchain_cfc._internal.text import canonical_json
+from langchain_cfc._internal.serialization import canonical_json
 from langchain_cfc.errors import CollectionError, DescriptionError, DrawError
 from langchain_cfc.execution import Call, Steps, Target, add_tags
 

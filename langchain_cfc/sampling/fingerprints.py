@@ -30,7 +30,7 @@ from langchain_core.runnables.retry import RunnableRetry
 from pydantic import BaseModel, SecretStr
 from pydantic.fields import FieldInfo
 
-from langchain_cfc._internal.text import compute_sha256
+from langchain_cfc._internal.serialization import compute_sha256
 from langchain_cfc.errors import FingerprintError, FingerprintWarning
 from langchain_cfc.execution.langgraph_compat import get_tracing_params
 

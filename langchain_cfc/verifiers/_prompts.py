@@ -22,7 +22,7 @@ from langchain_core.messages import (
 )
 from langchain_core.prompt_values import PromptValue, StringPromptValue
 
-from langchain_cfc._internal.text import canonical_json
+from langchain_cfc._internal.serialization import canonical_json
 from langchain_cfc.candidates import PromptKind
 from langchain_cfc.errors import CFCError, PromptKindError
 

@@ -22,7 +22,7 @@ from langchain_core.messages import HumanMessage
 from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.base import RunnableBindingBase
 
-from langchain_cfc._internal.text import compute_sha256
+from langchain_cfc._internal.serialization import compute_sha256
 from langchain_cfc.errors import InputError, VerifierError
 from langchain_cfc.execution import Call, Steps, describe_error, map_distinct
 from langchain_cfc.sampling.models import make_optional_call

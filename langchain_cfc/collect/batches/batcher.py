@@ -21,7 +21,7 @@ from contextlib import AbstractContextManager
 from hashlib import blake2b
 from typing import Any, TypeVar
 
-from langchain_cfc._internal.text import canonical_json
+from langchain_cfc._internal.serialization import canonical_json
 from langchain_cfc.collect.batches import submission
 from langchain_cfc.collect.batches.calls import Activity, BatchedCalls, OpenCall, current_call
 from langchain_cfc.collect.batches.models import BatchedModels, Client, make_response

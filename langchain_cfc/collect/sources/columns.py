@@ -24,8 +24,8 @@ from pydantic import (
     model_validator,
 )
 
+from langchain_cfc._internal.serialization import canonical_json
 from langchain_cfc._internal.suggestions import suggest_name
-from langchain_cfc._internal.text import canonical_json
 from langchain_cfc.collect.sources.files import IN_MEMORY, BadRow, Row, Rows, open_rows, to_plain
 from langchain_cfc.errors import InputError, RecordError
 from langchain_cfc.records._json import check_json, parse_json, short_repr

@@ -9,7 +9,7 @@ from typing import Any
 
 from sqlalchemy import delete, null, update
 
-from langchain_cfc._internal.text import canonical_json
+from langchain_cfc._internal.serialization import canonical_json
 from langchain_cfc.collect.costs import Stage
 from langchain_cfc.collect.store import schema
 from langchain_cfc.collect.store.store import Store

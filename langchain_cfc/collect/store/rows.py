@@ -29,7 +29,7 @@ from sqlalchemy import (
 )
 
 from langchain_cfc._internal.database import DatabaseStore
-from langchain_cfc._internal.text import canonical_json
+from langchain_cfc._internal.serialization import canonical_json
 from langchain_cfc.claims import Span
 from langchain_cfc.collect.costs import Stage, Usage
 from langchain_cfc.collect.executor import Labels

@@ -15,7 +15,7 @@ from sqlalchemy import BigInteger, Integer, Select, func, select, update
 
 from langchain_cfc._internal import __version__
 from langchain_cfc._internal.database import DatabaseStore
-from langchain_cfc._internal.text import canonical_json
+from langchain_cfc._internal.serialization import canonical_json
 from langchain_cfc.candidates import LabelledBatch, Unit
 from langchain_cfc.claims import Span
 from langchain_cfc.collect.costs import ModelCalls, RequestHistory, Stage, Usage

@@ -1,0 +1,41 @@
+"""How data is written: JSON that is equal for equal values, its digest, and fields that are left out."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any, ClassVar
+
+from pydantic import BaseModel, SerializerFunctionWrapHandler, model_serializer
+
+_CANONICAL = json.JSONEncoder(sort_keys=True, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+
+
+def canonical_json(value: Any) -> str:
+    """Return the JSON of a value, equal for equal values; a TypeError or ValueError if it has none."""
+    return _CANONICAL.encode(value)
+
+
+def compute_sha256(content: str | bytes) -> str:
+    """Return the SHA-256 of a text or of bytes in hexadecimal, after the name of the algorithm."""
+    data = content.encode() if isinstance(content, str) else content
+    return f"sha256:{hashlib.sha256(data).hexdigest()}"
+
+
+class OmitsDefaults(BaseModel):
+    """Base of data that is written without fields that have their default.
+
+    A format gets new fields this way, while what was written before keeps its content and digest.
+    """
+
+    # The fields that are left out; None for all that have a default.
+    _omitted: ClassVar[tuple[str, ...] | None] = None
+
+    @model_serializer(mode="wrap")
+    def _omit_defaults(self, serialised: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        data: dict[str, Any] = serialised(self)
+        for name, field in type(self).model_fields.items():
+            may_omit = not field.is_required() if self._omitted is None else name in self._omitted
+            if may_omit and getattr(self, name) == field.default:
+                data.pop(name, None)
+        return data
