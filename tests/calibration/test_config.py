@@ -53,6 +53,14 @@ def test_every_option_is_documented() -> None:
     assert documented == [one.name for one in fields(CalibrationConfig)]
 
 
+def test_a_command_says_what_differs_from_the_defaults_and_what_is_always_said() -> None:
+    config = CalibrationConfig(alpha=["0.1", 0.2], window=None, never_empty=False)
+    assert config.command(["r.jsonl"], "a.json") == (
+        "langchain-cfc calibrate r.jsonl --out a.json --alpha 0.1 --alpha 0.2 "
+        "--features 'hat(mean_score, 5)' --set-rule all --allow-empty --window 0 --seed 0"
+    )
+
+
 def test_the_command_has_the_options_and_defaults_of_the_config() -> None:
     renamed = {"stability_delta": "stability"}
     command = {

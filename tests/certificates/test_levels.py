@@ -184,6 +184,12 @@ def test_a_later_step_that_would_pass_again_is_not_looked_at() -> None:
     assert len(served.arrays) < len(artifact.arrays)
 
 
+def test_several_levels_are_held_in_order_whatever_the_order_of_their_tests() -> None:
+    artifact = make_artifact_by_hand({"0.2": 0.9, "0.3": 0.8})
+    served = levels_tested(artifact, one_candidate(95, 5), {"0.3": ["0.3"], "0.2": ["0.2"]}, "0.05")
+    assert [one.alpha for one in served.levels] == ["0.2", "0.3"]
+
+
 def test_each_step_is_tested_at_the_level_asked_for_and_by_itself() -> None:
     # 12 of 100 lost show at level 0.05 that at most 0.2 are, and not that at most 0.1 are, the step's own.
     tests = one_candidate(88, 12)
