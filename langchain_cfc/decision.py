@@ -209,7 +209,7 @@ def decide(
         sets.not_certifiable,
         features=features,
         thresholds=thresholds.values,
-        refused=np.asarray(thresholds.outside & sets.not_certifiable, dtype=np.bool_),
+        refused=thresholds.outside & sets.not_certifiable,
         levels=levels,
         stated_alphas=(
             np.full(len(draws), float(artifact.level(alpha)))

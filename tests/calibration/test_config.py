@@ -141,6 +141,15 @@ def test_the_config_of_an_artifact_makes_it_again(
         ({"cap": 1.0}, "cap must be"),
         ({"shift": "meta(ratio) + 1"}, "the end: one statistic alone"),
         ({"shift": "no_such"}, "unknown name"),
+        # What would do nothing, because it needs another option.
+        ({"penalised": "all"}, "penalised: there is no ridge"),
+        ({"wrong_rate_groups": True}, "wrong_rate_groups: there is no max_wrong_rate"),
+        ({"delta": "0.2"}, "delta: nothing holds with confidence here"),
+        ({"at_most": 1}, "at_most: it counts unsupported claims"),
+        (
+            {"adaptive_alpha": True, "alpha": None, "max_wrong_rate": "0.1"},
+            "adaptive_alpha: there is no alpha",
+        ),
     ],
 )
 def test_what_does_not_go_together_is_refused(options: dict[str, Any], message: str) -> None:
@@ -175,15 +184,6 @@ def test_what_goes_together_is_not(options: dict[str, Any]) -> None:
 )
 def test_an_impossible_option_is_an_error_of_this_package(options: dict[str, Any]) -> None:
     with pytest.raises(CFCError):
-        calibrate(make_prompts(0, 60), alpha="0.3", features="group(topic)", **options)
-
-
-@pytest.mark.parametrize(
-    "options", [{"penalised": "all"}, {"wrong_rate_groups": True}, {"delta": "0.2"}], ids=str
-)
-def test_an_option_that_would_do_nothing_is_refused(options: dict[str, Any]) -> None:
-    # Each asks for something that needs another option: a ridge, max_wrong_rate, confidence.
-    with pytest.raises(InputError):
         calibrate(make_prompts(0, 60), alpha="0.3", features="group(topic)", **options)
 
 
