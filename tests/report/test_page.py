@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from html.parser import HTMLParser
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from langchain_cfc.errors import InputError
 from langchain_cfc.experiments import ComparisonReport
 from langchain_cfc.guarantee import NOT_PROMISED, format_bound
 from langchain_cfc.records import tabulate
-from langchain_cfc.report import HardestPrompts, Sources, render_report
+from langchain_cfc.report import HardestPrompts, Sources, render_report, write_report
 from tests.plots.inputs import comparison as compare_levels
 from tests.plots.inputs import level_of
 from tests.recordings import list_facts
@@ -361,6 +362,15 @@ def test_what_does_not_belong_together_is_refused(
     ):
         with pytest.raises(InputError, match="an artifact together with its evaluation, or a comparison"):
             render_report(**wrong)
+
+
+def test_another_file_is_refused_before_anything_is_drawn(tmp_path: Path) -> None:
+    path = tmp_path / "records.jsonl"
+    path.write_text("{}")
+    # With nothing to report on, drawing would fail.
+    with pytest.raises(InputError, match="exists and is not a report"):
+        write_report(path)
+    assert path.read_text() == "{}"
 
 
 @pytest.mark.long

@@ -39,4 +39,4 @@ def _ending(prompt: Any, candidates: Any) -> list[float]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(carry_out(json.loads(sys.argv[1]))))  # noqa: T201 - to whoever started it
+    print(json.dumps(carry_out(json.loads(sys.argv[1]))))  # noqa: T201 - read by the test

@@ -165,7 +165,7 @@ CODE = ("number: int = 1\n", 'number: int = "text"\n', "Here is the code.")
 @pytest.mark.usefixtures("programs")
 def test_mypy_scores_and_labels(ask: Ask) -> None:
     assert ask(verifier("mypy"), drawn("?", CODE[1])) == [1.0]
-    # Unless told otherwise it keeps nothing that it has read for one text, and reads it again for the next.
+    # By default, mypy keeps no cache here and parses the standard library again for each text.
     keeping = {"mypy_cli_args": ["--incremental"]}
     assert ask(verifier("mypy", keeping), drawn("?", *CODE)) == [0.0, 1.0, 1.0]
     assert ask(labeler("mypy", keeping), recorded("?", None, *CODE)) == [True, False, False]

@@ -32,7 +32,7 @@ HEADERS = {"Authorization": f"Bearer {TOKEN}"}
 
 @functools.cache
 def _prepare() -> ForkServerContext:
-    """Start the process from which servers are forked: all that they import takes a fresh one seconds."""
+    """Start the process that servers are forked from, which has imported what they need."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["integrations.server.tests.prepared"])
     with mock.patch.dict(os.environ, PYTHONPATH=str(ROOT)):
@@ -40,7 +40,7 @@ def _prepare() -> ForkServerContext:
     return context
 
 
-class Forked:
+class ForkedProcess:
     """A process that runs the command after a fork; its methods are those of `subprocess.Popen`."""
 
     def __init__(
@@ -103,7 +103,7 @@ class Server:
     """
 
     port: int
-    process: subprocess.Popen[bytes] | Forked
+    process: subprocess.Popen[bytes] | ForkedProcess
     log_path: Path
 
     @property
@@ -162,7 +162,7 @@ class Server:
         return self.say(f"{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{by}\r\n".encode())
 
     def processor_time(self) -> float:
-        """The seconds of processor time that its process has used so far."""
+        """Return the seconds of processor time that its process has used so far."""
         fields = Path(f"/proc/{self.process.pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
         user, system = map(int, fields[11:13])
         return (user + system) / os.sysconf("SC_CLK_TCK")
@@ -212,12 +212,12 @@ def running(
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "log"
         path.touch()
-        process: subprocess.Popen[bytes] | Forked
+        process: subprocess.Popen[bytes] | ForkedProcess
         if command:
             with path.open("wb") as log:
                 process = subprocess.Popen([*command, *arguments], stderr=log, env=environment, cwd=folder)
         else:
-            process = Forked(arguments, environment, folder, path)
+            process = ForkedProcess(arguments, environment, folder, path)
         try:
             server = Server(0, process, path)
             server.port = until(lambda: _port(server), 60)

@@ -16,5 +16,5 @@ from integrations.server.tests import bots
 from langchain_cfc.cli import commands
 
 used = (bots, commands, np.ma, np.random, server)
-create_app({"bot": ChatOpenAI(api_key=SecretStr("none"))}, Settings(tokens=("a-token-of-nobody",)))
+create_app({"bot": ChatOpenAI(api_key=SecretStr("none"))}, Settings(tokens=("a-token-for-no-client",)))
 gc.freeze()  # what all share is not copied

@@ -265,6 +265,12 @@ def test_no_body_keeps_everybody_waiting(stage: Server, kind: str) -> None:
     assert stage.processor_time() - before < 1.0
 
 
+def test_what_a_body_costs_is_measured(stage: Server) -> None:
+    before = stage.processor_time()
+    stage.ask(BODIES["unknown fields"])
+    assert stage.processor_time() - before > 0.02
+
+
 def test_a_client_that_does_not_read_holds_no_place() -> None:
     """Head and body go out apart, and the body waits where the head has filled what there is room for."""
     asyncio.run(_unread_answer())
