@@ -33,10 +33,10 @@ from langchain_cfc.collect.executor import (
     RetryPolicy,
     TokenRateLimiter,
 )
+from langchain_cfc.collect.relabeling import check_relabeling, discard_labels
 from langchain_cfc.collect.run import Run
 from langchain_cfc.collect.status import CollectionStatus
 from langchain_cfc.collect.store import Store
-from langchain_cfc.collect.store.relabel import discard_labels
 from langchain_cfc.draw_rules import parse_draw_rule
 from langchain_cfc.errors import CollectionWarning, InputError
 from langchain_cfc.execution import ConcurrencyLimiter
@@ -138,7 +138,7 @@ class CollectionOptions:
         settings: Further plain data that changes records: a store with other settings is refused.
         retry_failed: Whether prompts that failed in an earlier run are tried again.
         relabel: Whether all labels are made again, as by another labeler or answer extractor; nothing is
-            drawn or scored again.
+            drawn or scored again. The old ones are kept until a prompt could be labelled, but in batches.
         keep_payloads: Whether the raw messages of candidates (log-probabilities, response metadata) stay in
             the store once their prompt is labelled; text and data always do.
         on_progress: Called with the status whenever a prompt is finished or has failed; None for a bar on
@@ -281,6 +281,7 @@ async def _run(
     with Store(store, create=True) as opened, opened.lock(), shown as on_progress:
         stated = {**configuration, **options.settings, **({} if batcher is None else {"endpoint": "batch"})}
         if options.relabel:
+            await check_relabeling(opened, stated, executor, options.budget, try_first=batcher is None)
             discard_labels(opened, stated)
         opened.set_configuration(stated)
         await asyncio.to_thread(opened.add, examples)

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from itertools import islice
 
+from langchain_cfc.candidates import Unit
 from langchain_cfc.claims import Span, make_claim_candidates
 from langchain_cfc.collect.batches.batcher import Batcher
 from langchain_cfc.collect.costs import Budget, BudgetTracker, Stage, Usage
@@ -30,6 +31,13 @@ from langchain_cfc.verifiers.base import VerifierScores
 # So many consecutive failures are an outage, a revoked key or an empty account; to continue would mark all
 # other prompts as failed.
 MAX_CONSECUTIVE_FAILURES = 25
+
+
+def list_scored(
+    unit: Unit, draws: Sequence[DrawnCandidate], spans: Sequence[Span] | None
+) -> Sequence[DrawnCandidate]:
+    """Return what is scored and labelled of a prompt: its candidates, or the claims of the first."""
+    return draws if unit == "answers" else make_claim_candidates(draws[0], spans or ())
 
 
 class Run:
@@ -192,15 +200,9 @@ class Run:
         if work.scores is None:
             given = await self._score(work, draws, known)
         else:
-            given = self._list_scored(draws, work.claims), work.scores
+            given = list_scored(self._unit, draws, work.claims), work.scores
         if given is not None:
             await self._label(work, draws, *given)
-
-    def _list_scored(
-        self, draws: Sequence[DrawnCandidate], spans: Sequence[Span] | None
-    ) -> Sequence[DrawnCandidate]:
-        """Return what is scored and labelled: the candidates, or the claims of the first."""
-        return draws if self._unit == "answers" else make_claim_candidates(draws[0], spans or ())
 
     async def _draw(self, work: Work) -> tuple[Sequence[DrawnCandidate], VerifierScores | None] | None:
         """Return a prompt's candidates, and their scores if a rule looked at these; None if that failed."""
@@ -222,7 +224,7 @@ class Run:
             answers = draws
             if spans is None and (spans := await self._split(draws[0], journal)) is None:
                 return None
-        candidates = self._list_scored(draws, spans)
+        candidates = list_scored(self._unit, draws, spans)
         outcome = Outcome(known or VerifierScores([]), Usage())
         if candidates and known is None:  # an answer may claim nothing
             outcome = await self._executor.score(work.example, candidates, journal, answers)

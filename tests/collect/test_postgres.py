@@ -26,8 +26,8 @@ from langchain_cfc.collect.collecting import (
 )
 from langchain_cfc.collect.costs import ModelCalls, Stage, Usage
 from langchain_cfc.collect.executor import Labels
+from langchain_cfc.collect.relabeling import discard_labels
 from langchain_cfc.collect.store import PAGE, Store, rows, schema
-from langchain_cfc.collect.store.relabel import discard_labels
 from langchain_cfc.collect.store.schema import Write
 from langchain_cfc.collect.store.shrink import shrink_store
 from langchain_cfc.collect.store.wrong import read_wrong_answers

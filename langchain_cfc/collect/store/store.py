@@ -263,6 +263,11 @@ class Store(DatabaseStore):
         with schema.report_damage(self.name):
             yield from self._read_work(_prompts.c.stage < Stage.LABELLED, _prompts.c.error.is_(None))
 
+    def read_finished(self) -> Iterator[Work]:
+        """Yield the finished prompts, as what is known of them before they are labelled."""
+        with schema.report_damage(self.name):
+            yield from self._read_work(_prompts.c.stage == Stage.LABELLED)
+
     def _read_work(self, *conditions: Any) -> Iterator[Work]:
         after = -1
         while page := self._read_prompts(_prompts.c.position > after, *conditions):

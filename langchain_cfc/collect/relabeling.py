@@ -1,0 +1,127 @@
+"""Label what was drawn and scored again, with another labeler, extractor or metadata function.
+
+The old labels are deleted only once the new ones can be made: nothing else of the configuration differs, the
+budget has room for them, and a prompt could be labelled again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from itertools import islice
+from typing import Any
+
+from sqlalchemy import delete, null, update
+
+from langchain_cfc._internal.serialization import canonical_json
+from langchain_cfc.collect.costs import Budget, BudgetTracker, Stage
+from langchain_cfc.collect.executor import Executor
+from langchain_cfc.collect.journal import StoreJournal
+from langchain_cfc.collect.run import MAX_CONSECUTIVE_FAILURES, list_scored
+from langchain_cfc.collect.store import Store, Writer, rows, schema
+from langchain_cfc.errors import CFCError, CollectionError
+
+# What of a configuration concerns labels alone, and the parts of `made_by` that do.
+_LABELS = ("labeler", "reads", "answer", "metadata")
+_MADE_BY = "made_by"
+
+
+async def check_relabeling(
+    store: Store, configuration: Mapping[str, Any], executor: Executor, budget: Budget, *, try_first: bool
+) -> None:
+    """Check that all labels of a store can be made again, before they are discarded.
+
+    Args:
+        store: The store.
+        configuration: How records are made from now on.
+        executor: What makes the new labels.
+        budget: Limits for all prompts together.
+        try_first: Whether to label a prompt, which is labelled again with the others. In batches this would
+            take as long as all of them.
+
+    Raises:
+        StoreError: If more than what concerns labels is different.
+        CollectionError: If the budget is used up, or the first 25 prompts could not be labelled.
+    """
+    if not store.configuration:
+        return
+    _check_configuration(store, configuration)
+    tracker = BudgetTracker(budget, store.usage(), store.batched_usage(), store.request_history())
+    if not tracker.allows(0):
+        msg = "the budget has no room for new labels, so the old ones were kept: raise max_tokens or max_cost"
+        raise CollectionError(msg)
+    if try_first:
+        await _try_labeler(store, executor)
+
+
+def discard_labels(store: Store, configuration: Mapping[str, Any]) -> None:
+    """Delete all labels of a store, and take what makes new ones from a configuration.
+
+    Candidates and scores stay, and so does what the old labels have cost. Raises `StoreError` if more than
+    what concerns labels is different.
+    """
+    known = store.configuration
+    if not known:
+        return
+    given = _check_configuration(store, configuration)
+    settled = canonical_json(_replace_labels(known, given))
+    prompts = schema.prompts
+    with schema.report_damage(store.name), store.begin_write() as connection:
+        connection.execute(delete(schema.labels))
+        connection.execute(
+            update(prompts)
+            .where(prompts.c.stage == int(Stage.LABELLED))
+            .values(stage=int(Stage.SCORED), labels_digest=null(), described=null())
+        )
+        # The old labeler may be why prompts failed that were scored.
+        connection.execute(update(prompts).where(prompts.c.stage == int(Stage.SCORED)).values(error=null()))
+        store.write_facts(connection, {"configuration": settled})
+        schema.replace_seal(connection, replace(schema.read_seal(connection), finished=0, total=0))
+        schema.seal_facts(connection)
+
+
+async def _try_labeler(store: Store, executor: Executor) -> None:
+    """Label finished prompts until one succeeds, and store what that used."""
+    error: CFCError | None = None
+    writer = Writer(store)
+    try:
+        for work in islice(store.read_finished(), MAX_CONSECUTIVE_FAILURES):
+            candidates = list_scored(store.unit, work.draws or (), work.claims)
+            if not candidates:
+                continue
+            journal = StoreJournal(writer, work, Stage.LABELLED, 0)
+            outcome = await executor.label(work.example, candidates, journal)
+            usage = journal.total_usage(outcome.usage)
+            await writer.write(rows.insert_calls(work.position, Stage.LABELLED, usage))
+            if not isinstance(outcome.result, CFCError):
+                return
+            error = outcome.result
+    finally:
+        await writer.close()
+    if error is not None:
+        msg = (
+            "the new labels cannot be made, so the old ones were kept. The last prompt that was tried failed "
+            f"with {type(error).__name__}: {error}"
+        )
+        raise CollectionError(msg) from error
+
+
+def _check_configuration(store: Store, configuration: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a configuration as it is stored, which may differ from the store's in what concerns labels."""
+    given: dict[str, Any] = json.loads(canonical_json(configuration))
+    store.check_configuration(_replace_labels(given, store.configuration))
+    return given
+
+
+def _replace_labels(configuration: Mapping[str, Any], source: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a configuration with what concerns labels as in another one."""
+    replaced = _replace(configuration, source)
+    if _MADE_BY in configuration:
+        replaced[_MADE_BY] = _replace(configuration[_MADE_BY], source.get(_MADE_BY, {}))
+    return replaced
+
+
+def _replace(values: Mapping[str, Any], source: Mapping[str, Any]) -> dict[str, Any]:
+    kept = {name: value for name, value in values.items() if name not in _LABELS}
+    return {**kept, **{name: source[name] for name in _LABELS if name in source}}

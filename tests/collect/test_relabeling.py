@@ -1,0 +1,100 @@
+"""Labels are only discarded once new ones can be made, and every label that was paid for is counted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from langchain_cfc import PromptRecord
+from langchain_cfc.collect import Budget, CollectionOptions, CollectionResult, Components, Store, collect
+from langchain_cfc.errors import CollectionError
+from langchain_cfc.records import Example
+from langchain_cfc.sampling import DrawnCandidate
+from tests.fakes import TOKENS_IN, TOKENS_OUT, NumberedModel
+
+SIZE, N = 30, 2
+TOKENS = TOKENS_IN + TOKENS_OUT  # of each answer
+
+
+def label_by_reference(_: Any, reference: Any, candidates: list[DrawnCandidate]) -> list[bool]:
+    return [reference in candidate.text for candidate in candidates]
+
+
+def make_labeler(knows: Callable[[int], bool]) -> Callable[..., list[bool]]:
+    """Return a labeler that says no of each candidate, and fails for the prompts that it does not know."""
+
+    def label(prompt: str, reference: Any, candidates: list[DrawnCandidate]) -> list[bool]:
+        del reference
+        if not knows(int(prompt)):
+            msg = f"no label for {prompt}"
+            raise RuntimeError(msg)
+        return [False] * len(candidates)
+
+    return label
+
+
+def run(path: Path, labeler: Any = label_by_reference, name: str = "old", **options: Any) -> CollectionResult:
+    components = Components(
+        generator=NumberedModel(echoing=True),
+        verifier=lambda _, candidates: [0.5] * len(candidates),
+        labeler=labeler,
+        n=N,
+        generator_id="g",
+        verifier_id="v",
+        labeler_id=name,
+    )
+    examples = [Example(id=str(k), input=str(k), reference="1") for k in range(SIZE)]
+    silent: dict[str, Any] = {"on_progress": lambda _: None, "on_notice": lambda _: None}
+    return collect(examples, components, path, CollectionOptions(**silent, **options))
+
+
+def read(path: Path) -> list[PromptRecord]:
+    with Store(path) as store:
+        store.check()
+        return list(store.records())
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "store.db"
+    assert run(path).status.labelled == SIZE
+    return path
+
+
+def test_a_labeler_that_always_fails_deletes_nothing(path: Path) -> None:
+    before = read(path)
+    with pytest.raises(CollectionError, match=r"so the old ones were kept.* failed with .*no label for 24"):
+        run(path, make_labeler(lambda _: False), "new", relabel=True)
+    assert read(path) == before
+    # The store still belongs to the old labeler, which has nothing left to do.
+    assert run(path).status.labelled == SIZE
+
+
+def test_without_budget_nothing_is_deleted(path: Path) -> None:
+    before = read(path)
+    new = make_labeler(lambda _: True)
+    with pytest.raises(CollectionError, match="no room for new labels, so the old ones were kept"):
+        run(path, new, "new", relabel=True, budget=Budget(max_tokens=SIZE * N * TOKENS))
+    assert read(path) == before
+    assert run(path, new, "new", relabel=True, budget=Budget(max_tokens=10**6)).status.labelled == SIZE
+    assert not any(one.correct for record in read(path) for one in record.candidates)
+
+
+def test_a_labeler_that_knows_some_prompts_labels_those(path: Path) -> None:
+    status = run(path, make_labeler(lambda k: k >= 20), "new", relabel=True).status
+    assert (status.labelled, status.failed) == (SIZE - 20, 20)
+    assert [record.id for record in read(path)] == [str(k) for k in range(20, SIZE)]
+
+
+def test_the_label_that_was_tried_is_counted_with_the_others(path: Path) -> None:
+    judge = NumberedModel(echoing=True)
+
+    def ask(prompt: str, reference: Any, candidates: list[DrawnCandidate]) -> list[bool]:
+        return [reference in str(judge.invoke(prompt).content) for _ in candidates]
+
+    run(path, ask, "judge", relabel=True)
+    with Store(path) as store:
+        assert store.usage().tokens == (SIZE * N + SIZE * N + N) * TOKENS
