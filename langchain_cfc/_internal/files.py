@@ -1,4 +1,4 @@
-"""Atomic writing of files, and bounded reading of untrusted ones."""
+"""Atomic writing of files, the time that is written in them, and bounded reading of untrusted ones."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ import os
 import secrets
 import stat
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -22,6 +24,19 @@ PRIVATE, _SHARED = 0o600, 0o666
 # Characters of the target's name in the names of temporary files, which have at most 255 bytes.
 _NAME_CHARACTERS = 40
 _RANDOM_BYTES = 8
+
+
+def read_creation_time() -> datetime:
+    """Return the current time in UTC; `SOURCE_DATE_EPOCH` replaces it for reproducible files.
+
+    Raises `InputError` if that is no whole number of seconds (reproducible-builds.org).
+    """
+    stated = os.environ.get("SOURCE_DATE_EPOCH")
+    try:
+        return datetime.fromtimestamp(time.time() if stated is None else int(stated), timezone.utc)
+    except (ValueError, OverflowError, OSError) as error:
+        msg = f"SOURCE_DATE_EPOCH must be a whole number of seconds since 1970, got {stated!r}"
+        raise InputError(msg) from error
 
 
 @contextmanager

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import time
 from collections.abc import Iterable, Sequence
-from datetime import datetime, timezone
 from typing import Literal
 
 from langchain_cfc._internal import __version__
+from langchain_cfc._internal.files import read_creation_time
 from langchain_cfc.artifact import (
     CalibrationArtifact,
     Confidence,
@@ -33,7 +31,7 @@ from langchain_cfc.calibration.fit import (
 from langchain_cfc.calibration.reference import count_reference
 from langchain_cfc.candidates import LabelledBatch, Unit
 from langchain_cfc.certificates import certify_mean_score, certify_policy, select_tested_levels
-from langchain_cfc.errors import CalibrationError, InputError
+from langchain_cfc.errors import CalibrationError
 from langchain_cfc.features import FeatureMap, name_records_in_errors
 from langchain_cfc.guarantee.stability import PaperStability
 from langchain_cfc.records import LabelledRecord, Provenance, Records
@@ -210,7 +208,7 @@ def _calibrate(
     fair = plan.draw_fair_sample(everyone)
     artifact = CalibrationArtifact(
         library_version=__version__,
-        created_at=_creation_time(),
+        created_at=read_creation_time().isoformat(timespec="seconds"),
         n=prompts.count_candidates(provenance),
         cap=data.cap,
         set_rule=rule.text,
@@ -261,18 +259,6 @@ def _calibrate(
         by_group=config.wrong_rate_groups,
         keep_levels=config.alpha is not None,
     )
-
-
-def _creation_time() -> str:
-    """Return the current time in ISO 8601; `SOURCE_DATE_EPOCH` replaces it for reproducible files."""
-    stated = os.environ.get("SOURCE_DATE_EPOCH")
-    try:
-        seconds = time.time() if stated is None else int(stated)
-        created = datetime.fromtimestamp(seconds, timezone.utc)
-    except (ValueError, OverflowError, OSError) as error:
-        msg = f"SOURCE_DATE_EPOCH must be a whole number of seconds since 1970, got {stated!r}"
-        raise InputError(msg) from error
-    return created.isoformat(timespec="seconds")
 
 
 def _select_alphas(config: CalibrationConfig, data: CalibrationData) -> tuple[str, ...]:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from datetime import datetime, timezone
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from langchain_cfc._internal import __version__
-from langchain_cfc._internal.files import atomic_writer
+from langchain_cfc._internal.files import atomic_writer, read_creation_time
 from langchain_cfc._internal.imports import check_installed, require
 from langchain_cfc.errors import InputError
 from langchain_cfc.report._text import escape_invisible
@@ -64,7 +63,7 @@ def render_page(template: str, *, title: str, byline: str, **content: Any) -> st
             generator=_GENERATOR,
             style=_mark_safe(_read_resource("report/page.css")),
             version=__version__,
-            today=f"{datetime.now(timezone.utc):%Y-%m-%d}",
+            today=f"{read_creation_time():%Y-%m-%d}",
             **{"contents": (), **content},
         )
     )

@@ -50,3 +50,17 @@ def test_where_nothing_can_be_written_that_is_said(small: Case, tmp_path: Path) 
 
 def test_a_new_path_is_no_obstacle(tmp_path: Path) -> None:
     check_report(tmp_path / "new.html")
+
+
+def test_a_report_with_a_stated_time_is_the_same_bytes_on_another_day(
+    small: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write(seconds: int) -> str:
+        monkeypatch.setenv("SOURCE_DATE_EPOCH", str(seconds))
+        write_report(tmp_path / "report.html", artifact=small.artifact, evaluation=small.evaluation)
+        return (tmp_path / "report.html").read_text()
+
+    first = write(0)
+    assert "on 1970-01-01." in first
+    assert write(1) == first
+    assert write(86_400) == first.replace("1970-01-01", "1970-01-02")
