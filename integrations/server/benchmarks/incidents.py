@@ -414,8 +414,8 @@ def make_sheet(found: dict[str, Tally]) -> Sheet:
 
 def write_section(page: Path, section: str) -> None:
     """Write the section of a page that stands last, in place of what stands there."""
-    before = page.read_text(encoding="utf-8").partition(HEADING)[0].rstrip()
-    page.write_text(f"{before}\n\n{section}", encoding="utf-8")
+    before = page.read_text(encoding="utf-8").partition(HEADING)[0].rstrip() if page.exists() else ""
+    page.write_text(f"{before}\n\n{section}".lstrip(), encoding="utf-8")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -193,7 +193,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         options.json.write_text(found.model_dump_json(indent=1) + "\n", encoding="utf-8")
     if options.page is not None:
         # The last section is of `incidents.py`.
-        _, heading, section = options.page.read_text(encoding="utf-8").partition(INCIDENTS)
+        before = options.page.read_text(encoding="utf-8") if options.page.exists() else ""
+        _, heading, section = before.partition(INCIDENTS)
         options.page.write_text("\n".join([make_page(found), heading + section]), encoding="utf-8")
     print_sheets(make_sheets(found))
 
