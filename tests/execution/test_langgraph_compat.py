@@ -38,9 +38,9 @@ from langchain_cfc.execution.langgraph_compat import (
 
 ROOT = Path(__file__).parents[2]
 CHECKED = {
-    "langchain-core": ("1.2.5", "1.7.2"),
-    "langchain": ("1.2.4", "1.4.7"),
-    "langgraph": ("1.0.10", "1.2.22"),
+    "langchain-core": ("1.2.5", "1.8.3"),
+    "langchain": ("1.2.4", "1.5.2"),
+    "langgraph": ("1.0.10", "1.2.24"),
 }
 
 
