@@ -17,6 +17,7 @@ from sqlalchemy import delete, null, update
 from langchain_cfc._internal.serialization import canonical_json
 from langchain_cfc.collect.costs import Budget, BudgetTracker, Stage
 from langchain_cfc.collect.executor import Executor
+from langchain_cfc.collect.failures import is_transient
 from langchain_cfc.collect.journal import StoreJournal
 from langchain_cfc.collect.run import MAX_CONSECUTIVE_FAILURES, list_scored
 from langchain_cfc.collect.store import Store, Writer, rows, schema
@@ -42,7 +43,8 @@ async def check_relabeling(
 
     Raises:
         StoreError: If more than what concerns labels is different.
-        CollectionError: If the budget is used up, or the first 25 prompts could not be labelled.
+        CollectionError: If the budget is used up, a labeler cannot be reached, or the first 25 prompts could
+            not be labelled.
     """
     if not store.configuration:
         return
@@ -97,6 +99,8 @@ async def _try_labeler(store: Store, executor: Executor) -> None:
             if not isinstance(outcome.result, CFCError):
                 return
             error = outcome.result
+            if is_transient(error):  # after all attempts, so the other prompts would fail as well
+                break
     finally:
         await writer.close()
     if error is not None:

@@ -9,7 +9,15 @@ from typing import Any
 import pytest
 
 from langchain_cfc import PromptRecord
-from langchain_cfc.collect import Budget, CollectionOptions, CollectionResult, Components, Store, collect
+from langchain_cfc.collect import (
+    Budget,
+    CallPolicy,
+    CollectionOptions,
+    CollectionResult,
+    Components,
+    Store,
+    collect,
+)
 from langchain_cfc.errors import CollectionError
 from langchain_cfc.records import Example
 from langchain_cfc.sampling import DrawnCandidate
@@ -71,6 +79,20 @@ def test_a_labeler_that_always_fails_deletes_nothing(path: Path) -> None:
     assert read(path) == before
     # The store still belongs to the old labeler, which has nothing left to do.
     assert run(path).status.labelled == SIZE
+
+
+def test_a_judge_that_cannot_be_reached_is_tried_on_one_prompt(path: Path) -> None:
+    tried: list[str] = []
+
+    def fail(prompt: str, reference: Any, candidates: list[DrawnCandidate]) -> list[bool]:
+        del reference, candidates
+        tried.append(prompt)
+        msg = "down"
+        raise ConnectionError(msg)
+
+    with pytest.raises(CollectionError, match="so the old ones were kept"):
+        run(path, fail, "new", relabel=True, call_policy=CallPolicy(attempts=1))
+    assert tried == ["0"]
 
 
 def test_without_budget_nothing_is_deleted(path: Path) -> None:
