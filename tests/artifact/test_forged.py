@@ -13,18 +13,20 @@ import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from scipy.stats import binom
 
 from langchain_cfc import calibrate
-from langchain_cfc.artifact import CalibrationArtifact
+from langchain_cfc.artifact import CalibrationArtifact, model
 from langchain_cfc.artifact.consistency import find_contradictions, lower_tail, upper_tail
 from langchain_cfc.certificates import certify
 from langchain_cfc.errors import ArtifactFormatError, CFCWarning
 from langchain_cfc.guarantee.stability import PaperStability
 from langchain_cfc.records import Provenance
 from tests.artifact.files import make_records, seal
+from tests.artifact.goldens import make_claims
 from tests.lengths import mostly_long
 
 Content = dict[str, Any]
@@ -104,12 +106,26 @@ MAKERS: dict[str, dict[str, Any]] = {
         "provenance": Provenance(n=4, separate_scores=True),
     },
     "learned": {"records": RECORDS, "alpha": "0.3", "features": "mean_score", "threshold_rule": "learned"},
+    "given drawn": {"records": RECORDS, "alpha": "0.3", "features": "1", "given_drawn": True},
+    "adaptive": {"records": RECORDS, "alpha": "0.2", "adaptive_alpha": True, "window": 32},
+    "claims": {
+        "records": make_claims(0, 60),
+        "alpha": "0.3",
+        "features": "1",
+        "unit": "claims",
+        "at_most": 1,
+    },
     "certified": {
         "records": RECORDS,
         "alpha": "0.3",
         "features": "group(topic)",
         "certification_fraction": 0.4,
     },
+}
+NEW: dict[str, list[Any]] = {
+    "certified": RECORDS,
+    "adaptive": make_records(1, 120),
+    "claims": make_claims(1, 60),
 }
 
 
@@ -119,8 +135,8 @@ def make(name: str) -> Content:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", CFCWarning)
         artifact = calibrate(**MAKERS[name], allow_unattainable=True)
-        if name == "certified":
-            artifact = certify(artifact, RECORDS)
+        if name in NEW:
+            artifact = certify(artifact, NEW[name])
     return artifact.model_dump(mode="json")
 
 
@@ -179,6 +195,17 @@ def claim_confidence(content: Content) -> None:
 def certify_all(content: Content) -> None:
     for share in content["policy"]["coverage"][0]["shares"]:
         share["coverage_at_least"] = share["kept_at_least"] = 0.999
+
+
+def forge_quantile(content: Content) -> None:
+    level = content["levels"][0]
+    level["marginal"]["quantile"] = level["marginal"]["dimension"]
+
+
+def forge_sets(content: Content) -> None:
+    certificate = content["certificates"][0]
+    del certificate["claims"]
+    certificate.update(mean_set_size=1.0, mean_set_size_at_most=1.0)
 
 
 CERTIFICATE = ("policy", "certificate")
@@ -266,6 +293,69 @@ FORGED: list[tuple[str, str, Forge]] = [
         unsettled(put("reference", 0, "counts", "group(topic)=river", 0, value=10**6)),
     ),
 ]
+
+
+# What the check that is meant says of it: others may find the same forgery first.
+FOUND: list[tuple[str, str, Forge]] = [
+    (
+        "is certified about the sets of every level",
+        "bot in groups",
+        lambda one: one["policy"]["coverage"].pop(),
+    ),
+    (
+        "given a correct candidate has no adaptive levels, policy",
+        "given drawn",
+        put("shift", value="mean_score"),
+    ),
+    (
+        "adaptive levels have no ridge",
+        "adaptive",
+        put("confidence", value={"delta": "0.1", "names": ["1"]}),
+    ),
+    ("one prompt of each cluster was used", "tiny", put("calibration", "exchangeable", value=False)),
+    (
+        "are for a weighting that the feature map does not have",
+        "tiny",
+        put("reference", 0, "counts", "group(topic)=river", value=[0] * 16),
+    ),
+    (
+        "are of more prompts than were held out",
+        "hat",
+        put("reference", 16, "counts", "1", 0, value=10**6),
+    ),
+    ("the fit is on 8 prompts, and 9 calibrated", "tiny", put("calibration", "size", value=9)),
+    (
+        "is not that of the calibration prompts",
+        "hopeless",
+        put("calibration", "attainable_coverage", value=0.99),
+    ),
+    ("the marginal quantile is not", "tiny", forge_quantile),
+    ("of the conditional rule, and of no other, are tested", "tested", put("confidence", "prompts", value=0)),
+    ("counts of other levels than", "tested", put("confidence", "missed", value={"0.01": 0})),
+    ("is about sets, and the artifact about claims", "claims", forge_sets),
+    ("states a coverage for 1 that no prompt has", "adaptive", put(*SHARE, "stated", value=0.2)),
+    (
+        "of different rates, ascending, none of them refused",
+        "bot",
+        put("policy", "refused", value={"0.5": "why"}),
+    ),
+    ("more than were held out for it", "bot", put(*CERTIFICATE, "prompts", value=10**5)),
+    ("is not certified over all prompts", "bot", put(*CERTIFICATE, "groups", 0, "certified", value=False)),
+    (
+        "its sets at 0.5 rest on different prompts",
+        "bot in groups",
+        put("policy", "coverage", 1, "delta", value="0.2"),
+    ),
+]
+
+
+@pytest.mark.parametrize(("words", "name", "forge"), FOUND)
+def test_each_check_finds_what_it_is_for(words: str, name: str, forge: Forge) -> None:
+    content = copy.deepcopy(make(name))
+    forge(content)
+    with mock.patch.object(model, "find_contradictions", return_value=iter(())):
+        forged = CalibrationArtifact.model_validate(content)
+    assert [one for one in find_contradictions(forged) if words in one]
 
 
 @mostly_long("name", MAKERS, quick=5)

@@ -157,7 +157,6 @@ def test_the_paper_methods_differ_in_topk_only() -> None:
     assert [one.name for one, other in pairs if one != other] == ["TopK", "TopK-reaching"]
 
 
-@pytest.mark.long
 def test_the_command_takes_all_three_conventions() -> None:
     options = ("--count", "distinct", "--group-on", "test", "--setting", "mean-loss-quadratic-first-5")
     ran = run("paper", "gsm8k", RECORDING, "--alpha", "0.3", "--splits", "1", "--jobs", "1", *options)

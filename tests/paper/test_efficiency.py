@@ -278,7 +278,6 @@ def test_what_is_no_world_is_refused(change: dict[str, tuple[float, float]]) -> 
         replace(RARER, **change)  # type: ignore[arg-type]
 
 
-@pytest.mark.long
 def test_the_command_prints_every_table() -> None:
     options = ("--prompts", "500", "--repetitions", "2", "--jobs", "1")
     ran = run("paper", "efficiency", *options)

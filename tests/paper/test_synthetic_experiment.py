@@ -200,7 +200,6 @@ def test_the_command_prints_every_cell() -> None:
     json.loads(ran.out)
 
 
-@pytest.mark.long
 def test_the_command_says_what_was_fitted_and_what_predicted() -> None:
     ran = run("paper", "synthetic", "--seeds", "2", "--jobs", "1", "--alpha", "0.45")
     said = " ".join(ran.out.split())
