@@ -16,6 +16,8 @@ from langchain_cfc import Candidate, CFCRunnable, PromptRecord, calibrate, read_
 from langchain_cfc.decision import decide
 from langchain_cfc.demo.replay import (
     RecordedAnswers,
+    RecordedClaims,
+    RecordedClaimScores,
     RecordedMetadata,
     RecordedScores,
     ReplayChatModel,
@@ -23,7 +25,7 @@ from langchain_cfc.demo.replay import (
     make_replay_parts,
 )
 from langchain_cfc.errors import DrawError, InputError, VerifierError
-from langchain_cfc.records import Provenance, tabulate
+from langchain_cfc.records import Claim, ClaimsRecord, Provenance, tabulate
 from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc.sampling.fingerprints import compute_fingerprint
 from tests.fakes import RunRecorder
@@ -262,3 +264,30 @@ def test_keys_differ_for_different_prompts(one: Any, other: Any) -> None:
 def test_a_text_that_looks_like_an_object_is_not_one() -> None:
     # A known limit, written down here: the key of an object is its JSON, and a text may be the same JSON.
     assert compute_prompt_key('{"a":1}') == compute_prompt_key({"a": 1})
+
+
+def test_records_that_cannot_be_replayed_are_refused() -> None:
+    first, second = RECORDS[:2]
+    same = second.model_copy(update={"input": first.input})
+    with pytest.raises(InputError, match="records '1' and '2' have the same input"):
+        ReplayChatModel.from_records([first, same])
+    message = Candidate(message={"type": "ai", "content": "hi"}, score=0.1, correct=True)
+    with pytest.raises(InputError, match="record '1' holds candidates that are no text"):
+        ReplayChatModel.from_records([first.model_copy(update={"candidates": (message,) * N})])
+    other = first.candidates[0].model_copy(update={"answer": "LEFT"})
+    with pytest.raises(InputError, match="the text 'right 1' was recorded with several answers"):
+        RecordedAnswers([first, second.model_copy(update={"candidates": (other,) * N})])
+
+
+def test_claims_that_cannot_be_replayed_are_refused() -> None:
+    claim = Claim(text="It is.", start=0, end=6, score=0.1, supported=True)
+    record = ClaimsRecord(id="c", input="?", answer="It is.", claims=(claim,))
+    assert RecordedClaims([record])("It is.")[0].end == 6
+    with pytest.raises(InputError, match="the answer of record 'd' was recorded twice"):
+        RecordedClaims([record, ClaimsRecord(id="d", input="!", answer="It is.", claims=(claim,))])
+    bare = claim.model_copy(update={"start": None, "end": None})
+    for part in ({"answer": None}, {"claims": (bare,)}):
+        with pytest.raises(InputError, match="record 'c' lacks the answer or the spans of its claims"):
+            RecordedClaims([record.model_copy(update=part)])
+    with pytest.raises(VerifierError, match="these claims do not come from the recording"):
+        RecordedClaimScores([record])("?", [DrawnCandidate("It was.")])

@@ -124,6 +124,7 @@ def test_the_config_of_an_artifact_makes_it_again(
         ({"confident": True, "randomised": True}, "certify the artifact on held-out records"),
         ({"confident": True, "stability": STABLE}, "certify the artifact on held-out records"),
         ({"max_wrong_rate": "0.1", "shift": "meta(ratio)"}, "come from where it was calibrated"),
+        ({"max_wrong_rate": []}, "at least one rate is needed"),
         ({"max_wrong_rate": "0.1", "confident": True}, "both would test on the same prompts"),
         ({"threshold_rule": "grouped"}, "calibrate with confident=True"),
         (

@@ -27,6 +27,11 @@ QUICK = ("--splits", "2", "--jobs", "1", "--alpha", "0.4")
         (("compare", RECORDING, "--report", "nowhere/page.html"), "folder that does not exist"),
         (("compare", RECORDING, "--report", "."), "is a folder"),
         (("compare", RECORDING, "--figures", f"{RECORDING}/figures"), "cannot be a folder"),
+        (("calibrate", RECORDING, "--alpha", "0.4", "--out", "-"), "give --out a path"),
+        (
+            ("init", "--source", RECORDING, "--model", "openai:m", "--out", "nowhere/a.toml"),
+            "a folder that does not exist",
+        ),
     ],
 )
 def test_what_cannot_be_done_is_said_at_once(command: tuple[str, ...], said: str) -> None:

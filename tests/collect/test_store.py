@@ -517,3 +517,41 @@ def test_commits_are_durable_and_readers_are_not_held_up(path: Path) -> None:
             connection.exec_driver_sql(f"PRAGMA {name}").scalar() for name in ("journal_mode", "synchronous")
         ]
     assert said == ["wal", 2]  # 2 is FULL
+
+
+@pytest.mark.parametrize(
+    ("where", "words"),
+    [
+        ("://user:secret@host", "'host' is neither a path nor a database URL"),
+        ("unknown://user:secret@host/base", "is not a usable database"),
+        ("mssql+pyodbc://user:secret@host/base", "needs the driver pyodbc"),
+    ],
+)
+def test_what_is_no_database_is_refused_without_its_password(where: str, words: str) -> None:
+    with pytest.raises(StoreError, match=words) as refused:
+        Store(where, create=True)
+    assert "secret" not in str(refused.value)
+
+
+def test_a_store_takes_neither_no_records_nor_answers_for_some_candidates(path: Path) -> None:
+    texts = (Candidate(text="a", score=0.1, correct=True), Candidate(text="b", score=0.2, correct=False))
+    answered = texts[0].model_copy(update={"answer": "A"})
+    with Store(path, create=True) as store:
+        with pytest.raises(StoreError, match="there are no records to add"):
+            store.add_records([], None)
+        with pytest.raises(
+            CollectionError, match=r"record 'x' \(number 1\): only some of its candidates have"
+        ):
+            store.add_records([PromptRecord(id="x", input="?", candidates=(answered, texts[1]))], None)
+        with pytest.raises(StoreError, match=r"no prompt of .* is finished yet"):
+            store.table(["v"])
+
+
+def test_a_store_without_its_seal_is_refused(path: Path) -> None:
+    with Store(path, create=True) as store:
+        store.set_configuration(CONFIGURATION)
+    with closing(sqlite3.connect(path)) as file:
+        file.execute("DELETE FROM facts WHERE name = 'seal'")
+        file.commit()
+    with pytest.raises(StoreError, match="its seal is missing"):
+        Store(path)

@@ -277,3 +277,17 @@ def test_a_promise_with_confidence_is_watched_without_a_certificate(tmp_path: Pa
     assert {one.certified for one in sound} == {0.6}
     assert not any(one.alarm for one in sound)
     assert any(one.alarm for one in broken)
+
+
+def test_a_label_must_fit_what_was_answered(monitor: CFCMonitor, results: Sequence[CFCResult]) -> None:
+    answered = monitor.see(next(one for one in results if one.answers))
+    with pytest.raises(InputError, match="the set is not empty; say which candidates are correct"):
+        monitor.label(Label(answered, None))
+    empty = monitor.see(next(one for one in results if not any(it.accepted for it in one.candidates)))
+    with pytest.raises(InputError, match="no answer was given that could be correct"):
+        monitor.label(Label(empty, True))
+
+
+def test_labels_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"labels\.jsonl: no such file"):
+        read_labels(tmp_path / "labels.jsonl")

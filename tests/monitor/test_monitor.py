@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 from langchain_core.runnables import RunnableLambda
 
-from langchain_cfc import CalibrationArtifact, CFCChatModel, CFCResult, CFCRunnable, PromptRecord
-from langchain_cfc.demo import demo_chain
+from langchain_cfc import CalibrationArtifact, CFCChatModel, CFCResult, CFCRunnable, PromptRecord, calibrate
+from langchain_cfc.demo import demo_chain, load_recording
 from langchain_cfc.demo.replay import RecordedMetadata, RecordedScores, ReplayChatModel
 from langchain_cfc.errors import DrawError, FingerprintWarning, InputError, StoreError
 from langchain_cfc.monitor import CFCMonitor, Label, Limits, parse_labels
@@ -251,6 +251,22 @@ def test_what_needs_no_statistics_has_limits(
         write_page(page, looking.status(), [])
     assert "None of" in page.read_text()
     assert "could not be served; at most 5 % are allowed." in page.read_text()
+
+
+def test_a_model_that_was_not_calibrated_exceeds_a_limit(tmp_path: Path) -> None:
+    records = load_recording()
+    assert records.provenance is not None
+    generator = {**(records.provenance.generator or {}), "model_version": "facts-1"}
+    known = records.provenance.model_copy(update={"generator": generator})
+    artifact = calibrate(list(records), alpha="0.3", features="1", provenance=known)
+    result = demo_chain(artifact).invoke(next(iter(records)).input)
+    with CFCMonitor(artifact, tmp_path / "monitor.db") as monitor:
+        monitor.see(result.model_copy(update={"models": ("facts-1",)}))
+        assert monitor.status().breaches == ()
+        monitor.see(result.model_copy(update={"models": ("facts-2",)}))
+        status = monitor.status()
+    assert status.breaches == ("The model facts-2 answers, and was not calibrated",)
+    assert not status.sound
 
 
 def test_parts_that_nothing_vouches_for_are_noted(

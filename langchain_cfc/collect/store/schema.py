@@ -224,8 +224,11 @@ class Seal:
     facts: str = ""  # digest of all other facts
 
     @classmethod
-    def parse(cls, text: str) -> Seal:
-        """Read a seal; raises `ValueError` if it was changed."""
+    def parse(cls, text: str | None) -> Seal:
+        """Read a seal; raises `ValueError` if it was changed, or is missing."""
+        if text is None:
+            msg = "its seal is missing"
+            raise ValueError(msg)
         values, known = json.loads(text)
         if _digest(values) != known:
             msg = "the seal is damaged"
@@ -257,11 +260,7 @@ def _digest_facts(values: Mapping[str, str]) -> str:
 
 def read_seal(connection: Connection) -> Seal:
     """Return the seal of a store; raises `ValueError` if it is damaged or missing."""
-    value = connection.execute(_SELECT_SEAL).scalar()
-    if value is None:
-        msg = "its seal is missing"
-        raise ValueError(msg)
-    return Seal.parse(value)
+    return Seal.parse(connection.execute(_SELECT_SEAL).scalar())
 
 
 def seal_facts(connection: Connection) -> None:
@@ -291,7 +290,7 @@ def verify_seal(name: str, connection: Connection) -> tuple[Seal, list[int]]:
     finished = sorted(
         (position, value) for position, stage, value in found_prompts if int(stage) == Stage.LABELLED
     )
-    seal = Seal.parse(found_facts.pop(SEAL))
+    seal = Seal.parse(found_facts.pop(SEAL, None))
     for what, count, expected in (
         ("prompts", len(found_prompts), seal.prompts),
         ("finished prompts", len(finished), seal.finished),
