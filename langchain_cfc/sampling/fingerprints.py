@@ -20,13 +20,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from langchain_core.language_models import BaseChatModel
-from langchain_core.load import dumps
+from langchain_core.load import Serializable, dumps
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import BasePromptTemplate
 from langchain_core.runnables import RunnablePassthrough, RunnableSequence, RunnableWithFallbacks
 from langchain_core.runnables.base import RunnableBinding, RunnableBindingBase
 from langchain_core.runnables.configurable import DynamicRunnable
 from langchain_core.runnables.retry import RunnableRetry
+from langchain_core.utils.function_calling import convert_to_openai_tool
 from pydantic import BaseModel, SecretStr
 from pydantic.fields import FieldInfo
 
@@ -172,7 +173,8 @@ def _add_bound_arguments(own: Mapping[str, Any], bound: Mapping[str, Any]) -> di
     direct = {name: value for name, value in arguments.items() if name in own}
     others = dict(_flatten_settings({name: value for name, value in arguments.items() if name not in own}))
     aliased = {name: others.pop(name) for name in list(others) if name in own}
-    known = {**own, **direct, **aliased, **_digest_tools(bound)}
+    digest, unnamed_tools = _digest_tools(bound)
+    known = _add_unnamed({**own, **direct, **aliased, **digest}, unnamed_tools)
     if not others:
         return known
     if "model" not in own:
@@ -203,7 +205,9 @@ def _describe_sequence(sequence: RunnableSequence[Any, Any], bound: Mapping[str,
         elif isinstance(step, BasePromptTemplate) and position < answering:
             prompts.append(written)
         else:
-            others.append(["before" if position < answering else "after", written])
+            # A step that stands behind a prompt gets the prompt, and not the input.
+            before = "between" if prompts else "before"
+            others.append([before if position < answering else "after", written])
     known = stated[answering]
     if prompts and known.get(_PROMPT_DIGEST):
         prompts.append(known[_PROMPT_DIGEST])
@@ -237,11 +241,25 @@ def _serialise(step: Any, known: Mapping[str, Any]) -> str | None:
     if known:
         return json.dumps(known, sort_keys=True) if is_identified(known) else None
     try:
+        json.dumps(step, default=_list_fields)
         text = dumps(step)
     except (TypeError, ValueError):
         return None
     # LangChain writes other objects by their address in memory, which would never be equal again.
     return None if '"not_implemented"' in text else text
+
+
+def _list_fields(part: Any) -> Any:
+    """Return what LangChain writes of a part of a step.
+
+    Raises `TypeError` for what this does not describe: a step that is configured per call is written with its
+    default, and a class of the user's own by its name, whatever its code does.
+    """
+    is_described = isinstance(part, Serializable) and type(part).__module__.startswith("langchain")
+    if not is_described or isinstance(part, DynamicRunnable):
+        msg = f"{type(part).__name__} cannot be described"
+        raise TypeError(msg)
+    return part.to_json()
 
 
 def _name_step(step: Any) -> str:
@@ -281,7 +299,8 @@ def state_settings(given: Mapping[str, Any]) -> dict[str, Any]:
     flat = dict(_flatten_settings(given))
     described, unnamed = _describe_settings(flat)
     unset = dict.fromkeys((_TOOLS_DIGEST, _PROMPT_DIGEST, _STEPS_DIGEST))
-    return _add_unnamed({**unset, _SETTINGS: described or None, **_digest_tools(flat)}, unnamed)
+    digest, unnamed_tools = _digest_tools(flat)
+    return _add_unnamed({**unset, _SETTINGS: described or None, **digest}, [*unnamed, *unnamed_tools])
 
 
 def _read_own_settings(model: BaseChatModel) -> dict[str, Any]:
@@ -344,16 +363,25 @@ def _describe_settings(
     return described, unnamed
 
 
-def _digest_tools(bound: Mapping[str, Any]) -> dict[str, str]:
-    """Return a SHA-256 over the tools and formats that a model is bound to; empty without any."""
+def _digest_tools(bound: Mapping[str, Any]) -> tuple[dict[str, str], list[str]]:
+    """Return a SHA-256 over the tools and formats that a model is bound to, or what has no description."""
     tools = {name: bound[name] for name in _TOOLS if bound.get(name) is not None}
     if not tools:
-        return {}
-    # A class has no JSON; its name stands for it.
-    written = json.dumps(
-        tools, sort_keys=True, default=lambda part: getattr(part, "__name__", repr(type(part)))
-    )
-    return {_TOOLS_DIGEST: compute_sha256(written)}
+        return {}, []
+    try:
+        written = json.dumps(tools, sort_keys=True, default=_describe_tool)
+    except (TypeError, ValueError):
+        return {}, [f"the {' and '.join(tools)} bound to it"]
+    return {_TOOLS_DIGEST: compute_sha256(written)}, []
+
+
+def _describe_tool(tool: Any) -> Any:
+    """Return what a model is shown of a tool or a format that is no JSON; raises `TypeError` without it."""
+    try:
+        return convert_to_openai_tool(tool)
+    except Exception as error:
+        msg = f"{type(tool).__name__} cannot be described"
+        raise TypeError(msg) from error
 
 
 def _add_unnamed(known: dict[str, Any], unnamed: Sequence[str]) -> dict[str, Any]:

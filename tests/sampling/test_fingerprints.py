@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -14,8 +15,10 @@ from langchain.chat_models import init_chat_model
 from langchain_core.language_models import FakeListChatModel
 from langchain_core.language_models.base import LangSmithParams
 from langchain_core.output_parsers import StrOutputParser
-from langchain_core.prompts import ChatPromptTemplate
-from langchain_core.runnables import ConfigurableField, RunnableLambda
+from langchain_core.prompts import ChatPromptTemplate, PromptTemplate
+from langchain_core.runnables import ConfigurableField, RunnableLambda, RunnableParallel, RunnablePassthrough
+from langchain_core.tools import StructuredTool
+from pydantic import BaseModel, create_model
 
 from langchain_cfc.errors import FingerprintError, FingerprintWarning
 from langchain_cfc.sampling.fingerprints import SAMPLING_PARAMETERS, compare_fingerprints, compute_fingerprint
@@ -138,9 +141,37 @@ def test_tools_bound_to_a_model_that_speaks_for_itself_count_by_their_digest() -
     with pytest.raises(FingerprintError, match="tools_digest is"):
         compare_fingerprints("generator", own, bound)
     assert compare_fingerprints("generator", bound, bound) == "matched"
-    # A class has no JSON, and no place in a file.
-    formatted = NamedModel(fingerprint=own).bind(response_format=TracedModel)
-    assert set(compute_fingerprint(formatted)) == {"model", "tools", "tools_digest"}
+
+
+def make_format(kind: type) -> type[BaseModel]:
+    return create_model("Answer", text=(kind, ...))
+
+
+def make_tool(description: str) -> Any:
+    return StructuredTool.from_function(
+        len, name="count", description=description, args_schema=make_format(str)
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "one", "other"),
+    [
+        ("response_format", make_format(str), make_format(int)),
+        ("tools", [make_tool("Count the words.")], [make_tool("Count the letters.")]),
+    ],
+)
+def test_tools_and_formats_are_compared_by_the_schema_that_the_model_is_shown(
+    name: str, one: Any, other: Any
+) -> None:
+    made, same, changed = (
+        compute_fingerprint(TracedModel().bind(**{name: value})) for value in (one, copy.deepcopy(one), other)
+    )
+    assert compare_fingerprints("generator", made, same) == "matched"
+    with pytest.raises(FingerprintError, match="tools_digest is"):
+        compare_fingerprints("generator", made, changed)
+    # What no schema can be made of is not compared, and never takes part by its name alone.
+    unknown = compute_fingerprint(TracedModel().bind(tools=[object()]))
+    assert compare_fingerprints("generator", unknown, unknown) == "unverified"
 
 
 def test_what_is_bound_overrules_what_a_model_says_of_itself() -> None:
@@ -328,3 +359,50 @@ def test_a_model_made_late_is_not_made_to_be_asked(monkeypatch: pytest.MonkeyPat
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     late = init_chat_model("openai:gpt-4o-mini", configurable_fields="any")
     assert compute_fingerprint(late) == {}
+
+
+GOOD, LIE = (ChatPromptTemplate.from_template(text) for text in ("Answer: {q}", "Lie: {q}"))
+
+
+class OwnParser(StrOutputParser):
+    """A parser whose code nothing describes, although LangChain writes it."""
+
+    def parse(self, text: str) -> str:
+        """Return something else."""
+        return "Cusco" if text else text
+
+
+class OwnPrompt(ChatPromptTemplate):
+    """A prompt with code of its own."""
+
+
+CHOICE = GOOD.configurable_alternatives(ConfigurableField(id="prompt"), default_key="good", lie=LIE)
+FIELD = PromptTemplate.from_template("Answer: {q}").configurable_fields(template=ConfigurableField(id="t"))
+
+
+@pytest.mark.parametrize(
+    "chain",
+    [
+        CHOICE | TracedModel(),
+        (CHOICE | TracedModel()).with_config(configurable={"prompt": "lie"}),
+        FIELD | TracedModel(),
+        RunnableParallel(q=CHOICE) | GOOD | TracedModel(),
+        GOOD | TracedModel() | OwnParser(),
+        OwnPrompt.from_template("Answer: {q}") | TracedModel(),
+        RunnableParallel(q=OwnParser()) | GOOD | TracedModel(),
+    ],
+)
+def test_a_step_that_may_do_something_else_is_never_matched(chain: Any) -> None:
+    found = compute_fingerprint(chain)
+    assert found["model"] == "m-1"
+    assert compare_fingerprints("generator", found, found) == "unverified"
+    # Its control: the same chain of steps that can be described.
+    plain = compute_fingerprint(GOOD | TracedModel() | StrOutputParser())
+    assert compare_fingerprints("generator", plain, plain) == "matched"
+
+
+def test_the_order_of_a_prompt_and_a_step_counts() -> None:
+    step = RunnableParallel(q=RunnablePassthrough())
+    one, other = (compute_fingerprint(chain | TracedModel()) for chain in (step | GOOD, GOOD | step))
+    with pytest.raises(FingerprintError, match="steps_digest is"):
+        compare_fingerprints("generator", one, other)
