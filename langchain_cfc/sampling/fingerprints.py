@@ -19,6 +19,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
+from langchain_core.embeddings import Embeddings
 from langchain_core.language_models import BaseChatModel
 from langchain_core.load import Serializable, dumps
 from langchain_core.output_parsers import StrOutputParser
@@ -104,6 +105,9 @@ _CONNECTION = (
     *("url", "uri", "endpoint", "_base", "host", "proxy", "region", "location"),
     *("organization", "project", "timeout", "retries", "client", "session"),
 )
+# What embeddings call their model, provider by provider, and fields that do not change a vector.
+_EMBEDDING_MODELS = ("model", "model_name", "model_id", "repo_id", "deployment")
+_EMBEDDING_DELIVERY = ("chunk_size", "batch_size", "show_progress", "show_progress_bar", "skip_empty")
 # Bound arguments that make another generator of a model.
 _TOOLS = ("tools", "tool_choice", "functions", "response_format")
 _TOOLS_DIGEST = "tools_digest"
@@ -275,7 +279,8 @@ def _describe_chat_model(model: BaseChatModel, bound: Mapping[str, Any]) -> dict
         return {}
     known = {name: params[key] for key, name in _LANGCHAIN_NAMES.items() if params.get(key) is not None}
     known = {**dict.fromkeys(SAMPLING_PARAMETERS), **known}
-    given = {**dict(_flatten_settings(_read_own_settings(model))), **dict(_flatten_settings(bound))}
+    own = _read_own_settings(model, BaseChatModel)
+    given = {**dict(_flatten_settings(own)), **dict(_flatten_settings(bound))}
     for name in ("model", *SAMPLING_PARAMETERS):
         if (value := given.pop(name, None)) is not None:
             known[name] = value
@@ -303,15 +308,37 @@ def state_settings(given: Mapping[str, Any]) -> dict[str, Any]:
     return _add_unnamed({**unset, _SETTINGS: described or None, **digest}, [*unnamed, *unnamed_tools])
 
 
-def _read_own_settings(model: BaseChatModel) -> dict[str, Any]:
-    """Return the fields of a chat model that may change what it draws, if they are not their defaults."""
+def describe_embeddings(embeddings: Embeddings) -> dict[str, Any]:
+    """Return what embeddings state about themselves by providers' conventions; empty without a model."""
+    known = compute_fingerprint(embeddings)
+    found = (getattr(embeddings, name, None) for name in _EMBEDDING_MODELS)
+    model = next((name for name in found if isinstance(name, str)), None)
+    if known or model is None:
+        return known
+    dimensions = getattr(embeddings, "dimensions", None)
+    known = {"model": model, **({"dimensions": dimensions} if isinstance(dimensions, int) else {})}
+    if not isinstance(embeddings, BaseModel):
+        return known
+    own = _read_own_settings(embeddings, Embeddings)
+    ignored = (*_EMBEDDING_MODELS, *_EMBEDDING_DELIVERY)
+    given = {name: value for name, value in _flatten_settings(own) if name not in ignored}
+    settings, unnamed = _describe_settings(given)
+    return _add_unnamed({**known, _SETTINGS: settings or None}, unnamed)
+
+
+def _read_own_settings(model: BaseModel, base: type) -> dict[str, Any]:
+    """Return the fields of a model that may change what it returns, if they are not their defaults.
+
+    Those of `base` are left out: they are about callbacks, caches and names.
+    """
+    inherited = getattr(base, "model_fields", {})
     settings = {}
     extra = model.model_extra or {}
     for name, value in {**vars(model), **extra}.items():
         field = type(model).model_fields.get(name)
         if field is None and name not in extra:
             continue
-        if name in BaseChatModel.model_fields or (field is not None and field.exclude):
+        if name in inherited or (field is not None and field.exclude):
             continue
         # A setting that is known is stated whatever its default; any other one only if it was changed. The
         # model's name is stated by its tracing parameters.

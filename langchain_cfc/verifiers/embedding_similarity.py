@@ -12,7 +12,7 @@ from langchain_core.runnables import Runnable, RunnableConfig
 
 from langchain_cfc.errors import InputError, ServingTimeoutError, VerifierError
 from langchain_cfc.execution import Steps, call_each, describe_error, unwrap_outcomes
-from langchain_cfc.sampling.fingerprints import compute_fingerprint
+from langchain_cfc.sampling.fingerprints import describe_embeddings
 from langchain_cfc.sampling.models import make_optional_call
 from langchain_cfc.verifiers._prompts import read_prompt
 from langchain_cfc.verifiers.base import TextVerifier, combined_fingerprint
@@ -20,8 +20,6 @@ from langchain_cfc.verifiers.base import TextVerifier, combined_fingerprint
 Context: TypeAlias = Runnable[Any, Any] | Callable[[Any], Any] | Callable[[Any], Awaitable[Any]]
 Vectors: TypeAlias = np.ndarray[tuple[int, int], np.dtype[np.float64]]
 
-# What embeddings call their model, provider by provider.
-_MODEL_NAMES = ("model", "model_name", "model_id", "repo_id")
 _HINT = (
     "pass context=, a function of the prompt that returns one text or Document or several, or let the "
     "prompt be a mapping with the key 'context'"
@@ -110,17 +108,10 @@ class EmbeddingSimilarity(TextVerifier):
 
 
 class _WithFingerprint:
-    """Embeddings with what they state about themselves; LangChain has only conventions for that."""
+    """Embeddings with what they state about themselves."""
 
     def __init__(self, embeddings: Embeddings) -> None:
-        self.fingerprint = compute_fingerprint(embeddings)
-        found = (getattr(embeddings, name, None) for name in _MODEL_NAMES)
-        model = next((name for name in found if isinstance(name, str)), None)
-        if not self.fingerprint and model is not None:
-            self.fingerprint = {"model": model}
-            dimensions = getattr(embeddings, "dimensions", None)
-            if isinstance(dimensions, int):
-                self.fingerprint["dimensions"] = dimensions
+        self.fingerprint = describe_embeddings(embeddings)
 
 
 def _read_passage(passage: Any) -> str:

@@ -402,7 +402,7 @@ def test_a_step_that_may_do_something_else_is_never_matched(chain: Any) -> None:
 
 
 def test_the_order_of_a_prompt_and_a_step_counts() -> None:
-    step = RunnableParallel(q=RunnablePassthrough())
+    step: Any = RunnableParallel(q=RunnablePassthrough())
     one, other = (compute_fingerprint(chain | TracedModel()) for chain in (step | GOOD, GOOD | step))
     with pytest.raises(FingerprintError, match="steps_digest is"):
         compare_fingerprints("generator", one, other)

@@ -19,9 +19,9 @@ from langchain_core.runnables import RunnableLambda
 from langchain_openai import OpenAIEmbeddings
 from pydantic import SecretStr
 
-from langchain_cfc.errors import InputError, VerifierError
+from langchain_cfc.errors import FingerprintError, InputError, VerifierError
 from langchain_cfc.execution import CallLimits, ConcurrencyLimiter, apply_limits
-from langchain_cfc.sampling.fingerprints import compute_fingerprint
+from langchain_cfc.sampling.fingerprints import compare_fingerprints, compute_fingerprint
 from langchain_cfc.verifiers.embedding_similarity import EmbeddingSimilarity
 from tests.calls import Invoke, copies_of, invoke_async, invoke_sync
 from tests.concurrency import ConcurrencyCounter
@@ -274,6 +274,7 @@ def test_a_real_client_over_http(invoke: Invoke, base_url: str) -> None:
         "id": "embedding-similarity",
         "context": "of the prompt",
         "embeddings.model": "recorded",
+        "embeddings.settings": {"check_embedding_ctx_length": False},
     }
     assert repr(verifier) == "EmbeddingSimilarity(recorded)"
 
@@ -282,6 +283,16 @@ def test_it_says_what_it_is() -> None:
     large = OpenAIEmbeddings(model="text-embedding-3-large", dimensions=256, api_key=SecretStr("none"))
     said = compute_fingerprint(EmbeddingSimilarity(large))
     assert (said["embeddings.model"], said["embeddings.dimensions"]) == ("text-embedding-3-large", 256)
+    # What changes the vectors is compared, and what only delivers them is not.
+    for changed in ({"dimensions": None}, {"dimensions": 8}, {"model_kwargs": {"encoding_format": "base64"}}):
+        other = large.model_copy(update=changed)
+        with pytest.raises(FingerprintError, match=r"embeddings\.(settings|dimensions)"):
+            compare_fingerprints("verifier", said, compute_fingerprint(EmbeddingSimilarity(other)))
+    delivered = large.model_copy(
+        update={"chunk_size": 5, "max_retries": 7, "openai_api_base": "http://there"}
+    )
+    same = compute_fingerprint(EmbeddingSimilarity(delivered))
+    assert compare_fingerprints("verifier", said, same) == "matched"
     # What does not say which model it is gets no id, and neither does an unknown context.
     assert "id" not in compute_fingerprint(EmbeddingSimilarity(Compass()))
     unknown = compute_fingerprint(EmbeddingSimilarity(large, context=lambda _: "x"))
