@@ -42,6 +42,7 @@ from langchain_cfc.collect.status import CollectionStatus, Estimate, estimate_re
 from langchain_cfc.collect.store import Store
 from langchain_cfc.errors import CFCWarning, StoreError
 from langchain_cfc.records import Example, write_records
+from langchain_cfc.records.files import check_records_target
 
 # Bad rows that a note lists.
 _MOST_LISTED = 5
@@ -61,6 +62,8 @@ def run(
     as_json: bool,
 ) -> bool:
     """Collect, write finished records, print the outcome; return whether all is finished."""
+    if records is not None:  # before anything is paid for
+        check_records_target(records)
     with _exit_on_interrupt():
         ended = _collect(config, retry_failed=retry_failed, relabel=relabel)
     written: dict[str, Any] = {"store": config.store}

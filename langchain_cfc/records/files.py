@@ -27,6 +27,11 @@ from langchain_cfc.records.schema import (
     require_claims,
 )
 
+_GZIP = b"\x1f\x8b"
+# The keys by which records and their header are recognised, and how many bytes are looked at.
+_RECORD_KEYS = (b"candidates", b"claims", b"langchain-cfc/records")
+_KEY_BYTES = 1 << 20
+
 
 def read_records(*paths: str | os.PathLike[str], max_line_bytes: int = MAX_LINE_BYTES) -> Records:
     """Open records files as one dataset.
@@ -144,7 +149,7 @@ def write_records(
 
     Args:
         path: Where to write JSON Lines; compressed by gzip if it ends in `.gz`, Parquet in place of them if
-            it ends in `.parquet`.
+            it ends in `.parquet`. An existing file that holds no records is not replaced.
         records: At least one record; may be the `Records` of the file to replace.
         provenance: Where the records come from; if left out, that of the `Records` is carried over.
 
@@ -153,9 +158,10 @@ def write_records(
 
     Raises:
         RecordError: If the records are not one dataset: none, unequal numbers of candidates, equal ids.
-        InputError: If the folder does not exist or cannot be written to.
+        InputError: If the folder does not exist or cannot be written to, or the path holds another file.
         MissingExtraError: If Parquet is asked for and pyarrow is not installed.
     """
+    check_records_target(path)
     if provenance is None and isinstance(records, Records):
         provenance = records.provenance
     good = check_records(records.iterate() if isinstance(records, Records) else records, provenance)
@@ -164,6 +170,37 @@ def write_records(
             return write_parquet(file, good, provenance)
     with atomic_writer(path, private=True) as file, _compress(file, path) as lines:
         return _write_lines(lines, good, provenance)
+
+
+def check_records_target(path: str | os.PathLike[str]) -> None:
+    """Refuse to replace a file that holds something other than records, such as a dataset or a store.
+
+    Raises:
+        InputError: If the file exists and is neither empty nor a records file.
+    """
+    target = Path(path)
+    if not target.is_file() or not target.stat().st_size:
+        return
+    try:
+        keys = _read_keys(target)
+    except (OSError, EOFError) as error:
+        msg = f"{target} exists and cannot be read: {error}; give another path"
+        raise InputError(msg) from error
+    if not any(key in keys for key in _RECORD_KEYS):
+        msg = f"{target} exists and holds no records; it will not be overwritten: give another path"
+        raise InputError(msg)
+
+
+def _read_keys(path: Path) -> bytes:
+    """Return the part of a file in which records have their keys: JSON at the start, or Parquet's footer."""
+    with path.open("rb") as file:
+        is_packed = file.read(len(_GZIP)) == _GZIP
+        if is_parquet(path):
+            file.seek(-min(_KEY_BYTES, path.stat().st_size), os.SEEK_END)
+            return file.read()
+    with gzip.open(path) if is_packed else path.open("rb") as lines:
+        first = lines.read(_KEY_BYTES).lstrip()
+    return first if first.startswith(b"{") else b""
 
 
 def _write_lines(

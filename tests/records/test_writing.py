@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gzip
+import importlib
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -145,13 +146,14 @@ def test_records_that_are_no_dataset_leave_the_old_file(
     tmp_path: Path, bad: list[Any], provenance: Provenance | None, place: tuple[int, str], words: str
 ) -> None:
     path = tmp_path / "records.jsonl.gz"
-    path.write_text("old")
+    write_records(path, [record("old")])
+    old = path.read_bytes()
     with pytest.raises(RecordError) as caught:
         write_records(path, bad, provenance)
     error = caught.value
     assert (error.source, error.line, error.field) == ("records", *place)
     assert words in error.problem
-    assert path.read_text() == "old"
+    assert path.read_bytes() == old
     assert names(tmp_path) == ["records.jsonl.gz"]
 
 
@@ -162,10 +164,11 @@ def test_a_failure_on_the_way_leaves_the_old_file(tmp_path: Path, failure: BaseE
         raise failure
 
     path = tmp_path / "records.jsonl"
-    path.write_text("old")
+    write_records(path, [record("old")])
+    old = path.read_bytes()
     with pytest.raises(type(failure)):
         write_records(path, failing())
-    assert path.read_text() == "old"
+    assert path.read_bytes() == old
     assert names(tmp_path) == ["records.jsonl"]
 
 
@@ -188,3 +191,26 @@ def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
 def test_the_file_can_be_read_by_its_owner_alone(tmp_path: Path, name: str) -> None:
     write_records(tmp_path / name, [record()])
     assert stat.S_IMODE((tmp_path / name).stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize("name", ["records.jsonl", "records.jsonl.gz", "records.parquet"])
+def test_records_replace_records_and_nothing_else(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    path.touch()
+    write_records(path, [record()])
+    write_records(path, [record(), record("another")])
+    assert len(list(read_records(path))) == 2
+    for content in (b"SQLite format 3\0", b"id,question\n1,why?\n", b'{"question": "why?"}\n', b"\x1f\x8bno"):
+        path.write_bytes(content)
+        with pytest.raises(InputError, match=r"exists and (holds no records|cannot be read)"):
+            write_records(path, [record()])
+        assert path.read_bytes() == content
+
+
+def test_a_dataset_in_parquet_is_not_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "questions.parquet"
+    arrow: Any = importlib.import_module("pyarrow")
+    files: Any = importlib.import_module("pyarrow.parquet")
+    files.write_table(arrow.table({"question": ["why?"]}), path)
+    with pytest.raises(InputError, match="holds no records"):
+        write_records(path, [record()])
