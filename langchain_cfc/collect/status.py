@@ -265,7 +265,10 @@ class EarlyWarnings:
             yield from self._check_verifier()
 
     def _check_verifier(self) -> Iterator[str]:
-        found = compute_auroc(np.array(self._scores), np.array(self._correct), _CONFIDENCE)
+        # A draw rule draws more candidates of some prompts; the first ones of each are looked at.
+        least = min(map(len, self._scores))
+        scores, correct = (np.array([one[:least] for one in of]) for of in (self._scores, self._correct))
+        found = compute_auroc(scores, correct, _CONFIDENCE)
         if found is None or found.low > _UNINFORMATIVE:
             return
         seen = (

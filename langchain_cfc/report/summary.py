@@ -109,8 +109,11 @@ def _describe_certified_rates(artifact: CalibrationArtifact) -> Promise:
     policy = artifact.certified_policy
     rates = [format_share(float(one.max_wrong_rate)) for one in policy.certificates]
     promise = artifact.bot_guarantee(max_wrong_rate=policy.certificate.max_wrong_rate)
-    others = f"At most {join_names(rates[1:])} is certified as well"
-    several = (f"{others}. Each rate holds by itself; choose one before any question.",)
+    others = [
+        f"At most {join_names(rates[1:])} is certified as well. Each rate holds by itself; choose one before "
+        "any question."
+        for _ in policy.others[:1]
+    ]
     return Promise(
         heading="The promise",
         claim=(
@@ -118,7 +121,7 @@ def _describe_certified_rates(artifact: CalibrationArtifact) -> Promise:
             f"{format_share(1.0 - float(policy.certificate.delta))}."
         ),
         scope=(
-            *several[: len(policy.others)],
+            *others,
             "The bot abstains on the other questions. Nothing is promised about answer sets.",
             *(one.sentence() for one in promise.people),
         ),

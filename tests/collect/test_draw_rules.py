@@ -262,3 +262,24 @@ def make_generator() -> RunnableLambda[str, str]:
 def make_labeler() -> Any:
     """Make the labeler of the command line."""
     return is_first
+
+
+def test_a_hundred_prompts_with_unequal_numbers_of_draws_are_looked_at(tmp_path: Path) -> None:
+    letters = Letters()
+    examples = [Example(id=f"p{number}", input=f"question {number}", reference="a") for number in range(120)]
+    notices: list[str] = []
+    options = CollectionOptions(on_progress=lambda _: None, on_notice=notices.append)
+    parts = letters.make_parts(draws=RULES[0], verifier=point_the_wrong_way)
+    assert collect(examples, parts, tmp_path / "store.db", options).complete
+    assert len(set(letters.drawn.values())) > 1
+    (notice,) = notices
+    assert "the scores point the wrong way" in notice
+
+
+def point_the_wrong_way(prompt: str, candidates: list[DrawnCandidate]) -> list[float]:
+    """Score right candidates worse."""
+    del prompt
+    return [0.9 if one.text == "a" else 0.1 for one in candidates]
+
+
+point_the_wrong_way.separate_scores = True  # type: ignore[attr-defined]

@@ -315,6 +315,14 @@ def test_a_bot_on_the_mean_score_is_reported_by_its_answers() -> None:
     assert "do not serve it" in Reader(render_report(artifact=made, evaluation=broken)).text
 
 
+def test_a_bot_with_one_rate_has_no_other_rates() -> None:
+    source = load_recording()
+    made = calibrate(source, max_wrong_rate="0.1", test_fraction=0.3)
+    read = Reader(render_report(artifact=made, evaluation=evaluate(made, source)))
+    assert "Of the questions that the bot answers, at most 10 % get a wrong answer" in read.text
+    assert "certified as well" not in read.text
+
+
 def test_a_comparison_by_itself_promises_nothing(comparison: ComparisonReport) -> None:
     read = Reader(render_report(comparison=comparison, sources=Sources(records=("a.jsonl", "b.jsonl"))))
     assert "5 methods on a.jsonl, b.jsonl" in read.text
