@@ -445,3 +445,9 @@ def test_certificates_are_plain_data() -> None:
     for field, value in (("kept_at_least", float("nan")), ("kept_at_least", float("inf")), ("more", 1)):
         with pytest.raises(ValueError, match=field):
             CertifiedShare.model_validate({**COVERED.model_dump(), field: value})
+
+
+def test_that_metadata_come_from_the_same_function_is_an_assumption() -> None:
+    words = "The metadata of a prompt come from the same function as in calibration"
+    assert any(words in one for one in artifact_for("group(topic)").guarantee().assumptions)
+    assert not any(words in one for one in artifact_for("1").guarantee().assumptions)

@@ -27,6 +27,7 @@ from langchain_cfc.artifact.held_out import (
 )
 from langchain_cfc.artifact.model import CalibrationArtifact
 from langchain_cfc.artifact.prefixes import (
+    check_first_candidates,
     check_first_wave,
     replay_outputs,
     replay_prefixes,
@@ -48,6 +49,7 @@ __all__ = [
     "SelfCheck",
     "ThresholdRuleName",
     "TradeOff",
+    "check_first_candidates",
     "check_first_wave",
     "compute_likelihood_ratios",
     "compute_monitored_values",

@@ -98,6 +98,7 @@ def build_guarantee(
             adaptive=bool(adaptive),
             draws=artifact.draws,
             claims=artifact.unit == "claims",
+            described=bool(artifact.metadata_keys),
         ),
         not_promised=list_exclusions(
             kind,

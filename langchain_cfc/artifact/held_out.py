@@ -6,7 +6,12 @@ from collections.abc import Iterable
 from typing import Literal
 
 from langchain_cfc.artifact.model import CalibrationArtifact
-from langchain_cfc.artifact.prefixes import replay_outputs, replay_prefixes, scores_separately
+from langchain_cfc.artifact.prefixes import (
+    check_first_candidates,
+    replay_outputs,
+    replay_prefixes,
+    scores_separately,
+)
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.errors import CalibrationError, InputError, OverlapError
 from langchain_cfc.records import LabelledRecord, tabulate, tabulate_raw, with_scores
@@ -48,6 +53,7 @@ def tabulate_draws(
         claims=artifact.unit == "claims",
     )
     if rule is None:
+        check_first_candidates(table, artifact.provenance, () if combination is None else combination.names)
         return table
     return replay_prefixes(rule, table, artifact.provenance, combines=combination is not None)
 

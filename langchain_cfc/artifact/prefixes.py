@@ -67,6 +67,32 @@ def find_rescore(provenance: Provenance | None, *, combines: bool) -> Rescore | 
     return _rescore_by_agreement
 
 
+def check_first_candidates(
+    labelled: LabelledBatch, provenance: Provenance | None, combined: Sequence[str] = ()
+) -> None:
+    """Refuse the first candidates of prompts whose recorded scores depend on all that were recorded.
+
+    Args:
+        labelled: N labelled prompts with the candidates used.
+        provenance: What the records, or the artifact's, say about their verifier.
+        combined: Names of the verifiers that are combined; none where one gave the score.
+
+    Raises:
+        InputError: If fewer candidates than recorded are used, and a verifier compared them all.
+    """
+    if labelled.unit == "claims" or labelled.recorded in (None, labelled.draws.n):
+        return
+    stated = {} if provenance is None or provenance.verifier is None else provenance.verifier
+    compares = any(stated.get(f"{name}.id") == _AGREEMENT for name in combined)
+    if compares or scores_separately(provenance) is False:
+        msg = (
+            f"n = {labelled.draws.n}: the verifier compares the candidates of a prompt, so that those of "
+            f"{labelled.draws.n} have other scores in serving than among the {labelled.recorded} recorded: "
+            f"record {labelled.draws.n}, or leave n out"
+        )
+        raise InputError(msg)
+
+
 def replay_prefixes(
     rule: DrawRule, labelled: LabelledBatch, provenance: Provenance | None, *, combines: bool
 ) -> LabelledBatch:

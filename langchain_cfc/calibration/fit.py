@@ -29,6 +29,7 @@ from langchain_cfc.artifact import (
     LevelState,
     PackedArray,
     SelfCheck,
+    check_first_candidates,
     replay_outputs,
     replay_prefixes,
     scores_separately,
@@ -328,11 +329,15 @@ class CalibrationPrompts:
             )
             if rule is not None:
                 table = replay_prefixes(rule, table, provenance, combines=False)
+            else:
+                check_first_candidates(table, provenance)
             return cls(plan, table, None, weighs)
         labelled, raw = tabulate_raw(records, names, n=n, provenance=provenance, weighted=True, claims=True)
         if rule is not None and not scores_separately(provenance):
             labelled = replay_outputs(rule, labelled, names, provenance)
             raw, rule = labelled.stack_outputs(names), None
+        if rule is None:
+            check_first_candidates(labelled, provenance, names)
         fit = cls(plan, labelled, None, uses_weights=False).rows["fit"]
         combination = fit_combination(names, raw[fit], labelled.take(fit))
         # The raw outputs are not needed any more, and would be copied with every part of the table.

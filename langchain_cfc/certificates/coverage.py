@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,7 +16,7 @@ from langchain_cfc.artifact import CalibrationArtifact, tabulate_held_out
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.certificates.bounds import lower_bound, mean_upper_bound
 from langchain_cfc.decision import Decisions, decide
-from langchain_cfc.errors import FingerprintError, InputError
+from langchain_cfc.errors import FingerprintError, FingerprintWarning, InputError
 from langchain_cfc.features import name_records_in_errors
 from langchain_cfc.guarantee import AnswerPolicy, CertifiedShare, CoverageCertificate, DroppedClaims
 from langchain_cfc.records import LabelledRecord, Provenance, Records
@@ -190,7 +191,17 @@ def certify(
 
 
 def check_origin(artifact: CalibrationArtifact, provenance: Provenance | None) -> None:
-    """Refuse records of another generator, verifier, extractor or splitter, with a `FingerprintError`."""
+    """Refuse records of another generator, verifier, extractor or splitter, with a `FingerprintError`.
+
+    Warns with a `FingerprintWarning` if the records do not say what made them, and the artifact does.
+    """
+    if provenance is None and artifact.provenance is not None:
+        msg = (
+            "these records do not say which generator and verifier made them, so nothing shows that the "
+            "certificate is about those that the artifact was calibrated for: give records with a header, "
+            "or provenance="
+        )
+        warnings.warn(msg, FingerprintWarning, stacklevel=4)
     different = artifact.differing_parts(provenance)
     if different:
         msg = (

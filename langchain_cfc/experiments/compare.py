@@ -14,7 +14,7 @@ from langchain_cfc._internal.arrays import FloatArray
 from langchain_cfc._internal.imports import require
 from langchain_cfc._internal.suggestions import suggest_share
 from langchain_cfc._internal.text import format_percent
-from langchain_cfc.artifact import replay_prefixes
+from langchain_cfc.artifact import check_first_candidates, replay_prefixes
 from langchain_cfc.calibration.config import CalibrationConfig
 from langchain_cfc.candidates import LabelledBatch, Unit
 from langchain_cfc.draw_rules import DrawRule
@@ -312,6 +312,8 @@ def compare(
         table = tabulate(records, n=n, provenance=provenance, claims=claims)
     else:
         table, _ = tabulate_raw(records, combine, n=n, provenance=provenance, claims=claims)
+    if rule is None:
+        check_first_candidates(table, provenance, combine or ())
     protocol = Protocol(
         methods=kept,
         alphas=_choose_levels(table, (1.0 - test) * (1.0 - fit)) if alpha is None else _parse_levels(alpha),

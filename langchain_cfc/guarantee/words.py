@@ -201,6 +201,9 @@ def state_confidence(delta: float, confident: Sequence[str], weightings: Sequenc
     )
 
 
+DESCRIBED = "The metadata of a prompt come from the same function as in calibration, which is not compared."
+
+
 def list_assumptions(
     *,
     within_clusters: str,
@@ -215,6 +218,7 @@ def list_assumptions(
     adaptive: bool = False,
     draws: str | None = None,
     claims: bool = False,
+    described: bool = False,
 ) -> tuple[str, ...]:
     """List the assumptions of a guarantee; the last one is about the binding."""
     exchangeable = {
@@ -253,6 +257,7 @@ def list_assumptions(
         *([alone] if fewer_than_recorded else []),
         *([drawn] if randomised else []),
         *([f"When drawing stops was fixed before the records were seen: {draws}."] if draws else []),
+        *([DESCRIBED] if described else []),
         "The labels of the calibration records are right.",
         (ADAPTIVE if adaptive else CHOSEN_BEFORE).format(
             "the answer was" if claims else "the candidates were"

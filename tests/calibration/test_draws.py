@@ -19,6 +19,7 @@ from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.certificates import certify
 from langchain_cfc.decision import decide
 from langchain_cfc.errors import AttainabilityWarning, InputError
+from langchain_cfc.experiments import compare
 from langchain_cfc.records import Provenance, tabulate
 from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc.verifiers import SelfConsistency, VerifierEnsemble
@@ -82,7 +83,7 @@ def test_evaluation_states_how_many_candidates_were_drawn() -> None:
     report = evaluate(artifact, records_of(1, 60))
     assert report.mean_draws == tabulate_draws(artifact, records_of(1, 60)).draws.counts.mean()
     assert 2.0 <= (report.mean_draws or 0.0) < 8.0
-    certified = certify(artifact, records_of(2, 200))
+    certified = certify(artifact, records_of(2, 200), provenance=SEPARATE)
     assert reload_artifact(certified).certificates[0].prompts == 200
     plain = evaluate(calibrate_with("fixed(8)"), records_of(1))
     assert "mean_draws" not in plain.model_dump()
@@ -339,3 +340,39 @@ def test_a_combination_that_prefixes_cannot_have_is_refused(
             provenance=provenance,
             allow_unattainable=True,
         )
+
+
+def test_fewer_candidates_than_a_comparing_verifier_saw_are_refused() -> None:
+    voted = with_votes(records_of())
+    options: dict[str, Any] = {"alpha": "0.3", "features": "1", "allow_unattainable": True}
+    words = "n = 3: the verifier compares .* among the 8 recorded: record 3, or leave n out"
+    with pytest.raises(InputError, match=words):
+        calibrate(voted, n=3, provenance=VOTES, **options)
+    with pytest.raises(InputError, match=words):
+        compare(voted, n=3, alpha=0.3, splits=2, methods="marginal", provenance=VOTES)
+    # As many as were recorded, or scores that do not depend on the others.
+    short = with_votes(records_of(), 3)
+    artifact = calibrate(short, provenance=VOTES.model_copy(update={"n": 3}), **options)
+    assert calibrate(records_of(), n=3, provenance=SEPARATE, **options).n == artifact.n == 3
+    with pytest.raises(InputError, match=words):
+        evaluate(artifact, with_votes(records_of(1, 40)))
+
+
+def test_a_comparing_verifier_in_a_combination_needs_all_candidates_as_well() -> None:
+    both = [
+        record.model_copy(
+            update={
+                "candidates": tuple(
+                    one.model_copy(update={"scores": {"a": one.score, "b": 1.0 - one.score**2}})
+                    for one in record.candidates
+                )
+            }
+        )
+        for record in with_votes(records_of())
+    ]
+    verifier = {"a.id": "self-consistency", "a.agreement": "equal", "b.id": "model-judge"}
+    options: dict[str, Any] = {"alpha": "0.3", "features": "1", "combine": ["a", "b"]}
+    header = Provenance(n=8, verifier=verifier)
+    assert calibrate(both, provenance=header, allow_unattainable=True, **options).n == 8
+    with pytest.raises(InputError, match="the verifier compares the candidates"):
+        calibrate(both, n=3, provenance=header, allow_unattainable=True, **options)
