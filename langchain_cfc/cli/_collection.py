@@ -51,6 +51,11 @@ _LEAST_ATTAINABLE = 0.1
 # Error levels that are proposed, and how far at least above the smallest attainable one.
 _ALPHAS = ("0.1", "0.2", "0.3", "0.4", "0.5", "0.6", "0.7", "0.8", "0.9")
 _MARGIN = 0.05
+# Wrong-answer rates that are proposed, and the chance with which one is certified although it is exceeded.
+_WRONG_RATES = ("0.1", "0.2", "0.3")
+_DELTA = 0.05
+# With fewer prompts, no two different mean scores may be left to fit features on.
+_LEAST_PROMPTS = 10
 
 
 def run(
@@ -189,7 +194,7 @@ def _list_next_steps(written: Mapping[str, Any], ended: CollectionResult, draws:
     calibrate = f"langchain-cfc calibrate {written.get('records', written['store'])}"
     if draws is not None:
         calibrate += f" --draws {shlex.quote(draws)}"
-    of_claims = ended.status.unit == "claims"
+    of_claims, labelled = ended.status.unit == "claims", ended.status.labelled
     if coverage < _LEAST_ATTAINABLE:
         right = "supported claim" if of_claims else "correct candidate"
         yield (
@@ -201,15 +206,21 @@ def _list_next_steps(written: Mapping[str, Any], ended: CollectionResult, draws:
             "extractor, and run the command again with --relabel, which draws nothing again"
         )
         return
+    if labelled < _LEAST_PROMPTS:
+        yield f"next          collect more: {labelled} prompts are too few to calibrate on"
+        return
     if of_claims:
         yield f"next          {calibrate} --unit claims --at-most 1 --alpha 0.1 --test-fraction 0.3"
         return
     # Above the smallest level that would do for all prompts, as those that calibrate may fare worse: in a
     # random half of N, the share with a correct candidate has a standard deviation of sqrt(p (1 - p) / N).
-    margin = max(_MARGIN, 2.0 * math.sqrt(coverage * (1.0 - coverage) / ended.status.labelled))
+    margin = max(_MARGIN, 2.0 * math.sqrt(coverage * (1.0 - coverage) / labelled))
     alpha = next((one for one in _ALPHAS if float(one) >= 1.0 - coverage + margin), _ALPHAS[-1])
     yield f"next          {calibrate} --alpha {alpha} --test-fraction 0.3"
-    yield f"or, for a bot {calibrate} --max-wrong-rate 0.1"
+    # Without a single wrong answer among so many.
+    certifiable = (one for one in _WRONG_RATES if (1.0 - float(one)) ** labelled <= _DELTA)
+    if (rate := next(certifiable, None)) is not None:
+        yield f"or, for a bot {calibrate} --max-wrong-rate {rate}"
 
 
 def show_estimate(config: CollectionConfig, *, as_json: bool) -> None:

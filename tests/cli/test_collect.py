@@ -358,6 +358,22 @@ def test_the_next_command_is_one_that_works(
     assert run(*command.split()).code == 0
 
 
+@pytest.mark.parametrize(("prompts", "rate"), [("4", None), ("10", "0.3"), ("20", "0.2")])
+def test_no_command_is_proposed_that_takes_more_prompts(
+    prompts: str, rate: str | None, collect: Collect, monkeypatch: pytest.MonkeyPatch, folder: Path
+) -> None:
+    monkeypatch.chdir(folder)
+    source = ("--source", folder / "many.jsonl", "--set", "source.json_columns=[]", "-n", "3")
+    said = collect(*source, "--limit", prompts, "--out", "r.jsonl").out
+    if rate is None:
+        assert "next          collect more: 4 prompts are too few to calibrate on" in said
+        assert "langchain-cfc calibrate" not in said
+        return
+    lines = [line for line in said.splitlines() if "langchain-cfc calibrate" in line]
+    assert [line.split()[-1] for line in lines] == ["0.3", rate]
+    assert run(*lines[0].partition("langchain-cfc ")[2].split()).code == 0
+
+
 @pytest.mark.filterwarnings("ignore")
 def test_claims_are_collected_and_the_next_command_works(
     collect: Collect, monkeypatch: pytest.MonkeyPatch, folder: Path
