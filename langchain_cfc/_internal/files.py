@@ -39,6 +39,17 @@ def read_creation_time() -> datetime:
         raise InputError(msg) from error
 
 
+def check_target(path: str | os.PathLike[str]) -> None:
+    """Refuse a path that `atomic_writer` cannot write to, before work is done for it."""
+    target = Path(os.path.realpath(path))
+    _mode_to_keep(target)
+    if not target.parent.is_dir():
+        raise _no_folder(target)
+    if not os.access(target.parent, os.W_OK):
+        msg = f"cannot write {target}: the folder {target.parent} is read-only"
+        raise InputError(msg)
+
+
 @contextmanager
 def atomic_writer(path: str | os.PathLike[str], *, private: bool = False) -> Iterator[BinaryIO]:
     """Open a binary file for writing that replaces `path` only once everything is on disk.
@@ -118,6 +129,10 @@ def _mode_to_keep(target: Path) -> int | None:
     return stat.S_IMODE(target.stat().st_mode)
 
 
+def _no_folder(target: Path) -> InputError:
+    return InputError(f"cannot write {target}: the folder {target.parent} does not exist")
+
+
 def _create(target: Path, mode: int) -> tuple[Path, BinaryIO]:
     """Create a file next to the target with what the umask leaves of a mode, locked while it is open."""
     while True:
@@ -125,8 +140,7 @@ def _create(target: Path, mode: int) -> tuple[Path, BinaryIO]:
         try:
             file = io.BufferedWriter(_NewFile(temporary, target, mode))
         except (FileNotFoundError, NotADirectoryError) as error:
-            msg = f"cannot write {target}: the folder {target.parent} does not exist"
-            raise InputError(msg) from error
+            raise _no_folder(target) from error
         except OSError as error:
             msg = f"cannot write {target}: {error.strerror} in the folder {target.parent}"
             raise InputError(msg) from error

@@ -295,6 +295,28 @@ def _standardise(
     return centres, scales
 
 
+def _tabulate_outputs(
+    records: Iterable[LabelledRecord] | LabelledBatch,
+    names: Sequence[str],
+    config: CalibrationConfig,
+    provenance: Provenance | None,
+) -> tuple[LabelledBatch, FloatArray, bool]:
+    """Return records with the (N, n, k) outputs to combine, and whether a draw rule has shortened them.
+
+    Where all verifiers score separately, the rule comes after the combination, whose scores it may look at.
+    """
+    labelled, raw = tabulate_raw(
+        records, names, n=config.n, provenance=provenance, weighted=True, claims=True
+    )
+    rule = config.draw_rule
+    if rule is None:
+        check_first_candidates(labelled, provenance, names)
+    if rule is None or scores_separately(provenance):
+        return labelled, raw, False
+    labelled = replay_outputs(rule, labelled, names, provenance)
+    return labelled, labelled.stack_outputs(names), True
+
+
 @dataclass(frozen=True)
 class CalibrationPrompts:
     """The labelled prompts of a calibration and their split.
@@ -321,30 +343,45 @@ class CalibrationPrompts:
         provenance: Provenance | None,
     ) -> CalibrationPrompts:
         """Read records; with `combine`, score them by a combination fitted on the fit split."""
-        names, n, weighs, rule = config.combine, config.n, config.uses_weights, config.draw_rule
+        names, rule = config.combine, config.draw_rule
         if names is None:
-            shortened = rule is not None
-            table = tabulate(
-                records, n=n, provenance=provenance, weighted=True, shortened=shortened, claims=True
-            )
-            if rule is not None:
-                table = replay_prefixes(rule, table, provenance, combines=False)
-            else:
-                check_first_candidates(table, provenance)
-            return cls(plan, table, None, weighs)
-        labelled, raw = tabulate_raw(records, names, n=n, provenance=provenance, weighted=True, claims=True)
-        if rule is not None and not scores_separately(provenance):
-            labelled = replay_outputs(rule, labelled, names, provenance)
-            raw, rule = labelled.stack_outputs(names), None
-        if rule is None:
-            check_first_candidates(labelled, provenance, names)
+            return cls.before_fit(records, config, plan, provenance)
+        labelled, raw, shortened = _tabulate_outputs(records, names, config, provenance)
         fit = cls(plan, labelled, None, uses_weights=False).rows["fit"]
         combination = fit_combination(names, raw[fit], labelled.take(fit))
         # The raw outputs are not needed any more, and would be copied with every part of the table.
         scored = replace(with_scores(labelled, combination.score_all(raw)), raw={})
-        if rule is not None:
+        if rule is not None and not shortened:
             scored = replay_prefixes(rule, scored, provenance, combines=True)
-        return cls(plan, scored, combination, weighs)
+        return cls(plan, scored, combination, config.uses_weights)
+
+    @classmethod
+    def before_fit(
+        cls,
+        records: Iterable[LabelledRecord] | LabelledBatch,
+        config: CalibrationConfig,
+        plan: SplitPlan,
+        provenance: Provenance | None,
+    ) -> CalibrationPrompts:
+        """Read records; with `combine`, keep the scores and outputs that they have."""
+        names, rule = config.combine, config.draw_rule
+        shortened = False
+        if names is None:
+            table = tabulate(
+                records,
+                n=config.n,
+                provenance=provenance,
+                weighted=True,
+                shortened=rule is not None,
+                claims=True,
+            )
+        else:
+            table, _, shortened = _tabulate_outputs(records, names, config, provenance)
+        if rule is None:
+            check_first_candidates(table, provenance)
+        elif not shortened:
+            table = replay_prefixes(rule, table, provenance, combines=names is not None)
+        return cls(plan, table, None, config.uses_weights)
 
     @cached_property
     def rows(self) -> dict[Part, IntArray]:

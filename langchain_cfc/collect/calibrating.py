@@ -6,7 +6,7 @@ import asyncio
 import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from inspect import signature
 from pathlib import Path
@@ -14,21 +14,24 @@ from typing import Any, TypeAlias
 
 from langchain_core.runnables import Runnable
 
+from langchain_cfc._internal.files import check_target
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.calibration import CalibrationConfig, calibrate
+from langchain_cfc.calibration.rehearsal import rehearse_calibration
 from langchain_cfc.candidates import Unit
 from langchain_cfc.claims import Splitter
 from langchain_cfc.collect.collecting import CollectionOptions, CollectionResult, acollect, collect
-from langchain_cfc.collect.executor import Components
+from langchain_cfc.collect.executor import Components, LocalExecutor
 from langchain_cfc.collect.sources import Rows, read_examples
 from langchain_cfc.collect.sources.detection import detect_columns
 from langchain_cfc.collect.store import Store
-from langchain_cfc.errors import CollectionError, InputError
+from langchain_cfc.errors import CollectionError, InputError, StoreError
 from langchain_cfc.evaluation import EvaluationReport, evaluate
 from langchain_cfc.execution import Target
 from langchain_cfc.labelers import Labeler
 from langchain_cfc.records import Example
 from langchain_cfc.records._json import short_repr
+from langchain_cfc.records.schema import make_provenance
 from langchain_cfc.report import Sources, check_report, find_hardest_prompts, write_report
 from langchain_cfc.sampling import SamplingName
 from langchain_cfc.verifiers import Verifier
@@ -97,7 +100,9 @@ def calibrate_chain(
         The artifact, and the report of its evaluation at its smallest error level.
 
     Raises:
-        InputError: If an argument or an example cannot be used, before anything is paid for.
+        InputError: If an argument or an example cannot be used, the examples lack metadata that the features
+            read, a part of the split would be empty, or there are too few questions for the target even if
+            the chain answered all of them; all before anything is paid for.
         CollectionError: If candidates cannot be collected, or the budget ended the collection; what is
             finished is kept in the store.
         UnattainableTargetError: If the target is out of reach for these candidates.
@@ -175,11 +180,42 @@ class _Plan:
         if not self.config.test_fraction > 0:
             msg = "test_fraction is 0, so that there is nothing to evaluate on; expected a share such as 0.3"
             raise InputError(msg)
-        if self.out is not None and not Path(self.out).parent.is_dir():
-            msg = f"out: {self.out} is in a folder that does not exist"
-            raise InputError(msg)
+        self._check_targets()
+        verifier = self.components.verifier
+        names = verifier if isinstance(verifier, Mapping) else getattr(verifier, "names", ())
+        rehearse_calibration(
+            self.config,
+            self._list_prompts(),
+            make_provenance(LocalExecutor(self.components).configuration, ()),
+            outputs=tuple(names),
+            metadata_known=self.components.metadata is None,
+        )
+
+    def _check_targets(self) -> None:
+        """Refuse paths that cannot be written to, or that would replace each other."""
+        if self.out is not None:
+            check_target(self.out)
         if self.report is not None:
             check_report(self.report)
+        given = {"store": self.store, "out": self.out, "report": self.report}
+        seen: dict[str, str] = {}
+        for name, path in given.items():
+            if path is None:
+                continue
+            other = seen.setdefault(os.path.realpath(path), name)
+            if other != name:
+                msg = f"{name}: {path} is the {other} as well; give each a path of its own"
+                raise InputError(msg)
+
+    def _list_prompts(self) -> list[Example]:
+        """Return the prompts that the store will hold: those it has already, and the examples."""
+        prompts = {one.id: one for one in self.examples}
+        if self.store is not None:
+            # Without a store there is nothing to read; of one that cannot be used, `collect` says why.
+            with suppress(StoreError), Store(self.store) as store:
+                for work in (*store.read_finished(), *store.read_unfinished()):
+                    prompts[work.example.id] = work.example
+        return list(prompts.values())
 
     @contextmanager
     def open_place(self) -> Iterator[str]:

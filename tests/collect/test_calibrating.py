@@ -182,6 +182,17 @@ def test_metadata_of_examples_may_be_features() -> None:
     assert len(artifact.calibration.groups) == 3
 
 
+TOPICS = [
+    Example(
+        id=str(number),
+        input=f"question {number}",
+        reference=f"answer {number}",
+        metadata={"topic": "art", "year": number},
+    )
+    for number in range(MANY)
+]
+
+
 @pytest.mark.parametrize(
     ("examples", "options", "said"),
     [
@@ -193,22 +204,74 @@ def test_metadata_of_examples_may_be_features() -> None:
         (FORMS["pairs"], {"alpha": None}, "alpha: at least one error level is needed"),
         (FORMS["pairs"], {"alpha": 20}, "alpha"),
         (FORMS["pairs"], {"test_fraction": 0.0}, "nothing to evaluate on"),
-        (FORMS["pairs"], {"out": "nowhere/artifact.json"}, "folder that does not exist"),
+        (FORMS["pairs"], {"test_fraction": 0.99}, "the calibration split is empty"),
+        (FORMS["pairs"], {"test_fraction": 0.001}, "0.001 of 40 prompts leaves none to evaluate on"),
+        (FORMS["pairs"], {"features": "bins(mean_scor, 3)"}, "did you mean 'mean_score'"),
+        (FORMS["pairs"], {"features": "group(nope)"}, "record '[0-9a-f]+' has no metadata 'nope'.*are: none"),
+        (TOPICS, {"features": "group(topic) + group(nope)"}, "no metadata 'nope'.*keys are: topic, year"),
+        (TOPICS, {"features": "hat(mean_score, 3) + meta(topic)"}, "needs a finite number"),
+        (TOPICS, {"features": "hard(mean_score, meta(topic), 0.2)"}, "needs a finite number"),
+        (TOPICS, {"shift": "meta(topic)"}, "needs a finite number"),
+        (FORMS["pairs"], {"features": "hat(mean_score, 3)", "fit_fraction": 0.001}, "fit split is empty"),
+        (FORMS["pairs"], {"combine": ["a"]}, "no raw outputs of 'a'; it has none"),
+        (
+            FORMS["pairs"],
+            {"verifier": {"a": score, "b": score}, "combine": ["a", "zz"]},
+            "'zz'; it has 'a', 'b'",
+        ),
+        (FORMS["pairs"], {"draws": "lead(2, at_most=2)"}, "scores each candidate by itself"),
+        (
+            FORMS["pairs"],
+            {"verifier": SequenceProbability(), "verifier_id": None, "draws": "lead(2, at_most=5)"},
+            "these prompts have 2",
+        ),
+        (FORMS["pairs"], {"unit": "claims", "n": 1, "features": "entropy"}, "need the candidates' answers"),
+        (
+            FORMS["pairs"][:8],
+            {"alpha": 0.1},
+            "0.1 is out of reach of [2-8] calibration prompts, even if each",
+        ),
+        (FORMS["pairs"], {"out": "/"}, "cannot write /: it is not a regular file"),
+        (FORMS["pairs"], {"out": "a.json", "store": "./a.json"}, "out: a.json is the store as well"),
+        (FORMS["pairs"], {"out": "nowhere/artifact.json"}, "the folder .*nowhere does not exist"),
         (FORMS["pairs"], {"report": "nowhere/page.html"}, "folder that does not exist"),
     ],
 )
 def test_what_cannot_be_used_is_refused_before_anything_is_drawn(
-    examples: list[Any], options: dict[str, Any], said: str
+    examples: list[Any],
+    options: dict[str, Any],
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.chdir(tmp_path)
     drawn: list[str] = []
 
     def draw(question: Any) -> str:
         drawn.append(question)
         return "x"
 
-    with pytest.raises(InputError, match=said):
-        calibrate_chain(draw, examples, **{**LOCAL, **options})
+    for form in (calibrate_chain, arun):
+        with pytest.raises(InputError, match=said):
+            form(draw, examples, **{**LOCAL, **options})
     assert drawn == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_metadata_function_may_add_what_features_need() -> None:
+    def describe(prompt: Any) -> dict[str, Any]:
+        return {"half": str(int(prompt.rpartition(" ")[2]) // 20)}
+
+    options = {**LOCAL, "features": "group(half)", "alpha": 0.5, "metadata": describe}
+    artifact, _ = calibrate_chain(candidates, FORMS["pairs"], **options)
+    assert len(artifact.calibration.groups) == 3
+
+
+def test_prompts_that_the_store_holds_already_count(tmp_path: Path) -> None:
+    options = {**LOCAL, "store": tmp_path / "a.db"}
+    calibrate_chain(candidates, FORMS["pairs"], **options)
+    artifact, report = calibrate_chain(candidates, [("question 41", "answer 41")], **options)
+    assert artifact.calibration.size + report.n_test == MANY + 1
 
 
 def test_an_option_that_calibrate_does_not_know_is_refused() -> None:

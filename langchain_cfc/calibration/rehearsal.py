@@ -1,0 +1,138 @@
+"""`rehearse_calibration`: what is wrong with a calibration whatever the labels, before they are paid for.
+
+The prompts, their metadata, their parts of the split and the options are known before anything is drawn. So
+the checks that calibration makes of these run on candidates made up in their place: equal answers, all of
+them correct, which is the best case for a target.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from langchain_cfc._internal.files import read_creation_time
+from langchain_cfc._internal.imports import check_installed
+from langchain_cfc.artifact import compute_likelihood_ratios
+from langchain_cfc.calibration.checks import is_attainable, smallest_alpha, smallest_size
+from langchain_cfc.calibration.config import CalibrationConfig
+from langchain_cfc.calibration.fit import CalibrationPrompts, fit_feature_map, require_fit_split
+from langchain_cfc.candidates import LabelledBatch
+from langchain_cfc.errors import CalibrationError, InputError
+from langchain_cfc.features import FeatureMap, name_records_in_errors
+from langchain_cfc.records import Example, Provenance
+
+
+def rehearse_calibration(
+    config: CalibrationConfig,
+    prompts: Sequence[Example],
+    provenance: Provenance,
+    *,
+    outputs: Sequence[str] = (),
+    metadata_known: bool = True,
+) -> None:
+    """Refuse a calibration that fails whatever candidates and labels these prompts get.
+
+    Args:
+        config: The options, with a part held out for `evaluate`.
+        prompts: N prompts, before anything is drawn for them.
+        provenance: What their records will say.
+        outputs: Names of the verifiers whose raw outputs will be recorded, where there are several.
+        metadata_known: Whether their metadata is complete; False if a function will add to it.
+
+    Raises:
+        InputError: If the options do not go together, or do not suit the prompts: verifiers to combine that
+            do not exist, a draw rule, parts of the split that are empty, a target out of reach.
+        FeatureError: If the feature text is wrong, or the metadata of a prompt does not suit it.
+        MissingExtraError: If SciPy is not installed.
+    """
+    config.check()
+    check_installed({"scipy": "calibrate"}, "a calibration with its evaluation")
+    read_creation_time()
+    features = config.features
+    given = features if isinstance(features, FeatureMap) else FeatureMap.parse(features)
+    made_up = _make_up_candidates(prompts, provenance, outputs)
+    try:
+        rehearsed = CalibrationPrompts.before_fit(made_up, config, config.plan_split(given), provenance)
+        _check_parts(config, rehearsed, given)
+        calibration = rehearsed.calibration(config.within_clusters)
+    except CalibrationError as error:  # of arguments here, as nothing has been labelled yet
+        raise InputError(str(error)) from error
+    _check_features(config, rehearsed, given, metadata_known=metadata_known)
+    _check_target(config, len(calibration))
+
+
+def _make_up_candidates(
+    prompts: Sequence[Example], provenance: Provenance, outputs: Sequence[str]
+) -> LabelledBatch:
+    """Return the prompts with candidates of one answer each, or with one claim, all of them correct."""
+    ids, clusters = [one.id for one in prompts], [one.cluster for one in prompts]
+    metadata = [one.metadata for one in prompts]
+    n = 1 if provenance.unit == "claims" else provenance.n
+    scores, labels = [[0.0] * n for _ in ids], [[True] * n for _ in ids]
+    raw = dict.fromkeys(outputs, scores)
+    if provenance.unit == "claims":
+        return LabelledBatch.of_claims(ids, scores, labels, clusters=clusters, metadata=metadata, raw=raw)
+    answers = [[""] * n for _ in ids]
+    return LabelledBatch.of(ids, scores, labels, answers, clusters=clusters, metadata=metadata, raw=raw)
+
+
+def _check_parts(config: CalibrationConfig, prompts: CalibrationPrompts, given: FeatureMap) -> None:
+    """Refuse a split that leaves a part empty which is needed."""
+    fit_split = prompts.part("fit")
+    needs = {
+        "a combination of verifiers is fitted on": config.combine is not None,
+        "a ridge takes its units from": bool(config.ridge),
+        "adaptive levels are fitted on": config.adaptive_alpha and not config.has_given_levels,
+        f"features {given.text!r} must be fitted on": given.needs_fit and not given.fitted,
+    }
+    for what, needed in needs.items():
+        if needed:
+            require_fit_split(fit_split, what)
+    if config.needs_certification:
+        prompts.certification()
+    if len(prompts.part("test")) == 0:
+        msg = (
+            f"test_fraction = {config.test_fraction:g} of {len(prompts.labelled)} prompts leaves none to "
+            "evaluate on: raise it, or bring more prompts"
+        )
+        raise InputError(msg)
+
+
+def _check_features(
+    config: CalibrationConfig, prompts: CalibrationPrompts, given: FeatureMap, *, metadata_known: bool
+) -> None:
+    """Refuse features and a shift that the prompts have no metadata for, or that claims do not have."""
+    labelled, shift = prompts.labelled, config.shift_statistic
+    statistics = [one for term in given.terms for one in term.statistics]
+    with name_records_in_errors(labelled.ids):
+        for statistic in (*statistics, *([] if shift is None else [shift])):
+            if statistic.key is None or metadata_known:
+                statistic.values(labelled.draws)
+    if not metadata_known:
+        return
+    # Terms of scores or answers cannot be fitted to made-up ones.
+    terms = tuple(one for one in given.terms if all(part.key is not None for part in one.statistics))
+    known = replace(given, terms=terms, adaptive_alpha=None)
+    calibration = prompts.calibration(config.within_clusters)
+    fitted = fit_feature_map(known, prompts.part("fit"), calibration)
+    with name_records_in_errors(calibration.ids):
+        fitted.transform(calibration.draws)
+        if shift is not None and shift.key is not None:
+            compute_likelihood_ratios(shift, calibration.draws)
+    with name_records_in_errors(labelled.ids):
+        fitted.transform(labelled.draws, allow_unknown=True)
+
+
+def _check_target(config: CalibrationConfig, size: int) -> None:
+    """Refuse a level that so few calibration prompts cannot reach, even if all of them could be covered."""
+    # Adaptive levels are chosen later; of levels that were not given, those within reach are.
+    alpha = config.alphas[0] if config.alpha is not None else config.alphas[-1]
+    if config.adaptive_alpha or config.allow_unattainable or is_attainable(alpha, size, size):
+        return
+    msg = (
+        f"alpha = {alpha} is out of reach of {size} calibration prompts, even if each of them gets a correct "
+        f"candidate: it takes at least {smallest_size(alpha, 1)}. Smallest alpha here: "
+        f"{smallest_alpha(size, size):g}. Bring more questions, choose a larger alpha, or lower "
+        "test_fraction and fit_fraction"
+    )
+    raise InputError(msg)
