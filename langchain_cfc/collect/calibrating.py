@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -21,11 +22,12 @@ from langchain_cfc.calibration.rehearsal import rehearse_calibration
 from langchain_cfc.candidates import Unit
 from langchain_cfc.claims import Splitter
 from langchain_cfc.collect.collecting import CollectionOptions, CollectionResult, acollect, collect
+from langchain_cfc.collect.costs import Stage
 from langchain_cfc.collect.executor import Components, LocalExecutor
 from langchain_cfc.collect.sources import Rows, read_examples
 from langchain_cfc.collect.sources.detection import detect_columns
 from langchain_cfc.collect.store import Store
-from langchain_cfc.errors import CollectionError, InputError, StoreError
+from langchain_cfc.errors import CFCError, CollectionError, InputError, StoreError
 from langchain_cfc.evaluation import EvaluationReport, evaluate
 from langchain_cfc.execution import Target
 from langchain_cfc.labelers import Labeler
@@ -87,7 +89,7 @@ def calibrate_chain(
         answer_id: Name of the answer extractor, likewise.
         splitter_id: Name of the splitter, likewise.
         store: SQLite file or database URL that holds all that was paid for; None for a temporary one, which
-            nothing can resume.
+            is deleted after success. If something fails, it is kept and the error says where.
         out: Where to write the artifact; None to write none.
         report: Where to write the HTML report; None to write none.
         test_fraction: Share of the questions held out for the evaluation, in (0, 1).
@@ -105,7 +107,8 @@ def calibrate_chain(
             the chain answered all of them; all before anything is paid for.
         CollectionError: If candidates cannot be collected, or the budget ended the collection; what is
             finished is kept in the store.
-        UnattainableTargetError: If the target is out of reach for these candidates.
+        UnattainableTargetError: If the target is out of reach for these candidates; they are kept in the
+            store as well.
         MissingExtraError: If the extra `[collect]`, `[calibrate]` or, for a report, `[report]` is missing.
 
     Warns:
@@ -219,12 +222,28 @@ class _Plan:
 
     @contextmanager
     def open_place(self) -> Iterator[str]:
-        """Yield the place of the store: as given, or a file that is deleted in the end."""
+        """Yield the place of the store: as given, or a temporary file that is deleted after success.
+
+        If something fails after the first payment, the file is kept and the error says where.
+        """
         if self.store is not None:
             yield str(self.store)
             return
-        with tempfile.TemporaryDirectory() as folder:
-            yield str(Path(folder, "collection.db"))
+        folder = tempfile.mkdtemp(prefix="langchain-cfc-")
+        place = str(Path(folder, "collection.db"))
+        try:
+            yield place
+        except BaseException as error:
+            note = _describe_kept(place)
+            if note is None:
+                shutil.rmtree(folder, ignore_errors=True)
+            elif isinstance(error, CFCError):
+                error.args = (f"{error}. {note}", *error.args[1:])
+            else:  # such as an interruption, which has no message to add to
+                with suppress(Warning):
+                    (self.collection or CollectionOptions()).on_notice(note)
+            raise
+        shutil.rmtree(folder, ignore_errors=True)
 
     def finish(self, place: str, ended: CollectionResult) -> tuple[CalibrationArtifact, EvaluationReport]:
         """Calibrate, evaluate and write what is to be written."""
@@ -249,6 +268,19 @@ class _Plan:
                 sources=Sources(str(self.out or "artifact.json"), (place,)),
             )
         return artifact, seen
+
+
+def _describe_kept(place: str) -> str | None:
+    """Say what a temporary store holds that was paid for, and how to use it; None if that is nothing."""
+    advice = f"pass store={place!r} to calibrate them, or to go on, without paying for them again"
+    try:
+        with Store(place) as store:
+            labelled = store.stages()[Stage.LABELLED]
+            is_paid = bool(store.usage().answered or store.count_draws())
+    except StoreError:
+        # Perhaps damaged, but never to be deleted.
+        return f"What was paid for is kept in {place}" if Path(place).exists() else None
+    return f"The {labelled} labelled prompts are kept in {place}: {advice}" if is_paid else None
 
 
 def _make_plan(

@@ -288,6 +288,62 @@ def test_a_target_out_of_reach_is_an_error_and_the_store_is_kept(tmp_path: Path)
     assert (asked, artifact.alphas) == ([], ("0.4",))
 
 
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of temporary files, of this test alone."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    return tmp_path
+
+
+@pytest.mark.parametrize("form", [calibrate_chain, arun], ids=["sync", "async"])
+def test_without_a_store_what_was_paid_for_is_kept_after_a_failure(form: Calibrate, temporary: Path) -> None:
+    with pytest.raises(UnattainableTargetError) as caught:
+        form(candidates, FORMS["pairs"], **{**LOCAL, "alpha": 0.05})
+    (kept,) = temporary.glob("*/collection.db")
+    assert f"The {MANY} labelled prompts are kept in {kept}: pass store={str(kept)!r}" in str(caught.value)
+    asked: list[str] = []
+    form(asked.append, FORMS["pairs"], **LOCAL, store=kept)
+    assert asked == []
+    assert kept.exists()
+
+
+def test_without_a_store_an_interruption_loses_nothing(temporary: Path) -> None:
+    drawn: list[str] = []
+
+    def interrupted(question: str) -> str:
+        if len(drawn) == MANY:
+            raise KeyboardInterrupt
+        drawn.append(question)
+        return candidates(question)
+
+    notices: list[str] = []
+    options = {**LOCAL, "collection": replace(LOCAL["collection"], on_notice=notices.append)}
+    with pytest.raises(KeyboardInterrupt):
+        calibrate_chain(interrupted, FORMS["pairs"], **options)
+    (kept,) = temporary.glob("*/collection.db")
+    assert f"labelled prompts are kept in {kept}" in notices[-1]
+    again: list[str] = []
+
+    def draw(question: str) -> str:
+        again.append(question)
+        return candidates(question)
+
+    calibrate_chain(draw, FORMS["pairs"], **LOCAL, store=kept)
+    assert len(again) < LOCAL["n"] * MANY
+
+
+def test_without_a_store_nothing_is_left_where_nothing_was_paid_for(temporary: Path) -> None:
+    def fail(_: str) -> str:
+        msg = "no key"
+        raise ValueError(msg)
+
+    with pytest.raises(CollectionError) as caught:
+        calibrate_chain(fail, FORMS["pairs"], **LOCAL)
+    assert "kept in" not in str(caught.value)
+    calibrate_chain(candidates, FORMS["pairs"], **LOCAL)
+    assert list(temporary.iterdir()) == []
+
+
 def test_an_event_loop_that_runs_wants_the_other_form() -> None:
     async def call() -> None:
         calibrate_chain(candidates, FORMS["pairs"], **LOCAL)

@@ -442,6 +442,11 @@ class Store(DatabaseStore):
             counts = {int(stage): int(count) for stage, count in self.read_rows(query)}
             return {stage: counts.get(stage, 0) for stage in Stage}
 
+    def count_draws(self) -> int:
+        """Return the number of stored candidates, those of unfinished and failed prompts included."""
+        with schema.report_damage(self.name):
+            return int(self.read_rows(select(func.count()).select_from(_draws))[0][0])
+
     def usage(self) -> Usage:
         """Return the usage of models for all prompts, stored answers of batches included."""
         query = select(
