@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 from langchain_core.runnables import Runnable
 
 from langchain_cfc._internal.files import check_target
+from langchain_cfc._internal.suggestions import suggest_name
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.calibration import CalibrationConfig, calibrate
 from langchain_cfc.calibration.rehearsal import rehearse_calibration
@@ -26,6 +27,7 @@ from langchain_cfc.collect.costs import Stage
 from langchain_cfc.collect.executor import Components, LocalExecutor
 from langchain_cfc.collect.sources import Rows, read_examples
 from langchain_cfc.collect.sources.detection import detect_columns
+from langchain_cfc.collect.sources.files import IN_MEMORY, to_plain
 from langchain_cfc.collect.store import Store
 from langchain_cfc.errors import CFCError, CollectionError, InputError, StoreError
 from langchain_cfc.evaluation import EvaluationReport, evaluate
@@ -33,7 +35,7 @@ from langchain_cfc.execution import Target
 from langchain_cfc.labelers import Labeler
 from langchain_cfc.records import Example
 from langchain_cfc.records._json import short_repr
-from langchain_cfc.records.schema import make_provenance
+from langchain_cfc.records.schema import make_provenance, validate_fields
 from langchain_cfc.report import Sources, check_report, find_hardest_prompts, write_report
 from langchain_cfc.sampling import SamplingName
 from langchain_cfc.verifiers import Verifier
@@ -41,6 +43,8 @@ from langchain_cfc.verifiers import Verifier
 # A question with its reference: a pair, a mapping of both under usual names, or an `Example`.
 Question: TypeAlias = tuple[Any, Any] | Mapping[str, Any] | Example
 _PAIR = 2
+# The keys that a mapping may have besides those of the question and the reference, as records have them.
+_FACTS = ("id", "metadata", "cluster")
 _DEFAULT_N: dict[Unit, int] = {"answers": 10, "claims": 1}
 
 
@@ -76,7 +80,8 @@ def calibrate_chain(
     Args:
         generator: The chat model or chain, or a model's name such as `openai:gpt-4o-mini`.
         examples: Questions with references: pairs, mappings with both under usual names (`question` and
-            `answer`, `input` and `reference`, ...), or `Example`s, which may have metadata and clusters.
+            `answer`, `input` and `reference`, ...), or `Example`s. Mappings may have `id`, `metadata` and
+            `cluster` as well, as `Example` documents them.
         verifier: One verifier, or several by name, which `combine` makes one score of.
         labeler: Says which candidates are correct, given the reference.
         n: Number of candidates per question, at least 1; None for 10, or for 1 with `unit="claims"`.
@@ -309,8 +314,27 @@ def _list_examples(examples: Iterable[Question]) -> list[Example]:
     given = list(examples)
     if given and all(isinstance(one, Example) for one in given):
         return given  # type: ignore[return-value]  # all were looked at
-    rows = Rows.from_iterable([_to_row(number, one) for number, one in enumerate(given, start=1)])
-    return list(read_examples(rows, detect_columns(rows)))
+    rows = [_to_row(number, one) for number, one in enumerate(given, start=1)]
+    columns = detect_columns(
+        Rows.from_iterable([{key: row[key] for key in row if key not in _FACTS} for row in rows])
+    )
+    known = [str(columns.input), str(columns.reference), *_FACTS]
+    for number, row in enumerate(rows, start=1):
+        for key in row:
+            if key not in known:
+                msg = (
+                    f"example {number} has the unknown key {short_repr(key)}; known are {', '.join(known)}"
+                    f"{suggest_name(str(key), known)}. What features read belongs in metadata"
+                )
+                raise InputError(msg)
+    stated = {name: name for name in ("id", "cluster") if any(name in row for row in rows)}
+    if "cluster" in stated:
+        rows = [{"cluster": None, **row} for row in rows]
+    made = read_examples(Rows.from_iterable(rows), columns.model_copy(update=stated))
+    return [
+        _add_metadata(one, row.get("metadata"), number)
+        for number, (one, row) in enumerate(zip(made, rows, strict=True), start=1)
+    ]
 
 
 def _to_row(number: int, given: Any) -> Mapping[str, Any]:
@@ -323,3 +347,13 @@ def _to_row(number: int, given: Any) -> Mapping[str, Any]:
         "both, or Examples alone"
     )
     raise InputError(msg)
+
+
+def _add_metadata(example: Example, metadata: Any, number: int) -> Example:
+    """Return the example with its metadata, of which nulls are left out as in other datasets."""
+    if metadata is None:
+        return example
+    plain = to_plain(metadata)
+    if isinstance(plain, dict):
+        plain = {key: value for key, value in plain.items() if value is not None}
+    return validate_fields(Example, {**dict(example), "metadata": plain}, IN_MEMORY, number)

@@ -172,6 +172,26 @@ def test_examples_come_in_several_forms_and_without_a_store_nothing_is_left(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_mappings_may_have_what_records_have(tmp_path: Path) -> None:
+    mappings: list[dict[str, Any]] = [
+        {
+            "question": f"question {number}",
+            "answer": f"answer {number}",
+            "id": number,
+            "metadata": {"half": "low" if number < MANY / 2 else "high", "year": None},
+        }
+        for number in range(MANY)
+    ]
+    mappings[0]["cluster"] = mappings[2]["cluster"] = "both"
+    options = {**LOCAL, "features": "group(half)", "alpha": 0.5, "store": tmp_path / "a.db"}
+    artifact, _ = calibrate_chain(candidates, mappings, **options)
+    assert len(artifact.calibration.groups) == 3
+    with Store(tmp_path / "a.db") as store:
+        first, second, *_ = store.records()
+    assert (first.id, first.metadata, first.cluster) == ("0", {"half": "low"}, "both")
+    assert (second.id, second.cluster) == ("1", None)
+
+
 def test_metadata_of_examples_may_be_features() -> None:
     examples = [
         one.model_copy(update={"metadata": {"half": "low" if number < MANY / 2 else "high"}})
@@ -201,6 +221,14 @@ TOPICS = [
         ([], {}, "no rows"),
         ([("a", "b"), ("a", "b")], {}, "the same input and reference as row 1"),
         ([{"x": "a", "y": "b"}], {}, "which column holds the reference"),
+        (
+            [{"input": "a", "reference": "b"}, {"input": "c", "reference": "d", "metdata": {"topic": "art"}}],
+            {},
+            "example 2 has the unknown key 'metdata'; known are input, reference, id, metadata, cluster",
+        ),
+        ([{"input": "a", "reference": "b", "metadata": {"topic": ["art"]}}], {}, "line 1: metadata"),
+        ([{"input": "a", "reference": "b", "metadata": "art"}], {}, "line 1: metadata: found 'art'"),
+        ([{"input": "a", "reference": "b", "id": "1"}, ("c", "d")], {}, "unknown key 'question'"),
         (FORMS["pairs"], {"alpha": None}, "alpha: at least one error level is needed"),
         (FORMS["pairs"], {"alpha": 20}, "alpha"),
         (FORMS["pairs"], {"test_fraction": 0.0}, "nothing to evaluate on"),
