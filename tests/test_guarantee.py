@@ -397,7 +397,9 @@ def test_a_wrong_answer_certificate_in_words() -> None:
     sentence = wrong_rate(policy, capitals, rivers).sentence()
     assert "at most 5 % get a wrong best answer" in sentence
     assert "prompts about capitals" in sentence
-    assert "rivers" not in sentence
+    certified, _, missing = sentence.partition("The rate is not certified in: ")
+    assert "rivers" not in certified
+    assert missing.startswith("prompts about rivers (3 of 150 wrong). ")
     assert "with confidence 95 % for this very artifact" in sentence
     assert "of at most 1 distinct answer and whose best answer 3 candidates agree on" in sentence
     assert "150 of 200 certification prompts, 3 of them wrongly" in sentence

@@ -278,18 +278,34 @@ class WrongRateCertificate(OmitsDefaults, Certificate):
             f"answer, with confidence {format_share(1 - float(self.delta))}."
         )
 
+    def state_uncertified(self) -> str:
+        """State in which requested groups the bound is not certified; empty where there is none."""
+        wrong = "unsupported" if self.unit == "claims" else "wrong"
+        named = [
+            f"{group.words} ({group.wrong} of {group.answered} {wrong})"
+            for group in self.groups[1:]
+            if not group.certified
+        ]
+        if not named:
+            return ""
+        return (
+            f"The rate is not certified in: {'; '.join(named)}. More of the {self.unit} may be {wrong} "
+            "there, and such prompts are answered all the same."
+        )
+
     def sentence(self) -> str:
-        """State the bound and its evidence in a sentence."""
+        """State the bound, its evidence, and where it is not certified, in sentences."""
         everyone, *others = self.groups
         certified = [group.words for group in others if group.certified]
         also = f", and in each of these groups: {'; '.join(certified)}" if certified else ""
+        missing = f" {self.state_uncertified()}".rstrip()
         if self.unit == "claims":
             return (
                 f"Of the claims that an answer shows, at most {format_share(float(self.max_wrong_rate))} are "
                 f"unsupported on average{also}, with confidence {format_share(1 - float(self.delta))} for "
                 f"this very artifact. At alpha = {self.alpha} {everyone.answered} of {everyone.prompts} "
                 f"certification answers show claims; of one claim drawn from each, {everyone.wrong} are "
-                "unsupported."
+                f"unsupported.{missing}"
             )
         answers = f"{self.policy.described} with the best candidate"
         if not self.policy.ignores_sets:
@@ -298,7 +314,7 @@ class WrongRateCertificate(OmitsDefaults, Certificate):
             f"Of the prompts that are answered, at most {format_share(float(self.max_wrong_rate))} get a "
             f"wrong best answer{also}, with confidence {format_share(1 - float(self.delta))} for this very "
             f"artifact. It answers {answers}: {everyone.answered} of {everyone.prompts} certification "
-            f"prompts, {everyone.wrong} of them wrongly."
+            f"prompts, {everyone.wrong} of them wrongly.{missing}"
         )
 
 

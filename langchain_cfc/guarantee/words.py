@@ -352,6 +352,7 @@ def restrict_to_policy(
 
     Of a policy that ignores sets only the certificate is left.
     """
+    uncertified = () if certificate is None else tuple(filter(None, [certificate.state_uncertified()]))
     if certificate is not None and policy.ignores_sets:
         return guarantee.model_copy(
             update={
@@ -363,6 +364,7 @@ def restrict_to_policy(
                 "not_promised": (
                     *NOTHING_PROMISED,
                     *(one for one in NOT_PROMISED if one != NOTHING_ABOUT_ANSWERS),
+                    *uncertified,
                 ),
                 "failure_probability": float(certificate.delta),
                 "wrong_answers": certificate,
@@ -377,6 +379,7 @@ def restrict_to_policy(
     excluded = guarantee.not_promised
     if certificate is not None:
         excluded = tuple(sentence for sentence in excluded if sentence != NOTHING_ABOUT_ANSWERS)
+    excluded = (*excluded, *uncertified)
     if policy.words:
         excluded = (*excluded, lost)
     assumed = guarantee.assumptions if certificate is None else _add_independence(guarantee.assumptions)

@@ -155,16 +155,18 @@ def _describe_certificate(wrong: WrongRateCertificate) -> str:
         f"Of the questions that are answered, at most {format_share(float(wrong.max_wrong_rate))} get a "
         f"wrong best answer, with confidence {format_share(1.0 - float(wrong.delta))}: of "
         f"{everyone.prompts:,} questions with known answers {everyone.answered:,} were answered, "
-        f"{everyone.wrong:,} of these wrongly."
+        f"{everyone.wrong:,} of these wrongly. {wrong.state_uncertified()}".rstrip()
     )
 
 
 def _describe_promise(result: CFCResult) -> str:
     """Return what is promised, and what it is worth for one answer."""
     guarantee = result.guarantee
-    wrong = "" if guarantee.wrong_answers is None else f" {guarantee.wrong_answers.brief()}"
-    if guarantee.wrong_answers is not None and _ignores_sets(result):
-        return _describe_certificate(guarantee.wrong_answers)
+    wrong = ""
+    if guarantee.wrong_answers is not None:
+        if _ignores_sets(result):
+            return _describe_certificate(guarantee.wrong_answers)
+        wrong = f" {guarantee.wrong_answers.brief()} {guarantee.wrong_answers.state_uncertified()}".rstrip()
     if guarantee.kind in {"heuristic", "certified"}:
         return f"{guarantee.sentence}{wrong}"
     groups = sum(weighting.kind == "indicator" for weighting in guarantee.weightings)

@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import html
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from io import StringIO
 from itertools import takewhile
+from typing import cast
 
 import numpy as np
 import pytest
+from rich.console import Console
 from scipy import stats
 
 from langchain_cfc import CalibrationArtifact, calibrate
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.certificates import certify_mean_score, state_abstentions
 from langchain_cfc.certificates.cuts import find_short_number
+from langchain_cfc.cli._artifact import make_promise_table
 from langchain_cfc.decision import decide
 from langchain_cfc.errors import AttainabilityWarning, InputError, UnattainableTargetError
+from langchain_cfc.evaluation import evaluate
 from langchain_cfc.guarantee import AnswerPolicy
 from langchain_cfc.records import tabulate
+from langchain_cfc.report.page import render_report
 from tests.certificates.prompts import make_replay_chain, prompts
 from tests.factories import reload_artifact
 from tests.lengths import mostly_long, repetitions
@@ -139,7 +146,22 @@ def test_groups_are_certified_by_tests_of_their_own() -> None:
     worse = calibrate(
         spoiled, features="group(topic)", max_wrong_rate="0.2", delta=DELTA, wrong_rate_groups=True
     )
-    assert not all(one.certified for one in worse.certified_policy.certificate.groups)
+    certificate = worse.certified_policy.certificate
+    (missing,) = (one for one in certificate.groups if not one.certified)
+    said = f"not certified in: prompts whose topic is 'sea' ({missing.wrong} of {missing.answered} wrong)"
+    guarantee = worse.bot_guarantee()
+    assert sum(said in one for one in guarantee.not_promised) == 1
+    console = Console(width=10_000, file=StringIO())
+    console.print(make_promise_table(worse))
+    page = render_report(artifact=worse, evaluation=evaluate(worse, tabulate(prompts(6, 300))))
+    chain = make_replay_chain(worse, spoiled[:20], bot=True)
+    results = [chain.invoke(one.input) for one in spoiled[:20]]
+    explained = [one.explain() for one in results]
+    printed = " ".join(cast("StringIO", console.file).getvalue().split())
+    assert all(said in one for one in [html.unescape(page), printed, guarantee.sentence, *explained])
+    # Control: where every group is certified nothing is said of groups that are not.
+    assert made.certified_policy.certificate.state_uncertified() == ""
+    assert not any("not certified in" in one for one in made.bot_guarantee().not_promised)
 
 
 def test_beside_groups_all_prompts_have_half_of_delta(table: LabelledBatch, bot: CalibrationArtifact) -> None:
