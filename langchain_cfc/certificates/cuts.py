@@ -118,7 +118,8 @@ def certify_mean_score(
             by_group=by_group,
         )
         if isinstance(certificate, str):
-            refused[rate] = certificate
+            stricter = [one for one in certificates if Fraction(one.max_wrong_rate) < Fraction(rate)]
+            refused[rate] = _explain_stricter(rate, stricter[-1]) if stricter else certificate
         else:
             certificates.append(certificate)
     if not certificates:
@@ -394,6 +395,15 @@ def _explain_refusal(ranking: _Ranking, rate: Fraction, delta: float, *, tie: bo
         )
     mu = float(ranking.wrong[everyone] / everyone)
     return words + state_least_abstention(mu, float(rate))
+
+
+def _explain_stricter(rate: str, stricter: WrongRateCertificate) -> str:
+    """Say that the cut certified for a smaller rate keeps a rate that has no cut of its own."""
+    return (
+        f"A wrong-answer rate of {float(rate):g} has no cut of its own: where it is tested, mean scores tie "
+        f"or too many answers are wrong. The cut certified for {stricter.max_wrong_rate} keeps it as well, "
+        f"with the same confidence: ask for {stricter.max_wrong_rate}."
+    )
 
 
 def state_abstentions(policy: CertifiedPolicy) -> str | None:

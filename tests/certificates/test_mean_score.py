@@ -197,6 +197,25 @@ def test_a_cut_never_divides_prompts_that_tie(table: LabelledBatch, bot: Calibra
         certify_mean_score(bot, replace(tied, correct=~correct), max_wrong_rates=["0.1"], delta=DELTA)
 
 
+def test_a_rate_is_not_called_uncertifiable_where_a_smaller_one_is_certified(
+    table: LabelledBatch, bot: CalibrationArtifact
+) -> None:
+    # Ties leave cuts behind 20 and 79 of 100 prompts alone, where nothing is tested at a rate of 0.1.
+    row = np.arange(100)
+    few = table.take(row)
+    scores = np.select([row < 20, row < 79], [0.1, 0.3], 0.9)[:, np.newaxis] * np.ones((1, 4))
+    correct = np.ones_like(few.correct) & (row < 79)[:, np.newaxis]
+    tied = replace(few, correct=correct, draws=replace(few.draws, scores=scores, precomputed={}))
+    policy = certify_mean_score(bot, tied, max_wrong_rates=["0.05", "0.1"], delta="0.05").certified_policy
+    assert [one.max_wrong_rate for one in policy.certificates] == ["0.05"]
+    assert policy.certificate.groups[0].answered == 79
+    assert "The cut certified for 0.05 keeps it as well" in policy.refused["0.1"]
+    assert "cannot be certified" not in policy.refused["0.1"]
+    # Control: a smaller rate than the certified one has no such cut.
+    stricter = certify_mean_score(bot, tied, max_wrong_rates=["0.01", "0.05"], delta="0.05")
+    assert "0.01 cannot be certified" in stricter.certified_policy.refused["0.01"]
+
+
 def test_a_refusal_says_what_is_missing(table: LabelledBatch, bot: CalibrationArtifact) -> None:
     def refuse(labelled: LabelledBatch, rate: str) -> str:
         with pytest.raises(UnattainableTargetError) as caught:
