@@ -135,9 +135,9 @@ def _check_usable(
         )
         raise OverlapError(msg)
     if getattr(artifact.calibration.split, part) == 0.0:
-        verb = "evaluate" if part == "test" else "certify"
+        verb, purpose = ("evaluate", "tests") if part == "test" else ("certify", "certificates")
         msg = (
-            "these are the records that the artifact was calibrated on, and none were held out: "
+            f"these are the records that the artifact was calibrated on, and none were held out for {purpose}: "
             f"{verb} on other records, or calibrate with {part}_fraction (on the command line "
             f"--{part}-fraction) above 0"
         )
