@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 import numpy as np
 
-from langchain_cfc._internal.arrays import FloatArray
+from langchain_cfc._internal.arrays import BoolArray, FloatArray
 from langchain_cfc.errors import FeatureError
 
 WeightKind: TypeAlias = Literal["constant", "indicator", "hat", "bernstein"]
@@ -54,9 +55,33 @@ class GuaranteedWeight:
         if features.shape != (len(features), len(self.coefficients)):
             msg = f"{self.name} takes (N, {len(self.coefficients)}) features, got shape {features.shape}"
             raise FeatureError(msg)
-        values = np.asarray(features @ np.array(self.coefficients), dtype=np.float64)
-        if self.of_constant:
+        return WeightMatrix.from_weights([self]).values(features)[:, 0]
+
+
+@dataclass(frozen=True)
+class WeightMatrix:
+    """Several weights of one feature map as arrays, to compute all of them at once."""
+
+    coefficients: FloatArray  # (g, d) coefficients of the columns
+    of_constant: FloatArray  # (g,) coefficient of the constant in each weight
+    constant: BoolArray  # (d,) which columns add up to the constant; none if no weight contains it
+
+    @classmethod
+    def from_weights(cls, weights: Sequence[GuaranteedWeight]) -> WeightMatrix:
+        """Build the arrays of one or more weights of the same feature map."""
+        coefficients = np.array([one.coefficients for one in weights])
+        constants = [one.constant for one in weights if one.of_constant]
+        return cls(
+            coefficients=coefficients,
+            of_constant=np.array([one.of_constant for one in weights]),
+            constant=np.array(constants[0] if constants else np.zeros(coefficients.shape[1])) != 0.0,
+        )
+
+    def values(self, features: FloatArray) -> FloatArray:
+        """Compute the (N, g) weights of prompts from their (N, d) features."""
+        values = np.asarray(features @ self.coefficients.T, dtype=np.float64)
+        if self.constant.any():
             # The constant may be the sum of a group's columns, which are all zero for an unknown category.
-            missing = ~features[:, np.array(self.constant) != 0.0].any(axis=1)
+            missing = ~features[:, self.constant].any(axis=1)
             values[missing] += self.of_constant
         return values

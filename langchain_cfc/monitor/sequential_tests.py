@@ -17,6 +17,7 @@ from langchain_cfc._internal.arrays import BoolArray, FloatArray, IntArray
 from langchain_cfc.artifact import CalibrationArtifact, ReferenceHistogram, compute_monitored_values
 from langchain_cfc.candidates import CandidateBatch
 from langchain_cfc.certificates.e_processes import EProcess, MixtureEProcess
+from langchain_cfc.features.weights import WeightMatrix
 from langchain_cfc.monitor.observed import Label, ObservedResult
 
 if TYPE_CHECKING:
@@ -98,7 +99,7 @@ class Layout:
     artifact: CalibrationArtifact
     tests: list[tuple[ReferenceHistogram, str]]  # a quantity, and the weighting in which it is watched
     counts: IntArray  # (m, b) how often calibration prompts met each bin of each quantity
-    coefficients: FloatArray  # (g, d) the weightings in the columns of the features
+    weights: WeightMatrix  # the g weightings
     quantity: IntArray  # (m,) place of each test's quantity in the artifact's reference
     group: IntArray  # (m,) place of its weighting among the g
 
@@ -116,7 +117,7 @@ class Layout:
             artifact=artifact,
             tests=tests,
             counts=counts.reshape(-1, width),
-            coefficients=np.array([one.coefficients for one in weights]),
+            weights=WeightMatrix.from_weights(weights),
             quantity=np.array([place[id(watched)] for watched, _ in tests], dtype=np.int64),
             group=np.array([groups.index(name) for _, name in tests], dtype=np.int64),
         )
@@ -140,7 +141,7 @@ class Layout:
             int(watched.bins(np.array([value]))[0]) for watched, value in zip(reference, values, strict=True)
         ]
         of_level = [watched.alpha in {None, one.alpha} for watched in reference]
-        within = one.draw_uniforms("group", 1) < self.coefficients @ features[0]
+        within = one.draw_uniforms("group", 1) < self.weights.values(features)[0]
         return (
             np.array(bins, dtype=np.int64)[self.quantity],
             np.array(of_level)[self.quantity] & within[self.group],
@@ -312,9 +313,9 @@ class CoverageTest(SequentialTest):
         return list_certified_rates(self.artifact)
 
     @cached_property
-    def _coefficients(self) -> dict[str, FloatArray]:
+    def _weights(self) -> tuple[list[str], WeightMatrix]:
         weights = self.artifact.feature_map.guaranteed_weights()
-        return {one.name: np.array(one.coefficients) for one in weights}
+        return [one.name for one in weights], WeightMatrix.from_weights(weights)
 
     def update(self, one: ObservedResult, label: Label, now: float, least: float) -> CoverageTest:
         """Return the tests after one more label; `least` as `Label.is_sampled` takes it."""
@@ -324,7 +325,8 @@ class CoverageTest(SequentialTest):
         if self.artifact.calibration.drawn_among is not None and not label.shows_drawn:
             kept_promise = None  # the promise speaks of prompts for which a correct candidate was drawn
         outcomes = {"kept": kept_promise, "right": right}
-        features = np.array(one.features)
+        names, matrix = self._weights
+        weights = dict(zip(names, matrix.values(np.array(one.features)[np.newaxis])[0], strict=True))
         uniform, sampled = one.draw_uniforms("kept", 1)[0], label.is_sampled(one, least)
         seen = np.array(
             [
@@ -333,7 +335,7 @@ class CoverageTest(SequentialTest):
                 and it.alpha == one.alpha
                 # A certified wrong-answer rate speaks of the policy that was chosen by it.
                 and it.max_wrong_rate in {None, one.max_wrong_rate}
-                and uniform < self._coefficients[it.group] @ features
+                and uniform < weights[it.group]
                 for it in self.rates
             ]
         )
