@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
+from fractions import Fraction
 from itertools import pairwise
 
 import numpy as np
@@ -19,11 +20,16 @@ import numpy as np
 from langchain_cfc._internal.arrays import FloatArray
 from langchain_cfc.artifact import files
 from langchain_cfc.artifact.content import ArtifactContent, LevelState
-from langchain_cfc.artifact.facts import CertifiedPolicy, TradeOff
+from langchain_cfc.artifact.facts import AttainableGroup, CertifiedPolicy, Confidence, TradeOff
 from langchain_cfc.artifact.prefixes import find_compared_outputs, find_rescore, scores_separately
 from langchain_cfc.errors import InputError
 from langchain_cfc.guarantee import Certificate, CoverageCertificate, WrongRateCertificate
-from langchain_cfc.thresholds import ConditionalThreshold, compute_tau, conformal_rank
+from langchain_cfc.thresholds import (
+    ConditionalThreshold,
+    compute_tau,
+    confident_rank,
+    conformal_rank,
+)
 
 # Relative difference allowed between SciPy and NumPy, and between sums in another order.
 TOLERANCE = 1e-6
@@ -210,6 +216,12 @@ def _check_reference(artifact: ArtifactContent) -> Iterator[str]:
     """Check the histograms that detect drift."""
     facts = artifact.calibration
     names = {one.name for one in facts.groups}
+    # Without a fit split bins are fixed, so there are always counts. They come last when an artifact is made.
+    finished = all(level.settings is not None for level in artifact.levels)
+    if finished and artifact.shift is None and facts.fit_size == 0:
+        counted = {one.name for one in artifact.reference if facts.groups[0].name in one.counts}
+        for name in sorted({"mean_score", "min_score"} - counted):
+            yield f"reference counts of {name} are missing"
     for histogram in artifact.reference:
         name = histogram.name
         if not set(histogram.counts) <= names:
@@ -224,7 +236,8 @@ def _check_reference(artifact: ArtifactContent) -> Iterator[str]:
             yield f"reference counts of {name} are of more prompts than were held out"
         # Only a fair sample of prompts with weights is counted, and one prompt of each cluster.
         size = facts.size if facts.drawn_among is None else facts.drawn_among
-        if histogram.alpha is None and not facts.sampled and (total == size) != facts.exchangeable:
+        differs = total > size or (not facts.sampled and (total == size) != facts.exchangeable)
+        if histogram.alpha is None and differs:
             yield f"reference counts of {name} are of {total} prompts, and {size} calibrated"
 
 
@@ -325,15 +338,69 @@ def _check_confidence(artifact: ArtifactContent) -> Iterator[str]:
         yield f"confidence rests on {confidence.prompts} prompts, more than were held out for it"
     if artifact.threshold_rule != "grouped" and confidence.names != [everyone]:
         yield "confidence is claimed for more than all prompts"
+    if confidence.missed and not tested:
+        yield "confidence: the law of an order statistic counts no misses"
+    if tested:
+        yield from _check_misses(artifact, confidence)
+    elif artifact.threshold_rule in {"marginal", "grouped"}:
+        yield from _check_order_statistics(artifact, confidence)
+
+
+def _check_misses(artifact: ArtifactContent, confidence: Confidence) -> Iterator[str]:
+    """Check the exact tests of the levels, each of which comes with its count."""
+    if set(confidence.missed) != set(artifact.alphas):
+        yield "confidence: counts of other levels than the artifact holds"
     for level in artifact.levels:
-        missed = confidence.missed.get(level.alpha)
-        if missed is None:
-            continue
+        missed = confidence.missed.get(level.alpha, 0)
         p_value = lower_tail(min(missed, confidence.prompts), confidence.prompts, float(level.alpha))
         if p_value > float(confidence.delta) * (1.0 + TOLERANCE):
             yield f"confidence: {missed} of {confidence.prompts} prompts missed do not show {level.alpha}"
-    if confidence.missed and set(confidence.missed) != set(artifact.alphas):
-        yield "confidence: counts of other levels than the artifact holds"
+
+
+def _check_order_statistics(artifact: ArtifactContent, confidence: Confidence) -> Iterator[str]:
+    """Check that no threshold is smaller than the order statistic whose law gives the confidence.
+
+    The artifact holds order statistics without their ranks, and others may tie with them. So this finds a
+    delta that asks for a larger rank than there are scores below the cap, or for a score that is larger than
+    one of the marginal rule's; a delta that is wrong by less is not found.
+    """
+    facts, grouped = artifact.calibration, artifact.threshold_rule == "grouped"
+    among = artifact.feature_map.dimension if grouped else 1
+    if artifact.policy is not None:
+        among *= len(artifact.levels)  # the policy was found at any of them
+    share = Fraction(confidence.delta) / among
+    relaxed = min(share * Fraction(1.0 + TOLERANCE), (1 + share) / 2)
+    known = [
+        (conformal_rank(facts.size, compute_tau(one.alpha)), _read_quantiles(artifact, one.marginal)[0])
+        for one in artifact.levels
+    ]
+    for level in artifact.levels:
+        served, tau = _read_quantiles(artifact, level.rule), compute_tau(level.alpha)
+        for column, group in _list_groups(artifact) if grouped else [(0, facts.groups[0])]:
+            size = min(round(group.size), facts.size)
+            rank = confident_rank(size, tau, relaxed)
+            least = artifact.cap if rank > round(size * group.attainable) else 0.0
+            if not grouped:
+                least = max([least, *(score for other, score in known if other <= rank)])
+                least = math.inf if rank > size else least
+            if served[column] < least:
+                yield f"confidence: the threshold at {level.alpha} on {group.name} is too small for its delta"
+
+
+def _list_groups(artifact: ArtifactContent) -> list[tuple[int, AttainableGroup]]:
+    """List the groups that a column of the features marks, each with its column."""
+    weightings = artifact.feature_map.guaranteed_weights()
+    return [
+        (one.coefficients.index(1.0), group)
+        for one, group in zip(weightings, artifact.calibration.groups, strict=False)
+        if sorted(one.coefficients) == [0.0] * (len(one.coefficients) - 1) + [1.0]
+    ]
+
+
+def _read_quantiles(artifact: ArtifactContent, names: Mapping[str, str]) -> list[float]:
+    """Return the order statistics of a rule, `inf` in place of one that does not exist."""
+    state = artifact.unpack_state(names)
+    return state["quantiles" if "quantiles" in state else "quantile"].tolist() or [math.inf]
 
 
 def _check_coverage(artifact: ArtifactContent, one: CoverageCertificate, among: int) -> Iterator[str]:
@@ -443,15 +510,18 @@ def _check_chosen(certificate: WrongRateCertificate, curve: Sequence[TradeOff]) 
         if not 1 <= certificate.policies_tested <= len(curve):
             yield f"{certificate.policies_tested} policies tested of {len(curve)} compared"
         return
-    # A cut on the mean score answers at least what smaller cuts answer.
-    counts = [(one.policy.max_mean_score, one.answered, one.wrong) for one in curve]
-    counts = [*counts, (cut, everyone.answered, everyone.wrong)]
-    ordered = sorted((1.0 if other is None else other, *seen) for other, *seen in counts)
+    compared = [(one.policy.max_mean_score, one.answered, one.wrong) for one in curve]
+    if not any(other == 1.0 for other, *_ in compared):
+        yield "the policies compared lack the one that answers every prompt"
+    # A cut on the mean score answers at least what smaller cuts answer, and the same cut answers the same.
+    counts = [*compared, (cut, everyone.answered, everyone.wrong)]
+    ordered = sorted({(1.0 if other is None else other, *seen) for other, *seen in counts})
     rising = all(
-        one[1] <= other[1] and 0 <= other[2] - one[2] <= other[1] - one[1] for one, other in pairwise(ordered)
+        one[0] < other[0] and one[1] <= other[1] and 0 <= other[2] - one[2] <= other[1] - one[1]
+        for one, other in pairwise(ordered)
     )
     if not rising:
-        yield "the policy is not among those compared: a larger cut answers fewer prompts"
+        yield "the policy is not among those compared: a larger cut answers fewer prompts, or one cut more"
     if not 1 <= certificate.policies_tested <= certificate.prompts:
         yield f"{certificate.policies_tested} cuts tested on {certificate.prompts} prompts"
 

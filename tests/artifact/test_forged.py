@@ -36,6 +36,17 @@ RECORDS = make_records(0, 300)
 SHARED = [
     one.model_copy(update={"cluster": f"shared {row // 2}"}) for row, one in enumerate(make_records(0, 40))
 ]
+# Three in ten are wrong, those with the largest scores.
+SEPARATED = [
+    one.model_copy(
+        update={
+            "candidates": tuple(
+                each.model_copy(update={"correct": each.score < 0.7}) for each in one.candidates
+            )
+        }
+    )
+    for one in make_records(3, 200, n=1)
+]
 MAKERS: dict[str, dict[str, Any]] = {
     "tiny": {"records": make_records(0, 8), "alpha": "0.3", "features": "1"},
     "hopeless": {"records": make_records(3, 60, n=1), "alpha": "0.3", "features": "1"},
@@ -62,6 +73,7 @@ MAKERS: dict[str, dict[str, Any]] = {
         "certification_fraction": 0.3,
     },
     "bot without sets": {"records": RECORDS, "max_wrong_rate": "0.8", "features": "group(topic)"},
+    "cautious bot": {"records": SEPARATED, "max_wrong_rate": "0.2", "features": "1"},
     "bot in groups": {
         "records": RECORDS,
         "alpha": ["0.5", "0.3"],
@@ -89,6 +101,20 @@ MAKERS: dict[str, dict[str, Any]] = {
         "features": "group(topic)",
         "threshold_rule": "grouped",
         "confident": True,
+    },
+    "marginal": {
+        "records": RECORDS,
+        "alpha": ["0.3", "0.2"],
+        "features": "1",
+        "threshold_rule": "marginal",
+    },
+    "confident": {
+        "records": make_records(3, 60, n=1),
+        "alpha": "0.3",
+        "features": "1",
+        "threshold_rule": "marginal",
+        "confident": True,
+        "delta": "0.2",
     },
     "stability": {
         "records": RECORDS,
@@ -192,6 +218,39 @@ def claim_confidence(content: Content) -> None:
     content["confidence"] = {"delta": "0.001", "names": ["1"], "prompts": 1000, "records_digest": "sha256:x"}
 
 
+def drop_counts(content: Content) -> None:
+    content["confidence"].pop("missed")
+
+
+def claim_a_test(content: Content) -> None:
+    """Claim confidence by a test of one prompt, of which no count says how it went."""
+    content["confidence"] = {"delta": "0.000001", "names": ["1"], "prompts": 1, "records_digest": "sha256:x"}
+
+
+def promise_to_all(content: Content) -> None:
+    """Turn a promise given a correct candidate into one about all prompts."""
+    del content["calibration"]["drawn_among"], content["reference"]
+
+
+def promise_to_all_sampled(content: Content) -> None:
+    """Do the same, and claim that the counts are of a fair sample."""
+    del content["calibration"]["drawn_among"]
+    content["calibration"]["sampled"] = True
+
+
+def answer_more(content: Content) -> None:
+    """Raise the cut on the mean score to that of the next policy compared."""
+    cut = content["policy"]["certificate"]["policy"]
+    others = [one["policy"]["max_mean_score"] for one in content["policy"]["curve"]]
+    cut["max_mean_score"] = min(one for one in others if one > cut["max_mean_score"])
+
+
+def answer_everything(content: Content) -> None:
+    """Answer every prompt, without the policies whose counts deny it."""
+    content["policy"]["certificate"]["policy"]["max_mean_score"] = 1.0
+    content["policy"]["curve"] = []
+
+
 def certify_all(content: Content) -> None:
     for share in content["policy"]["coverage"][0]["shares"]:
         share["coverage_at_least"] = share["kept_at_least"] = 0.999
@@ -210,6 +269,7 @@ def forge_sets(content: Content) -> None:
 
 CERTIFICATE = ("policy", "certificate")
 SHARE = ("certificates", 0, "shares", 0)
+SURE = {"delta": "0.000001", "names": ["1"]}
 # Kind, genuine artifact, forgery. Without the digests of settings too, where the rest says as much.
 FORGED: list[tuple[str, str, Forge]] = [
     ("alpha", "tiny", unsettled(lower_alpha("0.03"))),
@@ -234,6 +294,13 @@ FORGED: list[tuple[str, str, Forge]] = [
         "tested",
         unsettled(put("confidence", "names", value=["1", "group(topic)=river"])),
     ),
+    ("counts of tested levels dropped", "tested", drop_counts),
+    ("confidence of the marginal rule", "marginal", put("confidence", value=SURE)),
+    ("delta of the marginal rule", "confident", put("confidence", "delta", value="0.0001")),
+    ("delta of the grouped rule", "grouped", put("confidence", "delta", value="0.000000000001")),
+    ("prompts without a correct candidate", "given drawn", promise_to_all),
+    ("a larger cut on the mean score", "cautious bot", answer_more),
+    ("a curve dropped", "cautious bot", answer_everything),
     ("max_wrong_rate", "bot", put(*CERTIFICATE, "max_wrong_rate", value="0.01")),
     ("delta of a wrong rate", "bot", put(*CERTIFICATE, "delta", value="0.000001")),
     ("wrong answers", "bot", put(*CERTIFICATE, "groups", 0, "wrong", value=0)),
@@ -332,6 +399,25 @@ FOUND: list[tuple[str, str, Forge]] = [
     ("the marginal quantile is not", "tiny", forge_quantile),
     ("of the conditional rule, and of no other, are tested", "tested", put("confidence", "prompts", value=0)),
     ("counts of other levels than", "tested", put("confidence", "missed", value={"0.01": 0})),
+    ("counts of other levels than", "tested", drop_counts),
+    ("0 of 1 prompts missed do not show 0.3", "certified", claim_a_test),
+    (
+        "the law of an order statistic counts no misses",
+        "grouped",
+        put("confidence", "missed", value={"0.3": 0}),
+    ),
+    # A larger rank than that of the marginal rule at 0.2, and than there are scores below the cap.
+    ("the threshold at 0.3 on 1 is too small", "marginal", put("confidence", value=SURE)),
+    ("the threshold at 0.3 on 1 is too small", "confident", put("confidence", "delta", value="0.0001")),
+    (
+        "the threshold at 0.3 on group(topic)=river is too small",
+        "grouped",
+        put("confidence", "delta", value="0.000000000001"),
+    ),
+    ("reference counts of min_score are missing", "given drawn", promise_to_all),
+    ("reference counts of mean_score are of 300 prompts", "given drawn", promise_to_all_sampled),
+    ("or one cut more", "cautious bot", answer_more),
+    ("lack the one that answers every prompt", "cautious bot", answer_everything),
     ("is about sets, and the artifact about claims", "claims", forge_sets),
     ("states a coverage for 1 that no prompt has", "adaptive", put(*SHARE, "stated", value=0.2)),
     (
@@ -364,12 +450,10 @@ def test_genuine_artifacts_load(name: str, tmp_path: Path) -> None:
     path.write_bytes(seal(make(name)))
     artifact = CalibrationArtifact.load(path)
     assert list(find_contradictions(artifact)) == []
-    # So do those of before settings had a digest, and misses were counted.
+    # So do those of before settings had a digest. Misses were counted by then.
     older = copy.deepcopy(make(name))
     for level in older["levels"]:
         level.pop("settings")
-    if "confidence" in older:
-        older["confidence"].pop("missed", None)
     if "certificates" in older or "policy" in older:
         return  # these speak of the artifact as it was
     path.write_bytes(seal(older))
