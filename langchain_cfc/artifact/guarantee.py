@@ -53,9 +53,6 @@ def build_guarantee(
     if facts.drawn_among is not None and kind != "heuristic":
         kind = "given_drawn"
     target = float(compute_tau(alpha))
-    # The running maximum over larger levels may keep more, and so does a best candidate that is returned
-    # although the threshold lies below every level: then coverage is more than exact.
-    exact = artifact.randomised and alpha == artifact.alphas[-1] and not artifact.never_empty
     weighted = facts.weight is not None
     adaptive = _list_coverages(artifact, alpha, stated_alpha)
     stated = adaptive or (target,)
@@ -67,7 +64,7 @@ def build_guarantee(
         adaptive=adaptive,
         shift=artifact.shift,
         weighted=weighted,
-        randomised=exact,
+        randomised=_has_exact_coverage(artifact, alpha),
         at_most=artifact.at_most,
     )
     if delta is not None:
@@ -121,6 +118,18 @@ def build_guarantee(
         if coverage is not None:
             guarantee = reduce_to_certificate(guarantee, coverage, never_empty=artifact.never_empty)
     return add_people(guarantee, [one for one in artifact.people_certificates if one.is_about(alpha)])
+
+
+def _has_exact_coverage(artifact: ArtifactContent, alpha: str) -> bool:
+    """Return whether coverage is no more than is promised where success scores are continuous.
+
+    More may be kept by the running maximum over larger levels, by a best candidate that is returned although
+    the threshold lies below every level, by the stricter level that a stability slack leaves, and with a
+    ridge by thresholds of prompts outside the span of the calibration features, which are infinite.
+    """
+    stricter = artifact.stability is not None or artifact.ridge is not None
+    largest = alpha == artifact.alphas[-1]
+    return artifact.randomised and largest and not artifact.never_empty and not stricter
 
 
 def _list_coverages(artifact: ArtifactContent, alpha: str, stated_alpha: str | None) -> tuple[float, ...]:

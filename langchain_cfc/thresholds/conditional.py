@@ -58,8 +58,9 @@ class ConditionalThreshold(ThresholdRule[Calibrated]):
         cap: Success score of a prompt without a correct candidate; above 1, fixed before the data is seen.
         ridge: lambda >= 0, the strength of a penalty (N + 1) lambda / 2 times the squared coefficients. It
             smooths thresholds where features are many and prompts few. Coverage over all prompts stays exact,
-            that under other weightings moves by about lambda gamma' beta / E f (`ridge_slack`). Up to 1e-3 it
-            costs nothing visible.
+            but for prompts outside the span of the calibration features, which are kept. Coverage under other
+            weightings moves by about lambda gamma' beta / E f (`ridge_slack`). Up to 1e-3 it costs nothing
+            visible.
         penalised: `slopes`: coefficients of standardised features, the constant left out if it is in their
             span; or `all`: every coefficient of the features as they are, the paper's form, which moves the
             coverage over all prompts too.
