@@ -21,12 +21,13 @@ from langchain_cfc.guarantee import (
     find_guarantee_kind,
     format_bound,
     list_assumptions,
+    list_exclusions,
     restrict_to_policy,
     state_confidence,
     state_guarantee,
 )
 from langchain_cfc.guarantee.stability import PaperStability
-from langchain_cfc.guarantee.words import BEST_ALONE, EMPTY_IS_A_MISS, ON_AVERAGE
+from langchain_cfc.guarantee.words import BEST_ALONE, EMPTY_IS_A_MISS, NOT_BY_LEVEL, ON_AVERAGE
 from langchain_cfc.records import Provenance, tabulate
 
 ALL = Weighting(name="1", kind="constant", words="all prompts", coefficients=(1.0,))
@@ -265,6 +266,30 @@ def test_no_more_than_the_target_is_said_only_where_it_holds(options: dict[str, 
     given = {"features": "mean_score", "randomised": True, "never_empty": False, **options}
     sentence = artifact_for(**given).guarantee("0.2").sentence
     assert ("and no more than that where success scores are continuous" in sentence) == exact
+
+
+def test_what_is_stated_by_prompt_is_kept_on_average_and_not_by_level() -> None:
+    of_all = state_guarantee("conditional", 0.9, 500, (ALL,), adaptive=[0.6], randomised=True)
+    assert of_all == (
+        "For new prompts exchangeable with the 500 calibration prompts, the answer set holds a correct "
+        "answer, or the prompt is flagged as not certifiable, at least as often as is stated (60 % for this "
+        "prompt) (and no more often where success scores are continuous), on average over all prompts. This "
+        "is not promised for the prompts of one stated level by themselves."
+    )
+    for listed in (True, False):
+        by_group = state_guarantee(
+            "conditional", 0.9, 500, (ALL, CAPITALS), adaptive=[0.6, 0.9], listed=listed
+        )
+        assert "at least as often as is stated (from 60 % to 90 %): on average" in by_group
+        assert by_group.endswith("This is not promised for the prompts of one stated level by themselves.")
+    assert "stated" not in state_guarantee("conditional", 0.9, 500, (ALL,))
+
+
+@pytest.mark.parametrize("claims", [True, False])
+def test_a_stated_level_by_itself_is_excluded(claims: bool) -> None:
+    assert NOT_BY_LEVEL in list_exclusions("conditional", adaptive=True, claims=claims)
+    assert NOT_BY_LEVEL not in list_exclusions("conditional", claims=claims)
+    assert NOT_BY_LEVEL not in list_exclusions("heuristic", adaptive=True, claims=claims)
 
 
 def test_many_weightings_may_be_counted_instead_of_listed() -> None:

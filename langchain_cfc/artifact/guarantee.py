@@ -103,6 +103,7 @@ def build_guarantee(
             chosen=artifact.has_used_certification,
             never_empty=artifact.never_empty,
             claims=artifact.unit == "claims",
+            adaptive=bool(adaptive),
         ),
         calibration_size=facts.size,
         failure_probability=delta,

@@ -56,7 +56,7 @@ class CalibrationConfig:
         alpha: Error level or levels, each 0 < alpha < 1; one of them is chosen per call when serving. May be
             left out with `max_wrong_rate`; with a certification_fraction, one among levels from 0.05 to 0.9
             is chosen then.
-        adaptive_alpha: Whether hard prompts are promised less instead of being flagged: the error level of a
+        adaptive_alpha: Whether less is stated for hard prompts instead of flagging them: the error level of a
             prompt is a function of its mean score, never below alpha, which is fitted on the fit split,
             unless `features` came fitted with one. Every result states its coverage. Only the conditional
             rule has it.

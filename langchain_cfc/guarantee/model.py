@@ -42,9 +42,10 @@ class Guarantee(OmitsDefaults):
         sentence: The guarantee in a sentence.
         alpha: Error level as decimal text.
         target_coverage: 1 - alpha.
-        stated_coverage: The coverage promised for the prompt: `target_coverage`, or less for a hard prompt
-            where levels are adaptive. None where nothing is promised about sets, or where it differs between
-            prompts and this is the guarantee of none of them.
+        stated_coverage: The coverage stated for the prompt: `target_coverage`, or less for a hard prompt
+            where levels are adaptive, and then kept on average over prompts of all stated coverages. None
+            where nothing is promised about sets, or where it differs between prompts and this is the
+            guarantee of none of them.
         threshold_rule: The rule that computes the threshold from calibration data.
         set_rule: The rule that computes the set from the threshold.
         weightings: Generators of the weightings covered; every non-negative combination is covered, too.

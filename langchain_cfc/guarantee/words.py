@@ -58,6 +58,10 @@ NOTHING_WHERE_NONE_IS_DRAWN = (
     "Nothing is promised for a prompt for which no correct candidate is drawn: it may get a set of wrong "
     "answers."
 )
+NOT_BY_LEVEL = (
+    "Nothing is promised for the prompts of one stated coverage by themselves: these may keep the promise "
+    "less often than is stated for them, and others more often."
+)
 NOTHING_PROMISED = ("Nothing is promised about sets: coverage may be lower, on average and in any group.",)
 CHOSEN_BEFORE = "The level was chosen before {} drawn."
 ADAPTIVE = (
@@ -109,8 +113,8 @@ def count_weightings(weightings: Sequence[Weighting]) -> str:
     return " and ".join(f"{count} {kind}{'s'[: count > 1]}" for kind, count in number.items())
 
 
-def format_least(target_coverage: float, adaptive: Sequence[float] = ()) -> str:
-    """Format the probability that is promised at least.
+def format_how_often(target_coverage: float, adaptive: Sequence[float] = ()) -> str:
+    """Format how often the promise is kept at least.
 
     Args:
         target_coverage: 1 - alpha.
@@ -118,14 +122,19 @@ def format_least(target_coverage: float, adaptive: Sequence[float] = ()) -> str:
             largest one that may be stated.
 
     Examples:
-        >>> format_least(0.9), format_least(0.9, [0.62]), format_least(0.9, [0.35, 0.9])
-        ('90 %', '62 %, the coverage stated for it', 'the coverage stated for it, from 35 % to 90 %')
+        >>> format_how_often(0.9)
+        'with probability at least 90 %'
+        >>> format_how_often(0.9, [0.62])
+        'at least as often as is stated (62 % for this prompt)'
+        >>> format_how_often(0.9, [0.35, 0.9])
+        'at least as often as is stated (from 35 % to 90 %)'
     """
     if not adaptive:
-        return format_share(target_coverage)
-    if len(adaptive) == 1:
-        return f"{format_share(adaptive[0])}, the coverage stated for it"
-    return f"the coverage stated for it, from {format_share(adaptive[0])} to {format_share(adaptive[-1])}"
+        return f"with probability at least {format_share(target_coverage)}"
+    stated = f"{format_share(adaptive[0])} for this prompt"
+    if len(adaptive) > 1:
+        stated = f"from {format_share(adaptive[0])} to {format_share(adaptive[-1])}"
+    return f"at least as often as is stated ({stated})"
 
 
 def state_guarantee(
@@ -148,7 +157,7 @@ def state_guarantee(
         target_coverage: 1 - alpha.
         calibration_size: Number N of calibration prompts.
         weightings: The weightings covered.
-        adaptive: Stated coverages, see `format_least`.
+        adaptive: Stated coverages, see `format_how_often`.
         shift: Name of the likelihood ratio between serving and calibration; None without a covariate shift.
         weighted: Whether calibration prompts were chosen to be labelled with unequal probabilities.
         randomised: Whether thresholds are randomised.
@@ -166,7 +175,7 @@ def state_guarantee(
     elif weighted:
         who = f"exchangeable with those of which {calibrated} were chosen to be labelled"
     prompts = "all prompts"
-    about = f"For a new prompt {who},"
+    about = f"For {'new prompts' if adaptive else 'a new prompt'} {who},"
     if kind == "given_drawn":
         prompts = "all prompts for which one is drawn"
         about = (
@@ -176,18 +185,22 @@ def state_guarantee(
     event = "the answer set holds a correct answer, or the prompt is flagged as not certifiable"
     if at_most is not None:
         event = f"{format_unsupported(at_most)} in the answer"
-    sentence = f"{about} {event}, with probability at least {format_least(target_coverage, adaptive)}"
+    sentence = f"{about} {event}, {format_how_often(target_coverage, adaptive)}"
     if randomised:
-        sentence += " (and no more than that where success scores are continuous)"
+        more = "no more often" if adaptive else "no more than that"
+        sentence += f" (and {more} where success scores are continuous)"
+    by_level = " This is not promised for the prompts of one stated level by themselves." if adaptive else ""
     if kind == "marginal":
-        return f"{sentence}, on average over all prompts; nothing is said about hard prompts in particular."
+        hard = "nothing is said about hard prompts in particular"
+        return f"{sentence}, on average over all prompts; {hard}.{by_level}"
     others = [weighting.words for weighting in weightings if weighting.kind != "constant"]
     if not others:
-        return f"{sentence}, on average over {prompts}."
+        return f"{sentence}, on average over {prompts}.{by_level}"
     if not listed:
-        return f"{sentence}: on average, and over each of {count_weightings(weightings)} and any mix of them."
-    each = "; ".join(others)
-    return f"{sentence}: on average over {prompts}, and over each of these and any mix of them: {each}."
+        each = f"{count_weightings(weightings)} and any mix of them"
+        return f"{sentence}: on average, and over each of {each}.{by_level}"
+    each = f"these and any mix of them: {'; '.join(others)}"
+    return f"{sentence}: on average over {prompts}, and over each of {each}.{by_level}"
 
 
 def state_confidence(delta: float, confident: Sequence[str], weightings: Sequence[Weighting]) -> str:
@@ -273,18 +286,20 @@ def list_exclusions(
     chosen: bool = False,
     never_empty: bool = False,
     claims: bool = False,
+    adaptive: bool = False,
 ) -> tuple[str, ...]:
     """List what a guarantee does not cover.
 
     `confident` is whether it holds for this artifact under all weightings, `chosen` whether labels chose a
     level or a policy, `never_empty` whether the best candidate replaces an empty set, `claims` whether it is
-    about the claims of an answer.
+    about the claims of an answer, `adaptive` whether prompts have levels of their own.
     """
     if kind == "heuristic":
         return NOTHING_PROMISED
     if claims:
         return (
             *([NOT_AFTER_A_CHOICE] if chosen else []),
+            *([NOT_BY_LEVEL] if adaptive else []),
             *(one for one in NOT_PROMISED if one != NOTHING_ABOUT_ANSWERS),
             NOTHING_LEFT_OUT,
             NOTHING_KEPT_IS_KEPT,
@@ -292,6 +307,7 @@ def list_exclusions(
         )
     return (
         *([NOT_AFTER_A_CHOICE] if chosen else []),
+        *([NOT_BY_LEVEL] if adaptive else []),
         *([NOTHING_WHERE_NONE_IS_DRAWN] if kind == "given_drawn" else []),
         *NOT_PROMISED,
         BEST_ALONE if never_empty else EMPTY_IS_A_MISS,

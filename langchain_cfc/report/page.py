@@ -395,8 +395,9 @@ def _describe_results(artifact: CalibrationArtifact, evaluation: EvaluationRepor
                 "figure-stated",
                 plot_stated_coverage(own),
                 "What was stated, and what was kept",
-                "Prompts by the coverage stated for them. Points on or above the line keep what is stated; "
-                "bars are 95 % intervals, which hold together.",
+                "Prompts by the coverage stated for them. Points on or above the line keep what is stated, "
+                "which is promised on average over prompts and not at each point; bars are 95 % intervals, "
+                "which hold together.",
             ),
         )
     elif any(method.groups for method in evaluation.methods.values()):

@@ -16,7 +16,7 @@ from langchain_cfc.guarantee import (
     Guarantee,
     count_weightings,
     format_bound,
-    format_least,
+    format_how_often,
     format_share,
     format_unsupported,
     state_confidence,
@@ -75,11 +75,11 @@ def describe_promise(artifact: CalibrationArtifact, guarantee: Guarantee) -> Pro
     elif guarantee.kind == "certified" and certificate is not None:
         claim, scope = _state_certificate(certificate), [_explain_event(certificate.claims is not None)]
     else:
-        least = format_least(guarantee.target_coverage, artifact.list_adaptive_coverages(guarantee.alpha))
+        often = format_how_often(guarantee.target_coverage, artifact.list_adaptive_coverages(guarantee.alpha))
         given = (
             ", if a correct answer is among the candidates drawn" if guarantee.kind == "given_drawn" else ""
         )
-        claim = f"With probability at least {least}, {_state_event(guarantee.at_most)}{given}."
+        claim = f"{often[0].upper()}{often[1:]}, {_state_event(guarantee.at_most)}{given}."
         scope = list(_describe_scope(artifact, guarantee))
     by_people = [one.sentence() for one in guarantee.people] if promised else []
     return Promise(

@@ -142,8 +142,8 @@ def tabulate_stated_levels(method: MethodReport) -> Table:
         head=("Stated", "Prompts", "Promise kept", *results),
         rows=tuple(row(one) for one in method.stated_levels),
         note=(
-            "Hard prompts are promised less. What is promised holds over all prompts and over each group "
-            "below, and is close to what is stated at each level."
+            "Less is stated for hard prompts. What is stated is kept on average over all prompts and over "
+            "each group below; at one stated level by itself it need not be."
         ),
     )
 

@@ -8,6 +8,7 @@ from langchain_cfc._internal.text import escape_controls
 from langchain_cfc.features import place_question
 from langchain_cfc.features.statistics import format_key
 from langchain_cfc.guarantee import WrongRateCertificate, format_share, format_unsupported
+from langchain_cfc.guarantee.words import NOT_BY_LEVEL
 
 if TYPE_CHECKING:
     from langchain_cfc.runnable.result import CFCResult
@@ -183,20 +184,25 @@ def _describe_promise(result: CFCResult) -> str:
     assumed = "" if guarantee.binding == "matched" else f" {guarantee.assumptions[-1]}"
     given_drawn = guarantee.kind == "given_drawn"
     stated = guarantee.target_coverage if guarantee.stated_coverage is None else guarantee.stated_coverage
-    less = (
-        f" It aims at {format_share(guarantee.target_coverage)}, and promises less for a hard question."
-        if stated < guarantee.target_coverage
-        else ""
-    )
+    often, less = f"with probability at least {format_share(stated)}", ""
+    if NOT_BY_LEVEL in guarantee.not_promised:
+        often = "at least as often as is stated"
+        less = f" For this question {format_share(stated)} is stated"
+        if stated < guarantee.target_coverage:
+            less += (
+                f"; the aim is {format_share(guarantee.target_coverage)}, and less is stated for hard ones"
+            )
+        less += ". Questions with one stated level may keep it less often by themselves."
+    start = f"{often[0].upper()}{often[1:]}"
     if guarantee.at_most is not None:
         return (
-            f"With probability at least {format_share(stated)}, {format_unsupported(guarantee.at_most)} in "
-            f"the answer to a question like those of the calibration: {where}.{less} This says nothing about "
-            f"one claim by itself, nor about what the answer leaves out.{wrong}{assumed}"
+            f"{start}, {format_unsupported(guarantee.at_most)} in the answer to a question like those of the "
+            f"calibration: {where}.{less} This says nothing about one claim by itself, nor about what the "
+            f"answer leaves out.{wrong}{assumed}"
         )
     return (
-        f"{'If the model gave a correct answer at all, then w' if given_drawn else 'W'}ith probability at "
-        f"least {format_share(stated)}, a question like those of the calibration gets a set of answers that "
-        "holds a correct one, or is flagged because nothing can be promised for it: "
-        f"{where}.{less} This says nothing about one answer by itself.{wrong}{assumed}"
+        f"{f'If the model gave a correct answer at all, then {often}' if given_drawn else start}, a question "
+        "like those of the calibration gets a set of answers that holds a correct one, or is flagged because "
+        f"nothing can be promised for it: {where}.{less} This says nothing about one answer by itself."
+        f"{wrong}{assumed}"
     )

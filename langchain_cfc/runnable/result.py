@@ -125,9 +125,11 @@ class CFCResult(BaseModel):
 
     @property
     def stated_coverage(self) -> float | None:
-        """The coverage promised for this prompt, see `Guarantee`; None where nothing is promised about sets.
+        """The coverage stated for this prompt, see `Guarantee`; None where nothing is promised about sets.
 
-        The answer set holds a correct answer, or the prompt is flagged, with at least this probability.
+        The answer set holds a correct answer, or the prompt is flagged, with at least this probability on
+        average over prompts. Where levels are adaptive that is an average over prompts with different stated
+        coverages, and not one over those with this one.
         """
         return self.guarantee.stated_coverage
 

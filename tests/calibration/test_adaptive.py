@@ -29,6 +29,7 @@ from langchain_cfc.errors import (
     UnattainableTargetError,
 )
 from langchain_cfc.features import AdaptiveAlpha
+from langchain_cfc.guarantee.words import NOT_BY_LEVEL
 from langchain_cfc.records import tabulate
 from langchain_cfc.records.splits import Part
 from langchain_cfc.report.plots import plot_stated_coverage
@@ -216,7 +217,15 @@ def test_a_guarantee_states_the_coverage_of_a_prompt(artifact: CalibrationArtifa
     for alpha in artifact.list_stated_levels("0.1"):
         guarantee = artifact.guarantee("0.1", stated_alpha=alpha)
         assert guarantee.stated_coverage == pytest.approx(1.0 - float(alpha))
-        assert f"{100 * (1 - float(alpha)):g} %, the coverage stated for it" in guarantee.sentence
+        percent = f"{100 * (1 - float(alpha)):g} %"
+        assert f"at least as often as is stated ({percent} for this prompt): on average" in guarantee.sentence
+        assert "with probability at least" not in guarantee.sentence
+        assert guarantee.sentence.endswith("not promised for the prompts of one stated level by themselves.")
+        assert NOT_BY_LEVEL in guarantee.not_promised
+    assert "as is stated (from " in artifact.guarantee().sentence
+    fixed = calibrate(draw_world(1, 100), alpha="0.9", features="1").guarantee()
+    assert NOT_BY_LEVEL not in fixed.not_promised
+    assert "stated" not in fixed.sentence
     assert artifact.guarantee().stated_coverage is None
     with pytest.raises(InputError, match="states the levels"):
         artifact.guarantee(stated_alpha="0.99")
@@ -231,7 +240,10 @@ def test_served_through_the_runnable_and_as_a_message(invoke: Invoke) -> None:
     assert message.response_metadata["cfc"]["guarantee"]["stated_coverage"] == result.stated_coverage
     assert chain.guarantee_of(message) == result.guarantee
     assert chain.guarantee.stated_coverage is None
-    assert f"at least {100 * (result.stated_coverage or 0):g} %" in result.explain()
+    words = " ".join(result.explain().split())
+    assert "At least as often as is stated, a question like those of the calibration gets" in words
+    assert f"For this question {100 * (result.stated_coverage or 0):g} % is stated" in words
+    assert "Questions with one stated level may keep it less often by themselves." in words
 
 
 def fit_steps() -> FeatureMap:
