@@ -13,6 +13,8 @@ from inspect import signature
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from langchain_core.messages import BaseMessage, convert_to_messages
+from langchain_core.prompt_values import PromptValue, StringPromptValue
 from langchain_core.runnables import Runnable
 
 from langchain_cfc._internal.files import check_target
@@ -26,6 +28,7 @@ from langchain_cfc.collect.collecting import CollectionOptions, CollectionResult
 from langchain_cfc.collect.costs import Stage
 from langchain_cfc.collect.executor import Components, LocalExecutor
 from langchain_cfc.collect.sources import Rows, read_examples
+from langchain_cfc.collect.sources.columns import serialize_messages
 from langchain_cfc.collect.sources.detection import detect_columns
 from langchain_cfc.collect.sources.files import IN_MEMORY, to_plain
 from langchain_cfc.collect.store import Store
@@ -81,7 +84,8 @@ def calibrate_chain(
         generator: The chat model or chain, or a model's name such as `openai:gpt-4o-mini`.
         examples: Questions with references: pairs, mappings with both under usual names (`question` and
             `answer`, `input` and `reference`, ...), or `Example`s. Mappings may have `id`, `metadata` and
-            `cluster` as well, as `Example` documents them.
+            `cluster` as well, as `Example` documents them. Messages of LangChain in a question become
+            objects (`{"role": "user", "content": ...}`), with which the chain is invoked.
         verifier: One verifier, or several by name, which `combine` makes one score of.
         labeler: Says which candidates are correct, given the reference.
         n: Number of candidates per question, at least 1; None for 10, or for 1 with `unit="claims"`.
@@ -338,15 +342,30 @@ def _list_examples(examples: Iterable[Question]) -> list[Example]:
 
 
 def _to_row(number: int, given: Any) -> Mapping[str, Any]:
-    if isinstance(given, Mapping):
-        return given
-    if isinstance(given, (tuple, list)) and len(given) == _PAIR:
-        return {"question": given[0], "reference": given[1]}
+    try:
+        if isinstance(given, Mapping):
+            return {key: _replace_messages(value) for key, value in given.items()}
+        if isinstance(given, (tuple, list)) and len(given) == _PAIR:
+            return {"question": _replace_messages(given[0]), "reference": given[1]}
+    except ValueError as error:
+        msg = f"example {number}: {error}"
+        raise InputError(msg) from error
     msg = (
         f"example {number} is {short_repr(given)}; expected a pair of question and reference, a mapping of "
         "both, or Examples alone"
     )
     raise InputError(msg)
+
+
+def _replace_messages(value: Any) -> Any:
+    """Return a prompt with its messages as objects, which records can hold and LangChain reads likewise."""
+    if isinstance(value, PromptValue):
+        return value.text if isinstance(value, StringPromptValue) else serialize_messages(value.to_messages())
+    if isinstance(value, list) and any(isinstance(one, BaseMessage) for one in value):
+        return serialize_messages(convert_to_messages(value))
+    if isinstance(value, Mapping):  # the input of an agent, or of a prompt with a placeholder
+        return {key: _replace_messages(item) for key, item in value.items()}
+    return value
 
 
 def _add_metadata(example: Example, metadata: Any, number: int) -> Example:

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage, convert_to_messages
+from langchain_core.prompt_values import ChatPromptValue
 from langchain_openai import ChatOpenAI
 from pydantic import SecretStr
 
@@ -172,6 +174,40 @@ def test_examples_come_in_several_forms_and_without_a_store_nothing_is_left(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_messages_become_what_records_hold() -> None:
+    seen: list[Any] = []
+
+    def draw(prompt: Any) -> str:
+        seen.append(prompt)
+        messages = convert_to_messages(prompt["messages"] if isinstance(prompt, dict) else prompt)
+        return candidates(messages[-1].content)
+
+    def examples(wrap: Callable[[list[BaseMessage]], Any]) -> list[Any]:
+        return [
+            (wrap([SystemMessage("Be brief."), HumanMessage(str(question))]), reference)
+            for question, reference in FORMS["pairs"]
+        ]
+
+    def score_messages(_: Any, drawn: list[Any]) -> list[float]:
+        return [0.5] * len(drawn)
+
+    options = {**LOCAL, "verifier": score_messages}
+    expected = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "question 0"}]
+    wraps: list[Callable[[list[BaseMessage]], Any]] = [
+        lambda messages: messages,
+        lambda messages: ChatPromptValue(messages=messages),
+        lambda messages: {"messages": messages},
+    ]
+    for wrap in wraps:
+        seen.clear()
+        artifact, _ = calibrate_chain(draw, examples(wrap), **options)
+        assert artifact.calibration.size > 0
+        assert wrap is wraps[2] or expected in seen
+    assert {"messages": expected} in seen
+    mappings = [{"input": question, "reference": answer} for question, answer in examples(wraps[0])]
+    calibrate_chain(draw, mappings, **options)
+
+
 def test_mappings_may_have_what_records_have(tmp_path: Path) -> None:
     mappings: list[dict[str, Any]] = [
         {
@@ -227,6 +263,11 @@ TOPICS = [
             "example 2 has the unknown key 'metdata'; known are input, reference, id, metadata, cluster",
         ),
         ([{"input": "a", "reference": "b", "metadata": {"topic": ["art"]}}], {}, "line 1: metadata"),
+        (
+            [([HumanMessage("a", additional_kwargs={"x": 1})], "b")],
+            {},
+            "example 1: its messages hold more than role, content",
+        ),
         ([{"input": "a", "reference": "b", "metadata": "art"}], {}, "line 1: metadata: found 'art'"),
         ([{"input": "a", "reference": "b", "id": "1"}, ("c", "d")], {}, "unknown key 'question'"),
         (FORMS["pairs"], {"alpha": None}, "alpha: at least one error level is needed"),

@@ -69,7 +69,7 @@ class Template:
         rendered = self.prompt.format_prompt(**values)
         if isinstance(rendered, StringPromptValue):
             return rendered.text
-        return _serialize_messages(rendered.to_messages())
+        return serialize_messages(rendered.to_messages())
 
 
 def parse_template(prompt: Prompt) -> Template:
@@ -115,7 +115,8 @@ def _check_serializable(prompt: BasePromptTemplate[Any]) -> None:
         raise ValueError(msg)
 
 
-def _serialize_messages(messages: list[BaseMessage]) -> list[dict[str, Any]]:
+def serialize_messages(messages: list[BaseMessage]) -> list[dict[str, Any]]:
+    """Return messages as objects that LangChain converts back to them; a ValueError if it cannot."""
     # The content is kept as it is: otherwise text blocks are joined, which makes another message of them.
     objects = [{**convert_to_openai_messages(one), "content": one.content} for one in messages]
     try:
