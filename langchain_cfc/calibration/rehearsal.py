@@ -117,10 +117,10 @@ def _check_features(
     fitted = fit_feature_map(known, prompts.part("fit"), calibration)
     with name_records_in_errors(calibration.ids):
         fitted.transform(calibration.draws)
-        if shift is not None and shift.key is not None:
-            compute_likelihood_ratios(shift, calibration.draws)
     with name_records_in_errors(labelled.ids):
         fitted.transform(labelled.draws, allow_unknown=True)
+        if shift is not None and shift.key is not None:
+            compute_likelihood_ratios(shift, labelled.draws)
 
 
 def _check_target(config: CalibrationConfig, size: int) -> None:

@@ -247,7 +247,7 @@ class _Plan:
             if note is None:
                 shutil.rmtree(folder, ignore_errors=True)
             elif isinstance(error, CFCError):
-                error.args = (f"{error}. {note}", *error.args[1:])
+                error.args = (f"{str(error).rstrip('.')}. {note}", *error.args[1:])
             else:  # such as an interruption, which has no message to add to
                 with suppress(Warning):
                     (self.collection or CollectionOptions()).on_notice(note)

@@ -281,6 +281,7 @@ TOPICS = [
         (TOPICS, {"features": "hat(mean_score, 3) + meta(topic)"}, "needs a finite number"),
         (TOPICS, {"features": "hard(mean_score, meta(topic), 0.2)"}, "needs a finite number"),
         (TOPICS, {"shift": "meta(topic)"}, "needs a finite number"),
+        (TOPICS, {"shift": "meta(year)"}, "of record '0' is 0; a prompt that may be served"),
         (FORMS["pairs"], {"features": "hat(mean_score, 3)", "fit_fraction": 0.001}, "fit split is empty"),
         (FORMS["pairs"], {"combine": ["a"]}, "no raw outputs of 'a'; it has none"),
         (
