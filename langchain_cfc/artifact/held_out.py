@@ -137,8 +137,8 @@ def _check_usable(
     if getattr(artifact.calibration.split, part) == 0.0:
         verb, purpose = ("evaluate", "tests") if part == "test" else ("certify", "certificates")
         msg = (
-            f"these are the records that the artifact was calibrated on, and none were held out for {purpose}: "
-            f"{verb} on other records, or calibrate with {part}_fraction (on the command line "
+            "these are the records that the artifact was calibrated on, and none were held out for "
+            f"{purpose}: {verb} on other records, or calibrate with {part}_fraction (on the command line "
             f"--{part}-fraction) above 0"
         )
         raise OverlapError(msg)

@@ -277,7 +277,8 @@ def test_one_prompt_of_a_cluster_counts() -> None:
 
 
 def test_calibration_records_can_certify_nothing() -> None:
-    with pytest.raises(OverlapError, match=r"none were held out for certificates: certify on other .* certification_fraction"):
+    words = r"none were held out for certificates: certify on other .* certification_fraction"
+    with pytest.raises(OverlapError, match=words):
         certify(calibrate_known(), KNOWN)
     with pytest.raises(OverlapError):
         certify(calibrate_known(), [*FRESH, *KNOWN[:200]])
