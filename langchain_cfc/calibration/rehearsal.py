@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from fractions import Fraction
 
 from langchain_cfc._internal.files import read_creation_time
 from langchain_cfc._internal.imports import check_installed
@@ -17,6 +18,7 @@ from langchain_cfc.calibration.checks import is_attainable, smallest_alpha, smal
 from langchain_cfc.calibration.config import CalibrationConfig
 from langchain_cfc.calibration.fit import CalibrationPrompts, fit_feature_map, require_fit_split
 from langchain_cfc.candidates import LabelledBatch
+from langchain_cfc.certificates.bounds import LARGEST_SIZE, required_size
 from langchain_cfc.errors import CalibrationError, InputError
 from langchain_cfc.features import FeatureMap, name_records_in_errors
 from langchain_cfc.records import Example, Provenance
@@ -41,7 +43,7 @@ def rehearse_calibration(
 
     Raises:
         InputError: If the options do not go together, or do not suit the prompts: verifiers to combine that
-            do not exist, a draw rule, parts of the split that are empty, a target out of reach.
+            do not exist, a draw rule, parts of the split that are empty, a target or rate out of reach.
         FeatureError: If the feature text is wrong, or the metadata of a prompt does not suit it.
         MissingExtraError: If SciPy is not installed.
     """
@@ -59,6 +61,10 @@ def rehearse_calibration(
         raise InputError(str(error)) from error
     _check_features(config, rehearsed, given, metadata_known=metadata_known)
     _check_target(config, len(calibration))
+    if config.certifies_mean_score:
+        fits = config.combine is not None or config.wrong_rate_groups
+        certifying = calibration if fits else rehearsed.fit_and_calibration()
+        _check_wrong_rate(config, len(rehearsed.one_per_cluster(certifying)))
 
 
 def _make_up_candidates(
@@ -136,3 +142,17 @@ def _check_target(config: CalibrationConfig, size: int) -> None:
         "test_fraction and fit_fraction"
     )
     raise InputError(msg)
+
+
+def _check_wrong_rate(config: CalibrationConfig, size: int) -> None:
+    """Refuse wrong-answer rates none of which so many prompts can certify, even without a wrong answer."""
+    rate = config.wrong_rates[-1]
+    least = required_size(0.0, Fraction(rate), float(config.failure_probability))
+    if least is None or least > size:
+        msg = (
+            f"max_wrong_rate = {rate}: even without a wrong answer it takes "
+            f"{least or f'more than {LARGEST_SIZE:,}'} prompts to certify it, and there are {size} "
+            "besides those held out for the evaluation. Bring more questions, choose a larger "
+            "rate, or lower test_fraction"
+        )
+        raise InputError(msg)

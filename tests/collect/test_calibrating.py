@@ -301,6 +301,11 @@ TOPICS = [
             {"alpha": 0.1},
             "0.1 is out of reach of [2-8] calibration prompts, even if each",
         ),
+        (
+            FORMS["pairs"],
+            {"alpha": None, "max_wrong_rate": [0.01, 0.05]},
+            "0.05: even without .* takes 59 prompts",
+        ),
         (FORMS["pairs"], {"out": "/"}, "cannot write /: it is not a regular file"),
         (FORMS["pairs"], {"out": "a.json", "store": "./a.json"}, "out: a.json is the store as well"),
         (FORMS["pairs"], {"out": "nowhere/artifact.json"}, "the folder .*nowhere does not exist"),
