@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -25,6 +26,8 @@ from langchain_cfc.records._json import (
     short_repr,
 )
 from langchain_cfc.records.parquet import read_batches
+
+_QUOTED = re.compile(r'"[^"]*"')
 
 
 def to_plain(value: Any) -> Any:
@@ -141,9 +144,9 @@ def read_rows(path: str | os.PathLike[str]) -> Rows:
 
     - `.jsonl`: one JSON object per line; lines of white space are skipped.
     - `.json`: one list of JSON objects, read at once.
-    - `.csv`: cells separated by commas, the first row names the columns. Every cell is text, of at most
-      `csv.field_size_limit()` characters. A row over several lines has the number of the first. Blank lines
-      are skipped.
+    - `.csv`: cells separated by commas, semicolons or tabs, whichever the header has most of; the first row
+      names the columns. Every cell is text, of at most `csv.field_size_limit()` characters. A row over
+      several lines has the number of the first. Blank lines are skipped.
     - `.parquet`: needs the extra `collect`. Cells are scalars of Arrow, which `Columns` makes plain.
 
     Text is UTF-8, and a byte order mark is tolerated. Text files may be compressed by gzip, with or without
@@ -230,7 +233,11 @@ def _read_cells(path: Path) -> Iterator[tuple[int, list[str], str]]:
             # Commas and quotation marks stay in place, so the next row begins where it should.
             return raw.decode(errors="replace")
 
-    reader = csv.reader((decode(raw) for _, raw in read_lines(path)), strict=True)
+    lines = (decode(raw) for _, raw in read_lines(path))
+    header = next(lines, "")
+    # As spreadsheet programs write them, by the country of their user.
+    delimiter = max(",;\t", key=_QUOTED.sub("", header).count)
+    reader = csv.reader(chain([header], lines), delimiter=delimiter, strict=True)
     line = 1
     try:
         for cells in reader:

@@ -65,6 +65,14 @@ def test_lines_are_counted_as_an_editor_does(tmp_path: Path) -> None:
     assert numbers == [1, 4, 5, 6]
 
 
+@pytest.mark.parametrize("delimiter", [",", ";", "\t"])
+def test_cells_of_csv_are_separated_as_in_the_header(tmp_path: Path, delimiter: str) -> None:
+    header = delimiter.join(["id", '"question; or, so"', "answer"])
+    row = delimiter.join(["1", '"Lima, Cusco; or\tIca?"', "Lima"])
+    path = write(tmp_path / "a.csv", f"{header}\n{row}\n".encode())
+    assert rows_of(path) == [(2, {"id": "1", "question; or, so": "Lima, Cusco; or\tIca?", "answer": "Lima"})]
+
+
 def test_a_row_of_csv_has_the_number_of_its_first_line(tmp_path: Path) -> None:
     content = '\nquestion,answer\r\n"two\r\nlines, ""quoted""",x\n\n"a\n\nb",y\nlast,z'
     assert rows_of(write(tmp_path / "a.csv", content)) == [
