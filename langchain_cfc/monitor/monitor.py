@@ -146,7 +146,7 @@ class CFCMonitor(BaseCallbackHandler):
             Its name, for labels.
 
         Raises:
-            InputError: If another artifact decided it.
+            InputError: If another artifact decided it, or the monitor is closed.
         """
         theirs = result.guarantee.artifact_digest
         if theirs != self.artifact.digest:
@@ -155,11 +155,18 @@ class CFCMonitor(BaseCallbackHandler):
                 f"{self.artifact.digest[:15]}: give each artifact a monitor of its own"
             )
             raise InputError(msg)
+        if self._writer.is_closed:
+            msg = "the monitor is closed, so this result would be lost: open one on the same store"
+            raise InputError(msg)
         name = name or uuid4().hex
+        self._put(result, name, seconds)
+        return name
+
+    def _put(self, result: CFCResult, name: str, seconds: float | None) -> None:
+        """Queue a result of this artifact; after `close` it is counted as lost."""
         self._writer.put(
             ObservedResult.from_result(result, name, time.time(), seconds, metadata=self._metadata)
         )
-        return name
 
     def label(self, *labels: Label, leave_out_unfit: bool = False) -> int:
         """Store which results were right, whenever that is known; see `Label`.
@@ -305,7 +312,7 @@ class CFCMonitor(BaseCallbackHandler):
         if began is None or not isinstance(outputs, CFCResult) or not self._is_new(outputs):
             return
         if outputs.guarantee.artifact_digest == self.artifact.digest:
-            self.see(outputs, str(run_id), seconds=time.perf_counter() - began)
+            self._put(outputs, str(run_id), time.perf_counter() - began)
 
     def on_chain_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
         """Count a prompt that could not be served, once; a raised abstention is a result."""
@@ -334,7 +341,7 @@ class _Writer:
     def __init__(self, store: MonitorStore, every: float, batch: int) -> None:
         self._store, self._every, self._batch = store, every, batch
         self.lost = 0
-        self._closed = False
+        self.is_closed = False
         self._reset()
         close_ref = weakref.WeakMethod(self.close)
         atexit.register(lambda: (close := close_ref()) and close())
@@ -342,7 +349,7 @@ class _Writer:
 
     def put(self, one: ObservedResult | Failure) -> None:
         """Queue a result or failure without waiting."""
-        if self._closed or len(self._waiting) >= _MAX_WAITING:
+        if self.is_closed or len(self._waiting) >= _MAX_WAITING:
             self.lost += 1
             return
         self._waiting.append(one)
@@ -359,9 +366,9 @@ class _Writer:
 
     def close(self) -> None:
         """Write everything that waits, and end the thread."""
-        if self._closed:
+        if self.is_closed:
             return
-        self._closed = True
+        self.is_closed = True
         self._due.set()
         if self._thread is not None:
             self._thread.join()
@@ -385,7 +392,7 @@ class _Writer:
                 self._thread.start()
 
     def _work(self) -> None:
-        while not self._closed:
+        while not self.is_closed:
             self._due.wait(self._every)
             self._due.clear()
             try:

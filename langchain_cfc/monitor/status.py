@@ -410,6 +410,11 @@ def _list_other_models(artifact: CalibrationArtifact, served: tuple[str, ...]) -
 
 
 def _list_notes(artifact: CalibrationArtifact, evidence: Evidence, counts: ResultCounts) -> Iterator[str]:
+    if not counts.results:
+        yield (
+            "nothing was watched yet: the store holds no result of this artifact. If it serves, is its "
+            "monitor among the callbacks, with this store?"
+        )
     if counts.unverified:
         yield (
             f"{format_percent(counts.unverified)} of the latest results come from a generator, verifier or "

@@ -253,6 +253,17 @@ def test_what_needs_no_statistics_has_limits(
     assert "could not be served; at most 5 % are allowed." in page.read_text()
 
 
+def test_without_results_nothing_was_watched_and_a_closed_monitor_takes_none(
+    monitor: CFCMonitor, results: Sequence[CFCResult]
+) -> None:
+    assert any(note.startswith("nothing was watched yet") for note in monitor.status().notes)
+    monitor.see(results[0])
+    assert not any(note.startswith("nothing was watched yet") for note in monitor.status().notes)
+    monitor.close()
+    with pytest.raises(InputError, match="the monitor is closed, so this result would be lost"):
+        monitor.see(results[1])
+
+
 def test_a_model_that_was_not_calibrated_exceeds_a_limit(tmp_path: Path) -> None:
     records = load_recording()
     assert records.provenance is not None
