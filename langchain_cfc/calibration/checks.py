@@ -16,7 +16,7 @@ from langchain_cfc.errors import (
     OrientationWarning,
     UnattainableTargetError,
 )
-from langchain_cfc.features import GuaranteedWeight
+from langchain_cfc.features import GuaranteedWeight, name_group
 from langchain_cfc.records import Provenance
 from langchain_cfc.scoring import Combination, compute_auroc
 from langchain_cfc.thresholds import Level, compute_tau, conformal_rank
@@ -158,7 +158,10 @@ def check_attainable(
     hopeless = [group for group in groups[1:] if promised and not group.allows(strictest)]
     if hopeless:
         worst = sorted(hopeless, key=lambda group: -group.smallest_alpha)[:MOST_LISTED]
-        listed = "; ".join(f"{group.name} (smallest alpha {group.smallest_alpha:.3f})" for group in worst)
+        listed = "; ".join(
+            f"{name_group(group.words, group.name)} (smallest alpha {group.smallest_alpha:.3f})"
+            for group in worst
+        )
         if len(hopeless) > len(worst):
             listed += f"; and {len(hopeless) - len(worst)} more"
         msg = (

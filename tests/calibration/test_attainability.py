@@ -134,12 +134,12 @@ def test_a_group_out_of_reach_is_named_in_a_warning() -> None:
         artifact = calibrate(half_hopeless_group(), alpha="0.3", features="group(topic)")
     message = str(caught[0].message)
     group = artifact.calibration.groups[2]
-    named = f"{group.name} (smallest alpha {group.smallest_alpha:.3f})"
+    named = f"topic: b (smallest alpha {group.smallest_alpha:.3f})"
     assert len(caught) == 1
     assert caught[0].filename == __file__  # whoever called `calibrate` is shown
     assert f"1 guaranteed group(s), whose prompts will often be flagged: {named}" in message
     assert group.name == "group(topic)=b"
-    assert "group(topic)=a" not in message
+    assert "topic: a" not in message
     # The warning tells the truth: these prompts are flagged, and no others.
     asked = tabulate(half_hopeless_group())
     flagged = decide(artifact, asked.draws).not_certifiable

@@ -97,7 +97,7 @@ def test_demo_reports_a_kept_promise_overall_and_on_every_group(demo: tuple[Ran,
         } <= set(group)
         assert group["kept_promise_ci"][1] >= 0.8, group
     assert report["contradicted"] == []
-    assert ["hard(mean_score, 0.8)=hard" in note for note in report["notes"]] == [True]
+    assert ["hard questions (smallest alpha" in note for note in report["notes"]] == [True]
     assert CalibrationArtifact.load(path).digest == report["artifact_digest"]
 
 
@@ -221,7 +221,7 @@ def test_calibrate_notes_groups_out_of_reach_on_standard_error(records: Path, tm
     )
     assert ran.code == 0
     assert "note:" in ran.err
-    assert "group(topic)=multiplication" in ran.err
+    assert "topic: multiplication" in ran.err
     assert "note:" not in ran.out
 
 
