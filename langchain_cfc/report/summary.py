@@ -109,11 +109,10 @@ def _describe_certified_rates(artifact: CalibrationArtifact) -> Promise:
     policy = artifact.certified_policy
     rates = [format_share(float(one.max_wrong_rate)) for one in policy.certificates]
     promise = artifact.bot_guarantee(max_wrong_rate=policy.certificate.max_wrong_rate)
-    others = [
-        f"At most {join_names(rates[1:])} is certified as well. Each rate holds by itself; choose one before "
-        "any question."
-        for _ in policy.others[:1]
-    ]
+    others: tuple[str, ...] = ()
+    if policy.others:
+        also = f"At most {join_names(rates[1:])} is certified as well."
+        others = (f"{also} Each rate holds by itself; choose one before any question.",)
     return Promise(
         heading="The promise",
         claim=(

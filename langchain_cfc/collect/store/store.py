@@ -264,7 +264,7 @@ class Store(DatabaseStore):
             yield from self._read_work(_prompts.c.stage < Stage.LABELLED, _prompts.c.error.is_(None))
 
     def read_finished(self) -> Iterator[Work]:
-        """Yield the finished prompts, as what is known of them before they are labelled."""
+        """Yield the finished prompts in order, with their candidates and scores but without labels."""
         with schema.report_damage(self.name):
             yield from self._read_work(_prompts.c.stage == Stage.LABELLED)
 
