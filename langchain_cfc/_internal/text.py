@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from decimal import ROUND_FLOOR, Context
 
 # C0 and C1 controls and DEL, which terminals interpret as commands, except newline and tab; and characters
 # that change the direction of text.
@@ -69,6 +70,17 @@ def format_percent(share: float, spec: str = ".0f") -> str:
         ('82 %', '82.5 %')
     """
     return f"{100 * share:{spec}} %"
+
+
+def format_limit(number: float) -> str:
+    """Write the largest number that is allowed, rounded down to four digits.
+
+    Examples:
+        >>> format_limit(0.59), format_limit(0.43999999999999995), format_limit(0.0)
+        ('0.59', '0.4399', '0')
+    """
+    digits = Context(prec=4, rounding=ROUND_FLOOR).create_decimal(repr(number)).normalize()
+    return f"{digits:f}"
 
 
 def pluralize(number: int, noun: str) -> str:

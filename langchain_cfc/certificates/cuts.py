@@ -3,46 +3,67 @@
 The policy ignores sets. It answers with the best candidate where the mean score of the n candidates is at
 most a cut. It depends on no label, so that all labels may certify.
 
-*The tests.* The certification prompts are put in the order of their mean scores; ties are broken by hash. Let
-t_k be the k-th smallest, and W_k the number of wrong answers among the k - 1 prompts before it. A rank k
-passes at a level if W_k or fewer wrong answers of k - 1 have at most that probability under the rate r (exact
-binomial test). Sequences of ranks, fixed by r, delta and the number of prompts, are tested in ascending order
-until one fails; the levels of all sequences sum to delta. The last rank is behind all prompts (t = infinity).
-A rank that passes certifies the cuts from t_{k-1} on and below t_k; none divides ties.
+*The tests.* The certification prompts are put in the order of their mean scores; ties are broken by hash. A
+cut answers the first k of them, and every prompt whose mean score is below that of the next one. It passes at
+a level if W or fewer wrong answers of k have at most that probability under the rate r (exact binomial test),
+where W is the number of wrong answers among the first k. Sequences of cuts are tested in ascending order
+until one fails; the levels of all sequences sum to delta. Of a sequence, sizes n_0 < n_1 < ... are fixed by
+r, delta and the number of prompts. Its first cut answers n_0 prompts. If it divides ties it is a test only,
+and no policy. If n_0 or more prompts have a mean score of 0, it answers those with 0 instead. Each later cut
+answers as many as possible: at most n_i, without dividing ties. (Cuts no larger than the first are left out.)
 
 *The theorem.* With R(c) the wrong-answer rate of the policy that answers below c, the probability that any
-cut with R(c) > r is certified is at most delta: for every number of prompts, and however R(c) goes up and
-down. Proof. With the hash the order has no ties, and R is continuous. The cuts with R(c) > r form disjoint
-intervals; let D be their ends, where R = r, with 0 and infinity. Condition on the number of prompts between
-neighbours of D. These numbers decide for every rank k whether (t_{k-1}, t_k] meets one of the intervals: a
-wrong rank. It is enough that every wrong rank passes at level x with probability at most x: then of each
-sequence the first wrong rank, which is now known, has to pass (fixed sequence testing), and over sequences
-levels add up. Let (b, e) be an interval that a wrong rank k meets. If t_k >= e, the k - 1 prompts before it
-are those before e. Given the numbers they are independent draws from pieces with an average risk of r,
-since R = r at both ends of each: W_k is binomial with rate r. Otherwise t_k lies inside. The prompts before b
-are as above; given t_k those between b and t_k are independent draws from there, where the average risk
-exceeds r because R(t_k) > r = R(b). So W_k is stochastically at least as large as a binomial number.
-The start may not be, in place of a rank, the first of some fixed cuts that has enough prompts below it: given
-that the cut before has too few, those below the next are selected.
+cut with R(c) > r is certified is at most delta: for every number of prompts, however R(c) goes up and down,
+and however mean scores tie. Proof. With the hash the order has no ties, and R is continuous. It is enough
+that in each sequence the first wrong cut, the first with R > r, passes at level x with probability at most x.
+Read the order from its end. Given all prompts behind a place, those before it are independent draws from
+there, also where the place is found by reading on until something is seen, such as that at most n_i prompts
+are left and a tie is complete. So at each cut W is binomial with rate R, given all prompts behind it. That is
+enough for the first cut. A later cut c has to be the first wrong one, too. The places with R > r form
+disjoint intervals; let D be their ends up to c, where R = r. Condition on the number of prompts between
+neighbours of D. They are independent draws, with an average risk of r between neighbours, and a larger one
+between the last of D and c. These numbers say whether the first cut is wrong. They also say which intervals
+are below it. Any other interval has no wrong cut before c if no n_i is both at least the number of prompts up
+to the end of the tie that its start divides, and less than the number up to the end of the tie that its end
+divides. This is the more likely the more prompts are in the rest of the first tie, and the fewer in the rest
+of the second. The risk of the first tie is above r, since R grows there, and so, with the average given, W
+grows with the number in it; likewise W falls with the number in the second. (In the last interval the average
+is above r. If risks behind the tie are even larger, all are above r, and W is large enough whatever the
+numbers.) The numbers are independent, and functions that grow with each of them are positively correlated
+(Harris 1960). So if c is the first wrong cut, W is stochastically at least as large as a binomial number with
+rate r.
+
+*In groups* every size from n_0 on is tested, because the policy that is certified over all prompts may end
+anywhere between two neighbouring prompts of a group. Now a cut is wrong if any place between its neighbours
+is. The first wrong one, if not the first of all, is the cut behind the tie that the start of an interval
+divides, which is the first interval that does not end below the first cut. There W is large enough: up to the
+start of the interval it is binomial with rate r, and the risk in the rest of the tie is above r.
+
+*What would be wrong* is to begin with the first cut that answers n_0 or more and divides no ties. Given that
+the cut before it answers too few, it is selected by how few are there, and these may be the wrong ones. The
+number with a mean score of 0 selects nothing, as there are no smaller scores. This beginning makes ties
+bearable: with self-consistency many prompts have a mean score of 0, those whose candidates all agree.
 
 *The sequences.* The main one has `MAIN_SHARE` of delta. The number of wrong answers allowed grows by one at
-certain sizes n_0 < n_1 < ... Tested are every rank from n_0 to n_1, then n_2, ..., n_8, then every rank.
+certain sizes m_0 < m_1 < ... Tested are every size from m_0 to m_1, then m_2, ..., m_8, then every size.
 Early on this skips tests that a later one makes superfluous; before the first wrong answer and later on it
 answers as much as possible. (Chosen among a few such sequences on the recordings of `benchmarks/BOT.md`; the
 theorem holds for each of them.) If the prompts of the smallest mean scores are the wrong ones, it stops
 early. So the rest of delta is divided among `FALLBACKS` sequences that start at equal steps of the share
-answered, and test every rank from there on. In groups the main sequence tests every rank from n_0 on as well,
+answered, and test every size from there on. In groups the main sequence tests every size from m_0 on as well,
 so that cuts between are certified, too.
 
 *Several rates* have a sequence each, and each holds with confidence 1 - delta by itself.
 
 Sources: given the k-th order statistic those below are independent draws from the distribution cut off there
 (David and Nagaraja 2003, "Order statistics", Theorem 2.5); fixed sequence testing (Maurer, Hothorn and
-Lehmacher 1995); Learn then Test (Angelopoulos, Bates, Candes, Jordan and Lei 2021).
+Lehmacher 1995); Learn then Test (Angelopoulos, Bates, Candes, Jordan and Lei 2021); correlation of functions
+that grow with each of several independent numbers (Harris 1960, "A lower bound for the critical probability
+in a certain percolation process", Lemma 4.1).
 
 *What no method can avoid.* Let mu be the share of wrong answers if every prompt is answered. A policy that
-abstains on a share a gives at least mu - a wrong answers, out of 1 - a. So a rate of r needs
-a >= (mu - r) / (1 - r), with equality where only wrong answers are withheld.
+abstains on a share a gives at least mu - a wrong answers, out of 1 - a. So a rate of r needs a >= (mu - r) /
+(1 - r), with equality where only wrong answers are withheld.
 """
 
 from __future__ import annotations
@@ -81,6 +102,7 @@ SPACED_TESTS = 9
 CURVE_POINTS = 20
 _MEAN_SCORE = parse_statistic("mean_score")
 _EVERYONE = AnswerPolicy(max_mean_score=1.0, ignores_sets=True)
+_ZEROS = AnswerPolicy(max_mean_score=0.0, ignores_sets=True)
 
 
 def certify_mean_score(
@@ -182,29 +204,33 @@ class _Ranking:
             return size
         return int(np.searchsorted(self.scores, self.scores[size], side="left"))
 
+    def count_zeros(self) -> int:
+        """Return how many have a mean score of 0, the smallest there is."""
+        return int(np.searchsorted(self.scores, 0.0, side="right"))
+
     def make_policy(self, size: int) -> AnswerPolicy:
-        """Return the policy that answers the first `size` prompts, and none of those behind them."""
+        """Return the policy that answers whatever is below the prompt behind the first `size`."""
         if size == len(self.scores):
             return _EVERYONE
-        cut = find_short_number(float(self.scores[size - 1]), float(self.scores[size]))
+        cut = math.nextafter(float(self.scores[size]), 0.0)
         return AnswerPolicy(max_mean_score=cut, ignores_sets=True)
 
+    def list_tests(self, sizes: Iterable[int]) -> Iterator[int]:
+        """Yield how many prompts each cut of a sequence answers, ascending; see the module.
 
-def find_short_number(low: float, high: float) -> float:
-    """Return the largest number of the fewest decimals in [low, high)."""
-    for decimals in range(2, 17):
-        unit = 10.0**decimals
-        number = float(round(math.ceil(high * unit) - 1.0) / unit)
-        if low <= number < high:
-            return number
-    return low
+        Args:
+            sizes: The sizes n_0 < n_1 < ... of the sequence, at most the number of prompts.
+        """
+        last = 0
+        for size in sizes:
+            cut = self.count_below(size) if last else max(size, self.count_zeros())
+            if cut > last:
+                last = cut
+                yield cut
 
 
 def _list_sizes(largest: int, rate: Fraction, delta: float) -> Iterator[int]:
-    """Yield the sizes of the ranks to test, ascending; the size of a rank is the number of prompts before it.
-
-    See the module for their choice. The rank behind all prompts is the last.
-    """
+    """Yield the sizes of the main sequence, ascending; see the module. The last one answers every prompt."""
 
     def passes(size: int, allowed: int) -> bool:
         return binomial_p_value(min(allowed, size), size, rate) <= delta
@@ -255,16 +281,16 @@ def project_sizes(wrong: IntArray, rate: Fraction, delta: float, sizes: Iterable
 
 
 def _find_passing(ranking: _Ranking, rate: Fraction, delta: float, *, every: bool = False) -> IntArray:
-    """Return the sizes of the ranks that pass, ascending; with `every` the main sequence skips no rank."""
+    """Return the sizes of the cuts that pass, ascending; with `every` the main sequence skips no size."""
     everyone = len(ranking.scores)
     main = delta * MAIN_SHARE
     sizes = _list_sizes(everyone, rate, main)
     if every:
         sizes = iter(range(next(sizes, everyone), everyone + 1))
-    passed = set(_run_tests(ranking, sizes, rate, main))
+    passed = set(_run_tests(ranking, ranking.list_tests(sizes), rate, main))
     for step in range(1, FALLBACKS + 1):
-        start = math.ceil(everyone * step / FALLBACKS)
-        passed.update(_run_tests(ranking, range(start, everyone + 1), rate, _get_fallback_level(delta)))
+        later = ranking.list_tests(range(math.ceil(everyone * step / FALLBACKS), everyone + 1))
+        passed.update(_run_tests(ranking, later, rate, _get_fallback_level(delta)))
     return np.array(sorted(passed), dtype=np.int64)
 
 
@@ -301,7 +327,7 @@ def _certify_rate(
     passed = _find_passing(ranking, rate, own).tolist()
     sizes = [size for size in passed if not ranking.divides_ties(size)]
     if not sizes:
-        return _explain_refusal(ranking, rate, own, tie=bool(passed))
+        return _explain_refusal(ranking, rate, own)
     within = []
     for group in groups:
         members = ranking.select(group.members, seen.wrong)
@@ -326,7 +352,7 @@ def _certify_rate(
         max_wrong_rate=max_wrong_rate,
         delta=delta,
         alpha=artifact.alphas[0],
-        policy=ranking.make_policy(size),
+        policy=_ZEROS if size == ranking.count_zeros() < len(ranking.scores) else ranking.make_policy(size),
         prompts=len(certification),
         groups=(
             certify_group(everyone, certified=True),
@@ -344,8 +370,8 @@ def _certify_rate(
 def _compute_curve(ranking: _Ranking, alpha: str, delta: float) -> Iterator[TradeOff]:
     """Yield policies at equal steps of the share answered, with bounds that hold together.
 
-    The ranks are fixed by the number of prompts, and given the prompt of that rank those of smaller mean
-    score are independent draws, so that each bound is exact; delta is divided among them.
+    Their places in the order are fixed by the number of prompts, and given the prompt at such a place those
+    of smaller mean score are independent draws, so that each bound is exact; delta is divided among them.
     """
     everyone = len(ranking.scores)
     for size in dict.fromkeys(filter(None, map(ranking.count_below, list_shares(everyone)))):
@@ -359,7 +385,7 @@ def _compute_curve(ranking: _Ranking, alpha: str, delta: float) -> Iterator[Trad
         )
 
 
-def _explain_refusal(ranking: _Ranking, rate: Fraction, delta: float, *, tie: bool) -> str:
+def _explain_refusal(ranking: _Ranking, rate: Fraction, delta: float) -> str:
     """Say why a rate cannot be certified, and what is missing: prompts, or a better model or verifier."""
     everyone = len(ranking.scores)
     words = f"A wrong-answer rate of {float(rate):g} cannot be certified with these records. "
@@ -371,14 +397,16 @@ def _explain_refusal(ranking: _Ranking, rate: Fraction, delta: float, *, tie: bo
             f"Even without a wrong answer it takes {least or f'more than {LARGEST_SIZE:,}'} answered "
             f"prompts, and there are {everyone}: bring more records."
         )
-    if tie:
-        return words + (
-            "The mean scores tie so often that no cut lies between prompts that were tested: bring more "
-            "records, or a verifier with finer scores."
-        )
+    level = delta * MAIN_SHARE
+    tests = list(ranking.list_tests(_list_sizes(everyone, rate, level)))
+    failed = tests[len(list(_run_tests(ranking, tests, rate, level)))]
+    allowed = bisect_left(
+        range(failed), True, key=lambda wrong: binomial_p_value(wrong + 1, failed, rate) > level
+    )
     words += (
-        f"Among the {least} prompts with the smallest mean scores, {ranking.wrong[least]} got a wrong best "
-        "answer, where none is allowed. "
+        f"Among the {failed} prompts with the smallest mean scores"
+        f"{' (ties in random order)' if ranking.divides_ties(failed) else ''}, {ranking.wrong[failed]} got a "
+        f"wrong best answer, where {f'at most {allowed} may' if allowed else 'none is allowed'}. "
     )
     sizes = [least, *(size for size in list_shares(everyone) if size > least)]
     needed = project_sizes(ranking.wrong, rate, _get_fallback_level(delta), sizes)
@@ -400,8 +428,8 @@ def _explain_refusal(ranking: _Ranking, rate: Fraction, delta: float, *, tie: bo
 def _explain_stricter(rate: str, stricter: WrongRateCertificate) -> str:
     """Say that the cut certified for a smaller rate keeps a rate that has no cut of its own."""
     return (
-        f"A wrong-answer rate of {float(rate):g} has no cut of its own: where it is tested, mean scores tie "
-        f"or too many answers are wrong. The cut certified for {stricter.max_wrong_rate} keeps it as well, "
+        f"A wrong-answer rate of {float(rate):g} has no cut of its own: where it is tested first, too many "
+        f"answers are wrong. The cut certified for {stricter.max_wrong_rate} keeps it as well, "
         f"with the same confidence: ask for {stricter.max_wrong_rate}."
     )
 

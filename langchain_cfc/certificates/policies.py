@@ -48,7 +48,6 @@ from langchain_cfc.certificates.coverage import (
     compute_records_digest,
     sample_groups,
 )
-from langchain_cfc.certificates.cuts import find_short_number
 from langchain_cfc.errors import UnattainableTargetError
 from langchain_cfc.features import parse_statistic
 from langchain_cfc.guarantee import AnswerPolicy, CertifiedAnswers, WrongRateCertificate
@@ -188,6 +187,16 @@ def _choose_cuts(means: FloatArray) -> Iterator[float]:
     for place in places:
         if place < len(means):
             yield find_short_number(float(means[place - 1]), float(means[place]))
+
+
+def find_short_number(low: float, high: float) -> float:
+    """Return the largest number of the fewest decimals in [low, high)."""
+    for decimals in range(2, 17):
+        unit = 10.0**decimals
+        number = float(round(math.ceil(high * unit) - 1.0) / unit)
+        if low <= number < high:
+            return number
+    return low
 
 
 def _order_tests(family: Sequence[_Policy], rate: Fraction, size: int) -> list[_Policy]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from rich.markup import escape
 from rich.table import Table
 
-from langchain_cfc._internal.text import format_percent
+from langchain_cfc._internal.text import format_limit, format_percent
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.candidates import Unit
 from langchain_cfc.certificates import state_abstentions
@@ -121,7 +121,7 @@ def make_curve_table(artifact: CalibrationArtifact) -> Table:
             f"{point.wrong} of {point.answered}",
         )
         sets = (point.alpha, "any" if most is None else f"<= {most}", f">= {point.policy.min_agreement}")
-        score = "any" if cut is None else f"<= {cut:g}"
+        score = "any" if cut is None else f"<= {format_limit(cut)}"
         cells = (*counts, score) if alone else (*counts, *sets, score)
         table.add_row(*cells[: len(shown)], style="bold" if own else "")
     return table

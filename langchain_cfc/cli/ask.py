@@ -14,6 +14,7 @@ from rich.markup import escape
 
 from langchain_cfc._internal.plugins import FACTORY, load_object
 from langchain_cfc._internal.suggestions import suggest_file
+from langchain_cfc._internal.text import format_limit
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.cli._format import EXIT_NO, get_error_console, print_result, report_errors
 from langchain_cfc.cli._inputs import ArtifactPath, HeldAlpha, RequiredSignature, get_verifier_names
@@ -137,8 +138,8 @@ def _describe_scores(result: CFCResult) -> str:
     scores = [one.score for one in result.candidates]
     certified = result.guarantee.wrong_answers
     if certified is not None and certified.policy.ignores_sets:
-        cut = certified.policy.max_mean_score
-        return f"mean score {sum(scores) / len(scores):.4g}, largest answered {cut:.4g}"
+        cut = 1.0 if certified.policy.max_mean_score is None else certified.policy.max_mean_score
+        return f"mean score {sum(scores) / len(scores):.4g}, largest answered {format_limit(cut)}"
     lowest = f"lowest score {min(scores):.4g}"
     if math.isinf(result.threshold):
         return f"no threshold can be certified for this prompt, {lowest}"

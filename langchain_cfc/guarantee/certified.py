@@ -15,6 +15,7 @@ from pydantic import (
 )
 
 from langchain_cfc._internal.serialization import OmitsDefaults
+from langchain_cfc._internal.text import format_limit
 from langchain_cfc.thresholds import Level, format_alpha, format_delta
 
 
@@ -213,7 +214,7 @@ class AnswerPolicy(OmitsDefaults, Certified):
         if self.min_agreement > 1:
             asked.append(f"whose best answer {self.min_agreement} candidates agree on")
         if self.max_mean_score is not None:
-            asked.append(f"whose candidates have a mean score of at most {self.max_mean_score:g}")
+            asked.append(f"whose candidates have a mean score of at most {format_limit(self.max_mean_score)}")
         return " and ".join(asked)
 
 

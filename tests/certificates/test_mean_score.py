@@ -18,7 +18,7 @@ from scipy import stats
 from langchain_cfc import CalibrationArtifact, calibrate
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.certificates import certify_mean_score, state_abstentions
-from langchain_cfc.certificates.cuts import find_short_number
+from langchain_cfc.certificates.policies import find_short_number
 from langchain_cfc.cli._artifact import make_promise_table
 from langchain_cfc.decision import decide
 from langchain_cfc.errors import AttainabilityWarning, InputError, UnattainableTargetError
@@ -59,7 +59,7 @@ def count_below(table: LabelledBatch, cut: float) -> tuple[int, int]:
 
 
 def find_last_size(wrong: Sequence[bool], rate: float, delta: float) -> int:
-    """How many prompts the last passed rank answers, where no mean scores tie; 0 for none."""
+    """How many prompts the last cut that passes answers, where no mean scores tie; 0 for none."""
     size = len(wrong)
 
     def passes(one: int, level: float) -> bool:
@@ -197,18 +197,108 @@ def test_a_cut_never_divides_prompts_that_tie(table: LabelledBatch, bot: Calibra
         certify_mean_score(bot, replace(tied, correct=~correct), max_wrong_rates=["0.1"], delta=DELTA)
 
 
+def find_last_tied_size(means: Sequence[float], wrong: Sequence[bool], rate: float, delta: float) -> int:
+    """How many prompts the last cut that passes answers, from all cuts that divide no ties; 0 for none."""
+    size = len(wrong)
+    cuts = [k for k in range(1, size + 1) if k == size or means[k - 1] < means[k]]
+
+    def passes(one: int, level: float) -> bool:
+        return bool(stats.binom.cdf(sum(wrong[:one]), one, rate) <= level)
+
+    def run(sizes: Sequence[int], level: float) -> int:
+        start = max(sizes[0], sum(one == 0.0 for one in means))
+        below = [max(cut for cut in [0, *cuts] if cut <= one) for one in sizes[1:]]
+        tested = [start, *sorted({one for one in below if one > start})]
+        return max({0, *takewhile(lambda one: passes(one, level), tested)} & {0, *cuts})
+
+    growing = [
+        next((m for m in range(k + 1, size + 1) if stats.binom.cdf(k, m, rate) <= 0.98 * delta), size + 1)
+        for k in range(9)
+    ]
+    main = {*range(growing[0], growing[1]), *growing, *range(growing[-1], size), size}
+    main = {one for one in main if growing[0] <= one <= size}
+    starts = [-(-size * step // 10) for step in range(1, 11)]
+    return max(run(sorted(main), 0.98 * delta), *(run(range(one, size + 1), 0.002 * delta) for one in starts))
+
+
+@mostly_long("rate", ["0.05", "0.1", "0.2", "0.3"], quick=2)
+@pytest.mark.parametrize("lowest", [0.0, 0.1])
+def test_cuts_between_ties_are_those_of_an_independent_computation(
+    table: LabelledBatch, bot: CalibrationArtifact, rate: str, lowest: float
+) -> None:
+    rng = np.random.default_rng(round(100 * float(rate)))
+    found = set()
+    for _ in range(repetitions(60, share=0.25)):
+        size = int(rng.integers(40, len(table)))
+        means = np.sort(lowest + np.round(rng.beta(0.4, 1.0, size) * 8) / 10)
+        wrong = rng.random(size) < float(rate) * (0.2 + 1.5 * means)
+        some = table.take(np.arange(size))
+        correct = np.ones_like(some.correct) & ~wrong[:, np.newaxis]
+        tied = replace(
+            some,
+            correct=correct,
+            draws=replace(some.draws, scores=np.repeat(means[:, np.newaxis], 4, 1), precomputed={}),
+        )
+        # Labels must not depend on the order of ties, which is one by hash.
+        ranked = np.lexsort((bot.calibration.split.uniforms("tie", list(some.ids)), means))
+        expected = find_last_tied_size(means.tolist(), wrong[ranked].tolist(), float(rate), float(DELTA))
+        found.add(expected)
+        if expected == 0:
+            with pytest.raises(UnattainableTargetError, match="cannot be certified"):
+                certify_mean_score(bot, tied, max_wrong_rates=[rate], delta=DELTA)
+            continue
+        certificate = certify_mean_score(
+            bot, tied, max_wrong_rates=[rate], delta=DELTA
+        ).certified_policy.certificate
+        everyone, cut = certificate.groups[0], certificate.policy.max_mean_score
+        assert (everyone.answered, everyone.wrong) == (expected, wrong[ranked][:expected].sum())
+        # The policy answers whatever is below the next mean score; of those with 0 alone, 0.
+        if expected == size:
+            assert cut == 1.0
+        elif means[expected - 1] == 0.0:
+            assert cut == 0.0
+        else:
+            assert cut == np.nextafter(means[expected], 0.0)
+    assert len(found) > 5  # control: there was something to find
+
+
+def test_prompts_whose_candidates_all_agree_are_answered_together(
+    table: LabelledBatch, bot: CalibrationArtifact
+) -> None:
+    # 60 of 100 prompts have the same mean score, and 3 of these are wrong, the first in the random order of
+    # ties among them. If it is 0, a rate of 0.2 is certified for all of them at once.
+    few = table.take(np.arange(100))
+    ranked = np.argsort(bot.calibration.split.uniforms("tie", list(few.ids))[:60])
+    correct = np.zeros_like(few.correct)
+    correct[ranked[3:]] = True
+
+    def certify(score: float) -> CalibrationArtifact:
+        scores = np.where(np.arange(100) < 60, score, 0.6)[:, np.newaxis] * np.ones((1, 4))
+        tied = replace(few, correct=correct, draws=replace(few.draws, scores=scores, precomputed={}))
+        return certify_mean_score(bot, tied, max_wrong_rates=["0.2"], delta=DELTA)
+
+    certificate = certify(0.0).certified_policy.certificate
+    assert (certificate.groups[0].answered, certificate.groups[0].wrong) == (60, 3)
+    assert certificate.policy.words == "whose candidates have a mean score of at most 0"
+    # Control: of other mean scores the first few are tested alone.
+    with pytest.raises(
+        UnattainableTargetError, match=r"Among the 11 .* \(ties in random order\), 3 got .* none"
+    ):
+        certify(0.1)
+
+
 def test_a_rate_is_not_called_uncertifiable_where_a_smaller_one_is_certified(
     table: LabelledBatch, bot: CalibrationArtifact
 ) -> None:
-    # Ties leave cuts behind 20 and 79 of 100 prompts alone, where nothing is tested at a rate of 0.1.
-    row = np.arange(100)
+    # Ties leave cuts behind 78, 90 and 110 prompts alone. At a rate of 0.1 the first one tested answers 90.
+    row = np.arange(110)
     few = table.take(row)
-    scores = np.select([row < 20, row < 79], [0.1, 0.3], 0.9)[:, np.newaxis] * np.ones((1, 4))
-    correct = np.ones_like(few.correct) & (row < 79)[:, np.newaxis]
+    scores = np.select([row < 78, row < 90], [0.1, 0.3], 0.9)[:, np.newaxis] * np.ones((1, 4))
+    correct = np.ones_like(few.correct) & (row < 78)[:, np.newaxis]
     tied = replace(few, correct=correct, draws=replace(few.draws, scores=scores, precomputed={}))
     policy = certify_mean_score(bot, tied, max_wrong_rates=["0.05", "0.1"], delta="0.05").certified_policy
     assert [one.max_wrong_rate for one in policy.certificates] == ["0.05"]
-    assert policy.certificate.groups[0].answered == 79
+    assert policy.certificate.groups[0].answered == 78
     assert "The cut certified for 0.05 keeps it as well" in policy.refused["0.1"]
     assert "cannot be certified" not in policy.refused["0.1"]
     # Control: a smaller rate than the certified one has no such cut.

@@ -64,6 +64,13 @@ SCALES = {
     "the safest are wrong": make_scale([0.02, 0.4], [1.0, 0.0, 0.12], 500),
     "wrong twice": make_scale([0.01, 0.1, 0.12, 0.3], [1.0, 0.0, 0.5, 0.0, 0.3], 1000),
     "crosses the rate late": make_scale([0.6], [float(RATE), 0.3], 500),
+    "candidates that agree, just above the rate": Scale(
+        np.array([0.0] * 6 + [0.2, 0.4, 0.4, 0.6]), np.array([JUST_ABOVE] * 6 + [0.0, 0.2, 0.1, 0.3])
+    ),
+    "few that agree, and ties around the rate": Scale(
+        np.repeat([0.0, 0.1, 0.2, 0.3], [1, 2, 15, 2]),
+        np.repeat([0.3, JUST_ABOVE * 3 - 0.3, 0.1001, 0.5], [1, 2, 15, 2]).clip(0.0),
+    ),
     "few scores, up and down": make_scale([0.25, 0.5, 0.75], [0.09, 0.13, 0.05, 0.2], 8),
 }
 
