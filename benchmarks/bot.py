@@ -10,6 +10,9 @@ labels. A share answered counts 0 where nothing was certified. A policy is viola
 the test half refute the certified rate at level 0.01 (exact binomial test); the law allows it in a share
 delta of the splits and, by chance alone, in a further 0.01. The control answers below the largest cut whose
 wrong answers are few enough among the labels, without a test.
+
+Every recording is also scored by the agreement of its candidates (self-consistency), where many mean scores
+tie.
 """
 
 from __future__ import annotations
@@ -17,9 +20,9 @@ from __future__ import annotations
 import argparse
 import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -35,7 +38,7 @@ import numpy as np  # noqa: E402 - after the threads are limited
 
 from benchmarks.lib.tables import Sheet, print_sheets  # noqa: E402 - the path comes first
 from langchain_cfc import calibrate, read_records  # noqa: E402 - the path comes first
-from langchain_cfc.candidates import LabelledBatch  # noqa: E402 - the path comes first
+from langchain_cfc.candidates import LabelledBatch, score_by_agreement  # noqa: E402 - the path comes first
 from langchain_cfc.certificates.bounds import binomial_p_value  # noqa: E402 - the path comes first
 from langchain_cfc.certificates.coverage import compute_outcomes  # noqa: E402 - the path comes first
 from langchain_cfc.demo import load_recording  # noqa: E402 - the path comes first
@@ -78,13 +81,23 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     tables = {path.stem: tabulate(read_records(path)) for path in options.recordings}
     sheets = []
-    for name, table in (tables or {"demo": tabulate(load_recording())}).items():
+    for name, table in list_scorings(tables or {"demo": tabulate(load_recording())}):
         rows = compare_methods(table, options.rates, options.splits, options.jobs)
         sheets.append(make_sheet(name, rows, options.splits))
         print_sheets(sheets[-1:])
     if options.page is not None:
         text = "\n".join([f"# Bot mode\n\n{PAGE}\n", *(one.to_markdown() for one in sheets)])
         options.page.write_text(text, encoding="utf-8")
+
+
+def list_scorings(tables: Mapping[str, LabelledBatch]) -> Iterator[tuple[str, LabelledBatch]]:
+    """Yield each recording with its own scores, and with those of self-consistency."""
+    for name, table in tables.items():
+        yield name, table
+        if table.draws.answer_codes is not None:
+            scores = score_by_agreement(table.draws.answer_codes)
+            draws = replace(table.draws, scores=scores, precomputed={})
+            yield f"{name}, scored by agreement", replace(table, draws=draws)
 
 
 def make_sheet(name: str, rows: Sequence[Row], splits: int) -> Sheet:

@@ -136,7 +136,7 @@ def test_the_comparison_of_bot_mode_finds_what_its_counts_say() -> None:
     ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     rows = [line.split() for line in ran.stdout.splitlines() if line.strip().startswith("0.3")]
-    assert [row[-4] for row in rows] == ["mode", "baseline", "control"]
+    assert [row[-4] for row in rows] == 2 * ["mode", "baseline", "control"]
     assert all(float(row[-3]) == 1.0 and 0.5 < float(row[-2]) <= 1.0 for row in rows)
 
 

@@ -276,7 +276,5 @@ def _list_estimate(
     if found.measured_on:
         yield f"taken from    {found.measured_on} finished prompts, verifier and labeler included"
     else:
-        yield (
-            f"taken from    the prompts' lengths and {ASSUMED_OUTPUT} tokens an answer, without verifier and "
-            "labeler: a guess. Collect a few (--limit 20), then ask again"
-        )
+        yield f"taken from    the prompts' lengths and {ASSUMED_OUTPUT} tokens an answer: a guess without"
+        yield "              verifier and labeler. Collect a few (--limit 20), then ask again"

@@ -20,7 +20,7 @@ from langchain_cfc.cli._format import (
     emit_json,
     get_console,
     make_table,
-    print_note,
+    print_notes,
     report_errors,
 )
 from langchain_cfc.cli._inputs import check_output, share_option
@@ -313,27 +313,22 @@ def _print_status(console: Console, found: MonitorStatus) -> None:
         median, most = found.seconds
         console.print(f"took       {median:.3g} s at the median, {most:.3g} s at the 99th percentile")
     for breach in found.breaches:
-        console.print(f"[bold red]limit[/]      {escape(breach)}", soft_wrap=True)
+        console.print(f"[bold red]limit[/]      {escape(breach)}")
     for alarm in found.alarms:
-        console.print(f"[bold red]alarm[/]      {escape(alarm.sentence())}", soft_wrap=True)
+        console.print(f"[bold red]alarm[/]      {escape(alarm.sentence())}")
     for doubt in found.doubts:
-        console.print(
-            f"[yellow]labels[/]     {escape(doubt.sentence())}: they do not speak of all results",
-            soft_wrap=True,
-        )
+        console.print(f"[yellow]labels[/]     {escape(doubt.sentence())}: they do not speak of all results")
     if not found.alarms:
         console.print("[green]no alarm[/]")
     for one in found.together:
-        console.print(escape(one.sentence()), soft_wrap=True)
+        console.print(escape(one.sentence()))
     stated = [_make_stated_table(found)] if found.stated else []
     console.print("", _make_test_table(found), *stated)
-    for note in found.notes:
-        print_note(console, note)
+    print_notes(console, found.notes)
     if found.alarms:
         console.print(
             "what is promised rests on prompts, model and verifier being as they were: find what changed, "
-            "label some of the results since then, and calibrate again (langchain-cfc monitor recalibrate)",
-            soft_wrap=True,
+            "label some of the results since then, and calibrate again (langchain-cfc monitor recalibrate)"
         )
 
 
