@@ -199,8 +199,10 @@ def make_table(
 def format_answer_cell(value: Any, instruction: Any = None) -> str:
     """Format a prompt, answer or reference for such a table, without the instruction before the question.
 
-    `instruction` is the template of the prompt, if it is text.
+    Of several right answers all are shown. `instruction` is the template of the prompt, if it is text.
     """
+    if isinstance(value, list) and value and all(isinstance(one, str) for one in value):
+        value = " or ".join(value)
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     if isinstance(instruction, str):
         text = text.removeprefix(instruction.partition("{")[0])
