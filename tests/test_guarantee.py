@@ -466,7 +466,7 @@ def test_an_answering_promise_says_what_it_takes_back() -> None:
     assert (uncertified.wrong_answers, certified.wrong_answers) == (None, certificate)
     assert sum("withheld" in one for one in certified.not_promised) == 1
     assert restrict_to_policy(plain, AnswerPolicy()) == plain
-    assert certified.sentence == plain.sentence
+    assert certified.sentence == f"{plain.sentence} This counts sets that are withheld as well."
 
 
 def test_what_is_certified_rests_on_independent_prompts_and_says_so() -> None:

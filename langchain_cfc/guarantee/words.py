@@ -396,9 +396,17 @@ def restrict_to_policy(
     if certificate is not None:
         excluded = tuple(sentence for sentence in excluded if sentence != NOTHING_ABOUT_ANSWERS)
     excluded = (*excluded, *uncertified)
+    sentence = guarantee.sentence
     if policy.words:
         excluded = (*excluded, lost)
+        if guarantee.stated_coverage is not None:
+            sentence = f"{sentence} This counts sets that are withheld as well."
     assumed = guarantee.assumptions if certificate is None else _add_independence(guarantee.assumptions)
     return guarantee.model_copy(
-        update={"assumptions": assumed, "not_promised": excluded, "wrong_answers": certificate}
+        update={
+            "sentence": sentence,
+            "assumptions": assumed,
+            "not_promised": excluded,
+            "wrong_answers": certificate,
+        }
     )

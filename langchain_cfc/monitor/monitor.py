@@ -298,8 +298,10 @@ class CFCMonitor(BaseCallbackHandler):
         run_id: UUID,
         **kwargs: Any,
     ) -> None:
-        """Note the start time of a run."""
-        del serialized, inputs, kwargs
+        """Note the start time of a run, unless it is given a result: it makes none, but it may copy that one."""
+        del serialized, kwargs
+        if isinstance(inputs, CFCResult):
+            return
         if len(self._runs) >= _MAX_RUNS:
             with suppress(RuntimeError, StopIteration):  # another thread changed it
                 self._runs.pop(next(iter(self._runs)), None)
@@ -309,7 +311,7 @@ class CFCMonitor(BaseCallbackHandler):
         """Store a result once; enclosing chains end with the same object."""
         del kwargs
         began = self._runs.pop(run_id, None)
-        if began is None or not isinstance(outputs, CFCResult) or not self._is_new(outputs):
+        if not isinstance(outputs, CFCResult) or not self._is_new(outputs) or began is None:
             return
         if outputs.guarantee.artifact_digest == self.artifact.digest:
             self._put(outputs, str(run_id), time.perf_counter() - began)

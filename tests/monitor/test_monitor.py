@@ -46,6 +46,18 @@ def test_under_no_drift_there_is_no_alarm_and_decisions_are_counted(
     assert monitor.status().tests == status.tests
 
 
+def test_a_result_that_a_later_step_copies_is_counted_once(
+    monitor: CFCMonitor, chain: CFCRunnable, served: Sequence[PromptRecord]
+) -> None:
+    copying: Any = RunnableLambda(lambda result: result.model_copy())
+    for one in served[:5]:
+        (chain | copying | copying).invoke(one.input, {"callbacks": [monitor]})
+    assert monitor.status().results == 5
+    # Control: the same question asked again is another result.
+    chain.invoke(served[0].input, {"callbacks": [monitor]})
+    assert monitor.status().results == 6
+
+
 def test_an_abstention_that_is_raised_counts_as_the_result_that_it_is(
     monitor: CFCMonitor, chain: CFCRunnable, served: Sequence[PromptRecord]
 ) -> None:

@@ -144,7 +144,8 @@ def test_a_result_carries_both_promises(bot: CalibrationArtifact) -> None:
         # A promise on average does not survive that a policy was found; what is certified does.
         assert (promise.kind, promise.weightings) == ("certified", ())
         assert promise.certificate == bot.certified_policy.coverage[0]
-        assert promise.sentence == bot.certified_policy.coverage[0].sentence()
+        counted = " This counts sets that are withheld as well."
+        assert promise.sentence == bot.certified_policy.coverage[0].sentence() + counted
         assert promise.failure_probability == 0.1
         assert any("before labels choose a level or a policy" in one for one in promise.not_promised)
         assert not any("how often an answered prompt is wrong" in one for one in promise.not_promised)
@@ -179,7 +180,7 @@ def test_a_policy_that_withholds_nothing_takes_nothing_back() -> None:
     artifact = with_policy(make_artifact(), "0.25")
     promise = make_chain(artifact, bot=True).invoke("x").guarantee
     assert promise.wrong_answers is not None
-    assert not any("withheld" in one for one in promise.not_promised)
+    assert not any("withheld" in one for one in [promise.sentence, *promise.not_promised])
     assert not artifact.needs_answers
 
 
