@@ -298,7 +298,7 @@ class CFCMonitor(BaseCallbackHandler):
         run_id: UUID,
         **kwargs: Any,
     ) -> None:
-        """Note the start time of a run, unless it is given a result: it makes none, but it may copy that one."""
+        """Note the start time of a run, unless it is given a result: that one it may copy."""
         del serialized, kwargs
         if isinstance(inputs, CFCResult):
             return
