@@ -190,7 +190,7 @@ class CFCMonitor(BaseCallbackHandler):
             StoreError: If they could not be written.
 
         Warns:
-            CFCWarning: If labels were left out.
+            CFCWarning: If labels were left out, or contradict the first ones of their results.
         """
         rare = [one for one in labels if one.probability < self.least_probability]
         if rare:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -262,8 +263,10 @@ class MonitorStore(DatabaseStore):
     def label(self, labels: Iterable[Label], now: float, *, leave_out_unfit: bool = False) -> int:
         """Write labels, all or none, and return how many were new; a result keeps its first label.
 
-        A label that does not fit its result is an error, or with `leave_out_unfit` a warning.
+        A label that does not fit its result is an error, or with `leave_out_unfit` a warning. A later label
+        that says otherwise is a warning.
         """
+        labels = list(labels)
         given: dict[str, Label] = {}
         for one in labels:
             given.setdefault(one.id, one)
@@ -289,6 +292,8 @@ class MonitorStore(DatabaseStore):
                 for one in given.values()
             ]
             connection.execute(self.insert_new(_labels), rows)
+            first = {one.id: one for one in _read_labels(connection, list(given))}
+            _warn_of_changes([one for one in labels if one.id in first], first, known)
             return int(connection.execute(count).scalar_one()) - before
 
     def update_evidence(
@@ -414,6 +419,31 @@ def _select_fitting(
     if unfit:
         msg = f"{len(unfit)} labels do not fit their results and are left out; the first: {unfit[0]}"
         warnings.warn(msg, CFCWarning, stacklevel=4)
+
+
+def _warn_of_changes(
+    labels: Iterable[Label], first: Mapping[str, Label], known: Mapping[str, ObservedResult]
+) -> None:
+    """Warn of labels that say otherwise than the first one of their result, which counts."""
+    changed = []
+    for one in labels:
+        with suppress(InputError):  # one that does not fit says nothing
+            said = zip(first[one.id].judge(known[one.id]), one.judge(known[one.id]), strict=True)
+            if any(None not in pair and pair[0] != pair[1] for pair in said):
+                changed.append(one.id)
+    if changed:
+        listed = join_names(list(map(repr, dict.fromkeys(changed))), _MOST_LISTED)
+        msg = (
+            f"labels of {listed} contradict earlier ones of the same results and are left out: the first "
+            "label counts, because tests have used it"
+        )
+        warnings.warn(msg, CFCWarning, stacklevel=4)
+
+
+def _read_labels(connection: Connection, names: Sequence[str]) -> Iterator[Label]:
+    for start in range(0, len(names), _PAGE):
+        wanted = _labels.c.result.in_(names[start : start + _PAGE])
+        yield from map(_read_label, connection.execute(_labelled_results.where(wanted)))
 
 
 def _read_results(connection: Connection, names: Sequence[str]) -> Iterable[ObservedResult]:

@@ -56,6 +56,25 @@ def test_labels_show_whether_the_certified_rate_is_kept(
     assert everyone.certified == stated.kept_at_least
 
 
+def test_a_label_that_contradicts_the_first_one_is_not_ignored_silently(
+    artifact: CalibrationArtifact,
+    results: Sequence[CFCResult],
+    served: Sequence[PromptRecord],
+    tmp_path: Path,
+) -> None:
+    (row, *_) = (row for row, one in enumerate(results) if one.best is not None and any(truths(served[row])))
+    known = truths(served[row])
+    with CFCMonitor(artifact, tmp_path / "monitor.db") as monitor:
+        name = monitor.see(results[row])
+        assert monitor.label(Label(name, known)) == 1
+        with pytest.warns(CFCWarning, match=f"labels of '{name}' contradict earlier ones .* the first label"):
+            assert monitor.label(Label(name, [not one for one in known])) == 0
+        assert monitor.traffic().labels[name].correct == tuple(known)
+        # Controls: the same label again, and one that says less but no other.
+        assert monitor.label(Label(name, known)) == 0
+        assert monitor.label(Label(name, [None, *known[1:]])) == 0
+
+
 @pytest.mark.long
 def test_labels_that_were_sampled_count_as_often_as_makes_them_fair(
     artifact: CalibrationArtifact, results: list[CFCResult], served: list[PromptRecord], tmp_path: Path
@@ -194,7 +213,8 @@ def test_the_first_label_of_a_result_counts_and_arrays_are_labels(
     name = monitor.see(chain.invoke(served[0].input))
     first = Label(name, np.array(truths(served[0]), dtype=np.bool_).tolist())
     assert first == Label(name, np.array(truths(served[0]), dtype=np.bool_))  # type: ignore[arg-type]  # as users do
-    assert monitor.label(first, Label(name, [False] * artifact.n)) == 1
+    with pytest.warns(CFCWarning, match="contradict"):
+        assert monitor.label(first, Label(name, [False] * artifact.n)) == 1
     assert monitor.traffic().labels[name].correct == tuple(truths(served[0]))
 
 
