@@ -259,6 +259,20 @@ def list_shares(prompts: int) -> list[int]:
     )
 
 
+def list_complete_ties(scores: FloatArray) -> list[int]:
+    """Return how many prompts have a mean score up to that at each of these steps, ascending.
+
+    Args:
+        scores: (m,) mean scores, ascending.
+
+    Examples:
+        >>> list_complete_ties(np.array([0.0] * 90 + [0.1] * 8 + [0.2] * 2))
+        [90, 98, 100]
+    """
+    places = np.array(list_shares(len(scores)), dtype=np.int64) - 1
+    return list(dict.fromkeys(np.searchsorted(scores, scores[places], side="right").tolist()))
+
+
 def project_sizes(wrong: IntArray, rate: Fraction, delta: float, sizes: Iterable[int]) -> dict[int, int]:
     """Return about how many prompts certify the cut behind the first k prompts, by k.
 
@@ -408,7 +422,7 @@ def _explain_refusal(ranking: _Ranking, rate: Fraction, delta: float) -> str:
         f"{' (ties in random order)' if ranking.divides_ties(failed) else ''}, {ranking.wrong[failed]} got a "
         f"wrong best answer, where {f'at most {allowed} may' if allowed else 'none is allowed'}. "
     )
-    sizes = [least, *(size for size in list_shares(everyone) if size > least)]
+    sizes = [failed, *(size for size in list_complete_ties(ranking.scores) if size > failed)]
     needed = project_sizes(ranking.wrong, rate, _get_fallback_level(delta), sizes)
     if needed:
         size = min(needed, key=lambda one: needed[one])

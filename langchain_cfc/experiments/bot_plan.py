@@ -12,7 +12,7 @@ from langchain_cfc.certificates.bounds import clopper_pearson, required_size
 from langchain_cfc.certificates.cuts import (
     MAIN_SHARE,
     compute_least_abstention,
-    list_shares,
+    list_complete_ties,
     project_sizes,
 )
 from langchain_cfc.decision import AnswerSets
@@ -119,15 +119,17 @@ def plan_bot(
     if not len(answerable):
         msg = "all answers of the pilot are blank, so that a bot could answer nothing: look at the generator"
         raise InputError(msg)
-    order = answerable[np.argsort(_MEAN_SCORE.values(alone.draws)[answerable], kind="stable")]
+    means = _MEAN_SCORE.values(alone.draws)
+    order = answerable[np.argsort(means[answerable], kind="stable")]
     wrong = np.concatenate([[0], np.cumsum(~alone.correct[order, sets.best[order]])]).astype(np.int64)
     size = len(order)
     # Certified by all prompts that are not held out; of those with blank answers alone none is answered.
     kept = Fraction(size, len(alone)) * (1 - Fraction(str(test_fraction)))
-    needed = project_sizes(wrong, rate, failing * MAIN_SHARE, list_shares(size))
+    shares = list_complete_ties(means[order])
+    needed = project_sizes(wrong, rate, failing * MAIN_SHARE, shares)
     fewest: int | None = None
     steps: list[BotStep] = []
-    for count in reversed(list_shares(size)):
+    for count in reversed(shares):
         if count in needed:
             alone_needed = math.ceil(needed[count] / kept)
             fewest = alone_needed if fewest is None else min(fewest, alone_needed)

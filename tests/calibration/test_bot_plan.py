@@ -62,6 +62,24 @@ def test_every_step_is_what_a_search_over_all_sizes_finds() -> None:
     assert expected[0] < math.inf
 
 
+def test_a_plan_never_answers_a_part_of_those_that_tie() -> None:
+    # 30 of 100 have the smallest mean score, and 20 of 100 the largest.
+    rows = np.arange(100)
+    scores = np.select([rows < 30, rows < 80], [0.0, 0.4], 0.9)[::-1]
+    correct = (scores < 0.9) & (rows % 11 > 0)
+    pilot = LabelledBatch(
+        CandidateBatch.of(scores[:, np.newaxis]),
+        correct[:, np.newaxis],
+        tuple(map(str, rows)),
+        (None,) * 100,
+    )
+    plan = plan_bot(pilot, max_wrong_rate=0.2, test_fraction=0)
+    assert [step.answered for step in plan.steps] == [0.3, 0.8, 1.0]
+    assert [step.wrong_rate for step in plan.steps] == [
+        np.mean(~correct[scores <= cut]) for cut in (0.0, 0.4, 0.9)
+    ]
+
+
 @pytest.mark.long
 def test_calibrations_of_the_planned_size_answer_about_the_planned_share() -> None:
     """The median of 25 calibrations of the planned size answers the planned share, within 12 points.
