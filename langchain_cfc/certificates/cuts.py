@@ -260,7 +260,7 @@ def list_shares(prompts: int) -> list[int]:
 
 
 def list_complete_ties(scores: FloatArray) -> list[int]:
-    """Return how many prompts have a mean score up to that at each of these steps, ascending.
+    """Return the sizes of `list_shares`, each enlarged to the end of the tie that it divides.
 
     Args:
         scores: (m,) mean scores, ascending.
