@@ -12,8 +12,14 @@ from langchain_cfc import CalibrationArtifact, Candidate, PromptRecord, calibrat
 from langchain_cfc._internal.arrays import FloatArray
 from langchain_cfc.artifact import PackedArray
 from langchain_cfc.certificates.verification import verify
-from langchain_cfc.errors import AttainabilityWarning, InputError, ThresholdError
+from langchain_cfc.errors import (
+    AttainabilityWarning,
+    InputError,
+    OutsideCertifiedRegionError,
+    ThresholdError,
+)
 from langchain_cfc.guarantee.stability import PaperStability
+from langchain_cfc.thresholds import ConditionalThreshold
 
 
 def make_recorded(size: int, decimals: int = 8) -> list[PromptRecord]:
@@ -54,6 +60,17 @@ def test_and_one_with_a_window_of_them() -> None:
     assert not level.complete
     assert level.kept == 100
     assert level.outside < 2
+
+
+def test_prompts_outside_the_certified_region_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    artifact = calibrate(make_recorded(300), alpha="0.3", features="mean_score", window=100)
+
+    def leave_out(*_: Any, **__: Any) -> float:
+        raise OutsideCertifiedRegionError([0])
+
+    monkeypatch.setattr(ConditionalThreshold, "threshold", leave_out)
+    [level] = verify(artifact, prompts=6)
+    assert level.outside == level.prompts == 7
 
 
 @pytest.mark.parametrize("penalised", ["slopes", "all"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import random
+import sys
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
@@ -18,8 +19,15 @@ from langchain_cfc import Candidate, FeatureMap, PromptRecord, calibrate, evalua
 from langchain_cfc._internal.arrays import BoolArray, FloatArray
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.calibration.fit import RIDGE, fit_combination
+from langchain_cfc.calibration.logistic import fit_logistic
 from langchain_cfc.candidates import CandidateBatch, LabelledBatch
-from langchain_cfc.errors import AttainabilityWarning, CalibrationError, InputError, RecordError
+from langchain_cfc.errors import (
+    AttainabilityWarning,
+    CalibrationError,
+    InputError,
+    MissingExtraError,
+    RecordError,
+)
 from langchain_cfc.records import tabulate
 from langchain_cfc.scoring import Combination, Discrimination, compute_auroc
 from tests.lengths import repetitions
@@ -446,3 +454,11 @@ def test_a_verifier_that_points_the_other_way_is_turned_round(facts: list[Prompt
     assert replace(held_out_auroc(turned, ["hint"]), low=0.0, high=0.0) == replace(
         as_it_is, low=0.0, high=0.0
     )
+
+
+def test_a_missing_scipy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "scipy.optimize", None)
+    with pytest.raises(
+        MissingExtraError, match=r"logistic regression needs scipy, .* 'langchain-cfc\[calibrate\]'"
+    ):
+        fit_logistic(np.ones((4, 2)), np.array([0.0, 1.0, 0.0, 1.0]), np.ones(4), 1.0)

@@ -93,6 +93,7 @@ def weighted(records: list[PromptRecord], ratio: Callable[[int], Any]) -> list[P
         ({"draws": "lead(1, at_most=3)"}, None),
         ({"adaptive_alpha": True, "features": "mean_score"}, None),
         ({"never_empty": False, "set_rule": "unique(all)"}, None),
+        ({"alpha": None, "max_wrong_rate": ["0.3", "0.4"]}, None),
     ],
 )
 def test_the_config_of_an_artifact_makes_it_again(
