@@ -39,10 +39,10 @@ is. The first wrong one, if not the first of all, is the cut behind the tie that
 divides, which is the first interval that does not end below the first cut. There W is large enough: up to the
 start of the interval it is binomial with rate r, and the risk in the rest of the tie is above r.
 
-*What would be wrong* is to begin with the first cut that answers n_0 or more and divides no ties. Given that
-the cut before it answers too few, it is selected by how few are there, and these may be the wrong ones. The
-number with a mean score of 0 selects nothing, as there are no smaller scores. This beginning makes ties
-bearable: with self-consistency many prompts have a mean score of 0, those whose candidates all agree.
+*What the proof does not allow* is to begin with the first cut that answers n_0 or more and divides no ties.
+Given that the cut before it answers too few, it is selected by how few are there, and these may be the wrong
+ones. The number with a mean score of 0 selects nothing, as there are no smaller scores. This beginning makes
+ties bearable: with self-consistency many prompts have a mean score of 0, those whose candidates all agree.
 
 *The sequences.* The main one has `MAIN_SHARE` of delta. The number of wrong answers allowed grows by one at
 certain sizes m_0 < m_1 < ... Tested are every size from m_0 to m_1, then m_2, ..., m_8, then every size.
