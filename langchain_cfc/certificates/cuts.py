@@ -18,31 +18,39 @@ and however mean scores tie. Proof. With the hash the order has no ties, and R i
 that in each sequence the first wrong cut, the first with R > r, passes at level x with probability at most x.
 Read the order from its end. Given all prompts behind a place, those before it are independent draws from
 there, also where the place is found by reading on until something is seen, such as that at most n_i prompts
-are left and a tie is complete. So at each cut W is binomial with rate R, given all prompts behind it. That is
-enough for the first cut. A later cut c has to be the first wrong one, too. The places with R > r form
-disjoint intervals; let D be their ends up to c, where R = r. Condition on the number of prompts between
-neighbours of D. They are independent draws, with an average risk of r between neighbours, and a larger one
-between the last of D and c. These numbers say whether the first cut is wrong. They also say which intervals
-are below it. Any other interval has no wrong cut before c if no n_i is both at least the number of prompts up
-to the end of the tie that its start divides, and less than the number up to the end of the tie that its end
-divides. This is the more likely the more prompts are in the rest of the first tie, and the fewer in the rest
-of the second. The risk of the first tie is above r, since R grows there, and so, with the average given, W
-grows with the number in it; likewise W falls with the number in the second. (In the last interval the average
-is above r. If risks behind the tie are even larger, all are above r, and W is large enough whatever the
-numbers.) The numbers are independent, and functions that grow with each of them are positively correlated
-(Harris 1960). So if c is the first wrong cut, W is stochastically at least as large as a binomial number with
-rate r.
+are left and a tie is complete. So at each later cut W is binomial with rate R, given all prompts behind it. The places with R > r form
+disjoint intervals (a, b); let D be all a and b, where R = r, and 0. Write N(c) for the number of prompts up
+to c, and a+ for the end of the tie that a divides.
+
+The first cut is called wrong if R > r anywhere between its two neighbours (at 0, if it answers those with 0),
+so if N(a) <= n_0 <= N(b) for an interval. If R > r at the prompt behind it, W is binomial with that rate. If
+not, read on to the next b: the cut is wrong only if all its prompts are before b, and then W is binomial with
+rate R(b) = r. Either way it passes at level x with probability at most x.
+
+A later cut c has to be the first wrong one, too. Condition on the number of prompts between neighbours of D
+up to c. They are independent draws, with an average risk of r in each stretch, and a larger one in the last,
+which ends with c. These numbers say whether the first cut is wrong, and which intervals are below it. Any
+other (a, b) has no wrong cut before c if there is no n_i with N(a+) <= n_i < N(b+). This is the more likely
+the more prompts are between a and a+, and the fewer between b and b+. The risk between a and a+ is above r,
+since R grows there, and so, with the average of the stretch given, W grows with the number there; likewise W
+falls with the number between b and b+. (In the last stretch the average is above r. If risks behind a+ are
+even larger, all are above r, and W is large enough whatever the numbers.) The numbers are independent, one in
+each stretch, and functions that grow with each of them are positively correlated (Harris 1960). So if c is
+the first wrong cut, W is stochastically at least as large as a binomial number with rate r. A cut that is
+left out because it answers as many as the first would be the same test with the same outcome.
 
 *In groups* every size from n_0 on is tested, because the policy that is certified over all prompts may end
-anywhere between two neighbouring prompts of a group. Now a cut is wrong if any place between its neighbours
-is. The first wrong one, if not the first of all, is the cut behind the tie that the start of an interval
-divides, which is the first interval that does not end below the first cut. There W is large enough: up to the
-start of the interval it is binomial with rate r, and the risk in the rest of the tie is above r.
+anywhere between two neighbouring prompts of a group. Now each cut is wrong if any place between its
+neighbours is that divides no tie. The first wrong one, if not the first of all, is the cut behind a+ of the
+first interval that does not end below the first cut. There W is large enough: up to a it is binomial with
+rate r, and the risk between a and a+ is above r.
 
-*What the proof does not allow* is to begin with the first cut that answers n_0 or more and divides no ties.
-Given that the cut before it answers too few, it is selected by how few are there, and these may be the wrong
-ones. The number with a mean score of 0 selects nothing, as there are no smaller scores. This beginning makes
-ties bearable: with self-consistency many prompts have a mean score of 0, those whose candidates all agree.
+*What the proof does not allow* is to round sizes up to complete ties. Which tie is completed depends on how
+few prompts are before it, and these may be the wrong ones: with mean scores .1, .2 and .3 of 46, 46 and 9 in
+100 prompts, of which 0, 100 and 50 % are wrong, r = 1/2, 8 prompts, and the sizes 1 and 8, a test at level
+.035 is passed wrongly 1.008 times as often. The number with a mean score of 0 selects nothing, as there are
+no smaller scores. This beginning makes ties bearable: with self-consistency many prompts have a mean score
+of 0, those whose candidates all agree.
 
 *The sequences.* The main one has `MAIN_SHARE` of delta. The number of wrong answers allowed grows by one at
 certain sizes m_0 < m_1 < ... Tested are every size from m_0 to m_1, then m_2, ..., m_8, then every size.
