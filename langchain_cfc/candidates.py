@@ -7,7 +7,6 @@ reads them cannot tell the difference.
 
 from __future__ import annotations
 
-import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,15 +18,13 @@ from numpy.typing import NDArray
 
 from langchain_cfc._internal.arrays import BoolArray, FloatArray, IntArray, find_first_equal, to_float_array
 from langchain_cfc._internal.metadata import JsonMetadata, Scalar
-from langchain_cfc.errors import InputError, SamplingWarning
+from langchain_cfc.errors import InputError
 
 PromptKind: TypeAlias = Literal["text", "messages", "object"]
 Unit: TypeAlias = Literal["answers", "claims"]
 """What is kept or rejected: whole candidate answers, or the claims of one answer."""
 _KINDS: Mapping[type, PromptKind] = {str: "text", list: "messages", dict: "object"}
 _Kind = TypeVar("_Kind", bound=np.generic)
-# So many standard deviations the places of correct candidates may be from their mean.
-_SORTED = 6.0
 _KINDS_OF_JSON: Mapping[str, PromptKind] = {'"': "text", "[": "messages", "{": "object"}
 
 
@@ -383,14 +380,8 @@ class LabelledBatch:
         )
 
     def keep_first_candidates(self, n: int) -> LabelledBatch:
-        """Keep only the first n candidates of each prompt; `recorded` is unchanged.
-
-        Warns:
-            SamplingWarning: If the candidates do not seem to be in the order in which they were drawn.
-        """
+        """Keep only the first n candidates of each prompt; `recorded` is unchanged."""
         check_candidate_count(n, self.draws.n)
-        if self.draws.drawn is None:
-            _warn_of_sorting(self.correct)
         raw = {name: outputs[:, :n].copy() for name, outputs in self.raw.items()}
         fewer = self.draws.keep_first_candidates(n)
         return replace(self, draws=fewer, correct=self.correct[:, :n].copy(), raw=raw)
@@ -486,30 +477,6 @@ def encode_answers(answers: Iterable[str], n: int) -> tuple[IntArray, IntArray]:
     numbers = np.fromiter(map(first.setdefault, texts, count()), np.int64, len(texts))
     lengths = np.array([0 if text.isspace() else len(text) for text in texts], np.int64)
     return find_first_equal(numbers.reshape(-1, n)), lengths.reshape(-1, n)
-
-
-def _warn_of_sorting(correct: BoolArray) -> None:
-    """Warn if correct candidates stand in front of wrong ones, or behind them, as draws do not.
-
-    In the order of the draws, each order of a prompt's candidates is equally likely. Given how many are
-    correct, the sum of the places of these has the mean and the variance of Wilcoxon's rank sum (1945,
-    "Individual comparisons by ranking methods"). A warning takes a sum over all prompts that is `_SORTED`
-    standard deviations from its mean, which by the normal law happens to one data set in 500 million.
-
-    Args:
-        correct: (N, n) whether each candidate is correct.
-    """
-    n = correct.shape[1]
-    right = correct.sum(axis=1)
-    found = float((correct * (np.arange(n) - (n - 1) / 2)).sum())
-    spread = float(np.sqrt((right * (n - right)).sum() * (n + 1) / 12))
-    if abs(found) > _SORTED * spread:
-        where = "in front of" if found < 0 else "behind"
-        msg = (
-            f"correct candidates stand mostly {where} wrong ones: candidates must be in the order in which "
-            "they were drawn, not sorted, or the first of them are not like those that will be drawn"
-        )
-        warnings.warn(msg, SamplingWarning, stacklevel=2)
 
 
 def score_by_agreement(codes: IntArray) -> FloatArray:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import tempfile
-import warnings
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from langchain_cfc import CalibrationArtifact, Candidate, CFCRunnable, FeatureMap, PromptRecord, calibrate
 from langchain_cfc.candidates import CandidateBatch, PromptKind
-from langchain_cfc.errors import SamplingWarning
 from langchain_cfc.labelers import LabelerInput
 from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc.verifiers import VerifierInput
@@ -73,13 +71,10 @@ def fit_topics(*topics: str) -> FeatureMap:
 
 def make_artifact(*, extracted: bool = False, **settings: Any) -> CalibrationArtifact:
     """One threshold for all prompts; at alpha = 0.25 it is 0.75. Sets may be empty unless settings differ."""
-    with warnings.catch_warnings():
-        # The correct candidates of these records come first.
-        warnings.filterwarnings("ignore", "correct candidates stand mostly in front", SamplingWarning)
-        return calibrate(
-            make_records(extracted=extracted),
-            **{"alpha": 0.25, "features": "1", "never_empty": False, **settings},
-        )
+    return calibrate(
+        make_records(extracted=extracted),
+        **{"alpha": 0.25, "features": "1", "never_empty": False, **settings},
+    )
 
 
 def with_prompt_kind(artifact: CalibrationArtifact, kind: PromptKind) -> CalibrationArtifact:

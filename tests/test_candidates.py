@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from langchain_cfc.candidates import CandidateBatch, LabelledBatch
-from langchain_cfc.errors import InputError, SamplingWarning
+from langchain_cfc.errors import InputError
 
 SCORES = [[0.0, 0.5, 1.0], [0.1, 0.2, 0.3]]
 ANSWERS = [["a", "bb", "a"], ["", "", "c"]]
@@ -99,30 +99,6 @@ def test_some_of_the_prompts_are_taken_with_all_that_is_theirs() -> None:
     assert taken.draws.metadata == ({"topic": "y"}, {"topic": "x"}, {"topic": "y"})
     assert len(make_labelled().take(np.array([], dtype=np.int64))) == 0
     assert CandidateBatch.of(SCORES).take(np.array([0])).answer_codes is None
-
-
-def test_the_first_of_sorted_candidates_are_used_with_a_warning() -> None:
-    # Each of 1,000 tables of exchangeable candidates raises a false warning with a probability of about 2e-9.
-    rng = np.random.default_rng(0)
-    correct = rng.random((40, 6)) < rng.random((40, 1))
-    order = np.argsort(~correct, axis=1, kind="stable")
-
-    def use_first(correct: Any) -> None:
-        scores = np.full(correct.shape, 0.5)
-        answers = [["a"] * correct.shape[1]] * len(correct)
-        table = LabelledBatch.of([str(row) for row in range(len(correct))], scores, correct, answers)
-        assert table.keep_first_candidates(2).draws.n == 2
-        assert table.keep_first_candidates(6).draws.n == 6
-
-    for where, one in (
-        ("in front of", np.take_along_axis(correct, order, axis=1)),
-        ("behind", np.take_along_axis(correct, order[:, ::-1], axis=1)),
-    ):
-        with pytest.warns(SamplingWarning, match=f"correct candidates stand mostly {where} wrong ones"):
-            use_first(one)
-    for _ in range(1000):
-        use_first(rng.permuted(correct, axis=1))
-    use_first(np.ones((40, 6), dtype=np.bool_))  # all are correct: nothing is known of the order
 
 
 def test_weights_go_with_their_prompts() -> None:
