@@ -58,15 +58,19 @@ def count_below(table: LabelledBatch, cut: float) -> tuple[int, int]:
     return answered, wrong
 
 
-def find_last_size(wrong: Sequence[bool], rate: float, delta: float) -> int:
-    """How many prompts the last cut that passes answers, where no mean scores tie; 0 for none."""
+def find_last_size(means: Sequence[float], wrong: Sequence[bool], rate: float, delta: float) -> int:
+    """How many prompts the last cut that passes answers, from all cuts that divide no ties; 0 for none."""
     size = len(wrong)
+    cuts = [k for k in range(1, size + 1) if k == size or means[k - 1] < means[k]]
 
     def passes(one: int, level: float) -> bool:
         return bool(stats.binom.cdf(sum(wrong[:one]), one, rate) <= level)
 
     def run(sizes: Sequence[int], level: float) -> int:
-        return max(takewhile(lambda one: passes(one, level), sizes), default=0)
+        start = max(sizes[0], sum(one == 0.0 for one in means))
+        below = [max(cut for cut in [0, *cuts] if cut <= one) for one in sizes[1:]]
+        tested = [start, *sorted({one for one in below if one > start})]
+        return max({0, *takewhile(lambda one: passes(one, level), tested)} & {0, *cuts})
 
     growing = [
         next((m for m in range(k + 1, size + 1) if stats.binom.cdf(k, m, rate) <= 0.98 * delta), size + 1)
@@ -82,10 +86,11 @@ def find_last_size(wrong: Sequence[bool], rate: float, delta: float) -> int:
 def test_the_certified_cut_is_that_of_an_independent_computation(rate: str) -> None:
     known = prompts(3, repetitions(900, share=0.5), decimals=12)
     table = tabulate(known)
-    order = np.argsort([sum(sorted(one)) for one in table.draws.scores.tolist()], kind="stable")
+    means = [sum(sorted(one)) for one in table.draws.scores.tolist()]
+    order = np.argsort(means, kind="stable")
     best = table.draws.scores.argmin(axis=1)
     wrong = ~table.correct[np.arange(len(table)), best][order]
-    expected = find_last_size(wrong.tolist(), float(rate), float(DELTA))
+    expected = find_last_size(sorted(means), wrong.tolist(), float(rate), float(DELTA))
     if expected == 0:
         with pytest.raises(UnattainableTargetError, match="cannot be certified"):
             calibrate(known, features="group(topic)", max_wrong_rate=rate, delta=DELTA)
@@ -197,30 +202,6 @@ def test_a_cut_never_divides_prompts_that_tie(table: LabelledBatch, bot: Calibra
         certify_mean_score(bot, replace(tied, correct=~correct), max_wrong_rates=["0.1"], delta=DELTA)
 
 
-def find_last_tied_size(means: Sequence[float], wrong: Sequence[bool], rate: float, delta: float) -> int:
-    """How many prompts the last cut that passes answers, from all cuts that divide no ties; 0 for none."""
-    size = len(wrong)
-    cuts = [k for k in range(1, size + 1) if k == size or means[k - 1] < means[k]]
-
-    def passes(one: int, level: float) -> bool:
-        return bool(stats.binom.cdf(sum(wrong[:one]), one, rate) <= level)
-
-    def run(sizes: Sequence[int], level: float) -> int:
-        start = max(sizes[0], sum(one == 0.0 for one in means))
-        below = [max(cut for cut in [0, *cuts] if cut <= one) for one in sizes[1:]]
-        tested = [start, *sorted({one for one in below if one > start})]
-        return max({0, *takewhile(lambda one: passes(one, level), tested)} & {0, *cuts})
-
-    growing = [
-        next((m for m in range(k + 1, size + 1) if stats.binom.cdf(k, m, rate) <= 0.98 * delta), size + 1)
-        for k in range(9)
-    ]
-    main = {*range(growing[0], growing[1]), *growing, *range(growing[-1], size), size}
-    main = {one for one in main if growing[0] <= one <= size}
-    starts = [-(-size * step // 10) for step in range(1, 11)]
-    return max(run(sorted(main), 0.98 * delta), *(run(range(one, size + 1), 0.002 * delta) for one in starts))
-
-
 @mostly_long("rate", ["0.05", "0.1", "0.2", "0.3"], quick=2)
 @pytest.mark.parametrize("lowest", [0.0, 0.1])
 def test_cuts_between_ties_are_those_of_an_independent_computation(
@@ -241,7 +222,7 @@ def test_cuts_between_ties_are_those_of_an_independent_computation(
         )
         # Labels must not depend on the order of ties, which is one by hash.
         ranked = np.lexsort((bot.calibration.split.uniforms("tie", list(some.ids)), means))
-        expected = find_last_tied_size(means.tolist(), wrong[ranked].tolist(), float(rate), float(DELTA))
+        expected = find_last_size(means.tolist(), wrong[ranked].tolist(), float(rate), float(DELTA))
         found.add(expected)
         if expected == 0:
             with pytest.raises(UnattainableTargetError, match="cannot be certified"):
