@@ -7,6 +7,7 @@ reads them cannot tell the difference.
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,13 +19,15 @@ from numpy.typing import NDArray
 
 from langchain_cfc._internal.arrays import BoolArray, FloatArray, IntArray, find_first_equal, to_float_array
 from langchain_cfc._internal.metadata import JsonMetadata, Scalar
-from langchain_cfc.errors import InputError
+from langchain_cfc.errors import InputError, SamplingWarning
 
 PromptKind: TypeAlias = Literal["text", "messages", "object"]
 Unit: TypeAlias = Literal["answers", "claims"]
 """What is kept or rejected: whole candidate answers, or the claims of one answer."""
 _KINDS: Mapping[type, PromptKind] = {str: "text", list: "messages", dict: "object"}
 _Kind = TypeVar("_Kind", bound=np.generic)
+# Standard deviations between the rank sum of correct candidates and its mean above which a warning is given.
+_SORTED = 6.0
 _KINDS_OF_JSON: Mapping[str, PromptKind] = {'"': "text", "[": "messages", "{": "object"}
 
 
@@ -405,6 +408,33 @@ class LabelledBatch:
         )
         raw = {name: np.where(held, outputs, 0.0) for name, outputs in self.raw.items()}
         return replace(self, draws=draws, correct=self.correct & held, raw=raw)
+
+
+def warn_if_sorted(labelled: LabelledBatch) -> None:
+    """Warn if the candidates seem to be sorted, so that correct ones mostly come first or last.
+
+    Independent draws are exchangeable: every order of a prompt's candidates is equally likely. So, given the
+    number of correct candidates, the sum of their positions has the mean and variance of Wilcoxon's rank sum
+    (1945, "Individual comparisons by ranking methods"). The sum over all prompts has to be `_SORTED` standard
+    deviations from its mean for a warning; by the normal approximation, one data set in 500 million is.
+
+    Args:
+        labelled: N prompts with all their recorded candidates, of which only the first will be used.
+
+    Warns:
+        SamplingWarning: If the candidates do not seem to be in the order in which they were drawn.
+    """
+    correct, n = labelled.correct, labelled.draws.n
+    right = correct.sum(axis=1)
+    found = float((correct * (np.arange(n) - (n - 1) / 2)).sum())
+    spread = float(np.sqrt((right * (n - right)).sum() * (n + 1) / 12))
+    if abs(found) > _SORTED * spread:
+        where = "first" if found < 0 else "last"
+        msg = (
+            f"correct candidates of a prompt mostly come {where}. Only the first candidates are used here, "
+            "so they must be in the order in which they were drawn: do not sort them by score or label"
+        )
+        warnings.warn(msg, SamplingWarning, stacklevel=3)
 
 
 def check_unit(labelled: LabelledBatch) -> LabelledBatch:

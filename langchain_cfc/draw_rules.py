@@ -25,7 +25,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from langchain_cfc._internal.arrays import BoolArray, IntArray
-from langchain_cfc.candidates import CandidateBatch, LabelledBatch
+from langchain_cfc.candidates import CandidateBatch, LabelledBatch, warn_if_sorted
 from langchain_cfc.errors import InputError
 from langchain_cfc.features import count_answers
 
@@ -235,6 +235,7 @@ def replay(rule: DrawRule, labelled: LabelledBatch, rescore: Rescore | None = No
             msg = f"draws = {rule.text}: another rule has shortened these prompts, and the rest is unknown"
             raise InputError(msg)
         return labelled
+    warn_if_sorted(labelled)
     shortened = labelled.keep_first_candidates(rule.at_most).keep_drawn(counts)
     if rescore is None:
         return shortened

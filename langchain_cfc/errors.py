@@ -227,7 +227,7 @@ class AttainabilityWarning(CFCWarning):
 
 
 class SamplingWarning(CFCWarning):
-    """Candidates may be identical or visible to others, which the package cannot prevent."""
+    """Candidates may be identical, visible to others or sorted, which the package cannot prevent."""
 
 
 class FingerprintWarning(CFCWarning):

@@ -30,8 +30,13 @@ def labeler_input(reference: Any, *texts: str, prompt: Any = "Where do llamas li
     return LabelerInput(prompt=prompt, reference=reference, candidates=drawn_candidates(*texts))
 
 
-def make_records(topic: str = "easy", size: int = 39, *, extracted: bool = False) -> list[PromptRecord]:
-    """Prompts whose success scores split [0, 1] evenly: at alpha = 0.25 the 30th of 39 is 0.75."""
+def make_records(
+    topic: str = "easy", size: int = 39, *, n: int = N, extracted: bool = False
+) -> list[PromptRecord]:
+    """Prompts whose success scores split [0, 1] evenly: at alpha = 0.25 the 30th of 39 is 0.75.
+
+    One candidate of each prompt is correct, in turn the first, the second, and so on.
+    """
     return [
         PromptRecord(
             id=f"{topic}-{rank}",
@@ -40,11 +45,11 @@ def make_records(topic: str = "easy", size: int = 39, *, extracted: bool = False
             candidates=tuple(
                 Candidate(
                     text=f"a{slot}",
-                    score=rank / (size + 1) if slot == 0 else 1.0,
-                    correct=slot == 0,
+                    score=rank / (size + 1) if slot == rank % n else 1.0,
+                    correct=slot == rank % n,
                     answer=f"a{slot}" if extracted else None,
                 )
-                for slot in range(N)
+                for slot in range(n)
             ),
         )
         for rank in range(1, size + 1)
@@ -69,10 +74,10 @@ def fit_topics(*topics: str) -> FeatureMap:
     return FeatureMap.parse("group(topic)").fit(draws)
 
 
-def make_artifact(*, extracted: bool = False, **settings: Any) -> CalibrationArtifact:
+def make_artifact(*, n: int = N, extracted: bool = False, **settings: Any) -> CalibrationArtifact:
     """One threshold for all prompts; at alpha = 0.25 it is 0.75. Sets may be empty unless settings differ."""
     return calibrate(
-        make_records(extracted=extracted),
+        make_records(n=n, extracted=extracted),
         **{"alpha": 0.25, "features": "1", "never_empty": False, **settings},
     )
 

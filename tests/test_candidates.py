@@ -8,7 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from langchain_cfc.candidates import CandidateBatch, LabelledBatch
-from langchain_cfc.errors import InputError
+from langchain_cfc.draw_rules import parse_draw_rule, replay
+from langchain_cfc.errors import InputError, SamplingWarning
+from langchain_cfc.records import Candidate, PromptRecord, tabulate
 
 SCORES = [[0.0, 0.5, 1.0], [0.1, 0.2, 0.3]]
 ANSWERS = [["a", "bb", "a"], ["", "", "c"]]
@@ -99,6 +101,45 @@ def test_some_of_the_prompts_are_taken_with_all_that_is_theirs() -> None:
     assert taken.draws.metadata == ({"topic": "y"}, {"topic": "x"}, {"topic": "y"})
     assert len(make_labelled().take(np.array([], dtype=np.int64))) == 0
     assert CandidateBatch.of(SCORES).take(np.array([0])).answer_codes is None
+
+
+def test_sorted_candidates_are_noticed_where_only_the_first_are_used() -> None:
+    # Each of 1,000 data sets of exchangeable candidates raises a false warning with probability 2e-9.
+    rng = np.random.default_rng(0)
+    correct = rng.random((40, 6)) < rng.random((40, 1))
+    order = np.argsort(~correct, axis=1, kind="stable")
+
+    def label(correct: Any) -> LabelledBatch:
+        ids, answers = [str(row) for row in range(len(correct))], [["a"] * correct.shape[1]] * len(correct)
+        return LabelledBatch.of(ids, np.full(correct.shape, 0.5), correct, answers)
+
+    def records_of(table: LabelledBatch) -> list[PromptRecord]:
+        return [
+            PromptRecord(
+                id=name,
+                input=name,
+                candidates=tuple(Candidate(text="a", score=0.5, correct=bool(one)) for one in row),
+            )
+            for name, row in zip(table.ids, table.correct, strict=True)
+        ]
+
+    rule = parse_draw_rule("below(0.4, at_most=4)")
+    for where, one in (
+        ("first", np.take_along_axis(correct, order, axis=1)),
+        ("last", np.take_along_axis(correct, order[:, ::-1], axis=1)),
+    ):
+        table = label(one)
+        warned = f"correct candidates of a prompt mostly come {where}"
+        with pytest.warns(SamplingWarning, match=warned):
+            tabulate(table, n=2)
+        with pytest.warns(SamplingWarning, match=warned):
+            tabulate(records_of(table), n=2)
+        with pytest.warns(SamplingWarning, match=warned):
+            replay(rule, table)
+        tabulate(table)  # all candidates are used, so their order does not matter
+    for _ in range(1000):
+        tabulate(label(rng.permuted(correct, axis=1)), n=2)
+    tabulate(label(np.ones((40, 6), dtype=np.bool_)), n=2)  # all are correct: the order cannot be seen
 
 
 def test_weights_go_with_their_prompts() -> None:

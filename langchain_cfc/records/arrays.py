@@ -6,7 +6,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from langchain_cfc._internal.arrays import FloatArray
-from langchain_cfc.candidates import LabelledBatch, check_candidate_count, check_unit, check_unweighted
+from langchain_cfc.candidates import (
+    LabelledBatch,
+    check_candidate_count,
+    check_unit,
+    check_unweighted,
+    warn_if_sorted,
+)
 from langchain_cfc.errors import InputError
 from langchain_cfc.records.batches import (
     CLAIMS,
@@ -162,7 +168,10 @@ def _select_from_table(
         raise InputError(msg)
     if labelled.unit == "claims":
         return labelled
-    return labelled if n is None or n == labelled.draws.n else labelled.keep_first_candidates(n)
+    if n is None or n == labelled.draws.n:
+        return labelled
+    warn_if_sorted(labelled)
+    return labelled.keep_first_candidates(n)
 
 
 def _tabulate_batches(

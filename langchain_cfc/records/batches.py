@@ -20,6 +20,7 @@ from langchain_cfc.candidates import (
     PromptKind,
     encode_answers,
     find_prompt_kinds,
+    warn_if_sorted,
 )
 from langchain_cfc.errors import RecordError
 from langchain_cfc.records._json import short_repr
@@ -217,7 +218,10 @@ class Batch:
             answered = self.answered[:, :n]
             extracted = True if answered.all() else None if answered.any() else False
             table = replace(table, extracted=extracted)
-            table = table if n == table.draws.n else table.keep_first_candidates(n)
+            if n < table.draws.n:
+                if self.counts is None:  # a draw rule leaves padding, which is not exchangeable
+                    warn_if_sorted(table)
+                table = table.keep_first_candidates(n)
         if any(np.isnan(outputs).any() for outputs in table.raw.values()):
             return None
         return table if self.counts is None else table.keep_drawn(np.minimum(self.counts, n))

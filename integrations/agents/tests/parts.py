@@ -83,14 +83,16 @@ def as_messages(text: str) -> list[dict[str, str]]:
 def artifact_in(
     folder: Path, model: str = "recorded", prompt: Callable[[str], Any] = as_messages, **options: Any
 ) -> CalibrationArtifact:
-    """An artifact that was saved and read again: right answers score 0.1 to 0.3, wrong ones 0.9."""
+    """An artifact saved and loaded again; right answers, at any place, score 0.1 to 0.3, wrong ones 0.9."""
     records = [
         PromptRecord(
             id=str(number),
             input=prompt(f"question {number}"),
-            candidates=(
-                Candidate(text="right", score=0.1 + 0.2 * (number % 10) / 10, correct=True),
-                *[Candidate(text="wrong", score=0.9, correct=False)] * (N - 1),
+            candidates=tuple(
+                Candidate(text="right", score=0.1 + 0.2 * (number % 10) / 10, correct=True)
+                if slot == number % N
+                else Candidate(text="wrong", score=0.9, correct=False)
+                for slot in range(N)
             ),
         )
         for number in range(40)

@@ -52,15 +52,17 @@ def topic(prompt: Any) -> dict[str, str]:
 
 
 def calibrated(size: int = 120, worst: float = 0.3, **options: Any) -> CalibrationArtifact:
-    """Easy prompts whose right answers score up to a number, and hard ones without any."""
+    """Easy prompts whose right answers score up to a number, at any place, and hard ones without any."""
     records = [
         PromptRecord(
             id=f"{kind}{number}",
             input=f"{kind} {number}",
             metadata={"topic": kind},
-            candidates=(
-                Candidate(text="right", score=worst * (number % 10 + 1) / 10, correct=kind == "easy"),
-                *(Candidate(text=f"wrong {other}", score=0.9, correct=False) for other in range(N - 1)),
+            candidates=tuple(
+                Candidate(text="right", score=worst * (number % 10 + 1) / 10, correct=kind == "easy")
+                if slot == number % N
+                else Candidate(text=f"wrong {slot}", score=0.9, correct=False)
+                for slot in range(N)
             ),
         )
         for kind in ("easy", "hard")
