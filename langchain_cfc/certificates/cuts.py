@@ -443,8 +443,14 @@ def _explain_refusal(ranking: _Ranking, rate: Fraction, delta: float) -> str:
             "At every cut a larger share is wrong, so more prompts would not help: take a better model or "
             "verifier, or allow a larger rate. "
         )
-    mu = float(ranking.wrong[everyone] / everyone)
-    return words + state_least_abstention(mu, float(rate))
+    wrong_rate = float(ranking.wrong[everyone] / everyone)
+    least = compute_least_abstention(wrong_rate, float(rate))
+    if least:
+        words += (
+            f"With {format_percent(wrong_rate)} of all best answers wrong, every method must abstain on at "
+            f"least {format_percent(least)} of the prompts."
+        )
+    return words.rstrip()
 
 
 def _explain_stricter(rate: str, stricter: WrongRateCertificate) -> str:
@@ -475,13 +481,4 @@ def state_abstentions(policy: CertifiedPolicy) -> str | None:
     return (
         f"If every prompt were answered, {format_percent(wrong_rate)} of the answers would be wrong. So "
         f"every method must abstain on a share of the prompts: for {', for '.join(shares)}."
-    )
-
-
-def state_least_abstention(wrong_rate: float, max_wrong_rate: float) -> str:
-    """State in a sentence on how many prompts every policy must abstain."""
-    least = compute_least_abstention(wrong_rate, max_wrong_rate)
-    return (
-        f"With {format_percent(wrong_rate)} of all best answers wrong, every method must abstain on at least "
-        f"{format_percent(least)} of the prompts."
     )

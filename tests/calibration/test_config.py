@@ -21,7 +21,7 @@ from langchain_cfc.cli import calibrate as commands
 from langchain_cfc.decision import decide
 from langchain_cfc.errors import AttainabilityWarning, CFCError, FeatureError, InputError
 from langchain_cfc.guarantee.stability import PaperStability
-from langchain_cfc.records import Provenance, tabulate
+from langchain_cfc.records import Candidate, Provenance, tabulate
 from langchain_cfc.thresholds import ConditionalThreshold, GroupedThreshold, MarginalThreshold
 from tests.calibration.prompts import make_prompts
 from tests.factories import reload_artifact
@@ -94,19 +94,46 @@ def weighted(records: list[PromptRecord], ratio: Callable[[int], Any]) -> list[P
         ({"adaptive_alpha": True, "features": "mean_score"}, None),
         ({"never_empty": False, "set_rule": "unique(all)"}, None),
         ({"alpha": None, "max_wrong_rate": ["0.3", "0.4"]}, None),
+        (
+            {"alpha": None, "max_wrong_rate": "0.4", "wrong_rate_groups": True, "features": "group(topic)"},
+            None,
+        ),
+        ({"alpha": ["0.3", "0.4"], "given_drawn": True, "threshold_rule": "marginal"}, None),
+        ({"combine": ["score", "noise"], "fit_fraction": 0.3}, None),
+        ({"features": "mean_score", "ridge": 0.1, "penalised": "all", "fit_fraction": 0.25}, None),
+        ({"stability": STABLE, "cap": 3.0, "window": None}, None),
+        ({"shift": "meta(ratio)", "window": 100}, None),
+        ({"randomised": True, "never_empty": False, "seed": "other", "test_fraction": 0.25}, None),
+        ({"confident": True, "delta": "0.1", "certification_fraction": 0.4}, None),
+        ({"within_clusters": "all", "allow_unattainable": True}, None),
     ],
 )
 def test_the_config_of_an_artifact_makes_it_again(
     options: dict[str, Any], n: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "0")  # the digest holds the time of making
-    records = make_prompts(0, 200)
+    clusters = [str(row // 2) for row in range(200)] if "within_clusters" in options else None
+    records = weighted(make_prompts(0, 200, clusters=clusters), lambda row: 1 + row % 2)
+    rng = np.random.default_rng(0)
+    records = [one.model_copy(update={"candidates": _with_noise(one, rng)}) for one in records]
     provenance = Provenance(n=4, separate_scores=True)
     made = calibrate(records, provenance=provenance, **{"alpha": "0.3", "features": "1", **options})
     config = CalibrationConfig.from_artifact(made)
     assert config.n == n
+    for name, value in options.items():
+        found = getattr(config, name)
+        if name not in {"n", "features"}:
+            assert (list(found) if isinstance(value, list) else found) == value
     again = calibrate(records, provenance=provenance, **config.options())
     assert again.frozen_digest == made.frozen_digest
+
+
+def _with_noise(record: PromptRecord, rng: np.random.Generator) -> tuple[Candidate, ...]:
+    """The candidates with raw outputs of two verifiers, the second of which knows nothing."""
+    return tuple(
+        one.model_copy(update={"scores": {"score": one.score, "noise": float(rng.random())}})
+        for one in record.candidates
+    )
 
 
 @pytest.mark.parametrize(

@@ -169,6 +169,33 @@ def test_groups_are_certified_by_tests_of_their_own() -> None:
     assert not any("not certified in" in one for one in made.bot_guarantee().not_promised)
 
 
+def test_a_cut_that_certifies_more_groups_is_taken_rather_than_one_that_answers_more(
+    table: LabelledBatch, bot: CalibrationArtifact
+) -> None:
+    # All answers of the easier half are right; of the harder half those about the sea, a third, are wrong.
+    size = len(table)
+    scores = np.repeat((np.arange(size) + 0.5)[:, np.newaxis] / size, 4, axis=1)
+    wrong = np.array([one["topic"] == "sea" for one in table.draws.metadata]) & (np.arange(size) >= size // 2)
+    correct = np.repeat(~wrong[:, np.newaxis], 4, axis=1)
+    sea = replace(table, correct=correct, draws=replace(table.draws, scores=scores, precomputed={}))
+    made = certify_mean_score(bot, sea, max_wrong_rates=["0.2"], delta=DELTA, by_group=True)
+    everyone, *groups = made.certified_policy.certificate.groups
+    assert [one.certified for one in groups] == [True] * 3
+    last = groups[-1]
+    assert everyone.answered < size
+    assert stats.binom.cdf(last.wrong, last.answered, 0.2) <= 0.05 / 3
+    assert stats.binom.cdf(last.wrong + 1, last.answered + 1, 0.2) > 0.05 / 3
+    # Control: without groups all prompts are answered, as a sixth of them is wrong.
+    alone = certify_mean_score(bot, sea, max_wrong_rates=["0.2"], delta=DELTA)
+    assert alone.certified_policy.certificate.groups[0].answered == size
+
+
+def test_blank_answers_alone_certify_nothing(table: LabelledBatch, bot: CalibrationArtifact) -> None:
+    draws = replace(table.draws, lengths=np.zeros_like(table.draws.scores, dtype=np.int64))
+    with pytest.raises(UnattainableTargetError, match="All answers of the certification prompts are blank"):
+        certify_mean_score(bot, replace(table, draws=draws), max_wrong_rates=[RATE], delta=DELTA)
+
+
 def test_beside_groups_all_prompts_have_half_of_delta(table: LabelledBatch, bot: CalibrationArtifact) -> None:
     # Twelve prompts of a group certify nothing, so that the size depends on all 36 alone.
     few = table.take(np.arange(36))
@@ -306,7 +333,9 @@ def test_a_refusal_says_what_is_missing(table: LabelledBatch, bot: CalibrationAr
     found = re.search(r"about (\d+) prompts would be enough, (\d+) more than there are", close)
     assert found is not None
     assert int(found[1]) - int(found[2]) == 200
-    assert "every method must abstain on at least 0 % of the prompts" in close
+    assert "every method must abstain" not in close
+    stricter = refuse(replace(table, correct=correct).take(order[:200]), "0.05")
+    assert "With 10 % of all best answers wrong, every method must abstain on at least 5 %" in stricter
 
 
 def test_several_rates_have_a_certificate_each() -> None:
