@@ -1,4 +1,4 @@
-"""The command line, which needs the extra `[calibrate]`."""
+"""The `langchain-cfc` command line; it needs the extra `[calibrate]`."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from langchain_cfc.errors import MissingExtraError
 
 
 class _EscapingFormatter(logging.Formatter):
-    """Escapes control characters in what other packages log, which may quote a provider."""
+    """Log formatter that escapes control characters: log records of other packages may quote a provider."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Format one record."""
+        """Return the formatted record, with control characters escaped."""
         return escape_controls(super().format(record))
 
 
 def main() -> None:
-    """Run the console script `langchain-cfc`; without its extra, say which one to install."""
+    """Run the console script `langchain-cfc`; if its extra is missing, say which one to install."""
     try:
         for module in ("typer", "rich"):
             require(module, "calibrate", "the command line")
@@ -31,14 +31,14 @@ def main() -> None:
     from langchain_cfc.cli.commands import app
 
     for stream in (sys.stdout, sys.stderr):
-        # Characters of answers that the terminal's encoding lacks are escaped instead of being an error.
+        # Answers may hold characters that the terminal cannot encode: escape them instead of failing.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     if logging.lastResort is not None:
         logging.lastResort.setFormatter(_EscapingFormatter())
     try:
         app()
-    except MissingExtraError as error:  # while a command was imported
+    except MissingExtraError as error:  # raised while a command's module was imported
         sys.stderr.write(f"error: {error}\n")
         sys.exit(2)
     except Exception:  # noqa: BLE001 - a bug or the user's code; the text may hold control characters

@@ -1,4 +1,4 @@
-"""How an artifact is shown in a terminal: its facts, its promise, and what bot mode costs."""
+"""Lines and tables that show an artifact in a terminal: its facts, its promise, and what bot mode costs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _PARTS: Mapping[Unit, Mapping[str, str]] = {
 
 
 def list_facts(artifact: CalibrationArtifact) -> Iterator[str]:
-    """List what an artifact is made of, one line each."""
+    """Yield what an artifact was made from and with, one line for each fact."""
     facts = artifact.calibration
     yield f"levels        alpha = {', '.join(artifact.alphas)}"
     claims = artifact.unit == "claims"
@@ -67,7 +67,7 @@ def list_facts(artifact: CalibrationArtifact) -> Iterator[str]:
 
 
 def _list_stated_levels(artifact: CalibrationArtifact, adaptive: AdaptiveAlpha) -> Iterator[str]:
-    """List the coverage that is stated for prompts, by mean score."""
+    """Yield lines with the coverage that is stated for a prompt, by its mean score."""
     coverages = [format_share(1.0 - float(alpha)) for alpha in adaptive.alphas]
     steps = [f"{stated} up to {cut:.3g}" for stated, cut in zip(coverages, adaptive.cuts, strict=False)]
     above = f"{coverages[-1]} above" if steps else coverages[0]
@@ -81,7 +81,7 @@ def _list_coefficients(combination: Combination) -> str:
 
 
 def name_part(artifact: CalibrationArtifact, part: str) -> str:
-    """Return what the records call a part, such as `generator` or `verifier`."""
+    """Return the name that the records give to a part, such as `generator` or `verifier`."""
     if artifact.provenance is None:
         return "unbound (the records did not say)"
     known = getattr(artifact.provenance, part) or {}
@@ -89,7 +89,7 @@ def name_part(artifact: CalibrationArtifact, part: str) -> str:
 
 
 def make_promise_table(artifact: CalibrationArtifact) -> Table:
-    """Make a table of the guarantee and its assumptions, label by label."""
+    """Make a table of the guarantee and its assumptions, with a label for each row."""
     table = Table.grid(padding=(0, 2))
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
@@ -99,7 +99,7 @@ def make_promise_table(artifact: CalibrationArtifact) -> Table:
 
 
 def make_curve_table(artifact: CalibrationArtifact) -> Table:
-    """Make a table of answered share and certified wrong-answer rate by policy, bot mode's own in bold."""
+    """Make a table of answered share and certified wrong-answer rate by policy; bot mode's own is bold."""
     policy = artifact.certified_policy
     certificate = policy.certificate
     points = policy.with_certified_points()
@@ -214,7 +214,7 @@ def _list_origin(artifact: CalibrationArtifact) -> Iterator[tuple[str, str]]:
 
 
 def _format_refused(artifact: CalibrationArtifact) -> str:
-    """Format how many prompts are flagged because the artifact keeps too few calibration prompts."""
+    """Say how many prompts are flagged because the artifact keeps too few calibration prompts."""
     checks = [level.self_check for level in artifact.levels if level.self_check is not None]
     if not checks:
         return ""
@@ -224,9 +224,9 @@ def _format_refused(artifact: CalibrationArtifact) -> str:
 
 
 def _format_promise(artifact: CalibrationArtifact, promise: Guarantee) -> str:
-    """Format a promise without naming every group."""
+    """Return the sentence of a promise, without listing every group."""
     if promise.kind in {"certified", "heuristic"}:
-        # What people certify has lines of its own.
+        # People's certificates have lines of their own; see `_list_people`.
         return promise.sentence.removesuffix("".join(f" {one.sentence()}" for one in promise.people))
     brief = state_guarantee(
         promise.kind,

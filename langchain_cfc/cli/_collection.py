@@ -1,4 +1,4 @@
-"""What `collect` does once its options are read: estimate, run, export, and print the outcome."""
+"""What `collect` does after reading its options: estimate, run, export, and print the outcome."""
 
 from __future__ import annotations
 
@@ -44,17 +44,17 @@ from langchain_cfc.errors import CFCWarning, StoreError
 from langchain_cfc.records import Example, write_records
 from langchain_cfc.records.files import check_records_target
 
-# Bad rows that a note lists.
+# A note lists at most this many bad rows.
 _MOST_LISTED = 5
-# Below this attainable coverage the labels are to be looked at, before anything is calibrated.
+# Below this attainable coverage, the next step is to look at the labels, not to calibrate.
 _LEAST_ATTAINABLE = 0.1
-# Error levels that are proposed, and how far at least above the smallest attainable one.
+# Error levels to propose, and the least margin above the smallest attainable one.
 _ALPHAS = ("0.1", "0.2", "0.3", "0.4", "0.5", "0.6", "0.7", "0.8", "0.9")
 _MARGIN = 0.05
-# Wrong-answer rates that are proposed, and the chance with which one is certified although it is exceeded.
+# Wrong-answer rates to propose, and the probability of certifying a rate although it is exceeded.
 _WRONG_RATES = ("0.1", "0.2", "0.3")
 _DELTA = 0.05
-# With fewer prompts, no two different mean scores may be left to fit features on.
+# With fewer prompts, the fit split may not hold two different mean scores, which fitting features takes.
 _LEAST_PROMPTS = 10
 
 
@@ -66,7 +66,7 @@ def run(
     relabel: bool,
     as_json: bool,
 ) -> bool:
-    """Collect, write finished records, print the outcome; return whether all is finished."""
+    """Collect, write the finished records and print the outcome; return whether every prompt is finished."""
     if records is not None:  # before anything is paid for
         check_records_target(records)
     with _exit_on_interrupt():
@@ -126,8 +126,8 @@ def _print_warnings(console: Console) -> Iterator[None]:
 def _exit_on_interrupt() -> Iterator[None]:
     """Exit with one line and an exit code on Ctrl-C or SIGTERM.
 
-    `_stop_on_signals` replaces the handlers while prompts are worked on, and resets them when its event loop
-    closes.
+    While prompts are processed, `_stop_on_signals` replaces these handlers in the event loop, which resets
+    them to Python's defaults when it closes.
     """
 
     def interrupt(number: int, frame: object) -> None:
@@ -151,7 +151,7 @@ def _exit_on_interrupt() -> Iterator[None]:
 
 
 def _stop_on_signals(run: Run, console: Console) -> None:
-    """Let prompts under way finish on Ctrl-C or SIGTERM; cancel them on a second one."""
+    """On Ctrl-C or SIGTERM, let prompts in progress finish; on a second signal, cancel them."""
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
 
     def stop() -> None:
@@ -212,19 +212,19 @@ def _list_next_steps(written: Mapping[str, Any], ended: CollectionResult, draws:
     if of_claims:
         yield f"next          {calibrate} --unit claims --at-most 1 --alpha 0.1 --test-fraction 0.3"
         return
-    # Above the smallest level that would do for all prompts, as those that calibrate may fare worse: in a
+    # Stay above the smallest level attainable on all prompts, since the calibration split may do worse: in a
     # random half of N, the share with a correct candidate has a standard deviation of sqrt(p (1 - p) / N).
     margin = max(_MARGIN, 2.0 * math.sqrt(coverage * (1.0 - coverage) / labelled))
     alpha = next((one for one in _ALPHAS if float(one) >= 1.0 - coverage + margin), _ALPHAS[-1])
     yield f"next          {calibrate} --alpha {alpha} --test-fraction 0.3"
-    # Without a single wrong answer among so many.
+    # Rates that could be certified if none of this many answers were wrong.
     certifiable = (one for one in _WRONG_RATES if (1.0 - float(one)) ** labelled <= _DELTA)
     if (rate := next(certifiable, None)) is not None:
         yield f"or, for a bot {calibrate} --max-wrong-rate {rate}"
 
 
 def show_estimate(config: CollectionConfig, *, as_json: bool) -> None:
-    """Print what a collection will take, without calling any model."""
+    """Print the requests, tokens and cost that a collection will take, without calling any model."""
     executor = LocalExecutor(config.create_components())
     is_batch = config.run.batch
     examples = config.source.read_examples()
@@ -247,7 +247,7 @@ def show_estimate(config: CollectionConfig, *, as_json: bool) -> None:
 
 
 def _read_status(config: CollectionConfig, executor: LocalExecutor) -> CollectionStatus | None:
-    """Return what the store holds, or None without one; refuse it as a run would refuse it."""
+    """Return the status of the store, None if it cannot be opened; raise if a run would refuse to go on."""
     try:
         store = Store(config.store)
     except StoreError:

@@ -1,4 +1,4 @@
-"""How an evaluation is shown in a terminal."""
+"""Tables and sentences that show an evaluation in a terminal."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from langchain_cfc.guarantee import format_share
 
 
 def make_report_tables(report: EvaluationReport) -> Iterator[Table]:
-    """Make tables that fit 80 columns: over all prompts, then by guaranteed group."""
+    """Yield tables that fit 80 columns: over all prompts, then by guaranteed group and by stated coverage."""
     yield _make_overall_table(report)
     if any(method.groups for method in report.methods.values()):
         yield _make_group_table(report)
@@ -70,7 +70,7 @@ def _make_overall_table(report: EvaluationReport) -> Table:
 
 
 def format_calls(report: EvaluationReport) -> str:
-    """Format how many candidates a thousand questions take, as one line."""
+    """Return a line that says how many candidates are drawn for a thousand questions."""
     each = report.n_candidates if report.mean_draws is None else report.mean_draws
     most = f", where {1000 * report.n_candidates:,} would be drawn without the rule"
     saved = "" if report.mean_draws is None else most
@@ -78,7 +78,7 @@ def format_calls(report: EvaluationReport) -> str:
 
 
 def _add_claims_rows(table: Table, report: EvaluationReport) -> None:
-    """Add what was kept of claims, and what of the claims shown is unsupported."""
+    """Add rows for claims kept, answers with no claim left, and unsupported claims."""
     for label, name in (
         ("claims kept", "kept"),
         ("answers with no claim left", "emptied"),
@@ -135,7 +135,7 @@ def _format_kept(group: GroupReport | StatedLevelReport, target: float) -> str:
 
 
 def format_answers(answers: AnswersReport, *, claims: bool) -> str:
-    """Format what bot mode did as one line."""
+    """Return a line that says how often bot mode answered, and how often wrongly."""
     verdict = "[bold red]too many for chance[/]" if answers.contradicted else "nothing contradicts that"
     answered, wrongly = "answered", f"{answers.wrong} of {answers.answered} wrongly"
     if claims:
@@ -150,7 +150,7 @@ def format_answers(answers: AnswersReport, *, claims: bool) -> str:
 
 
 def make_answers_table(reports: Iterable[AnswersReport]) -> Table:
-    """Make a table of what bot mode did at each certified rate; red where it was wrong too often."""
+    """Make a table of bot mode's answers at each certified rate; red where it was wrong too often."""
     table = make_table("at most wrong", "answered", "wrong", "wrong rate", "95 % CI", texts=0)
     for one in reports:
         rate = format_percent(one.wrong_rate, ".1f")
@@ -165,12 +165,12 @@ def make_answers_table(reports: Iterable[AnswersReport]) -> Table:
 
 
 def is_contradicted(report: EvaluationReport) -> bool:
-    """Return whether what is seen contradicts the promise about sets, or the one about answers."""
+    """Return whether the results contradict the guarantee about sets or the one about answers."""
     return bool(report.contradicted) or any(one.contradicted for one in report.all_answers)
 
 
 def format_verdict(report: EvaluationReport) -> str:
-    """Format whether the results contradict the guarantee, as one line."""
+    """Return a line that says whether the results contradict the guarantee."""
     if report.guarantee == "heuristic" and report.all_answers:
         if is_contradicted(report):
             return "[bold red]More answers are wrong than a certified rate explains.[/]"

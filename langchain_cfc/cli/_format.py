@@ -1,4 +1,4 @@
-"""What the commands share: consoles, progress, JSON, exit codes, reading of records, and tables."""
+"""Output that the commands share: consoles, progress, JSON, errors and exit codes, lists and tables."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from langchain_cfc.features import name_group
 Item = TypeVar("Item")
 Printed = TypeVar("Printed", bound=BaseModel)
 
-# Characters of an answer in a table; it takes as many lines as it needs.
+# Longest text of a table cell, in characters; a longer one is cut, and what is left wraps in its column.
 _CELL = 72
 
 EXIT_NO = 1
@@ -46,8 +46,8 @@ EXIT_BROKEN_PIPE = 141
 class _SafeConsole(Console):
     """A console that shows control characters in texts instead of sending them to the terminal.
 
-    Escape sequences in answers, records or errors of providers could write the clipboard, change the title or
-    clear the screen. rich removes some control characters, but not the escape character.
+    Escape sequences in answers, records or errors of providers could write to the clipboard, change the title
+    or clear the screen. rich removes some control characters, but not the escape character.
     """
 
     def render_str(self, text: str, **options: Any) -> Text:
@@ -69,7 +69,7 @@ class _ResultConsole(_SafeConsole):
 
 
 def _exit_broken_pipe() -> NoReturn:
-    """Exit so that Python does not flush standard output into the closed pipe."""
+    """Exit with standard output redirected, so that Python does not flush it into the closed pipe."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     raise SystemExit(EXIT_BROKEN_PIPE)
 
@@ -86,7 +86,7 @@ def get_error_console() -> Console:
 
 def emit_json(data: Any) -> None:
     """Write strict JSON to standard output."""
-    # Where the terminal is not UTF-8, the escapes of JSON keep the output valid.
+    # If standard output is not UTF-8, JSON's own escapes keep the output valid.
     escaped = (sys.stdout.encoding or "").lower().replace("-", "") != "utf8"
     try:
         text = json.dumps(data, indent=2, ensure_ascii=escaped, allow_nan=False)
@@ -100,7 +100,7 @@ def emit_json(data: Any) -> None:
 
 @contextmanager
 def report_errors() -> Iterator[None]:
-    """Print the package's errors as one line, with an exit code, and its warnings as notes."""
+    """Print the package's errors as one line and exit with a code; print its warnings as notes."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", CFCWarning)
         try:
@@ -117,18 +117,18 @@ def report_errors() -> Iterator[None]:
 
 
 def print_note(console: Console, note: str) -> None:
-    """Print a note, as one line at any width."""
+    """Print a note on one line, without wrapping it."""
     console.print(f"[yellow]note:[/] {escape(note)}", soft_wrap=True)
 
 
 def print_notes(console: Console, notes: Iterable[str]) -> None:
-    """Print notes on a result, each of which takes as many lines as it needs."""
+    """Print notes on a result, wrapped to the width of the console."""
     for note in notes:
         console.print(f"[yellow]note:[/] {escape(note)}")
 
 
 def print_result(found: Printed, print_text: Callable[[Console, Printed], None], *, as_json: bool) -> None:
-    """Print a result to standard output, as JSON or by a function that takes the console."""
+    """Print a result to standard output, as JSON or with `print_text`."""
     if as_json:
         emit_json(found.model_dump(mode="json"))
     else:
@@ -136,7 +136,7 @@ def print_result(found: Printed, print_text: Callable[[Console, Printed], None],
 
 
 def print_list(console: Console, sentences: Iterable[str], title: str = "") -> None:
-    """Print sentences without markup as a list, below a title if there is one."""
+    """Print sentences as a list, with their markup escaped, below the title if there is one."""
     if title:
         console.print(f"\n[bold]{title}[/]")
     for sentence in sentences:
@@ -144,19 +144,19 @@ def print_list(console: Console, sentences: Iterable[str], title: str = "") -> N
 
 
 def print_lines(console: Console, lines: Iterable[str]) -> None:
-    """Print texts without markup, each as one line at any width."""
+    """Print each text on one line, without wrapping it and with its markup escaped."""
     for line in lines:
         console.print(escape(line), soft_wrap=True)
 
 
 def fail(error: Exception | str, code: int) -> NoReturn:
-    """Print one error and exit."""
+    """Print an error on standard error and exit with the code."""
     get_error_console().print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True)
     raise typer.Exit(code)
 
 
 def track_progress(items: Iterable[Item], what: str, total: int | None = None) -> Iterator[Item]:
-    """Show a progress bar while items are iterated over."""
+    """Yield the items and show a progress bar meanwhile."""
     with make_progress(BarColumn(bar_width=24)) as progress:
         yield from progress.track(items, total=total, description=what)
 
@@ -167,7 +167,7 @@ def make_tracker(what: str) -> Callable[[Iterable[Any], int], Iterator[Any]]:
 
 
 def make_progress(*columns: ProgressColumn) -> Progress:
-    """Make a progress display on standard error; it shows nothing if that is no terminal."""
+    """Return a progress display on standard error; it shows nothing unless that is a terminal."""
     console = get_error_console()
     return Progress(
         SpinnerColumn(),
@@ -184,9 +184,9 @@ def make_progress(*columns: ProgressColumn) -> Progress:
 def make_table(
     *headings: str, texts: int = 1, title: str | None = None, width: int | None = None, **numbers: Any
 ) -> Table:
-    """Make a table without rules: `texts` columns of text, and then columns of right-justified numbers.
+    """Make a table without lines: `texts` columns of text, then columns of right-justified numbers.
 
-    Columns of text are cut off at `width` characters. `numbers` are settings of the other columns.
+    Columns of text are cut off at `width` characters. `numbers` are rich's settings of the number columns.
     """
     table = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
     for heading in headings[:texts]:
@@ -197,9 +197,9 @@ def make_table(
 
 
 def format_answer_cell(value: Any, instruction: Any = None) -> str:
-    """Format a prompt, answer or reference for such a table, without the instruction before the question.
+    """Format a prompt, answer or reference for a table cell, without the instruction before the question.
 
-    Of several right answers all are shown. `instruction` is the template of the prompt, if it is text.
+    Several right answers are joined with "or". `instruction` is the template of the prompt, if it is text.
     """
     if isinstance(value, list) and value and all(isinstance(one, str) for one in value):
         value = " or ".join(value)
@@ -211,10 +211,10 @@ def format_answer_cell(value: Any, instruction: Any = None) -> str:
 
 
 def format_interval(bounds: tuple[float, float]) -> str:
-    """Format an interval of shares in percent."""
+    """Format an interval of shares in percent, without the sign."""
     return f"{100 * bounds[0]:.0f}-{100 * bounds[1]:.0f}"
 
 
 def format_group(words: str, name: str = "") -> str:
-    """Format the group of a weighting by its name for people, on one line."""
+    """Return the readable name of a weighting's group, on one line and with markup escaped."""
     return escape(name_group(words, name).replace("\n", " "))

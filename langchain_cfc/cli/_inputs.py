@@ -1,4 +1,4 @@
-"""What several commands take alike: arguments and options, and the files and records that they name."""
+"""Arguments and options that several commands share, and the opening of the records that they name."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ RequiredSignature = Annotated[
 ]
 OutArtifact = Annotated[Path, typer.Option("--out", "-o", help="Where to write the artifact.")]
 ReportAsJson = Annotated[bool, typer.Option("--json", help="Print the report as JSON.")]
-# One of the levels that an artifact holds.
+# An error level that the artifact was calibrated for.
 HeldAlpha = Annotated[str | None, typer.Option(help="Error level, if the artifact holds several.")]
 FirstCandidates = Annotated[
     int | None,
@@ -73,7 +73,7 @@ _SQLITE = b"SQLite format 3\0"
 
 
 def check_output(path: Path) -> None:
-    """Refuse to overwrite a file that is not an artifact, such as the records; and `-`."""
+    """Raise InputError if `path` is `-`, or an existing file that is not an artifact, such as the records."""
     if str(path) == "-":
         msg = "artifacts are written to files: give --out a path"
         raise InputError(msg)
@@ -83,13 +83,13 @@ def check_output(path: Path) -> None:
 
 
 def get_verifier_names(artifact: CalibrationArtifact) -> Sequence[str]:
-    """Return the verifiers whose raw outputs the artifact combines; none if it takes one score as it is."""
+    """Return the verifiers whose raw outputs the artifact combines; empty if it combines none."""
     return () if artifact.combination is None else artifact.combination.names
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """The records of files or the table of a store, and where they come from, if it is known."""
+    """Records read from files, or the table of a store, with their provenance if it is known."""
 
     records: Records | LabelledBatch
     provenance: Provenance | None
@@ -97,7 +97,7 @@ class Dataset:
 
 @contextmanager
 def open_records(paths: Sequence[str], outputs: Sequence[str] = ()) -> Iterator[Dataset]:
-    """Open records files, or one store, with the raw outputs of the verifiers in `outputs`."""
+    """Open records files or one store; a store's table gets the raw outputs of the verifiers in `outputs`."""
     if any(map(_is_store, paths)):
         yield _read_store(paths, outputs)
         return
@@ -111,7 +111,7 @@ def _read_store(paths: Sequence[str], outputs: Sequence[str]) -> Dataset:
     if len(paths) > 1:
         msg = "a store is read by itself: give one store, or files only"
         raise InputError(msg)
-    # Imported late: it needs an extra of its own.
+    # Imported late: stores need the extra `[collect]`.
     from langchain_cfc.collect.store import Store
 
     with Store(paths[0]) as store:

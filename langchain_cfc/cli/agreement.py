@@ -1,4 +1,4 @@
-"""`langchain-cfc agreement`: compare labels with those of people, and bound what a promise is worth."""
+"""`langchain-cfc agreement`: compare labels with people's, and bound what a promise is worth."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from langchain_cfc.errors import InputError
 from langchain_cfc.guarantee import format_bound, format_share
 from langchain_cfc.records import Records, read_records
 
-# What the labels of candidates and of claims are called.
+# Words for a positive and a negative label, by unit.
 _LABELS = {"answers": ("correct", "wrong"), "claims": ("supported", "unsupported")}
 
 
@@ -59,7 +59,7 @@ def agreement(
 def _read_promise(artifact: CalibrationArtifact, source: Records) -> tuple[list[float], int | None]:
     """Return the coverages that an artifact promises, and its n; refuse records of another labeler.
 
-    n is None for claims, which are all of one answer.
+    n is None for claims, since all claims of a prompt are from one answer.
     """
     promises = [artifact.guarantee(alpha) for alpha in artifact.alphas]
     if promises[0].kind == "heuristic":
@@ -185,7 +185,7 @@ def _list_assumptions(report: ReviewReport) -> Iterator[str]:
 
 
 def _list_empty_promises(report: ReviewReport) -> Iterator[str]:
-    """List promises of which nothing is left, and whether only the size of the sheet is the reason."""
+    """Yield notes on promises whose bounds are all zero: the sheet is too small, or mistakes too many."""
     for promise in report.promises:
         promised = f"of the {format_share(promise.coverage)} that are promised"
         if max(promise.independent_limit, promise.at_worst_limit) <= 0.0:

@@ -1,4 +1,4 @@
-"""`langchain-cfc ask`: one question through `CFCRunnable`."""
+"""`langchain-cfc ask`: put one question to `CFCRunnable`."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def ask(
                 f"{instead} brings generator, verifier, answer and metadata with it: leave those options out"
             )
             raise InputError(msg)
-        # A recording names some of its parts, which takes precedence.
+        # A recording or a collection may bring ids of its parts, which take precedence.
         parts: dict[str, Any] = {
             "generator_id": generator_id,
             "verifier_id": verifier_id,
@@ -134,7 +134,7 @@ def _print_answers(console: Console, result: CFCResult) -> None:
 
 
 def _describe_scores(result: CFCResult) -> str:
-    """Say which numbers decided."""
+    """Return the numbers that decided: the mean score and its limit, or the threshold and lowest score."""
     scores = [one.score for one in result.candidates]
     certified = result.guarantee.wrong_answers
     if certified is not None and certified.policy.ignores_sets:
@@ -154,14 +154,14 @@ def _replay_parts(path: Path, artifact: CalibrationArtifact, prompt: str) -> dic
         raise InputError(msg)
     source = load_recording() if str(path) == "demo" else read_records(path)
     parts = make_replay_parts(source, get_verifier_names(artifact))
-    # Fails here for a prompt without a recording, rather than as candidates that could not be drawn.
+    # Fail here if the prompt was not recorded, rather than later because candidates could not be drawn.
     parts["generator"].find_record(prompt)
     return parts
 
 
 def _read_collection(path: Path, question: str) -> tuple[Any, dict[str, Any]]:
-    """Return the prompt that a collection makes of a question, and what draws and scores there."""
-    # Imported late: it needs an extra of its own.
+    """Return a collection's prompt for a question, and its components as arguments of `CFCRunnable`."""
+    # Imported late: it needs the extra `[collect]`.
     from langchain_cfc.collect.config import read_config
 
     config = read_config(path)

@@ -1,4 +1,4 @@
-"""`langchain-cfc calibrate`: labelled records in, artifact out."""
+"""`langchain-cfc calibrate`: build an artifact from labelled records."""
 
 from __future__ import annotations
 

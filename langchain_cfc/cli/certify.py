@@ -1,4 +1,4 @@
-"""`langchain-cfc certify`: what held-out labelled prompts say about a frozen artifact."""
+"""`langchain-cfc certify`: certify a frozen artifact on held-out labelled prompts."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def _draw_sample(
     share: float,
 ) -> PeopleSample:
     """Draw the prompts that people are to label from those that a judge labelled."""
-    # Imported late: it needs extras of its own.
+    # Imported late: it needs the extra `[collect]`.
     from langchain_cfc.collect.people import PeopleSample
 
     with open_records([str(one) for one in judge], get_verifier_names(artifact)) as dataset:
@@ -173,7 +173,7 @@ def _draw_sample(
 def _print_people(
     console: Console, report: PeopleReport, *, certified: CalibrationArtifact, people: str, target: str
 ) -> None:
-    """Print how far people's labels have come, and the certificate or what is to be labelled next."""
+    """Print the progress of people's labels, and the certificate or the prompts to label next."""
     console.print(
         f"{escape(people)}: {report.labelled} of {report.to_label} prompts labelled from the top, the judge "
         f"agrees on {report.agreed}; {report.prompts} prompts were judged."

@@ -161,7 +161,7 @@ def collect(
           --store questions.db --out records.jsonl
     """
     with report_errors():
-        # Before anything is imported that needs them, so that one error names all that is missing.
+        # Check before importing anything that needs them, so that one error names all that are missing.
         needed = {"filelock": "collect", "sqlalchemy": "collect"}
         check_installed({**needed, **(list_required_packages(model) if model else {})}, "a collection")
         # Imported late: they need the extra.

@@ -1,9 +1,9 @@
-"""The command-line application: commands by name and by topic, each loaded only when it is called.
+"""The command-line application, which imports the module of a command only when it is called.
 
-Lists of commands, in `--help` and in shells that complete words, load no command: their modules import NumPy
-and LangChain, which takes more than a second. The summaries of this package's commands are below. Commands of
-other distributions, such as `serve` of langchain-cfc-server, are found by their entry points and listed with
-the summary of their distribution.
+Listing the commands, for `--help` or shell completion, imports none of these modules: they import NumPy and
+LangChain, which takes more than a second. `BUILT_IN` therefore repeats the summaries of this package's
+commands. Commands of other distributions, such as `serve` of langchain-cfc-server, are found by their entry
+points and listed with the summary of their distribution.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from typer.core import TyperCommand, TyperGroup
 
 from langchain_cfc._internal import __version__
 
-# An entry point of this group is a function as typer takes it, or a `typer.Typer`, named like its command.
+# Entry points of this group are named like their command, and load a `typer.Typer` or a function for one.
 _ENTRY_POINTS = "langchain_cfc.commands"
-# By topic, in the order of the help: where each command is, and the first sentence of its help.
+# Topic -> command -> (module:object, first sentence of its help), in the order in which `--help` lists them.
 BUILT_IN = {
     "Try": {
         "demo": ("demo:demo", "Calibrate and serve recorded answers; no key or network needed."),
@@ -52,13 +52,13 @@ BUILT_IN = {
         "paper": ("paper:app", "Reproduce the experiments of the CFC paper."),
     },
 }
-# The topic of commands of other distributions.
+# Topic under which `--help` lists commands of other distributions.
 _ADDED = "Added by other packages"
 _PLACES = {name: place for commands in BUILT_IN.values() for name, (place, _) in commands.items()}
 
 
 class CommandGroup(TyperGroup):
-    """The commands of this package, and those of other distributions."""
+    """Command group that holds this package's commands and those of other distributions."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
@@ -68,28 +68,28 @@ class CommandGroup(TyperGroup):
 
     @cached_property
     def _added(self) -> dict[str, EntryPoint]:
-        """The commands of other distributions; to find them takes time with the number of distributions."""
+        """Commands of other distributions, by name; cached, since finding them scans every distribution."""
         return {found.name: found for found in entry_points(group=_ENTRY_POINTS)}
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """List built-in commands in their order, then the others by name."""
+        """Return the names of commands: built-in ones in the order of `BUILT_IN`, then the others sorted."""
         del ctx  # the same in every context
         return [*self.commands, *sorted(set(self._added) - set(self.commands))]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Return what a list needs: the summary of a command. None of this package can be replaced."""
+        """Return a stub with the command's summary, for lists; no distribution can replace a built-in one."""
         del ctx  # the same in every context
         if cmd_name in self.commands:
             return self.commands[cmd_name]
         return _list_added(self._added[cmd_name]) if cmd_name in self._added else None
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Load the command that the first argument names; return it with the other arguments."""
+        """Load the command that the first argument names; return its name, itself and the other arguments."""
         name, command, rest = super().resolve_command(ctx, args)
         return name, command if name is None else self.load_command(ctx, name), rest
 
     def load_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Import a command; return None if there is none of that name."""
+        """Import a command and return it; return None if no command has that name."""
         del ctx  # the same in every context
         if cmd_name in _PLACES:
             place = EntryPoint(cmd_name, f"langchain_cfc.cli.{_PLACES[cmd_name]}", _ENTRY_POINTS)
@@ -98,13 +98,13 @@ class CommandGroup(TyperGroup):
 
 
 def make_app(**settings: Any) -> typer.Typer:
-    """Make a `typer.Typer` with the settings that all commands share, and the given ones."""
+    """Return a `typer.Typer` with the settings that all commands share; `settings` override them."""
     shared = {"add_completion": False, "pretty_exceptions_enable": False, "rich_markup_mode": "markdown"}
     return typer.Typer(**{**shared, **settings})
 
 
 def _list_added(found: EntryPoint) -> TyperCommand:
-    """Make a command of another distribution that can be listed and not called."""
+    """Return a stub of another distribution's command, for lists; it cannot be called."""
     summary = "" if found.dist is None else found.dist.metadata["Summary"] or f"Comes with {found.dist.name}."
     return TyperCommand(found.name, help=summary.replace("[", r"\["), rich_help_panel=_ADDED)
 
@@ -129,7 +129,7 @@ def _make_command(name: str, loaded: Any, settings: dict[str, Any] | None = None
 
 
 def _make_substitute(found: EntryPoint, error: Exception) -> Callable[[], None]:
-    """Make a command that stands in for one that cannot be loaded: it fails with an explanation."""
+    """Return a stand-in for a command that cannot be loaded; it fails and says why."""
     by = found.dist.name if found.dist is not None else "a distribution"
     msg = f"{by} brings this command, but it cannot be loaded: {type(error).__name__}: {error}"
 
@@ -149,7 +149,7 @@ app = make_app(
     cls=CommandGroup,
     no_args_is_help=True,
     add_completion=True,
-    rich_markup_mode="rich",  # a list of summaries as Markdown takes a third longer
+    rich_markup_mode="rich",  # rendering the list of summaries as Markdown takes a third longer
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 

@@ -87,7 +87,7 @@ _DEFAULT_FIGURES = {
 
 
 def make_methods_table(level: LevelComparison, *, claims: bool = False) -> Table:
-    """Make a table of every method at one level; sizes are numbers, all else is in percent."""
+    """Make a table of every method at one level; sizes are numbers, all other figures are in percent."""
     columns = _CLAIMS_HEADINGS if claims else _HEADINGS
     headings = (f"alpha = {level.alpha:g}, %", *columns.values())
     table = make_table(*headings, width=30, no_wrap=True, min_width=5)
@@ -106,7 +106,7 @@ def make_methods_table(level: LevelComparison, *, claims: bool = False) -> Table
 
 
 def make_sweep_table(sweep: Sequence[LevelComparison], figure: str) -> Table:
-    """Make a table of one figure of every method at every level."""
+    """Make a table of one figure, with a row for each method and a column for each level."""
     name = _FIGURE_NAMES.get(figure, figure.replace("_", " "))
     headings = (f"{name}; alpha", *(f"{level.alpha:.6g}" for level in sweep))
     table = make_table(*headings, width=28, no_wrap=True, min_width=5)
@@ -137,7 +137,7 @@ def _make_gaps_table(level: LevelComparison, names: Sequence[str], most: int = 8
 
 
 def prepare_outputs(page: Path | None, folder: Path | None) -> None:
-    """Check the path of a page, and make the folder for figures, before anything takes time."""
+    """Check the path of the page and make the folder for figures, before any long computation."""
     if page is not None:
         check_report(page)
     if folder is not None:
@@ -156,7 +156,7 @@ def write_outputs(
     folder: Path | None,
     title: str | None = None,
 ) -> None:
-    """Write the page of a comparison, and its figures into a folder, where either is asked for."""
+    """Write the page and the figures of a comparison, each only if its path is given."""
     if page is not None:
         write_report(page, comparison=report, sources=Sources(records=tuple(records)), title=title)
     if folder is not None:
@@ -183,7 +183,7 @@ def _draw_figures(report: ComparisonReport) -> dict[str, Any]:
 
 
 def save_figures(drawn: dict[str, Any], folder: Path) -> None:
-    """Write figures as PNG and SVG, by name of the file."""
+    """Write figures as PNG and SVG; `drawn` maps names of files to axes."""
     for name, axes in drawn.items():
         for kind in ("png", "svg"):
             axes.figure.savefig(folder / f"{name}.{kind}", dpi=150)
@@ -285,7 +285,7 @@ def compare(
 def _print_comparison(
     console: Console, found: ComparisonReport, *, figures: Sequence[str], page: Path | None
 ) -> None:
-    """Print a comparison, with these figures against alpha, and where its page is."""
+    """Print a comparison, with a table against alpha for each of `figures`, and the path of its page."""
     data = found.data
     auroc = "" if data.auroc is None else f", AUROC of scores {data.auroc:.2f}"
     drawn = (

@@ -26,7 +26,7 @@ from langchain_cfc.guarantee import format_share
 from langchain_cfc.records import PromptRecord
 from langchain_cfc.runnable import CFCResult
 
-# Written into the folder of the other artifact.
+# File of the bot's artifact, in the folder of the other artifact.
 _BOT = "bot.json"
 # Examples that are printed, and the longest question and answer that fit a line of 80 columns.
 _ANSWERED, _ABSTAINED = 3, 2
@@ -88,7 +88,7 @@ def demo(
 
 
 def print_bot(console: Console, seen: BotDemoResult) -> None:
-    """Print how often the bot was wrong beside the model alone, and what it said to some questions."""
+    """Print how often the bot and the model alone were wrong, and what the bot said to some questions."""
     first, tested = seen.artifact.certified_policy.certificate, len(seen.served)
     console.print(
         f"A real model of 1.5 billion parameters answered {first.prompts + tested:,} questions about "
@@ -123,7 +123,7 @@ def _make_bot_table(seen: BotDemoResult) -> Table:
 
 
 def choose_examples(served: Served) -> Served:
-    """Choose right answers, and abstentions on answers that disagree and would have been wrong.
+    """Choose right answers, and abstentions where candidates disagree and the best one is wrong.
 
     They are taken in the order of the hash of their ids, each from another topic, if they fit a line.
     """
@@ -141,7 +141,7 @@ def choose_examples(served: Served) -> Served:
 
 
 def _is_clear(record: PromptRecord, result: CFCResult) -> bool:
-    """Return whether a person who knows the right answer would decide as the bot did."""
+    """Return whether the bot was plainly right to answer or to abstain, and the example fits a line."""
     if len(str(record.input)) > _QUESTION:
         return False
     if result.best is not None:
@@ -151,7 +151,7 @@ def _is_clear(record: PromptRecord, result: CFCResult) -> bool:
 
 
 def _count_answers(result: CFCResult) -> Counter[int]:
-    """Count the candidates that give each answer, by the slot of the first that gives it."""
+    """Count the candidates that give each answer; keys are the slots of the first that gives it."""
     return Counter(candidate.same_as for candidate in result.candidates)
 
 
@@ -170,7 +170,7 @@ def _make_examples_table(examples: Served) -> Table:
 
 
 def print_sets(console: Console, seen: DemoResult) -> None:
-    """Print what the demo promised of the answer sets, and what happened."""
+    """Print what the demo promised about answer sets, and the results on held-out prompts."""
     report, facts = seen.report, seen.artifact.calibration
     console.rule("Answer sets")
     console.print(

@@ -1,4 +1,4 @@
-"""`langchain-cfc evaluate`: what an artifact does on prompts it has never seen."""
+"""`langchain-cfc evaluate`: measure an artifact on prompts that it has never seen."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def evaluate(
 
 
 def _print_evaluation(console: Console, report: EvaluationReport, *, is_bot_alone: bool) -> None:
-    """Print an evaluation; of a bot that looks at no sets its answers alone, as it promises no more."""
+    """Print an evaluation; for a bot that ignores sets only its answers, since it promises no more."""
     claims = next(iter(report.methods.values())).claims
     if claims is not None:
         drawn = f"{claims.per_answer:.1f} claims in an answer"

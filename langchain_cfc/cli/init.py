@@ -1,4 +1,4 @@
-"""`langchain-cfc init`: from a file of questions and a model to the settings of a collection."""
+"""`langchain-cfc init`: propose the settings of a collection, given a file of questions and a model."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def _propose(dataset: Dataset, model: Model, n: int, out_path: Path) -> Proposal
         return propose(dataset, model, n=n, folder=out_path.parent)
 
 
-# What is given by options
+# Checks of options
 
 
 def _check_output(path: Path, *, force: bool) -> None:
@@ -144,7 +144,7 @@ def _check_options(source: str | None, model: str | None) -> None:
         raise InputError(msg)
 
 
-# What is asked for
+# Questions to the user
 
 
 def _ask(text: str, default: str | None = None) -> str:
@@ -153,7 +153,7 @@ def _ask(text: str, default: str | None = None) -> str:
 
 
 def _ask_columns(source: str, question: str | None, reference: str | None) -> tuple[str | None, str | None]:
-    """Ask for the columns whose names do not tell what they hold."""
+    """Ask for the columns that cannot be recognised by their names."""
     from langchain_cfc.collect.sources import detection, open_rows
 
     names = list(detection.read_sample(open_rows(source))[0])
@@ -180,7 +180,7 @@ def _confirm(proposal: Proposal, dataset: Dataset) -> bool:
     return confirmed
 
 
-# What is shown
+# Output
 
 
 def _print_proposal(console: Console, proposal: Proposal, dataset: Dataset) -> None:

@@ -1,4 +1,4 @@
-"""`langchain-cfc inspect`: what an artifact promises, and what it was made from."""
+"""`langchain-cfc inspect`: show what an artifact promises, and what it was made from."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def inspect(
     with report_errors():
         artifact = CalibrationArtifact.load(artifact_path, require_signature=require_signature)
         bounds = recompute_certificates(artifact) if verify else []
-        # Other rules need no solver, which is an error where there is nothing else to verify.
+        # Other rules need no solver: `verify` raises for them, which is right if there are no bounds either.
         solved = verify and (artifact.threshold_rule == "conditional" or not bounds)
         levels = _verify_thresholds(artifact, prompts) if solved else []
     if as_json:
@@ -90,7 +90,7 @@ def _verify_thresholds(artifact: CalibrationArtifact, prompts: int) -> list[Leve
 
 @contextmanager
 def _native_output_on_stderr() -> Iterator[None]:
-    """Send what compiled libraries print to standard error, as HiGHS 1.16 prints a banner in any case."""
+    """Redirect what compiled libraries print to standard error; HiGHS 1.16 always prints a banner."""
     sys.stdout.flush()
     stdout = os.dup(1)
     os.dup2(2, 1)
@@ -102,7 +102,7 @@ def _native_output_on_stderr() -> Iterator[None]:
 
 
 def _print_bounds(bounds: Sequence[BoundCheck]) -> None:
-    """Print the bounds that do not agree, and how many there are."""
+    """Print the bounds that their counts contradict, and how many bounds agree."""
     computed = [one for one in bounds if one.recomputed is not None]
     wrong = [one for one in bounds if not one.agrees]
     console = get_console()
@@ -165,9 +165,9 @@ def _print_details(console: Console, artifact: CalibrationArtifact) -> None:
 
 
 def make_certificate_table(certificate: CoverageCertificate) -> Table:
-    """Make a table of what is certified, group by group."""
+    """Make a table of the certified bounds, group by group."""
     headings = ("group", "prompts", "promise kept", "at least", "covered", "at least")
-    # Of claims a promise is kept by what is left, so that both are the same.
+    # For claims, "kept" and "covered" both mean the claims that are left, so the last two are redundant.
     columns = 4 if certificate.claims is not None else 6
     title = f"Certified with failure probability {certificate.delta}, all bounds together"
     table = make_table(*headings[:columns], title=title, width=42)

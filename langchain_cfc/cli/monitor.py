@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from langchain_cfc.monitor import CFCMonitor, MonitorStatus, ShadowComparison
 
 app = make_app(no_args_is_help=True, help="Watch a served artifact: drift, broken promises, new labels.")
-# Tests that are listed though they do not alarm.
+# At most this many tests are listed, unless more of them alarm.
 _MOST_LISTED = 10
 
 Artifact = Annotated[Path, typer.Argument(metavar="ARTIFACT", help="The served artifact.")]
@@ -130,7 +130,7 @@ def labels(
 
         with _open_monitor(artifact, store, least_probability=least_probability) as monitor:
             given = read_labels(source, monitor.list_unlabelled() if is_plugin_source(source) else ())
-            # Feedback from elsewhere may hold entries that say nothing: leave these out, add the others.
+            # Feedback from another service may hold labels that do not fit: leave these out, add the others.
             added = monitor.label(*given, leave_out_unfit=is_plugin_source(source))
     if as_json:
         emit_json({"labels": added, "known": len(given) - added, "store": store})
@@ -254,7 +254,7 @@ def shadow(
 
 
 def _parse_time(since: str | None) -> float | None:
-    """Convert a time in ISO 8601, UTC unless it says otherwise, to seconds since 1970."""
+    """Convert an ISO 8601 time, UTC unless it has an offset, to seconds since 1970."""
     if since is None:
         return None
     try:
@@ -270,7 +270,7 @@ def _parse_time(since: str | None) -> float | None:
 
 
 def _make_comparison_table(found: ShadowComparison, served: str, other: str) -> Table:
-    """Make a table of two artifacts on the same draws, under their names."""
+    """Make a table of two artifacts on the same draws, a column for each under its name."""
     labelled = f", {found.labelled:,} of them labelled" if found.labelled else ""
     table = make_table(title=f"alpha = {found.alpha}, {found.results:,} results{labelled}")
     table.add_column("on the same draws", min_width=31)
@@ -292,7 +292,7 @@ def _make_comparison_table(found: ShadowComparison, served: str, other: str) -> 
 
 
 def _open_monitor(artifact: Path, store: str, **settings: Any) -> CFCMonitor:
-    """Open the monitor of an artifact, whose store must exist."""
+    """Open the monitor of an artifact; its store must exist."""
     # Imported late: it needs the extra.
     from langchain_cfc.monitor import CFCMonitor
 
@@ -333,7 +333,7 @@ def _print_status(console: Console, found: MonitorStatus) -> None:
 
 
 def _make_test_table(found: MonitorStatus) -> Table:
-    """Make a table of the tests with most evidence."""
+    """Make a table of the tests with the most evidence."""
     from langchain_cfc.monitor.status import format_evidence
 
     tests = [one for one in found.tests if one.kind != "labelled"]

@@ -60,7 +60,7 @@ from langchain_cfc.thresholds import format_alpha
 
 app = make_app(no_args_is_help=True, help="Reproduce the experiments of the CFC paper.")
 _METRICS = ("ECR", "GSC", "APSS")
-# The setting of the table and figure of set sizes; JSON holds all.
+# Number of candidates M for which set sizes are printed and drawn; the JSON holds every M.
 _SHOWN_CANDIDATES = 50
 
 

@@ -31,7 +31,7 @@ from langchain_cfc.records import tabulate
 _promise_option = partial(typer.Option, rich_help_panel="What is promised")
 _assumed_option = partial(typer.Option, rich_help_panel="Assumptions, without a pilot")
 _cost_option = partial(typer.Option, rich_help_panel="Costs")
-# What a plan of bot mode depends on.
+# Options that a plan of bot mode takes; all others are refused with it.
 _BOT_OPTIONS = frozenset({"--pilot", "--max-wrong-rate", "--delta", "--test-fraction", "--as-json"})
 
 
@@ -169,7 +169,7 @@ def _print_plan(console: Console, found: Plan) -> None:
 
 
 def _list_given(context: typer.Context) -> set[str]:
-    """Return the options that the command line gives."""
+    """Return the names of the options given on the command line, such as `--alpha`."""
     sources = {name: context.get_parameter_source(name) for name in context.params}
     return {
         f"--{name.replace('_', '-')}"
@@ -213,7 +213,7 @@ def _make_group_table(found: Plan) -> Table:
     styles = {"attainable": "green", "uncertain": "yellow", "out of reach": "red"}
     for group in found.groups:
         table.add_row(
-            # A category without the term around it: `group(topic)=sums` is `sums`.
+            # Show a category without its term: `group(topic)=sums` as `sums`.
             escape(re.sub(r"^group\(.*?\)=", "", group.name)),
             format_percent(group.attainable, ".1f"),
             "" if group.attainable_ci is None else format_interval(group.attainable_ci),

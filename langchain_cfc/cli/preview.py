@@ -25,9 +25,9 @@ from langchain_cfc.errors import InputError, RecordError
 from langchain_cfc.preview import Preview, QuestionPreview
 from langchain_cfc.preview import preview as run_preview
 
-# How many questions are shown, and how many of the answers to one.
+# Most questions to show, and most answers to each.
 _MOST_QUESTIONS, _MOST_ANSWERS = 10, 3
-# What a line of the table has room for.
+# Widths of the table's columns, in characters.
 _QUESTION_WIDTH, _ANSWERS_WIDTH = 32, 27
 _TEXT_FILES = {".txt", ""}
 

@@ -1,4 +1,4 @@
-"""`langchain-cfc report`: write what an artifact promises and what happened as one page."""
+"""`langchain-cfc report`: write an artifact's promise and results as one HTML page."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def sign(
         public = format_public_key(private)
         artifact = CalibrationArtifact.load(artifact_path)
         written = write_signature(artifact_path, artifact.to_bytes(), private)
-        # A file that was replaced meanwhile is not what was signed.
+        # Fails if the file was replaced since it was read, and is not what was signed.
         CalibrationArtifact.load(artifact_path, require_signature=public)
     if as_json:
         emit_json({"signature": str(written), "digest": artifact.digest, "public_key": public})

@@ -1,4 +1,4 @@
-"""`langchain-cfc store` and `status`: what a store holds; records out of and into it."""
+"""`langchain-cfc store` and `status`: show, check and shrink a store; export and import records."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ def _print_written(where: Any, count: int, *, as_json: bool, what: str) -> None:
 
 
 def summarize_status(state: CollectionStatus, store: Store) -> dict[str, Any]:
-    """Return the state of a collection as plain data, with some answers that are labelled wrong."""
+    """Return the state of a collection as plain data, with some answers (or claims) labelled wrong."""
     wrong, correct = state.mean_scores
     labels: dict[str, Any] = {
         "pass_at_n": state.coverage,
@@ -196,7 +196,7 @@ def summarize_status(state: CollectionStatus, store: Store) -> dict[str, Any]:
 
 
 def _list_open_batches(store: Store) -> list[dict[str, Any]]:
-    """Return the batches whose answers are not all fetched; an id is None until it is known."""
+    """Return the batches with answers still to be fetched; an id is None until it is known."""
     with store.begin_read() as connection:
         return [{"id": row.id, "requests": len(keys)} for row, keys in read_open_batches(connection)]
 
@@ -204,7 +204,7 @@ def _list_open_batches(store: Store) -> list[dict[str, Any]]:
 def print_status(
     console: Console, state: CollectionStatus, summary: Mapping[str, Any], configuration: Mapping[str, Any]
 ) -> None:
-    """Print the state of a collection: its summary, and what its configuration says beside that."""
+    """Print the state of a collection: its summary, with details from its configuration."""
     left = f", {state.remaining} left" if state.remaining else ""
     lines = [f"prompts       {state.labelled} of {state.total} finished, {state.failed} failed{left}"]
     n = configuration.get("n", 0)
@@ -248,7 +248,7 @@ def print_status(
 
 
 def _format_models(models: Sequence[str], configuration: Mapping[str, Any]) -> str:
-    """Format the names that models answered under, and the one that was asked for where it differs."""
+    """Return the model names that answers reported, and the one that was asked for if it differs."""
     asked = (configuration.get("generator") or {}).get("model")
     differs = asked is not None and list(models) != [asked]
     return ", ".join(models) + (f" (asked for: {asked})" if differs else "")
@@ -257,7 +257,7 @@ def _format_models(models: Sequence[str], configuration: Mapping[str, Any]) -> s
 def _print_wrong_answers(
     console: Console, label: str, wrong: Sequence[Mapping[str, Any]], template: Any
 ) -> None:
-    """Print some answers that are labelled wrong, or such claims, for people to see whether they are."""
+    """Print some answers labelled wrong, or claims labelled unsupported, so that people can check them."""
     table = make_table(label, "reference", "prompt", texts=3)
     for one in wrong:
         table.add_row(

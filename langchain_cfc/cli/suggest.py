@@ -1,4 +1,4 @@
-"""`langchain-cfc suggest`: what to calibrate with, chosen on prompts that will not calibrate."""
+"""`langchain-cfc suggest`: choose options of `calibrate`, on prompts that will not calibrate."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from langchain_cfc.guarantee import format_share
 # Options under the headings that they have in `calibrate`.
 _promise_option = partial(typer.Option, rich_help_panel="What is promised")
 _scores_option = partial(typer.Option, rich_help_panel="Scores and sets")
-# Rows of the table; the JSON holds all options.
+# Most rows of the table; the JSON holds all options.
 _MOST_SHOWN = 10
 
 
@@ -126,7 +126,7 @@ def suggest(
             )
         return
     with report_errors():
-        # A terminal shows one progress bar at a time: read all records, then select.
+        # A terminal shows one progress bar at a time: read all records before trying options.
         with open_records(records, verifier or ()) as dataset:
             table, left_out = experiments.tabulate_verifiers(
                 dataset.records, verifier or None, n=n, provenance=dataset.provenance
@@ -148,7 +148,7 @@ def suggest(
 def _suggest_draws(
     dataset: Dataset, records: list[str], plot: Path | None, *, as_json: bool, **options: Any
 ) -> None:
-    """Compare draw rules, print them, and draw the picture that was asked for."""
+    """Compare draw rules, print the comparison, and write the plot if a path is given."""
     if plot is not None:
         check_output(plot)
         check_installed({"matplotlib": "report"}, "drawing figures")
@@ -219,13 +219,13 @@ def _print_suggestion(console: Console, found: Suggestion) -> None:
 
 
 def _print_command(console: Console, command: str) -> None:
-    """Print the next command in one line at any width, so that it can be copied."""
+    """Print the next command on one line, without wrapping it, so that it can be copied."""
     console.print("\nNext:")
     console.print(escape(command), soft_wrap=True, style="bold")
 
 
 def _make_options_table(found: Suggestion) -> Table:
-    """Make a table of the options in the order of choice, the first in bold."""
+    """Make a table of the best options, best first; the chosen one is bold."""
     table = make_table()
     table.add_column("", no_wrap=True)
     table.add_column("option [not bold](worst group)[/]", overflow="fold", width=46)
