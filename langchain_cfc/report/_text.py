@@ -1,4 +1,4 @@
-"""Numbers and texts as the page shows them."""
+"""Formatting of numbers and texts for HTML pages."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NO_BREAK = "\N{NO-BREAK SPACE}"
 
 
 def to_percent(share: float, decimals: int = 0) -> str:
-    r"""Write a share in percent, on one line.
+    r"""Format a share in percent, without a line break.
 
     Examples:
         >>> to_percent(0.825), to_percent(0.8254, 1)
@@ -26,7 +26,7 @@ def to_percent(share: float, decimals: int = 0) -> str:
 
 
 def format_interval(bounds: tuple[float, float], decimals: int = 0) -> str:
-    """Write an interval of shares in percent, on one line.
+    """Format an interval of shares in percent, without a line break.
 
     Examples:
         >>> format_interval((0.7817, 0.8634)).split(NO_BREAK)
@@ -37,7 +37,7 @@ def format_interval(bounds: tuple[float, float], decimals: int = 0) -> str:
 
 
 def escape_invisible(text: str) -> str:
-    r"""Write the code points of invisible characters that have an effect in their place.
+    r"""Replace control, bidirectional and other hidden characters by their code points.
 
     Examples:
         >>> escape_invisible("a\0b\u202ec")
@@ -47,7 +47,7 @@ def escape_invisible(text: str) -> str:
 
 
 def truncate(text: str, most: int) -> str:
-    """Return the start of a text, never cut between a letter and its accent, and how long the whole is.
+    """Cut a text longer than `most` characters, not between a letter and its accent; append its length.
 
     Examples:
         >>> truncate("abcdef", 6), truncate("abcdef", 3)
@@ -59,7 +59,7 @@ def truncate(text: str, most: int) -> str:
 
 
 def find_cut(text: str, most: int) -> int:
-    """Return where a text is cut to at most so many characters, never between a letter and its accent."""
+    """Return the index at which to cut a text to `most` characters, not between a letter and its accent."""
     if len(text) <= most:
         return len(text)
     end = most
@@ -69,7 +69,7 @@ def find_cut(text: str, most: int) -> int:
 
 
 def describe_length(text: str) -> str:
-    """Return what stands behind the start of a text that was cut."""
+    """Return the suffix of a text that was cut, which states its full length."""
     return f"… ({len(text):,} characters)"
 
 

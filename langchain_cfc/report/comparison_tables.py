@@ -62,7 +62,7 @@ _HEADLINES = {
 
 
 def tabulate_comparison(comparison: ComparisonReport) -> Table:
-    """Tabulate the methods at the first level."""
+    """Tabulate each method's main figures at the leading level."""
     shown = [
         (name, heading, share)
         for name, heading, share in _HEADLINES[comparison.unit]
@@ -87,7 +87,7 @@ def tabulate_comparison(comparison: ComparisonReport) -> Table:
 
 
 def tabulate_sweep(comparison: ComparisonReport) -> Iterator[Table]:
-    """Tabulate coverage and size at every level; no table where there is only one level."""
+    """Tabulate the kept promise and the size (or claims kept) by level; yield nothing for a single level."""
     if len(comparison.sweep) < 2:  # noqa: PLR2004 - the table above has it
         return
     size = _HEADLINES[comparison.unit][4 if comparison.unit == "answers" else 2]
@@ -109,7 +109,7 @@ def tabulate_sweep(comparison: ComparisonReport) -> Iterator[Table]:
 
 
 def tabulate_gaps(comparison: LevelComparison) -> Iterator[Table]:
-    """Tabulate where each method falls short most; no table where no property of prompts is known."""
+    """Tabulate where each method falls short most; yield no table if no property of prompts is known."""
     worst = {
         name: sorted(one.gaps.values(), key=lambda gap: -gap.shortfall.mean)[:GAPS_SHOWN]
         for name, one in comparison.methods.items()
@@ -146,7 +146,7 @@ def tabulate_gaps(comparison: LevelComparison) -> Iterator[Table]:
 
 
 def tabulate_compared_groups(comparison: LevelComparison) -> Iterator[Table]:
-    """Tabulate how often each method keeps the promise in each group; no table without groups."""
+    """Tabulate how often each method keeps the promise in each group; yield no table without groups."""
     methods = comparison.methods
     sizes = {group.name: group for one in methods.values() for group in one.groups}
     if not sizes:
@@ -202,5 +202,5 @@ def _make_spread_cell(spread: Spread | None, *, share: bool) -> Cell:
         return Cell(shown, "one split only")
     if share:
         return Cell(shown, format_interval(spread.interval, 1))
-    low, high = spread.interval  # approximate ones may go below 0, which no size does
+    low, high = spread.interval  # it is approximate and may reach below 0, which a size cannot
     return Cell(shown, NO_BREAK.join([f"{max(0.0, low):.2f}", "to", f"{high:.2f}"]))

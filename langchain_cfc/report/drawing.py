@@ -1,14 +1,14 @@
-"""What all figures share: the style of each method, labels of groups, axes with a key, and inline SVG.
+"""What all figures share: styles of methods, labels of groups, axes with a key, and inline SVG.
 
 A style is a colour, a marker, a dash pattern and a hatch. The colours are those of Okabe and Ito (2008,
-"Color universal design") that stand out from white and from near black: without yellow, which vanishes on
-paper, and without black, which is the ink. The other three tell methods apart where colours do not: on a grey
-print, and where two methods share a colour.
+"Color universal design") that contrast with both white and near black. Yellow is left out because it vanishes
+on paper, black because text and axes have it. Marker, dashes and hatch tell methods apart in grey prints, and
+where two methods share a colour.
 
-Matplotlib's SVG is made for a file of its own. On a dark page its black would vanish, its style sheet would
-apply to every other picture, and the names of its parts would clash with those of the next figure. So black
-becomes the colour of the text around the figure, the style sheet becomes attributes of the figure, and each
-name gets a prefix made of the figure's content and title.
+Matplotlib's SVG is meant to be a file of its own. Inlined in a page, its black would vanish on a dark
+background, its style sheet would apply to every other picture, and its ids would clash with those of the next
+figure. So black becomes the colour of the text around the figure, the style sheet becomes attributes of the
+figure, and each id gets a prefix that is a hash of the figure's content and title.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ Shown = TypeVar("Shown")
 Dash = tuple[float, tuple[float, ...]]
 
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#56B4E9", "#CC79A7")
-# Numbers of markers and of hatches have no divisor in common with six: a style comes again after 78 places,
-# a marker or a hatch after 13.
+# The numbers of markers and of hatches (13) are coprime to that of colours (6): a marker or hatch repeats
+# after 13 places, and together with its colour after 78.
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", "*", ">", "h", "d", "p")
 # Hatches of lines only: circles and dots would make an SVG thirty times as long.
 HATCHES = (
@@ -69,8 +69,8 @@ DASHES: tuple[Dash, ...] = (
 )
 STYLE_COUNT = 78
 MARKER_SIZE = 6.0  # points
-# Places of their own, so that methods that are often compared differ as much as possible: none of the first
-# thirteen shares a marker or a hatch with another.
+# Methods with fixed places, so that those often compared differ as much as possible: no two of the first
+# thirteen share a marker or a hatch.
 KNOWN_METHODS = (
     "conditional",
     "marginal",
@@ -91,7 +91,7 @@ KNOWN_METHODS = (
     "conditional-back-off",
 )
 
-SMALL = 9.0  # points; size of labels of ticks and of the key
+SMALL = 9.0  # points; font size of tick labels and of the key
 ALL_PROMPTS = "all prompts"
 LONGEST = 32  # characters of one label
 _DECIMAL = re.compile(r"\d+\.\d+(?:e[-+]?\d+)?")
@@ -99,10 +99,10 @@ _NO_NAME_OF_A_PROPERTY = re.compile(r"""['"\d\[(]""")
 
 LINE = 1.3 * SMALL  # points from one line of a label to the next
 HEIGHT = 4.2  # inches
-MARGINS = 1.0  # inches around the axis: its own labels, and what separates it from the key
-KEY_ROOM = 150.0  # points of a line of the key
-KEY_SIGN = 0.5  # inches that line and marker take in the key
-MOST_LINES = 3  # of a label that lies flat
+MARGINS = 1.0  # inches around the axis, for its labels and the gap before the key
+KEY_ROOM = 150.0  # points; width of a line of text in the key
+KEY_SIGN = 0.5  # inches; width of a line with its marker in the key
+MOST_LINES = 3  # of a horizontal label
 SLANT = 40.0  # degrees
 TARGET: dict[str, Any] = {"linestyle": (0.0, (4.0, 3.0)), "linewidth": 1.2, "marker": "", "zorder": 1.5}
 
@@ -110,7 +110,7 @@ _SVG = "http://www.w3.org/2000/svg"
 _BLACK = "#000000"
 _SETTINGS = {"svg.fonttype": "none", "svg.hashsalt": "langchain-cfc"}
 _GIVEN_ONCE = {
-    # What matplotlib's style sheet says of every element, and black, which it leaves out as the default.
+    # What matplotlib's style sheet sets for every element, and black, which it omits as SVG's default.
     "stroke-linejoin": "round",
     "stroke-linecap": "butt",
     "fill": "currentColor",
@@ -131,7 +131,7 @@ class Style:
 
     @classmethod
     def at(cls, place: int) -> Style:
-        """Return the style of a place; those of any thirteen places in a row differ in marker and hatch."""
+        """Return the style of a place; any thirteen consecutive places differ in marker and hatch."""
         return cls(
             COLOURS[place % len(COLOURS)],
             MARKERS[place % len(MARKERS)],
@@ -157,8 +157,8 @@ class Style:
 def assign_styles(names: Iterable[str]) -> dict[str, Style]:
     """Return the style of every method of a report by name.
 
-    Methods of this package have places of their own. Others have one by the hash of their name, or the next
-    free one. Give the names of all methods, drawn or not, so that a choice of methods changes no style.
+    `KNOWN_METHODS` have fixed places. Others get one by the hash of their name, or the next free one. Pass
+    the names of all methods, drawn or not, so that drawing only some of them changes no style.
     """
     given = list(names)
     places = {name: KNOWN_METHODS.index(name) for name in given if name in KNOWN_METHODS}
@@ -172,19 +172,19 @@ def assign_styles(names: Iterable[str]) -> dict[str, Style]:
 
 
 def compute_marker_sizes(count: int) -> list[float]:
-    """Return marker sizes for methods drawn over one another, the later the smaller: all stay visible."""
+    """Return decreasing marker sizes in points, so that methods drawn over one another stay visible."""
     largest, smallest = min(MARKER_SIZE + 0.5 * (count - 1), 10.0), max(MARKER_SIZE - 0.25 * (count - 1), 3.5)
     return [largest - (largest - smallest) * place / max(count - 1, 1) for place in range(count)]
 
 
 def make_key_label(name: str, method: MethodComparison | MethodReport) -> str:
-    """Return what the key calls a method where a target for coverage is drawn, which may not be its own."""
+    """Return a method's label in a key with a coverage target; it says if the method has another aim."""
     aims = not isinstance(method, MethodComparison) or method.aims_at_coverage
     return name if aims else f"{name} (aims at something else)"
 
 
 def select_methods(there: Mapping[str, Shown], methods: Sequence[str] | None) -> dict[str, Shown]:
-    """Return the methods with these names in this order, all for None."""
+    """Return the methods with these names, in this order; all of them if `methods` is None."""
     names = list(there) if methods is None else list(methods)
     unknown = [name for name in names if name not in there]
     if unknown:
@@ -194,7 +194,7 @@ def select_methods(there: Mapping[str, Shown], methods: Sequence[str] | None) ->
 
 
 def to_single_line(text: str) -> str:
-    """Return a text on one line, without characters that cannot be printed or stand in XML."""
+    """Return a text on one line, with spaces for characters that cannot be printed or are invalid in XML."""
     return " ".join("".join(sign if sign.isprintable() else " " for sign in text).split())
 
 
@@ -219,7 +219,7 @@ def label_groups(words: Sequence[str]) -> tuple[str, list[str]]:
 
 
 def wrap_text(text: str, room: float) -> str:
-    """Break a text into lines that fit into so many points; longer words stay whole."""
+    """Break a text into lines of at most `room` points; longer words stay whole."""
     lines: list[str] = []
     for word in text.split():
         if lines and estimate_width(f"{lines[-1]} {word}") <= room:
@@ -232,8 +232,8 @@ def wrap_text(text: str, room: float) -> str:
 def estimate_width(text: str) -> float:
     """Return an upper bound on the width in points of the widest line of a label.
 
-    It uses no font of matplotlib's: measuring with one would warn of every sign that it lacks, although a
-    page may have others.
+    It does not measure with matplotlib's font, which would warn of every character that it lacks, although
+    the page's fonts may have it.
     """
     return SMALL * max((sum(map(_estimate_ems, line)) for line in text.split("\n")), default=0.0)
 
@@ -245,7 +245,7 @@ def _estimate_ems(sign: str) -> float:
 
 
 def _round_numbers(texts: list[str]) -> list[str]:
-    """Round numbers to three significant digits, or to as many as keep different ones different."""
+    """Round numbers to three significant digits, or to as many as keep distinct numbers distinct."""
     numbers = {found for text in texts for found in _DECIMAL.findall(text)}
     for digits in (3, 4, 6, 9):
         rounded = {number: f"{float(number):.{digits}g}" for number in numbers}
@@ -257,7 +257,7 @@ def _round_numbers(texts: list[str]) -> list[str]:
 
 
 def _split_common_start(texts: list[str]) -> tuple[str, list[str]]:
-    """Return what all groups begin with, as far as it names a property, and what each goes on with."""
+    """Return the start that all groups share, as far as it names a property, and the rest of each group."""
     split = [text.split(" ") for text in texts if text != ALL_PROMPTS]
     count = 0
     if len(split) > 1:
@@ -266,7 +266,7 @@ def _split_common_start(texts: list[str]) -> tuple[str, list[str]]:
             if ends or len(set(column)) > 1 or _NO_NAME_OF_A_PROPERTY.search(column[0]):
                 break
             count += 1
-            if column[0].endswith(":"):  # what follows is the name of one category, however it begins
+            if column[0].endswith(":"):  # the rest names a category, even if all names begin alike
                 break
     if not count:
         return "", texts
@@ -284,7 +284,7 @@ def _shorten_label(label: str) -> str:
 
 
 def create_axes(width: float, names: Sequence[str] = (), height: float = HEIGHT) -> Axes:
-    """Return an axis of so many inches in a figure of its own, with room for a key that says `names`."""
+    """Return an axis `width` inches wide in a new figure, with room for a key with the labels `names`."""
     figures: Any = require("matplotlib.figure", "report", "drawing figures")
     lines = sum(_wrap_for_key(name).count("\n") + 1.5 for name in names) + 3.0
     size = width + MARGINS + estimate_key_width(names), max(height, lines * LINE / 72.0)
@@ -293,12 +293,12 @@ def create_axes(width: float, names: Sequence[str] = (), height: float = HEIGHT)
 
 
 def get_ink_colour(ax: Axes) -> str:
-    """Return the colour of an axis's own labels: bars and target lines follow it, on dark pages too."""
+    """Return the colour of an axis's labels; bars and target lines use it, to be visible on dark pages."""
     return str(ax.xaxis.label.get_color())
 
 
 def format_tick(value: float, _place: float | None = None) -> str:
-    """Write a share as the tick of an axis."""
+    """Format a share as a tick label of an axis."""
     return format_percent(value, ".4g")
 
 
@@ -313,18 +313,18 @@ def label_axes(ax: Axes, x: str, y: str, *, shares: str = "") -> None:
 def draw_points(
     ax: Axes, place: int, x: Sequence[float], y: Sequence[float], *, joined: bool = False, **errors: Any
 ) -> Any:
-    """Draw points with matplotlib's `errors` in the style of a place; return the handle for the key."""
+    """Draw points in the style of a place, with matplotlib's `xerr` and `yerr`; return the key's handle."""
     look = Style.at(place).line_options(get_ink_colour(ax))
     return ax.errorbar(x, y, **(look if joined else {**look, "linestyle": ""}), **errors)
 
 
 def estimate_key_width(names: Sequence[str]) -> float:
-    """Return the width in inches that the key takes at most."""
+    """Return an upper bound on the width of the key, in inches."""
     return KEY_SIGN + max(estimate_width(_wrap_for_key(name)) for name in names) / 72.0 if names else 0.0
 
 
 def estimate_axis_width(ax: Axes, names: Sequence[str]) -> float:
-    """Return the width in inches of the caller's axis, less the key's where a layout makes room for it."""
+    """Return the width of the caller's axis in inches, less the key's if a layout makes room for it."""
     width = ax.get_window_extent().width / ax.figure.dpi
     makes_room = ax.figure.get_layout_engine() is not None
     return max(width - estimate_key_width(names), 0.5) if makes_room else width
@@ -335,7 +335,7 @@ def _wrap_for_key(name: str) -> str:
 
 
 def finish_axes(ax: Axes, handles: Sequence[Any], names: Sequence[str], title: str | None = None) -> Axes:
-    """Draw grid, spines and the key, which calls each handle by its name; return the axis."""
+    """Draw a grid and a key that names each handle, hide the top and right spines; return the axis."""
     ax.grid(visible=True, axis="y", color=get_ink_colour(ax), alpha=0.15)
     ax.set_axisbelow(True)
     ax.spines[["top", "right"]].set_visible(False)
@@ -352,7 +352,7 @@ def finish_axes(ax: Axes, handles: Sequence[Any], names: Sequence[str], title: s
         alignment="left",
         handlelength=2.6,
     )
-    # A name with two dollar signs is not a formula.
+    # Otherwise matplotlib would read a name with two dollar signs as a formula.
     for text in (*key.get_texts(), key.get_title()):
         text.set_parse_math(False)
     return ax
@@ -360,10 +360,10 @@ def finish_axes(ax: Axes, handles: Sequence[Any], names: Sequence[str], title: s
 
 @dataclass(frozen=True)
 class GroupTicks:
-    """Groups along the horizontal axis, one unit each.
+    """Tick labels of groups along the horizontal axis, one unit apart.
 
-    Labels lie flat on a few lines where they fit, are slanted where they do not, and stand upright where even
-    slanted ones would touch.
+    Labels are horizontal if they fit on a few lines, slanted if not, and vertical if even slanted ones would
+    touch.
     """
 
     labels: tuple[str, ...]
@@ -372,7 +372,7 @@ class GroupTicks:
 
     @classmethod
     def from_words(cls, words: Sequence[str], width: float) -> GroupTicks:
-        """Lay out groups given in words on an axis of so many inches."""
+        """Lay out the labels of groups, given in words, on an axis `width` inches wide."""
         title, labels = label_groups(words)
         slot = 72.0 * width / len(labels)
         room = slot - 0.5 * SMALL
@@ -385,19 +385,19 @@ class GroupTicks:
 
     @property
     def depth(self) -> float:
-        """Inches that turned labels take below the axis."""
+        """Inches that slanted or vertical labels take below the axis; 0 for horizontal ones."""
         return math.sin(math.radians(self.angle)) * max(map(estimate_width, self.labels)) / 72.0
 
     @property
     def overhang(self) -> float:
-        """Inches that the first of slanted labels reaches beyond what stands to the left of the axis."""
+        """Inches by which the first slanted label exceeds the margin to the left of the axis."""
         if self.angle != SLANT:
             return 0.0
         reach = math.cos(math.radians(SLANT)) * estimate_width(self.labels[0]) / 72.0
         return max(reach - MARGINS / 2.0, 0.0)
 
     def label_axis(self, ax: Axes) -> None:
-        """Label the axis."""
+        """Set the limits, tick labels and title of the horizontal axis."""
         turned: dict[str, Any] = {}
         if self.angle:
             turned = {"rotation": self.angle, "ha": "right", "va": "center", "rotation_mode": "anchor"}
@@ -410,9 +410,9 @@ class GroupTicks:
 def to_svg(drawn: Axes | Figure, *, title: str) -> str:
     """Return a figure as an `<svg>` element for a page.
 
-    Text stays text. Black ink takes the colour of the page's text (`currentColor`), the background is
-    transparent, nothing outside is referred to, and the same data give the same text. Figures of one page do
-    not clash as long as they differ in content or title, which screen readers read out.
+    Text stays text. Black takes the colour of the page's text (`currentColor`), the background is
+    transparent, nothing outside is referred to, and the same data give the same SVG. Ids of a page's figures
+    do not clash as long as the figures differ in content or title. Screen readers read the title out.
     """
     root = ET.fromstring(_write_svg(drawn))  # noqa: S314 - matplotlib has just written it
     for part in [*root.iter()]:
@@ -438,14 +438,14 @@ def _write_svg(drawn: Axes | Figure) -> str:
         raise InputError(msg)
     buffer = io.StringIO()
     with matplotlib.rc_context(_SETTINGS), warnings.catch_warnings():
-        # The page brings its own fonts.
+        # The page brings its own fonts, which may have glyphs that matplotlib's font lacks.
         warnings.filterwarnings("ignore", message="Glyph .* missing from")
         figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
     return buffer.getvalue()
 
 
 def _rewrite_attributes(part: ET.Element, prefix: str) -> None:
-    """Prefix names, turn black into the page's ink, and write links as SVG 2 does."""
+    """Prefix ids and references to them, turn black into `currentColor`, and write links as in SVG 2."""
     written: dict[str, str] = {}
     for key, value in part.attrib.items():
         name = _get_local_name(key)

@@ -1,7 +1,7 @@
 """Figures of the efficiency analysis: set sizes by alpha, convergence to the oracle, cost of coverage.
 
-They follow the conventions of `plots.py`: each takes data and, if there is one, the axis to draw on, and
-returns the axis.
+They follow the conventions of `plots.py`: each takes data and optionally the axis to draw on, and returns the
+axis.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ WIDTH = 4.8  # inches of an axis
 
 
 def plot_sizes(cells: Sequence[SizeCell], ax: Axes | None = None) -> Axes:
-    """Plot the predicted mean set size of each rule against alpha as a line, and the simulated as points.
+    """Plot each rule's mean set size against alpha: predicted as a line, simulated as points.
 
     Error bars are three standard errors.
 
@@ -56,10 +56,10 @@ def plot_sizes(cells: Sequence[SizeCell], ax: Axes | None = None) -> Axes:
 
 
 def plot_convergence(several: Sequence[Convergence], ax: Axes | None = None) -> Axes:
-    """Plot the relative error of E|C| of the learned rule against N, and of one threshold, dotted.
+    """Plot the relative error of E|C| against N, of the learned rule and (dashed) of one threshold.
 
     Args:
-        several: One for each world.
+        several: The convergence in each world.
         ax: The axis to draw on.
     """
     if not several:
@@ -82,9 +82,9 @@ def plot_convergence(several: Sequence[Convergence], ax: Axes | None = None) -> 
 
 
 def plot_costs(found: RecordedEfficiency, ax: Axes | None = None) -> Axes:
-    """Plot what coverage costs in each group of a recording, with 95 % intervals.
+    """Plot mean set size against coverage in each group of a recording, with 95 % intervals.
 
-    Hollow squares, not joined, mark what one threshold for all covers in each group.
+    A hollow square marks each group's coverage and set size under one threshold for all.
     """
     shared, names = label_groups([group.words for group in found.groups])
     target = 1.0 - float(found.alpha)

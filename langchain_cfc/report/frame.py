@@ -1,4 +1,4 @@
-"""The frame of every HTML page: head and styles, escaping, figures, and the file that it is written to."""
+"""The frame of every HTML page: head and styles, escaping, figures, and writing the file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from markupsafe import Markup
 
 _GENERATOR = "langchain-cfc report"
-# The page says what it is within its first bytes.
+# The tag by which a report is recognised is within this many bytes.
 _HEAD_BYTES = 1024
 
 
@@ -34,18 +34,18 @@ class Figure:
 
 
 def make_figure(name: str, axes: Any, title: str, words: str) -> Figure:
-    """Draw an axis for a page; its caption is the title, and then the words."""
+    """Convert an axis to a figure of a page; the caption is the title followed by the words."""
     return Figure(id=name, svg=_mark_safe(to_svg(axes, title=title)), caption=f"{title}. {words}")
 
 
 def render_page(template: str, *, title: str, byline: str, **content: Any) -> str:
-    """Return a page as HTML: a template that fills the frame.
+    """Return a page as HTML, rendered from a template that extends the frame.
 
     Args:
         template: The template's file within the package, such as `report/page.html.j2`.
         title: Title and heading.
         byline: The line below the heading.
-        **content: What the template shows; with `contents`, ids and headings of its sections for a list at
+        **content: What the template shows; `contents` holds ids and headings of its sections, for a list at
             the top.
 
     Returns:
@@ -82,7 +82,7 @@ def _create_environment() -> Any:
 
 
 def _escape_value(value: Any) -> Any:
-    """Spell out invisible characters in all text that the page did not make itself."""
+    """Spell out invisible characters in plain strings; markup made by this package stays as it is."""
     return escape_invisible(value) if type(value) is str else value
 
 
@@ -96,10 +96,10 @@ def _read_resource(name: str) -> str:
 
 
 def replace_page(path: str | os.PathLike[str], html: str) -> None:
-    """Write a page to a file that holds an earlier one, or nothing.
+    """Write a page to a new file, or over an earlier page.
 
     Raises:
-        InputError: If the path holds something else, or cannot be written.
+        InputError: If `check_report` refuses the path, or the file cannot be written.
     """
     check_report(path)
     with atomic_writer(path) as file:
@@ -107,13 +107,13 @@ def replace_page(path: str | os.PathLike[str], html: str) -> None:
 
 
 def check_report(path: str | os.PathLike[str]) -> None:
-    """Check that a report can be written: never over another file, such as the records it is made from.
+    """Check that a report may be written to a path; no other file, such as the records, is overwritten.
 
     Args:
         path: Path that a report is to be written to.
 
     Raises:
-        InputError: If the path holds something else, or is `-`.
+        InputError: If the path is `-`, a folder, in no existing folder, or a file that is not a report.
         MissingExtraError: If jinja2 or matplotlib is not installed.
     """
     check_installed({"jinja2": "report", "matplotlib": "report"}, "a page")

@@ -1,7 +1,7 @@
 """The hardest test prompts: those that were flagged or missed, with their candidates or claims.
 
-Of claims, missed are prompts with more unsupported claims left than the promise allows, and those of which no
-claim is left stand in place of flagged ones.
+With claims, a prompt is missed if more unsupported claims are left than the promise allows; prompts with no
+claim left (emptied) take the place of flagged ones.
 """
 
 from __future__ import annotations
@@ -47,30 +47,30 @@ class MarkedText:
 
 @dataclass(frozen=True)
 class HardAnswer:
-    """A claim, or the candidates that give one answer and have one label; texts are None if not shown."""
+    """A claim, or the candidates with the same answer and label; texts are None if not shown."""
 
     answer: str | None
-    text: str | None  # what the best of them says, where that is more than the answer
-    times: int  # how many candidates they are
+    text: str | None  # text of the best of them, if it differs from the answer
+    times: int  # number of these candidates
     accepted: bool  # whether the answer is in the set, or the claim left in
-    correct: bool  # of claims, whether it is supported
+    correct: bool  # for a claim, whether it is supported
     score: float  # the lowest among them, in [0, 1]
-    level: float | None  # their lowest entry level, of a claim its confidence; None if none can enter
+    level: float | None  # their lowest entry level, for a claim its confidence; None if none can enter
 
 
 @dataclass(frozen=True)
 class HardPrompt:
-    """A test prompt that was flagged or missed, or of whose answer no claim is left."""
+    """A test prompt that was flagged or missed, or whose answer has no claim left."""
 
     id: str
     outcome: Outcome  # `missed`: not flagged and the promise broken; `emptied`: no claim left
-    why: str  # the same in a sentence, with numbers
-    threshold: float | None  # None where none can be certified; of claims, a confidence
+    why: str  # the outcome as a sentence, with numbers
+    threshold: float | None  # None if none can be certified; for claims, a confidence
     mean_score: float  # of its candidates or claims
-    prompt: str | None  # None where texts are not shown
+    prompt: str | None  # None if texts are not shown
     answers: tuple[HardAnswer, ...]  # answers or claims, best first
-    left_out: int  # how many more of them it has
-    # The answer with its claims; empty where texts are not shown, or no record says where claims stand.
+    left_out: int  # number of further answers or claims
+    # The answer with its claims; empty if texts are not shown, or the record does not locate its claims.
     marked: tuple[MarkedText, ...] = ()
 
 
@@ -78,10 +78,10 @@ class HardPrompt:
 class HardestPrompts:
     """The hardest prompts of a test set, with counts of flagged and missed ones."""
 
-    flagged: int  # how many test prompts were flagged; of claims, how many answers have none left
+    flagged: int  # number of test prompts flagged; for claims, of answers with no claim left
     missed: int
     with_text: bool  # whether texts are shown
-    prompts: tuple[HardPrompt, ...]  # the hardest of them, missed and flagged ones by turns
+    prompts: tuple[HardPrompt, ...]  # the hardest of them, missed and flagged ones alternating
     unit: Unit = "answers"  # what their `answers` are
 
 
@@ -93,24 +93,24 @@ def find_hardest_prompts(
     texts: Iterable[LabelledRecord] | None = None,
     most: int = MOST_PROMPTS,
 ) -> HardestPrompts:
-    """Find the prompts that `evaluate` counts as flagged or missed, and why each of them is.
+    """Find the hardest prompts that `evaluate` counts as flagged or missed, and explain each.
 
-    Missed prompts come by threshold, of claims by how many unsupported ones are left, and flagged or emptied
-    ones by mean score, the largest first; of both kinds as many are shown as there is room for.
+    Missed prompts are ordered by threshold (for claims, by the number of unsupported ones left), flagged or
+    emptied ones by mean score, the largest first. The two kinds alternate, up to `most` prompts.
 
     Args:
         artifact: The artifact.
-        labelled: What `evaluate` is given, as a table with the artifact's number of candidates.
-        alpha: Error level; may be left out where the artifact holds only one.
-        texts: The records that the table was made of, read once for the texts of the prompts shown; None
-            where no text may be shown.
+        labelled: The records given to `evaluate`, as a table with the artifact's number of candidates.
+        alpha: Error level; may be left out if the artifact holds only one.
+        texts: The records that the table was made from, read once for the texts of the prompts shown; None to
+            show no text.
         most: How many prompts to show, at least 0.
 
     Returns:
         The prompts. Long texts are cut.
 
     Raises:
-        OverlapError: As `evaluate` does, like all others that the table itself may cause.
+        OverlapError: Under the conditions of `evaluate`, whose other errors the table may cause as well.
         InputError: If `most` is below 0, or a prompt of the table is not among the records.
     """
     if most < 0:
@@ -141,9 +141,9 @@ def find_hardest_prompts(
 def _order_rows(
     decisions: Decisions, missed: BoolArray, flagged: BoolArray, hardness: FloatArray
 ) -> Iterator[int]:
-    """Return the rows of missed and flagged prompts by turns, the hardest of either kind first."""
+    """Return the rows of missed and flagged prompts alternately, the hardest of each kind first."""
     scores = decisions.draws.scores.mean(axis=1, where=decisions.draws.is_drawn)
-    # Flagged prompts have no threshold, and randomised thresholds may be -inf.
+    # Flagged prompts have no threshold and are sorted by score; a randomised -inf sorts last.
     order = np.lexsort((-scores, -np.where(flagged, 0.0, hardness)))
     kinds = ([int(row) for row in order if kind[row]] for kind in (missed, flagged))
     return (row for row in chain.from_iterable(zip_longest(*kinds)) if row is not None)
@@ -213,7 +213,7 @@ def _group_answers(
 
 
 def _get_texts(record: LabelledRecord | None, slot: int) -> tuple[str | None, str | None]:
-    """Return the claim, or the answer and what the candidate says where that is something else."""
+    """Return the claim and None, or the answer and the candidate's text if that differs from it."""
     if record is None:
         return None, None
     if isinstance(record, ClaimsRecord):
@@ -226,7 +226,7 @@ def _get_texts(record: LabelledRecord | None, slot: int) -> tuple[str | None, st
 
 
 def _format_input(prompt: str | list[Any] | dict[str, Any]) -> str:
-    """Return a prompt to be read: text as it is, messages a paragraph each, all else as JSON."""
+    """Return a prompt in readable form: text as it is, a line for each message, all else as JSON."""
     if isinstance(prompt, str):
         return prompt
     if isinstance(prompt, list):
@@ -280,9 +280,9 @@ def _explain_claims(tested: LabelledBatch, decisions: Decisions, row: int, at_mo
 
 
 def _mark_claims(record: ClaimsRecord, kept: BoolArray) -> tuple[MarkedText, ...]:
-    """Return an answer in parts, marked by what became of its claims.
+    """Split an answer into parts, marked where a claim was dropped or left in although unsupported.
 
-    What a dropped claim shares with another one is dropped, as when serving.
+    Text that a dropped claim shares with another one counts as dropped, as when serving.
     """
     claims = list(zip(record.claims, kept[: len(record.claims)].tolist(), strict=True))
     if record.answer is None or any(claim.start is None for claim, _ in claims):

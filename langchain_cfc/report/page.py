@@ -104,7 +104,7 @@ _GLOSSARY: dict[Unit, tuple[tuple[str, str], ...]] = {
 
 @dataclass(frozen=True)
 class _Section:
-    """A section: words, then figures, then tables."""
+    """A section of the page, which shows words, then figures, then tables."""
 
     id: str
     heading: str
@@ -116,7 +116,7 @@ class _Section:
 def list_artifact_facts(
     artifact: CalibrationArtifact, evaluation: EvaluationReport
 ) -> Iterator[tuple[str, str]]:
-    """Yield what an artifact was made from and tested on, as terms and texts."""
+    """Yield the data and settings an artifact was made from and tested on, as pairs of term and text."""
     facts = artifact.calibration
     fitted = f", {facts.fit_size:,} others fitted what is fitted" if facts.fit_size else ""
     tested = f"{evaluation.n_test:,} tested them ({evaluation.test_prompts})"
@@ -148,7 +148,7 @@ def list_artifact_facts(
 
 
 def list_comparison_facts(comparison: ComparisonReport) -> Iterator[tuple[str, str]]:
-    """Yield what a comparison was made on and how, as terms and texts."""
+    """Yield the data and settings of a comparison, as pairs of term and text."""
     data = comparison.data
     beats = "a correct candidate beats a wrong one"
     if comparison.unit == "claims":
@@ -185,7 +185,7 @@ def _identify_component(artifact: CalibrationArtifact, part: str) -> str:
 
 
 def draw_data(comparison: ComparisonReport) -> Iterator[Figure]:
-    """Draw what the records are like."""
+    """Draw the scores and the attainable coverage of the records."""
     data, unit = comparison.data, comparison.unit
     words = (
         "Scores of correct and of wrong candidates",
@@ -316,7 +316,7 @@ def _describe_artifact(
     hardest: HardestPrompts | None,
     sources: Sources,
 ) -> dict[str, Any]:
-    """Return what the page of an artifact shows, by the template's names."""
+    """Return the template's variables for the page of an artifact."""
     if evaluation.artifact_digest != artifact.digest:
         msg = "the evaluation is of another artifact: its digest differs"
         raise InputError(msg)
@@ -350,7 +350,7 @@ def _describe_artifact(
 
 
 def _describe_comparison(comparison: ComparisonReport, sources: Sources) -> dict[str, Any]:
-    """Return what the page of a comparison by itself shows, by the template's names."""
+    """Return the template's variables for the page of a comparison without an artifact."""
     names = ", ".join(PurePath(one).name for one in sources.records)
     drawn = f"{pluralize(comparison.n_candidates, 'candidate')} each"
     calibration = recommend_calibration(comparison, sources)
@@ -430,7 +430,7 @@ def _describe_bot_mode(artifact: CalibrationArtifact, evaluation: EvaluationRepo
     known = set(artifact.guarantee(policy.certificate.alpha).not_promised)
     promise = artifact.bot_guarantee(max_wrong_rate=policy.certificate.max_wrong_rate)
     silent = [one for one in promise.not_promised if one not in known]
-    # What bot mode alone certifies stands at the top of the page.
+    # A certificate that ignores sets is already at the top of the page.
     certified = () if policy.ignores_sets else (policy.certificate.sentence(),)
     words = (
         "Wrong answers against prompts answered, policy by policy",
@@ -456,7 +456,7 @@ def _describe_bot_mode(artifact: CalibrationArtifact, evaluation: EvaluationRepo
 
 
 def _describe_methods(comparison: ComparisonReport, *, with_artifact: bool) -> _Section:
-    """Describe a comparison; next to an artifact also how it was made, which the page says nowhere else."""
+    """Return the section on a comparison; on the page of an artifact it also says how it was made."""
     made = (
         f"{pluralize(len(comparison.methods), 'method')} on {pluralize(comparison.data.prompts, 'prompt')}, "
         f"split {comparison.splits:,} times into {comparison.n_calibration:,} that calibrate and "
@@ -529,7 +529,7 @@ def write_report(
         comparison: A comparison of methods, with the artifact or by itself.
         hardest: The artifact's hardest test prompts; with texts only if they were found with texts.
         sources: Names of files for the recommended commands; placeholders by default.
-        notes: What a reader has to know first, such as that the records come from another model.
+        notes: What a reader has to know first, for example that the records come from another model.
         title: Title of the page; derived from the contents by default.
 
     Raises:

@@ -1,14 +1,14 @@
 """Figures of comparisons, evaluations, certified policies and monitors, drawn with matplotlib.
 
-Each `plot_` function takes data and, if there is one, the axis to draw on, and returns the axis:
+Each `plot_` function takes data and optionally the axis to draw on, and returns the axis:
 
     axis = plot_by_alpha(report.sweep, figure="worst_group_coverage")
     axis.figure.savefig("worst_group.pdf")
 
-Without an axis it draws on one in a figure of its own. An axis of the caller's keeps its size; its figure
-should be made with `layout="constrained"`, since the key stands to the right of the axis. No function here
-changes matplotlib's settings or keeps a figure open. All of them raise `InputError` where there is nothing to
-draw or a method is not in the report, and `MissingExtraError` where matplotlib is not installed.
+Without an axis it draws in a new figure. An axis of the caller's keeps its size; its figure should be made
+with `layout="constrained"`, since the key is to the right of the axis. No function here changes matplotlib's
+settings or keeps a figure open. All of them raise `InputError` if there is nothing to draw or a method is not
+in the report, and `MissingExtraError` if matplotlib is not installed.
 """
 
 from __future__ import annotations
@@ -75,17 +75,17 @@ Level = LevelComparison | EvaluationReport
 Method = MethodComparison | MethodReport
 Share = Literal["kept_promise", "coverage"]
 
-# Inches of an axis.
+# Widths of an axis in inches.
 NARROWEST, WIDEST = 4.6, 8.0
 WIDTH = 4.8
 SQUARE = 3.8
 EVIDENCE_WIDTH = 6.0
-GAP = 0.25  # inches between two groups, where there is room
-BEYOND = 0.01  # of alpha: how far the target line goes on at either end
-EDGE = 0.02  # of a share: free space around the points
+GAP = 0.25  # inches between two groups, if there is room
+BEYOND = 0.01  # in units of alpha: how far the target line goes on at either end
+EDGE = 0.02  # as a share: free space around the points
 BY_SCORE = {"answers": "lowest best scores", "claims": "lowest scores"}
 ACCURACY = "selective_accuracy"
-_AIM_AT_TARGET = ("coverage", "kept_promise")  # how names of figures end that the target is for
+_AIM_AT_TARGET = ("coverage", "kept_promise")  # endings of names of figures that have a target
 _ARE_NO_SHARES = "mean_"
 _SHORT = {"kept_promise": "promise broken", "coverage": "no correct answer returned"}
 _ABOVE = {"spread": "mean + sd over splits", "interval": "with upper end of its interval"}
@@ -110,18 +110,18 @@ _CALLED = {
 
 @dataclass(frozen=True)
 class _SideBySide:
-    """How methods stand side by side in each group."""
+    """Layout of methods side by side in each group, whose width on the axis is one unit."""
 
-    each: float  # inches that one method asks for
-    share: float  # of a group's unit, that all methods take together; the rest keeps groups apart
-    most: float  # of the unit, that one method takes at most
+    each: float  # inches to reserve for one method
+    share: float  # share of the unit that all methods take together; the rest separates groups
+    most: float  # largest share of the unit that one method takes
 
     def compute_width(self, count: int) -> float:
-        """Return the part of a group's unit that one of `count` methods takes."""
+        """Return the share of the unit that one of `count` methods takes."""
         return min(self.share / count, self.most)
 
     def compute_positions(self, place: int, count: int, groups: Iterable[int]) -> list[float]:
-        """Return where the method at a place stands in each of these groups."""
+        """Return the horizontal position of the method at `place` in each of the groups."""
         return [group + (place + 0.5 - count / 2.0) * self.compute_width(count) for group in groups]
 
 
@@ -138,12 +138,12 @@ def plot_group_miscoverage(
 ) -> Axes:
     """Plot how often each method falls short in each group, as bars next to the target alpha.
 
-    Error bars reach up by one standard deviation over the splits. A report of one evaluation has no splits:
-    there they end where the 95 % interval of the kept promise does.
+    Error bars reach up by one standard deviation over the splits. An evaluation has no splits: there they
+    reach up to the end of the kept promise's 95 % interval, and `coverage` has none.
 
     Args:
-        level: A comparison, one of its levels, or an evaluation. Without groups there is one bar a method,
-            for all prompts.
+        level: A comparison, one of its levels, or an evaluation. Without groups there is one bar for each
+            method, over all prompts.
         ax: The axis to draw on.
         methods: Names of the methods to draw; None for all.
         of: `kept_promise` for the share neither covered nor flagged as not certifiable, which alpha bounds;
@@ -185,7 +185,7 @@ def plot_threshold_by_difficulty(
 ) -> Axes:
     """Plot the mean threshold of each method in each group, with one standard deviation over the splits.
 
-    Groups stand in the report's order, from easy to hard where they are bins of difficulty.
+    Groups are in the report's order, from easy to hard if they are bins of difficulty.
 
     Args:
         level: A comparison, or one of its levels.
@@ -231,8 +231,7 @@ def plot_by_alpha(
         ax: The axis to draw on.
         methods: Names of the methods to draw; None for all. Those without the figure are left out.
         figure: Name of the figure, such as `kept_promise`, `worst_group_coverage` (the paper's GSC) or
-            `mean_distinct_answers`. Figures named after coverage or the kept promise are held against the
-            target 1 - alpha.
+            `mean_distinct_answers`. Coverage and the kept promise are drawn with the target 1 - alpha.
     """
     levels = sorted(levels, key=lambda level: level.alpha)
     there = {name: method for level in levels for name, method in level.methods.items()}
@@ -271,7 +270,7 @@ def plot_score_histogram(scores: Histogram, ax: Axes | None = None, *, unit: Uni
     names = ["correct", "wrong"] if unit == "answers" else ["supported", "unsupported"]
     ax = ax or create_axes(WIDTH, names)
     correct, wrong = COLOURS[:2]
-    # One filled and one hatched, so that neither hides the other and a grey print tells them apart.
+    # One is filled and one hatched, so that neither hides the other and they differ in a grey print.
     handles = [
         ax.stairs(scores.correct, scores.edges, fill=True, facecolor=correct, edgecolor=get_ink_colour(ax)),
         ax.stairs(scores.wrong, scores.edges, fill=False, edgecolor=wrong, hatch="////", linewidth=1.4),
@@ -335,10 +334,11 @@ def plot_stated_coverage(method: MethodReport, ax: Axes | None = None) -> Axes:
 def plot_selective_risk(
     report: ComparisonReport, ax: Axes | None = None, *, methods: Sequence[str] | None = None
 ) -> Axes:
-    """Plot how many of the answered prompts are answered wrongly, against how many are answered.
+    """Plot the share of answered prompts that are answered wrongly, against the share answered.
 
-    A line answers the prompts of lowest best score. Each method has a point at each alpha at which it answers
-    anything: its mean wrong share where it answers. Of claims, it is how many of those shown are unsupported.
+    The line is for answering the prompts with the lowest best scores first. Each method has a point for each
+    alpha at which it answers any prompt, with its mean wrong share where it answers. For claims, the shares
+    are those of claims shown and, of these, of unsupported ones.
 
     Args:
         report: A comparison; its whole sweep is drawn.
@@ -373,7 +373,7 @@ def plot_selective_risk(
 
 
 def _find_risk(method: MethodComparison, unit: Unit) -> tuple[float, float] | None:
-    """Return the shares of what is shown, and of it what is wrong; None where nothing is shown."""
+    """Return the share shown, and the mean share of it that is wrong; None if nothing is shown."""
     if unit == "answers":
         accuracy = method.figures.get(ACCURACY)
         return None if accuracy is None else (1.0 - method.abstention_rate, 1.0 - accuracy.mean)
@@ -385,7 +385,7 @@ def plot_certified_policies(policy: CertifiedPolicy, ax: Axes | None = None) -> 
     """Plot the policies that bot mode was chosen from: wrong answers against prompts answered.
 
     Args:
-        policy: The certified policy of an artifact, with those it was compared with.
+        policy: The certified policy of an artifact, with the policies it was compared with.
         ax: The axis to draw on, such as that of `plot_selective_risk`.
     """
     certificate = policy.certificate
@@ -421,7 +421,7 @@ def plot_certified_policies(policy: CertifiedPolicy, ax: Axes | None = None) -> 
 
 
 def plot_draw_rules(found: DrawSuggestion, ax: Axes | None = None) -> Axes:
-    """Plot draw rules: mean draws against prompts covered, with those that none is better than joined.
+    """Plot the share of prompts covered against mean draws, by draw rule; a line joins the Pareto front.
 
     Args:
         found: The comparison of rules.
@@ -465,10 +465,10 @@ def plot_evidence(
     *,
     outcomes: str = "results",
 ) -> Axes:
-    """Plot the evidence of each test in powers of ten against the number of outcomes, and the alarm's line.
+    """Plot each test's evidence in powers of ten against the number of outcomes, and the alarm's line.
 
     Args:
-        curves: By name of a test, numbers of outcomes and the natural logarithm of the evidence after them.
+        curves: By name of a test, numbers of outcomes with the natural logarithm of the evidence after each.
         needed: The evidence that alarms, above 1.
         ax: The axis to draw on.
         outcomes: What the outcomes are called.
@@ -499,7 +499,7 @@ def _require_data(data: object, problem: str) -> None:
 
 
 def _collect_groups(methods: Iterable[Method]) -> dict[str, str]:
-    """Return the groups of all methods, in words by name, in order of appearance."""
+    """Return the readable names of all methods' groups by their names, in order of appearance."""
     words: dict[str, str] = {}
     for method in methods:
         named = {group.name: name_group(group.words, group.name, None) for group in method.groups}
@@ -508,7 +508,7 @@ def _collect_groups(methods: Iterable[Method]) -> dict[str, str]:
 
 
 def _prepare_axis(ax: Axes | None, words: Mapping[str, str], names: Sequence[str], each: float) -> Axes:
-    """Return the axis, labelled with its groups, each of which asks for so many inches."""
+    """Return the axis, or a new one with `each` inches and a gap for each group, labelled with its groups."""
     own = min(max(len(words) * (each + GAP), NARROWEST), WIDEST)
     ticks = GroupTicks.from_words(list(words.values()), own if ax is None else estimate_axis_width(ax, names))
     ax = ax or create_axes(own + ticks.overhang, names, HEIGHT + ticks.depth)
@@ -524,7 +524,7 @@ class _Bar:
 
 
 def _make_bars(method: Method, of: Share) -> dict[str, _Bar]:
-    """Return the bars of one method by group; one for all prompts where there are no groups."""
+    """Return the bars of one method by group; one bar for all prompts if there are no groups."""
     parts: Mapping[str, Method | GroupComparison | GroupReport]
     parts = {group.name: group for group in method.groups} or {ALL_PROMPTS: method}
     return {name: _make_bar(part, of) for name, part in parts.items()}
@@ -545,7 +545,7 @@ def _draw_spreads(ax: Axes, places: Iterable[float], spreads: Iterable[Spread], 
 
 
 def _get_interval(spread: Spread) -> tuple[float, float]:
-    """Return the interval; the mean itself where a single split leaves no interval."""
+    """Return the interval, or the mean twice if a single split leaves no interval."""
     return spread.interval or (spread.mean, spread.mean)
 
 
@@ -556,17 +556,17 @@ def _compute_errors(spread: Spread) -> list[list[float]]:
 
 
 def _compute_shares(policies: Sequence[TradeOff], prompts: int) -> tuple[list[float], list[float]]:
-    """Return the shares of prompts answered, and of answers that are wrong."""
+    """Return for each policy the share of prompts answered, and the share of answers that are wrong."""
     return [one.answered / prompts for one in policies], [one.wrong / one.answered for one in policies]
 
 
 def _finish_risk(
     ax: Axes, handles: Sequence[Any], names: Sequence[str], unit: Unit, *, of_claims: tuple[str, str]
 ) -> Axes:
-    """Label the axes, for claims as given, and finish them."""
+    """Label the axes, for claims with `of_claims`, and finish them."""
     labels = ("prompts answered", "of these, wrong best answer") if unit == "answers" else of_claims
     label_axes(ax, *labels, shares="xy")
-    # A little below zero, so that a mark at zero is whole.
+    # Begin a little below zero, so that a marker at zero is not cut off.
     top = ax.get_ylim()[1]
     ax.set_ylim(-0.03 * top, 1.03 * top)
     return finish_axes(ax, handles, names)

@@ -1,7 +1,7 @@
-"""What to do next: rules that turn what was promised and seen into recommended commands.
+"""What to do next: rules that turn an artifact's promise and results into recommended commands.
 
-A rule looks at a `Situation` and yields a recommendation, or none. The limits of the rules are chosen to be
-worth a reader's time; tests of the promise are not made here but taken from the evaluation.
+A rule looks at a `Situation` and yields a recommendation, or none. The limits of the rules are judgements of
+what is worth a reader's time; statistical tests of the promise are taken from the evaluation.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ from langchain_cfc.report.summary import is_bot_alone
 
 # Above this share of flagged prompts, abstaining is what users notice first.
 MANY_FLAGGED = 0.2
-# Below this share of claims kept, and above the same share of answers emptied, little is left to read.
+# Below this share of claims kept, or above `MANY_FLAGGED` of answers with no claim left, little is left.
 FEW_CLAIMS = 0.5
-# More distinct answers than this are no answer to most people.
+# A set with more distinct answers than this is of little use to most people.
 MANY_ANSWERS = 3.0
-# Below this share of distinct answers among candidates, sets repeat themselves.
+# Below this ratio of distinct answers to candidates in a set, sets repeat themselves.
 REPEATED = 0.8
-# Fewer test prompts than this leave an interval of about twenty points.
+# With fewer test prompts than this, a 95 % interval can be wider than about twenty points.
 FEW_PROMPTS = 100
-# Certified where bot mode is proposed.
+# Wrong-answer rate to certify if bot mode is recommended.
 MAX_WRONG_RATE = "0.1"
-# So many groups are named; the others are counted.
+# At most this many groups are named; the others are counted.
 GROUPS_NAMED = 4
-# In place of records that this report does not know by name.
+# Placeholders for records whose names this report does not know.
 CALIBRATION_RECORDS = "calibration-records.jsonl"
 RECENT_RECORDS = "recent-records.jsonl"
-# Share of new records to hold out for a report, where none was held out before.
+# Share of new records to hold out for a report, if none was held out before.
 TEST_FRACTION = 0.3
-# In the address of a store: user:password@, or ?password=.
+# A password in the address of a store: user:password@, or ?password=.
 _PASSWORD = re.compile(r"((?<=://)[^:/@]*:).*(?=@)|((?<=[?&])password=)[^&]*")
 
 
@@ -73,13 +73,13 @@ class Recommendation:
     """One thing to do next, with the command that does or begins it."""
 
     title: str  # an imperative
-    why: str  # what it follows from, with numbers
+    why: str  # the reasons, with numbers
     command: str
 
 
 @dataclass(frozen=True)
 class Situation:
-    """What the rules look at: an artifact at one level, and its results on held-out prompts."""
+    """Input of the rules: an artifact at one level, and its results on held-out prompts."""
 
     alpha: str  # decimal text
     target: float
@@ -88,7 +88,7 @@ class Situation:
     contradicted: tuple[str, ...]  # groups on which the promise was kept too rarely for chance, in words
     wrong_too_often: bool  # whether bot mode answered wrongly more often than chance explains
     bot: bool  # whether there is a certified policy
-    certified: bool  # whether anything holds for this very artifact
+    certified: bool  # whether any guarantee holds for this very artifact, with confidence
     certification_left: bool  # whether the records hold an unused part for certificates
     bound: bool  # whether the records named their generator and verifier
     tested: int  # number of test prompts
@@ -102,18 +102,18 @@ class Situation:
     distinct: float  # mean number of distinct answers, over the same prompts
     unique: bool  # whether the set rule returns every answer once
     combined: bool  # whether the score combines verifiers
-    config: CalibrationConfig  # makes such an artifact again
+    config: CalibrationConfig  # settings that make such an artifact again
     # Whether the test prompts are the held-out part of the artifact's own records. Other test prompts must
     # not calibrate what is chosen by looking at this report.
     held_out_part: bool
     sources: Sources
-    claims: ClaimsFigures | None = None  # what was kept of claims; None where whole answers are kept
+    claims: ClaimsFigures | None = None  # results about claims; None if whole answers are kept
 
     @classmethod
     def from_evaluation(
         cls, artifact: CalibrationArtifact, evaluation: EvaluationReport, sources: Sources | None = None
     ) -> Situation:
-        """Read the situation off an artifact and its evaluation at one of its levels."""
+        """Build the situation of an artifact from its evaluation at one of its levels."""
         alpha = artifact.level(str(evaluation.alpha))
         own = evaluation.methods[artifact.threshold_rule]
         facts, guarantee = artifact.calibration, artifact.guarantee(alpha)
@@ -152,7 +152,7 @@ class Situation:
 
 
 def recommend(situation: Situation) -> list[Recommendation]:
-    """Return what to do next, the most urgent first; empty where no rule applies.
+    """Return what to do next, the most urgent first; empty if no rule applies.
 
     Args:
         situation: What was promised and seen.
@@ -161,7 +161,7 @@ def recommend(situation: Situation) -> list[Recommendation]:
 
 
 def check_promise(seen: Situation) -> Iterator[Recommendation]:
-    """Recommend another calibration where the promise was kept too rarely for chance."""
+    """Recommend another calibration if the promise was kept more rarely than chance explains."""
     if seen.contradicted:
         yield _recommend_recalibration(
             seen,
@@ -175,7 +175,7 @@ def check_promise(seen: Situation) -> Iterator[Recommendation]:
 
 
 def check_bot_mode(seen: Situation) -> Iterator[Recommendation]:
-    """Recommend another policy where bot mode answered wrongly too often for chance."""
+    """Recommend another policy if bot mode was wrong more often than chance explains."""
     if seen.wrong_too_often:
         yield _recommend_recalibration(
             seen,
@@ -186,7 +186,7 @@ def check_bot_mode(seen: Situation) -> Iterator[Recommendation]:
 
 
 def check_guarantee(seen: Situation) -> Iterator[Recommendation]:
-    """Recommend another rule where no theorem stands behind the thresholds."""
+    """Recommend calibrating with a guarantee if no theorem backs the thresholds."""
     if seen.heuristic:
         rule = seen.config.threshold_rule
         yield _recommend_recalibration(
@@ -200,7 +200,7 @@ def check_guarantee(seen: Situation) -> Iterator[Recommendation]:
 
 
 def check_binding(seen: Situation) -> Iterator[Recommendation]:
-    """Recommend records with a header where serving cannot check model and verifier."""
+    """Recommend records with a header if serving cannot check model and verifier."""
     if not seen.bound:
         yield Recommendation(
             "Say which generator and verifier the records came from",
@@ -211,7 +211,7 @@ def check_binding(seen: Situation) -> Iterator[Recommendation]:
 
 
 def check_flagged(seen: Situation) -> Iterator[Recommendation]:
-    """Recommend a plan where users will notice how many prompts are flagged."""
+    """Recommend a plan if so many prompts are flagged that users will notice."""
     if seen.flagged <= MANY_FLAGGED:
         return
     drawn = seen.n if seen.config.draws is None else f"at most {seen.n}"
@@ -238,7 +238,7 @@ def check_flagged(seen: Situation) -> Iterator[Recommendation]:
 
 
 def check_groups(seen: Situation) -> Iterator[Recommendation]:
-    """Recommend a plan where too few prompts of a group have a correct candidate."""
+    """Recommend a plan if too few prompts of a group have a correct candidate."""
     if not seen.out_of_reach:
         return
     worst = sorted(seen.out_of_reach, key=lambda group: group.attainable)
@@ -265,7 +265,7 @@ def check_groups(seen: Situation) -> Iterator[Recommendation]:
 
 
 def check_repetition(seen: Situation) -> Iterator[Recommendation]:
-    """Recommend `unique` where sets hold the same answer several times."""
+    """Recommend `unique` if sets hold the same answer several times."""
     if not seen.unique and seen.set_size > 1.0 and seen.distinct < REPEATED * seen.set_size:
         yield _recommend_recalibration(
             seen,
@@ -277,7 +277,7 @@ def check_repetition(seen: Situation) -> Iterator[Recommendation]:
 
 
 def check_set_size(seen: Situation) -> Iterator[Recommendation]:
-    """Recommend more verifiers where sets hold more distinct answers than people can use."""
+    """Recommend more verifiers if sets hold more distinct answers than people can use."""
     if seen.distinct <= MANY_ANSWERS or seen.combined:
         return
     why = (
@@ -298,7 +298,7 @@ def check_set_size(seen: Situation) -> Iterator[Recommendation]:
 
 
 def check_claims(seen: Situation) -> Iterator[Recommendation]:
-    """Recommend a promise that keeps more where little is left of answers."""
+    """Recommend to allow one more unsupported claim if little is left of the answers."""
     found = seen.claims
     if found is None or (found.kept >= FEW_CLAIMS and found.emptied <= MANY_FLAGGED):
         return
@@ -315,7 +315,7 @@ def check_claims(seen: Situation) -> Iterator[Recommendation]:
 
 
 def check_certificate(seen: Situation) -> Iterator[Recommendation]:
-    """Recommend a certificate where the promise is on average over calibration sets only."""
+    """Recommend a certificate if the promise holds only on average over calibration sets."""
     if seen.certified or seen.heuristic:
         return
     records = seen.sources.records if seen.certification_left else ("new-records.jsonl",)
@@ -333,9 +333,9 @@ def check_certificate(seen: Situation) -> Iterator[Recommendation]:
 
 
 def check_wrong_answers(seen: Situation) -> Iterator[Recommendation]:
-    """Recommend bot mode where nothing bounds how often an answer is wrong."""
+    """Recommend bot mode if nothing bounds how often an answer is wrong."""
     if seen.bot or seen.claims is not None or seen.config.shift is not None:
-        return  # certification prompts come from where it was calibrated, which a shift says nothing about
+        return  # under a shift, certification prompts are not like those that the artifact serves
     yield _recommend_recalibration(
         seen,
         "To answer without showing a set, certify how often answers are wrong",
@@ -347,7 +347,7 @@ def check_wrong_answers(seen: Situation) -> Iterator[Recommendation]:
 
 
 def check_test_size(seen: Situation) -> Iterator[Recommendation]:
-    """Recommend an evaluation on more prompts where intervals are too wide."""
+    """Recommend an evaluation on more prompts if there are too few test prompts."""
     if seen.tested < FEW_PROMPTS:
         yield Recommendation(
             "Evaluate on more prompts",
@@ -375,7 +375,7 @@ RULES: tuple[Rule, ...] = (
 
 
 def recommend_calibration(comparison: ComparisonReport, sources: Sources) -> Recommendation:
-    """Recommend calibration after a comparison, which promises nothing by itself."""
+    """Recommend calibration after a comparison, since a comparison promises nothing by itself."""
     return Recommendation(
         "Calibrate an artifact on prompts that this comparison has not seen",
         "A comparison promises nothing by itself, and a method chosen by these figures looks better on these "
@@ -392,7 +392,7 @@ def recommend_calibration(comparison: ComparisonReport, sources: Sources) -> Rec
 
 
 def recommend_suggestion(alpha: float, sources: Sources) -> Recommendation:
-    """Recommend `suggest` after a comparison, which chooses on prompts that never calibrate."""
+    """Recommend `suggest` after a comparison; it chooses on prompts that never calibrate."""
     return Recommendation(
         "Choose features, set rule and verifiers on prompts that never calibrate",
         "It ends with a calibrate command whose calibration prompts the choice has not seen, so that these "
@@ -406,9 +406,9 @@ def _recommend_recalibration(
 ) -> Recommendation:
     """Recommend making such an artifact again, next to the old one, with some options changed.
 
-    Seed, shares and all else that decides on the parts of the records stay, so that no prompt that has tested
-    the old artifact fits or calibrates the new one. Records that were not split by it have all tested it: the
-    command then names the calibration records in general, or recent ones.
+    Seed, fractions and all other options that determine the split stay, so that no prompt that tested the old
+    artifact fits or calibrates the new one. Records that the artifact's split did not divide have all tested
+    it: the command then names a placeholder for the calibration records, or for recent ones.
     """
     config = replace(seen.config, **changes)
     records: Sequence[str] = seen.sources.records
@@ -430,7 +430,7 @@ def _recommend_recalibration(
 
 
 def _drop_tested_levels(config: CalibrationConfig) -> dict[str, Any]:
-    """Free the third split for a policy: the conditional rule tests its levels on it."""
+    """Return changes that free the certification split for a policy, if levels are tested on it."""
     return {"confident": False, "delta": None} if config.tests_levels else {}
 
 

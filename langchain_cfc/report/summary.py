@@ -1,4 +1,4 @@
-"""The top of the page: the promise, whether it was kept, and the figures to remember."""
+"""The top of the page: the promise, whether it was kept, and the key figures."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ DROPPED = "Claims that do not pass the check are dropped. An answer with no clai
 
 @dataclass(frozen=True)
 class Promise:
-    """What is promised, and what is not."""
+    """What an artifact promises and does not promise, in words for the page."""
 
     heading: str
     claim: str  # the promise in a sentence, in large type
-    scope: tuple[str, ...] = ()  # for whom and how surely it holds
+    scope: tuple[str, ...] = ()  # for which prompts and how surely it holds
     not_promised: tuple[str, ...] = ()
     assumptions: tuple[str, ...] = ()
-    full: str = ""  # the promise in full, where the claim is shorter
+    full: str = ""  # the promise in full, if the claim is shorter
     tables: tuple[Table, ...] = ()
 
 
@@ -53,7 +53,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Tile:
-    """A figure to remember, with its interval."""
+    """A key figure, with its interval or another detail."""
 
     label: str
     value: str
@@ -61,7 +61,7 @@ class Tile:
 
 
 def is_bot_alone(artifact: CalibrationArtifact) -> bool:
-    """Return whether an artifact certifies answers, and promises nothing about sets."""
+    """Return whether an artifact certifies answers only, and promises nothing about sets."""
     return artifact.policy is not None and artifact.policy.ignores_sets
 
 
@@ -94,7 +94,7 @@ def describe_promise(artifact: CalibrationArtifact, guarantee: Guarantee) -> Pro
 
 
 def _state_event(at_most: int | None) -> str:
-    """Return what is promised: about the claims of an answer, or None for sets of answers."""
+    """Return the event that is promised: `at_most` unsupported claims, or for None, a good answer set."""
     if at_most is None:
         return "the answer set holds a correct answer or the prompt is flagged"
     return f"{format_unsupported(at_most)} in the answer"
@@ -140,7 +140,7 @@ def _state_certificate(certificate: CoverageCertificate) -> str:
 
 
 def describe_comparison(comparison: ComparisonReport) -> Promise:
-    """Describe a comparison that stands by itself, which promises nothing."""
+    """Describe a comparison without an artifact; it promises nothing."""
     target = format_share(comparison.target_coverage)
     split = (
         f"In each of {pluralize(comparison.splits, 'split')}, {comparison.n_test:,} prompts are tested on "

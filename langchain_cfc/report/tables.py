@@ -1,4 +1,4 @@
-"""Tables of the page as data: every number with its interval, wherever there is one."""
+"""Tables of the page as data; every number has its interval beside it, if there is one."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ Tone: TypeAlias = Literal["", "good", "bad"]
 
 @dataclass(frozen=True)
 class Cell:
-    """A number, or a few words."""
+    """A cell of a table: a number or a few words."""
 
     text: str
-    detail: str = ""  # its interval, or what else is to be read with it
-    tone: Tone = ""  # words say it as well, since a colour alone says nothing
-    kind: Literal["number", "word", "words"] = "number"  # `words` need room
+    detail: str = ""  # its interval or a remark, in small type
+    tone: Tone = ""  # shown as a colour; `text` or `detail` has to say the same in words
+    kind: Literal["number", "word", "words"] = "number"  # `words` makes the column wide
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Row:
     head: str
     cells: tuple[Cell, ...]  # one for each column but the first
     strong: bool = False
-    detail: str = ""  # what else is to be read with the head
+    detail: str = ""  # a remark on the head, in small type
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ _CLAIMS_HEADINGS = ("Claims kept", "No claim left", "Unsupported, of the claims 
 
 
 def tabulate_overall(report: EvaluationReport) -> Table:
-    """Tabulate all test prompts, under the artifact's rule and under the marginal one."""
+    """Tabulate the results over all test prompts, under the artifact's rule and the marginal one."""
     methods = list(report.methods.values())
 
     def shares(head: str, value: str, interval: str | None, *, strong: bool = False) -> Row:
@@ -119,7 +119,7 @@ def tabulate_overall(report: EvaluationReport) -> Table:
 
 
 def tabulate_stated_levels(method: MethodReport) -> Table:
-    """Tabulate the test prompts by the coverage stated for them."""
+    """Tabulate the results by the coverage stated for the test prompts."""
     confidence = 1.0 - 0.05 / len(method.stated_levels)
 
     def row(level: StatedLevelReport) -> Row:
@@ -149,7 +149,7 @@ def tabulate_stated_levels(method: MethodReport) -> Table:
 
 
 def tabulate_groups(artifact: CalibrationArtifact, report: EvaluationReport) -> Iterator[Table]:
-    """Tabulate each group; no table where the artifact names none."""
+    """Tabulate the results of each group; yield no table if the artifact names no groups."""
     own = report.methods[artifact.threshold_rule].groups
     if not own:
         return
@@ -204,7 +204,7 @@ def tabulate_groups(artifact: CalibrationArtifact, report: EvaluationReport) -> 
 
 
 def make_group_row(group: GroupReport | GroupComparison | CertifiedShare, cells: tuple[Cell, ...]) -> Row:
-    """Make a row of a group: its name for people, and what bounds it where the name does not say so."""
+    """Make a group's row, headed by its readable name, and its bounds if the name does not state them."""
     head, bounds = name_group(group.words, group.name), describe_group(group.words)
     said = head == bounds or ": " in head
     return Row(head, cells, detail="" if said else bounds)
@@ -217,7 +217,7 @@ def make_promise_cell(
     broken: bool = False,
     aimed: bool = True,
 ) -> Cell:
-    """Make a cell of how often the promise was kept, marked where the interval misses a target aimed at."""
+    """Make a cell of how often the promise was kept; red if `broken`, or `aimed` and below the target."""
     low = aimed and group.kept_promise_ci[1] < target
     detail = format_interval(group.kept_promise_ci)
     if broken:
@@ -228,14 +228,14 @@ def make_promise_cell(
 
 
 def _make_share_cell(share: float, size: float, confidence: float) -> Cell:
-    # For soft groups the sum of weights is less than the effective size, so the interval is wide enough.
+    # For soft groups the sum of weights is below the effective sample size, so the interval is wide enough.
     return Cell(to_percent(share), format_interval(clopper_pearson(share * size, size, confidence)))
 
 
 def _make_claims_cells(
     claims: ClaimsFigures, size: float, confidence: float, compared: ClaimsFigures | None = None
 ) -> list[Cell]:
-    """Make the cells below `_CLAIMS_HEADINGS`, with those of one threshold for all in brackets."""
+    """Make the cells for `_CLAIMS_HEADINGS`, with shares under one threshold for all in brackets."""
 
     def cell(name: Literal["kept", "unsupported_kept"]) -> Cell:
         other = "" if compared is None else f"({to_percent(getattr(compared, name))})"
@@ -245,7 +245,7 @@ def _make_claims_cells(
 
 
 def tabulate_certificate(certificate: CoverageCertificate) -> Table:
-    """Tabulate what held-out prompts certify about the sets, or about the claims left."""
+    """Tabulate a certificate group by group: bounds on sets, or on the claims left."""
     dropped = certificate.claims
 
     def cells(share: CertifiedShare) -> Iterator[Cell]:
@@ -275,7 +275,7 @@ def tabulate_certificate(certificate: CoverageCertificate) -> Table:
 
 
 def tabulate_rates(policy: CertifiedPolicy, reports: Sequence[AnswersReport]) -> Table:
-    """Tabulate what bot mode did at each certified rate, on certification and on test prompts."""
+    """Tabulate bot mode's wrong answers at each certified rate, on certification and test prompts."""
     rows = []
     wrong = "wrong" if policy.certificate.unit == "answers" else "unsupported"
     for certificate, seen in zip(policy.certificates, reports, strict=True):
@@ -315,7 +315,7 @@ def tabulate_rates(policy: CertifiedPolicy, reports: Sequence[AnswersReport]) ->
 
 
 def tabulate_policies(policy: CertifiedPolicy) -> Table:
-    """Tabulate what answering more would cost; bot mode's own policy is marked."""
+    """Tabulate prompts answered and wrong answers by policy; bot mode's own policy is marked."""
     certificate = policy.certificate
     of_claims = certificate.unit == "claims"
     rows = []
@@ -351,7 +351,7 @@ def tabulate_policies(policy: CertifiedPolicy) -> Table:
 
 
 def tabulate_claims(place: int, prompt: HardPrompt) -> Table:
-    """Tabulate the claims of a hard prompt's answer, the `place`-th of the page."""
+    """Tabulate the claims of the page's `place`-th hard prompt."""
 
     def row(number: int, one: HardAnswer) -> Row:
         cells = (
@@ -373,7 +373,7 @@ def tabulate_claims(place: int, prompt: HardPrompt) -> Table:
 
 
 def tabulate_answers(place: int, prompt: HardPrompt) -> Table:
-    """Tabulate the answers of a hard prompt, the `place`-th of the page."""
+    """Tabulate the answers of the page's `place`-th hard prompt."""
     by_level = any(one.level is not None and one.level != one.score for one in prompt.answers)
 
     def row(number: int, one: HardAnswer) -> Row:
