@@ -84,7 +84,7 @@ class CommandGroup(TyperGroup):
         return _list_added(self._added[cmd_name]) if cmd_name in self._added else None
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Load the command that the first argument names; return its name, itself and the other arguments."""
+        """Load the command that the first argument names; return name, command and other arguments."""
         name, command, rest = super().resolve_command(ctx, args)
         return name, command if name is None else self.load_command(ctx, name), rest
 

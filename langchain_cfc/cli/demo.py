@@ -151,7 +151,7 @@ def _is_clear(record: PromptRecord, result: CFCResult) -> bool:
 
 
 def _count_answers(result: CFCResult) -> Counter[int]:
-    """Count the candidates that give each answer; keys are the slots of the first that gives it."""
+    """Count the candidates that give each answer; its key is the slot of the first of them."""
     return Counter(candidate.same_as for candidate in result.candidates)
 
 

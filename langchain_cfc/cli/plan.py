@@ -169,7 +169,7 @@ def _print_plan(console: Console, found: Plan) -> None:
 
 
 def _list_given(context: typer.Context) -> set[str]:
-    """Return the names of the options given on the command line, such as `--alpha`."""
+    """Return the parameters given on the command line, each as an option: `as_json` as `--as-json`."""
     sources = {name: context.get_parameter_source(name) for name in context.params}
     return {
         f"--{name.replace('_', '-')}"

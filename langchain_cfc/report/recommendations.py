@@ -298,7 +298,7 @@ def check_set_size(seen: Situation) -> Iterator[Recommendation]:
 
 
 def check_claims(seen: Situation) -> Iterator[Recommendation]:
-    """Recommend to allow one more unsupported claim if little is left of the answers."""
+    """Recommend allowing one more unsupported claim if little is left of the answers."""
     found = seen.claims
     if found is None or (found.kept >= FEW_CLAIMS and found.emptied <= MANY_FLAGGED):
         return

@@ -94,7 +94,7 @@ def describe_promise(artifact: CalibrationArtifact, guarantee: Guarantee) -> Pro
 
 
 def _state_event(at_most: int | None) -> str:
-    """Return the event that is promised: `at_most` unsupported claims, or for None, a good answer set."""
+    """Return the promised event in words: about unsupported claims or, for None, about answer sets."""
     if at_most is None:
         return "the answer set holds a correct answer or the prompt is flagged"
     return f"{format_unsupported(at_most)} in the answer"
