@@ -59,6 +59,10 @@ def define_facts(name: str, metadata: MetaData) -> Table:
     )
 
 
+class StoreNotFoundError(StoreError):
+    """There is no store yet at this path or address, but one can be created."""
+
+
 class DatabaseStore:
     """Base of stores: tables in an SQLite file, given by its path, or in a database, given by its URL.
 
@@ -95,7 +99,7 @@ class DatabaseStore:
             event.listen(self.engine, "connect", _configure)
             if not create and not self.path.is_file():
                 msg = f"{self._not_found} {self.name}{suggest_file(self.path)}"
-                raise StoreError(msg)
+                raise StoreNotFoundError(msg)
             if create and not self.path.exists():
                 # SQLite would follow the umask; the files that it adds take the mode of this one. Where this
                 # fails, opening the store fails as well and says why.
@@ -123,7 +127,7 @@ class DatabaseStore:
             self._create()
         if self._read_format() != self._format:
             msg = f"{self.name} {self._not_this}"
-            raise StoreError(msg)
+            raise StoreNotFoundError(msg) if self._can_create() else StoreError(msg)
         version = self._read_fact("version")
         if version != self._version:
             msg = (
@@ -135,8 +139,7 @@ class DatabaseStore:
     def _create(self) -> None:
         """Create the tables unless there are any; processes that start together take turns."""
         with self.lock(_PATIENCE):
-            others = self._list_tables() - set(self._facts.metadata.tables)
-            if self._read_format() is not None or (others and self.is_sqlite):
+            if not self._can_create():
                 return
             if self.is_sqlite:
                 with self._explain_errors("write"), self.engine.connect() as connection:
@@ -148,6 +151,11 @@ class DatabaseStore:
                 # Remove what an interrupted creation has left.
                 connection.execute(self._facts.delete())
                 self.write_facts(connection, self._list_first_facts())
+
+    def _can_create(self) -> bool:
+        """Whether there is no store yet and, in SQLite, no other table either."""
+        others = self._list_tables() - set(self._facts.metadata.tables)
+        return self._read_format() is None and not (others and self.is_sqlite)
 
     def _list_first_facts(self) -> dict[str, str]:
         """Return the facts of a new store as JSON."""

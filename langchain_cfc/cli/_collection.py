@@ -17,6 +17,7 @@ from typing import Any
 import typer
 from rich.console import Console
 
+from langchain_cfc._internal.database import StoreNotFoundError
 from langchain_cfc.cli._format import (
     EXIT_INTERRUPTED,
     emit_json,
@@ -40,7 +41,7 @@ from langchain_cfc.collect.run import Run
 from langchain_cfc.collect.sources import Examples
 from langchain_cfc.collect.status import CollectionStatus, Estimate, estimate_remaining
 from langchain_cfc.collect.store import Store
-from langchain_cfc.errors import CFCWarning, StoreError
+from langchain_cfc.errors import CFCWarning
 from langchain_cfc.records import Example, write_records
 from langchain_cfc.records.files import check_records_target
 
@@ -247,10 +248,10 @@ def show_estimate(config: CollectionConfig, *, as_json: bool) -> None:
 
 
 def _read_status(config: CollectionConfig, executor: LocalExecutor) -> CollectionStatus | None:
-    """Return the status of the store, None if it cannot be opened; raise if a run would refuse to go on."""
+    """Return the status of the store, None if there is none yet; raise if a run would refuse to go on."""
     try:
         store = Store(config.store)
-    except StoreError:
+    except StoreNotFoundError:
         return None
     with store:
         endpoint = {"endpoint": "batch"} if config.run.batch else {}

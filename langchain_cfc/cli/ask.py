@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -21,7 +21,7 @@ from langchain_cfc.cli._inputs import ArtifactPath, HeldAlpha, RequiredSignature
 from langchain_cfc.demo.replay import make_replay_parts
 from langchain_cfc.errors import InputError
 from langchain_cfc.records import read_records
-from langchain_cfc.runnable import CFCResult, CFCRunnable
+from langchain_cfc.runnable import CFCResult, CFCRunnable, ClaimsResult
 
 # Options under a heading of their own in the help.
 _part_option = partial(typer.Option, rich_help_panel="Who answers: model and verifier, or a recording")
@@ -95,6 +95,7 @@ def ask(
             raise InputError(msg)
         # A recording or a collection may bring ids of its parts, which take precedence.
         parts: dict[str, Any] = {
+            "output": artifact.unit,
             "generator_id": generator_id,
             "verifier_id": verifier_id,
             "answer_id": answer_id,
@@ -125,17 +126,21 @@ def _print_answers(console: Console, result: CFCResult) -> None:
         console.print(f"[bold yellow]abstained[/] ({result.reason})")
     for number, text in enumerate(result.answers):
         console.print(f"[bold green]{escape(text)}[/]" if number == 0 else escape(text))
-    for candidate in sorted(result.candidates, key=lambda one: (one.score, one.slot)):
-        if candidate.text is not None:
-            mark = "+" if candidate.accepted else " "
-            console.print(f"  {mark} {candidate.score:.4f}  {escape(candidate.text)}", style="dim")
-    console.print(f"  {_describe_scores(result)} (smaller is better)", style="dim")
+    by_score = sorted(result.candidates, key=lambda one: (one.score, one.slot))
+    scored = [(one.accepted, one.score, one.text) for one in by_score]
+    if isinstance(result, ClaimsResult):
+        scored = [(one.kept, one.score, one.text) for one in result.claims]
+    for is_kept, score, text in scored:
+        if text is not None:
+            console.print(f"  {'+' if is_kept else ' '} {score:.4f}  {escape(text)}", style="dim")
+    if scored:
+        described = _describe_scores(result, [score for _, score, _ in scored])
+        console.print(f"  {described} (smaller is better)", style="dim")
     console.print(escape(result.explain()))
 
 
-def _describe_scores(result: CFCResult) -> str:
+def _describe_scores(result: CFCResult, scores: Sequence[float]) -> str:
     """Return the numbers that decided: the mean score and its limit, or the threshold and lowest score."""
-    scores = [one.score for one in result.candidates]
     certified = result.guarantee.wrong_answers
     if certified is not None and certified.policy.ignores_sets:
         cut = 1.0 if certified.policy.max_mean_score is None else certified.policy.max_mean_score
@@ -143,6 +148,8 @@ def _describe_scores(result: CFCResult) -> str:
     lowest = f"lowest score {min(scores):.4g}"
     if math.isinf(result.threshold):
         return f"no threshold can be certified for this prompt, {lowest}"
+    if isinstance(result, ClaimsResult):  # a claim is kept if 1 - its score is above the threshold
+        return f"claims are kept below a score of {1 - result.threshold:.4g}"
     return f"threshold {result.threshold:.4g}, {lowest}"
 
 
@@ -166,7 +173,7 @@ def _read_collection(path: Path, question: str) -> tuple[Any, dict[str, Any]]:
 
     config = read_config(path)
     made = vars(config.create_components())
-    parts = ("generator", "verifier", "answer")
+    parts = ("generator", "verifier", "answer", "splitter")
     served = (*parts, *(f"{part}_id" for part in parts), "metadata", "sampling")
     return config.source.columns.render_question(question), {name: made[name] for name in served}
 

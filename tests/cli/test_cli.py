@@ -15,6 +15,7 @@ from langchain_cfc.certificates import verification
 from langchain_cfc.cli import demo as demo_command
 from langchain_cfc.demo import load_recording
 from langchain_cfc.records import tabulate, write_records
+from tests.claims import chains as claims
 from tests.cli.running import Ran, run
 from tests.recordings import list_facts
 
@@ -426,6 +427,41 @@ def test_ask_takes_parts_from_the_users_own_module(
     ran = run("ask", "artifact.json", "What is the capital of Peru?", *parts, "--json")
     assert ran.data["best"] == "Lima"
     assert ran.data["guarantee"]["binding"] == "unbound"
+
+
+def test_ask_shows_what_is_left_of_an_answer_of_claims(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    claims.make_artifact().save(Path("claims.json"))
+    (tmp_path / "claiming_bot.py").write_text(
+        "from tests.claims.chains import ANSWER, verify\n"
+        "from tests.fakes import ScriptedModel\n"
+        "def model():\n    return ScriptedModel(texts=[ANSWER] * 4)\n"
+        "def judge():\n    return verify\n"
+    )
+    Path("collect.toml").write_text(
+        """
+        n = 1
+        unit = "claims"
+        store = "claims.db"
+        source = {path = "questions.jsonl", input = "question", reference = "answer"}
+        generator = {factory = "claiming_bot:model", id = "model"}
+        verifier = {factory = "claiming_bot:judge", id = "scripted"}
+        labeler = {factory = "langchain_cfc.labelers:NormalisedMatch"}
+        splitter = {factory = "langchain_cfc.claims:SentenceSplitter"}
+        """
+    )
+    named = ["--generator", "claiming_bot:model", "--generator-id", "model"]
+    named += ["--verifier", "claiming_bot:judge", "--verifier-id", "scripted"]
+    for parts in (named, ["--config", "collect.toml"]):
+        ran = run("ask", "claims.json", "What is Lima?", *parts)
+        assert ran.code == 0, ran.err
+        assert ran.out.startswith(claims.LEFT)
+        assert "  + 0.0500  Lima is the capital. [1]" in ran.out
+        assert "moons" not in ran.out
+        assert "claims are kept below a score of" in ran.out
+        assert "  0.9900  It has 9 moons." in run("ask", "claims.json", "?", *parts, "--show-rejected").out
 
 
 @pytest.mark.parametrize(

@@ -149,6 +149,14 @@ def test_a_dry_run_calls_nothing_and_leaves_nothing(collect: Collect, folder: Pa
     assert (ran.data["prompts"], ran.data["draws"], ran.data["measured_on"]) == (COUNT, N * COUNT, 0)
     assert ran.data["parts"]["generator"]["model"] == "gpt-4o-mini"
     assert "to do         12 prompts, 36 requests" in collect("--dry-run").out
+    # A store that could be created, and one that a run would refuse as well.
+    (folder / "empty.db").touch()
+    assert collect("--dry-run", "--store", folder / "empty.db").code == 0
+    (folder / "notes.db").write_text("no database, but notes on llamas\n" * 100)
+    refused = collect("--dry-run", "--store", folder / "notes.db")
+    assert refused.code == 2
+    assert "notes.db" in refused.err
+    assert refused.err == collect("--store", folder / "notes.db").err
 
 
 def test_a_dry_run_states_the_price_of_batches(collect: Collect, script: Script) -> None:
