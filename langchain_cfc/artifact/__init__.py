@@ -1,4 +1,4 @@
-"""The calibration artifact: all that serving needs to know of a calibration, as data."""
+"""The calibration artifact: everything that serving needs from a calibration, as data."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
 """Checks that an artifact does not contradict itself.
 
-A digest that fits shows that a file is as it was written, not that what was written is true. Whatever
-follows from other content is computed again when an artifact is made or loaded, with NumPy alone: bounds and
-tests of certificates, attainable coverage, sizes, the ranks of fits and quantiles. What follows from nothing
-else, such as the set rule, is tied to each level by a digest of its own. None of this is a signature: a
-consistent file may still be forged by someone who computes all of it again.
+A matching digest shows that a file is unchanged since it was written, not that its content is true. So values
+that follow from other content are recomputed when an artifact is made or loaded, with NumPy alone: bounds and
+tests of certificates, attainable coverage, sizes, the ranks of fits and quantiles. Settings that follow from
+nothing else, such as the set rule, are tied to each level by a digest of their own. None of this is a
+signature: someone who recomputes everything can still forge a consistent file.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from langchain_cfc.thresholds import (
     conformal_rank,
 )
 
-# Relative difference allowed between SciPy and NumPy, and between sums in another order.
+# Relative difference allowed between results of SciPy and NumPy, and between sums taken in another order.
 TOLERANCE = 1e-6
-# Largest residual, relative to the scores, of a calibration prompt that counts as lying on the fit.
+# A calibration prompt lies on the fit if its residual, relative to the scores, is at most this.
 ZERO = 1e-7
 
 
 def find_contradictions(artifact: ArtifactContent) -> Iterator[str]:
-    """Yield in words each part of an artifact that contradicts another part."""
+    """Yield a description of each contradiction between parts of an artifact."""
     yield from _check_references(artifact)
     yield from _check_extras(artifact)
     yield from _check_header(artifact)
@@ -60,8 +60,8 @@ def find_contradictions(artifact: ArtifactContent) -> Iterator[str]:
 def compute_settings_digest(artifact: ArtifactContent, level: LevelState) -> str:
     """Return the digest that ties a level to the settings that it was fitted with.
 
-    A setting added to the format later takes part only where it differs from its default, so that older
-    files keep their digests.
+    A setting that was added to the format later enters the digest only if it differs from its default, so
+    that older files keep their digests.
     """
     facts = artifact.calibration
     settings = {
@@ -133,7 +133,7 @@ def _check_references(artifact: ArtifactContent) -> Iterator[str]:
 
 
 def _check_people(artifact: ArtifactContent) -> Iterator[str]:
-    """Check that certificates by people are about what the artifact holds, each once."""
+    """Check that people's certificates are about distinct subjects that the artifact holds."""
     certificates = [] if artifact.policy is None else artifact.policy.certificates
     answers = [(one.alpha, one.policy) for one in certificates]
     subjects = [(one.alpha, one.policy) for one in artifact.people_certificates]
@@ -152,7 +152,7 @@ def _check_people(artifact: ArtifactContent) -> Iterator[str]:
 
 
 def _check_extras(artifact: ArtifactContent) -> Iterator[str]:
-    """Check that the threshold rule and its extras go together."""
+    """Check that the threshold rule, its extras and the draw rule can be combined."""
     adaptive = artifact.feature_map.adaptive_alpha is not None
     extras = artifact.ridge is not None or artifact.shift is not None or artifact.randomised or adaptive
     if extras and artifact.threshold_rule != "conditional":
@@ -190,7 +190,7 @@ def _check_header(artifact: ArtifactContent) -> Iterator[str]:
 
 
 def _check_attainable(artifact: ArtifactContent) -> Iterator[str]:
-    """Check sizes and attainable coverage of all prompts and of every weighting."""
+    """Check the size and the attainable coverage of all prompts and of every weighting."""
     facts = artifact.calibration
     weights = artifact.feature_map.guaranteed_weights()
     if [(one.name, one.words) for one in weights] != [(one.name, one.words) for one in facts.groups]:
@@ -204,7 +204,7 @@ def _check_attainable(artifact: ArtifactContent) -> Iterator[str]:
         yield "attainable_coverage is not that of all prompts"
     for one in facts.groups:
         smallest = max(0.0, 1.0 - one.attainable * one.size / (one.size + 1.0))
-        # Soft weightings may lack mass by round-off, or have a little above one.
+        # Round-off may take the size or the coverage of a soft weighting slightly below 0.
         possible = -TOLERANCE <= one.attainable <= 1.0 and one.size >= -TOLERANCE
         if not possible or not _is_close(one.smallest_alpha, smallest):
             yield f"smallest_alpha of {one.name} does not follow from its size and attainable coverage"
@@ -216,7 +216,7 @@ def _check_reference(artifact: ArtifactContent) -> Iterator[str]:
     """Check the histograms that detect drift."""
     facts = artifact.calibration
     names = {one.name for one in facts.groups}
-    # Without a fit split bins are fixed, so there are always counts. They come last when an artifact is made.
+    # Without a fit split bins have equal widths, so there are always counts. `calibrate` adds them last.
     finished = all(level.settings is not None for level in artifact.levels)
     if finished and artifact.shift is None and facts.fit_size == 0:
         counted = {one.name for one in artifact.reference if facts.groups[0].name in one.counts}
@@ -234,7 +234,7 @@ def _check_reference(artifact: ArtifactContent) -> Iterator[str]:
         total = sum(everyone)
         if histogram.alpha is not None and total > facts.held_out_size:
             yield f"reference counts of {name} are of more prompts than were held out"
-        # Only a fair sample of prompts with weights is counted, and one prompt of each cluster.
+        # Of weighted prompts only a fair sample is counted, and of each cluster only one prompt.
         size = facts.size if facts.drawn_among is None else facts.drawn_among
         differs = total > size or (not facts.sampled and (total == size) != facts.exchangeable)
         if histogram.alpha is None and differs:
@@ -253,11 +253,11 @@ def _check_effective_alpha(artifact: ArtifactContent, level: LevelState) -> Iter
 
 
 def _check_fit(artifact: ArtifactContent, level: LevelState) -> Iterator[str]:
-    """Check that the regression without a new prompt has the rank that its level requires.
+    """Check that the quantile fit to the calibration prompts has the rank that its level requires.
 
-    Along the direction c in which all features are 1, the weight B of the prompts below the fit, that of
-    those on it, Z, and that of all, W, obey B <= tau W <= B + Z. A ridge leaves that direction free, or it
-    promises nothing.
+    Let c be coefficients with Phi c = 1 for all prompts. Optimality along c gives B <= tau W <= B + Z, where
+    B is the weight of the prompts below the fit, Z of those on it, and W of all. A ridge either leaves c free
+    of penalty, or it has no guarantee and is not checked.
     """
     state = artifact.unpack_state(level.rule)
     if not {"features", "rest", "centre"} <= set(state) or not len(state["features"]):
@@ -269,7 +269,7 @@ def _check_fit(artifact: ArtifactContent, level: LevelState) -> Iterator[str]:
     constant = _constant(state)
     if constant is None:
         return
-    # With adaptive levels the coverage differs between prompts: a prompt's weight times its coverage counts.
+    # With adaptive levels coverage differs between prompts: tau W is the sum of weights times coverages.
     low, total, _ = state["rest"]
     residuals = scores - features @ centre
     on_fit = np.abs(residuals) <= ZERO * max(1.0, float(np.abs(scores).max()))
@@ -295,7 +295,7 @@ def _check_fit(artifact: ArtifactContent, level: LevelState) -> Iterator[str]:
 
 
 def _constant(state: Mapping[str, FloatArray]) -> FloatArray | None:
-    """(r,) coefficients of the constant 1 in the columns of a fit; None if a ridge penalises every column."""
+    """Return (r,) coefficients of the constant 1; None if a ridge penalises it or the columns lack it."""
     features = state["features"]
     if "penalty" in state:
         first = np.eye(1, features.shape[1])[0]
@@ -306,7 +306,7 @@ def _constant(state: Mapping[str, FloatArray]) -> FloatArray | None:
 
 
 def _check_quantile(artifact: ArtifactContent, level: LevelState) -> Iterator[str]:
-    """Check the marginal quantile, where the artifact holds all calibration prompts."""
+    """Check the marginal quantile, if the artifact holds all calibration prompts."""
     state = artifact.unpack_state(level.rule)
     facts = artifact.calibration
     kept_all = "rest" in state and not state["rest"].any()
@@ -315,7 +315,7 @@ def _check_quantile(artifact: ArtifactContent, level: LevelState) -> Iterator[st
     scores = state["success_scores"]
     weights = state["weights"] if len(state["weights"]) and artifact.shift is None else np.ones(len(scores))
     if not _is_close(float(weights.sum()), facts.size):
-        return  # equal prompts were merged under weights of another kind
+        return  # these weights do not count merged prompts
     ordered = np.repeat(scores, np.rint(weights).astype(np.int64))
     rank = conformal_rank(len(ordered), compute_tau(level.alpha))
     expected = [float(np.sort(ordered)[rank - 1])] if rank <= len(ordered) else [artifact.cap]
@@ -347,7 +347,7 @@ def _check_confidence(artifact: ArtifactContent) -> Iterator[str]:
 
 
 def _check_misses(artifact: ArtifactContent, confidence: Confidence) -> Iterator[str]:
-    """Check the exact tests of the levels, each of which comes with its count."""
+    """Check the exact binomial test of each level, from its number of missed prompts."""
     if set(confidence.missed) != set(artifact.alphas):
         yield "confidence: counts of other levels than the artifact holds"
     for level in artifact.levels:
@@ -360,14 +360,14 @@ def _check_misses(artifact: ArtifactContent, confidence: Confidence) -> Iterator
 def _check_order_statistics(artifact: ArtifactContent, confidence: Confidence) -> Iterator[str]:
     """Check that no threshold is smaller than the order statistic whose law gives the confidence.
 
-    The artifact holds order statistics without their ranks, and others may tie with them. So this finds a
-    delta that asks for a larger rank than there are scores below the cap, or for a score that is larger than
-    one of the marginal rule's; a delta that is wrong by less is not found.
+    The artifact holds order statistics without their ranks, and scores may tie. So this detects a wrong delta
+    only if it requires a rank beyond the number of scores below the cap, or, for the marginal rule, if the
+    threshold is below a stored order statistic of at most the required rank. Smaller errors go unnoticed.
     """
     facts, grouped = artifact.calibration, artifact.threshold_rule == "grouped"
     among = artifact.feature_map.dimension if grouped else 1
     if artifact.policy is not None:
-        among *= len(artifact.levels)  # the policy was found at any of them
+        among *= len(artifact.levels)  # the policy may have been found at any of them
     share = Fraction(confidence.delta) / among
     relaxed = min(share * Fraction(1.0 + TOLERANCE), (1 + share) / 2)
     known = [
@@ -388,7 +388,7 @@ def _check_order_statistics(artifact: ArtifactContent, confidence: Confidence) -
 
 
 def _list_groups(artifact: ArtifactContent) -> list[tuple[int, AttainableGroup]]:
-    """List the groups that a column of the features marks, each with its column."""
+    """List the groups that a feature column indicates, each with the index of its column."""
     weightings = artifact.feature_map.guaranteed_weights()
     return [
         (one.coefficients.index(1.0), group)
@@ -398,13 +398,13 @@ def _list_groups(artifact: ArtifactContent) -> list[tuple[int, AttainableGroup]]
 
 
 def _read_quantiles(artifact: ArtifactContent, names: Mapping[str, str]) -> list[float]:
-    """Return the order statistics of a rule, `inf` in place of one that does not exist."""
+    """Return the order statistics of a rule; `[inf]` if it has none."""
     state = artifact.unpack_state(names)
     return state["quantiles" if "quantiles" in state else "quantile"].tolist() or [math.inf]
 
 
 def _check_coverage(artifact: ArtifactContent, one: CoverageCertificate, among: int) -> Iterator[str]:
-    """Check Clopper-Pearson bounds, with delta divided as `certify` divides it among levels and groups."""
+    """Check Clopper-Pearson bounds; delta is divided among levels and groups as in `certify`."""
     everyone, *groups = one.shares
     named = [(weight.name, weight.words) for weight in artifact.feature_map.guaranteed_weights()]
     if [(share.name, share.words) for share in one.shares] != named or everyone.prompts != one.prompts:
@@ -424,7 +424,7 @@ def _check_coverage(artifact: ArtifactContent, one: CoverageCertificate, among: 
 
 
 def _check_sizes(artifact: ArtifactContent, one: CoverageCertificate, failing: float) -> Iterator[str]:
-    """Check the bound on sizes as far as the mean alone shows, and that such a mean exists."""
+    """Check that the mean size is possible, and its bound large enough for a sample without variance."""
     if one.claims is not None:
         if f"claims({one.claims.at_most})" != artifact.set_rule:
             yield f"the certificate at {one.alpha} is not about the set rule {artifact.set_rule}"
@@ -444,7 +444,7 @@ def _check_sizes(artifact: ArtifactContent, one: CoverageCertificate, failing: f
 
 
 def _check_stated(artifact: ArtifactContent, one: CoverageCertificate) -> Iterator[str]:
-    """Check the mean coverage stated for prompts, which only adaptive levels have."""
+    """Check the mean stated coverage of each weighting, which only adaptive levels have."""
     possible = artifact.list_adaptive_coverages(one.alpha) if one.alpha in artifact.alphas else ()
     for share in one.shares:
         is_due = bool(possible) and share.prompts > 0
@@ -478,7 +478,7 @@ def _check_policy(artifact: ArtifactContent, policy: CertifiedPolicy) -> Iterato
 
 
 def _check_wrong_rate(artifact: ArtifactContent, certificate: WrongRateCertificate) -> Iterator[str]:
-    """Check the exact tests of one certificate."""
+    """Check the exact binomial tests of one certificate."""
     everyone, *groups = certificate.groups
     named = [(weight.name, weight.words) for weight in artifact.feature_map.guaranteed_weights()]
     stated = [(one.name, one.words) for one in certificate.groups]
@@ -487,7 +487,7 @@ def _check_wrong_rate(artifact: ArtifactContent, certificate: WrongRateCertifica
     whole, rate = float(certificate.delta), float(certificate.max_wrong_rate)
     facts = artifact.calibration
     held_out = facts.certification_size
-    if certificate.policy.ignores_sets:  # it depends on no label
+    if certificate.policy.ignores_sets:  # calibration and fit labels may certify it
         held_out += facts.size + facts.fit_size
     if not 0 < certificate.prompts <= held_out:
         yield f"the policy rests on {certificate.prompts} prompts, more than were held out for it"
@@ -501,7 +501,7 @@ def _check_wrong_rate(artifact: ArtifactContent, certificate: WrongRateCertifica
 
 
 def _check_chosen(certificate: WrongRateCertificate, curve: Sequence[TradeOff]) -> Iterator[str]:
-    """Check that the certified policy fits those compared."""
+    """Check that the certified policy agrees with the policies compared."""
     everyone, cut = certificate.groups[0], certificate.policy.max_mean_score
     if not certificate.policy.ignores_sets:
         chosen = (certificate.alpha, certificate.policy, everyone.answered, everyone.wrong)
@@ -513,7 +513,7 @@ def _check_chosen(certificate: WrongRateCertificate, curve: Sequence[TradeOff]) 
     compared = [(one.policy.max_mean_score, one.answered, one.wrong) for one in curve]
     if not any(other == 1.0 for other, *_ in compared):
         yield "the policies compared lack the one that answers every prompt"
-    # A cut on the mean score answers at least what smaller cuts answer, and the same cut answers the same.
+    # A larger cut on the mean score answers at least what a smaller one does; equal cuts answer the same.
     counts = [*compared, (cut, everyone.answered, everyone.wrong)]
     ordered = sorted({(1.0 if other is None else other, *seen) for other, *seen in counts})
     rising = all(
@@ -541,7 +541,7 @@ def _check_coverage_of_policy(artifact: ArtifactContent, policy: CertifiedPolicy
 
 
 def _is_lower_bound(bound: float, count: int, size: int, failing: float) -> bool:
-    """Whether so many successes have probability at most `failing` if the true share is the bound or less."""
+    """Whether P(Binomial(size, share) >= count) <= `failing` for every true share up to the bound."""
     if bound <= 0.0:
         return True
     return bound < 1.0 and upper_tail(count, size, bound) <= failing * (1.0 + TOLERANCE)

@@ -1,7 +1,7 @@
-"""`ArtifactContent`: the fields of an artifact, and what follows from them without any check or computation.
+"""`ArtifactContent`: the fields of an artifact, and properties that follow directly from them.
 
-`CalibrationArtifact` adds the checks, the thresholds and the file to this content. The guarantee and the
-checks of consistency are functions of the content alone.
+`CalibrationArtifact` adds validation, thresholds, saving and loading. The guarantee and the consistency
+checks are functions of this content alone.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ from langchain_cfc.thresholds import compute_tau, format_alpha
 
 
 class SelfCheck(ArtifactData):
-    """The conditional rule's answers for the calibration prompts themselves.
+    """Result of computing the conditional rule's thresholds for a sample of its own calibration prompts.
 
     Attributes:
-        asked: How many calibration prompts were asked.
-        refused: How many of them have no threshold, because the prompts kept do not decide it.
-        kept: How many calibration prompts the conditional rule keeps, equal ones counted once.
+        asked: Number of calibration prompts in the sample.
+        refused: Number of these without a threshold, because the prompts kept do not determine it.
+        kept: Number of calibration prompts that the conditional rule keeps, equal ones counted once.
     """
 
     asked: Count
@@ -53,18 +53,18 @@ class SelfCheck(ArtifactData):
 
 
 class LevelState(ArtifactData):
-    """The fitted threshold rules at one error level; arrays are named as in the artifact's `arrays`.
+    """The fitted threshold rules at one error level; names of arrays refer to the artifact's `arrays`.
 
     Attributes:
         alpha: Error level as decimal text.
         rule: State of the artifact's own threshold rule.
         marginal: State of the marginal rule, kept for comparison.
-        effective_alpha: The smaller level that the artifact's own rule was fitted at, as decimal text; `0`
-            where none is left and every prompt is flagged, None where it is alpha.
-        slack: By name of a weighting, by how much a ridge is estimated to take its coverage below the target.
+        effective_alpha: The smaller level at which the artifact's own rule was fitted, as decimal text; `0`
+            if nothing is left of alpha and every prompt is flagged, None if the rule was fitted at alpha.
+        slack: Estimated loss of coverage below the target because of a ridge, by name of a weighting.
         settings: Digest of the level and the settings it was fitted with, see `consistency`.
-        self_check: The rule's answers for its own calibration prompts; None for rules other than the
-            conditional one, and in artifacts written before the check existed.
+        self_check: Result of the self-check; None for rules other than the conditional one, and in artifacts
+            written before the check existed.
     """
 
     alpha: str
@@ -116,7 +116,7 @@ class ArtifactContent(ArtifactData):
 
     @cached_property
     def draw_rule(self) -> DrawRule | None:
-        """The rule that stops drawing; None where always n candidates are drawn."""
+        """The parsed draw rule; None if n candidates are always drawn."""
         return None if self.draws is None else parse_draw_rule(self.draws)
 
     @cached_property
@@ -141,31 +141,31 @@ class ArtifactContent(ArtifactData):
 
     @property
     def at_most(self) -> int | None:
-        """How many unsupported claims may be left in an answer; None where whole answers are kept."""
+        """Maximum number of unsupported claims left in an answer; None if whole answers are kept."""
         rule = self.parsed_set_rule
         return rule.at_most if isinstance(rule, Claims) else None
 
     def list_stated_levels(self, alpha: str) -> tuple[str, ...]:
-        """List the error levels that are stated for prompts at a level, ascending; only this one if fixed."""
+        """List the error levels that may be stated at `alpha`, ascending; only `alpha` if not adaptive."""
         adaptive = self.feature_map.adaptive_alpha
         return (alpha,) if adaptive is None else adaptive.list_levels(alpha)
 
     def list_adaptive_coverages(self, alpha: str) -> tuple[float, ...]:
-        """List the coverages that are stated for prompts at a level, ascending; none if levels are fixed."""
+        """List the coverages that may be stated at `alpha`, ascending; none if levels are not adaptive."""
         adaptive = self.feature_map.adaptive_alpha
         levels = () if adaptive is None else reversed(adaptive.list_levels(alpha))
         return tuple([float(compute_tau(one)) for one in levels])
 
     @property
     def set_rule_words(self) -> str:
-        """The set rule, and whether its sets may be empty."""
+        """The set rule, with a note on whether its sets may be empty."""
         if self.unit == "claims":
             return self.set_rule
         return f"{self.set_rule}, {'never empty' if self.never_empty else 'may be empty'}"
 
     @cached_property
     def parsed_shift(self) -> Statistic | None:
-        """The statistic that holds likelihood ratios; None where there is no shift."""
+        """The statistic that gives likelihood ratios; None without a shift."""
         return None if self.shift is None else parse_statistic(self.shift)
 
     @cached_property
@@ -175,14 +175,14 @@ class ArtifactContent(ArtifactData):
 
     @cached_property
     def frozen_digest(self) -> str:
-        """Digest of the artifact without certificates and policy: the digest that these refer to."""
+        """Digest of the artifact without certificates, policy and people's evidence; these refer to it."""
         certified = ("certificates", "people_certificates", "people_evidence")
         bare: dict[str, Any] = {"policy": None, **{name: [] for name in certified}}
         return self.model_copy(update=bare).digest
 
     @property
     def needs_answers(self) -> bool:
-        """Whether set rule, features or policy look at distinct answers, which serving must extract alike."""
+        """Whether any part compares answers, so that serving must extract them as calibration did."""
         return (
             (self.policy is not None and self.policy.certificate.policy.needs_answers)
             or (self.parsed_shift is not None and self.parsed_shift.needs_answers)
@@ -200,10 +200,10 @@ class ArtifactContent(ArtifactData):
 
     @property
     def has_used_certification(self) -> bool:
-        """Whether the labels of the certification split have chosen a level or a policy.
+        """Whether labels of certification prompts have chosen a level or a policy.
 
-        A promise on average over calibration sets does not hold for an artifact that was chosen by its
-        labels; a promise with confidence does.
+        A guarantee on average over calibration sets does not hold for an artifact that labels have chosen; a
+        guarantee with confidence does.
         """
         return self.policy is not None or (self.confidence is not None and self.confidence.prompts > 0)
 
@@ -223,9 +223,9 @@ class ArtifactContent(ArtifactData):
         return copied
 
     def with_levels(self, levels: Sequence[LevelState], **update: Any) -> Self:
-        """Return the artifact with these levels only, and without the arrays and counts of all others.
+        """Return the artifact with these levels only, without the arrays and histograms of the others.
 
-        Served thresholds are the running maximum over the levels left. `update` changes other fields.
+        Served thresholds are then the running maximum over these levels. `update` changes other fields.
         """
         named = {name for one in levels for state in (one.rule, one.marginal) for name in state.values()}
         arrays = {name: array for name, array in self.arrays.items() if name in named}

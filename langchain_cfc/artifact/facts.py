@@ -1,4 +1,4 @@
-"""The parts of an artifact: its prompts, its settings, its numbers and its certificates."""
+"""Data classes for the parts of an artifact: prompts, settings, arrays, certificates and histograms."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from langchain_cfc.thresholds import (
 
 
 class ArtifactData(OmitsDefaults):
-    """Base of everything in an artifact: frozen, strict, without infinities and unknown fields."""
+    """Base class of artifact data: frozen, strict, without infinities and unknown fields."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
@@ -54,10 +54,10 @@ class AttainableGroup(ArtifactData):
 
     Attributes:
         name: Name of the weighting.
-        words: The same for people.
+        words: The weighting in plain English.
         size: Sum of the weights over the calibration prompts.
         attainable: Weighted share of calibration prompts with a correct candidate that can enter the set.
-        smallest_alpha: The smallest error level at which a threshold below the cap exists there: 1 -
+        smallest_alpha: Smallest error level with a threshold below the cap under this weighting: 1 -
             attainable size / (size + 1); approximate for soft and for overlapping weightings.
     """
 
@@ -68,40 +68,38 @@ class AttainableGroup(ArtifactData):
     smallest_alpha: float
 
     def allows(self, alpha: float | str) -> bool:
-        """Whether an error level is within reach here, up to round-off."""
+        """Whether an error level is within reach under this weighting, up to round-off."""
         return float(alpha) >= self.smallest_alpha - 1e-12
 
 
 class CalibrationFacts(ArtifactData):
-    """The prompts that an artifact was made from, and what they allow.
+    """Facts about the prompts that an artifact was made from, and the coverage that they allow.
 
     Attributes:
         size: Number N of calibration prompts.
-        recorded_candidates: Number of candidates that were recorded per prompt, of which the first n were
-            used.
-        extracted_answers: Whether an extractor made the answers; None where some candidates had none.
-        map_came_fitted: Whether the feature map was given fitted, on prompts that are not known here.
-        fit_size: Number of prompts that fitted the feature map, and the combination of verifiers where there
-            is one; none of them calibrated.
-        held_out_size: Number of prompts kept out for evaluation.
-        within_clusters: `one` prompt of each cluster was used, or `all`.
+        recorded_candidates: Number of candidates recorded per prompt, of which the first n were used.
+        extracted_answers: Whether an extractor made the answers; None if only some have one extracted.
+        map_came_fitted: Whether the feature map was passed in fitted, on prompts that are not known here.
+        fit_size: Number of prompts in the fit split, which fits the feature map and, if needed, a combination
+            of verifiers, adaptive levels and the units of a ridge; none of them calibrated.
+        held_out_size: Number of prompts held out for evaluation.
+        within_clusters: Whether `one` prompt of each cluster was used, or `all`.
         exchangeable: Whether no two calibration prompts share a cluster.
         split: The plan that assigns prompts to parts.
         digests: Digest of each part's ids.
         sketch: Keyed hashes of some ids and clusters of the fit and calibration splits, to recognise them
-            later; of the certification split as well where it can certify nothing any more.
+            later; also of the certification split if it was used up, or cannot certify because of a shift.
         attainable_coverage: Share of calibration prompts whose success score is below the cap.
-        groups: The same for every guaranteed weighting.
+        groups: Attainable coverage of every guaranteed weighting, all prompts first.
         certification_size: Number of prompts of the certification split.
         sampled: Whether prompts were chosen to be labelled with unequal probabilities.
-        weight: Sum of the weights of the calibration prompts, where they weigh for that; None where each
-            counts as one.
+        weight: Sum of the calibration prompts' sampling weights; None if each prompt counts as one.
         window: The option `window` of `calibrate`, 0 for all prompts; None for the default.
         allow_unattainable: The option `allow_unattainable` of `calibrate`.
-        drawn_among: Number of calibration prompts of which those with a correct candidate calibrate; None
-            where all do.
-        prompt_kinds: Kinds of the calibration prompts, `text`, `messages` and `object`, sorted; None where
-            they are unknown, as of arrays.
+        drawn_among: With `given_drawn`, number of calibration prompts before those without a correct
+            candidate were left out; otherwise None.
+        prompt_kinds: Kinds of the recorded prompts, `text`, `messages` and `object`, sorted; None if they are
+            unknown, as for arrays.
     """
 
     size: int
@@ -127,17 +125,17 @@ class CalibrationFacts(ArtifactData):
 
     @property
     def by_weight(self) -> str:
-        """Suffix for shares of the calibration prompts; empty where each counts as one."""
+        """Suffix for shares of the calibration prompts; empty if each counts as one."""
         return "" if self.weight is None else " by weight"
 
     @property
     def weighing(self) -> str:
-        """Suffix for the number of calibration prompts: their weight; empty where each counts as one."""
+        """Suffix for the number of calibration prompts: their weight; empty if each counts as one."""
         return "" if self.weight is None else f" (weighing {self.weight:.4g})"
 
 
 class Ridge(ArtifactData):
-    """The penalty of a ridge regression, as an artifact states it.
+    """The penalty of a ridge regression, as stored in an artifact.
 
     Attributes:
         strength: lambda > 0, see `ConditionalThreshold`.
@@ -149,15 +147,15 @@ class Ridge(ArtifactData):
 
 
 class Confidence(ArtifactData):
-    """The confidence 1 - delta with which the promise holds for this very artifact.
+    """The confidence 1 - delta with which the guarantee holds for this very artifact.
 
     Attributes:
-        delta: Probability that it does not, as decimal text.
-        names: Names of the weightings for which it holds so, all of them together.
-        prompts: Number of certification prompts on which levels were tested; 0 where the law of an order
-            statistic gives the confidence without them.
-        records_digest: Digest of these prompts, their scores and labels; None where there are none.
-        missed: By level, on how many of these prompts the promise failed at the level that is served.
+        delta: Probability that it does not hold, as decimal text.
+        names: Names of the weightings for which it holds, jointly.
+        prompts: Number of certification prompts on which levels were tested; 0 if the confidence comes from
+            the law of an order statistic, which needs none.
+        records_digest: Digest of these prompts, their scores and labels; None if there are none.
+        missed: Number of these prompts on which the guaranteed event failed at the served level, by level.
     """
 
     delta: Delta
@@ -168,13 +166,13 @@ class Confidence(ArtifactData):
 
 
 class TradeOff(ArtifactData):
-    """One of the policies that were compared.
+    """One of the policies that were compared, with its numbers of answers and wrong answers.
 
     Attributes:
         alpha: Level of the sets it answers from, as decimal text.
-        policy: Which of them it answers.
+        policy: Conditions under which it answers.
         answered: Number of certification prompts answered.
-        wrong: How many of these with a wrong best answer.
+        wrong: Number of these with a wrong best answer.
         wrong_rate_at_most: Upper bound on the wrong-answer rate; the bounds of all policies listed hold
             together with confidence 1 - delta.
     """
@@ -187,16 +185,16 @@ class TradeOff(ArtifactData):
 
 
 class CertifiedPolicy(ArtifactData):
-    """The policy of bot mode, and the policies it was chosen among.
+    """The certified policy of bot mode, and the policies it was chosen from.
 
     Attributes:
         certificate: The certificate about its answers.
-        coverage: Certificates of the same prompts about the sets of each level that the artifact holds,
-            before the policy withholds any; bounds of all levels hold together.
-        curve: The policies compared, by answered prompts ascending.
-        level_chosen: Whether the level was chosen too, because none was given.
-        others: Certificates of further rates, each of a policy of its own, larger rates last.
-        refused: By rate, why it cannot be certified.
+        coverage: Certificates about the sets of every level, from the same prompts and before the policy
+            withholds any set; the bounds of all levels hold jointly. Empty if the policy ignores sets.
+        curve: The policies compared, by number of answered prompts, ascending.
+        level_chosen: Whether the level was chosen too, because no alpha was given.
+        others: Certificates of further rates, each with a policy of its own, by rate ascending.
+        refused: The reason why a rate cannot be certified, by rate.
     """
 
     certificate: WrongRateCertificate
@@ -213,7 +211,7 @@ class CertifiedPolicy(ArtifactData):
 
     @property
     def ignores_sets(self) -> bool:
-        """Whether bot mode decides by the mean score; nothing is promised about sets then."""
+        """Whether bot mode decides by the mean score alone, with no guarantee about sets."""
         return self.certificate.policy.ignores_sets
 
     @property
@@ -223,9 +221,9 @@ class CertifiedPolicy(ArtifactData):
         return tuple(sorted([*certified, *self.refused], key=float))
 
     def with_certified_points(self) -> list[tuple[TradeOff, bool]]:
-        """Return the curve with the certified policies in it, and whether each is one of these.
+        """Return the curve together with the certified policies; the flag tells which points are certified.
 
-        A certified cut on the mean score need not be one of those compared; its bound is the certified rate.
+        A certified cut on the mean score need not be among those compared; its bound is the certified rate.
         """
         certified = {}
         for one in self.certificates:
@@ -245,10 +243,10 @@ class CertifiedPolicy(ArtifactData):
         return sorted(points, key=lambda one: one[0].answered)
 
     def find_certificate(self, max_wrong_rate: Level | None = None) -> WrongRateCertificate:
-        """Return the certificate of a rate; None stands for the only one.
+        """Return the certificate of a rate; None selects the only one.
 
         Raises:
-            InputError: If several are certified and none is named, or the one named is not certified.
+            InputError: If no rate is given and several are certified, or the given rate is not certified.
         """
         held = ", ".join(one.max_wrong_rate for one in self.certificates)
         if max_wrong_rate is None:
@@ -288,7 +286,7 @@ class PackedArray(BaseModel):
         return cls(shape=list(array.shape), float64=base64.b64encode(raw).decode("ascii"))
 
     def unpack(self) -> FloatArray:
-        """Return the same array, bit for bit; InputError if text and shape do not fit."""
+        """Return the array, bit for bit; an InputError if it is malformed or a number is not finite."""
         try:
             raw = base64.b64decode(self.float64, validate=True)
         except ValueError as error:  # also `binascii.Error`
@@ -304,12 +302,12 @@ class PackedArray(BaseModel):
         return array
 
     def __repr__(self) -> str:
-        """The shape without the numbers."""
+        """Show the shape without the numbers."""
         return f"PackedArray(shape={self.shape})"
 
     @property
     def name(self) -> str:
-        """A name derived from the content, under which equal arrays are stored once."""
+        """A name derived from the content, so that equal arrays are stored once."""
         return hashlib.sha256(f"{self.shape}{self.float64}".encode()).hexdigest()[:16]
 
 
@@ -317,12 +315,12 @@ class ReferenceHistogram(ArtifactData):
     """The distribution of one quantity at calibration, which a monitor compares with traffic.
 
     Attributes:
-        name: `mean_score`, `min_score`, `draws` where a rule stops drawing, a feature by its name, or of a
-            level `threshold` and `decision`.
-        edges: Lower ends of all bins but the first, ascending; fixed on prompts that are not counted.
-        counts: By name of a guaranteed weighting, how many prompts fell into each bin; each prompt was
-            counted with its weight as probability.
-        alpha: The level whose threshold or decision it is; None for scores and features.
+        name: `mean_score`, `min_score`, `draws` (with a draw rule), the name of a feature, or `threshold` or
+            `decision` of a level.
+        edges: Lower ends of all bins but the first, ascending; chosen on prompts that are not counted.
+        counts: Number of prompts in each bin, by name of a guaranteed weighting; each prompt was counted with
+            a probability equal to its weight.
+        alpha: The level of the threshold or decision; None for scores, draws and features.
     """
 
     name: str
@@ -351,9 +349,9 @@ def compute_monitored_values(
 ) -> Mapping[str, FloatArray]:
     """Return (N,) values by name that a monitor compares with calibration: score statistics and features.
 
-    Where a rule `stops` drawing, the number of draws is one of them.
+    If a draw rule `stops` drawing, the number of draws is included.
     """
-    # The features alone may say nothing about the scores.
+    # Features need not depend on the scores, so these two statistics are always monitored.
     statistics = {name: parse_statistic(name).values(draws) for name in ("mean_score", "min_score")}
     if stops:
         statistics["draws"] = draws.counts.astype(np.float64)
@@ -361,15 +359,15 @@ def compute_monitored_values(
 
 
 class PeopleEvidence(ArtifactData):
-    """What a bound by people is computed from: prompts in the order in which they were bet on.
+    """Data that a bound by people is computed from: prompts in the order in which they were bet on.
 
     Attributes:
         alpha: Level of the certificate.
-        policy: Policy of the certificate; None where it is about sets.
-        share: About what share of the prompts people were asked to label.
+        policy: Policy of the certificate; None if it is about sets.
+        share: Approximate share of the prompts that people were asked to label.
         strata: The stratum of each prompt as a digit, see `certificates.judged`.
         outcomes: For each prompt `+` if its promise is kept, `-` if it is broken, and `.` if it has no label.
-        inclusion: Probabilities with which people were asked to label the prompts.
+        inclusion: Probability with which people were asked to label each prompt.
     """
 
     alpha: Alpha
@@ -407,10 +405,10 @@ def make_threshold_rule(
 ) -> ThresholdRule[Any]:
     """Make an unfitted threshold rule by name; an `effective_alpha` of `0` flags every prompt.
 
-    Only the conditional rule knows `levels` that prompts may have instead of alpha.
+    `levels` are error levels that prompts may have instead of alpha; only the conditional rule uses them.
     """
     if effective_alpha == "0":
-        return MarginalThreshold(alpha, cap)  # its state without an order statistic flags every prompt
+        return MarginalThreshold(alpha, cap)  # stored without order statistic: flags every prompt
     level = alpha if effective_alpha is None else effective_alpha
     if name == "conditional":
         penalty = Ridge(strength=0.0, penalised="slopes") if ridge is None else ridge
@@ -438,7 +436,7 @@ def make_threshold_rule(
 
 
 def compute_likelihood_ratios(shift: Statistic, draws: CandidateBatch) -> FloatArray:
-    """Return (N,) how much likelier each prompt is at serving; see `CalibrationArtifact.weights`."""
+    """Return (N,) likelihood ratios of serving to calibration; a FeatureError if one is not above 0."""
     ratios = shift.values(draws)
     bad = np.flatnonzero(~(ratios > 0.0))
     if len(bad):

@@ -25,7 +25,7 @@ RELEASE = re.compile(r"[0-9][0-9A-Za-z.+!-]{0,63}")
 
 
 def compute_digest(content: Mapping[str, Any]) -> str:
-    """Return the SHA-256 over the canonical form of a content."""
+    """Return the SHA-256 over the canonical form of an artifact's content."""
     text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
     return compute_sha256(text)
 
@@ -73,9 +73,9 @@ def decode(data: bytes, source: str) -> dict[str, Any]:
 
 
 def explain_writer(content: object) -> str:
-    """Explain which release wrote a content that cannot be read; empty where it is this one or unknown."""
+    """Explain which release wrote unreadable content; empty if it was this release, or is unknown."""
     release = content.get("library_version") if isinstance(content, dict) else None
-    # Nothing of the file is trusted here, not even to be printed.
+    # The file is not trusted here: only a well-formed release is printed.
     if not isinstance(release, str) or not RELEASE.fullmatch(release) or release == __version__:
         return ""
     return (

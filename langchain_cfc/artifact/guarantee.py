@@ -1,4 +1,4 @@
-"""`build_guarantee`: what an artifact promises, as a `Guarantee`."""
+"""`build_guarantee`: build the `Guarantee` of an artifact at one of its levels."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def build_guarantee(
         for one in named[:covered]
     )
     if artifact.policy is not None and not artifact.policy.coverage and delta is None:
-        # The labels of the calibration prompts have certified the policy; no others are left for the sets.
+        # Labels of the calibration prompts certified the policy; no other labels are left for the sets.
         kind, weightings = "heuristic", ()
     if facts.drawn_among is not None and kind != "heuristic":
         kind = "given_drawn"
@@ -122,11 +122,11 @@ def build_guarantee(
 
 
 def _has_exact_coverage(artifact: ArtifactContent, alpha: str) -> bool:
-    """Return whether coverage is no more than is promised where success scores are continuous.
+    """Return whether coverage does not exceed the guarantee if success scores are continuous.
 
-    More may be kept by the running maximum over larger levels, by a best candidate that is returned although
-    the threshold lies below every level, by the stricter level that a stability slack leaves, and with a
-    ridge by thresholds of prompts outside the span of the calibration features, which are infinite.
+    Coverage may be higher because of the running maximum over larger levels, a best candidate returned
+    although the threshold lies below every level, the stricter level that a stability slack leaves, or, with
+    a ridge, infinite thresholds of prompts outside the span of the calibration features.
     """
     stricter = artifact.stability is not None or artifact.ridge is not None
     largest = alpha == artifact.alphas[-1]
@@ -134,7 +134,7 @@ def _has_exact_coverage(artifact: ArtifactContent, alpha: str) -> bool:
 
 
 def _list_coverages(artifact: ArtifactContent, alpha: str, stated_alpha: str | None) -> tuple[float, ...]:
-    """List the coverages that may be stated, or the one stated; none where levels are not adaptive."""
+    """List the coverages that may be stated, or the one stated; none if levels are not adaptive."""
     coverages = artifact.list_adaptive_coverages(alpha)
     if stated_alpha is None:
         return coverages

@@ -1,4 +1,4 @@
-"""Which prompts an artifact may be tested on."""
+"""Selection of the prompts that an artifact may be tested on."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.errors import CalibrationError, InputError, OverlapError
 from langchain_cfc.records import LabelledRecord, tabulate, tabulate_raw, with_scores
 
-# Which prompts of the records were taken, in words.
+# Descriptions of the prompts that were selected.
 NEW_RECORDS = "all records: none of them was recognised as a calibration record"
 HELD_OUT_PART = "the part of the calibration file that was held out"
 
@@ -24,14 +24,14 @@ HELD_OUT_PART = "the part of the calibration file that was held out"
 def tabulate_draws(
     artifact: CalibrationArtifact, records: Iterable[LabelledRecord] | LabelledBatch
 ) -> LabelledBatch:
-    """Tabulate records with the candidates and scores that the artifact would see.
+    """Tabulate records with the candidates and scores that the artifact would see in serving.
 
     Args:
         artifact: The artifact.
         records: Labelled records, or a table, with at least n candidates per prompt.
 
     Returns:
-        The prompts with their first n candidates, or with those that the artifact's draw rule would draw.
+        The prompts with their first n candidates, or with those that the artifact's draw rule draws.
 
     Raises:
         InputError: If a record cannot be used.
@@ -81,11 +81,11 @@ def select_held_out(
     labelled: LabelledBatch,
     part: Literal["test", "certification"] = "test",
 ) -> tuple[LabelledBatch, str]:
-    """Select the prompts that an artifact may be tested on, and say which they are.
+    """Select the prompts that an artifact may be tested on, and describe the selection.
 
-    All prompts are taken if they are new, else those of the part that was held out of calibration; one prompt
-    of each cluster, and a fair sample of prompts with weights. Where the promise is given a correct
-    candidate, only prompts with one are taken.
+    If all prompts are new, all are used, otherwise only the part that was held out of calibration. One prompt
+    of each cluster is kept, and of weighted prompts a fair sample. With `given_drawn`, only prompts with a
+    correct candidate are kept.
     """
     plan, facts = artifact.calibration.split, artifact.calibration
     which = NEW_RECORDS

@@ -41,8 +41,8 @@ class CalibrationArtifact(ArtifactContent):
     Made by `calibrate`, written by `save`, read by `load`.
 
     Attributes:
-        library_version: Version of this library that made it.
-        created_at: When, in ISO 8601, UTC.
+        library_version: Version of this library that made the artifact.
+        created_at: Time of creation in ISO 8601, UTC.
         n: Number of candidates per prompt.
         cap: Success score of a prompt without a correct candidate.
         set_rule: Text form of the set rule.
@@ -51,32 +51,32 @@ class CalibrationArtifact(ArtifactContent):
         levels: One entry per error level, alpha ascending.
         arrays: The numbers that the levels refer to, by name.
         provenance: Header of the calibration records; None means unbound.
-        calibration: Which prompts it was made from.
+        calibration: Facts about the prompts that it was made from.
         combination: The model that combines several verifiers' raw outputs into one score; None where one
             verifier gives the score.
-        ridge: The penalty of a ridge, if there is one.
-        stability: The paper's slack, by which levels were made stricter; None for none.
-        confidence: The confidence with which the promise holds for this very artifact; None where it holds on
+        ridge: The penalty of a ridge; None without one.
+        stability: The paper's slack, by which levels were made stricter; None without one.
+        confidence: The confidence with which the guarantee holds for this very artifact; None if it holds on
             average over calibration sets.
-        shift: The statistic that says how much likelier a prompt is where it is served than where it was
-            calibrated, such as `meta(ratio)`; None where they are equally likely.
-        randomised: Whether thresholds are randomised: no more coverage than 1 - alpha for continuous scores,
-            where sets may be empty.
-        never_empty: Whether a prompt that is not flagged always gets a set: its best candidate alone where no
+        shift: The statistic that gives the likelihood ratio of serving to calibration, such as `meta(ratio)`;
+            None without a covariate shift.
+        randomised: Whether thresholds are randomised, so that coverage does not exceed 1 - alpha for
+            continuous scores if sets may be empty.
+        never_empty: Whether a prompt that is not flagged always gets a set: its best candidate alone if no
             candidate reaches the threshold. False in artifacts written before the field existed.
         certificates: Certificates about the sets, from held-out prompts; at most one per level.
         policy: The policy of bot mode, with its certificate.
-        people_certificates: Certificates by people's labels, at most one about the sets of each level and
+        people_certificates: Certificates from people's labels, at most one about the sets of each level and
             one about the answers of each policy.
-        people_evidence: What these are computed from, so that `inspect --verify` computes them again.
-        reference: Histograms of the prompts, to detect drift; empty where there is nothing to compare with.
-        draws: Text form of the rule that stops drawing, at the latest after n candidates; None where always n
-            are drawn.
+        people_evidence: Data behind these certificates, so that `inspect --verify` can recompute them.
+        reference: Histograms of the prompts, to detect drift; empty if there is nothing to compare with.
+        draws: Text form of the draw rule, which stops after n candidates at the latest; None if n are always
+            drawn.
     """
 
     @model_validator(mode="after")
     def _check_content(self) -> CalibrationArtifact:
-        # Build every part once, so that loading refuses a file that cannot serve, not a user's first prompt.
+        # Build every part now, so that an unusable file fails on loading, not on a user's first prompt.
         alphas = [level.alpha for level in self.levels]
         if self.n < 1 or not alphas or alphas != sorted({format_alpha(alpha) for alpha in alphas}, key=float):
             msg = "expected n >= 1 and at least one level, with alphas ascending in canonical form"
@@ -98,12 +98,12 @@ class CalibrationArtifact(ArtifactContent):
         return self
 
     def __repr__(self) -> str:
-        """What it is, in a line."""
+        """Return a one-line summary."""
         levels = ", ".join(self.alphas)
         return f"CalibrationArtifact({self.threshold_rule}, alpha={levels}, n={self.n}, {self.digest[:15]})"
 
     def __str__(self) -> str:
-        """The same; pydantic would print every field."""
+        """Return the same summary; pydantic would print every field."""
         return repr(self)
 
     def with_settings(self) -> CalibrationArtifact:
@@ -114,30 +114,30 @@ class CalibrationArtifact(ArtifactContent):
         return self.model_copy(update={"levels": levels})
 
     def differing_parts(self, provenance: Provenance | None) -> list[str]:
-        """Return those of generator, verifier, answer extractor and splitter that differ from calibration."""
+        """Return which of generator, verifier, answer extractor and splitter differ from calibration."""
         if provenance is None or self.provenance is None:
             return []
         parts = ("generator", "verifier", "answer", "splitter")
         return [part for part in parts if getattr(provenance, part) != getattr(self.provenance, part)]
 
     def uniforms(self, labelled: LabelledBatch) -> FloatArray | None:
-        """Reproducible random numbers of labelled prompts, for randomised thresholds; None for others."""
+        """Return (N,) reproducible random numbers for randomised thresholds; None for other thresholds."""
         return self.calibration.split.uniforms("randomise", labelled.ids) if self.randomised else None
 
     def check_draws(self, draws: CandidateBatch) -> None:
-        """Refuse candidates that the artifact's number of candidates or draw rule would not have drawn.
+        """Refuse prompts with a number of candidates other than n, or than the draw rule would have drawn.
 
         Raises:
             InputError: For the first such prompt.
         """
-        if self.unit == "claims":  # answers have as many as they have
+        if self.unit == "claims":  # answers differ in their number of claims
             return
         if self.draw_rule is None:
             if draws.drawn is None and draws.n == self.n:
                 return
             msg = f"the artifact was calibrated with n = {self.n} candidates per prompt, got {draws.n}"
             raise InputError(msg)
-        # What the rule does not look at need not be scored again.
+        # Candidates are rescored only if the rule looks at scores.
         rule, combines = self.draw_rule, self.combination is not None
         rescore = find_rescore(self.provenance, combines=combines) if rule.needs_scores else None
         wanted = self.draw_rule.count_draws(draws, rescore)
@@ -180,7 +180,7 @@ class CalibrationArtifact(ArtifactContent):
         }
 
     def level(self, alpha: Level | None = None) -> str:
-        """Return the canonical text of a level that the artifact holds; None stands for its only level."""
+        """Return the canonical text of a level that the artifact holds; None selects its only level."""
         if isinstance(alpha, str) and alpha in self.alphas:
             return alpha
         held = ", ".join(self.alphas)
@@ -199,7 +199,7 @@ class CalibrationArtifact(ArtifactContent):
         return text
 
     def rule(self, alpha: Level | None = None) -> ThresholdRule[Any]:
-        """Return the fitted threshold rule of one level; `solve` serves the maximum over several levels."""
+        """Return the fitted threshold rule of one level alone; `solve` takes the maximum over levels."""
         return self._rules[self.level(alpha)]
 
     def solve(
@@ -214,22 +214,22 @@ class CalibrationArtifact(ArtifactContent):
         """Compute served thresholds: the running maximum over the levels from the largest alpha to this one.
 
         Conditional thresholds at two levels may cross; with the running maximum a smaller alpha never gives
-        a smaller set. A prompt of a category that was not calibrated on has an infinite threshold, except
-        under the marginal rule, which uses no features.
+        a smaller set. A prompt of a category that the feature map does not know has an infinite threshold,
+        except under the marginal rule, which uses no features.
 
         Args:
             features: (m, d) features from `feature_map`.
-            alpha: Error level; may be left out where there is only one.
-            weights: (m,) likelihood ratios from `weights`, where the artifact has a shift.
-            uniforms: (m,) independent uniform random numbers in (0, 1), where thresholds are randomised.
+            alpha: Error level; may be omitted if there is only one.
+            weights: (m,) likelihood ratios from `weights`, if the artifact has a shift.
+            uniforms: (m,) independent uniform random numbers in (0, 1), if thresholds are randomised.
             marginal: Whether to use the marginal rule instead of the artifact's own, for comparison.
 
         Returns:
             The m thresholds.
 
         Raises:
-            InputError: If the level is not held, the features do not fit, or weights or uniforms are missing
-                or not expected.
+            InputError: If the artifact does not hold the level, the features do not fit, or weights or
+                uniforms are missing or not expected.
         """
         text = self.level(alpha)
         for name, given, wanted in (
@@ -265,17 +265,17 @@ class CalibrationArtifact(ArtifactContent):
         return Thresholds(values, np.where(np.isinf(values), 0.0, errors), outside)
 
     def read_alphas(self, features: FloatArray, alpha: Level | None = None) -> FloatArray:
-        """Return the error levels that are stated for prompts: alpha, or more where levels are adaptive.
+        """Return the error level stated for each prompt: alpha, or a larger one if levels are adaptive.
 
         Args:
             features: (m, d) features from `feature_map`.
-            alpha: Error level, the smallest that is stated; may be left out where there is only one.
+            alpha: Error level, the smallest that is stated; may be omitted if there is only one.
 
         Returns:
             (m,) error levels.
 
         Raises:
-            InputError: If the level is not held.
+            InputError: If the artifact does not hold the level.
         """
         text, adaptive = self.level(alpha), self.feature_map.adaptive_alpha
         if adaptive is None:
@@ -313,17 +313,17 @@ class CalibrationArtifact(ArtifactContent):
         """Return the guarantee at a level.
 
         Args:
-            alpha: Error level; may be left out where there is only one.
+            alpha: Error level; may be omitted if there is only one.
             binding: Whether generator and verifier are known to be those calibrated; by default `unbound` or
                 `unchecked`.
-            stated_alpha: Where levels are adaptive, the error level of a prompt, for the guarantee of this
-                prompt.
+            stated_alpha: With adaptive levels, the error level stated for one prompt, to get the guarantee of
+                this prompt.
 
         Returns:
             The guarantee as data.
 
         Raises:
-            InputError: If the level is not held, or the other one is not stated.
+            InputError: If the artifact does not hold the level, or never states `stated_alpha` at it.
         """
         stated = None if stated_alpha is None else format_alpha(stated_alpha)
         return build_guarantee(self, self.level(alpha), binding, stated)
@@ -340,13 +340,14 @@ class CalibrationArtifact(ArtifactContent):
         Args:
             binding: As in `guarantee`.
             stated_alpha: As in `guarantee`.
-            max_wrong_rate: The certified rate; may be left out where there is only one.
+            max_wrong_rate: The certified rate; may be omitted if there is only one.
 
         Returns:
             The guarantee as data.
 
         Raises:
-            InputError: If the artifact holds no certified policy, or none of this rate.
+            InputError: If the artifact holds no certified policy, none of this rate, or several and no rate
+                is given.
         """
         certificate = self.certified_policy.find_certificate(max_wrong_rate)
         about_sets = self.guarantee(certificate.alpha, binding, stated_alpha=stated_alpha)
@@ -358,7 +359,7 @@ class CalibrationArtifact(ArtifactContent):
 
     @property
     def certified_policy(self) -> CertifiedPolicy:
-        """The policy of bot mode."""
+        """The policy of bot mode; an InputError if the artifact holds none."""
         if self.policy is None:
             msg = (
                 "the artifact holds no certified policy: calibrate with max_wrong_rate (on the command line "
@@ -381,7 +382,7 @@ class CalibrationArtifact(ArtifactContent):
             file.write(data)
 
     def to_bytes(self) -> bytes:
-        """Return the bytes of the file that `save` writes, which are those that a signature signs."""
+        """Return the bytes that `save` writes and that a signature signs."""
         return files.encode(self.model_dump(mode="json"))
 
     @classmethod
@@ -402,12 +403,12 @@ class CalibrationArtifact(ArtifactContent):
             The artifact; its thresholds are bit-identical to those of the saved one.
 
         Raises:
-            ArtifactFormatError: If the file is missing, no regular file, larger than 1 GiB, not an artifact,
-                truncated, of an unknown version, or has unknown or missing fields.
+            ArtifactFormatError: If the file is missing, not a regular file, larger than 1 GiB, not an
+                artifact, truncated, of an unknown version, or has unknown, missing or invalid fields.
             ArtifactDigestError: If its content was changed after it was saved.
-            ArtifactSignatureError: If a signature is required, and is missing, malformed or by another key.
-            InputError: If a required key cannot be read, or is no Ed25519 key.
-            MissingExtraError: If a signature is required, and `cryptography` is not installed.
+            ArtifactSignatureError: If a signature is required but missing, malformed or by another key.
+            InputError: If a required key cannot be read or is not an Ed25519 key.
+            MissingExtraError: If a signature is required but `cryptography` is not installed.
         """
         source = os.fspath(path)
         try:

@@ -1,9 +1,9 @@
-"""Which scores the first candidates of a prompt have, where a draw rule keeps only those.
+"""Scores of a prompt's first candidates, for draw rules that keep only those.
 
-A verifier that scores each candidate by itself gave them the scores that were recorded. One that compares all
-candidates gave them scores that serving will not see: of six draws, three that agree have a share of a half,
-and if drawing stops after them, of one. Reused, such scores void the promise, so they are computed again from
-the candidates kept, and recorded scores of a verifier that does not say which it is are refused.
+If the verifier scores each candidate separately, the recorded scores stay valid. If it compares all
+candidates of a prompt, serving will see other scores: three candidates that agree are half of six draws, but
+all of them if drawing stops after three. Reusing such scores would void the guarantee, so they are recomputed
+from the candidates kept. If the records do not say which kind of verifier made the scores, they are refused.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from langchain_cfc.draw_rules import DrawRule, Rescore, replay
 from langchain_cfc.errors import InputError
 from langchain_cfc.records import Provenance
 
-# Verifiers of this library that look at one candidate at a time; one with ideas of P(True) looks at others.
+# Verifiers of this library that score each candidate separately. Not `PTrue`: with `ideas` it sees others.
 _SEPARATE = {
     "embedding-similarity",
     "evaluator",
@@ -42,10 +42,10 @@ def scores_separately(provenance: Provenance | None) -> bool | None:
 
 
 def find_rescore(provenance: Provenance | None, *, combines: bool) -> Rescore | None:
-    """Return how the candidates kept, without padding, are scored again; None where they keep their scores.
+    """Return a function that rescores the candidates kept, without padding; None if scores stay valid.
 
     Raises:
-        InputError: If the scores cannot be made from the records, or nothing says how they were made.
+        InputError: If scores cannot be recomputed from the records, or nothing says how they were made.
     """
     separate = scores_separately(provenance)
     if separate:
@@ -70,12 +70,12 @@ def find_rescore(provenance: Provenance | None, *, combines: bool) -> Rescore | 
 def check_first_candidates(
     labelled: LabelledBatch, provenance: Provenance | None, combined: Sequence[str] = ()
 ) -> None:
-    """Refuse the first candidates of prompts whose recorded scores depend on all that were recorded.
+    """Refuse to use fewer candidates than recorded if their scores depend on all that were recorded.
 
     Args:
         labelled: N labelled prompts with the candidates used.
-        provenance: What the records, or the artifact's, say about their verifier.
-        combined: Names of the verifiers that are combined; none where one gave the score.
+        provenance: Provenance of these records, or of the artifact's records.
+        combined: Names of the verifiers that are combined; empty if a single one gave the score.
 
     Raises:
         InputError: If fewer candidates than recorded are used, and a verifier compared them all.
@@ -96,12 +96,12 @@ def check_first_candidates(
 def replay_prefixes(
     rule: DrawRule, labelled: LabelledBatch, provenance: Provenance | None, *, combines: bool
 ) -> LabelledBatch:
-    """Shorten recorded prompts to the candidates that a rule would have drawn, scored as serving will.
+    """Shorten recorded prompts to the candidates that a rule would have drawn, scored as in serving.
 
     Args:
-        rule: The rule.
+        rule: The draw rule.
         labelled: N labelled prompts with all recorded candidates.
-        provenance: What the records, or the artifact's, say about their verifier.
+        provenance: Provenance of these records, or of the artifact's records.
         combines: Whether the outputs of several verifiers are combined.
 
     Returns:
@@ -116,8 +116,8 @@ def replay_prefixes(
     if is_fixed and rule.at_most == labelled.draws.n:
         return labelled
     if provenance is not None and provenance.draws == rule.text:
-        # The scores are those of what was drawn. Which scores stopped it, of a verifier that compares
-        # candidates, is not recorded.
+        # The recorded scores are those of the candidates drawn. If the verifier compares candidates, the
+        # scores that stopped the rule were not recorded, so the rule cannot be replayed.
         is_known = not rule.needs_scores or scores_separately(provenance)
         return replay(rule, labelled) if is_known else labelled
     rescore = find_rescore(provenance, combines=combines)
@@ -146,14 +146,14 @@ def replay_outputs(
     """Shorten recorded prompts whose score combines several verifiers, not all of which score separately.
 
     Args:
-        rule: The rule.
+        rule: The draw rule.
         labelled: N labelled prompts with all recorded candidates and the raw outputs of the verifiers.
         names: The verifiers that are combined.
-        provenance: What the records, or the artifact's, say about them.
+        provenance: Provenance of these records, or of the artifact's records.
 
     Returns:
         The prompts with the candidates drawn and the raw outputs that serving will see: those of
-        self-consistency are computed again from the candidates kept, all others are as recorded.
+        self-consistency are recomputed from the candidates kept, all others are as recorded.
 
     Raises:
         InputError: As in `find_compared_outputs` and `replay_prefixes`, or if the rule looks at scores.
@@ -175,11 +175,11 @@ def replay_outputs(
 def find_compared_outputs(
     rule: DrawRule, names: Sequence[str], provenance: Provenance | None
 ) -> tuple[str, ...]:
-    """Find those of several combined verifiers whose outputs are computed again where fewer are drawn.
+    """Find the combined verifiers whose outputs must be recomputed when fewer candidates are drawn.
 
     Raises:
-        InputError: If the outputs of one cannot be made from the records, nothing says how they were made, or
-            the rule looks at scores, which are known only when the combination is fitted.
+        InputError: If outputs cannot be recomputed from the records, nothing says how they were made, or the
+            rule looks at scores, which are known only once the combination is fitted.
     """
     if rule.needs_scores:
         msg = (
@@ -206,9 +206,9 @@ def find_compared_outputs(
 
 
 def _check_agreement(labelled: LabelledBatch, scores: FloatArray) -> None:
-    """Refuse recorded scores that are not those of self-consistency by recorded answers.
+    """Refuse recorded scores that differ from self-consistency computed on the recorded answers.
 
-    Groups of answers finer or coarser than the verifier's would have other sizes, hence scores.
+    They differ if the verifier grouped answers more finely or more coarsely than the records do.
     """
     differing = np.any(_rescore_by_agreement(labelled.draws).scores != scores, axis=1)
     if labelled.recorded != labelled.draws.n or differing.any():

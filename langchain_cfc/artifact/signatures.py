@@ -1,8 +1,8 @@
-"""Ed25519 signatures of artifact files, which say who made a file; a digest cannot.
+"""Ed25519 signatures of artifact files, which show who made a file; a digest cannot.
 
-A signature is a file of its own beside the artifact: the 64 bytes of RFC 8032 over the artifact's bytes. So
+A signature is a separate file next to the artifact: the 64 bytes of RFC 8032 over the artifact's bytes. So
 the artifact's format does not depend on it, `openssl pkeyutl` makes and checks the same signatures, and
-nothing is parsed before a signature is checked. Keys are those of `openssl genpkey -algorithm ed25519` and of
+nothing is parsed before the signature is checked. Keys come from `openssl genpkey -algorithm ed25519` or
 `ssh-keygen -t ed25519`. Signing and checking need no network; Sigstore would need one.
 """
 
@@ -20,7 +20,7 @@ from langchain_cfc.errors import ArtifactSignatureError, InputError
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-# Path of the file of a key, or the key as text.
+# Path of a key file, or the key as text.
 PublicKey: TypeAlias = "str | os.PathLike[str]"
 _SIZE = 64
 _MOST_BYTES = 1 << 16
@@ -36,15 +36,15 @@ _PRIVATE = (
 
 
 def locate_signature(path: str | os.PathLike[str]) -> Path:
-    """Return where the signature of an artifact is: beside it, with `.sig` added to its name."""
+    """Return the path of an artifact's signature: the artifact's path with `.sig` appended."""
     return Path(f"{os.fspath(path)}.sig")
 
 
 def load_private_key(path: str | os.PathLike[str], password: bytes | None = None) -> Ed25519PrivateKey:
-    """Load the private key to sign with from a file in PEM (PKCS 8) or OpenSSH format.
+    """Load the private signing key from a file in PEM (PKCS 8) or OpenSSH format.
 
     Raises:
-        InputError: If the file cannot be read, holds no Ed25519 key, or the password does not fit.
+        InputError: If the file cannot be read, holds no Ed25519 key, or the password is wrong.
         MissingExtraError: If `cryptography` is not installed.
     """
     serialization = _require("serialization")
@@ -56,7 +56,7 @@ def load_private_key(path: str | os.PathLike[str], password: bytes | None = None
 
 
 def write_signature(path: str | os.PathLike[str], data: bytes, key: Ed25519PrivateKey) -> Path:
-    """Sign the bytes of an artifact, write the signature beside it atomically, and return where it is."""
+    """Sign an artifact's bytes, write the signature next to it atomically, and return its path."""
     target = locate_signature(path)
     with atomic_writer(target) as file:
         file.write(key.sign(data))
@@ -64,17 +64,17 @@ def write_signature(path: str | os.PathLike[str], data: bytes, key: Ed25519Priva
 
 
 def format_public_key(key: Ed25519PrivateKey) -> str:
-    """Return the public key of a private one as a line in OpenSSH format, which `require_signature` takes."""
+    """Return the public key of a private key as one OpenSSH line, which `require_signature` accepts."""
     serialization = _require("serialization")
     formats = serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
     return str(key.public_key().public_bytes(*formats).decode())
 
 
 def check_signature(path: str | os.PathLike[str], data: bytes, keys: PublicKey | Sequence[PublicKey]) -> None:
-    """Check that the signature of `data` beside the artifact's file is by one of several public keys.
+    """Check that the signature next to an artifact's file is one of `data` by one of the public keys.
 
     Raises:
-        ArtifactSignatureError: If there is no signature, it is malformed, or it is by none of the keys.
+        ArtifactSignatureError: If the signature is missing, malformed, or by none of the keys.
         InputError: If a key cannot be read, is of another kind, or none is given.
         MissingExtraError: If `cryptography` is not installed.
     """
