@@ -1,4 +1,4 @@
-"""Certificates about one frozen artifact as data; the package `certificates` computes them."""
+"""Certificates about one frozen artifact, as data; the package `certificates` computes them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from langchain_cfc.thresholds import Level, format_alpha, format_delta
 
 
 def _require_canonical(to_text: Callable[[Level], str]) -> AfterValidator:
-    """Build a validator of canonical decimal text."""
+    """Build a validator that accepts only canonical decimal text."""
 
     def check(text: str) -> str:
         if to_text(text) != text:
@@ -38,7 +38,7 @@ Share: TypeAlias = Annotated[float, Field(ge=0.0, le=1.0)]
 
 
 class Certified(BaseModel):
-    """Base of certificates and their parts: frozen, without infinities and unknown fields."""
+    """Base class of certificates and their parts: frozen, without infinities and unknown fields."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -59,10 +59,10 @@ class CertifiedShare(OmitsDefaults, _CertifiedGroup):
         words: The weighting in plain English.
         prompts: Number of held-out prompts that the weighting covers.
         kept: Number of these that are covered, or flagged as not certifiable.
-        kept_at_least: Lower bound on the probability of that.
+        kept_at_least: Lower bound on the probability of being covered or flagged.
         covered: Number of these whose set held a correct answer.
-        coverage_at_least: Lower bound on the probability of that.
-        stated: Mean coverage stated for these prompts, where levels are adaptive; None where they are not.
+        coverage_at_least: Lower bound on the probability of being covered.
+        stated: Mean coverage stated for these prompts if levels are adaptive; otherwise None.
     """
 
     kept: Count
@@ -80,14 +80,14 @@ class CertifiedShare(OmitsDefaults, _CertifiedGroup):
 
 
 class Certificate(Certified):
-    """Base of the two certificates, each about one level of one frozen artifact.
+    """Base class of certificates, each about one level of one frozen artifact.
 
     Attributes:
         alpha: Error level of the sets as decimal text.
         delta: Probability that any certified statement is wrong, as decimal text.
         prompts: Number of held-out prompts used.
         records_digest: Digest of these prompts, their scores and labels.
-        artifact_digest: Digest of the artifact, frozen before, without its certificates.
+        artifact_digest: Digest of the artifact without certificates, which was frozen beforehand.
     """
 
     alpha: Alpha
@@ -98,7 +98,7 @@ class Certificate(Certified):
 
 
 def format_unsupported(at_most: int) -> str:
-    """Format what is promised about the claims of an answer.
+    """Format the guaranteed event for the claims of an answer.
 
     Examples:
         >>> format_unsupported(0), format_unsupported(2)
@@ -110,12 +110,12 @@ def format_unsupported(at_most: int) -> str:
 
 
 class DroppedClaims(Certified):
-    """How many claims of an answer are dropped.
+    """The share of an answer's claims that are dropped, with an upper bound.
 
     Attributes:
-        at_most: How many unsupported claims may be left.
+        at_most: Maximum number of unsupported claims left.
         mean: Mean share of an answer's claims that are dropped.
-        mean_at_most: Upper bound on its expectation.
+        mean_at_most: Upper bound on the expected share.
     """
 
     at_most: Count
@@ -131,10 +131,10 @@ class CoverageCertificate(OmitsDefaults, Certificate):
 
     Attributes:
         shares: All prompts first, then every guaranteed weighting.
-        given_drawn: Whether prompts, held out and to come, are those for which a correct candidate is drawn.
-        mean_set_size: Mean number of candidates returned; None where claims of one answer are kept.
-        mean_set_size_at_most: Upper bound on its expectation.
-        claims: How many claims are dropped; None where sets of candidates are returned.
+        given_drawn: Whether it is only about prompts for which a correct candidate is drawn, held out or new.
+        mean_set_size: Mean number of candidates returned; None for claims.
+        mean_set_size_at_most: Upper bound on the expected number; None for claims.
+        claims: Share of claims dropped; None for sets of candidates.
     """
 
     shares: tuple[CertifiedShare, ...] = Field(min_length=1)
@@ -177,14 +177,14 @@ class CoverageCertificate(OmitsDefaults, Certificate):
 
 
 class AnswerPolicy(OmitsDefaults, Certified):
-    """Conditions for answering with the best answer of a set; otherwise the answer is an abstention.
+    """Conditions for answering with the best answer of a set; if they fail, the policy abstains.
 
     Attributes:
         max_answers: Maximum number of distinct answers in the set; None for no limit.
         min_agreement: Minimum number of the n candidates, accepted or not, with the best answer, at least 1.
         max_mean_score: Largest mean score of the n candidates; None for no limit.
-        ignores_sets: Whether the best candidate is returned alone, whatever the threshold. Flagged prompts
-            are then answered like all others, and the policy depends on no calibration label.
+        ignores_sets: Whether to return the best candidate alone, regardless of the threshold. Flagged prompts
+            are then answered like all others, and the policy does not depend on calibration labels.
     """
 
     _omitted: ClassVar[tuple[str, ...]] = ("max_mean_score", "ignores_sets")
@@ -196,12 +196,12 @@ class AnswerPolicy(OmitsDefaults, Certified):
 
     @property
     def needs_answers(self) -> bool:
-        """Whether it looks at distinct answers."""
+        """Whether the policy compares answers."""
         return self.max_answers is not None or self.min_agreement > 1
 
     @property
     def described(self) -> str:
-        """What is answered, in plain English."""
+        """The prompts or sets that are answered, in plain English."""
         kind = "prompts" if self.ignores_sets else "sets"
         return f"{kind} {self.words}" if self.words else kind
 
@@ -226,8 +226,8 @@ class CertifiedAnswers(_CertifiedGroup):
         words: The weighting in plain English.
         prompts: Number of certification prompts that the weighting covers.
         answered: Number of these that were answered.
-        wrong: Number of the answered ones with a wrong best answer; of claims, those whose claim drawn at
-            random from the ones shown is unsupported.
+        wrong: Number of these with a wrong best answer; for claims, number of answers for which a claim drawn
+            at random from those shown is unsupported.
         certified: Whether the wrong-answer rate is certified here.
     """
 
@@ -244,7 +244,7 @@ class CertifiedAnswers(_CertifiedGroup):
 
 
 class WrongRateCertificate(OmitsDefaults, Certificate):
-    """A certified bound on how often an answered prompt is answered wrongly.
+    """A certified upper bound on the share of answered prompts with a wrong answer.
 
     Wrong means that the best answer shown is incorrect. The bound holds with confidence 1 - delta for all
     groups that are certified together, for prompts independent and identically distributed with the
@@ -253,11 +253,11 @@ class WrongRateCertificate(OmitsDefaults, Certificate):
 
     Attributes:
         max_wrong_rate: The bound as decimal text.
-        unit: What is shown. Of claims the bound is on the expected share of unsupported ones among those
+        unit: What is shown. For `claims` the bound is on the expected share of unsupported claims among those
             that an answer shows.
         policy: The policy that is certified.
         groups: All prompts first, then the requested groups.
-        policies_tested: Number of policies that were tested in sequence; of cuts on the mean score, how many
+        policies_tested: Number of policies tested in sequence; for cuts on the mean score, the number that
             passed.
     """
 
@@ -280,7 +280,7 @@ class WrongRateCertificate(OmitsDefaults, Certificate):
         )
 
     def state_uncertified(self) -> str:
-        """State in which requested groups the bound is not certified; empty where there is none."""
+        """State in which requested groups the bound is not certified; empty if there is none."""
         wrong = "unsupported" if self.unit == "claims" else "wrong"
         named = [
             f"{group.words} ({group.wrong} of {group.answered} {wrong})"
@@ -320,21 +320,20 @@ class WrongRateCertificate(OmitsDefaults, Certificate):
 
 
 class PeopleCertificate(Certificate):
-    """A bound by people's labels of a random part of the prompts, with a judge's labels of all of them.
+    """A bound from people's labels of a random part of the prompts and a judge's labels of all of them.
 
-    It holds with confidence 1 - delta at whatever time people stopped, and whatever mistakes the judge makes,
-    for prompts independent and identically distributed with those judged; see `certificates.judged`. Each
-    such certificate holds with its confidence by itself.
+    It holds with confidence 1 - delta no matter when people stopped labelling or how the judge errs, for
+    prompts independent and identically distributed with those judged; see `certificates.judged`. Several
+    such certificates do not hold jointly: each has its own confidence.
 
     Attributes:
-        about: Whether it is about `sets`, which keep their promise, or about `answers` of a policy, which are
-            right.
+        about: `sets` (a set keeps its promise) or `answers` (an answer of the policy is right).
         unit: What is kept or rejected.
-        unsupported: How many unsupported claims may be left; None where sets hold whole answers, or where it
-            is about answers.
-        policy: The policy whose answers are bounded; None where it is about sets.
+        unsupported: Maximum number of unsupported claims left; None for sets of whole answers, and for a
+            certificate about answers.
+        policy: The policy whose answers are bounded; None for a certificate about sets.
         labelled: Number of prompts that people labelled, of `prompts`.
-        agreed: Number of these where the judge's labels come to the same.
+        agreed: Number of these for which the judge's labels give the same outcome.
         at_least: Lower bound on the probability that the promise is kept, or that an answer is right.
     """
 
@@ -381,7 +380,7 @@ class PeopleCertificate(Certificate):
 
 
 def format_share(share: float) -> str:
-    """Format a share in percent, neither rounded up nor with round-off."""
+    """Format a share in percent with up to 12 significant digits, which hides round-off."""
     return f"{100 * share:.12g} %"
 
 

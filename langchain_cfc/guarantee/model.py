@@ -1,4 +1,4 @@
-"""`Guarantee`: the guarantee of a result as data, which every result carries."""
+"""`Guarantee`: a guarantee as data, which every result carries."""
 
 from __future__ import annotations
 
@@ -33,36 +33,36 @@ class Weighting(BaseModel):
 
 
 class Guarantee(OmitsDefaults):
-    """A guarantee, its level, what it covers and its assumptions.
+    """A guarantee as data: its level, what it covers, and its assumptions.
 
     Attributes:
         kind: `conditional` (under every listed weighting), `marginal` (only on average over prompts),
-            `given_drawn` (of prompts for which a correct candidate is drawn, under every listed weighting),
+            `given_drawn` (under every listed weighting of prompts for which a correct candidate is drawn),
             `certified` (only what held-out prompts certify) or `heuristic` (no theorem).
         sentence: The guarantee in a sentence.
         alpha: Error level as decimal text.
         target_coverage: 1 - alpha.
-        stated_coverage: The coverage stated for the prompt: `target_coverage`, or less for a hard prompt
-            where levels are adaptive, and then kept on average over prompts of all stated coverages. None
-            where nothing is promised about sets, or where it differs between prompts and this is the
-            guarantee of none of them.
+        stated_coverage: The coverage stated for the prompt: `target_coverage`, or less for a hard prompt with
+            adaptive levels, where it is kept on average over prompts of all stated coverages; the lower bound
+            of the certificate if `kind` is `certified`. None if nothing is guaranteed about sets, or if it
+            differs between prompts and the guarantee is not that of a single prompt.
         threshold_rule: The rule that computes the threshold from calibration data.
         set_rule: The rule that computes the set from the threshold.
-        weightings: Generators of the weightings covered; every non-negative combination is covered, too.
+        weightings: Generators of the weightings covered; every non-negative combination is covered as well.
         feature_names: Names of the d features that the coefficients refer to.
         not_certifiable: The meaning of the flag `not_certifiable`.
         assumptions: What the guarantee depends on.
         not_promised: What it does not cover.
         calibration_size: Number N of calibration prompts.
         failure_probability: delta, if the guarantee holds with confidence 1 - delta for this artifact; None
-            if it is on average over calibration sets and the prompt.
+            if it holds on average over calibration sets and the prompt.
         confident: Names of the weightings for which it holds with this confidence, jointly.
-        estimated_slack: By name of a weighting, the estimated loss of coverage below the target because of a
-            ridge: an estimate, not a bound, and none of these weightings is guaranteed.
+        estimated_slack: Estimated loss of coverage below the target because of a ridge, by name of a
+            weighting: an estimate, not a bound. With a ridge at most coverage over all prompts is guaranteed.
         heuristics: Claims without a theorem.
         certificate: What held-out prompts certify about the sets; None without a certificate.
         wrong_answers: What is certified about the best answer of a certified policy; None without one.
-        people: What people's labels certify, of sets and answers; left out of the data where there is none.
+        people: What people's labels certify about sets and answers; omitted from the data if empty.
         binding: Whether generator and verifier are known to be those calibrated: `unchecked` (not serving
             yet), `matched`, `unverified` (one has no fingerprint) or `unbound` (the records had none).
         artifact_digest: Digest of the artifact with the threshold.
@@ -96,6 +96,6 @@ class Guarantee(OmitsDefaults):
 
     @property
     def at_most(self) -> int | None:
-        """How many unsupported claims may be left in an answer; None where it is about sets of answers."""
+        """Maximum number of unsupported claims left in an answer; None for sets of answers."""
         found = re.fullmatch(r"claims\((\d+)\)", self.set_rule)
         return None if found is None else int(found[1])

@@ -1,29 +1,29 @@
-"""`PaperStability`: the slack of the paper's CFC-PAC as frozen data, which is a labelled heuristic.
+"""`PaperStability`: the slack of the paper's CFC-PAC as frozen data, labelled as a heuristic.
 
 The rule runs at alpha - eps instead of alpha, with eps = C sqrt(log(1 / delta) / N). The paper's Theorem on
-CFC-PAC leaves C open. Followed with its constants, its proof says this, for |Phi| <= R, a ridge lambda on
-every coefficient, and success scores whose distribution function is L-Lipschitz given the prompt:
+CFC-PAC leaves C open. With its constants worked out, the proof gives the following, for |Phi| <= R, a ridge
+lambda on every coefficient, and success scores whose distribution function is L-Lipschitz given the prompt:
 
-1.  Above the fit the pinball loss of the test prompt is linear, so the threshold at phi is phi' beta, beta
-    the minimiser of 1 / (N + 1) (sum_i rho_tau(S_i - Phi_i' beta) - tau phi' beta) + lambda / 2 |beta|^2.
-2.  Let one calibration prompt be replaced, and beta become beta*. At the minimisers, subgradients u and u*
-    of what the two objectives share (all terms but that prompt's) satisfy u + g / (N + 1) = 0 and
-    u* + g* / (N + 1) = 0, where g = -eta Phi_k, g* = -eta* Phi*_k and eta, eta* lie in [tau - 1, tau]. What
-    they share is lambda-strongly convex, so lambda |beta - beta*|^2 <= (u - u*)' (beta - beta*), and
+1.  Above the fit the pinball loss of the test prompt is linear, so the threshold at phi is phi' beta, where
+    beta minimises 1 / (N + 1) (sum_i rho_tau(S_i - Phi_i' beta) - tau phi' beta) + lambda / 2 |beta|^2.
+2.  Replace one calibration prompt, which changes beta to beta*. At the minimisers, subgradients u and u* of
+    the terms that both objectives share (all but that prompt's) satisfy u + g / (N + 1) = 0 and
+    u* + g* / (N + 1) = 0, where g = -eta Phi_k, g* = -eta* Phi*_k and eta, eta* lie in [tau - 1, tau]. The
+    shared part is lambda-strongly convex, so lambda |beta - beta*|^2 <= (u - u*)' (beta - beta*), and
     |beta - beta*| <= |g - g*| / (lambda (N + 1)) <= 2 max(tau, 1 - tau) R / (lambda (N + 1)).
-    Each prompt pulls with at most max(tau, 1 - tau) R, but the two may pull opposite ways: the factor 2
-    stays, and the bound is attained.
+    Each of g and g* has norm at most max(tau, 1 - tau) R, but they may point in opposite directions: the
+    factor 2 stays, and the bound is attained.
 3.  So the threshold moves by at most 2 max(tau, 1 - tau) R^2 / (lambda (N + 1)), and coverage given the
-    calibration set by at most L times that. tau is not known before eps is, and max(tau, 1 - tau) < 1, so
-    2 L R^2 / (lambda N) bounds it at every level, with nothing to spare as tau nears 1.
-4.  McDiarmid: N prompts that each move coverage by at most c take it below its mean by more than
+    calibration set by at most L times that. tau depends on eps, but max(tau, 1 - tau) < 1, so
+    2 L R^2 / (lambda N) bounds the change at every level, and is tight as tau approaches 1.
+4.  McDiarmid: if each of N prompts moves coverage by at most c, coverage falls below its mean by more than
     c sqrt(N log(1 / delta) / 2) with probability at most delta. With c = 2 L R^2 / (lambda N) that is
     eps for C = sqrt(2) L R^2 / lambda.
 
-The steps hold. What fails is the mean: the paper takes it to be at least tau by its theorem for the rule
-without a penalty. With one, parts below the fit no longer add up to tau. For Phi = 1 and uniform success
-scores (R = L = 1, all assumptions met) thresholds settle at tau / (1 + lambda): at alpha = 0.1, lambda = 0.1
-and N = 10,000 eps is 0.046, and coverage is 0.86 where at least 0.90 is claimed.
+These steps are correct. The mean is the gap: the paper takes it to be at least tau, by its theorem for the
+rule without a penalty. With a penalty, the share of prompts below the fit need not be tau. For Phi = 1 and
+uniform success scores (R = L = 1, all assumptions met) thresholds converge to tau / (1 + lambda): at
+alpha = 0.1, lambda = 0.1 and N = 10,000 eps is 0.046, and coverage is 0.86 where at least 0.90 is claimed.
 
 Source: the paper's Theorem "PAC conditional coverage for CFC", its Algorithm "CFC-PAC Inference" and proof;
 McDiarmid (1989), "On the method of bounded differences"; Bousquet and Elisseeff (2002), "Stability and
@@ -48,9 +48,9 @@ if TYPE_CHECKING:
 
 
 DELTA = "0.9"  # from the paper's tables
-# Numbers beyond this size overflow when they are multiplied.
+# Larger numbers overflow when they are multiplied.
 LARGEST = 1e150
-# The round-off of operations in 60 digits is far below 1e-50; bounds are rounded up by that.
+# Round-off in 60 digits is far below 1e-50; bounds are rounded up by that factor.
 _DIGITS = 60
 _UP = 1 + Decimal("1e-50")
 _NOT_PROVEN = (
@@ -64,14 +64,14 @@ _NOT_PROVEN = (
 class PaperStability(BaseModel):
     """The slack eps = C sqrt(log(1 / delta) / N) of the paper's CFC-PAC, and the alpha that it leaves.
 
-    Created by `from_constant` or `from_theorem`. A heuristic: see the module for what its proof shows and
-    where it fails, and use a certificate where a guarantee is needed.
+    Created by `from_constant` or `from_theorem`. A heuristic: the module docstring says what the proof shows
+    and where it fails. Use a certificate if you need a guarantee.
 
     Attributes:
         delta: Failure probability as canonical decimal text: the claim has probability 1 - delta.
         constant: C, above 0.
         radius: R, the bound on the Euclidean norm of features that C was derived from; None, like the next
-            two, if C was given.
+            two, if C was given directly.
         ridge: lambda that C was derived from, in the units of the rule with `penalised="all"`.
         lipschitz: L that C was derived from.
     """
@@ -94,7 +94,7 @@ class PaperStability(BaseModel):
 
     @model_validator(mode="after")
     def _is_derived(self) -> PaperStability:
-        # A constant that does not follow from its derivation must not be stated as if it did.
+        # Refuse a constant that does not follow from the numbers it claims to be derived from.
         radius, ridge, lipschitz = self.radius, self.ridge, self.lipschitz
         if radius is None and ridge is None and lipschitz is None:
             return self
@@ -133,7 +133,7 @@ class PaperStability(BaseModel):
                 disjoint groups, sqrt(3) for [1, T, T^2] with T in [0, 1].
             ridge: lambda of the rule, which penalises every coefficient (`penalised="all"`).
             lipschitz: L, an upper bound on the slope of the distribution function of success scores given the
-                prompt: on their density. It cannot be derived from data.
+                prompt, that is, on their density. It cannot be derived from data.
             delta: Failure probability, 0 < delta < 1, read as a decimal.
 
         Returns:
@@ -173,9 +173,9 @@ class PaperStability(BaseModel):
         return float(self._slack(size))
 
     def effective_alpha(self, alpha: Level, size: int) -> str:
-        """Compute the level that is left, max(0, alpha - eps), rounded down to 12 decimals.
+        """Compute the level that remains, max(0, alpha - eps), rounded down to 12 decimals.
 
-        `0` means that nothing is left and no set can be certified; the paper then accepts every candidate.
+        `0` means that nothing remains and no set can be certified; the paper then accepts every candidate.
 
         Examples:
             >>> PaperStability.from_constant().effective_alpha("0.1", 10_000)

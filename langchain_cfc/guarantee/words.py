@@ -114,12 +114,12 @@ def count_weightings(weightings: Sequence[Weighting]) -> str:
 
 
 def format_how_often(target_coverage: float, adaptive: Sequence[float] = ()) -> str:
-    """Format how often the promise is kept at least.
+    """Format the minimum probability with which the promise is kept.
 
     Args:
         target_coverage: 1 - alpha.
-        adaptive: Where levels are adaptive, the coverage stated for the prompt, or the smallest and the
-            largest one that may be stated.
+        adaptive: With adaptive levels, the coverage stated for the prompt, or the possible ones, ascending;
+            otherwise empty.
 
     Examples:
         >>> format_how_often(0.9)
@@ -158,11 +158,11 @@ def state_guarantee(
         calibration_size: Number N of calibration prompts.
         weightings: The weightings covered.
         adaptive: Stated coverages, see `format_how_often`.
-        shift: Name of the likelihood ratio between serving and calibration; None without a covariate shift.
+        shift: Name of the likelihood ratio of serving to calibration; None without a covariate shift.
         weighted: Whether calibration prompts were chosen to be labelled with unequal probabilities.
-        randomised: Whether thresholds are randomised.
+        randomised: Whether to state that coverage is exact for continuous success scores.
         listed: Whether to list every weighting, or only their number.
-        at_most: How many unsupported claims may be left in an answer; None where sets are promised.
+        at_most: Maximum number of unsupported claims left in an answer; None for sets of answers.
     """
     percent = format_share(target_coverage)
     if kind == "heuristic":
@@ -204,7 +204,7 @@ def state_guarantee(
 
 
 def state_confidence(delta: float, confident: Sequence[str], weightings: Sequence[Weighting]) -> str:
-    """State for which of the weightings the guarantee holds with confidence 1 - delta for this artifact."""
+    """State under which weightings the guarantee holds with confidence 1 - delta for this artifact."""
     others = [weighting for weighting in weightings if weighting.name in confident]
     also = count_weightings(others)
     scope = "over all prompts" + (f" and over each of {also}" if also else "")
@@ -290,9 +290,13 @@ def list_exclusions(
 ) -> tuple[str, ...]:
     """List what a guarantee does not cover.
 
-    `confident` is whether it holds for this artifact under all weightings, `chosen` whether labels chose a
-    level or a policy, `never_empty` whether the best candidate replaces an empty set, `claims` whether it is
-    about the claims of an answer, `adaptive` whether prompts have levels of their own.
+    Args:
+        kind: The kind of guarantee.
+        confident: Whether it holds with confidence for this artifact under all weightings.
+        chosen: Whether labels chose a level or a policy.
+        never_empty: Whether the best candidate replaces an empty set.
+        claims: Whether it is about the claims of an answer.
+        adaptive: Whether prompts have error levels of their own.
     """
     if kind == "heuristic":
         return NOTHING_PROMISED
@@ -366,7 +370,7 @@ def restrict_to_policy(
 ) -> Guarantee:
     """Adapt a guarantee to a policy that withholds some sets, and to the certificate of its answers.
 
-    Of a policy that ignores sets only the certificate is left.
+    If the policy ignores sets, only the certificate remains.
     """
     uncertified = () if certificate is None else tuple(filter(None, [certificate.state_uncertified()]))
     if certificate is not None and policy.ignores_sets:
