@@ -1,4 +1,4 @@
-"""Calibration: from labelled records to an artifact, honest about what the records allow."""
+"""Calibration: build an artifact from labelled records, and refuse targets that they cannot support."""
 
 from __future__ import annotations
 

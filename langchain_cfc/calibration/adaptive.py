@@ -1,20 +1,21 @@
-"""`fit_adaptive_alpha`: chooses the error level that is stated for each prompt, on the fit split.
+"""`fit_adaptive_alpha`: fit the error level that is stated for each prompt, on the fit split.
 
 A prompt can be certified at an error level a(x) only if at least a share 1 - a(x) of the prompts like it has
-a correct candidate. So, with q(x) the estimated probability that one is drawn,
+a correct candidate. So with q(x), the estimated probability that one is drawn,
 
     a(x) = max(alpha, 1 - q(x) + margin), rounded up to a grid of levels,
 
-q(x) a logistic regression on the mean score. Rounding lets prompts share a threshold's linear programme. The
-function is fixed before calibration prompts are seen, which is all that the theorem needs: a poor estimate
-costs usefulness (lower levels than necessary, or flagged prompts), never validity.
+where q(x) is a logistic regression on the mean score. Rounding lets prompts share the linear programme of a
+threshold. The function is fixed before calibration prompts are seen, which is all that the theorem needs: a
+poor estimate costs usefulness (lower stated coverage than necessary, or flagged prompts), never validity.
 
 The margin is chosen by cross-fitting: the fit split is divided into folds, q is fitted without a fold, and
 thresholds for the fold's prompts are computed from the other folds. The smallest margin that flags at most
-`FLAGGED` of all prompts is taken. Fewer prompts flag more, so that a small fit split gives a larger margin.
+`FLAGGED` of all prompts is taken. With fewer prompts more are flagged, so a small fit split gives a larger
+margin.
 
-Of claims none is out of reach, for all of them may be dropped. There q(x) is the probability that a claim of
-the answer can be kept, and the margin is 0: a larger one would lower what is stated for every prompt.
+For claims no prompt is out of reach, because all claims may be dropped. There q(x) is the probability that a
+claim can be kept, and the margin is 0: a larger one would lower the stated coverage of every prompt.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class FitPrompts:
     features: FloatArray  # (M, d) without the columns of adaptive levels
     mean_scores: FloatArray  # (M,)
     success_scores: FloatArray  # (M,) the cap where there is no correct candidate
-    is_reachable: BoolArray  # (M,) whether there is one; of claims, whether one can be kept
+    is_reachable: BoolArray  # (M,) whether there is one; for claims, whether one can be kept
 
     def take(self, rows: IntArray | BoolArray) -> FitPrompts:
         """Return some of the prompts."""
@@ -96,7 +97,7 @@ def fit_adaptive_alpha(
 
 
 def _find_reach(fit_split: LabelledBatch, set_rule: SetRule, cap: float) -> FloatArray:
-    """Find the (M,) thresholds below which a prompt is answered: of claims, at least one is kept."""
+    """Return (M,) thresholds below which a prompt is answered; for claims, below which one can be kept."""
     if set_rule.unit == "answers":
         return np.full(len(fit_split), cap)
     confidences = np.where(fit_split.draws.is_drawn, set_rule.levels(fit_split.draws), 0.0)
@@ -104,7 +105,7 @@ def _find_reach(fit_split: LabelledBatch, set_rule: SetRule, cap: float) -> Floa
 
 
 def _list_grid(alphas: Sequence[str]) -> list[str]:
-    """List the levels on offer, ascending: those given, and multiples of `STEP` above the smallest."""
+    """List the levels to choose from, ascending: those given, and multiples of `STEP` above the smallest."""
     steps = [format_alpha(STEP * step) for step in range(1, round(LARGEST / STEP) + 1)]
     offered = {*alphas, *(one for one in steps if float(one) > float(alphas[0]))}
     return sorted(offered, key=float)
@@ -135,14 +136,14 @@ def _choose_margin(prompts: FitPrompts, grid: Sequence[str], config: Calibration
 
 
 def _add_columns(levels: AdaptiveAlpha, prompts: FitPrompts, alpha: str) -> tuple[FloatArray, FloatArray]:
-    """Return the features with the columns of adaptive levels, and the levels."""
+    """Return the features with the columns of adaptive levels appended, and each prompt's level."""
     features = np.concatenate([prompts.features, levels.compute_columns(prompts.mean_scores)], axis=1)
     return features, levels.read_alphas(features, alpha)
 
 
 @dataclass(frozen=True)
 class _Estimate:
-    """The estimated probability that a prompt is reachable, by mean score."""
+    """The estimated probability that a prompt is reachable, as a function of its mean score."""
 
     centre: float
     scale: float
@@ -156,7 +157,7 @@ class _Estimate:
         scores, reachable = prompts.mean_scores, prompts.is_reachable
         centre, scale = float(scores.mean()), float(scores.std())
         standardised = (scores - centre) / scale if scale > 0.0 else np.zeros(len(scores))
-        # Half a prompt of either kind at the mean, so that the estimate is never 0 or 1.
+        # Add half a prompt of each kind at the mean, so that the estimate is never 0 or 1.
         x = np.column_stack([np.ones(len(scores) + 2), np.append(standardised, [0.0, 0.0])])
         weights = np.append(np.ones(len(scores)), [0.5, 0.5])
         theta = fit_logistic(x, np.append(reachable, [False, True]), weights, RIDGE)
@@ -168,7 +169,7 @@ class _Estimate:
         return expit(self.intercept + self.slope * place)
 
     def make_levels(self, grid: Sequence[str], margin: float) -> AdaptiveAlpha:
-        """Make the step function of the mean score; prompts outside the range seen get its end's level."""
+        """Make the step function of the mean score; outside the range seen the end levels continue."""
         offered = np.array([float(one) for one in grid])
         # The level passes g where q = 1 + margin - g, which a monotone q reaches once.
         passed = 1.0 + margin - offered[:-1]

@@ -1,4 +1,4 @@
-"""`calibrate`: from labelled records to an artifact."""
+"""`calibrate`: build an artifact from labelled records."""
 
 from __future__ import annotations
 
@@ -76,35 +76,33 @@ def calibrate(  # noqa: D417 - `CalibrationConfig` documents the options
     """Build a calibration artifact from labelled records.
 
     The records are split by hash: one part fits the feature map and the combination of verifiers, one is held
-    out for evaluation and one for certificates if asked, and the rest calibrates the threshold. The success
-    score of a prompt is taken under the set rule that will be served, which is what the promise needs (paper,
+    out for evaluation and one for certificates if requested, and the rest calibrates the threshold. Success
+    scores are computed under the set rule that will be served, which is what the guarantee needs (paper,
     Theorem 4.1, with the cap in place of S = 1).
 
     All other arguments are the fields of `CalibrationConfig`, which documents them.
 
     Args:
         records: Labelled records, such as `read_records(path)`, or the table that `tabulate` makes of them
-            (`tabulate_raw` where verifiers are to be combined). Prompts of a table may have `weights`, where
-            they were chosen to be labelled with unequal probabilities: the conditional rule counts them so
-            (not with a ridge, a shift, stability or randomised thresholds), and for everything else a fair
-            sample of them is taken.
-        provenance: Header of the records where they do not carry one themselves.
+            (`tabulate_raw` if verifiers are combined). A table has `weights` if its prompts were chosen to be
+            labelled with unequal probabilities. The conditional rule uses the weights (unless there is a
+            ridge, a shift, stability or randomised thresholds); everything else uses a fair sample.
+        provenance: Header of the records, if they have none of their own.
 
     Returns:
-        The artifact. Equal input gives equal artifacts except for the time of making, which
+        The artifact. Equal input gives equal artifacts except for the creation time, which
         `SOURCE_DATE_EPOCH` in the environment fixes (reproducible-builds.org).
 
     Raises:
-        InputError: If an argument, a record or `SOURCE_DATE_EPOCH` cannot be used, or two arguments do not go
-            together.
+        InputError: If an argument, a record or `SOURCE_DATE_EPOCH` cannot be used, or two arguments conflict.
         FeatureError: If the feature text is wrong, metadata is missing, or a map that came fitted does not
             know a category.
-        CalibrationError: If a split is empty, a combination is to be fitted to candidates of one kind, or
-            `given_drawn` finds no prompt with a correct candidate.
+        CalibrationError: If a split is empty, the candidates to fit a combination to are all correct or all
+            wrong, or `given_drawn` finds no prompt with a correct candidate.
         UnattainableTargetError: If the target coverage is out of reach for these records, or a wrong-answer
             rate or confidence cannot be certified with them.
-        MissingExtraError: If verifiers are to be combined, levels are adaptive or something is certified, and
-            SciPy is not installed.
+        MissingExtraError: If SciPy is not installed, but verifiers are combined, levels are adaptive or
+            something is certified.
 
     Warns:
         AttainabilityWarning: If the target is out of reach for a guaranteed group.
@@ -230,7 +228,7 @@ def _calibrate(
         confidence=_order_statistic_confidence(config, data),
         shift=None if shift is None else shift.text,
         randomised=config.randomised,
-        # An answer without claims breaks no promise about unsupported ones.
+        # An answer without claims keeps the promise about unsupported claims.
         never_empty=config.never_empty and rule.unit == "answers",
         draws=None if config.draw_rule is None else config.draw_rule.stored_text,
     )
@@ -262,7 +260,7 @@ def _calibrate(
 
 
 def _select_alphas(config: CalibrationConfig, data: CalibrationData) -> tuple[str, ...]:
-    """Return the levels to calibrate; where none were given, the default ones that are within reach."""
+    """Return the levels to calibrate; without given ones, the default levels that are within reach."""
     if config.alpha is not None:
         return config.alphas
     attainable = tuple(alpha for alpha in config.alphas if is_attainable(alpha, *data.counts))
@@ -271,7 +269,7 @@ def _select_alphas(config: CalibrationConfig, data: CalibrationData) -> tuple[st
 
 
 def _order_statistic_confidence(config: CalibrationConfig, data: CalibrationData) -> Confidence | None:
-    """Return the confidence that the law of an order statistic gives without certification prompts."""
+    """Return the confidence that follows from the law of an order statistic; None in all other cases."""
     if not config.confident or config.tests_levels:
         return None
     names = [one.name for one in data.weightings]

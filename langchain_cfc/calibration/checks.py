@@ -1,4 +1,4 @@
-"""Checks of the records that calibration makes: attainable targets, extracted answers, score orientation."""
+"""Checks that calibration runs on records: attainable targets, extracted answers, score orientation."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def compute_attainable_groups(
     """Compute attainable coverage under every guaranteed weighting, in their order.
 
     `features` are (N, d), `reachable` (N,) tells whether a success score is below the cap, and `weights` (N,)
-    are in units of one prompt; each prompt counts as one by default.
+    count prompts; by default each prompt counts as one.
     """
     groups = []
     for weight in weightings:
@@ -65,7 +65,7 @@ def smallest_alpha(size: float, reachable: float) -> float:
 def smallest_size(alpha: Level, attainable: float | Fraction) -> int | None:
     """Return the smallest N with ceil((N + 1) tau) <= floor(attainable N); None if attainable <= tau.
 
-    A float share is read by its shortest decimal form, which for a share such as 20 / 21 is not exact.
+    A float share is read as its shortest decimal form, which is not exact for a share such as 20 / 21.
 
     Examples:
         >>> smallest_size(0.1, 1.0), smallest_size(0.1, 0.95), smallest_size(0.1, 0.9)
@@ -74,7 +74,7 @@ def smallest_size(alpha: Level, attainable: float | Fraction) -> int | None:
     tau, share = compute_tau(alpha), Fraction(str(attainable))
     if share <= tau:
         return None
-    # From (tau + 2) / (share - tau) on, rounding does not matter any more; below, every size is tried.
+    # From (tau + 2) / (share - tau) on, rounding does not matter; every smaller size is tried.
     last = math.ceil((tau + 2) / (share - tau))
     first = max(1, math.floor(tau / (share - tau)) - 1)
     return next(
@@ -105,9 +105,9 @@ def check_answers(labelled: LabelledBatch, provenance: Provenance | None, *, nee
 
 
 def check_orientation(prompts: LabelledBatch, combination: Combination | None) -> None:
-    """Warn of reversed scores, which make thresholds useless but never unsafe."""
+    """Warn if scores seem reversed, which makes thresholds useless but never unsafe."""
     if prompts.draws.drawn is not None:
-        # So many candidates were drawn of every prompt, whatever they were.
+        # Every prompt has this many candidates, so the choice does not depend on their scores.
         prompts = prompts.keep_first_candidates(int(prompts.draws.drawn.min()))
     found = compute_auroc(prompts.draws.scores, prompts.correct, ORIENTATION_CONFIDENCE)
     if found is None or found.high >= 0.5:  # noqa: PLR2004 - the AUROC of scores that tell nothing
@@ -136,7 +136,7 @@ def check_attainable(
     allow_unattainable: bool,
     unit: Unit = "answers",
 ) -> None:
-    """Refuse a target that is out of reach overall; warn of guaranteed groups where it is out of reach."""
+    """Refuse a target that is out of reach overall; warn if it is out of reach for guaranteed groups."""
     if not is_attainable(strictest, size, reached) and not allow_unattainable:
         needed = smallest_size(strictest, Fraction(reached) / Fraction(size))
         more = f"at least {needed} such prompts would do" if needed else "no number of such prompts would do"

@@ -1,8 +1,8 @@
 """`CalibrationConfig`: the options of `calibrate`, declared, documented and checked in one place.
 
-`calibrate` makes one `CalibrationConfig` of its keyword arguments; a test compares their names and defaults,
-and those of the command line, with the fields. Printed commands, the advice of a report and a monitor's
-recalibration use the same class, so that none of them can forget an option.
+`calibrate` builds a `CalibrationConfig` from its keyword arguments; a test compares their names and defaults,
+and those of the command line, with the fields. Printed commands, a report's advice and a monitor's
+recalibration use the same class, so that none of them can miss an option.
 """
 
 from __future__ import annotations
@@ -33,93 +33,89 @@ from langchain_cfc.thresholds import (
 DEFAULT_DELTA = "0.05"
 DEFAULT_FIT_FRACTION = 0.2
 DEFAULT_CERTIFICATION_FRACTION = 0.3
-# Levels whose sets a policy may answer from, where none are given.
+# Levels of the sets that a policy may answer from, if no alpha is given.
 POLICY_ALPHAS = ("0.05", "0.1", "0.15", "0.2", "0.25", "0.3", "0.4", "0.5", "0.6", "0.7", "0.8", "0.9")
-# A level is tested at this many equal steps up to itself.
+# Number of equal steps, up to the level itself, at which a level is tested.
 STEPS = 20
-# The last decimal of a level.
+# Value of the last decimal of a level.
 UNIT = Decimal(1).scaleb(-12)
 
 # Options whose name on the command line differs.
 _FLAGS = {"stability": "stability-delta"}
-# Decimals, written in their canonical form.
+# Decimal options, printed in canonical form.
 _LEVELS = {"alpha", "max_wrong_rate", "delta"}
-# Stated on the command line even where they have their defaults.
+# Options that are printed even if they have their defaults.
 _ALWAYS = ("alpha", "features", "set_rule", "seed")
 
 
 @dataclass(frozen=True, kw_only=True)
 class CalibrationConfig:
-    """The options of `calibrate`; `check` refuses those that are impossible or do not go together.
+    """The options of `calibrate`; `check` refuses values that are impossible or conflict with each other.
 
     Attributes:
-        alpha: Error level or levels, each 0 < alpha < 1; one of them is chosen per call when serving. May be
-            left out with `max_wrong_rate`; with a certification_fraction, one among levels from 0.05 to 0.9
-            is chosen then.
-        adaptive_alpha: Whether less is stated for hard prompts instead of flagging them: the error level of a
-            prompt is a function of its mean score, never below alpha, which is fitted on the fit split,
-            unless `features` came fitted with one. Every result states its coverage. Only the conditional
-            rule has it.
-        given_drawn: Whether to promise less and flag fewer: if a correct candidate is drawn, it is kept. Only
-            the prompts with a correct candidate calibrate.
+        alpha: Error level or levels, each 0 < alpha < 1; each served call uses one of them. Optional with
+            `max_wrong_rate`; with a certification_fraction, a level from 0.05 to 0.9 is chosen then.
+        adaptive_alpha: Whether to state lower coverage for hard prompts instead of flagging them: a prompt's
+            error level is a function of its mean score, never below alpha, fitted on the fit split unless
+            `features` came fitted with one. Every result states its coverage. Conditional rule only.
+        given_drawn: Whether to weaken the guarantee, so that fewer prompts are flagged: if a correct
+            candidate is drawn, it is kept. Only the prompts with a correct candidate calibrate.
         features: Feature map or its text, such as `hat(mean_score, 5)` or `bins(max_score, 5) +
             group(topic)`.
-        unit: What is kept or rejected: whole `answers`, or the `claims` of one answer. Of an answer those
-            claims are dropped that the threshold reaches, so that with probability 1 - alpha at most
+        unit: What is kept or rejected: whole `answers`, or the `claims` of one answer. The threshold decides
+            which claims of an answer are dropped, so that with probability at least 1 - alpha at most
             `at_most` unsupported claims are left.
-        at_most: How many unsupported claims may be left, 0 or more.
+        at_most: Maximum number of unsupported claims left, 0 or more.
         set_rule: `all`, `best_prefix` or `rank`, or `unique(...)` or `at_least_one(...)` around one of them.
-        never_empty: Whether a prompt that is not flagged always gets a set: its best candidate alone where no
+        never_empty: Whether a prompt that is not flagged always gets a set: its best candidate alone if no
             candidate reaches the threshold. This can only raise coverage, and flags no further prompt.
             Without it such a set is empty: an abstention that counts as a miss.
-        threshold_rule: `conditional` (the promise holds under every weighting that the features span),
+        threshold_rule: `conditional` (the guarantee holds under every weighting that the features span),
             `marginal`, `grouped` (disjoint groups, with `confident`) or `learned`.
-        combine: Names of verifiers in the candidates' `scores`, whose raw outputs are combined into one
-            score, in place of `score`: logistic regression of `correct` on them, see `Combination`.
-        n: Number of candidates to use, the first n slots; by default all that are recorded. Fewer suit only
-            a verifier that scores each candidate by itself: scores made by comparing all of them would
-            differ.
-        draws: A rule that stops drawing, such as `lead(3, at_most=10)`, in place of `n`; see
-            `parse_draw_rule`. Recorded candidates behind it are left out, and served prompts draw no more
-            than it wants, so that every promise stays what it is and most prompts cost less. Fix it before
-            seeing these records: one chosen by their labels voids the promise.
+        combine: Names of verifiers in the candidates' `scores`. A logistic regression of `correct` on their
+            raw outputs gives a single score, used in place of `score`; see `Combination`.
+        n: Number of candidates to use, the first n slots; by default all that are recorded. Use fewer only if
+            the verifier scores each candidate separately: scores that compare all candidates would differ.
+        draws: A draw rule such as `lead(3, at_most=10)`, in place of `n`; see `parse_draw_rule`. Recorded
+            candidates after its stop are left out, and serving stops at the same draw, so every guarantee is
+            unchanged and most prompts cost less. Choose it before seeing these records: a rule chosen by
+            their labels voids the guarantee.
         cap: Success score of a prompt without a correct candidate, above 1; choose it before seeing the data.
-        window: How many calibration prompts the artifact keeps at least for each level of the conditional
-            rule; more where prompts like the calibration prompts need more, as a sample of them shows. None
-            keeps all. Prompts unlike any of them may have a threshold that the kept ones do not decide;
-            they are flagged as not certifiable.
+        window: Minimum number of calibration prompts that the artifact keeps for each level of the
+            conditional rule; more are kept if a sample of the calibration prompts needs more. None keeps all.
+            An unusual prompt whose threshold the prompts kept do not determine is flagged.
         ridge: lambda >= 0, the strength of a penalty that smooths thresholds; see `ConditionalThreshold`. The
-            promise over all prompts stays exact, under other weightings it becomes an estimate.
-        penalised: `slopes`, or `all`: the paper's form, which promises nothing.
+            guarantee over all prompts stays exact; under other weightings it becomes an estimate.
+        penalised: `slopes`, or `all` (the paper's form, which has no guarantee).
         stability: The slack of the paper's CFC-PAC, by which each level is made stricter.
-        shift: For a known covariate shift, the statistic that says how much likelier a prompt is where it is
-            served than where it was calibrated, in any unit, such as `meta(ratio)`. The promise then holds
-            where it is served (weighted exchangeability: Tibshirani, Barber, Candes and Ramdas 2019).
+        shift: For a known covariate shift, the statistic that gives the likelihood ratio of serving to
+            calibration, in any unit, such as `meta(ratio)`. The guarantee then holds for the prompts served
+            (weighted exchangeability: Tibshirani, Barber, Candes and Ramdas 2019).
         randomised: Whether to randomise thresholds, so that with `never_empty=False` coverage under every
             weighting that the features span is exactly 1 - alpha for continuous success scores, and at least
-            that where they tie (Gibbs, Cherian and Candes 2023). With `never_empty` it is at least that.
-        confident: Whether the promise is to hold with confidence 1 - delta for this very artifact, not only
+            that if they tie (Gibbs, Cherian and Candes 2023). With `never_empty` it is at least that.
+        confident: Whether the guarantee is to hold with confidence 1 - delta for this very artifact, not only
             on average over calibration sets: by the law of an order statistic (`marginal` over all prompts,
             `grouped` in all groups), or by levels tested on a third split (`conditional`, over all prompts).
         max_wrong_rate: Certify a policy for bot mode: of the prompts that it answers, at most this share gets
-            a wrong best answer, with confidence 1 - delta. Without an alpha and a certification_fraction the
-            labels that calibrate and fit certify as well, and bot mode answers with the best candidate where
-            the mean score is small enough; several rates may be given then, one of which is chosen when
-            serving. With claims: of the claims that an answer shows, on average over answers, at most this
-            share is unsupported; the largest level that is certified is chosen.
-        wrong_rate_groups: Whether to certify that in the groups of the feature map as well, which takes half
-            of delta.
-        delta: Failure probability of what holds with confidence, 0 < delta < 1; by default 0.05.
+            a wrong best answer, with confidence 1 - delta. With neither alpha nor certification_fraction, the
+            labels that calibrate and fit also certify, and bot mode answers with the best candidate if the
+            mean score is small enough; several rates may then be given, and each served call uses one. With
+            claims: of the claims that an answer shows, on average over answers, at most this share is
+            unsupported; the largest level that is certified is chosen.
+        wrong_rate_groups: Whether to certify the rate in the groups of the feature map as well, which uses
+            half of delta.
+        delta: Failure probability of statements made with confidence, 0 < delta < 1; by default 0.05.
         seed: Another seed gives another split.
-        fit_fraction: Share of the prompts not held out that fits the feature map, the combination and the
-            units of a ridge; by default 0.2, or 0 where nothing is to be fitted.
+        fit_fraction: Share of the prompts not held out that fits the feature map, the combination, adaptive
+            levels and the units of a ridge; by default 0.2, or 0 if nothing needs to be fitted.
         test_fraction: Share of all prompts held out, for `evaluate` on the same file.
-        certification_fraction: Share of the others held out for certificates; by default 0.3 where
+        certification_fraction: Share of the remaining prompts held out for certificates; by default 0.3 if
             `max_wrong_rate` with an alpha or `confident` needs them, else 0.
         within_clusters: Calibrate on `one` hash-chosen prompt of each cluster, or on `all`, which no theorem
             covers.
-        allow_unattainable: Whether to continue where the target is out of reach overall, so that prompts will
-            be flagged.
+        allow_unattainable: Whether to continue if the target is out of reach overall, so that prompts will be
+            flagged.
     """
 
     alpha: Level | Sequence[Level] | None = None
@@ -156,7 +152,7 @@ class CalibrationConfig:
     def from_artifact(cls, artifact: CalibrationArtifact) -> CalibrationConfig:
         """Return the options that reproduce an artifact from the same records.
 
-        A feature map that was fitted on the fit split is given as text, one that came fitted as it is.
+        A feature map that was fitted on the fit split is returned as text, one that came fitted as it is.
         """
         facts, confidence, ridge = artifact.calibration, artifact.confidence, artifact.ridge
         certificate = None if artifact.policy is None else artifact.policy.certificate
@@ -188,7 +184,7 @@ class CalibrationConfig:
             wrong_rate_groups=certificate is not None and len(certificate.groups) > 1,
             delta=deltas[0] if deltas else None,
             seed=facts.split.seed,
-            # A share of 0 was not needed then, and may be for other options.
+            # A share of 0 becomes the default: other options may need the part.
             fit_fraction=facts.split.fit or None,
             test_fraction=facts.split.test,
             certification_fraction=facts.split.certification or None,
@@ -197,7 +193,7 @@ class CalibrationConfig:
         )
 
     def check(self) -> None:
-        """Refuse impossible options, and options that do not go together; needs no records.
+        """Refuse impossible options and options that conflict; needs no records.
 
         Raises:
             InputError: For the first such option.
@@ -205,7 +201,7 @@ class CalibrationConfig:
         if self.alpha is None and self.max_wrong_rate is None:
             msg = "alpha: at least one error level is needed"
             raise InputError(msg)
-        # Each property refuses an impossible value; the rule refuses a cap that would spoil success scores.
+        # Each property refuses an impossible value; the threshold rule refuses an invalid cap.
         _ = self.alphas, self.ridge_penalty, self.wrong_rates, self.failure_probability, self.shift_statistic
         _ = self.draw_rule, parse_set_rule(self.rule_text)
         _ = self.make_rule(self.alphas[0])
@@ -282,7 +278,7 @@ class CalibrationConfig:
 
     @property
     def rule_text(self) -> str:
-        """The text of the set rule, which is `claims(k)` for claims.
+        """The text of the set rule; `claims(at_most)` for claims.
 
         Raises:
             InputError: If the unit is unknown.
@@ -294,7 +290,7 @@ class CalibrationConfig:
 
     @property
     def alphas(self) -> tuple[str, ...]:
-        """Error levels as decimal text, ascending; those of `POLICY_ALPHAS` where none are given."""
+        """Error levels as decimal text, ascending; `POLICY_ALPHAS` if none are given."""
         if self.alpha is None:
             return POLICY_ALPHAS
         texts = {format_alpha(one) for one in _list_levels(self.alpha)}
@@ -332,22 +328,22 @@ class CalibrationConfig:
 
     @property
     def shift_statistic(self) -> Statistic | None:
-        """The statistic that holds likelihood ratios; None where there is no shift."""
+        """The statistic that gives likelihood ratios; None without a shift."""
         return None if self.shift is None else parse_statistic(self.shift)
 
     @property
     def draw_rule(self) -> DrawRule | None:
-        """The rule that stops drawing; None where there is none."""
+        """The parsed draw rule; None without one."""
         return None if self.draws is None else parse_draw_rule(self.draws)
 
     @property
     def tests_levels(self) -> bool:
-        """Whether levels are tested on a third split: no law gives the conditional rule's confidence."""
+        """Whether levels are tested on a third split: the conditional rule has no known law of coverage."""
         return self.confident and self.threshold_rule == "conditional"
 
     @property
     def certifies_mean_score(self) -> bool:
-        """Whether bot mode ignores sets and calibration labels certify: no level, no third split is given."""
+        """Whether bot mode ignores sets and calibration labels certify it: no alpha, no third split."""
         chosen = self.alpha is not None or self.certification_fraction is not None
         ignores_sets = not (chosen or self.confident or self.unit == "claims")
         return self.max_wrong_rate is not None and ignores_sets
@@ -356,8 +352,8 @@ class CalibrationConfig:
     def uses_weights(self) -> bool:
         """Whether thresholds use the weights of calibration prompts.
 
-        The law of an order statistic knows no weights, the paper's slack counts prompts, and a ridge or
-        randomised thresholds would need the weight of the prompt to come. A shift brings its own weights.
+        The law of an order statistic assumes equal weights, the paper's slack counts prompts, and a ridge or
+        randomised thresholds would need the weight of the new prompt. A shift has weights of its own.
         """
         extras = self.ridge or self.shift is not None or self.randomised or self.stability
         return self.threshold_rule == "conditional" and not extras
@@ -370,12 +366,12 @@ class CalibrationConfig:
     def make_rule(
         self, alpha: str, effective_alpha: str | None = None, levels: tuple[str, ...] = ()
     ) -> ThresholdRule[Any]:
-        """Make the unfitted rule of one level; prompts may have one of `levels` instead."""
+        """Make the unfitted threshold rule of one level; prompts may have one of `levels` instead."""
         delta = None
         if self.confident and not self.tests_levels:
             delta = self.failure_probability
             if self.max_wrong_rate is not None:
-                # A policy may be found at any level, so the confidence has to hold for all of them at once.
+                # The policy may be at any level, so the confidence must hold for all levels jointly.
                 shared = Decimal(delta) / len(self.alphas)
                 delta = format_delta(shared.quantize(UNIT, rounding=ROUND_FLOOR))
         return make_threshold_rule(
@@ -390,7 +386,7 @@ class CalibrationConfig:
         )
 
     def level_steps(self, alpha: str) -> list[str]:
-        """Return the levels to test in place of one, ascending, the last of them itself."""
+        """Return the levels to test in place of `alpha`, ascending; the last of them is `alpha` itself."""
         steps = [
             (Decimal(alpha) * step / STEPS).quantize(UNIT, rounding=ROUND_FLOOR)
             for step in range(1, STEPS + 1)
@@ -398,8 +394,8 @@ class CalibrationConfig:
         return [format_alpha(step) for step in dict.fromkeys(steps) if step > 0]
 
     def plan_split(self, feature_map: FeatureMap) -> SplitPlan:
-        """Plan the split, with parts to fit and to certify on only where they are needed."""
-        # The units of a ridge and adaptive levels are fitted as well.
+        """Plan the split; by default it has fit and certification parts only if something needs them."""
+        # The units of a ridge and adaptive levels are fitted too.
         learns = (
             self.combine is not None
             or self.ridge_penalty is not None
@@ -427,7 +423,7 @@ class CalibrationConfig:
 
     @property
     def only_in_python(self) -> tuple[str, ...]:
-        """What the command line cannot express, in words; empty where `command` expresses everything."""
+        """Options that the command line cannot express, in words; empty if `command` expresses everything."""
         stability = self.stability
         problems = {
             "the feature map came fitted, and the command fits its text": not isinstance(self.features, str),
@@ -461,7 +457,7 @@ def _list_levels(given: Level | Sequence[Level]) -> Sequence[Level]:
 
 
 def _get_rates(artifact: CalibrationArtifact) -> str | tuple[str, ...] | None:
-    """Return the wrong-answer rates that were asked for; None without bot mode."""
+    """Return the wrong-answer rates that were requested; None without bot mode."""
     if artifact.policy is None:
         return None
     rates = artifact.policy.rates
@@ -483,6 +479,6 @@ def _flag(name: str, value: Any) -> list[str]:
         value = value.text
     elif isinstance(value, PaperStability):
         value = value.delta
-    elif value is None:  # the one option with a default that None differs from: a window of all prompts
+    elif value is None:  # only `window` can be None without this being its default: keep all prompts
         value = 0
     return [flag, str(value)]

@@ -4,11 +4,10 @@
 `fit_levels` fits the threshold rules. `fit_combination` fits a combination of verifiers: logistic regression
 of `correct` on their raw outputs, see `fit_logistic`.
 
-Every prompt has weight 1 there, shared out among the prompts of a cluster. So every cluster weighs like a
-prompt that stands alone: the promise is about such prompts, one of each cluster, and a conversation of a
-hundred turns shall not decide for all others. The penalty is a hundredth of a prompt. It does not shrink what
-thousands of prompts say, and it keeps coefficients finite where the outputs separate right from wrong, and
-unique where two verifiers say the same.
+In this regression a cluster has the same weight, 1, as a prompt without a cluster. The guarantee is about one
+prompt per cluster, so a conversation of a hundred turns must not outweigh all other prompts. The penalty is a
+hundredth of a prompt. It hardly shrinks coefficients fitted to thousands of prompts, keeps them finite if the
+outputs separate right from wrong, and makes them unique if two verifiers give the same outputs.
 """
 
 from __future__ import annotations
@@ -45,8 +44,7 @@ from langchain_cfc.records.splits import Part, SplitPlan, digest_ids
 from langchain_cfc.scoring import Combination
 from langchain_cfc.thresholds import WINDOW, ConditionalThreshold, MarginalThreshold, ThresholdRule
 
-# Number of calibration prompts that a fitted rule is asked, and the factor by which its window grows if it
-# refuses one.
+# Number of calibration prompts that test a fitted rule; factor by which its window grows if one fails.
 ASKED, WIDER = 1_000, 4
 # Penalty of the logistic regression.
 RIDGE = 0.01
@@ -60,11 +58,11 @@ class CalibrationData:
     Attributes:
         labelled: N labelled prompts.
         feature_map: The fitted map.
-        features: (N, d) their features.
-        success_scores: (N,) their success scores, `cap` where none can be covered.
-        ratios: (N,) likelihood ratios of serving to calibration; None where there is no shift.
+        features: (N, d) features of these prompts.
+        success_scores: (N,) success scores; `cap` if no threshold can cover the prompt.
+        ratios: (N,) likelihood ratios of serving to calibration; None without a shift.
         units_of: (M, d) features of the fit split that set the units of a ridge; None without a ridge.
-        cap: Number above 1.
+        cap: Success score of a prompt that cannot be covered, above 1.
     """
 
     labelled: LabelledBatch
@@ -82,11 +80,11 @@ class CalibrationData:
 
     @property
     def weights(self) -> FloatArray | None:
-        """(N,) weight of each prompt; None where all count as one.
+        """(N,) weight of each prompt; None if all count as one.
 
-        Prompts that were sampled for labelling with unequal probabilities count for less than one each. A
-        prompt to come counts as one, the most it could: thresholds never fall as its weight grows, so this
-        breaks no promise.
+        Prompts that were sampled for labelling with unequal probabilities have weights of at most one. A new
+        prompt counts as one, the largest possible weight: thresholds never fall as its weight grows, so the
+        guarantee holds.
         """
         return self.labelled.weights if self.ratios is None else self.ratios
 
@@ -107,7 +105,7 @@ class CalibrationData:
         """Attainable coverage of all prompts, then of every guaranteed weighting."""
         weights = self.labelled.weights
         if self.ratios is not None:
-            # Scaled to a mean of one, their sums are numbers of prompts again.
+            # Scale ratios to a mean of one, so that their sums are numbers of prompts.
             weights = self.ratios / self.ratios.mean()
         return compute_attainable_groups(self.weightings, self.features, self.reachable, weights)
 
@@ -152,8 +150,8 @@ def fit_levels(
 ) -> tuple[list[LevelState], dict[str, PackedArray]]:
     """Fit the rules at every level, and return their states with the arrays these refer to.
 
-    The marginal rule knows no weights, so it is fitted on the (N,) prompts marked as a fair sample; where
-    there are none it flags every prompt.
+    The marginal rule supports no weights, so it is fitted on the prompts that `fair` (N,) marks as a fair
+    sample; if there are none, it flags every prompt.
     """
     arrays: dict[str, PackedArray] = {}
 
@@ -190,7 +188,7 @@ def fit_levels(
 
 
 def _fit(rule: RuleT, data: CalibrationData, stated: FloatArray | None) -> RuleT:
-    """Fit a rule; `stated` are the (N,) error levels of prompts where they are adaptive."""
+    """Fit a rule; `stated` are the (N,) error levels of prompts if these are adaptive."""
     if not isinstance(rule, ConditionalThreshold):
         return rule.fit(data.features, data.success_scores)
     return rule.fit(data.features, data.success_scores, data.weights, units_of=data.units_of, alphas=stated)
@@ -199,9 +197,9 @@ def _fit(rule: RuleT, data: CalibrationData, stated: FloatArray | None) -> RuleT
 def _widen_window(
     fitted: ConditionalThreshold, data: CalibrationData, stated: FloatArray | None
 ) -> tuple[ConditionalThreshold, SelfCheck]:
-    """Widen a rule's window until it refuses none of a sample of its own prompts.
+    """Widen a rule's window until it has a threshold for every prompt in a sample of its own prompts.
 
-    Fitting asks a few prompts and keeps what they need; this asks more.
+    Fitting itself tests only a few prompts and keeps what they need; this tests more.
     """
     chosen = np.unique(np.linspace(0, len(data.features) - 1, ASKED).astype(np.int64))
     weights = None if data.ratios is None else data.ratios[chosen]
@@ -224,10 +222,10 @@ def _state_of(fitted: ThresholdRule[Any] | None, data: CalibrationData) -> dict[
 
 
 def _estimate_slack(fitted: ThresholdRule[Any] | None, data: CalibrationData) -> dict[str, float]:
-    """Estimate the coverage that a ridge costs, by name of a weighting.
+    """Estimate the coverage lost to a ridge, by name of a weighting.
 
-    A category that the fit split lacks has no units: the ridge leaves its column out, so there is nothing to
-    estimate.
+    A category that is missing from the fit split has no units: the ridge leaves its column out, so there is
+    nothing to estimate.
     """
     if not isinstance(fitted, ConditionalThreshold) or fitted.ridge == 0.0:
         return {}
@@ -241,7 +239,7 @@ def _estimate_slack(fitted: ThresholdRule[Any] | None, data: CalibrationData) ->
 
 
 def fit_combination(names: Sequence[str], raw: FloatArray, fit_split: LabelledBatch) -> Combination:
-    """Fit a combination of k verifiers to (N, n, k) raw outputs; none of these N prompts may calibrate."""
+    """Fit a combination of k verifiers to (N, n, k) raw outputs; these N prompts must not calibrate."""
     held = fit_split.draws.is_drawn
     correct = fit_split.correct[held]
     if not correct.size or correct.all() or not correct.any():
@@ -274,8 +272,8 @@ def _standardise(
 ) -> tuple[FloatArray, FloatArray]:
     """Return the (k,) weighted means and standard deviations of raw outputs."""
     low, high = outputs.min(axis=0), outputs.max(axis=0)
-    # A constant column is only centred: the mean of equal numbers may differ from them by round-off, which
-    # division by an equally small deviation would magnify. Its coefficient is then zero.
+    # A constant column is only centred, and its coefficient becomes zero. Its computed mean may be off by
+    # round-off, which division by an equally small deviation would magnify.
     constant = low == high
     with np.errstate(over="ignore", invalid="ignore"):
         span = np.where(constant, 1.0, high - low)
@@ -301,9 +299,9 @@ def _tabulate_outputs(
     config: CalibrationConfig,
     provenance: Provenance | None,
 ) -> tuple[LabelledBatch, FloatArray, bool]:
-    """Return records with the (N, n, k) outputs to combine, and whether a draw rule has shortened them.
+    """Tabulate records with the (N, n, k) outputs to combine; also return whether a draw rule shortened them.
 
-    Where all verifiers score separately, the rule comes after the combination, whose scores it may look at.
+    If all verifiers score separately, the draw rule is applied after the combination, and may use its scores.
     """
     labelled, raw = tabulate_raw(
         records, names, n=config.n, provenance=provenance, weighted=True, claims=True
@@ -325,8 +323,8 @@ class CalibrationPrompts:
         plan: The plan that assigns prompts to parts.
         labelled: All prompts, scored.
         combination: The combination that made the scores; None where one verifier gave them.
-        uses_weights: Whether the calibration part keeps the weights of its prompts. Of every other part, and
-            of this one without weights, a fair sample is taken.
+        uses_weights: Whether the calibration part keeps the weights of its prompts; if not, and in all other
+            parts, a fair sample is taken.
     """
 
     plan: SplitPlan
@@ -363,7 +361,7 @@ class CalibrationPrompts:
         plan: SplitPlan,
         provenance: Provenance | None,
     ) -> CalibrationPrompts:
-        """Read records; with `combine`, keep the scores and outputs that they have."""
+        """Read records without fitting anything; with `combine`, keep the recorded scores and outputs."""
         names, rule = config.combine, config.draw_rule
         shortened = False
         if names is None:
@@ -385,7 +383,7 @@ class CalibrationPrompts:
 
     @cached_property
     def rows(self) -> dict[Part, IntArray]:
-        """Used rows of each part, sorted by id, so that rounding does not depend on the file's order."""
+        """Rows of each part that are used, sorted by id, so that round-off does not depend on file order."""
         ids = self.labelled.ids
         order = np.array(sorted(range(len(ids)), key=ids.__getitem__), dtype=np.int64)
         place = np.empty_like(order)
@@ -418,7 +416,7 @@ class CalibrationPrompts:
         return self.one_per_cluster(part) if within_clusters == "one" else part
 
     def count_candidates(self, provenance: Provenance | None) -> int:
-        """Return how many candidates, or answers with claims, are drawn for a prompt."""
+        """Return the number of candidates, or of answers with claims, drawn for each prompt."""
         if self.labelled.unit == "answers":
             return self.labelled.draws.n
         return 1 if provenance is None else provenance.n
@@ -456,7 +454,7 @@ class CalibrationPrompts:
         ids = {name: [labelled.ids[row] for row in rows.tolist()] for name, rows in self.rows.items()}
         known: tuple[Part, ...] = ("fit", "calibration")
         if config.needs_certification or config.shift is not None:
-            # The third part can certify nothing any more, or never could: recognise its records later.
+            # The certification part is used up, or cannot certify under a shift: recognise its records later.
             known = (*known, "certification")
         clusters = [labelled.clusters[row] for name in known for row in self.rows[name].tolist()]
         sketched = list_ids_and_clusters([one for name in known for one in ids[name]], clusters)

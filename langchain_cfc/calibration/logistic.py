@@ -16,8 +16,7 @@ from langchain_cfc._internal.arrays import BoolArray, FloatArray
 from langchain_cfc._internal.imports import require
 from langchain_cfc.errors import CalibrationError
 
-# The largest slope per prompt at which the objective counts as minimal, and the largest number of Newton
-# steps.
+# Largest gradient per prompt at which the objective counts as minimal; largest number of Newton steps.
 _FLAT, _NEWTON_STEPS = 1e-12, 100
 
 
@@ -65,8 +64,8 @@ def fit_logistic(
         hess=hessian,
         options={"gtol": 1e-6, "maxiter": 1000},
     )
-    # The solver compares values, which round-off makes equal within its square root of the minimum. Newton
-    # steps use the slope, and reach the last digits.
+    # The solver compares objective values, which round-off makes equal within about sqrt(epsilon) of the
+    # minimum. Newton steps use the gradient and reach the last digits.
     theta, largest = np.asarray(solution.x, dtype=np.float64), np.inf
     for _ in range(_NEWTON_STEPS):
         slope = gradient(theta)

@@ -1,4 +1,4 @@
-"""Histograms of the prompts at calibration, with which a monitor compares traffic to detect drift."""
+"""Histograms of the prompts at calibration, which a monitor compares with traffic to detect drift."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.decision import decide
 from langchain_cfc.features import name_records_in_errors
 
-# Number of bins; each holds about the same share of the prompts that fix them.
+# Number of bins; each holds about the same share of the fit split.
 BINS = 16
 # Edges between the decisions flagged (0), empty (1) and answered (2).
 _DECISION_EDGES = np.array([0.5, 1.5])
@@ -24,22 +24,22 @@ def count_reference(
 ) -> list[ReferenceHistogram]:
     """Count the reference histograms of an artifact that is otherwise finished.
 
-    Bins are fixed on the fit split. Features and scores are counted over the calibration prompts: as long as
-    nothing changes, prompts to come are exchangeable with them. Thresholds and decisions are not, since the
-    calibration prompts shaped the thresholds; they are counted over the prompts held out for evaluation.
-    Under a shift nothing is counted, since prompts to come are meant to differ.
+    Bins are chosen on the fit split. Features and scores are counted over the calibration prompts, with which
+    new prompts are exchangeable unless something changes. Thresholds and decisions are counted over the
+    prompts held out for evaluation, because the calibration prompts shaped the thresholds. Under a shift
+    nothing is counted, since new prompts are expected to differ.
     """
     if artifact.shift is not None:
         return []
     fit, test = (prompts.one_per_cluster(prompts.part(name)) for name in ("fit", "test"))
     fit_values, fit_within = _measure(artifact, fit)
-    # Prompts of one cluster are alike, and so are not exchangeable with prompts to come.
+    # Prompts of one cluster are alike, so they are not exchangeable with new prompts.
     values_by_name, within = _measure(artifact, prompts.one_per_cluster(calibration))
     histograms = []
     for name, values in values_by_name.items():
         edges = _choose_edges(fit_values[name])
         if len(edges):
-            # A quantity that is constant within a group, such as its own indicator, says nothing there.
+            # Skip groups within which the quantity is constant, such as a group's own indicator.
             varying = {
                 group: members
                 for group, members in within.items()
@@ -56,7 +56,7 @@ def count_reference(
 def _measure(
     artifact: CalibrationArtifact, prompts: LabelledBatch
 ) -> tuple[Mapping[str, FloatArray], Mapping[str, BoolArray]]:
-    """Return monitored values by name, and by weighting which prompts count (weights are probabilities)."""
+    """Return monitored values by name, and by weighting which prompts count (weight = probability)."""
     with name_records_in_errors(prompts.ids):
         features = artifact.feature_map.transform(prompts.draws, allow_unknown=True)
     uniforms = artifact.calibration.split.uniforms("watch", prompts.ids)
@@ -88,7 +88,7 @@ def _count_decisions(
 
 
 def _choose_edges(values: FloatArray) -> FloatArray:
-    """Return lower ends of bins of equal shares, or of equal widths where there are no values."""
+    """Return lower ends of bins with equal shares of the values, or with equal widths if there are none."""
     if len(values) == 0:
         return np.arange(1, BINS) / BINS
     ends: FloatArray = np.unique(np.quantile(values, np.arange(1, BINS + 1) / BINS, method="lower"))
@@ -107,7 +107,7 @@ def _count(
     within: Mapping[str, BoolArray],
     alpha: str | None = None,
 ) -> ReferenceHistogram:
-    """Count one quantity in every weighting."""
+    """Count one quantity under every weighting."""
     histogram = ReferenceHistogram(name=name, edges=edges.tolist(), counts={}, alpha=alpha)
     bins = histogram.bins(values)
     counts = {

@@ -1,8 +1,7 @@
-"""`rehearse_calibration`: what is wrong with a calibration whatever the labels, before they are paid for.
+"""`rehearse_calibration`: find configuration errors before paying for candidates and labels.
 
-The prompts, their metadata, their parts of the split and the options are known before anything is drawn. So
-the checks that calibration makes of these run on candidates made up in their place: equal answers, all of
-them correct, which is the best case for a target.
+The prompts, their metadata, their split and the options are known before anything is drawn. So calibration's
+checks of these run on made-up candidates: equal answers, all correct, which is the best case for a target.
 """
 
 from __future__ import annotations
@@ -32,18 +31,18 @@ def rehearse_calibration(
     outputs: Sequence[str] = (),
     metadata_known: bool = True,
 ) -> None:
-    """Refuse a calibration that fails whatever candidates and labels these prompts get.
+    """Refuse a calibration that would fail for any candidates and labels of these prompts.
 
     Args:
         config: The options, with a part held out for `evaluate`.
         prompts: N prompts, before anything is drawn for them.
-        provenance: What their records will say.
-        outputs: Names of the verifiers whose raw outputs will be recorded, where there are several.
+        provenance: The provenance that their records will have.
+        outputs: Names of the verifiers whose raw outputs will be recorded, if there are several.
         metadata_known: Whether their metadata is complete; False if a function will add to it.
 
     Raises:
-        InputError: If the options do not go together, or do not suit the prompts: verifiers to combine that
-            do not exist, a draw rule, parts of the split that are empty, a target or rate out of reach.
+        InputError: If options conflict with each other or with the prompts: unknown verifiers to combine, an
+            unsuitable draw rule, an empty part of the split, a target or rate out of reach.
         FeatureError: If the feature text is wrong, or the metadata of a prompt does not suit it.
         MissingExtraError: If SciPy is not installed.
     """
@@ -57,7 +56,7 @@ def rehearse_calibration(
         rehearsed = CalibrationPrompts.before_fit(made_up, config, config.plan_split(given), provenance)
         _check_parts(config, rehearsed, given)
         calibration = rehearsed.calibration(config.within_clusters)
-    except CalibrationError as error:  # of arguments here, as nothing has been labelled yet
+    except CalibrationError as error:  # nothing is labelled yet, so an argument is at fault
         raise InputError(str(error)) from error
     _check_features(config, rehearsed, given, metadata_known=metadata_known)
     _check_target(config, len(calibration))
@@ -70,7 +69,7 @@ def rehearse_calibration(
 def _make_up_candidates(
     prompts: Sequence[Example], provenance: Provenance, outputs: Sequence[str]
 ) -> LabelledBatch:
-    """Return the prompts with candidates of one answer each, or with one claim, all of them correct."""
+    """Return the prompts with made-up candidates that all give one answer, or with one claim; all correct."""
     ids, clusters = [one.id for one in prompts], [one.cluster for one in prompts]
     metadata = [one.metadata for one in prompts]
     n = 1 if provenance.unit == "claims" else provenance.n
@@ -83,7 +82,7 @@ def _make_up_candidates(
 
 
 def _check_parts(config: CalibrationConfig, prompts: CalibrationPrompts, given: FeatureMap) -> None:
-    """Refuse a split that leaves a part empty which is needed."""
+    """Refuse a split in which a required part is empty."""
     fit_split = prompts.part("fit")
     needs = {
         "a combination of verifiers is fitted on": config.combine is not None,
@@ -107,7 +106,7 @@ def _check_parts(config: CalibrationConfig, prompts: CalibrationPrompts, given: 
 def _check_features(
     config: CalibrationConfig, prompts: CalibrationPrompts, given: FeatureMap, *, metadata_known: bool
 ) -> None:
-    """Refuse features and a shift that the prompts have no metadata for, or that claims do not have."""
+    """Refuse features and a shift that need metadata the prompts lack, or statistics that claims lack."""
     labelled, shift = prompts.labelled, config.shift_statistic
     statistics = [one for term in given.terms for one in term.statistics]
     with name_records_in_errors(labelled.ids):
@@ -116,7 +115,7 @@ def _check_features(
                 statistic.values(labelled.draws)
     if not metadata_known:
         return
-    # Terms of scores or answers cannot be fitted to made-up ones.
+    # Terms of scores or answers cannot be fitted to made-up candidates.
     terms = tuple(one for one in given.terms if all(part.key is not None for part in one.statistics))
     known = replace(given, terms=terms, adaptive_alpha=None)
     calibration = prompts.calibration(config.within_clusters)
@@ -130,8 +129,8 @@ def _check_features(
 
 
 def _check_target(config: CalibrationConfig, size: int) -> None:
-    """Refuse a level that so few calibration prompts cannot reach, even if all of them could be covered."""
-    # Adaptive levels are chosen later; of levels that were not given, those within reach are.
+    """Refuse a level that `size` calibration prompts cannot reach, even if all of them are covered."""
+    # Adaptive levels are chosen later; without an alpha only levels within reach are, so check the largest.
     alpha = config.alphas[0] if config.alpha is not None else config.alphas[-1]
     if config.adaptive_alpha or config.allow_unattainable or is_attainable(alpha, size, size):
         return
@@ -145,7 +144,7 @@ def _check_target(config: CalibrationConfig, size: int) -> None:
 
 
 def _check_wrong_rate(config: CalibrationConfig, size: int) -> None:
-    """Refuse wrong-answer rates none of which so many prompts can certify, even without a wrong answer."""
+    """Refuse wrong-answer rates if `size` prompts can certify none of them, even without a wrong answer."""
     rate = config.wrong_rates[-1]
     least = required_size(0.0, Fraction(rate), float(config.failure_probability))
     if least is None or least > size:
