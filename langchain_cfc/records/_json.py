@@ -1,8 +1,8 @@
-"""Strict JSON, and the lines of files that hold it.
+"""Strict JSON, and reading of files that hold a JSON value on each line.
 
 Python's parser keeps the last of two equal keys, accepts NaN, turns 1e999 into infinity, and half a surrogate
-pair into a string that cannot be written again. `parse_json` passes these on as values that `check_json` or
-the type of a field refuses, so that the error can say where they are.
+pair into a string that cannot be written again. `parse_json` turns these into values that `check_json` or the
+type of a field refuses, so that the error can say where they are.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from langchain_cfc.errors import RecordError
 
 _Value = TypeVar("_Value")
 
-# Far beyond any prompt or tool call, and far below Python's recursion limit.
+# Largest depth of nesting: far beyond any prompt or tool call, and far below Python's recursion limit.
 _MAX_DEPTH = 100
 _MAX_WIDTH = 60
 
@@ -49,7 +49,7 @@ class NotJsonError(ValueError):
 
 
 class RepeatedKey:
-    """The parsed form of an object with a repeated key; no field accepts it."""
+    """Parsed form of an object with a repeated key; no field accepts it."""
 
     def __init__(self, pairs: list[tuple[str, Any]]) -> None:
         keys = [key for key, _ in pairs]
@@ -120,7 +120,7 @@ _GZIP_MAGIC = b"\x1f\x8b"
 
 
 def check_regular_file(path: Path) -> None:
-    """Refuse a path that is not a regular file, and so may not be readable twice."""
+    """Refuse a path that is not a regular file, since it might not be readable twice."""
     if not path.exists():
         raise RecordError(str(path), 0, "", f"no such file{suggest_file(path)}")
     if not path.is_file():
@@ -128,7 +128,7 @@ def check_regular_file(path: Path) -> None:
 
 
 def read_lines(path: Path, max_line_bytes: int = MAX_LINE_BYTES) -> Iterator[tuple[int, bytes]]:
-    """Yield numbers (from 1) and lines of a file, unpacked if its first bytes are gzip's."""
+    """Yield line numbers (from 1) and lines of a file; gzip is recognised by its first bytes."""
     source = str(path)
     with _open(path) as file:
         for line in count(1):
@@ -141,7 +141,7 @@ def read_lines(path: Path, max_line_bytes: int = MAX_LINE_BYTES) -> Iterator[tup
                 return
             if len(raw) > max_line_bytes:
                 raise RecordError(source, line, "", f"longer than max_line_bytes = {max_line_bytes}")
-            # Only at the start of a file is this a byte order mark.
+            # These bytes are a byte order mark only at the start of a file.
             yield line, raw.removeprefix(codecs.BOM_UTF8) if line == 1 else raw
 
 

@@ -1,4 +1,4 @@
-"""`tabulate`: records as arrays."""
+"""`tabulate`: turn records into arrays."""
 
 from __future__ import annotations
 
@@ -36,27 +36,27 @@ def tabulate(
     shortened: bool = False,
     claims: bool = False,
 ) -> LabelledBatch:
-    """Turn N records into arrays, without holding their texts.
+    """Turn N records into arrays, without keeping their texts.
 
     Args:
         records: At least one record. A `Records` is streamed, so that only numbers, ids and metadata stay in
-            memory. A table is returned as one.
-        n: Use only the first n slots of every record, 1 <= n <= the recorded number; all if left out.
-        provenance: What the records must agree with, where they do not come with a header of their own.
+            memory. A table (`LabelledBatch`) is checked and reduced to n slots.
+        n: Use only the first n slots of every record, 1 <= n <= the recorded number; by default all.
+        provenance: What the records must agree with, if they have no header of their own.
         combination: A combination, such as an artifact's, that makes the scores from the candidates'
             `scores`; without it their `score` is used.
-        weighted: Whether the caller uses weights, so that a table may have them.
-        shortened: Whether the caller knows of draw rules, so that prompts may have fewer candidates than n.
-        claims: Whether the caller knows of claims, so that records may hold them in place of candidates.
+        weighted: Whether the caller supports weights, so that a table may have them.
+        shortened: Whether the caller supports draw rules, so that prompts may have fewer candidates than n.
+        claims: Whether the caller supports claims, so that records may hold them in place of candidates.
 
     Returns:
         The (N, n) draws with their labels; answers are told apart by `Candidate.answer_key`.
 
     Raises:
-        RecordError: If the records are not one dataset: none, unequal numbers of candidates, equal ids; or if
-            a candidate lacks a raw output that the combination needs.
-        InputError: If n is less than 1 or more than was recorded, or a table does not suit the provenance,
-            lacks a raw output, or has weights or a draw rule that the caller does not know of.
+        RecordError: If the records are not one dataset (none, unequal numbers of candidates, equal ids), or a
+            candidate lacks a raw output that the combination needs.
+        InputError: If n is less than 1 or more than was recorded, a table contradicts the provenance or lacks
+            a raw output, or the caller does not support the weights, claims or draw rule of the records.
     """
     names = () if combination is None else combination.names
     labelled = _tabulate(records, names, n, provenance, weighted=weighted, shortened=shortened, claims=claims)
@@ -87,8 +87,8 @@ def tabulate_raw(
         claims: As in `tabulate`.
 
     Returns:
-        The draws, whose scores are the candidates' `score`, and the (N, n, k) raw outputs, which the draws
-        hold by name as well.
+        The draws, whose scores are the candidates' `score`, and the (N, n, k) raw outputs, which the table
+        also holds by name.
 
     Raises:
         RecordError: As in `tabulate`, or if a candidate lacks one of the raw outputs.
@@ -109,7 +109,7 @@ def with_scores(labelled: LabelledBatch, scores: FloatArray) -> LabelledBatch:
     Returns:
         The prompts with these scores.
     """
-    # Statistics that were measured belong to the old scores.
+    # Precomputed statistics belong to the old scores.
     return replace(labelled, draws=replace(labelled.draws, scores=scores, precomputed={}))
 
 

@@ -34,9 +34,9 @@ from langchain_cfc.records.schema import (
     require_candidates,
 )
 
-# Records that are checked and become arrays at a time; more would not stay in the processor's cache.
+# Number of records turned into arrays at a time; more would not fit in the processor's cache.
 BATCH = 64
-# Stands for the number of candidates where records hold claims, of which answers have as many as they have.
+# Stands in for the number of candidates if records hold claims, whose number differs between answers.
 CLAIMS = 0
 # Source in errors about records that come from no file, or from several.
 IN_MEMORY = "records"
@@ -48,7 +48,7 @@ class DatasetChecks:
     Keeps the ids and where each was seen, nothing else of a record.
 
     Attributes:
-        longest: The largest number of candidates where a draw rule made them unequal; None where it did not.
+        longest: Largest number of candidates that a draw rule may have left; None without a draw rule.
     """
 
     longest: int | None = None
@@ -56,8 +56,8 @@ class DatasetChecks:
     def __init__(self) -> None:
         self._n: int | None = None
         self._n_from = ""
-        # By id the record's position, by position its line, and where each source begins. For a million
-        # records objects would take more memory than all of their scores.
+        # Each record's position by id, its line by position, and where each source begins. For a million
+        # records, objects would take more memory than all of their scores.
         self._positions: dict[str, int] = {}
         self._lines = array("Q")
         self._sources: list[tuple[int, str]] = []
@@ -67,7 +67,7 @@ class DatasetChecks:
         self._n, self._n_from = n, origin
 
     def expect_provenance(self, provenance: Provenance, origin: str) -> None:
-        """Fix what a header says about all records."""
+        """Fix the number of candidates, or claims, and the draw rule that a header states."""
         self.expect(CLAIMS if provenance.unit == "claims" else provenance.n, origin)
         self.longest = None if provenance.draws is None else provenance.n
 
@@ -122,7 +122,7 @@ class DatasetChecks:
 def check_records(
     records: Iterable[LabelledRecord], provenance: Provenance | None = None
 ) -> Iterator[LabelledRecord]:
-    """Yield the records of one dataset after checking that they fit each other; refuse an empty dataset."""
+    """Yield records after checking that they form one dataset; refuse an empty dataset."""
     checks = _start_checks(provenance)
     line = 0
     for line, record in enumerate(records, start=1):
@@ -135,7 +135,7 @@ def check_records(
 def check_in_batches(
     records: Iterable[LabelledRecord], provenance: Provenance | None = None
 ) -> Iterator[Batch]:
-    """Yield the records as `check_records` does, but up to `BATCH` at a time, which takes fewer calls."""
+    """Yield records as `check_records` does, but in batches of up to `BATCH`, which takes fewer calls."""
     checks = _start_checks(provenance)
     stream = iter(records)
     first = 1
@@ -158,7 +158,7 @@ def _start_checks(provenance: Provenance | None) -> DatasetChecks:
 
 
 def _try_add_all(checks: DatasetChecks, batch: Sequence[LabelledRecord], lines: Sequence[int]) -> bool:
-    """Add records that are valid together; return False, and add none, if one has to be refused."""
+    """Add several records; return False, and add none, if one may have to be refused."""
     if not set(map(type, batch)) <= {PromptRecord, ClaimsRecord}:
         return False
     sizes = {count_candidates(record) for record in batch}
@@ -179,20 +179,20 @@ def count_candidates(record: LabelledRecord) -> int:
 
 
 def no_records_error(source: str) -> RecordError:
-    """Make the error of a source without records."""
+    """Make the error for a source without records."""
     return RecordError(source, 0, "", "no records; expected at least one prompt with its candidates")
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Valid records of one dataset as arrays: with the same number of candidates each, or with claims.
+    """Valid records of one dataset as arrays, either of candidates or of claims.
 
     Attributes:
         labelled: All candidates or claims, without raw outputs.
-        find_outputs: Makes the (N, n) raw outputs of a verifier; NaN where a candidate or claim has none.
-        list_records: Makes the records themselves, for errors.
+        find_outputs: Returns the (N, n) raw outputs of a verifier; NaN where a candidate or claim has none.
+        list_records: Returns the records themselves, for errors.
         answered: (N, n) whether an extractor made the answer of a candidate; None for claims.
-        counts: (N,) numbers of candidates where a draw rule made them unequal; None where it did not.
+        counts: (N,) numbers of candidates that a draw rule left; None without a draw rule.
     """
 
     labelled: LabelledBatch
@@ -203,16 +203,16 @@ class Batch:
 
     @property
     def ids(self) -> Sequence[str]:
-        """Their ids, at least one."""
+        """Ids of the records, at least one."""
         return self.labelled.ids
 
     @property
     def recorded(self) -> int:
-        """Their number of candidates, the largest one if they differ; `CLAIMS` for claims."""
+        """Number of candidates per record, the largest one if they differ; `CLAIMS` for claims."""
         return self.labelled.recorded or CLAIMS
 
     def table(self, n: int, names: Sequence[str]) -> LabelledBatch | None:
-        """Return the first n slots, or all claims, with named raw outputs; None where one lacks an output."""
+        """Return the first n slots, or all claims, with the named raw outputs; None if one is missing."""
         table = replace(self.labelled, raw={name: self.find_outputs(name) for name in names})
         if self.answered is not None:
             answered = self.answered[:, :n]
@@ -228,7 +228,7 @@ class Batch:
 
 
 def make_batch(records: list[LabelledRecord], longest: int | None = None) -> Batch:
-    """Make a batch of at least one record; all of them are of one kind. See `DatasetChecks` for `longest`."""
+    """Make a batch of at least one record, all of one kind; `longest` is that of `DatasetChecks`."""
     claims = [one for one in records if isinstance(one, ClaimsRecord)]
     if claims:
         return _make_batch_of_claims(claims)
@@ -240,9 +240,9 @@ def _make_batch_of_candidates(records: list[PromptRecord], longest: int | None) 
     counts = np.array([len(one) for one in several], dtype=np.int64)
     n = longest or len(several[0])
     if longest is not None:
-        several = [one + one[:1] * (n - len(one)) for one in several]  # `keep_drawn` overwrites it
+        several = [one + one[:1] * (n - len(one)) for one in several]  # `keep_drawn` overwrites this padding
     candidates = list(chain.from_iterable(several))
-    # The properties of most candidates are read without a call of `answer_key`.
+    # For speed, most candidates are handled without a call of `answer_key`.
     keys = [one.text if one.answer is None and one.text is not None else one.answer_key for one in candidates]
     draws = CandidateBatch(
         np.array([one.score for one in candidates], np.float64).reshape(-1, n),
@@ -297,7 +297,7 @@ def stack_claims(
     find_outputs: Callable[[str], Sequence[float] | FloatArray],
     list_records: Callable[[], list[LabelledRecord]],
 ) -> Batch:
-    """Stack the claims of N answers, given answer after answer, in rows that are padded to the longest."""
+    """Stack the claims of N answers, listed answer by answer, in rows padded to the longest answer."""
     held = np.arange(counts.max()) < counts[:, np.newaxis]
 
     def stack(values: Sequence[float] | FloatArray, padding: float) -> FloatArray:
@@ -321,7 +321,7 @@ def stack_claims(
 def missing_output_error(
     records: Sequence[LabelledRecord], names: Sequence[str], n: int, first_line: int
 ) -> RecordError:
-    """Make the error about the first candidate or claim that lacks one of the named raw outputs."""
+    """Make the error for the first candidate or claim that lacks one of the named raw outputs."""
     line, record, slot, known, missing = next(
         (line, record, slot, outputs, name)
         for line, record in enumerate(records, start=first_line)

@@ -1,4 +1,4 @@
-"""Rows of Parquet as records, one by one, or as arrays, without an object for any candidate or claim."""
+"""Decoding of Parquet rows, to arrays without an object per candidate or claim, or to single records."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ JSON_COLUMNS = ("input", "reference", "metadata")
 
 
 def find_list_column(names: Sequence[str]) -> str:
-    """Return the column that holds what is labelled in each row: candidates, or claims in their place."""
+    """Return the name of the column that holds the labelled items: `candidates` or `claims`."""
     return "claims" if "claims" in names and "candidates" not in names else "candidates"
 
 
@@ -82,7 +82,7 @@ def _decode_claims(
     counts, claims = _check_items(rows, "claims", "supported")
     require_certain(claims["text"].null_count == 0)
     require_certain(_compute().min(_compute().utf8_length(claims["text"])).as_py() > 0)
-    # A claim of unknown place stands for one that ends at 0.
+    # A claim at an unknown place gets start -1 and end 0.
     starts, ends = (claims[name].fill_null(no).to_numpy() for name, no in (("start", -1), ("end", 0)))
     known = _to_bools(claims["end"].is_valid())
     require_certain(bool((known == _to_bools(claims["start"].is_valid())).all()))
@@ -145,7 +145,7 @@ def _compute() -> Any:
 
 
 def _flatten(rows: Any, column: str) -> dict[str, Any]:
-    """Return the columns of the candidates or claims of all rows, one after the other."""
+    """Return the fields of all candidates or claims as columns, row after row."""
     every = rows[column].flatten()
     return {field.name: values for field, values in zip(every.type, every.flatten(), strict=True)}
 
@@ -169,7 +169,7 @@ def _check_prompts(rows: Any) -> JsonMetadata:
 
 
 def _check_items(rows: Any, column: str, label: str) -> tuple[IntArray, dict[str, Any]]:
-    """Return (N,) numbers of candidates or claims, and their columns with scores and labels checked."""
+    """Return (N,) numbers of candidates or claims, and their columns after checking scores and labels."""
     require_certain(rows[column].null_count == 0)
     counts: IntArray = _compute().list_value_length(rows[column]).to_numpy().astype(np.int64)
     require_certain(bool((counts > 0).all()))
@@ -183,12 +183,12 @@ def _check_items(rows: Any, column: str, label: str) -> tuple[IntArray, dict[str
 
 
 def _decode_outputs(maps: Any) -> Callable[[str], FloatArray]:
-    """Return a function from a verifier to the raw outputs of all items, NaN where one has none.
+    """Return a function from a verifier's name to the raw outputs of all items, NaN where one has none.
 
-    `pyarrow.compute.map_lookup` would take twice as long as these arrays.
+    `pyarrow.compute.map_lookup` would take twice as long.
 
     Raises:
-        DoubtError: If outputs are not finite, or come twice under one name.
+        DoubtError: If outputs are missing values, not finite, or repeated under one name.
     """
     offsets = maps.offsets.to_numpy()
     sizes = np.diff(offsets)

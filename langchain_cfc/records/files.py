@@ -1,4 +1,4 @@
-"""Reading records from files, one by one or in batches."""
+"""Reading records from files, one by one or in batches, and writing them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from langchain_cfc.records.schema import (
 )
 
 _GZIP = b"\x1f\x8b"
-# The keys by which records and their header are recognised, and how many bytes are looked at.
+# Keys that identify records and their header, and the number of bytes that are searched for them.
 _RECORD_KEYS = (b"candidates", b"claims", b"langchain-cfc/records")
 _KEY_BYTES = 1 << 20
 
@@ -37,8 +37,8 @@ def read_records(*paths: str | os.PathLike[str], max_line_bytes: int = MAX_LINE_
     """Open records files as one dataset.
 
     Files are JSON Lines in UTF-8 (a byte order mark is tolerated), plain or compressed by gzip, or Parquet as
-    `write_records` makes it, whatever their names. Lines of white space are skipped. Files are read, and
-    checked, only while iterating.
+    `write_records` makes it; their names do not matter. Blank lines are skipped. Files are read and checked
+    only while iterating.
 
     Args:
         paths: At least one file. Their provenance must be the same, and either all or none must have it.
@@ -49,7 +49,7 @@ def read_records(*paths: str | os.PathLike[str], max_line_bytes: int = MAX_LINE_
         The records, to iterate over as often as needed.
 
     Raises:
-        RecordError: If a file is not there, or is a folder or a pipe.
+        RecordError: If a file does not exist, or is a folder or a pipe.
         InputError: If there is no path, or `max_line_bytes` is less than 1.
     """
     if not paths or max_line_bytes < 1:
@@ -62,7 +62,7 @@ def read_records(*paths: str | os.PathLike[str], max_line_bytes: int = MAX_LINE_
 
 
 def _ignore(_: int) -> None:
-    """Do nothing with the number of records read; a function by name, so that `Records` can be pickled."""
+    """Ignore the number of records read; a named function, so that `Records` can be pickled."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class Records:
 
     @cached_property
     def provenance(self) -> Provenance | None:
-        """The provenance of the records, None if the files hold none; reads only their first lines."""
+        """The provenance of the records, None if the files hold none; reads only their headers."""
         _, first = self._make_reader(self.paths[0]).header()
         for path in self.paths[1:]:
             line, header = self._make_reader(path).header()
@@ -98,7 +98,7 @@ class Records:
         return map(require_candidates, self.iterate())
 
     def claims(self) -> Iterator[ClaimsRecord]:
-        """Read all files from the start, which hold claims.
+        """Read all files from the start, which must hold claims.
 
         Raises:
             InputError: If a record holds candidates.
@@ -106,7 +106,7 @@ class Records:
         return map(require_claims, self.iterate())
 
     def iterate(self) -> Iterator[LabelledRecord]:
-        """Read all files from the start, of either kind."""
+        """Read all files from the start, with candidates or with claims."""
         checks = self._start_checks()
         for path in self.paths:
             for record in self._make_reader(path).records(checks):
@@ -132,7 +132,7 @@ class Records:
 
 
 def _describe_difference(header: Provenance | None, first: Provenance | None) -> tuple[str, str]:
-    """Return the first field in which two files differ, and how."""
+    """Return the first provenance field in which two files differ, and how they differ."""
     if header is None or first is None:
         return "", "none here, but one" if header is None else "one here, but none"
     field = next(name for name in Provenance.model_fields if getattr(header, name) != getattr(first, name))
@@ -142,24 +142,24 @@ def _describe_difference(header: Provenance | None, first: Provenance | None) ->
 def write_records(
     path: str | os.PathLike[str], records: Iterable[LabelledRecord], provenance: Provenance | None = None
 ) -> int:
-    """Write a records file, a few at a time; equal records give equal bytes.
+    """Write a records file as a stream; equal records give equal bytes.
 
-    The file appears, or replaces an older one, only when all records have been written. A new one can be read
-    by its owner alone; one that is replaced keeps its mode.
+    The file appears, or replaces an older one, only when all records have been written. A new file can be
+    read by its owner only; a file that is replaced keeps its mode.
 
     Args:
-        path: Where to write JSON Lines; compressed by gzip if it ends in `.gz`, Parquet in place of them if
-            it ends in `.parquet`. An existing file that holds no records is not replaced.
+        path: File to write: Parquet if it ends in `.parquet`, otherwise JSON Lines, compressed by gzip if it
+            ends in `.gz`. An existing file that holds something other than records is not replaced.
         records: At least one record; may be the `Records` of the file to replace.
-        provenance: Where the records come from; if left out, that of the `Records` is carried over.
+        provenance: Where the records come from; by default that of the `Records`.
 
     Returns:
-        How many records were written.
+        Number of records written.
 
     Raises:
         RecordError: If the records are not one dataset: none, unequal numbers of candidates, equal ids.
         InputError: If the folder does not exist or cannot be written to, or the path holds another file.
-        MissingExtraError: If Parquet is asked for and pyarrow is not installed.
+        MissingExtraError: If the path ends in `.parquet` and pyarrow is not installed.
     """
     check_records_target(path)
     if provenance is None and isinstance(records, Records):
@@ -192,7 +192,7 @@ def check_records_target(path: str | os.PathLike[str]) -> None:
 
 
 def _read_keys(path: Path) -> bytes:
-    """Return the part of a file in which records have their keys: JSON at the start, or Parquet's footer."""
+    """Return the part of a file where records have their keys: the start of JSON, or Parquet's footer."""
     with path.open("rb") as file:
         is_packed = file.read(len(_GZIP)) == _GZIP
         if is_parquet(path):

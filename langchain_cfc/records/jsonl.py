@@ -1,13 +1,13 @@
 """Records as JSON Lines.
 
-The strict reader (`parse_record`) makes a model of every candidate, to be able to say what is wrong with it.
-The fast reader (`decode_lines`) turns many lines into columns of values at a time, without an object for any
+The strict reader (`parse_record`) makes a model of every candidate, so that it can say what is wrong with it.
+The fast reader (`decode_lines`) turns many lines into columns of values at once, without an object for any
 candidate. It accepts lines only if the strict reader certainly accepts them too, with the same values;
 otherwise it returns None, and the strict reader decides.
 
-The fast reader's parser is pydantic's, which accepts less than Python's: no NaN, no lone surrogates, no deep
-nesting. But it keeps the last of two equal keys as well. A lost key shows in the number of quotation marks:
-every text that was parsed, keys included, has two of them in the lines.
+The fast reader uses pydantic's parser, which accepts less than Python's: no NaN, no lone surrogates, no deep
+nesting. But it also keeps only the last of two equal keys. A lost key shows in the number of quotation marks:
+every parsed text, keys included, accounts for two of them in the lines.
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ from langchain_cfc.records.schema import (
 
 _Kind = TypeVar("_Kind", bound=np.generic)
 
-# Levels of lists and objects that are checked here; the strict reader allows more.
+# Largest depth of nesting that the fast reader checks; the strict reader allows more.
 _DEEPEST = 20
 
 
 class _Absent:
-    """Stands for a missing field, which is not the same as null."""
+    """Placeholder for a missing field, which is not the same as null."""
 
 
 class DoubtError(Exception):
@@ -82,7 +82,7 @@ def is_provenance(fields: Mapping[str, Any]) -> bool:
 
 
 def parse_record(content: bytes, source: str, line: int) -> LabelledRecord:
-    """Parse the record of a line; a provenance is refused, since it can only be the first line."""
+    """Parse the record on a line; a provenance is refused, since it can only be the first line."""
     fields = parse_object(content, source, line)
     if is_provenance(fields):
         problem = "a provenance can only be the first line; give files one by one instead of joined"
@@ -94,13 +94,13 @@ def parse_record(content: bytes, source: str, line: int) -> LabelledRecord:
 
 
 def decode_lines(lines: Sequence[bytes]) -> Batch | None:
-    """Decode the records of at least one line; None if only the strict reader can decide about them."""
+    """Decode the records on one or more lines; None if only the strict reader can decide about them."""
     try:
         if b'"claims"' in lines[0]:
             return _decode_claims(lines)
         return _decode_candidates(lines)
     except (DoubtError, TypeError, ValueError, OverflowError):
-        # The parser's errors are ValueErrors; a candidate that is no object is a TypeError where it is read.
+        # The parser raises ValueErrors; reading a candidate that is no object raises a TypeError.
         return None
 
 
@@ -125,9 +125,10 @@ class _UnevenError(DoubtError):
 def _parse_columns(
     lines: Sequence[bytes], column: str, known: frozenset[str], absent: Mapping[str, Any] | None = None
 ) -> tuple[list[dict[str, Any]], list[int], dict[str, list[Any]]]:
-    """Parse lines to their other fields, numbers of candidates or claims, and columns of these.
+    """Parse lines into their other fields, their numbers of candidates or claims, and columns of these items.
 
-    Items with different fields get those that are `absent`, which is slower; without, they are an error.
+    If items differ in their fields, `absent` supplies the missing ones, which is slower; without it, an
+    `_UnevenError` is raised.
     """
     records: list[dict[str, Any]] = []
     counts: list[int] = []
@@ -141,10 +142,10 @@ def _parse_columns(
         if absent is not None:
             items = [absent | item for item in items]
         fields = fields or list(items[0])
-        # No object has a key twice, so the joined keys are the same only if every item has these fields.
+        # No object has a key twice, so the joined keys are equal only if every item has these fields.
         if list(chain.from_iterable(items)) != fields * len(items):
             raise _UnevenError
-        # Keep the values only, so that the memory of the parsed objects serves the next line.
+        # Keep only the values, so that the memory of the parsed objects can be reused for the next line.
         values.extend(chain.from_iterable(map(dict.values, items)))
         counts.append(len(items))
         records.append(record)
@@ -187,7 +188,7 @@ def _decode_candidates(lines: Sequence[bytes]) -> Batch:
 
 
 def _decode_claims(lines: Sequence[bytes]) -> Batch:
-    """Decode lines with claims, all of which have the same fields in the same order."""
+    """Decode lines with claims; all claims must have the same fields in the same order."""
     records, counts, columns = _parse_columns(lines, "claims", _CLAIMS_FIELDS)
     require_certain(
         columns.keys() <= Claim.model_fields.keys() and {"text", "score", "supported"} <= columns.keys()
@@ -226,7 +227,7 @@ def _decode_claims(lines: Sequence[bytes]) -> Batch:
 
 
 def _list_outputs(outputs: Sequence[Any], name: str) -> list[float]:
-    """List the raw outputs of a verifier; NaN, which no line can hold, where there is none."""
+    """List the raw outputs of a verifier; NaN, which no line can hold, marks a missing one."""
     return [known.get(name, math.nan) if type(known) is dict else math.nan for known in outputs]
 
 
@@ -235,7 +236,7 @@ def _parse_lines(lines: Sequence[bytes]) -> list[LabelledRecord]:
 
 
 def _check_spans(columns: Mapping[str, Sequence[Any]], kinds: Mapping[str, set[type]]) -> IntArray:
-    """Return where the claims end, 0 where that is unknown; DoubtError for spans that may be invalid."""
+    """Return the ends of the claims, 0 if unknown; DoubtError for spans that may be invalid."""
     if "start" not in columns and "end" not in columns:
         return np.zeros(len(columns["text"]), dtype=np.int64)
     require_certain(kinds.get("start") == {int} and kinds.get("end") == {int})
@@ -261,7 +262,7 @@ def _count_record_texts(records: Sequence[dict[str, Any]]) -> int:
     metadata = [record["metadata"] for record in records if "metadata" in record]
     require_certain(are_metadata(metadata))
     references = [record["reference"] for record in records if "reference" in record]
-    keys = sum(len(record) + 1 for record in records)  # with that of the candidates or claims
+    keys = sum(len(record) + 1 for record in records)  # plus the key of the candidates or claims
     return keys + len(ids) + len(clusters) + _texts(inputs) + _texts(metadata) + _texts(references)
 
 
@@ -289,7 +290,7 @@ def _count_candidate_texts(
 def _count_output_names(outputs: Sequence[dict[str, Any]]) -> int:
     values = list(chain.from_iterable(map(dict.values, outputs)))
     require_certain(set(map(type, values)) <= _NUMBERS)
-    # One sum shows whether any number is infinite; of integers too large for a float it might not.
+    # One sum shows whether any number is infinite; `float` raises for integers that are too large.
     require_certain(math.isfinite(sum(map(float, values))))
     return len(values)
 
@@ -314,7 +315,7 @@ def _texts(values: Sequence[Any]) -> int:
 def _count_types(values: Sequence[Any]) -> Mapping[type, int]:
     """Count the values of each type."""
     kinds = set(map(type, values))
-    # Counting takes as long as all the rest, and usually there is one type only.
+    # Counting takes as long as everything else, and usually there is only one type.
     return {kinds.pop(): len(values)} if len(kinds) == 1 else Counter(map(type, values))
 
 
@@ -323,7 +324,7 @@ def _count_quotation_marks(lines: Sequence[bytes]) -> int:
     joined = b"\n".join(lines)
     total = np.count_nonzero(np.frombuffer(joined, dtype=np.uint8) == ord('"'))
     if b"\\" in joined:
-        # Pairs of backslashes first, for the second of a pair escapes nothing.
+        # Remove pairs of backslashes first: the second of a pair escapes nothing.
         total -= joined.replace(b"\\\\", b"").count(b'\\"')
     return int(total)
 
@@ -350,19 +351,19 @@ _PART = 16
 
 @dataclass(frozen=True)
 class JsonLinesFile:
-    """A file, plain or by gzip, with a record on every line, after the provenance if there is one."""
+    """A JSON Lines file, plain or gzip: an optional line of provenance, then one record per line."""
 
     path: Path
     max_line_bytes: int
 
     def header(self) -> tuple[int, Provenance | None]:
-        """Return the number of the first line, and the provenance if it holds one."""
+        """Return the number of the first line that is not blank, and the provenance if it holds one."""
         source = str(self.path)
         for line, content in self._lines():
             fields = parse_object(content, source, line)
             if not is_provenance(fields):
                 return line, None
-            # Optional in Python, where this release writes it; a file may come from another release.
+            # The model has a default, for records of this release; a file may come from another release.
             if "version" not in fields:
                 raise RecordError(source, line, "version", "missing; expected 1")
             return line, validate_fields(Provenance, fields, source, line)
@@ -374,18 +375,18 @@ class JsonLinesFile:
             yield self._parse_line(line, content, checks)
 
     def batches(self, checks: DatasetChecks) -> Iterator[Batch]:
-        """Yield the same records in batches; an error may lose one window of good lines before it."""
+        """Yield the same records in batches; an error may lose up to `BATCH` good lines before it."""
         lines = self._lines_of_records()
         failure: RecordError | None = None
         while failure is None:
             window: list[_Line] = []
             try:
-                # Not `window.extend`: it is undefined what that keeps if an error interrupts it.
+                # Not `window.extend`: what it keeps if an error interrupts it is undefined.
                 for line in islice(lines, BATCH):
                     window.append(line)  # noqa: PERF402
             except RecordError as error:
                 failure = error
-            # A bad line comes before the failure to read the next.
+            # A bad line in the window precedes the line that could not be read, so it is reported first.
             judged = list(self._decode_or_parse(window, checks)) if window else []
             if failure is not None:
                 raise failure
@@ -394,7 +395,7 @@ class JsonLinesFile:
             yield from judged
 
     def _decode_or_parse(self, lines: Sequence[_Line], checks: DatasetChecks) -> Iterator[Batch]:
-        """Yield batches of lines, decoded where these certainly are valid, else parsed strictly."""
+        """Yield batches of lines, decoded if they are certainly valid, otherwise parsed strictly."""
         numbers, contents = zip(*lines, strict=True)
         batch = decode_lines(contents)
         if batch is not None and checks.try_add(batch.ids, batch.recorded, str(self.path), numbers):
@@ -412,7 +413,7 @@ class JsonLinesFile:
         return record
 
     def _lines_of_records(self) -> Iterator[_Line]:
-        """Yield all lines except a first one that holds the provenance."""
+        """Yield all lines except the provenance, if the first line holds one."""
         lines = self._lines()
         first = next(lines, None)
         if first is not None and is_provenance(parse_object(first[1], str(self.path), first[0])):

@@ -1,12 +1,12 @@
-"""Records as Parquet: a column for every field, JSON text where a field may hold anything.
+"""Records as Parquet: a column for every field, with JSON text if a field may hold any value.
 
-This is the format for large datasets: whatever calibration needs goes from columns to arrays, a batch of rows
-at a time, and no text of a candidate or claim becomes an object. As with JSON Lines, rows that certainly are
-valid are decoded this way, and all others are left to the strict reader.
+This is the format for large datasets: the data that calibration needs goes from columns to arrays, a batch of
+rows at a time, and no text of a candidate or claim becomes an object. As with JSON Lines, rows that are
+certainly valid are decoded this way, and all others are left to the strict reader.
 
-A small file may unpack to gigabytes: values that stand in a dictionary once may be used millions of times,
-and compressed pages may hold one byte over and over (a file of 46 kB has been made that took 868 MB to read).
-So batches and columns that unpack to too much are refused.
+A small file may unpack to gigabytes: a dictionary value stored once may be used millions of times, and
+compressed pages may repeat a single byte (a test file of 46 kB took 868 MB to read). So batches and columns
+that unpack to too much are refused.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from langchain_cfc.records.schema import (
     validate_fields,
 )
 
-# Where the file keeps its provenance.
+# Metadata key of the provenance.
 PROVENANCE = b"langchain-cfc"
 _REQUIRED = {
     "id",
@@ -42,13 +42,13 @@ _REQUIRED = {
     *("claims", "claims.text", "claims.score", "claims.supported"),
 }
 _MAGIC = b"PAR1"
-# Number of rows that become arrays at a time, and of those that are tried again if they may be invalid.
+# Number of rows turned into arrays at a time, and of rows tried again if these may be invalid.
 _ROWS = 256
 _PART = 64
 # A group of rows holds about this many candidates or claims; the writer keeps one group in memory.
 _CANDIDATES = 100_000
 _MIB = 1 << 20
-# More than a few hundred records take in memory.
+# More memory than a few hundred records need.
 MOST_BATCH_BYTES = 256 * _MIB
 # A large column with a higher compression ratio is not unpacked at all.
 _MOST_RATIO = 2000
@@ -59,8 +59,8 @@ def parquet_schema(provenance: Provenance | None = None) -> Any:
     """Return the Arrow schema of a records file, for programs that write one with pyarrow.
 
     Args:
-        provenance: Where the records come from; goes into the metadata of the schema. The schema is that of
-            records of claims where its `unit` says so.
+        provenance: Where the records come from; stored in the schema's metadata. If its `unit` is `claims`,
+            the schema is that of records with claims.
 
     Returns:
         The `pyarrow.Schema`. `input`, `reference`, `metadata` and a candidate's `message` are JSON texts.
@@ -102,7 +102,7 @@ def cast_to_schema(batch: Any) -> Any:
 
 
 def check_columns(found: Iterable[Any], expected: Any, source: str, within: str) -> None:
-    """Refuse columns other than those of records; kinds of numbers and of texts may differ."""
+    """Refuse unknown, repeated and missing columns; number and text types may differ from the schema."""
     known = {field.name: field.type for field in expected}
     seen: set[str] = set()
     for field in found:
@@ -126,7 +126,7 @@ def _check_type(found: Any, expected: Any, source: str, name: str) -> None:
         return
     if types.is_dictionary(found):
         found = found.value_type
-    # What may stand in the place of a type.
+    # The types that are accepted in place of each type.
     kinds = {
         types.is_string: (types.is_string, types.is_large_string),
         types.is_floating: (types.is_floating, types.is_integer),
@@ -183,7 +183,7 @@ def is_parquet(path: Path) -> bool:
 
 @dataclass(frozen=True)
 class ParquetFile:
-    """A file with a record in every row."""
+    """A Parquet file with one record per row."""
 
     path: Path
 
@@ -199,7 +199,7 @@ class ParquetFile:
         return 0, validate_fields(Provenance, parse_object(text, source, 0), source, 0)
 
     def records(self, checks: DatasetChecks) -> Iterator[LabelledRecord]:
-        """Yield the records one by one; the line of an error is the number of the row."""
+        """Yield the records one by one; in errors, `line` is the number of the row."""
         for row, rows in self._rows():
             for start in range(0, len(rows), _PART):
                 yield from self._parse_rows(row + start, rows.slice(start, _PART), checks)
@@ -210,7 +210,7 @@ class ParquetFile:
             yield from self._decode_or_parse(row, rows, checks)
 
     def _decode_or_parse(self, row: int, rows: Any, checks: DatasetChecks) -> Iterator[Batch]:
-        """Yield batches of rows, decoded where these certainly are valid, else parsed strictly."""
+        """Yield batches of rows, decoded if they are certainly valid, otherwise parsed strictly."""
         source = str(self.path)
         batch = decode_rows(rows, source, row)
         numbers = range(row, row + len(rows))
@@ -255,7 +255,7 @@ class ParquetFile:
 
 
 def write_parquet(file: BinaryIO, records: Iterable[LabelledRecord], provenance: Provenance | None) -> int:
-    """Write checked records, which are of one kind, and return how many there were."""
+    """Write checked records of one kind, and return their number."""
     pa = require("pyarrow", "collect", "writing Parquet")
     parquet = require("pyarrow.parquet", "collect", "writing Parquet")
     stream = iter(records)

@@ -1,6 +1,6 @@
 """The models of a records file: prompts with their candidates, and their provenance.
 
-Error messages quote the `description` of a field as what was expected.
+Error messages quote the `description` of a field as the expected value.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from langchain_cfc.records._json import NotJsonError, check_json, short_repr
 
 
 def _check_input(value: object) -> object:
-    # Checked here once, before each type of the union reports an error of its own.
+    # Check here once, before each type of the union reports its own error.
     if not isinstance(value, str | list | dict):
         raise NotJsonError(short_repr(value))
     return check_json(value)
@@ -63,11 +63,11 @@ class Candidate(_Model):
     """One sampled answer with its verifier score and its label.
 
     Attributes:
-        text: The answer, exactly one of `text` and `message`; empty text is an answer like any other.
-        message: The answer where it is structured or a tool call, as a JSON object.
+        text: The answer, exactly one of `text` and `message`. Empty text is an answer like any other.
+        message: A structured answer or a tool call, as a JSON object.
         score: Verifier score in [0, 1], smaller is better.
         correct: Whether the answer is correct (the paper's A(X, y)).
-        answer: The answer that the answer extractor found, if there is one.
+        answer: The answer that an extractor found; None without an extractor.
         scores: Finite raw outputs of several verifiers by name; `score` is the one in use, unless `calibrate`
             combines these.
     """
@@ -89,7 +89,7 @@ class Candidate(_Model):
 
     @property
     def answer_key(self) -> str:
-        """Equal for equal answers: `answer` if given, else the text, else the message's canonical JSON."""
+        """Key that equal answers share: `answer` if given, else the text, else the message's canonical JSON."""
         if self.answer is not None:
             return self.answer
         if self.text is not None:
@@ -98,7 +98,7 @@ class Candidate(_Model):
 
 
 def compact_json(value: object) -> str:
-    """Return the compact JSON of a value, keys in their own order."""
+    """Return the compact JSON of a value, with keys in their given order."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
@@ -107,10 +107,10 @@ class Example(_Model):
 
     Attributes:
         id: Name of the prompt, not empty, unique within a dataset.
-        input: What the chain is invoked with: text, a list of messages, or a JSON object.
+        input: Input of the chain: text, a list of messages, or a JSON object.
         reference: Any JSON value that the labeler needs.
         metadata: Texts, finite numbers and booleans by name, for feature maps and groups.
-        cluster: Conversation or set of paraphrases, not empty; None where the prompt stands alone.
+        cluster: Name of its conversation or set of paraphrases, not empty; None for a prompt on its own.
     """
 
     id: _Name = Field(description="text, not empty")
@@ -136,9 +136,9 @@ class Claim(_Model):
     """One claim of an answer with its verifier score and its label.
 
     Attributes:
-        text: The claim; a part of the answer, or its content in other words.
-        start: Where the part of the answer that makes the claim begins, in characters; None if unknown.
-        end: Where it ends; given together with `start`.
+        text: The claim, as in the answer or in other words.
+        start: Start of the part of the answer that makes the claim, in characters; None if unknown.
+        end: End of that part, exclusive; given together with `start`.
         score: Verifier score in [0, 1], smaller is better.
         supported: Whether the claim is right.
         scores: Finite raw outputs of several verifiers by name; `score` is the one in use, unless `calibrate`
@@ -164,8 +164,7 @@ class ClaimsRecord(Example):
     """One prompt with an answer that is split into labelled claims.
 
     Attributes:
-        answer: The whole answer, which the spans of the claims refer to; None where only the claims are
-            known.
+        answer: The whole answer, which the spans of the claims refer to; None if only the claims are known.
         claims: The claims, at least one, in the order of the answer.
     """
 
@@ -188,23 +187,22 @@ LabelledRecord: TypeAlias = PromptRecord | ClaimsRecord
 
 
 class Provenance(OmitsDefaults, _Model):
-    """The provenance of all records of a file; its first line.
+    """The provenance of all records of a file; its first line (in Parquet, its metadata).
 
     Attributes:
         format: The name of the format.
         version: Version of the format.
-        n: Number of candidates of every record, at least 1; of claims, the number of answers drawn for a
+        n: Number of candidates of every record, at least 1; for claims, the number of answers drawn for a
             prompt, the first of which is split into claims.
         generator: Fingerprint of the generator of the candidates.
         verifier: Fingerprint of their verifier.
         labeler: Fingerprint of their labeler.
-        answer: Fingerprint of the answer extractor; None where there is none.
-        separate_scores: Whether the verifier scores each candidate without looking at the others, so that
-            scores stay what they are where fewer are drawn; None where that is not stated.
-        unit: `claims` where the records hold claims in place of candidates; None where they do not.
-        splitter: Fingerprint of what split answers into claims; None where nothing did, or it is unknown.
-        draws: The draw rule that the candidates were drawn by, so that records have n at most; None where all
-            have n.
+        answer: Fingerprint of the answer extractor; None without one.
+        separate_scores: Whether the verifier scores each candidate separately, so that scores do not change
+            if fewer are drawn; None if unknown.
+        unit: `claims` if the records hold claims in place of candidates; otherwise None.
+        splitter: Fingerprint of the splitter of answers into claims; None if there is none or it is unknown.
+        draws: The draw rule of the candidates, with which records have at most n; None if all have n.
     """
 
     _omitted: ClassVar[tuple[str, ...]] = ("separate_scores", "unit", "splitter", "draws")
@@ -224,16 +222,16 @@ class Provenance(OmitsDefaults, _Model):
     draws: str | None = Field(default=None, description="a draw rule such as 'lead(3, at_most=10)'")
 
 
-# Known from responses only; it may change while the model's name stays the same.
+# Known only from responses; it may change while the model's name stays the same.
 MODEL_VERSION = "model_version"
 # The part of an executor's configuration that becomes the provenance of records.
 PROVENANCE_FIELDS = ("n", "generator", "verifier", "labeler", "answer", "unit", "splitter", "draws")
 
 
 def make_provenance(configuration: Mapping[str, Any], models: Sequence[str]) -> Provenance:
-    """Return the provenance of records that an executor of this configuration made.
+    """Return the provenance of records that an executor with this configuration made.
 
-    The names that the models which drew give themselves become the generator's `model_version`.
+    `models` are the model names that responses reported; they become the generator's `model_version`.
     """
     # Stores of earlier releases do not say whether scores are separate.
     names = (*PROVENANCE_FIELDS, "separate_scores")
@@ -252,7 +250,7 @@ def encode_provenance(provenance: Provenance) -> bytes:
 
 
 def require_candidates(record: LabelledRecord) -> PromptRecord:
-    """Return a record of candidates; refuse one of claims where only candidates will do.
+    """Return a record of candidates; refuse a record of claims.
 
     Raises:
         InputError: If the record holds claims.
@@ -264,7 +262,7 @@ def require_candidates(record: LabelledRecord) -> PromptRecord:
 
 
 def require_claims(record: LabelledRecord) -> ClaimsRecord:
-    """Return a record of claims; refuse one of candidates where only claims will do.
+    """Return a record of claims; refuse a record of candidates.
 
     Raises:
         InputError: If the record holds candidates.

@@ -1,8 +1,7 @@
 """Splits by hash: the part of a prompt depends on its id or cluster and a seed, never on its position.
 
 The same prompt always falls into the same part, and a cluster (conversation, paraphrases) is never divided.
-Digests of each part's ids, and a small sketch of the ids used, let a later evaluation prove that it uses new
-prompts.
+Digests of each part's ids, and a small sketch of the ids used, let a later evaluation detect reused prompts.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.errors import InputError
 
 Part = Literal["fit", "calibration", "certification", "test"]
-# Each of these takes its share of the prompts left by those before it; the rest calibrates.
+# Each part takes its share of the prompts that the parts before it leave; the rest calibrates.
 _HELD_OUT: tuple[Part, ...] = ("test", "certification", "fit")
 SKETCH_SIZE = 256
 
@@ -76,7 +75,7 @@ class SplitPlan(OmitsDefaults):
         return np.asarray(_hash_to_uniforms(self.seed, part, names) < share, dtype=np.bool_)
 
     def one_per_cluster(self, labelled: LabelledBatch) -> IntArray:
-        """Return rows of one hash-chosen prompt per cluster and of all prompts without one, ascending."""
+        """Return rows of one hash-chosen prompt per cluster and of prompts without a cluster, ascending."""
         members = [row for row, cluster in enumerate(labelled.clusters) if cluster is not None]
         tickets = _hash_to_uniforms(self.seed, "pick", [labelled.ids[row] for row in members]).tolist()
         chosen: dict[str | None, tuple[float, int]] = {}
@@ -89,9 +88,9 @@ class SplitPlan(OmitsDefaults):
         return np.flatnonzero(taken)
 
     def draw_fair_sample(self, labelled: LabelledBatch) -> LabelledBatch:
-        """Sample prompts with the distribution of the pool that they were chosen from.
+        """Sample prompts so that they have the distribution of the pool that they were chosen from.
 
-        Each prompt is kept with its weight as probability (rejection sampling, von Neumann 1951), by hash.
+        A hash keeps each prompt with its weight as probability (rejection sampling, von Neumann 1951).
         Without weights all are kept.
         """
         if labelled.weights is None:
@@ -143,7 +142,7 @@ def digest_ids(ids: Iterable[str]) -> str:
 
 
 def _split_names(ids: Iterable[str], clusters: Iterable[str | None]) -> list[str]:
-    """Return the name of each prompt that its part depends on."""
+    """Return the name of each prompt that is hashed to its part: its cluster, or its id without one."""
     return [
         f"id:{record_id}" if cluster is None else f"cluster:{cluster}"
         for record_id, cluster in zip(ids, clusters, strict=True)
