@@ -52,7 +52,7 @@ class CalibrationArtifact(ArtifactContent):
         arrays: The numbers that the levels refer to, by name.
         provenance: Header of the calibration records; None means unbound.
         calibration: Facts about the prompts that it was made from.
-        combination: The model that combines several verifiers' raw outputs into one score; None where one
+        combination: The model that combines several verifiers' raw outputs into one score; None if a single
             verifier gives the score.
         ridge: The penalty of a ridge; None without one.
         stability: The paper's slack, by which levels were made stricter; None without one.

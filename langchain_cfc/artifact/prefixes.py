@@ -34,7 +34,7 @@ _RECORD_SO_MANY = "draws: self-consistency scores fewer candidates than recorded
 
 
 def scores_separately(provenance: Provenance | None) -> bool | None:
-    """Return whether the verifier scores each candidate by itself; None where nothing says so."""
+    """Return whether the verifier scores each candidate separately; None if unknown."""
     if provenance is None or provenance.separate_scores is not None:
         return None if provenance is None else provenance.separate_scores
     name = _get_name(provenance.verifier)
@@ -117,7 +117,7 @@ def replay_prefixes(
         return labelled
     if provenance is not None and provenance.draws == rule.text:
         # The recorded scores are those of the candidates drawn. If the verifier compares candidates, the
-        # scores that stopped the rule were not recorded, so the rule cannot be replayed.
+        # scores that stopped the rule were not recorded, so the prompts are trusted as they are.
         is_known = not rule.needs_scores or scores_separately(provenance)
         return replay(rule, labelled) if is_known else labelled
     rescore = find_rescore(provenance, combines=combines)

@@ -71,7 +71,7 @@ def format_public_key(key: Ed25519PrivateKey) -> str:
 
 
 def check_signature(path: str | os.PathLike[str], data: bytes, keys: PublicKey | Sequence[PublicKey]) -> None:
-    """Check that the signature next to an artifact's file is one of `data` by one of the public keys.
+    """Check that the signature next to an artifact's file signs `data` with one of the given keys.
 
     Raises:
         ArtifactSignatureError: If the signature is missing, malformed, or by none of the keys.

@@ -54,7 +54,7 @@ class CalibrationConfig:
 
     Attributes:
         alpha: Error level or levels, each 0 < alpha < 1; each served call uses one of them. Optional with
-            `max_wrong_rate`; with a certification_fraction, a level from 0.05 to 0.9 is chosen then.
+            `max_wrong_rate`, which then chooses a level from 0.05 to 0.9 if the policy answers from sets.
         adaptive_alpha: Whether to state lower coverage for hard prompts instead of flagging them: a prompt's
             error level is a function of its mean score, never below alpha, fitted on the fit split unless
             `features` came fitted with one. Every result states its coverage. Conditional rule only.
@@ -98,9 +98,10 @@ class CalibrationConfig:
             on average over calibration sets: by the law of an order statistic (`marginal` over all prompts,
             `grouped` in all groups), or by levels tested on a third split (`conditional`, over all prompts).
         max_wrong_rate: Certify a policy for bot mode: of the prompts that it answers, at most this share gets
-            a wrong best answer, with confidence 1 - delta. With neither alpha nor certification_fraction, the
-            labels that calibrate and fit also certify, and bot mode answers with the best candidate if the
-            mean score is small enough; several rates may then be given, and each served call uses one. With
+            a wrong best answer, with confidence 1 - delta. With alpha, certification_fraction, `confident` or
+            claims, the policy answers from sets and is certified on the third split. Otherwise the labels
+            that calibrate and fit also certify, and bot mode answers with the best candidate if the mean
+            score is small enough; several rates may then be given, and each served call uses one. With
             claims: of the claims that an answer shows, on average over answers, at most this share is
             unsupported; the largest level that is certified is chosen.
         wrong_rate_groups: Whether to certify the rate in the groups of the feature map as well, which uses
@@ -110,8 +111,8 @@ class CalibrationConfig:
         fit_fraction: Share of the prompts not held out that fits the feature map, the combination, adaptive
             levels and the units of a ridge; by default 0.2, or 0 if nothing needs to be fitted.
         test_fraction: Share of all prompts held out, for `evaluate` on the same file.
-        certification_fraction: Share of the remaining prompts held out for certificates; by default 0.3 if
-            `max_wrong_rate` with an alpha or `confident` needs them, else 0.
+        certification_fraction: Share of the remaining prompts, the third split, held out for certificates; by
+            default 0.3 if a policy on sets, or `confident` with the conditional rule, needs it, else 0.
         within_clusters: Calibrate on `one` hash-chosen prompt of each cluster, or on `all`, which no theorem
             covers.
         allow_unattainable: Whether to continue if the target is out of reach overall, so that prompts will be

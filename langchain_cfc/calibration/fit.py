@@ -59,7 +59,7 @@ class CalibrationData:
         labelled: N labelled prompts.
         feature_map: The fitted map.
         features: (N, d) features of these prompts.
-        success_scores: (N,) success scores; `cap` if no threshold can cover the prompt.
+        success_scores: (N,) success scores; `cap` if the prompt cannot be covered.
         ratios: (N,) likelihood ratios of serving to calibration; None without a shift.
         units_of: (M, d) features of the fit split that set the units of a ridge; None without a ridge.
         cap: Success score of a prompt that cannot be covered, above 1.
@@ -92,7 +92,7 @@ class CalibrationData:
     def counts(self) -> tuple[float, float]:
         """Total weight of the prompts, and total weight of the reachable ones."""
         counted = np.ones(len(self.labelled)) if self.labelled.weights is None else self.labelled.weights
-        # `fsum` does not depend on the order, so both sums agree where all prompts are reachable.
+        # `fsum` does not depend on the order, so both sums agree if all prompts are reachable.
         return math.fsum(counted), math.fsum(counted[self.reachable])
 
     @property
@@ -234,7 +234,7 @@ def _estimate_slack(fitted: ThresholdRule[Any] | None, data: CalibrationData) ->
         for one in data.weightings
         if fitted.penalised == "all" or data.units_of is None or one.values(data.units_of).any()
     }
-    # Where the penalty leaves the constant out, its slack is only round-off.
+    # If the penalty leaves the constant out, its slack is only round-off.
     return slack if fitted.penalised == "all" else {**slack, data.weightings[0].name: 0.0}
 
 
@@ -322,7 +322,7 @@ class CalibrationPrompts:
     Attributes:
         plan: The plan that assigns prompts to parts.
         labelled: All prompts, scored.
-        combination: The combination that made the scores; None where one verifier gave them.
+        combination: The combination that made the scores; None if a single verifier gave them.
         uses_weights: Whether the calibration part keeps the weights of its prompts; if not, and in all other
             parts, a fair sample is taken.
     """

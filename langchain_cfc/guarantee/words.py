@@ -160,7 +160,7 @@ def state_guarantee(
         adaptive: Stated coverages, see `format_how_often`.
         shift: Name of the likelihood ratio of serving to calibration; None without a covariate shift.
         weighted: Whether calibration prompts were chosen to be labelled with unequal probabilities.
-        randomised: Whether to state that coverage is exact for continuous success scores.
+        randomised: Whether to state that coverage is not exceeded for continuous success scores.
         listed: Whether to list every weighting, or only their number.
         at_most: Maximum number of unsupported claims left in an answer; None for sets of answers.
     """

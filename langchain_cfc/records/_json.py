@@ -128,7 +128,7 @@ def check_regular_file(path: Path) -> None:
 
 
 def read_lines(path: Path, max_line_bytes: int = MAX_LINE_BYTES) -> Iterator[tuple[int, bytes]]:
-    """Yield line numbers (from 1) and lines of a file; gzip is recognised by its first bytes."""
+    """Yield line numbers (from 1) and lines of a file; gzip is recognised by its first bytes and unpacked."""
     source = str(path)
     with _open(path) as file:
         for line in count(1):

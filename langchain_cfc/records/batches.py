@@ -174,7 +174,7 @@ def _add(checks: DatasetChecks, record: object, line: int) -> None:
 
 
 def count_candidates(record: LabelledRecord) -> int:
-    """Return the number of candidates of a record; `CLAIMS` where it holds claims."""
+    """Return the number of candidates of a record; `CLAIMS` if it holds claims."""
     return len(record.candidates) if isinstance(record, PromptRecord) else CLAIMS
 
 

@@ -188,7 +188,7 @@ def _decode_outputs(maps: Any) -> Callable[[str], FloatArray]:
     `pyarrow.compute.map_lookup` would take twice as long.
 
     Raises:
-        DoubtError: If outputs are missing values, not finite, or repeated under one name.
+        DoubtError: If outputs are null, not finite, or repeated under one name.
     """
     offsets = maps.offsets.to_numpy()
     sizes = np.diff(offsets)

@@ -67,7 +67,7 @@ class Candidate(_Model):
         message: A structured answer or a tool call, as a JSON object.
         score: Verifier score in [0, 1], smaller is better.
         correct: Whether the answer is correct (the paper's A(X, y)).
-        answer: The answer that an extractor found; None without an extractor.
+        answer: The answer that an extractor found, if any.
         scores: Finite raw outputs of several verifiers by name; `score` is the one in use, unless `calibrate`
             combines these.
     """
@@ -89,7 +89,7 @@ class Candidate(_Model):
 
     @property
     def answer_key(self) -> str:
-        """Key that equal answers share: `answer` if given, else the text, else the message's canonical JSON."""
+        """Key of equal answers: `answer` if given, else the text, else the canonical JSON of the message."""
         if self.answer is not None:
             return self.answer
         if self.text is not None:
