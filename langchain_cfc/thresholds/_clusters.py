@@ -1,21 +1,20 @@
-"""Clusters of rows on the base fit, which stand for them until a fit splits one.
+"""Clusters that replace rows on the base fit, for as long as no fit splits one.
 
-Where success scores have an atom, the base fit may lie on it over a part of the features:
-thousands of rows with residual zero, each with a dual variable of its own. Let rows i of a cluster C be
-replaced by their weighted mean, one row of weight w_C = sum_C w_i. The pinball loss is convex and positively
-homogeneous, so
+If success scores have an atom, the base fit may lie on it over a region of the features: thousands of rows
+have residual zero, each with its own dual variable. Replace the rows i of a cluster C by their weighted mean,
+one row of weight w_C = sum_C w_i. The pinball loss is convex and positively homogeneous, so
 
     w_C rho_tau(mean of S - mean of x' beta)  <=  sum_C w_i rho_tau(S_i - x_i' beta),
 
-with equality where all rows of C lie on one side of the fit or on it. So the problem with clusters, P', lies
-below the problem P, and a fit beta that minimises P' and splits no cluster minimises P: min P <= P(beta) =
-P'(beta) = min P' <= min P. The minimisers of P then are minimisers of P', so a minimiser of P' with the
-smallest phi' beta that splits no cluster is that of P too. What is unbounded along a ray of P' is so in P if
-the ray, too, leads no two rows of a cluster to different sides. The check is made for every fit; where it
-fails, smaller clusters are tried, at last none.
+with equality where all rows of C lie on one side of the fit or on it. So the objective P' with clusters is a
+lower bound of the objective P, and a fit beta that minimises P' and splits no cluster minimises P: min P <=
+P(beta) = P'(beta) = min P' <= min P. Every minimiser of P is then a minimiser of P', so a minimiser of P'
+with the smallest phi' beta that splits no cluster also has the smallest phi' beta in P. If P' is unbounded
+along a ray, so is P, provided that the ray moves no two rows of a cluster to different sides. Every fit is
+checked; if the check fails, smaller clusters are tried, and finally none.
 
-Rows of a cluster are fitted to the same coverage, have the same features that are not zero, and are near to
-each other there, so that a hat function's cell or a group makes few clusters. Clusters are heavy: a prompt of
+The rows of a cluster are fitted to the same coverage, have the same non-zero features, and are close to each
+other in these, so the cell of a hat function or a group makes few clusters. Clusters are heavy: a prompt of
 weight one hardly moves their dual variables, and one vertex answers nearly all prompts.
 """
 
@@ -31,7 +30,7 @@ from langchain_cfc.thresholds._rows import Rows, find_unique_rows
 
 @dataclass(frozen=True)
 class Clusters:
-    """Rows on the base fit, divided into clusters."""
+    """The rows on the base fit, divided into clusters."""
 
     members: Rows  # The rows, sorted by cluster
     starts: IntArray  # (C,) index of the first member of each cluster

@@ -1,27 +1,28 @@
-"""The calibration prompts near the fit, which determine every threshold, and a proof that others do not.
+"""Calibration prompts near the base fit, and the proof that no other prompt affects a threshold.
 
-Let beta0 be the regression on all N prompts without a linear term, penalised or not, and r_i their residuals.
-The fit beta that answers a prompt lies near beta0, so most rows keep their side. With any positive definite
-W, |v|_W^2 = v' W v and the dual norm |x|_* = max x' v / |v|_W,
+Let beta0 be the regression on all N prompts without a linear term, penalised or not, and r_i its residuals.
+The fit beta that answers a prompt lies near beta0, so most rows keep their side. For any positive definite W,
+with |v|_W^2 = v' W v and the dual norm |x|_* = max x' v / |v|_W,
 
     |x_i' (beta - beta0)| <= |x_i|_* |beta - beta0|_W < |r_i|   if   |beta - beta0|_W < D_i = |r_i| / |x_i|_*
 
-and then row i has not changed sides. So the K rows with the smallest D_i are kept, the others take part by
-their sums, and R is the smallest D_i among those. A vertex of that small problem with |beta - beta0|_W < R
-has every row of the full problem on its side: it meets the full problem's conditions of optimality, face rule
-included, and its threshold is exact for all N prompts. The proof costs O(d^2) and needs none of the rows.
+and then row i has not changed sides. So the K rows with the smallest D_i are kept, the others enter only
+through their sums, and R is the smallest D_i among the others. If a vertex of that small problem has
+|beta - beta0|_W < R, every row of the full problem is on its side of the fit: the vertex meets the full
+problem's optimality conditions, face rule included, and its threshold is exact for all N prompts. The proof
+costs O(d^2) and needs none of the rows.
 
-W = X' X / N makes D_i the same under any change of basis of the features. It is kept as the triangular root M
-of a QR decomposition, |v|_W = |M v| and |x|_* = |M^-T x|. Any other W would be as right, only less tight;
-round-off matters in so far as the two norms must be dual to each other, which `SLACK` covers.
+With W = X' X / N, D_i is the same under any change of basis of the features. W is stored as the triangular
+root M of a QR decomposition: |v|_W = |M v| and |x|_* = |M^-T x|. Any other W would be equally valid, only
+less tight. Round-off matters only because the two norms must be dual to each other, and `SLACK` covers that.
 
-*Rows on the fit.* Equal rows are merged into one row with their weight. Where still more rows than are kept
-lie on the base fit, R = 0. Then a vertex is proven if its fit is the base fit, that is, if all its basis rows
-lie on that: rows on a fit are as right on either side.
+*Rows on the fit.* Equal rows are merged into one row with their total weight. If more rows than are kept
+still lie on the base fit, R = 0. A vertex is then proven if its fit is the base fit, that is, if all its
+basis rows lie on the base fit: a row on a fit may be counted on either side.
 
-*Infinity.* A small problem that is unbounded proves nothing by itself: a row left out might end the descent.
-It does if the descent goes on even with all of them on the side that they move to, which their sums tell
-where the columns on the way have one sign, as those of groups and hat functions have.
+*Infinity.* An unbounded small problem proves nothing by itself: a row left out might end the descent. It is
+a proof if the descent continues even with all rows left out on the side that they move to. Their sums show
+this where each column along the ray has one sign, as columns of groups and hat functions do.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from langchain_cfc.thresholds._warm_start import BaseFit
 
 # Relative round-off in norms whose root has a condition number of up to 1 / `DEPENDENT`.
 SLACK = 1e-6
-# Rows whose distances are computed per row kept.
+# Rows per row kept whose distances are computed at first.
 CANDIDATES = 16
 
 
@@ -57,7 +58,7 @@ class Centre:
         return invert(self.root)
 
     def shrink_residuals(self, residuals: FloatArray, scores: FloatArray) -> FloatArray:
-        """Bound the distance of rows from the base fit from below by their residuals; 0 on the fit."""
+        """Return lower bounds on the absolute residuals, with round-off taken off; 0 on the fit."""
         off = np.abs(residuals)
         # Entries are at most one in size, so this bounds the round-off in every row.
         largest = np.abs(self.beta).sum() + np.abs(scores).max(initial=0.0)
@@ -65,7 +66,7 @@ class Centre:
         return np.maximum(off, 0.0, out=off)
 
     def compute_distances(self, rows: Rows) -> FloatArray:
-        """Bound the distances D_i that a fit must move for a row to change sides from below; 0 on the fit."""
+        """Return lower bounds on D_i, how far a fit must move before row i changes sides; 0 on the fit."""
         y = rows.features @ self.dual
         length = np.sqrt(np.einsum("ij,ij->i", y, y))
         # A row of zeros has the same residual under every fit.
@@ -89,16 +90,16 @@ class Centre:
         return np.asarray(np.linalg.norm(moves @ self.root.T, axis=1), dtype=np.float64)
 
     def bound_move(self, beta: FloatArray, rounding_error: FloatArray) -> float:
-        """Bound the distance of a fit with (d,) round-off `rounding_error` from the base fit from above."""
+        """Return an upper bound on the distance of a fit with (d,) `rounding_error` from the base fit."""
         step = np.abs(self.root.dot(beta - self.beta)) + self.abs_root.dot(rounding_error)
         return math.sqrt(step.dot(step)) * (1.0 + SLACK)
 
 
 @dataclass(frozen=True)
 class Neighbourhood:
-    """The rows kept, the sums of the others, and their distance."""
+    """The rows kept, the sums of the others, and how near the others come to the base fit."""
 
-    rows: Rows  # K rows; first those on the base fit that make it, then the others by distance
+    rows: Rows  # K rows: first the basis of the base fit, then the others by distance
     rest: Rest  # Sums of the rows left out
     centre: Centre  # The base fit
     radius: float  # The smallest distance among the rows left out; `inf` if there are none
@@ -124,10 +125,10 @@ class Neighbourhood:
 def _select_nearest(
     rows: Rows, base: BaseFit, centre: Centre, keep: int, reach: float
 ) -> tuple[IntArray, float]:
-    """Select the rows within reach or among the `keep` nearest distinct ones, nearest first, and the radius.
+    """Select all rows within `reach`, at least the `keep` nearest distinct ones; also return the radius.
 
-    Distances are computed only for rows with small residuals; all others are at least as far as the smallest
-    of their residuals over the largest norm of a row.
+    The nearest rows come first. Distances are computed only for rows with small residuals; all others are at
+    least as far as the smallest of their residuals divided by the largest norm of a row.
     """
     residuals, basis = centre.shrink_residuals(base.residuals, rows.scores), base.vertex.basis
     residuals[basis] = 0.0
@@ -163,7 +164,7 @@ def _select_distinct(rows: Rows, distances: FloatArray, order: IntArray, keep: i
 
 
 def _select_smallest(residuals: FloatArray, count: int) -> tuple[IntArray, float]:
-    """Select the rows with the `count` smallest residuals and ties, and bound those of all others."""
+    """Select the rows with the `count` smallest residuals, and ties; also bound all others from below."""
     if count >= len(residuals):
         return np.arange(len(residuals)), np.inf
     cut = float(np.partition(residuals, count)[count])

@@ -1,4 +1,4 @@
-"""Randomised thresholds: coverage of tau for continuous scores, at a random part of the prompt's own term.
+"""Randomised thresholds: coverage of exactly tau for continuous scores, from a random linear term.
 
 Notation as in `_simplex`. Let the prompt have weight w and score s, and let eta_s in w [tau - 1, tau] be its
 dual variable in the regression on the calibration data *and* itself. With U uniform on (tau - 1, tau), drawn
@@ -8,15 +8,16 @@ their randomised prediction set).
 *It is one more regression with a linear term.* Fix the prompt's dual variable at t and let V(t) be the
 optimum of the others, V(t) = max S' eta subject to X' eta = -t phi and the box, which is the minimum over
 beta of sum_i w_i rho_tau(S_i - x_i' beta) - t phi' beta (+ ridge). V is concave, and -V' is the fit at the
-prompt: q(t), the smallest phi' beta at t, and the largest, its limit from the right. Never falling in t, they
-bound the scores that t answers: t maximises V(t) + s t, so it is an eta_s, where q(t) <= s <= q(t+). Hence
+prompt: q(t) is the smallest phi' beta at t, and q(t+), its limit from the right, is the largest. Both never
+decrease in t. They bound the scores that t answers: t maximises V(t) + s t, and so is an eta_s, where
+q(t) <= s <= q(t+). Hence
 
     s < q(wU)   every eta_s lies below wU;      s > q(wU)   none does,
 
-and the randomised set, closed, is s <= q(wU): the threshold is the smallest phi' beta of the regression
-with linear term w U phi. The solver takes tau phi for granted, so it is asked for (w U / tau) phi. U -> tau
-gives the deterministic threshold. For a constant and for disjoint groups it is the order statistic of rank
-ceil(tau N + U), which is floor((N + 1) tau) or one more, with expectation (N + 1) tau.
+and the closure of the randomised set is s <= q(wU): the threshold is the smallest phi' beta of the regression
+with linear term w U phi. The solver multiplies its argument by tau, so it is called with (w U / tau) phi.
+U -> tau gives the deterministic threshold. For a constant and for disjoint groups it is the order statistic
+of rank ceil(tau N + U), which is floor((N + 1) tau) or one more, with expectation (N + 1) tau.
 
 *Equality.* The N + 1 dual variables balance: sum_i f_i eta_i = 0 for every f in the span, of any sign. Where
 success scores are continuous given the features the dual optimum is unique, so exchanging prompts exchanges
@@ -24,26 +25,26 @@ its entries, and P(eta < U | eta) = tau - eta gives E f (kept - tau) = -E f eta 
 prompt is prompt i with probability proportional to w_i, P(kept | i) = tau - eta_i / w_i, and the sum is the
 same. With a ridge sum_i f_i eta_i is gamma' D beta, zero for the constant if it is not penalised.)
 
-*Ties and atoms.* Then there are several dual optima. One of them treats prompts alike (that of least norm),
-and by the line above its set contains s < q(wU) and lies in s <= q(wU). So for every f >= 0 in the
-span
+*Ties and atoms.* With ties there are several dual optima. One of them treats all prompts alike (the one of
+least norm), and by the two cases above its set contains s < q(wU) and lies in s <= q(wU). So for every
+f >= 0 in the span
 
     E f 1{S < threshold}  <=  tau E f  <=  E f 1{S <= threshold}:
 
-never too little is kept, and too much only where scores tie with the threshold exactly. The cap is such an
+coverage is never too low, and too high only where scores tie exactly with the threshold. The cap is such an
 atom.
 
-*Negative terms.* For U < 0 the solver is asked for a = c phi with c < 0, and the smallest phi' beta is the
-largest a' beta. That end of the optimal face is the limit of linear terms a little longer than a, where the
-simplex takes those a little shorter. The face rule is the only place where the features of the prompt enter
-other than in the balance, so its mirror image is the same solver with phi reversed there. The proofs of
-`_windows` hold for any linear term; but the fit at a part of a negative term lies *above* that at all of it,
-and bounds nothing from below.
+*Negative terms.* For U < 0 the solver is called with a = c phi, c < 0, and the smallest phi' beta is the
+largest a' beta. This end of the optimal face is the limit of linear terms a little longer than a, whereas the
+simplex takes the limit of terms a little shorter. Apart from the balance, the features of the prompt enter
+only the face rule, so the mirrored solver is the same one with phi negated there. The proofs of `_windows`
+hold for any linear term, but the fit at a part of a negative term lies *above* the fit at all of it, so it is
+no lower bound.
 
-*No end.* X' eta = -t phi has solutions at t = 0, so on an interval around it if at all. A problem that is
-unbounded at t < 0 has q(t) = -inf: eta_s never falls so low, and nothing is kept. Outside the span of the
-calibration features only t = 0 is left, eta_s = 0, and all or nothing is kept as U is positive or not.
-With a ridge the problem has an end there too; but nothing was calibrated on such prompts, so all is kept.
+*Unbounded problems.* X' eta = -t phi has solutions at t = 0, so its feasible t form an interval around 0. If
+the problem is unbounded at t < 0, q(t) = -inf: eta_s never falls so low, and nothing is kept. Outside the
+span of the calibration features only t = 0 is feasible, so eta_s = 0: all is kept if U > 0, and else nothing.
+With a ridge the problem is bounded there too; but nothing was calibrated on such prompts, so all is kept.
 """
 
 from __future__ import annotations
@@ -58,21 +59,21 @@ from langchain_cfc.thresholds._ridge import RidgeRegression, RidgeWindows, _Poin
 from langchain_cfc.thresholds._simplex import Box, Fit, LeavingRow, QuantileSimplex, Search
 from langchain_cfc.thresholds._windows import PlainWindows
 
-# Replaces zero: below the round-off of any balance, but it keeps the direction in which the face is searched.
+# Replaces a factor of 0: below the round-off of any balance, but keeps the direction of the face search.
 TINY_FACTOR = 2.0**-100
 
 
 def compute_factors(uniforms: FloatArray, alphas: FloatArray, tau: Fraction) -> FloatArray:
-    """Compute the factors U / tau of prompts for (m,) uniforms u in (0, 1), with U = u - alpha.
+    """Compute each prompt's factor U / tau, with U = u - alpha for (m,) uniforms u in (0, 1).
 
-    `alphas` are the (m,) error levels of the prompts, `tau` the coverage that targets are multiples of.
+    `alphas` are the (m,) error levels of the prompts, `tau` the coverage of which targets are multiples.
     """
     drawn = uniforms - alphas  # exact where it is small
     return np.where(drawn == 0.0, -TINY_FACTOR, drawn / float(tau))
 
 
 class NegativeSimplex(QuantileSimplex):
-    """The simplex for a = c phi with c < 0, with the largest a' beta, the smallest phi' beta, of the face."""
+    """The simplex for a = c phi with c < 0: takes the largest a' beta of the face, the smallest phi' beta."""
 
     def _choose_leaving(
         self, search: Search, balance: FloatArray, size: FloatArray, phi: FloatArray
@@ -80,7 +81,7 @@ class NegativeSimplex(QuantileSimplex):
         return super()._choose_leaving(search, balance, size, -phi)
 
     def build_box(self, fit: Fit) -> Box:
-        """Compute the prompts strictly inside: edges belong to the other vertex here."""
+        """Compute the box of prompts strictly inside: here each edge belongs to the other vertex."""
         box = super().build_box(fit)
         return box._replace(ties=np.full_like(box.ties, -1.0))
 

@@ -7,8 +7,8 @@ coverage tau = p / q in lowest terms, phi the features of the prompt. With penal
 
 for theta just below tau. Let h_i in [0, w_i] be the part of row i that counts as below the fit: w_i for a row
 below it, 0 for one above, in between on the fit (in the dual programme eta_i = w_i tau - h_i). A fit is
-optimal if and only if such parts balance it, D beta + sum_i h_i x_i = theta (phi + sum_i w_i x_i). For a
-constant unpenalised column that says that the parts sum up to tau (N + 1), penalties elsewhere or not.
+optimal if and only if some such parts balance it, D beta + sum_i h_i x_i = theta (phi + sum_i w_i x_i). For a
+constant unpenalised column this says that the parts sum to tau (N + 1), penalties on other columns or not.
 
 *State.* A set A of at most d rows that the fit goes through, and a side for every other row. With `low` the
 weighted sum of the rows below, G = q h_A / sigma and C = q D / sigma, the best fit through A solves
@@ -16,27 +16,28 @@ weighted sum of the rows below, G = q h_A / sigma and C = q D / sigma, the best 
     [ C    X_A' ] [ beta ]   [ (p (phi + sum_i w_i x_i) - q low) / sigma ]
     [ X_A   0   ] [  G   ] = [ S_A                                       ].
 
-sigma is a power of two that brings C to order one; for whole features the sums are exact. The matrix is
-regular if the rows of A are independent and leave no direction free that feels no penalty; every step keeps
-it so, and descends. Any state will do as a start; from one near the optimum it takes a few steps.
+sigma is a power of two that brings C to order one; for integer features the sums are exact. The matrix is
+regular if the rows of A are independent and every direction that they leave free is penalised; each step
+preserves this, and descends. The search may start at any state; near the optimum it takes a few steps.
 
-*Step within A.* From the present fit go towards the solution. A row whose residual reaches zero flips its
+*Step within A.* Move from the current fit towards the solution. A row whose residual reaches zero flips its
 side, which adds q w_i |x_i' step| / sigma to the slope of the objective, on top of the curvature step' C
 step. If the slope turns positive at such a row, the row joins A; if it vanishes in between, the fit stops
-there and takes the new sides to a new solution. With no row in the way the solution is reached.
+there, and the new sides give a new solution. If no row is in the way, the solution is reached.
 
 *Step out of A.* At the solution G_k < 0 says that the objective falls at rate -G_k when row k's residual
-rises; G_k > q w_k / sigma, that it falls when the residual sinks. Column d + k of the inverse is the way: the
-other rows of A stay on the fit, and the rest is at its best. If the way feels no penalty and no row ends the
-descent, the problem is unbounded and the threshold infinite. With no such k the fit is optimal.
+rises; G_k > q w_k / sigma, that it falls when the residual sinks. Column d + k of the inverse is the step:
+along it the other rows of A stay on the fit, which stays optimal otherwise. If the step is not penalised and
+no row ends the descent, the problem is unbounded and the threshold infinite. If there is no such k, the fit
+is optimal.
 
 *The smallest minimiser.* Penalised coordinates are unique, others need not be; the smallest phi' beta counts.
 With theta = tau - delta, G changes by a negative multiple of delta w, w the lower left block of the inverse
-times phi. If the way out of row k feels no penalty, G_k at zero with w_k > 0, or at its upper bound with w_k
+times phi. If the step of row k is not penalised, G_k at zero with w_k > 0, or at its upper bound with w_k
 < 0, is infeasible for every small delta > 0: row k leaves at rate zero.
 
 *Ties.* Steps run on scores perturbed by seeded noise. Sides, box, and face rule are then checked on the true
-scores; if one fails, the noise is made smaller, and at last left out.
+scores; if one fails, the noise is made smaller, and finally left out.
 
 *No sharing.* With a penalty the fit moves with every change of the prompt, so each prompt is solved
 separately.
@@ -82,7 +83,10 @@ class System(NamedTuple):
         return solution + self.inverse @ (right - self.matrix @ solution)
 
     def round_off(self, x: FloatArray, beta: FloatArray, sizes: FloatArray, first: int = 0) -> FloatArray:
-        """Bound the round-off in x' beta for rows x, from equations `first` on with numbers of `sizes`."""
+        """Bound the round-off in x' beta for rows x, given the (d + k,) sizes of the numbers in equations.
+
+        The first-order part counts only equations from `first` on.
+        """
         d, matrix, inverse = len(beta), np.abs(self.matrix), np.abs(self.inverse)
         # The error after the refinement is of second order, but may be spread over all equations.
         left = matrix @ (inverse @ (matrix @ (inverse @ sizes)))
@@ -101,8 +105,7 @@ class RidgeFit:
     eta: FloatArray  # (k,) their dual variables, within w_A [tau - 1, tau]
     system: System  # Their equations
     sizes: FloatArray  # (d + k,) absolute values of the numbers in each equation
-    # By how much an equation fails at most, relative to these numbers, for scores of order one.
-    residual: float
+    residual: float  # Largest residual of an equation, relative to these numbers; scores count as order one
 
     @cached_property
     def rounding_error(self) -> FloatArray:
@@ -134,7 +137,7 @@ class _Point:
 
 
 class _Step(NamedTuple):
-    """A direction, the rows that may end the step, and rate and curvature of the objective along it."""
+    """A direction, the rows that may end the step, and the objective's rate and curvature along it."""
 
     beta: FloatArray
     residuals: FloatArray
@@ -176,9 +179,9 @@ class RidgeRegression:
         self._start = self._build_point(start or self._crash_basis(penalty), NOISE[0])
 
     def minimise(self, phi: FloatArray) -> RidgeFit | Unbounded:
-        """Find the minimiser with the smallest phi' beta, or the direction without bound.
+        """Find the minimiser with the smallest phi' beta, or a direction in which the problem is unbounded.
 
-        A ThresholdError if no fit could be proven optimal.
+        Raise a ThresholdError if no fit can be proven optimal.
         """
         point = replace(self._start, side=self._start.side.copy())
         for noise in NOISE:
@@ -296,7 +299,7 @@ class RidgeRegression:
     def _move(self, point: _Point, step: _Step) -> bool:
         """Move along a direction as far as the objective falls; return False if it is unbounded."""
         speeds = np.abs(step.residuals[step.crossing])
-        times = np.maximum((point.side * point.residuals)[step.crossing], 0.0) / speeds  # or just across
+        times = np.maximum((point.side * point.residuals)[step.crossing], 0.0) / speeds  # 0 if just across
         order = times.argsort(kind="stable")
         crossing, times = step.crossing[order], times[order]
         slowed = np.cumsum(self._tops[crossing] * speeds[order])
@@ -334,7 +337,7 @@ class RidgeRegression:
             return None
         solution[d:] = np.clip(solution[d:], 0.0, self._tops[rows])
         failed = np.abs(system.matrix @ solution - right)
-        # The equation of a zero column has no numbers; scores of zero are exact only to their order.
+        # The equation of a zero column has no terms; round-off in scores is measured against order one.
         failed /= np.maximum(sizes, np.repeat((EPS, 1.0), (d, len(rows))))
         eta = (self._p / self._q * self._targets[rows] - solution[d:]) / self._q
         vertex, residual = Vertex(rows, point.side < 0.0), float(failed.max(initial=0.0))
@@ -353,7 +356,7 @@ def fit_penalised_base(rows: Rows, tau: Fraction, ridge: FloatArray) -> BaseFit:
             rows, require_bounded(RidgeRegression(rows, tau, penalty).minimise(np.zeros(len(ridge))))
         )
     known = FIRST if size <= 2 * RIDGE_GROWTH * FIRST else size // RIDGE_GROWTH
-    # Seeded, so that equal data give equal bits; with a row for every column, even if rare.
+    # Seeded, so that equal data give equal bits; with the largest entry of every column, even a rare one.
     sample = np.random.default_rng(0).choice(size, known, replace=False)
     sample = np.union1d(sample, np.abs(rows.features).argmax(axis=0))
     return _extend_ridge_fit(rows, tau, penalty, fit_penalised_base(rows.take(sample), tau, ridge), sample)
@@ -398,7 +401,7 @@ class RidgeWindows(Windows[RidgeRegression]):
     solver: ClassVar[type[RidgeRegression]] = RidgeRegression
 
     def certificate(self, linear: FloatArray, phi: FloatArray) -> Certificate | None:
-        """Build the certificate of the answer to one prompt; None unless that is a fit."""
+        """Build the certificate of the answer to one prompt; None if the answer is not a fit."""
         fit = self.find(linear)
         if not isinstance(fit, RidgeFit):
             return None

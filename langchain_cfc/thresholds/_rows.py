@@ -1,19 +1,19 @@
 """Data of a regression: calibration prompts as rows, independent columns, and units of the features.
 
-*Rows.* `Rows` are calibration prompts that take part one by one, `Rest` those that take part only by sums.
+*Rows.* `Rows` are calibration prompts that enter one by one, `Rest` those that enter only through their sums.
 
 *Columns.* Features may be linearly dependent (two partitions both sum to one, a group without members). A
 subset of the *original* columns is kept rather than an SVD's mixtures: indicators stay zeros and ones, so
 that group thresholds stay exact order statistics. Columns are scaled by powers of two, which is exact in
-floating point. A prompt outside the row space of the kept columns is out of reach.
+floating point. Outside the row space of the calibration features no threshold exists (see `Columns.reduce`).
 
 *Units.* A ridge depends on the units of the features. By default they are standardised, which removes units,
 and the constant is not penalised, which keeps the coverage over all prompts exact: the parts of all rows
 below the fit still add up to tau (N + 1). The paper's form penalises every coefficient of the features as
 they are. Exact coverage needs a regression that treats calibration prompts and the new one alike. Units from
 the calibration features violate this by one prompt in N. Units from other prompts do not, because they are a
-fixed function of the features. They determine the mean, the spread, and which columns take part; the powers
-of two come from the calibration features, but penalties compensate for them, so that no fit depends on them.
+fixed function of the features. They fix the mean, the spread, and which columns take part; the powers of two
+still come from the calibration features, but penalties compensate for them, so that no fit depends on them.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ ONE, ODD, HALF = np.uint64(1), np.uint64(2), np.uint64(29)
 DEPENDENT = 1e-9
 # Numbers beyond this size overflow when they are multiplied.
 LARGEST = 1e150
-# Rows side by side when the largest entries of columns are computed.
+# Rows joined to one long row when the largest entries of columns are computed.
 WIDE = 64
 # Share of the identity in the metric of a ridge, for directions without features.
 LEAST = 1e-3
@@ -58,17 +58,17 @@ class Rows:
     features: FloatArray  # (N, d) rows x_i
     scores: FloatArray  # (N,) success scores S_i
     weights: FloatArray  # (N,) positive weights; a row of weight 2 counts like two equal rows
-    # (N,) weights times the coverage that each row is fitted to, in units of tau: the weights if all have tau
+    # (N,) weights times the coverage each row is fitted to, in units of tau: the weights if it is tau for all
     targets: FloatArray
 
     @classmethod
     def with_weights(cls, features: FloatArray, scores: FloatArray, weights: FloatArray) -> Rows:
-        """Weighted rows that are all fitted to the same coverage tau."""
+        """Build weighted rows that are all fitted to the same coverage tau."""
         return cls(features, scores, weights, weights)
 
     @classmethod
     def with_unit_weights(cls, features: FloatArray, scores: FloatArray) -> Rows:
-        """Rows with weight 1 each."""
+        """Build rows of weight 1 that are all fitted to the same coverage tau."""
         return cls.with_weights(features, scores, np.ones(len(scores)))
 
     def __len__(self) -> int:
@@ -123,23 +123,23 @@ class Rows:
 
 @dataclass(frozen=True)
 class Rest:
-    """Rows that take part only by their sums, with fixed sides."""
+    """Sums of rows with fixed sides, through which alone these rows enter a regression."""
 
-    low: FloatArray  # (d,) weighted sum of those below the fit
-    total: FloatArray  # (d,) weighted sum of all of them
+    low: FloatArray  # (d,) weighted sum of the rows below the fit
+    total: FloatArray  # (d,) weighted sum of all rows
     mass: FloatArray  # (d,) weighted sum of their absolute values, for bounds on round-off
-    target: FloatArray  # (d,) sum of all of them times their targets
-    below_scores: float = 0.0  # Weighted sum of the scores of those below the fit
-    target_scores: float = 0.0  # Sum of all their scores times their targets
+    target: FloatArray  # (d,) sum of all rows times their targets
+    below_scores: float = 0.0  # Weighted sum of the scores of the rows below the fit
+    target_scores: float = 0.0  # Sum of all scores times their targets
 
     @classmethod
     def zeros(cls, d: int) -> Rest:
-        """No rows."""
+        """Build the sums of no rows."""
         return cls(np.zeros(d), np.zeros(d), np.zeros(d), np.zeros(d))
 
     @classmethod
     def from_rows(cls, rows: Rows, below: BoolArray) -> Rest:
-        """Sum rows with their (N,) sides."""
+        """Sum N rows, of which those flagged in `below` (N,) lie below the fit."""
         rest = cls.zeros(rows.features.shape[1])
         for start in range(0, len(rows), BLOCK):
             part = slice(start, start + BLOCK)
@@ -216,7 +216,7 @@ class Columns:
 
     @classmethod
     def from_arrays(cls, data: Mapping[str, FloatArray]) -> Columns:
-        """Rebuild the choice from named arrays, which may be untrusted; an InputError if they do not fit."""
+        """Rebuild the choice from named, maybe untrusted arrays; raise an InputError if they do not fit."""
         kept, scale, mixture = data["kept"], data["scale"], data["mixture"]
         d, rank = len(scale), len(kept)
         # `find_independent_columns` returns strictly ascending whole numbers in range.
@@ -316,8 +316,8 @@ class Standardised:
     """A change of units for (m, d) features, and the penalties in these units."""
 
     shift: FloatArray  # (d,) subtracted first
-    spread: FloatArray  # (d,) divided by then; 0 for a column that is left out
-    penalty: FloatArray  # (r,) penalties of the new columns; the first is 0 if that is the constant
+    spread: FloatArray  # (d,) divisors applied next; 0 for a column that is left out
+    penalty: FloatArray  # (r,) penalties of the new columns; the first is 0 if it is the constant's
 
     @classmethod
     def fit(
@@ -325,9 +325,9 @@ class Standardised:
     ) -> Standardised:
         """Compute the units for (N, d) calibration features, or from `units_of` if given.
 
-        Entries of the calibration features become at most one in size, by powers of two that the penalties
-        compensate for. An InputError if the constant is in the span of the calibration features but not in
-        that of `units_of`, or if the units exceed floating point.
+        Powers of two, which the penalties compensate for, make the entries of the calibration features at
+        most one in size. Raise an InputError if the constant is in the span of the calibration features but
+        not in that of `units_of`, or if the units exceed floating point.
         """
         others = None if penalised == "all" else units_of
         source = features if others is None else others
@@ -399,7 +399,7 @@ class Standardised:
 
     @classmethod
     def from_arrays(cls, data: Mapping[str, FloatArray], d: int) -> Standardised:
-        """Rebuild the units from named arrays, which may be untrusted; an InputError if they do not fit."""
+        """Rebuild the units from named, maybe untrusted arrays; raise an InputError if they do not fit."""
         shift, spread, penalty = (data[name] for name in ("shift", "spread", "penalty"))
         columns = int((spread > 0.0).sum())
         fits = (

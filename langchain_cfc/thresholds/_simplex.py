@@ -27,43 +27,44 @@ largest v' beta counts, v the mean prompt: F falls by a positive multiple of u =
 upper bound with u_k < 0, or at its lower bound with u_k > 0, is pivoted on. This makes the fit unique, and
 one vertex answers the prompts on both sides of the tie.
 
-*Rows on the fit besides the basis.* Then many bases have the same fit, and which of them a search ends at
+*More rows on the fit than the basis.* Then many bases have the same fit, and the basis at which a search ends
 depends on where it began. The numbers of the fit must not. So its coefficients are computed from rows chosen
-among all on the fit in a fixed way; on it are rows within `ON` of the fit, provided that no other is within
-`OFF`, so that the round-off of any basis decides the same. Elsewhere the fit is not shared between prompts.
+in a fixed way among all rows on the fit. A row counts as on the fit within `ON` of it, provided that no other
+row is within `OFF`, so that the round-off of any basis gives the same rows. Elsewhere the fit is not shared
+between prompts.
 
-*Pivot.* F_k > 0: the objective falls at rate F_k / q when r_k rises (F_k < -q: when r_k falls, at rate (-q -
-F_k) / q). Residuals change at rates f a_i, a = X X_B^-1 e_k, f = +-1. Each row whose residual reaches zero
-flips its side and slows the descent by |a_i|; the row at which descent would turn into ascent enters the
-basis. If none is left the problem is unbounded: the threshold is infinite.
+*Pivot.* If F_k > 0, the objective falls at rate F_k / q when r_k rises (if F_k < -q, when r_k falls, at rate
+(-q - F_k) / q). Residuals change at rates f a_i, a = X X_B^-1 e_k, f = +-1. Each row whose residual reaches
+zero flips its side and slows the descent by |a_i|; the row at which descent would turn into ascent enters the
+basis. If there is none, the problem is unbounded: the threshold is infinite.
 
 *Weights.* A row of weight w counts like w equal rows: its eta lies in w [tau - 1, tau], its F in q w [-1, 0],
-and it enters sums and slows a descent w-fold. Rows outside a window enter `low` and `sum_i x_i` by their
+and it enters sums and slows a descent w-fold. Rows outside a window enter `low` and `sum_i x_i` through their
 sums.
 
-*Levels.* Rows may be fitted to coverages of their own, tau_i = p_i / q, and the prompt to tau_x: the loss of
-row i is rho_{tau_i}, its eta lies in [tau_i - 1, tau_i], and the linear term is theta phi' beta for theta
-just below tau_x. With F = q (eta_B - tau_B) the box is [-q, 0] as before, and
+*Levels.* Each row may have its own coverage, tau_i = p_i / q, and the prompt tau_x: the loss of row i is
+rho_{tau_i}, its eta lies in [tau_i - 1, tau_i], and the linear term is theta phi' beta for theta just below
+tau_x. With F = q (eta_B - tau_B) the box is [-q, 0] as before, and
 
     X_B' F = q low - (sum_i p_i x_i + p_x phi).
 
-A descent slows by |a_i| when row i flips, whatever tau_i. So nothing else changes: tau = p / q is a common
-divisor of all tau_i, the *target* of a row p_i / p (times its weight), and the solver is asked for
+A descent slows by |a_i| when row i flips, for any tau_i. So nothing else changes: tau = p / q is a common
+divisor of all tau_i, the *target* of a row is p_i / p (times its weight), and the solver is called with
 (p_x / p) phi. Source: Cherian, Gibbs and Candes (2024), level-adaptive conformal prediction.
 
-*Ties.* Pivots run on scores perturbed by seeded noise, which makes every step a strict descent. The basis so
+*Ties.* Pivots run on scores perturbed by seeded noise, which makes every step a strict descent. The basis
 found is then checked on the true scores; if a residual lies on the wrong side by more than round-off, the
-noise is made smaller, and at last left out. A basis counts only if box, sides and face rule hold on the true
-scores; otherwise it is an error.
+noise is made smaller, and finally left out. A basis is accepted only if box, sides and face rule hold on the
+true scores; if none is accepted, an error is raised.
 
-*Sharing.* An optimal vertex answers not only for the prompt it was found for. Sides do not depend on the
-prompt; its features phi enter the balance of the basis only, through w = X_B^-T phi:
+*Sharing.* An optimal vertex answers more prompts than the one it was found for. Sides do not depend on the
+prompt; its features phi enter only the balance of the basis, through w = X_B^-T phi:
 
     F = G - p w,   G = (q low - p total) X_B^-1,   -q <= F <= 0   (times the weight of the row).
 
-So a vertex is optimal for every phi whose w lies in a box; where the inequalities are strict its fit is the
-only optimal one, since every other must go through the same rows (complementary slackness). That is all a
-threshold costs once its vertex is known: one d x d product, the box, one dot product.
+So a vertex is optimal for every phi whose w lies in a box. Where the inequalities are strict, its fit is the
+only optimal one, since every other must go through the same rows (complementary slackness). Once its vertex
+is known, a threshold costs one d x d product, the box check and one dot product.
 """
 
 from __future__ import annotations
@@ -87,13 +88,13 @@ FLAT = STILL / 2
 # Perturbations relative to the spread of the scores, tried in this order. Without noise more than one round
 # may be needed: a row on the fit within the round-off of one vertex may be off it within that of the next.
 NOISE = (1e-9, 1e-12, *8 * (0.0,))
-# Residuals, for scores of order one, of rows that are on a fit, and of rows that are off it.
+# For scores of order one, rows with residuals up to `ON` are on a fit, and rows from `OFF` on are off it.
 ON, OFF = 1e-12, 1e-9
-# Share of the length of a row that must be left for it to be independent of others on the fit.
+# Share of a row's length that projection must leave for it to be independent of other rows on the fit.
 INDEPENDENT = 1e-4
-# Pivots after which distances are recomputed.
+# Number of pivots after which distances are recomputed.
 REFRESH = 50
-# Pivots below this share amplify the round-off of an updated inverse, which is then recomputed.
+# Smaller pivots amplify the round-off of an updated inverse, so it is computed again.
 SMALL_PIVOT = 1e-6
 # Breakpoints sorted at first.
 FIRST_PART = 64
@@ -116,9 +117,9 @@ class Box(NamedTuple):
     """
 
     sides: FloatArray  # (d, 4d) w, -w, phi and -phi as linear functions of phi
-    ends: FloatArray  # (4d,) their bounds, round-off taken off
-    edges: FloatArray  # (2d,) bounds of w and -w as they are
-    ties: FloatArray  # (2d,) how near to an edge a prompt is on it; below 0 for no edge
+    ends: FloatArray  # (4d,) their bounds, with round-off taken off
+    edges: FloatArray  # (2d,) the bounds of w and -w, without taking round-off off
+    ties: FloatArray  # (2d,) distance up to which a prompt counts as on an edge; below 0 if no prompt does
     owned: BoolArray  # (2d,) whether the mean prompt gives the edge to this vertex where w_k = 0
 
     def holds(self, phi: FloatArray) -> bool:
@@ -156,9 +157,8 @@ class Solution(NamedTuple):
     scores: FloatArray  # (d,) S_B
     inverse: FloatArray  # (d, d) inverse of X_B
     beta: FloatArray  # (d,) coefficients X_B^-1 S_B, refined once
-    # (d,) |S_B| + |X_B| |beta|: the numbers in each equation, and what one refinement leaves of it.
-    own: FloatArray
-    size: FloatArray  # (d,) |X_B^-1| times that: round-off in beta for each unit of it in an operation
+    own: FloatArray  # (d,) |S_B| + |X_B| |beta|, the numbers in each equation, plus the error left in it
+    size: FloatArray  # (d,) |X_B^-1| own: round-off in beta per unit of round-off in an operation
 
     @classmethod
     def solve(cls, rows: FloatArray, scores: FloatArray) -> Solution:
@@ -203,8 +203,8 @@ class Fit:
     # The fit through rows that lie on it: those of the basis, or others that depend only on the fit.
     solution: Solution
     inverse: FloatArray  # (d, d) inverse of the rows of the basis
-    vertex: Vertex  # Where it was found
-    low: FloatArray  # (d,) weighted sum of all rows below it
+    vertex: Vertex  # The vertex at which the search ended
+    low: FloatArray  # (d,) weighted sum of all rows below the fit
     is_shared: bool  # Whether every search that ends at this fit finds the same solution
     is_isolated: bool  # Whether no row but the basis lies on it
 
@@ -255,7 +255,7 @@ class Fit:
 
 
 def invert(matrix: FloatArray) -> FloatArray:
-    """Invert a (d, d) matrix; a ThresholdError if it is singular in floating point."""
+    """Invert a (d, d) matrix; raise a ThresholdError if it is singular in floating point."""
     try:
         return np.asarray(np.linalg.inv(matrix), dtype=np.float64)
     except np.linalg.LinAlgError as singular:
@@ -271,7 +271,7 @@ class LeavingRow(NamedTuple):
 
 
 class Unbounded(NamedTuple):
-    """A direction of beta in which the objective falls forever: the threshold is infinite."""
+    """A direction of beta in which the objective falls without bound: the threshold is infinite."""
 
     ray: FloatArray
 
@@ -322,8 +322,8 @@ class QuantileSimplex:
     def minimise(self, phi: FloatArray, start: Vertex | None = None) -> Fit | Unbounded:
         """Find the minimiser with the smallest phi' beta, from a vertex near it if one is known.
 
-        Return the optimal fit, or the direction in which the problem is unbounded; a ThresholdError if no
-        vertex could be proven optimal.
+        Return the optimal fit, or a direction in which the problem is unbounded. Raise a ThresholdError if no
+        vertex can be proven optimal.
         """
         search = self._start.copy() if start is None else self._start_search(start, NOISE[0])
         for attempt, noise in enumerate(NOISE):
@@ -497,7 +497,7 @@ class QuantileSimplex:
         return Box(sides, ends / self._p, edges, np.tile(tie, 2), owned)
 
     def compute_loss(self, fit: Fit) -> float:
-        """Compute the pinball loss of a fit over all rows, including those that take part by their sums."""
+        """Compute the pinball loss of a fit over all rows, including those known only by their sums."""
         tau, below = self._p / self._q, fit.vertex.below
         residuals = self._s - self._x @ fit.beta
         inside = (tau * self._targets - self._weights * below) @ residuals

@@ -1,8 +1,8 @@
 """Quantile regression on many rows, started from the regression on a subsample.
 
-The fit on a random subsample lies near the fit on all rows, so most rows have a known side: they take part by
-their sums, and only a band around the last fit is solved for (Portnoy and Koenker 1997). Every side is
-checked at the end, and rows on the other side join the band.
+The fit on a random subsample lies near the fit on all rows, so the side of most rows is known. These rows
+enter only through their sums, and the rows in a band around the last fit enter one by one (Portnoy and
+Koenker 1997). Every side is checked at the end; rows found on the other side join the band.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def _find_spanning_rows(features: FloatArray, sample: IntArray) -> IntArray:
 
 
 def require_bounded(found: F | Unbounded) -> F:
-    """Require a minimiser, which a regression on all rows without linear term has: its loss is >= 0."""
+    """Return the minimiser, which exists without a linear term as the loss is >= 0; else a ThresholdError."""
     if isinstance(found, Unbounded):
         msg = f"quantile regression without a linear term came out unbounded: {TOO_DEPENDENT}"
         raise ThresholdError(msg)

@@ -1,10 +1,10 @@
-"""The choice of the rows to keep, so that every ordinary prompt has a proven threshold.
+"""Choose the rows to keep, so that every ordinary prompt has a proven threshold.
 
 A threshold is proven if its fit beta moved less than the radius of the neighbourhood, |beta - beta0|_W < R
 (see `_locality`). How far fits move, and in which directions, depends on the data: a small group moves only
 its own coefficient, but far; where the base fit lies on the cap or on an atom of the scores it may jump. One
 ball in the metric W = X' X / N, wide enough for the farthest move, would keep far too many rows in all other
-directions. So moves are measured: a sample of the calibration prompts is solved, with their own weight.
+directions. So moves are measured: a sample of the calibration prompts is solved, each with its own weight.
 
 *Small moves.* If the nearest rows prove every answer with a margin of a factor `HEADROOM`, they are kept.
 
@@ -13,11 +13,12 @@ directions. So moves are measured: a sample of the calibration prompts is solved
     Sigma = sum_k u_k y_k y_k' + r^2 (X' X / N)^-1,
 
 the weights u_k such that y_k' Sigma^-1 y_k <= 1: nearly the smallest ellipsoid that holds all y_k (Khachiyan
-1996; weights are multiplied by y_k' Sigma^-1 y_k until they settle), enlarged by the ball in which half of
-the usual number of rows lies. All rows with D_i <= 1 in this metric are kept. The proof holds for any metric.
+1996; weights are multiplied by y_k' Sigma^-1 y_k `UPDATES` times, and Sigma is then scaled until it holds the
+longest y_k), enlarged by the ball that holds half of the usual number of rows. All rows with D_i <= 1 in this
+metric are kept. The proof holds for any metric.
 
-An answer that is not proven yet gives an estimate of its move and is solved again, until all are proven. If
-some never are, all rows are kept.
+An unproven answer gives an estimate of its move and is solved again, until all answers are proven. If some
+are not after `ROUNDS` rounds, all rows are kept.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from langchain_cfc.thresholds._simplex import Unbounded
 from langchain_cfc.thresholds._warm_start import BaseFit
 from langchain_cfc.thresholds._windows import Windows
 
-# Prompts in the sample, in addition to those with the largest entry of each feature.
+# Prompts in the sample, in addition to those with the smallest and the largest entry of each feature.
 SAMPLE = 128
 # Factor by which the rows kept reach farther than the moves of the sample.
 HEADROOM = 3.0
@@ -47,11 +48,11 @@ LONGEST = 1e4
 
 
 def sample_prompts(prompts: Rows, beta: FloatArray, cap: float) -> FloatArray:
-    """Sample calibration prompts: (m, d) features times targets, as prompts are asked for.
+    """Sample calibration prompts and return (m, d) features times targets, the linear terms to solve for.
 
     They are drawn with a fixed seed and include the prompts with the smallest and the largest entry of every
-    column, so that each group and each knot is represented. Those at which the base fit beta (d,) reaches the
-    cap are left out: their threshold is infinite without a proof.
+    column, so that each group and each knot is represented. Prompts at which the base fit beta (d,) reaches
+    the cap are left out: their threshold is infinite and needs no proof.
     """
     size = len(prompts)
     drawn = np.random.default_rng(0).choice(size, min(size, SAMPLE), replace=False)
@@ -70,9 +71,9 @@ def build_wide_neighbourhood(
     asked: FloatArray,
     windows_of: Callable[[Neighbourhood], Windows[Any]],
 ) -> Neighbourhood:
-    """Build the neighbourhood of the base fit that proves the answers to (m, d) prompts with a margin.
+    """Build a neighbourhood of the base fit that proves the answers to (m, d) prompts `asked` with a margin.
 
-    It keeps at least `keep` rows, None for all; `root` is the triangular root of the metric X' X / N, and
+    It keeps at least `keep` rows, or all if None. `root` is the triangular root of the metric X' X / N, and
     `windows_of` builds the solver for a neighbourhood.
     """
     near = Neighbourhood.build(rows, base, root, keep)
@@ -94,7 +95,7 @@ def build_wide_neighbourhood(
 
 
 class Moves:
-    """The moves of fits from the base fit, compared in the metric of a root."""
+    """The moves of fits away from the base fit, compared in the metric of a root."""
 
     def __init__(self, beta: FloatArray, root: FloatArray) -> None:
         self._beta, self._root = beta, root
@@ -102,7 +103,7 @@ class Moves:
         self._unproven: list[FloatArray] = []
 
     def measure(self, near: Neighbourhood, windows: Windows[Any], asked: FloatArray) -> FloatArray:
-        """Solve prompts, and return those whose answers are not proven."""
+        """Solve prompts, and return those to solve again: those without a proof, and unbounded ones."""
         self._unproven, again = [], []
         for phi in asked:
             found = windows.find(phi)

@@ -1,20 +1,20 @@
 """Thresholds from the neighbourhood of the fit: nested windows of rows, with a proof for every answer.
 
-A prompt is solved with the 64 nearest rows first, then with 256, 1024, ... up to all that were kept, until
-the neighbourhood's radius proves an answer. If many rows lie on the base fit, these are first replaced by
-clusters, in smaller and smaller ones; in the last window all rows are separate. If the largest window proves
-no answer, the prompt is outside the certified region.
+A prompt is solved with the 64 nearest rows first (10 per feature if that is more), then with 4 times as many,
+and so on up to all that were kept, until the radius of a window proves its answer. If many rows lie on the
+base fit, clusters replace them, smaller ones in each further window; in the last window all rows are
+separate. If the last window proves no answer, the prompt is outside the certified region.
 
 *No history.* No bit of an answer depends on which prompts were solved before.
 
-*Clusters.* `_clusters` says why the problem with clusters has the answers of the problem itself.
+*Clusters.* `_clusters` shows when an answer of the problem with clusters is one of the problem itself.
 
 *Shared vertices.* Without a penalty a vertex answers every prompt in its `Box`. The optimal value is concave
-and piecewise linear in phi, one piece for each vertex, so the smallest piece at phi tells which of the known
-vertices to try, and the search starts from that one if it fails. A vertex is shared only with prompts for
+and piecewise linear in phi, one piece for each vertex. So the known vertex whose piece is smallest at phi is
+tried first; if it does not answer phi, the search starts from it. A vertex is shared only with prompts for
 which its fit is the only one that counts, and the numbers follow from that fit alone (see `_simplex`), so
-that answers have no history. Otherwise the search starts where it always does. Each window has its own
-vertices, and also stores those that it cannot prove: prompts that they answer go to the next window directly.
+answers have no history. Otherwise the search runs again from its usual start. Each window has its own
+vertices. It also stores those that it cannot prove: prompts that they answer go directly to the next window.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from langchain_cfc.thresholds._simplex import EPS, Box, Fit, QuantileSimplex, Un
 from langchain_cfc.thresholds._warm_start import require_bounded
 from langchain_cfc.thresholds.certificate import Certificate, Problem, build_certificate
 
-# Clusters per set of non-zero features in the coarsest division, and the factor from one to the next.
+# Clusters per set of non-zero features in the coarsest division, and the factor to the next division.
 COARSEST, FINER = 16, 16
 # Rows in the smallest window, and the factor from each window to the next.
 SMALLEST, FACTOR = 64, 4
@@ -51,7 +51,7 @@ MIN_CLUSTERED = 32
 CACHE_SIZE = 2048
 # Products of prompts and vertices held at a time when many prompts are looked up.
 LOOKUPS = 1 << 20
-# Parts of a prompt's weight to try if all of it leads outside the certified region.
+# Shares of a prompt's weight to try if its full weight leads outside the certified region.
 SHARES = (0.0, 0.25, 0.5)
 
 
@@ -100,7 +100,7 @@ R = TypeVar("R", bound=Regression)
 
 @dataclass(frozen=True)
 class Window(Generic[R]):
-    """The regression on the nearest rows, in which the others take part by their sums."""
+    """The regression on the nearest rows, which the other rows enter only through their sums."""
 
     regression: R  # The regression on the rows, including the sums of the others
     rows: Rows  # The k rows
@@ -109,8 +109,7 @@ class Window(Generic[R]):
     distances: FloatArray  # (k,) distances of the rows from the base fit
     radius: float  # The smallest distance among the rows left out; `inf` if there are none
     centre: Centre  # The base fit
-    # The clusters that the first rows replace; None if every row is a row of the data.
-    clusters: Clusters | None = None
+    clusters: Clusters | None = None  # Clusters whose means are the first rows; None without clusters
 
     def proves(self, found: OptimalFit | Unbounded, phi: FloatArray) -> bool:
         """Return whether the solution of the window for a prompt is optimal for all rows."""
@@ -135,10 +134,10 @@ class Window(Generic[R]):
         return clusters.are_whole(found.beta - self.centre.beta, tolerance)
 
     def _is_unbounded_along(self, ray: FloatArray, phi: FloatArray) -> bool:
-        """Return whether the objective over all rows falls along a ray, whatever the rows left out are.
+        """Return whether the sums of the rows left out show that the objective over all rows falls on a ray.
 
         Far out, row i adds its pinball loss at -x_i' ray. For the rows left out this is known if all of them
-        move to the same side, which is so if every column along the ray has one sign, that of the ray.
+        move to the same side, which is so if x_ij ray_j has the same sign for all of them and all j.
         """
         total = self.rest.total * ray
         one_sign = np.abs(self.rest.total) == self.rest.mass
@@ -156,7 +155,7 @@ class Windows(ABC, Generic[R]):
     """Proven answers to prompts; safe to use from many threads.
 
     Attributes:
-        shares: Parts of a linear term at which the fit is a lower bound for the fit at all of it.
+        shares: Shares of a linear term; the fit at each is a lower bound for the fit at the full term.
         unbounded_value: The value of the fit at the prompt if the problem is unbounded.
     """
 
@@ -194,14 +193,15 @@ class Windows(ABC, Generic[R]):
         return [self.find(phi) for phi in phis[first]], np.array(which, dtype=np.int64)
 
     def solve_unproven(self, phi: FloatArray) -> OptimalFit | Unbounded:
-        """Solve for a prompt outside the certified region with all rows kept, without a proof."""
+        """Solve for a prompt outside the certified region on all kept rows, without a proof."""
         return self._get_window(len(self._window_sizes) - 1).regression.minimise(phi)
 
     def bound_below(self, linear: FloatArray, phi: FloatArray) -> float:
-        """Bound the fit at a prompt outside the certified region from below; `linear` is weighted features.
+        """Return a lower bound on the fit at a prompt outside the certified region.
 
-        The optimal value is concave in theta and has slope -phi' beta, so phi' beta never falls as theta
-        grows from 0 to tau: the fit at the prompt with a part of its weight bounds that with all of it.
+        `linear` are its features `phi` times its weight. The optimal value is concave in theta and has slope
+        -phi' beta, so phi' beta never falls as theta grows from 0 to tau: the fit with a part of the prompt's
+        weight is a lower bound for the fit with all of it.
         """
         bounds = [-np.inf]
         for share in self.shares:
@@ -215,7 +215,7 @@ class Windows(ABC, Generic[R]):
 
     @abstractmethod
     def certificate(self, linear: FloatArray, phi: FloatArray) -> Certificate | None:
-        """Build the certificate of the answer to one prompt of a linear term; None unless that is a fit."""
+        """Build the certificate of the answer for a linear term at a prompt; None if it is not a fit."""
 
     @abstractmethod
     def _build_regression(self, rows: Rows, rest: Rest, start: Start | None) -> R:
@@ -259,7 +259,7 @@ class Windows(ABC, Generic[R]):
 
     @cached_property
     def _base(self) -> tuple[Rows, Start]:
-        """All rows, with those of the base fit's vertex first, and the base fit."""
+        """All kept rows, with the basis of the base fit first, and the base fit."""
         rows, d = self._near.rows, len(self._near.centre.root)
         regression = self._build_regression(rows, self._near.rest, self._initial_start(rows))
         found = require_bounded(regression.minimise(np.zeros(d)))
@@ -279,7 +279,7 @@ class Windows(ABC, Generic[R]):
         return self._windows[number]
 
     def _build_window(self, number: int) -> Window[R]:
-        """Build a window, with the rows on the base fit in clusters unless they are few or it is the last."""
+        """Build a window; rows on the base fit are clustered unless they are few or it is the last window."""
         (rows, ((basis, below), beta)), centre = self._base, self._near.centre
         first = self._n_clustered if number < len(self._window_sizes) - 1 else 0
         inside = slice(first, first + self._window_sizes[number])
@@ -315,7 +315,7 @@ class Windows(ABC, Generic[R]):
 
 
 class KnownVertex(NamedTuple):
-    """A vertex that may answer other prompts: its fit, its prompts, and whether it is proven for all rows."""
+    """A vertex that may answer other prompts: its fit, its box, and whether it is proven for all rows."""
 
     fit: Fit
     box: Box
@@ -418,7 +418,7 @@ class PlainWindows(Windows[QuantileSimplex]):
         return answers, which
 
     def certificate(self, linear: FloatArray, phi: FloatArray) -> Certificate | None:
-        """Build the certificate of the answer to one prompt; None unless that is a fit."""
+        """Build the certificate of the answer to one prompt; None if the answer is not a fit."""
         fit = self.find(linear)
         if not isinstance(fit, Fit):
             return None
@@ -439,11 +439,11 @@ class PlainWindows(Windows[QuantileSimplex]):
         return Start(Vertex(np.arange(d), np.zeros(len(rows), dtype=np.bool_)), np.zeros(d))
 
     def _iterate_larger_windows(self) -> Iterator[VertexCache]:
-        """Iterate over the non-empty caches of all windows but the first, unless there are clusters.
+        """Iterate over the non-empty caches of all windows but the first; over none if there are clusters.
 
-        A fit without further rows on it is a fit of every window, so smaller windows need not be solved. On
-        edges as well: the owner of an edge follows from the basis and from sums over all rows. Clusters
-        differ from window to window.
+        A fit with no rows on it but its basis is a fit of every window, so smaller windows need not be
+        solved. This holds on edges too, because the owner of an edge follows from the basis and from sums
+        over all rows. It does not hold for clusters, which differ from window to window.
         """
         for number in range(1, 0 if self._n_clustered else len(self._window_sizes)):
             if len(self._vertices[number]):
@@ -518,7 +518,7 @@ class PlainWindows(Windows[QuantileSimplex]):
             pending = np.concatenate(further)
 
     def _recall_isolated(self, vertices: VertexCache, phis: FloatArray) -> Iterator[tuple[Fit, IntArray]]:
-        """Iterate over proven fits without further rows on them, with the rows of prompts they answer."""
+        """Iterate over proven, isolated fits with the row numbers of the prompts that they answer."""
         if len(phis) == 0:
             return
         numbers = vertices.find_nearest_each(phis)

@@ -45,7 +45,7 @@ def format_alpha(alpha: Level, name: str = "alpha") -> str:
     Args:
         alpha: Error level, 0 < alpha < 1. A float is rounded to the nearest decimal of 12 digits, so that
             `1 - 0.8` means 0.2; text and `Decimal` are exact.
-        name: What errors call it.
+        name: Name of the argument in error messages.
 
     Returns:
         Plain decimal text without exponent or trailing zeros, such as `0.1`.
@@ -124,14 +124,13 @@ def confident_rank(size: int, tau: Fraction, delta: Level | Fraction) -> int:
     """Compute the rank with coverage tau, given the calibration set, with confidence 1 - delta.
 
     For N independent continuous scores the coverage of the order statistic of rank k, given the calibration
-    set, is Beta(k, N + 1 - k), whatever the scores' distribution. The rank is the smallest k with
+    set, is Beta(k, N + 1 - k) for every distribution of the scores. The rank is the smallest k with
     P(Beta(k, N + 1 - k) < tau) = P(Bin(N, tau) >= k) <= delta, but never below `conformal_rank`: the
     guarantee on average holds as well. Only a delta above 1 / e makes a difference there, since a
     log-concave law such as Beta's lies at or below its mean with probability at least 1 / e (Grunbaum 1960).
 
-    Binomial tails are computed in floats. One that comes within the bound on its round-off of delta, a share
-    of less than 1e-8 up to N = 10^6, counts as above it, so that the rank may be one too large, never too
-    small.
+    Binomial tails are computed in floats. A tail within its round-off bound of delta (relative, below 1e-8 up
+    to N = 10^6) counts as above delta, so the rank may be one too large, but never too small.
 
     Source: Wilks (1941), tolerance limits; Vovk (2012), "Conditional validity of inductive conformal
     predictors".
@@ -165,8 +164,8 @@ def _binomial_tails(size: int, tau: Fraction, delta: Fraction) -> tuple[int, Flo
     """Compute P(Bin(N, tau) >= k) from a first k on, past the k where it falls to delta.
 
     Counts further than w from N tau are left out: each side has probability at most exp(-2 w^2 / N)
-    (Hoeffding 1963), which w makes smaller than delta times half of the floats' resolution. So only about
-    sqrt(N) counts are visited.
+    (Hoeffding 1963), and w is chosen so that this is below delta times half of the floats' resolution. So
+    only about sqrt(N) counts are visited.
 
     Logarithms of the n probabilities kept, up to a common factor, are summed from the mode outwards: fewer
     than n additions, with sums of at most 745 in size, since `exp` leaves nothing of smaller probabilities.
@@ -191,9 +190,8 @@ class Thresholds:
     Attributes:
         values: (m,) unclipped thresholds; `inf` if none can be certified with n candidates; may be negative,
             and `-inf` for randomised thresholds.
-        errors: (m,) bounds >= 0 on the round-off in the values. A comparison with a level must count anything
-            within the bound as reached: in a measurement, a plain `<=` lost 20 points of coverage to
-            round-off.
+        errors: (m,) bounds >= 0 on the round-off in the values. An entry level within the bound of a
+            threshold must count as reached: in a measurement, a plain `<=` lost 20 points of coverage.
         outside: (m,) True if the rule kept too little of the calibration data to determine the threshold; the
             value is then `inf`.
     """
@@ -203,7 +201,7 @@ class Thresholds:
     outside: BoolArray
 
     def require_known(self) -> FloatArray:
-        """Return the values; an OutsideCertifiedRegionError if one is not determined."""
+        """Return the values; raise an OutsideCertifiedRegionError if one is not determined."""
         if self.outside.any():
             raise OutsideCertifiedRegionError(np.flatnonzero(self.outside).tolist())
         return self.values
@@ -261,7 +259,7 @@ class ThresholdRule(ABC, Generic[State]):
 
     @property
     def fitted(self) -> State:
-        """The fitted state; a NotFittedError before `fit`."""
+        """The fitted state; raises a NotFittedError before `fit`."""
         if self._state is None:
             name = type(self).__name__
             msg = f"{name} is not fitted: call .fit(features, success_scores) and use the copy it returns"
@@ -362,7 +360,7 @@ class ThresholdRule(ABC, Generic[State]):
 
 
 def check_state(data: Mapping[str, FloatArray], axes: Mapping[str, int]) -> None:
-    """Reject a state without exactly the named arrays, finite and with the given numbers of axes."""
+    """Reject a state unless it has exactly the named arrays, finite and with the given numbers of axes."""
     found = {name: np.ndim(array) for name, array in data.items()}
     if found != dict(axes):
         msg = f"expected a state of arrays with these numbers of axes: {dict(axes)}; got {found}"

@@ -16,24 +16,24 @@ from langchain_cfc.thresholds._simplex import Vertex
 class Certificate:
     """A fit and a dual vector with the same objective: neither can be improved (weak duality).
 
-    For prompts of one level the primal problem is to minimise sum_i w_i rho_tau(S_i - x_i' beta) - tau phi'
-    beta over beta, the dual one to maximise S' eta subject to X' eta = -tau phi and w_i (tau - 1) <= eta_i <=
-    w_i tau, both over all N calibration prompts: those kept one by one, the others by their sums. With a
-    ridge, 1/2 sum_j D_j beta_j^2 is added to the first; then X' eta + tau phi is free along penalised
-    columns, and half its square over D_j is taken off the second. With levels, tau is the coverage of prompt
-    i in its loss and its bounds, and that of the prompt asked for in tau phi.
+    If all prompts have one level, the primal problem is to minimise sum_i w_i rho_tau(S_i - x_i' beta) - tau
+    phi' beta over beta, and the dual is to maximise S' eta subject to X' eta = -tau phi and w_i (tau - 1) <=
+    eta_i <= w_i tau. Both are over all N calibration prompts: those kept enter one by one, the others through
+    their sums. A ridge adds 1/2 sum_j D_j beta_j^2 to the primal; then X' eta + tau phi is free along
+    penalised columns, and half its square over D_j is subtracted from the dual. With levels, tau is the
+    coverage of prompt i in its loss and its bounds, and the coverage of the prompt answered in tau phi.
 
     Attributes:
         value: The fit at the prompt, phi' beta: the threshold, unless it reaches the cap and so is infinite.
-        error: Bound on the round-off in it.
+        error: Bound on the round-off in the value.
         primal: Objective of the fit.
         dual: Objective of the dual vector, computed from it alone.
         balance: Largest entry of X' eta + tau phi along columns without a penalty, relative to the size of
             its terms.
         basis_features: (r, r) kept, scaled features of the prompts that the fit goes through.
         basis_scores: (r,) their success scores.
-        basis_dual: (r,) their dual variables; tau above the fit and tau - 1 below it for all other prompts,
-            times their weight.
+        basis_dual: (r,) their dual variables. Those of all other prompts are their weight times tau above the
+            fit, and their weight times tau - 1 below it.
         above: Weight of the kept prompts above the fit.
         below: Weight of the kept prompts below the fit.
     """
@@ -61,7 +61,7 @@ class Problem:
 
     rows: Rows  # Calibration prompts one by one
     rest: Rest  # Sums of all others
-    tau: float  # Coverage that targets are multiples of
+    tau: float  # Coverage of which targets are multiples
     penalty: FloatArray  # (d,) ridge penalties; zeros without a ridge
     phi: FloatArray  # (d,) reduced features of the prompt, times its target
 
@@ -98,7 +98,7 @@ class Problem:
         return float(left[self.penalty == 0.0].max(initial=0.0))
 
     def compute_eta(self, vertex: Vertex, on_basis: FloatArray) -> FloatArray:
-        """Compute the (K,) dual variables from the sides of the rows and those of the basis."""
+        """Compute the (K,) dual variables: `on_basis` for the basis, and by their sides for other rows."""
         eta = self.rows.weights * (self.taus - vertex.below)
         eta[vertex.basis] = on_basis
         return eta

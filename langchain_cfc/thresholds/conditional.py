@@ -41,14 +41,14 @@ WINDOW = 1024
 class ConditionalThreshold(ThresholdRule[Calibrated]):
     """The exact conditional threshold: valid under every non-negative reweighting that the features span.
 
-    For features phi it is sup{s : s <= g(s)}, where g(s) is the fit at the prompt itself of the quantile
-    regression on the calibration data and the prompt at score s. One linear programme per prompt gives it
-    (see `_simplex`), and among several minimisers the smallest value counts, which for a constant or for
-    disjoint groups is the order statistic of rank ceil((N + 1) tau).
+    For features phi it is sup{s : s <= g(s)}, where g(s) is the fit at the prompt of the quantile regression
+    on the calibration data and the prompt itself at score s. One linear programme per prompt computes it (see
+    `_simplex`). If there are several minimisers, the smallest value is taken; for a constant or for disjoint
+    groups this is the order statistic of rank ceil((N + 1) tau).
 
-    Only calibration prompts near the fit are kept, with a proof for every threshold that the others do not
-    matter (see `_locality`). The number kept suffices for prompts like the calibration prompts, with a margin
-    (see `_widening`). A threshold that cannot be proven is not returned.
+    Only calibration prompts near the fit are kept. Every threshold comes with a proof that the others do not
+    matter (see `_locality`); one that cannot be proven is not returned. Enough prompts are kept, with a
+    margin, for prompts like the calibration prompts (see `_widening`).
 
     Source: the paper's CFC rule; Gibbs, Cherian and Candes (2023), "Conformal prediction with conditional
     guarantees".
@@ -58,17 +58,17 @@ class ConditionalThreshold(ThresholdRule[Calibrated]):
         cap: Success score of a prompt without a correct candidate; above 1, fixed before the data is seen.
         ridge: lambda >= 0, the strength of a penalty (N + 1) lambda / 2 times the squared coefficients. It
             smooths thresholds where features are many and prompts few. Coverage over all prompts stays exact,
-            but for prompts outside the span of the calibration features, which are kept. Coverage under other
-            weightings moves by about lambda gamma' beta / E f (`ridge_slack`). Up to 1e-3 it costs nothing
-            visible.
+            except that prompts outside the span of the calibration features get threshold `inf`. Coverage
+            under other weightings moves by about lambda gamma' beta / E f (`ridge_slack`). A lambda of up to
+            1e-3 costs nothing visible.
         penalised: `slopes`: coefficients of standardised features, the constant left out if it is in their
             span; or `all`: every coefficient of the features as they are, the paper's form, which moves the
             coverage over all prompts too.
         window: Minimum number of calibration prompts to keep; None for all of them.
         levels: Error levels that prompts may have instead of alpha, each 0 < level < 1. A function of the
             prompt assigns them; it must be fixed before the calibration data is seen. For every f >= 0 in the
-            span of the features, E f(X) (kept - (1 - level(X))) >= 0: with bins of the level among the
-            features, each level is kept where it is stated.
+            span of the features, E f(X) (kept - (1 - level(X))) >= 0. So if bins of the level are among the
+            features, each level holds for the prompts that it is stated for.
 
     Examples:
         >>> groups = [[1, 0], [1, 0], [1, 0], [0, 1], [0, 1], [0, 1]]
@@ -85,7 +85,7 @@ class ConditionalThreshold(ThresholdRule[Calibrated]):
     levels: tuple[Level, ...] = field(default=(), kw_only=True)
 
     def __post_init__(self) -> None:
-        """Validate the ridge and the window."""
+        """Validate the ridge, what it penalises and the window, and normalise the levels."""
         super().__post_init__()
         if not (np.isfinite(self.ridge) and self.ridge >= 0.0):
             msg = f"ridge must be a finite number, at least 0; got {self.ridge!r}"
@@ -106,7 +106,7 @@ class ConditionalThreshold(ThresholdRule[Calibrated]):
 
     @cached_property
     def unit(self) -> Fraction:
-        """The largest coverage that those of all levels are whole multiples of; 1 - alpha without levels."""
+        """The largest number of which all levels' coverages are whole multiples; 1 - alpha without levels."""
         return reduce(_find_common_divisor, (compute_tau(level) for level in self.levels))
 
     @property
@@ -132,12 +132,12 @@ class ConditionalThreshold(ThresholdRule[Calibrated]):
                 calibration, in any unit, above 0. The guarantee then holds for serving, for prompts that are
                 passed with their weight in the same unit (weighted exchangeability: Tibshirani, Barber,
                 Candes and Ramdas 2019). By default all are 1.
-            units_of: (M, d) features of prompts outside the calibration data, M >= 1, whose mean and spread
-                are the units of a ridge on `slopes`; nothing else has units. By default they are those of the
-                calibration features, which violates exact exchangeability by one prompt in N; with these
-                it is exact. A column that does not vary among them is left out of the regression, even if it
-                varies in calibration: that keeps the guarantee for all prompts, but not for weightings that
-                need the column.
+            units_of: (M, d) features of prompts outside the calibration data, M >= 1. Their mean and spread
+                are the units of a ridge on `slopes`; nothing else uses units. By default the units come from
+                the calibration features, which violates exact exchangeability by one prompt in N; with
+                `units_of` it is exact. A column that does not vary among these prompts is left out of the
+                regression, even if it varies in calibration: that keeps the guarantee for all prompts, but
+                not for weightings that need the column.
             alphas: (N,) error level of each prompt, one of `levels`; by default alpha for all.
 
         Returns:
@@ -212,10 +212,10 @@ class ConditionalThreshold(ThresholdRule[Calibrated]):
     ) -> Thresholds:
         """Compute the thresholds of several prompts with their error bounds.
 
-        By default coverage is at least tau, and over all prompts up to d / (N + 1) more. With `uniforms` it
-        is tau: for success scores that are continuous given the features, E f (kept - tau) = 0 for every f in
-        the span. With ties P_f(S < threshold) <= tau <= P_f(S <= threshold) for every such f >= 0. The cost
-        is that equal prompts get different thresholds.
+        By default coverage is at least tau; over all prompts and for continuous success scores it is at most
+        d / (N + 1) more. With `uniforms` it is tau: for success scores that are continuous given the
+        features, E f (kept - tau) = 0 for every f in the span. With ties P_f(S < threshold) <= tau <=
+        P_f(S <= threshold) for every such f >= 0. The cost is that equal prompts get different thresholds.
 
         Args:
             features: (m, d) features.
@@ -249,14 +249,14 @@ class ConditionalThreshold(ThresholdRule[Calibrated]):
     ) -> float:
         """Estimate how far the coverage under a weighting falls below tau because of the ridge.
 
-        It is lambda gamma' beta / E f, gamma and beta the coefficients of f and of the fit along penalised
-        columns, in the same units: an estimate and not a bound, because the theorem has the expectation over
-        fits at new prompts, and this is the fit to the calibration prompts and their E f.
+        It is lambda gamma' beta / E f, with gamma and beta the coefficients of f and of the fit along
+        penalised columns, in the same units. It is an estimate and not a bound: the theorem takes the
+        expectation over fits at new prompts, but this uses the fit to the calibration prompts and their E f.
 
         Args:
             coefficients: (d,) a function f = features' coefficients >= 0.
-            features: (N, d) the calibration features.
-            weights: (N,) the calibration weights, if there were any.
+            features: (N, d) calibration features.
+            weights: (N,) calibration weights, if there were any.
 
         Returns:
             The slack: coverage under f is about tau minus this. It may be negative. 0.0 without a ridge, or
@@ -307,11 +307,11 @@ class ConditionalThreshold(ThresholdRule[Calibrated]):
         `features` (K, r), `success_scores` (K,) and `weights` (K,): the prompts kept, equal ones merged, in
         the independent columns; (0,) weights stand for ones. `rest` (3, r) and `rest_scores` (2,): sums over
         the others. `centre` (r,), `root` (r, r) and `radius` (1,): the base fit, the metric around it, and
-        how near the others come; (0,) if there are none. `kept` (r,), `scale` (d,) and `mixture` (r, d - r):
-        the columns. With a ridge the features are in its units, (r,) counts its columns in all but the last
-        three arrays, and `shift` (d,), `spread` (d,) and `penalty` (r,) are the units. With levels, `targets`
-        (K,) are the weights of the prompts kept times their coverages over `unit`, and `rest_target` (r,) the
-        sum of the others times theirs.
+        how near the others come; radius is (0,) if there are no others. `kept` (r,), `scale` (d,) and
+        `mixture` (r, d - r): the columns. With a ridge the features are in its units, r is the number of its
+        columns in all arrays but these three, and `shift` (d,), `spread` (d,) and `penalty` (r,) are the
+        units. With levels, `targets` (K,) are the weights of the prompts kept times their coverages over
+        `unit`, and `rest_target` (r,) is the sum of the others times theirs.
         """
         arrays = self.fitted.to_arrays(has_levels=self.has_levels)
         return {name: array.copy() for name, array in arrays.items()}
@@ -328,14 +328,14 @@ class ConditionalThreshold(ThresholdRule[Calibrated]):
 
     @cached_property
     def _targets(self) -> dict[Level, float]:
-        """Coverages in units of `unit` by the text of their error level and by its float."""
+        """Coverage in units of `unit` for each error level, as text and as float."""
         targets: dict[Level, float] = {}
         for level in self.levels:
             targets[level] = targets[float(level)] = float(compute_tau(level) / self.unit)
         return targets
 
     def _target_of(self, alpha: Level) -> float:
-        """Return the coverage of an error level in units of `unit`; an InputError if it is not offered."""
+        """Return the coverage of an error level in units of `unit`; raise an InputError if not offered."""
         target = self._targets.get(alpha) or self._targets.get(format_alpha(alpha))
         if target is None:
             raise self._not_offered_error(str(alpha))
@@ -385,11 +385,11 @@ class ConditionalThreshold(ThresholdRule[Calibrated]):
     def _compute(
         self, state: Calibrated, features: FloatArray, factors: FloatArray | None = None
     ) -> Thresholds:
-        """Compute thresholds of prompts, each multiplied by its weight and its factor of randomisation."""
+        """Compute thresholds; (m,) factors multiply linear terms: weight, target and randomisation."""
         reduced, reached = state.reduce(features)
         linear = reduced if factors is None else factors[:, np.newaxis] * reduced
         negative = np.zeros(len(features), dtype=np.bool_) if factors is None else factors < 0.0
-        # Out of reach, everything or nothing is kept; with a ridge everything, as that problem is bounded.
+        # Out of reach, everything or nothing is kept, but with a ridge always everything: see `_randomized`.
         values = np.where(negative & (state.units is None), -np.inf, np.inf)
         errors, outside = np.zeros(len(features)), np.zeros(len(features), dtype=np.bool_)
         for windows, of_sign in ((state.windows, ~negative), (state.negative, negative)):
@@ -410,10 +410,10 @@ class ConditionalThreshold(ThresholdRule[Calibrated]):
         return Thresholds.apply_cap(values, errors, self.cap, outside)
 
     def _find_surely_capped(self, windows: Windows[Any], reduced: FloatArray) -> BoolArray:
-        """Find prompts at which the fit without them already reaches the cap; their own weight raises it.
+        """Flag prompts at which the fit without them already reaches the cap; their own weight raises it.
 
         If many calibration prompts have no correct candidate, the fit lies on the cap and hardly any two
-        prompts share a vertex: for 10,000 prompts that are all flagged, this takes 1 % of the time.
+        prompts share a vertex. For 10,000 prompts that are all flagged, this check takes 1 % of the time.
         """
         base = windows.find(np.zeros(reduced.shape[1]))
         if base is None or isinstance(base, Unbounded):
@@ -422,7 +422,7 @@ class ConditionalThreshold(ThresholdRule[Calibrated]):
 
 
 def _find_common_divisor(first: Fraction, second: Fraction) -> Fraction:
-    """Compute the largest fraction that both are whole multiples of."""
+    """Compute the largest fraction of which both numbers are whole multiples."""
     bottom = math.lcm(first.denominator, second.denominator)
     return Fraction(math.gcd(int(first * bottom), int(second * bottom)), bottom)
 

@@ -29,8 +29,7 @@ class LearnedThreshold(ThresholdRule[_LearnedState]):
     """The tau-quantile regression of the success score on the features: phi' beta.
 
     It ignores that the new prompt is not among the calibration prompts, so it has no finite-sample guarantee;
-    it serves as a baseline. Source: Koenker and Bassett (1978); the paper's baseline Learnt
-    CP.
+    it serves as a baseline. Source: Koenker and Bassett (1978); the paper's baseline Learnt CP.
     """
 
     kind: ClassVar[str] = "learned"

@@ -39,9 +39,9 @@ class MarginalThreshold(ThresholdRule[_MarginalState]):
     for hard prompts. Source: Vovk, Gammerman and Shafer (2005); the paper's baseline ICP.
 
     The average is over calibration sets too: given one of them, the coverage is below 1 - alpha about half of
-    the time. With `delta` the rank is that of `confident_rank`: for i.i.d. prompts the coverage given
-    the calibration set is at least 1 - alpha with confidence 1 - delta, whatever the distribution of success
-    scores (see `GroupedThreshold`, of which this is the case of one group).
+    the time. With `delta` the rank is that of `confident_rank`: for i.i.d. prompts the coverage given the
+    calibration set is at least 1 - alpha with confidence 1 - delta, for every distribution of success scores
+    (see `GroupedThreshold`; this is the case of one group).
 
     Args:
         alpha: Error level, 0 < alpha < 1, read as a decimal.
@@ -118,11 +118,11 @@ class GroupedThreshold(ThresholdRule[_GroupedState]):
 
     Why: given who is in which group, the N_g success scores of group g are independent draws from one law
     with distribution function F, as if made from uniform U by S = F^-1(U). The order statistic of rank k then
-    covers with probability F(S_(k)) = F(F^-1(U_(k))) >= U_(k), and U_(k) is Beta(k, N_g + 1 - k),
-    whatever F. For continuous scores the two are equal; ties and atoms only raise F(S_(k)), and so does the
-    cap, where the threshold becomes infinite and every prompt of the group is flagged. `confident_rank`
-    takes the smallest k with P(U_(k) < tau) <= delta / d, and d failures of that size add up to delta at
-    most. A group too small for any rank has threshold `inf`.
+    covers with probability F(S_(k)) = F(F^-1(U_(k))) >= U_(k), and U_(k) is Beta(k, N_g + 1 - k) for every F.
+    For continuous scores the two are equal; ties and atoms only raise F(S_(k)), and so does the cap, where
+    the threshold becomes infinite and every prompt of the group is flagged. `confident_rank` takes the
+    smallest k with P(U_(k) < tau) <= delta / d, and d failures of that size add up to delta at most. A group
+    too small for any rank has threshold `inf`.
 
     Prompts have to be i.i.d.; exchangeability, which is enough on average, is not enough here. Of N + 1
     prompts drawn without replacement from N + 1, the first N decide whether the last is covered, and it fails

@@ -42,10 +42,10 @@ RIDGE_AXES = {"shift": 1, "spread": 1, "penalty": 1}
 class Calibrated:
     """The state of a fitted conditional rule."""
 
-    columns: Columns  # Independent columns of the features, which determine what prompts are within reach
+    columns: Columns  # Independent columns of the features, which determine which prompts are within reach
     units: Standardised | None  # Features in the units of a ridge; None without one
     near: Neighbourhood  # The neighbourhood of the fit, in independent columns or in these units
-    tau: Fraction  # Coverage that targets are multiples of
+    tau: Fraction  # Coverage of which targets are multiples
 
     @classmethod
     def fit(
@@ -59,7 +59,7 @@ class Calibrated:
         penalised: Penalised,
         units_of: FloatArray | None,
     ) -> Calibrated:
-        """Calibrate on prompts with a ridge of at least 0, and keep at least `window` of them or all."""
+        """Calibrate on prompts with `ridge` >= 0, and keep at least `window` of them; all of them if None."""
         columns, root = Columns.choose(prompts.features)
         size = float(prompts.weights.sum())
         units: Standardised | None = None
@@ -98,16 +98,16 @@ class Calibrated:
 
     @cached_property
     def windows(self) -> PlainWindows | RidgeWindows:
-        """The solver."""
+        """The solver for prompts, and for positive multiples of them."""
         return _build_windows(self.near, self.tau, self.units)
 
     @cached_property
     def negative(self) -> PlainWindows | RidgeWindows:
-        """The solver for negative multiples of prompts, see `_randomized`."""
+        """The solver for negative multiples of prompts (see `_randomized`)."""
         return _build_windows(self.near, self.tau, self.units, negative=True)
 
     def slack(self, coefficients: FloatArray, prompts: Rows) -> float:
-        """Compute how much a ridge lowers the coverage under f = features' coefficients, see `ridge_slack`.
+        """Compute how much a ridge lowers the coverage under f = features' coefficients (see `ridge_slack`).
 
         The parts below the fit balance the penalty: summed over all N + 1 prompts, f_i eta_i is gamma' D
         beta, with D = (N + 1) lambda up to the powers of two in the units of gamma and beta.
@@ -144,7 +144,7 @@ class Calibrated:
     def from_arrays(
         cls, data: Mapping[str, FloatArray], tau: Fraction, cap: float, *, ridge: bool, has_levels: bool
     ) -> Calibrated:
-        """Rebuild the state from named arrays, which may be untrusted; an InputError if they do not fit."""
+        """Rebuild the state from named, maybe untrusted arrays; raise an InputError if they do not fit."""
         check_state(data, AXES | (RIDGE_AXES if ridge else {}) | (LEVEL_AXES if has_levels else {}))
         units = Standardised.from_arrays(data, len(data["scale"])) if ridge else None
         columns = Columns.from_arrays(data)
