@@ -1,8 +1,8 @@
 """Exact bounds for shares and means, on which every certificate rests.
 
-They hold for every sample size, and round-off makes the one-sided ones wider, never narrower: whether one
-holds is decided by the binomial tail itself, enlarged by more than its round-off. SciPy's inverse of the
-tail, good enough for intervals that people read, is off by up to 2e-8 of delta at ten million trials.
+They hold for every sample size. Round-off only makes the one-sided ones wider: they are found by evaluating
+the binomial tail itself, enlarged by more than its round-off. SciPy's inverse of the tail is off by up to
+2e-8 of delta at ten million trials, so it serves only for intervals that people read.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from langchain_cfc._internal.arrays import FloatArray
 from langchain_cfc._internal.imports import require
 from langchain_cfc.errors import InputError
 
-# Relative. Against sums of 60 digits SciPy's tail was off by 3e-13 at most, up to 1e8 trials; older versions
-# compute it in other ways.
+# Relative margin. Compared with sums of 60 digits, SciPy's tail was off by at most 3e-13 up to 1e8 trials;
+# older versions compute it in other ways.
 _ROUND_OFF = 1e-9
 
-# The largest size up to which the tail was compared.
+# The largest size for which the tail was compared.
 LARGEST_SIZE = 10**8
 
 
 def clopper_pearson(successes: float, size: float, confidence: float = 0.95) -> tuple[float, float]:
     """Return the exact two-sided binomial interval of Clopper and Pearson (1934).
 
-    Fractional numbers of successes and trials, from weighted shares, give an approximation.
+    For fractional numbers of successes and trials, from weighted shares, it is an approximation.
 
     Examples:
         >>> [round(bound, 4) for bound in clopper_pearson(8, 10)]
@@ -48,9 +48,9 @@ def clopper_pearson(successes: float, size: float, confidence: float = 0.95) -> 
 def lower_bound(successes: int, size: int, delta: float) -> float:
     """Return a lower bound on a probability; it fails with probability at most delta.
 
-    Of independent trials with success probability p, so many succeed. The bound is the p at which as many
-    successes or more have probability delta: the one-sided bound of Clopper and Pearson (1934, "The use of
-    confidence or fiducial limits illustrated in the case of the binomial", Biometrika 26).
+    Of `size` independent trials with success probability p, `successes` succeed. The bound is the p at which
+    this many successes or more have probability delta: the one-sided bound of Clopper and Pearson (1934, "The
+    use of confidence or fiducial limits illustrated in the case of the binomial", Biometrika 26).
 
     Examples:
         >>> round(lower_bound(95, 100, 0.05), 4)
@@ -71,8 +71,8 @@ def lower_bound(successes: int, size: int, delta: float) -> float:
 def upper_bound(successes: int, size: int, delta: float) -> float:
     """Return an upper bound on a probability; it fails with probability at most delta.
 
-    The p at which as many successes or fewer have probability delta: the one-sided bound of Clopper and
-    Pearson (1934), and the smallest rate that `binomial_p_value` rejects at level delta.
+    The bound is the p at which this many successes or fewer have probability delta: the one-sided bound of
+    Clopper and Pearson (1934), and the smallest rate that `binomial_p_value` rejects at level delta.
 
     Examples:
         >>> round(upper_bound(0, 59, 0.05), 4), round(upper_bound(5, 100, 0.05), 4)
@@ -118,8 +118,8 @@ def mean_upper_bound(values: Sequence[float] | FloatArray, largest: float, delta
 def binomial_p_value(count: int, size: int, rate: float | Fraction) -> float:
     """Return the exact p-value of the hypothesis "the event has a probability above `rate`".
 
-    It is P(Binomial(size, rate) <= count): if the hypothesis holds, so few events have at most this
-    probability. Equality errs towards not rejecting. A float rate is read by its shortest decimal form.
+    It is P(Binomial(size, rate) <= count): if the hypothesis holds, `count` events or fewer have at most this
+    probability. Equality errs towards not rejecting. A float rate is read as its shortest decimal form.
 
     Source: the binomial test, here by the regularised incomplete beta function (NIST Digital Library of
     Mathematical Functions, 8.17.5).
@@ -140,10 +140,10 @@ def required_size(share: float | Fraction, rate: float | Fraction, delta: float)
     """Return how many trials show that an event is rarer than `rate`, if it happens in a given share of them.
 
     The result is the smallest m such that with m trials, and with any larger number, floor(share m) events
-    have `binomial_p_value` <= delta; None where the share is not below the rate, or so little that 10**8
-    trials are too few. Smaller numbers may suffice by luck: every time floor(share m) steps up, so does the
-    p-value (share 0.04, rate 0.1, delta 0.05: 46 trials with 1 event do, 50 with 2 do not, the answer is 76).
-    The share is an assumption; a fresh sample may show a larger one. The code holds the derivation.
+    have `binomial_p_value` <= delta; None if the share is not below the rate, or so little below it that
+    10**8 trials are too few. Smaller numbers may suffice by luck: every time floor(share m) steps up, so does
+    the p-value (share 0.04, rate 0.1, delta 0.05: 46 trials with 1 event do, 50 with 2 do not, the answer is
+    76). The share is an assumption; a fresh sample may show a larger one. The derivation is in the code.
 
     Examples:
         >>> required_size(0.0, 0.05, 0.05), required_size(0.02, 0.05, 0.05), required_size(0.0499, 0.05, 0.05)
@@ -156,14 +156,14 @@ def required_size(share: float | Fraction, rate: float | Fraction, delta: float)
     def rejects(size: int) -> bool:
         return binomial_p_value(math.floor(share * size), size, rate) <= delta
 
-    # The p-value with share m events, no whole number, is G(m) = P(X > rate), X ~ Beta(share m + 1,
+    # The p-value with share m events, usually no whole number, is G(m) = P(X > rate), X ~ Beta(share m + 1,
     # (1 - share) m). It is at least the p-value with floor(share m), and decreases in m, so that it can be
-    # bisected. For: the density of X is exp(m h(x)) / (1 - x) up to a factor, h(x) = share ln x +
+    # bisected. Proof: the density of X is exp(m h(x)) / (1 - x) up to a factor, h(x) = share ln x +
     # (1 - share) ln(1 - x), so G'(m) = Cov(1[X > rate], h(X)). Measure x on either side of the maximum
     # of h by the fall t = h(share) - h(x): left of it at l(t), right at r(t), and by substitution the
     # densities of t have the ratio right : left = (share / l - 1) / (1 - share / r). Its logarithm grows
     # where (1 - l) / (share - l)^2 >= (1 - r) / (r - share)^2, that is, 1 - r <= (1 - share)^2 / (1 - l). It
-    # is so: at the mirror point 1 - (1 - share)^2 / (1 - l) h has fallen by less than at l, since with
+    # holds: at the mirror point 1 - (1 - share)^2 / (1 - l) h has fallen by less than at l, since with
     # w = (1 - l) / (1 - share) the difference is 0 at w = 1 and grows with w (w + 1 / w >= 2). So t is
     # stochastically larger to the right, more so beyond rate >= share, and the covariance is negative.
     enough = 1 + bisect_left(
@@ -171,8 +171,8 @@ def required_size(share: float | Fraction, rate: float | Fraction, delta: float)
     )
     if enough > LARGEST_SIZE:
         return None
-    # Within a step of floor(share m) the p-value decreases, so that the worst is where the step begins. The
-    # first step from above that begins too high is near: at the latest where share m is a whole number.
+    # Within a step of floor(share m) the p-value decreases, so it is worst where the step begins. The first
+    # step from above that begins too high is near: at the latest where share m is a whole number.
     count = math.floor(share * enough)
     while (start := math.ceil(count / share) if count else 0) and rejects(start):
         enough, count = start, count - 1
@@ -193,7 +193,7 @@ def _enlarge(share: float) -> float:
 
 
 def _bisect_bound(holding: float, failing: float, holds: Callable[[float], bool]) -> float:
-    """Bisect for the last float, from one that holds towards one that fails, at which a bound still holds."""
+    """Find by bisection the last float from `holding` towards `failing` at which a bound still holds."""
     while min(holding, failing) < (middle := (holding + failing) / 2.0) < max(holding, failing):
         if holds(middle):
             holding = middle
@@ -203,7 +203,7 @@ def _bisect_bound(holding: float, failing: float, holds: Callable[[float], bool]
 
 
 def _check_whole(name: str, value: int, largest: int | None = None) -> int:
-    """Return a number of trials, or of those that end in some way; raise an `InputError` if it is none."""
+    """Return a count as an int; raise an `InputError` unless it is a whole number in 0 ... `largest`."""
     expected = "a whole number, at least 0" if largest is None else f"a whole number in 0 ... {largest}"
     whole = isinstance(value, Integral) and not isinstance(value, bool)
     _check(whole and value >= 0 and (largest is None or value <= largest), name, expected, value)

@@ -26,7 +26,7 @@ from langchain_cfc.thresholds import Level, format_delta
 
 @dataclass(frozen=True)
 class PromptGroup:
-    """The held-out prompts that represent one weighting."""
+    """The sample of held-out prompts that represents one weighting."""
 
     name: str  # of the weighting; `1` is all prompts
     words: str
@@ -39,8 +39,8 @@ def sample_groups(
     """Return all prompts, then a sample of them for every other named weighting of the feature map.
 
     A weighting f in [0, 1] is turned into a sample: a prompt represents it with probability f(X), by the hash
-    of its id. These are independent prompts with the distribution reweighted by f, so that exact binomial
-    bounds hold for soft weightings as for groups (rejection sampling, von Neumann 1951).
+    of its id. These are independent prompts from the distribution reweighted by f, so exact binomial bounds
+    hold for soft weightings as they do for groups (rejection sampling, von Neumann 1951).
     """
     everyone, *others = artifact.feature_map.guaranteed_weights()
     groups = [PromptGroup(everyone.name, everyone.words, np.ones(len(labelled), dtype=np.bool_))]
@@ -58,14 +58,14 @@ class Outcomes:
     decisions: Decisions
     covered: BoolArray  # (m,) whether the set held a correct answer, or few enough unsupported claims
     kept: BoolArray  # (m,) whether the promise was kept: covered, or flagged as not certifiable
-    # (m,) whether the best answer is incorrect, or of the claims kept one drawn at random is unsupported;
-    # False for an empty set
+    # (m,) whether the best answer is incorrect or, for claims, whether one drawn at random from those kept is
+    # unsupported; False for an empty set
     wrong: BoolArray
     shown: IntArray  # (m,) slot of the answer or claim that decides whether it is wrong
 
     @property
     def stated(self) -> FloatArray:
-        """(m,) the coverage stated for each prompt: 1 - alpha, or less where levels are adaptive."""
+        """(m,) the coverage stated for each prompt: 1 - alpha, or less if levels are adaptive."""
         return 1.0 - self.decisions.stated_alphas
 
     def answered_under(self, policy: AnswerPolicy) -> BoolArray:
@@ -85,7 +85,7 @@ def compute_outcomes(
     *,
     marginal: bool = False,
 ) -> Outcomes:
-    """Decide on labelled prompts with the function that serves, and compare with the labels."""
+    """Decide on labelled prompts with the function used in serving, and compare with the labels."""
     with name_records_in_errors(labelled.ids):
         uniforms = artifact.uniforms(labelled)
         decisions = decide(
@@ -108,7 +108,7 @@ def compute_outcomes(
 
 
 def _draw_claims(kept: BoolArray, uniforms: FloatArray) -> IntArray:
-    """Draw one of the claims kept of each answer, each with the same probability; return (m,) slots."""
+    """Draw one of the kept claims of each answer, uniformly at random; return (m,) slots."""
     places = np.floor(uniforms * kept.sum(axis=1))
     return np.asarray((np.cumsum(kept, axis=1) > places[:, np.newaxis]).argmax(axis=1), dtype=np.int64)
 
@@ -141,33 +141,32 @@ def certify(
 ) -> CalibrationArtifact:
     """Certify the sets of an artifact on held-out labelled prompts.
 
-    However the thresholds came about: given the artifact, the promise is kept on each independent prompt with
-    one unknown probability, and exact binomial bounds hold (Clopper and Pearson 1934). Half of delta goes to
-    the three bounds over all prompts, the other half is divided among the groups' (Bonferroni), so that all
-    of them hold together. The mean set size is bounded by the empirical Bernstein inequality (Maurer and
-    Pontil 2009).
+    Given the artifact, however its thresholds were computed, the promise is kept on each independent prompt
+    with the same unknown probability, so exact binomial bounds hold (Clopper and Pearson 1934). Half of delta
+    goes to the three bounds over all prompts, the other half is divided among those of the groups
+    (Bonferroni), so that all of them hold together. The mean set size is bounded by the empirical Bernstein
+    inequality (Maurer and Pontil 2009).
 
     Args:
         artifact: The artifact.
         records: Labelled records with at least the artifact's number of candidates, independent and
             identically distributed with the prompts to come. Of the records that the artifact was calibrated
-            on, the part held out for certificates is used. One prompt of each cluster counts. Where the
-            promise is given a correct candidate, prompts without one are left out.
-        alpha: Error level; by default every level that the artifact holds, each with a certificate of its
-            own.
+            on, the part held out for certificates is used. One prompt of each cluster counts. If the promise
+            is conditional on a correct candidate, prompts without one are left out.
+        alpha: Error level; by default every level of the artifact, each with its own certificate.
         delta: Probability that any bound of a certificate is wrong, 0 < delta < 1.
-        provenance: Header of the records where they do not carry one themselves.
+        provenance: Header of the records, if they do not carry one themselves.
 
     Returns:
         The artifact with its certificates.
 
     Raises:
         OverlapError: If these are the calibration records and none were held out for certificates, or those
-            have been used already.
+            held out have been used already.
         CalibrationError: If no prompt is left to certify on.
-        InputError: If a level is not held or has a certificate, a record cannot be used, or answers are not
-            told apart as in calibration.
-        FeatureError: If the feature map misses metadata.
+        InputError: If the artifact lacks a level or has a certificate for it already, a record cannot be
+            used, or answers are not distinguished as in calibration.
+        FeatureError: If metadata that the feature map needs is missing.
         FingerprintError: If the records come from another generator, verifier or extractor.
         MissingExtraError: If SciPy is not installed.
     """
@@ -191,9 +190,9 @@ def certify(
 
 
 def check_origin(artifact: CalibrationArtifact, provenance: Provenance | None) -> None:
-    """Refuse records of another generator, verifier, extractor or splitter, with a `FingerprintError`.
+    """Raise a `FingerprintError` for records of another generator, verifier, extractor or splitter.
 
-    Warns with a `FingerprintWarning` if the records do not say what made them, and the artifact does.
+    Warn with a `FingerprintWarning` if the records do not say what made them, and the artifact does.
     """
     if provenance is None and artifact.provenance is not None:
         msg = (
@@ -222,8 +221,8 @@ def certify_level(
 ) -> CoverageCertificate:
     """Certify the sets of one level on m held-out prompts with the given digest.
 
-    If these prompts also chose the level among several, delta is divided by their number `among`, so that the
-    bounds hold whichever was chosen.
+    If these prompts were also used to choose among several levels, delta is divided by the number of levels,
+    `among`, so that the bounds hold for whichever level was chosen.
     """
     seen = compute_outcomes(artifact, labelled, alpha)
     everyone, *groups = sample_groups(artifact, labelled, seen.decisions.features)
@@ -261,7 +260,7 @@ def certify_level(
 
 
 def _bound_sizes(artifact: CalibrationArtifact, decisions: Decisions, failing: float) -> dict[str, Any]:
-    """Return the fields of a certificate about how many candidates are kept, or how many claims dropped."""
+    """Return the certificate's fields about the set size or, for claims, about the share dropped."""
     sizes = decisions.accepted.sum(axis=1)
     rule = artifact.parsed_set_rule
     if isinstance(rule, Claims):

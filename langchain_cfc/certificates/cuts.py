@@ -1,67 +1,67 @@
 """`certify_mean_score`: a cut on the mean score, with a certificate on how often answers below it are wrong.
 
-The policy ignores sets. It answers with the best candidate where the mean score of the n candidates is at
-most a cut. It depends on no label, so that all labels may certify.
+The policy ignores sets. It answers with the best candidate if the mean score of the n candidates is at most a
+cut. It depends on no label, so all labels may be used to certify.
 
-*The tests.* The certification prompts are put in the order of their mean scores; ties are broken by hash. A
-cut answers the first k of them, and every prompt whose mean score is below that of the next one. It passes at
-a level if W or fewer wrong answers of k have at most that probability under the rate r (exact binomial test),
-where W is the number of wrong answers among the first k. Sequences of cuts are tested in ascending order
-until one fails; the levels of all sequences sum to delta. Of a sequence, sizes n_0 < n_1 < ... are fixed by
-r, delta and the number of prompts. Its first cut answers n_0 prompts. If it divides ties it is a test only,
-and no policy. If n_0 or more prompts have a mean score of 0, it answers those with 0 instead. Each later cut
-answers as many as possible: at most n_i, without dividing ties. (Cuts no larger than the first are left out.)
+*The tests.* The certification prompts are sorted by mean score; ties are broken by hash. A cut answers the
+first k of them, and every prompt whose mean score is below that of the next one. It passes at a level if W or
+fewer wrong answers of k have at most that probability under the rate r (exact binomial test), where W is the
+number of wrong answers among the first k. The cuts of a sequence are tested in ascending order until one
+fails; the levels of all sequences sum to delta. The sizes n_0 < n_1 < ... of a sequence are fixed by r, delta
+and the number of prompts. Its first cut answers n_0 prompts. If it divides ties it is a test only, and no
+policy. If n_0 or more prompts have a mean score of 0, it answers those with 0 instead. Each later cut answers
+as many as possible: at most n_i, without dividing ties. (Cuts no larger than the first are left out.)
 
-*The theorem.* With R(c) the wrong-answer rate of the policy that answers below c, the probability that any
+*The theorem.* Let R(c) be the wrong-answer rate of the policy that answers below c. The probability that any
 cut with R(c) > r is certified is at most delta: for every number of prompts, however R(c) goes up and down,
 and however mean scores tie. Proof. With the hash the order has no ties, and R is continuous. It is enough
 that in each sequence the first wrong cut, the first with R > r, passes at level x with probability at most x.
 Read the order from its end. Given all prompts behind a place, those before it are independent draws from
-there, also where the place is found by reading on until something is seen, such as that at most n_i prompts
-are left and a tie is complete. So at each later cut W is binomial with rate R, given all prompts behind it.
-The places with R > r form disjoint intervals (a, b); let D be all a and b, where R = r, and 0. Write N(c) for
-the number of prompts up to c, and a+ for the end of the tie that a divides.
+there. This also holds if the place is found by reading on until something is seen, such as that at most n_i
+prompts are left and a tie is complete. So at each later cut W is binomial with rate R, given all prompts
+behind it. The places with R > r form disjoint intervals (a, b); let D contain 0 and all a and b, where R = r.
+Write N(c) for the number of prompts up to c, and a+ for the end of the tie that a divides.
 
 The first cut is called wrong if R > r anywhere between its two neighbours (at 0, if it answers those with 0),
-so if N(a) <= n_0 <= N(b) for an interval. If R > r at the prompt behind it, W is binomial with that rate. If
-not, read on to the next b: the cut is wrong only if all its prompts are before b, and then W is binomial with
-rate R(b) = r. Either way it passes at level x with probability at most x.
+that is, if N(a) <= n_0 <= N(b) for an interval. If R > r at the prompt behind it, W is binomial with that
+rate. If not, read on to the next b: the cut is wrong only if all its prompts are before b, and then W is
+binomial with rate R(b) = r. Either way it passes at level x with probability at most x.
 
-A later cut c has to be the first wrong one, too. Condition on the number of prompts between neighbours of D
+A later cut c must also be the first wrong one. Condition on the number of prompts between neighbours of D
 up to c. They are independent draws, with an average risk of r in each stretch, and a larger one in the last,
 which ends with c. These numbers say whether the first cut is wrong, and which intervals are below it. Any
 other (a, b) has no wrong cut before c if there is no n_i with N(a+) <= n_i < N(b+). This is the more likely
 the more prompts are between a and a+, and the fewer between b and b+. The risk between a and a+ is above r,
 since R grows there, and so, with the average of the stretch given, W grows with the number there; likewise W
 falls with the number between b and b+. (In the last stretch the average is above r. If risks behind a+ are
-even larger, all are above r, and W is large enough whatever the numbers.) The numbers are independent, one in
+even larger, all are above r, and W is large enough for any numbers.) The numbers are independent, one in
 each stretch, and functions that grow with each of them are positively correlated (Harris 1960). So if c is
 the first wrong cut, W is stochastically at least as large as a binomial number with rate r. A cut that is
 left out because it answers as many as the first would be the same test with the same outcome.
 
 *In groups* every size from n_0 on is tested, because the policy that is certified over all prompts may end
-anywhere between two neighbouring prompts of a group. Now each cut is wrong if any place between its
-neighbours is that divides no tie. The first wrong one, if not the first of all, is the cut behind a+ of the
+anywhere between two neighbouring prompts of a group. Here a cut is wrong if R > r at any place between its
+neighbours that divides no tie. The first wrong one, if not the first of all, is the cut behind a+ of the
 first interval that does not end below the first cut. There W is large enough: up to a it is binomial with
 rate r, and the risk between a and a+ is above r.
 
 *What the proof does not allow* is to round sizes up to complete ties. Which tie is completed depends on how
-few prompts are before it, and these may be the wrong ones: with mean scores .1, .2 and .3 of 46, 46 and 9 in
-100 prompts, of which 0, 100 and 50 % are wrong, r = 1/2, 8 prompts, and the sizes 1 and 8, a test at level
-.035 is passed wrongly 1.008 times as often. The number with a mean score of 0 selects nothing, as there are
-no smaller scores. This beginning makes ties bearable: with self-consistency many prompts have a mean score
-of 0, those whose candidates all agree.
+few prompts are before it, and these may be the wrong ones. Example: mean scores .1, .2 and .3 have the odds
+46 : 46 : 9, and 0, 100 and 50 % of their prompts are wrong; r = 1/2, 8 prompts, and the sizes 1 and 8. If the
+last cut is the first wrong one, a test at level .035 is passed 1.008 times as often as allowed. Starting with
+all prompts of mean score 0 selects nothing, as there are no smaller scores. This start makes ties bearable:
+with self-consistency many prompts have a mean score of 0, those whose candidates all agree.
 
 *The sequences.* The main one has `MAIN_SHARE` of delta. The number of wrong answers allowed grows by one at
-certain sizes m_0 < m_1 < ... Tested are every size from m_0 to m_1, then m_2, ..., m_8, then every size.
-Early on this skips tests that a later one makes superfluous; before the first wrong answer and later on it
-answers as much as possible. (Chosen among a few such sequences on the recordings of `benchmarks/BOT.md`; the
+certain sizes m_0 < m_1 < ... It tests every size from m_0 to m_1, then m_2, ..., m_8, then every size. Early
+on this skips tests that a later one makes superfluous; before the first wrong answer and later on it answers
+as much as possible. (It was chosen among a few such sequences on the recordings of `benchmarks/BOT.md`; the
 theorem holds for each of them.) If the prompts of the smallest mean scores are the wrong ones, it stops
 early. So the rest of delta is divided among `FALLBACKS` sequences that start at equal steps of the share
-answered, and test every size from there on. In groups the main sequence tests every size from m_0 on as well,
-so that cuts between are certified, too.
+answered, and test every size from there on. In groups the main sequence also tests every size from m_0 on, so
+that cuts in between are certified, too.
 
-*Several rates* have a sequence each, and each holds with confidence 1 - delta by itself.
+*Several rates* have separate sequences, and each rate holds with confidence 1 - delta by itself.
 
 Sources: given the k-th order statistic those below are independent draws from the distribution cut off there
 (David and Nagaraja 2003, "Order statistics", Theorem 2.5); fixed sequence testing (Maurer, Hothorn and
@@ -121,13 +121,13 @@ def certify_mean_score(
     delta: str,
     by_group: bool = False,
 ) -> CalibrationArtifact:
-    """Certify a cut on the mean score for each rate, and store them in the artifact.
+    """Certify a cut on the mean score for each rate, and store the certificates in the artifact.
 
     The policy ignores sets, so the certification prompts may have calibrated their thresholds, or fitted the
-    feature map. Nothing is certified about the sets. With `by_group` half of delta goes to all prompts, the
-    other half is divided among the groups, and of the cuts certified over all prompts the one with the most
-    groups certified is chosen, and among these the one that answers most; the groups must not depend on the
-    certification prompts. A rate that cannot be certified is stored with the reason, if another one can.
+    feature map. Nothing is certified about the sets. With `by_group` half of delta goes to all prompts, and
+    the other half is divided among the groups, which must not depend on the certification prompts. Of the
+    cuts certified over all prompts, those with the most groups certified are preferred, and among these the
+    one that answers most. A rate that cannot be certified is stored with the reason, if another one can.
 
     Raises:
         UnattainableTargetError: If none of the rates can be certified.
@@ -178,7 +178,7 @@ def compute_least_abstention(wrong_rate: float, max_wrong_rate: float) -> float:
 
 @dataclass(frozen=True)
 class _Ranking:
-    """Prompts with an answer, in the order of their mean scores."""
+    """The prompts with an answer, in ascending order of mean score."""
 
     rows: IntArray  # (m,) their rows among the certification prompts
     scores: FloatArray  # (m,) mean scores, ascending
@@ -198,26 +198,26 @@ class _Ranking:
         return cls(rows, scores, np.concatenate([[0], np.cumsum(wrong[rows])]).astype(np.int64))
 
     def select(self, members: BoolArray, wrong: BoolArray) -> _Ranking:
-        """Return the ranking of some of the certification prompts."""
+        """Return the ranking of the certification prompts flagged in `members`."""
         inside = members[self.rows]
         return self._of_rows(self.rows[inside], self.scores[inside], wrong)
 
     def divides_ties(self, size: int) -> bool:
-        """Whether a prompt behind the first `size` has the mean score of one of these."""
+        """Return whether a cut behind the first `size` prompts divides a tie."""
         return 0 < size < len(self.scores) and bool(self.scores[size - 1] == self.scores[size])
 
     def count_below(self, size: int) -> int:
-        """Return how many of the first `size` have a smaller mean score than the prompt behind them."""
+        """Return how many of the first `size` prompts have a smaller mean score than the next one."""
         if size == len(self.scores):
             return size
         return int(np.searchsorted(self.scores, self.scores[size], side="left"))
 
     def count_zeros(self) -> int:
-        """Return how many have a mean score of 0, the smallest there is."""
+        """Return how many prompts have a mean score of 0, the smallest possible."""
         return int(np.searchsorted(self.scores, 0.0, side="right"))
 
     def make_policy(self, size: int) -> AnswerPolicy:
-        """Return the policy that answers whatever is below the prompt behind the first `size`."""
+        """Return the policy that answers mean scores below that of the prompt behind the first `size`."""
         if size == len(self.scores):
             return _EVERYONE
         cut = math.nextafter(float(self.scores[size]), 0.0)
@@ -282,16 +282,16 @@ def list_complete_ties(scores: FloatArray) -> list[int]:
 
 
 def project_sizes(wrong: IntArray, rate: Fraction, delta: float, sizes: Iterable[int]) -> dict[int, int]:
-    """Return about how many prompts certify the cut behind the first k prompts, by k.
+    """Estimate, for each k, how many prompts are needed to certify the cut behind the first k prompts.
 
     Args:
         wrong: (m + 1,) number of wrong answers among the first 0 ... m prompts by mean score.
         rate: The largest wrong-answer rate.
         delta: Level of the test.
-        sizes: Values of k, 1 <= k <= m. Where too many of the first k are wrong k is left out.
+        sizes: Values of k, 1 <= k <= m. If too many of the first k are wrong, k is left out.
 
     Returns:
-        How many prompts there must be in all, if the share answered and the wrong rate stay as they are.
+        By k, how many prompts are needed in all if the share answered and the wrong rate stay as they are.
     """
     everyone = len(wrong) - 1
     return {
@@ -322,7 +322,7 @@ def _get_fallback_level(delta: float) -> float:
 
 def _run_tests(ranking: _Ranking, sizes: Iterable[int], rate: Fraction, delta: float) -> Iterator[int]:
     """Yield the sizes that pass before the first that fails."""
-    known = -1  # so many wrong answers have passed, and pass at larger sizes as well
+    known = -1  # the most wrong answers that have passed; they pass at larger sizes as well
     for size in sizes:
         wrong = int(ranking.wrong[size])
         if wrong > known and binomial_p_value(wrong, size, rate) > delta:
@@ -354,7 +354,7 @@ def _certify_rate(
     for group in groups:
         members = ranking.select(group.members, seen.wrong)
         alone = _find_passing(members, rate, whole / (2 * len(groups)), every=True)
-        # (m + 1,) how many of the group are among the first 0 ... m, and whether so many are certified
+        # (m + 1,) how many of the group are among the first 0 ... m, and whether that number is certified
         counts = np.concatenate([[0], np.cumsum(group.members[ranking.rows])])
         within.append(np.isin(counts, alone))
     size = max(sizes, key=lambda one: (sum(bool(certified[one]) for certified in within), one))
@@ -392,8 +392,8 @@ def _certify_rate(
 def _compute_curve(ranking: _Ranking, alpha: str, delta: float) -> Iterator[TradeOff]:
     """Yield policies at equal steps of the share answered, with bounds that hold together.
 
-    Their places in the order are fixed by the number of prompts, and given the prompt at such a place those
-    of smaller mean score are independent draws, so that each bound is exact; delta is divided among them.
+    Their places in the order are fixed by the number of prompts. Given the prompt at such a place, those with
+    smaller mean scores are independent draws, so each bound is exact. Delta is divided among the policies.
     """
     everyone = len(ranking.scores)
     for size in dict.fromkeys(filter(None, map(ranking.count_below, list_shares(everyone)))):
@@ -408,7 +408,7 @@ def _compute_curve(ranking: _Ranking, alpha: str, delta: float) -> Iterator[Trad
 
 
 def _explain_refusal(ranking: _Ranking, rate: Fraction, delta: float) -> str:
-    """Say why a rate cannot be certified, and what is missing: prompts, or a better model or verifier."""
+    """Say why a rate cannot be certified, and what would help: prompts, or a better model or verifier."""
     everyone = len(ranking.scores)
     words = f"A wrong-answer rate of {float(rate):g} cannot be certified with these records. "
     if not everyone:
@@ -454,7 +454,7 @@ def _explain_refusal(ranking: _Ranking, rate: Fraction, delta: float) -> str:
 
 
 def _explain_stricter(rate: str, stricter: WrongRateCertificate) -> str:
-    """Say that the cut certified for a smaller rate keeps a rate that has no cut of its own."""
+    """Say that the cut certified for a smaller rate also keeps a rate that has no cut of its own."""
     return (
         f"A wrong-answer rate of {float(rate):g} has no cut of its own: where it is tested first, too many "
         f"answers are wrong. The cut certified for {stricter.max_wrong_rate} keeps it as well, "
@@ -463,9 +463,9 @@ def _explain_stricter(rate: str, stricter: WrongRateCertificate) -> str:
 
 
 def state_abstentions(policy: CertifiedPolicy) -> str | None:
-    """State how many prompts bot mode abstains on at each certified rate, and how many every method must.
+    """State on how many prompts bot mode abstains at each certified rate, and on how many every method must.
 
-    None where no policy compared answers all prompts: the error rate of the model is not known then.
+    Return None if no policy on the curve answers all prompts: the model's wrong-answer rate is then unknown.
     """
     everyone = policy.curve[-1] if policy.curve else None
     if everyone is None or everyone.policy != _EVERYONE:

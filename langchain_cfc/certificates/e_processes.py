@@ -1,11 +1,10 @@
 """E-processes (test martingales): wealth of bets against hypotheses, for anytime-valid tests.
 
-Bets against a true hypothesis, at fair odds and placed before each outcome is seen, turn a stake of 1 into
-1/level or more at any time at all with probability at most level (Ville 1939). So such tests may be looked at
-after every outcome. Wealth is spread over a few experts, each with a bet of its own. After every outcome a
-little of it may be spread evenly again (fixed share: Herbster and Warmuth 1998), so that a change is found
-even after a long time without one. Spreading moves wealth between experts and creates none, so the bets stay
-fair.
+Bets against a true hypothesis, at fair odds and placed before each outcome is seen, ever turn a stake of 1
+into 1/level or more with probability at most level (Ville 1939). So such tests may be looked at after every
+outcome. Wealth is spread over a few experts, each with its own bet. After every outcome a little of it may be
+spread evenly again (fixed share: Herbster and Warmuth 1998), so that a change is found even after a long time
+without one. Spreading moves wealth between experts and creates none, so the bets stay fair.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from langchain_cfc._internal.arrays import BoolArray, FloatArray
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-# Share of the wealth that is spread evenly after each outcome, where changes are looked for.
+# Share of the wealth that is spread evenly after each outcome by tests that look for changes.
 FIXED_SHARE = 1e-3
 
 
@@ -29,11 +28,11 @@ FIXED_SHARE = 1e-3
 class WealthPath:
     """Wealth over time with its extremes, for each test of an array. Logarithms are natural."""
 
-    log: FloatArray  # (...) logarithm of the wealth, 0 in the beginning
+    log: FloatArray  # (...) logarithm of the wealth, 0 at the start
     lowest: FloatArray  # (...) its smallest value so far
-    lowest_at: FloatArray  # (...) time of that
+    lowest_at: FloatArray  # (...) time of the smallest value
     peak: FloatArray  # (...) its largest value so far; evidence is not taken back
-    since: FloatArray  # (...) time of the lowest value before the peak, where its cause seems to begin
+    since: FloatArray  # (...) time of the lowest value before the peak, when its cause seems to begin
 
     @staticmethod
     def _start_path(shape: Sequence[int], now: float) -> dict[str, FloatArray]:
@@ -56,7 +55,7 @@ class WealthPath:
 
     @classmethod
     def from_data(cls, data: Mapping[str, Any]) -> Self:
-        """Restore what `to_data` returned."""
+        """Restore the object from the result of `to_data`."""
         return cls(**{one.name: np.array(data[one.name], dtype=np.float64) for one in fields(cls)})
 
 
@@ -69,7 +68,7 @@ class EProcess(WealthPath):
 
     @classmethod
     def start(cls, tests: Sequence[int], experts: int, now: float = 0.0) -> EProcess:
-        """Stake 1 on each test of an array of this shape, spread evenly over its experts."""
+        """Start each test of an array of shape `tests` with wealth 1, spread evenly over its experts."""
         shares = np.full((*tests, experts), 1.0 / experts)
         return cls(shares=shares, outcomes=np.zeros(tuple(tests)), **cls._start_path(tests, now))
 
@@ -83,8 +82,8 @@ class EProcess(WealthPath):
     ) -> EProcess:
         """Return the wealth after one outcome.
 
-        `payoffs` (..., k) is what each expert's bet pays for a stake of 1: above 0, of mean at most 1 under
-        the hypothesis, whatever came before. Tests that are not `seen` (...) had no outcome and stay.
+        `payoffs` (..., k) is what each expert's bet pays for a stake of 1: above 0, with mean at most 1 under
+        the hypothesis, given all that came before. Tests that are not `seen` (...) had no outcome and stay.
         """
         paid = self.shares * payoffs
         total = paid.sum(axis=-1)
@@ -104,13 +103,13 @@ class MixtureEProcess(WealthPath):
 
     A mean of e-values is an e-value under any dependence between them, and essentially the only symmetric way
     to merge them (Vovk and Wang 2021, "E-values: Calibration, combination and applications"). It is at least
-    max / m, so that an alarm at a mean of 1 / level never comes later than one by Bonferroni, where one of m
-    tests reaches m / level, and comes earlier where several tests move.
+    max / m, so an alarm at a mean of 1 / level never comes later than one by Bonferroni, where one of m tests
+    must reach m / level, and it comes earlier if several tests move.
     """
 
     @classmethod
     def start(cls, shape: Sequence[int] = (), now: float = 0.0) -> MixtureEProcess:
-        """Begin with a mean of 1 for each stream of an array of this shape."""
+        """Start with a mean of 1 for each stream of an array of this shape."""
         return cls(**cls._start_path(shape, now))
 
     def update(self, wealth: EProcess, now: float) -> MixtureEProcess:

@@ -1,9 +1,9 @@
-"""`JudgedEProcess`: a lower bound on a probability, by a judge's labels of all prompts and people's of some.
+"""`JudgedEProcess`: a lower bound on a probability, from labels of all prompts by a judge, of some by people.
 
 Prompts (Z_t, Y_t), t = 1, 2, ..., are independent and identically distributed; Y_t is 1 if people would say
-that what is promised is kept for the t-th. The bound is on mu = E Y, the probability for a prompt to come,
-not on the share among the prompts at hand. The judge sees every Z_t; people label the t-th with a probability
-pi_t > 0 which is a function of Z_t alone, by a coin xi_t of its own (the hash of the prompt's id).
+that the promise is kept for prompt t. The bound is on mu = E Y, the probability for a future prompt, not on
+the share among the prompts at hand. The judge sees every Z_t; people label prompt t with a probability
+pi_t > 0 that is a function of Z_t alone, decided by a separate coin xi_t (the hash of the prompt's id).
 
 *Bets.* Against the hypothesis mu <= m, with 0 <= lambda < 1/m chosen before the t-th prompt is seen, and any
 g_t >= 0 chosen before its coin, the wealth is multiplied by
@@ -11,14 +11,14 @@ g_t >= 0 chosen before its coin, the wealth is multiplied by
     g_t                                                    if people do not label it (xi_t = 0),
     (1 + lambda (Y_t - m) - (1 - pi_t) g_t) / pi_t         if they do.
 
-Over the coin the mean of this is 1 + lambda (Y_t - m), whatever g_t is, and over the prompt it is at most 1
+Over the coin the mean of this is 1 + lambda (Y_t - m) for every g_t, and over the prompt it is at most 1
 under the hypothesis. So the wealth is a test supermartingale as long as it stays non-negative, and ever
 reaches 1/delta with probability at most delta (Ville 1939): people may stop at any time, for any reason.
 With g_t = 1 + lambda (p_t - m) the factor is 1 + lambda (X_t - m) for X_t = p_t + (Y_t - p_t) xi_t / pi_t,
 the prediction p_t of the judge corrected by people (prediction-powered inference: Angelopoulos, Bates,
 Fannjiang, Jordan and Zrnic 2023; by betting: Waudby-Smith and Ramdas 2024, "Estimating means of bounded
 random variables by betting", JRSS B 86; Csillag, Struchiner and Tegoni Goedert 2025, "Prediction-powered
-e-values"). X_t reaches down to -p_t (1 / pi_t - 1), which keeps lambda small. Here g_t is another one.
+e-values"). X_t reaches down to -p_t (1 / pi_t - 1), which keeps lambda small. Here g_t is chosen differently.
 
 *The fastest growth.* With a_y = 1 + lambda (y - m), A_y = (a_y - (1 - pi) g) / pi and q the probability of
 Y = 1 given Z, E log = pi (q log A_1 + (1 - q) log A_0) + (1 - pi) log g is concave in g, and largest where
@@ -26,17 +26,17 @@ Y = 1 given Z, E log = pi (q log A_1 + (1 - q) log A_0) + (1 - pi) log g is conc
     1 / g = q / A_1 + (1 - q) / A_0,
 
 that is, at the smaller root of (1 - pi) g^2 - b g + a_0 a_1 = 0 with b = (1 - pi) (a_0 + a_1) + pi (q a_0 +
-(1 - q) a_1). At g = a_0 / (1 - pi) the left side is pi (1 - q) (a_0 - a_1) a_0 / (1 - pi) <= 0, so that the
-root lies below, A_0 >= 0, and the wealth is never negative: no bound on weighted values is needed. A wrong q
-costs growth, not validity. Without information in Z, q = mu, and where lambda / pi is the best lambda of
-people's labels alone, the root is 1: then having a judge costs nothing.
+(1 - q) a_1). At g = a_0 / (1 - pi) the left side is pi (1 - q) (a_0 - a_1) a_0 / (1 - pi) <= 0, so the root
+lies below, A_0 >= 0, and the wealth is never negative: no bound on weighted values is needed. A wrong q costs
+growth, not validity. Without information in Z, q = mu, and where lambda / pi is the best lambda of people's
+labels alone, the root is 1: then having a judge costs nothing.
 
 *What is learned.* q is the share of kept promises among people's labels so far, by what the judge says and
-how sure it is, with a weak prior; so a biased judge is corrected, and one that is right no more often than
-chance is ignored. lambda maximises the growth that these shares predict, given how often each stratum came so
-far. Both use earlier prompts only.
+how sure it is, with a weak prior. So a biased judge is corrected, and one that is right no more often than
+chance is ignored. lambda maximises the growth that these shares predict, given how often each stratum
+occurred so far. Both use earlier prompts only.
 
-*The bound* is the largest of a grid of m that are rejected, with all smaller ones. If it is mu or more, then
+*The bound* is the largest m of a grid that is rejected together with all smaller ones. If it is mu or more,
 the smallest m >= mu of the grid has been rejected, which has probability at most delta.
 """
 
@@ -51,19 +51,19 @@ from langchain_cfc._internal.arrays import BoolArray, FloatArray, IntArray
 from langchain_cfc.artifact import PeopleEvidence
 from langchain_cfc.certificates.e_processes import EProcess
 
-# Strata of prompts: the judge says that the promise is kept, surely or not so surely; that it is broken; and
-# no label is needed to know.
+# Strata of prompts: the judge says that the promise is kept, and is sure or in doubt; it says that the
+# promise is broken; or the outcome is known without a label.
 SURE, DOUBTED, BROKEN, KNOWN = range(4)
 # Outcomes in the evidence of a certificate.
 KEPT, BROKE, UNLABELLED = "+", "-", "."
-# A judge that doubts at least so much is not sure.
+# A judge whose doubt is at least this is not sure.
 _DOUBT = 0.25
-# Kept and broken promises that each stratum starts with, and prompts.
+# Prior counts of each stratum: kept and broken promises, and prompts.
 _PRIOR = np.array([(1.9, 0.1), (1.7, 0.3), (1.0, 1.0), (0.5, 0.5)])
 _PRIOR_MET = np.array([4.0, 2.0, 2.0, 0.0])
-# How much likelier than `share` a prompt is labelled: without any doubt, and for each unit of doubt more.
+# Probability that a prompt is labelled, relative to `share`: without doubt, and more per unit of doubt.
 _INCLUSION = (0.7, 0.8)
-# Parts of the wealth to choose the best bet from; the best is about in proportion to the share labelled.
+# Fractions of the wealth to choose a bet from; the best is about proportional to the share labelled.
 _FRACTIONS = np.geomspace(0.001, 0.9, 20)
 # The smallest share that people may label.
 LEAST_SHARE = 0.01
@@ -80,14 +80,14 @@ _FORECASTS = 200
 def compute_inclusion(share: float, doubt: FloatArray) -> FloatArray:
     """Return the probabilities with which people label prompts, given the judge's doubt in [0, 1].
 
-    They are about `share`, at least 0.7 times that, and 1.5 times that for the most doubtful prompts.
+    They grow from 0.7 times `share` without doubt to 1.5 times for the most doubtful prompts, at most 1.
     """
     least, more = _INCLUSION
     return np.asarray(np.minimum(1.0, share * (least + more * doubt)), dtype=np.float64)
 
 
 def assign_strata(kept: BoolArray, doubt: FloatArray, known: BoolArray) -> IntArray:
-    """Return the stratum of each prompt, given what the judge says, its doubt, and what needs no label."""
+    """Return the stratum of each prompt, from what the judge says, its doubt, and if the outcome is known."""
     by_judge = np.where(kept, np.where(doubt < _DOUBT, SURE, DOUBTED), BROKEN)
     return np.asarray(np.where(known, KNOWN, by_judge), dtype=np.int64)
 
@@ -117,10 +117,10 @@ def compute_payoffs(
 
 @dataclass(frozen=True)
 class JudgedPrompts:
-    """Prompts in the order in which they are bet on, one axis for each field: (..., t)."""
+    """Prompts in the order in which they are bet on, with fields of shape (..., t)."""
 
     strata: IntArray  # see `assign_strata`
-    inclusion: FloatArray  # probability to be labelled by people; 1 for those of stratum `KNOWN`
+    inclusion: FloatArray  # probability to be labelled by people; 1 in stratum `KNOWN`
     sampled: BoolArray  # whether people are to label it, or no label is needed
 
     @property
@@ -129,11 +129,11 @@ class JudgedPrompts:
         return np.asarray(self.sampled & (self.strata != KNOWN), dtype=np.bool_)
 
     def get(self, row: int | slice) -> tuple[IntArray, FloatArray, BoolArray]:
-        """Return stratum, inclusion and whether it is sampled, of one or several prompts of each sequence."""
+        """Return strata, inclusion and sampled flags of one or several prompts of each sequence."""
         return self.strata[..., row], self.inclusion[..., row], self.sampled[..., row]
 
     def repeat(self, sequences: int) -> JudgedPrompts:
-        """Return the same prompts for so many sequences."""
+        """Return the same prompts for each of a number of sequences."""
         shape = (sequences, *self.strata.shape)
         return JudgedPrompts(
             np.broadcast_to(self.strata, shape),
@@ -142,7 +142,7 @@ class JudgedPrompts:
         )
 
     def skip(self, count: int) -> JudgedPrompts:
-        """Return the prompts after the first ones."""
+        """Return the prompts after the first `count`."""
         return JudgedPrompts(self.strata[count:], self.inclusion[count:], self.sampled[count:])
 
 
@@ -157,20 +157,20 @@ class JudgedEProcess:
     labelled: FloatArray  # (..., s) people's labels
     met: FloatArray  # (..., s) prompts so far
     included: FloatArray  # (..., s) sum of their probabilities to be labelled
-    refit_every: int  # prompts between two choices of bets: about as many as hold one label
+    refit_every: int  # prompts between two choices of bets: about as many as contain one label
     prompts: int = 0  # number of prompts so far
 
     @classmethod
     def start(cls, share: float) -> JudgedEProcess:
-        """Begin before any prompt of one sequence, with the grid of hypotheses.
+        """Start one sequence, before any prompt, with the grid of hypotheses.
 
-        It is the same whatever is to be certified, so that the target may change on the way.
+        The grid does not depend on what is to be certified, so the target may change on the way.
         """
         return cls.of_targets(_GRID, share)
 
     @classmethod
     def of_targets(cls, targets: FloatArray, share: float, shape: tuple[int, ...] = ()) -> JudgedEProcess:
-        """Begin before any prompt, with these hypotheses, ascending, for an array of sequences."""
+        """Start an array of sequences, before any prompt, with the given ascending hypotheses."""
         by_stratum = np.zeros((*shape, len(_PRIOR)))
         return cls(
             targets=targets,
@@ -185,7 +185,7 @@ class JudgedEProcess:
 
     @classmethod
     def replay(cls, evidence: PeopleEvidence) -> JudgedEProcess:
-        """Bet on the prompts of a certificate again."""
+        """Replay the bets on the prompts in the evidence of a certificate."""
         state = cls.start(evidence.share)
         inclusion = evidence.inclusion.unpack()
         rows = zip(evidence.strata, inclusion, evidence.outcomes, strict=True)
@@ -200,7 +200,7 @@ class JudgedEProcess:
 
     @property
     def predictions(self) -> FloatArray:
-        """(..., s) probability that a promise is kept, by stratum, as far as people's labels show."""
+        """(..., s) probability that the promise is kept, by stratum, estimated from people's labels."""
         return self.kept / self.labelled
 
     def update(
@@ -235,7 +235,7 @@ class JudgedEProcess:
         )
 
     def _choose_fractions(self) -> FloatArray:
-        """Return (..., g) the part of the wealth to bet at which the shares so far predict most growth."""
+        """Return the (..., g) fractions of wealth to bet for which the shares so far predict most growth."""
         met, shape = self.met, (..., np.newaxis, np.newaxis, slice(None))
         inclusion = np.where(met > 0.0, self.included / np.maximum(met, 1e-9), 1.0)[shape]
         predicted = self.predictions[shape]
@@ -249,21 +249,21 @@ class JudgedEProcess:
         return np.where(mean.max(axis=-1) > 0.0, _FRACTIONS[best], 0.0)
 
     def bound(self, delta: float) -> FloatArray:
-        """Return (...) lower bounds on the probability that the promise is kept; 0 says nothing."""
+        """Return (...) lower bounds on the probability that the promise is kept; 0 if nothing is shown."""
         rejected = self.wealth.peak >= math.log(1.0 / delta) + _ROUND_OFF
         count = np.logical_and.accumulate(rejected, axis=-1).sum(axis=-1)
         return np.asarray(np.concatenate([[0.0], self.targets])[count], dtype=np.float64)
 
     def forecast_labels(self, target: float, delta: float, upcoming: JudgedPrompts) -> int | None:
-        """Return how many more of people's labels are expected to reach a target, of one sequence.
+        """Forecast how many more labels by people one sequence needs to reach a target.
 
-        It is the median over repetitions, in which the promise is kept as often as people's labels so far
-        allow: by stratum a probability of its own, from the posterior of these labels.
+        It is the median over simulations. In each, the promise is kept with a probability for each stratum
+        that is drawn from its posterior given people's labels so far.
 
         Args:
             target: The probability to certify, at most the largest hypothesis.
             delta: Failure probability.
-            upcoming: Prompts to come, (t,).
+            upcoming: The (t,) prompts to come.
 
         Returns:
             The number of labels; None if these prompts are not expected to suffice.

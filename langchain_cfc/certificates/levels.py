@@ -1,11 +1,11 @@
-"""`select_tested_levels`: levels strict enough that the promise holds for the very artifact.
+"""`select_tested_levels`: levels that are strict enough for the promise to hold for this artifact.
 
 Given the calibration set, the share of prompts on which the conditional rule keeps its promise follows no
-known law. So the rule is fitted at levels from far below alpha up to alpha, and each is tested
-on a third split against "the promise fails more often than alpha": from the strictest on, each at level
-delta, until one fails its test. The last one that passed is served. The order does not depend on the third
-split, so the first level of the order that deserves no trust is one level, known before it is tested, and
-passes with probability at most delta: no division of delta is needed.
+known law. So the rule is fitted at levels from far below alpha up to alpha, and each is tested on a third
+split against "the promise fails more often than alpha": from the strictest on, each at level delta, until one
+fails its test. The last one that passed is served. The order does not depend on the third split, so the first
+level in it at which the promise does fail more often than alpha is fixed before the tests, and passes with
+probability at most delta: no division of delta is needed.
 
 Source: fixed sequence testing (Maurer, Hothorn and Lehmacher 1995); Learn then Test (Angelopoulos, Bates,
 Candes, Jordan and Lei 2021).
@@ -31,9 +31,9 @@ def select_tested_levels(
 ) -> CalibrationArtifact:
     """Replace each level by the largest of its steps that is shown to keep the promise.
 
-    The artifact holds every step as a level. `steps` names, by level alpha, smaller levels in the order of
-    their tests, the last of them alpha itself. The certification prompts must have been used for nothing
-    else. Where there are several levels, one may be served the larger threshold of another.
+    The artifact holds every step as a level. `steps` lists for each level alpha the levels to test, in the
+    order of the tests: smaller ones, and alpha itself last. The certification prompts must have been used for
+    nothing else. If there are several levels, one may be served the larger threshold of another.
     """
     held = {one.alpha: one for one in artifact.levels}
     selected = [
@@ -58,7 +58,7 @@ def _select_step(
     tried: Sequence[LevelState],
     delta: str,
 ) -> tuple[LevelState, int]:
-    """Return the last step that passes its test in turn, and on how many prompts its promise failed."""
+    """Return the last step before the first failed test, and on how many prompts its promise failed."""
     passed: tuple[LevelState, int] | None = None
     missed = 0
     for step in tried:

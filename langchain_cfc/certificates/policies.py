@@ -1,29 +1,29 @@
 """`certify_policy`: a policy that answers or abstains, with a certificate on how often its answers are wrong.
 
-The family: from the sets of one of the artifact's levels, answer where the set holds at most so many distinct
-answers, at least so many candidates agree on the best one, and the mean score of all candidates is at most a
-cut, one of the deciles of the calibration prompts. The labels of these have been used already, so they may
-show which policies look safe, and fix the order of the tests. On the third split each policy is tested
-against "of the answered prompts more than r get a wrong best answer": given how many are answered, the number
-of wrong ones is binomial, so the p-value is exact. Tests stop at the first failure; all policies that passed
-before are certified together.
+The family: a policy uses the sets of one of the artifact's levels. It answers if the set holds at most a
+given number of distinct answers, at least a given number of candidates agree on the best one, and the mean
+score of all candidates is at most a cut, one of the deciles of the calibration prompts. The labels of the
+calibration prompts have been used already, so they may show which policies look safe, and fix the order of
+the tests. On the third split each policy is tested against "of the answered prompts more than r get a wrong
+best answer": given how many are answered, the number of wrong ones is binomial, so the p-value is exact.
+Tests stop at the first failure; all policies that passed before are certified together.
 
 Source: Learn then Test (Angelopoulos, Bates, Candes, Jordan and Lei 2021), with fixed sequence testing in an
 order learned on other data.
 
-*Of claims* the family is the levels alone. An answer that shows claims is wrong if one of them, drawn by the
-hash of its id, is unsupported: independent trials whose rate is the expected share of unsupported claims
-among those that an answer shows. Claims of one answer are not independent, so that they cannot be counted one
-by one.
+*For claims* the family is the levels alone. An answer that shows claims is wrong if one of them, drawn by the
+hash of its id, is unsupported. These are independent trials, whose rate is the expected share of unsupported
+claims among those that an answer shows. Claims of one answer are not independent, so they cannot be counted
+one by one.
 
-*Without sets* bot mode certifies a cut on the mean score, see `cuts`.
+*Without sets* bot mode certifies a cut on the mean score (see `cuts`).
 
-*The promise about sets.* It holds on average over all calibration sets, but not over those calibration sets
-for which a policy is found: strict thresholds make answers rarer and safer, so that a policy passes more
-easily where sets hold a correct answer too rarely. (Measured: at alpha = 0.5 and N = 49, where one
-calibration set in three let a policy pass, these covered 0.43.) So bot mode does not carry that promise. It
-carries what the certification prompts certify about the sets at the chosen level, with bounds that hold for
-all levels at once; or the promise with confidence, where the calibration gave one for all levels at once.
+*The promise about sets.* It holds on average over all calibration sets, but not on average over those for
+which a policy is found: strict thresholds make answers rarer and safer, so a policy passes more easily where
+sets hold a correct answer too rarely. (Measured: at alpha = 0.5 and N = 49, where one calibration set in
+three let a policy pass, these covered 0.43.) So bot mode does not carry that promise. It carries what the
+certification prompts certify about the sets at the chosen level, with bounds that hold for all levels at
+once; or the promise with confidence, if the calibration gave one for all levels at once.
 """
 
 from __future__ import annotations
@@ -63,11 +63,11 @@ class _Policy:
     """A policy of the family, with its results on the calibration prompts."""
 
     alpha: str  # level of the sets
-    policy: AnswerPolicy  # which of them are answered
+    policy: AnswerPolicy  # which sets are answered
     tuned: int  # number of calibration prompts
     answered: int  # how many of them are answered
     wrong: int  # how many of these with a wrong best answer
-    shown: int  # how many of these, or of claims how many are shown
+    shown: int  # number of answers shown, or of claims
 
 
 def certify_policy(
@@ -82,10 +82,10 @@ def certify_policy(
 ) -> CalibrationArtifact:
     """Certify a policy for bot mode, and store it in the artifact.
 
-    Of the policies certified over all prompts, the one with the most groups certified is chosen, and among
+    Of the policies certified over all prompts, those with the most groups certified are preferred, and among
     these the one that answers most prompts. The certification prompts must have been used for nothing else.
     With `by_group` half of delta goes to all prompts, the other half is divided among the groups, and each
-    has a sequence of tests of its own. Without `keep_levels` the policy's level is served and tested alone.
+    has its own sequence of tests. Without `keep_levels` the policy's level is served and tested alone.
     """
     rate = Fraction(max_wrong_rate)
     served = {one.alpha: artifact if keep_levels else artifact.with_levels([one]) for one in artifact.levels}
@@ -179,7 +179,7 @@ def _list_policies(artifact: CalibrationArtifact, alpha: str, tuning: LabelledBa
 
 
 def _choose_cuts(means: FloatArray) -> Iterator[float]:
-    """Yield the cuts below which are equal shares of the ascending mean scores, each between two of these."""
+    """Yield cuts at equal shares of the ascending mean scores, each between two of these scores."""
     places = dict.fromkeys(
         int(np.searchsorted(means, means[len(means) * step // SCORE_CUTS], side="right"))
         for step in range(1, SCORE_CUTS)
@@ -190,7 +190,7 @@ def _choose_cuts(means: FloatArray) -> Iterator[float]:
 
 
 def find_short_number(low: float, high: float) -> float:
-    """Return the largest number of the fewest decimals in [low, high)."""
+    """Return the number in [low, high) with the fewest decimals, at least 2; of several, the largest."""
     for decimals in range(2, 17):
         unit = 10.0**decimals
         number = float(round(math.ceil(high * unit) - 1.0) / unit)
@@ -200,10 +200,10 @@ def find_short_number(low: float, high: float) -> float:
 
 
 def _order_tests(family: Sequence[_Policy], rate: Fraction, size: int) -> list[_Policy]:
-    """Return the policies to test, the most promising first, each of which shows more than those before."""
+    """Return the policies to test: the most promising first, and each shows more than those before it."""
 
     def expected_p_value(one: _Policy) -> tuple[float, int]:
-        # The p-value of the certification prompts if they were like the calibration prompts.
+        # The p-value on the certification prompts if they were like the calibration prompts.
         answered, wrong = one.answered * size // one.tuned, -(-one.wrong * size // one.tuned)
         return binomial_p_value(min(wrong, answered), answered, rate), -one.shown
 
@@ -242,10 +242,10 @@ def _failure(rate: Fraction, unit: Unit) -> str:
 def _unattainable(
     one: _Policy, seen: Outcomes, rate: Fraction, delta: float, unit: Unit
 ) -> UnattainableTargetError:
-    """Make the error of a first policy that fails its test, with the number of prompts it would need.
+    """Build the error for a first policy that fails its test, with the number of prompts it would need.
 
-    Its shares of answers and of wrong ones come from the certification prompts, or from these and the
-    calibration prompts together: where no certification prompt is answered, and where more answers are wrong.
+    The share answered is that of the certification prompts, or if none is answered, that of these and the
+    calibration prompts together. The wrong rate is the larger of the two.
     """
     size = len(seen.kept)
     answered, wrong = seen.count_answers(seen.decisions.answered)

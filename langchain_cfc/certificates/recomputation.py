@@ -1,8 +1,7 @@
-"""`recompute_certificates`: the bounds of certificates, computed again from the counts beside them.
+"""`recompute_certificates`: compute the bounds of certificates again from the counts beside them.
 
-Loading refuses bounds that are better than their counts allow, with NumPy alone. Here the functions that
-certify compute each of them again, so that a bound which is worse, from another version or another hand, is
-found as well.
+Loading an artifact rejects bounds that are better than their counts allow, with NumPy alone. Here the
+certifying functions compute each bound again, which also finds worse ones, from another version or an edit.
 """
 
 from __future__ import annotations
@@ -23,15 +22,15 @@ _AGREEMENT = 1e-7
 
 
 class BoundCheck(BaseModel):
-    """A bound of a certificate beside the one that its counts give.
+    """A bound of a certificate, compared with the one that its counts give.
 
     Attributes:
         certificate: Which certificate.
         bound: What is bounded.
-        stated: The bound that the artifact states; of a test, its failure probability.
-        recomputed: The bound by the counts, or the p-value of a test; None where the artifact holds too
-            little to compute it; then a stated value is only checked for being possible.
-        agrees: Whether the counts give what is stated; of a test, whether it passes.
+        stated: The bound that the artifact states; for a test, its failure probability.
+        recomputed: The bound from the counts, or the p-value of a test; None if the artifact holds too little
+            to compute it. The stated value is then at most checked for being possible.
+        agrees: Whether the counts give what is stated; for a test, whether it passes.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -50,9 +49,8 @@ def recompute_certificates(artifact: CalibrationArtifact) -> list[BoundCheck]:
         artifact: The artifact.
 
     Returns:
-        The bounds, certificate by certificate; none where nothing is certified. Bounds on the size of sets
-        rest on more than the artifact holds and are not recomputed, and neither are those by people of
-        artifacts without their evidence.
+        The bounds, certificate by certificate; none if nothing is certified. Bounds on the size of sets need
+        more than the artifact holds and are not recomputed, nor are bounds by people without their evidence.
 
     Raises:
         MissingExtraError: If SciPy is not installed.
@@ -133,7 +131,7 @@ def _recompute_wrong_rate(certificate: WrongRateCertificate) -> Iterator[BoundCh
 
 
 def _recompute_people(one: PeopleCertificate, evidence: PeopleEvidence | None) -> Iterator[BoundCheck]:
-    """Yield a bound by people, and the counts beside it, from the outcomes in their order."""
+    """Yield the checks of a bound by people, and of the counts beside it, from the outcomes in order."""
     name = f"{one.about} at alpha = {one.alpha}, by people"
     bound = "kept at least" if one.about == "sets" else "right at least"
     if evidence is None:

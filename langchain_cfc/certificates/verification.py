@@ -1,8 +1,8 @@
-"""`verify`: checks an artifact's thresholds with solvers that share no code with this library.
+"""`verify`: check an artifact's thresholds with solvers that share no code with this library.
 
-The artifact holds calibration prompts one by one and the sums of all others, so the very regression that its
-thresholds come from can be solved by any solver. Here it goes through CVXPY to HiGHS (simplex) and Clarabel
-(interior points); with a ridge, which is no linear programme, to Clarabel alone.
+The artifact holds calibration prompts one by one and the sums of all others, so any solver can solve the same
+regression that its thresholds come from. Here CVXPY passes it to HiGHS (simplex) and Clarabel (interior
+points); with a ridge it is no linear programme, and goes to Clarabel alone.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ class LevelVerification(BaseModel):
         prompts: Prompts asked about.
         infinite: How many of them have an infinite threshold.
         outside: How many lie outside the certified region, and were left out.
-        contradicted: How many are infinite for one side only.
+        contradicted: How many thresholds are infinite here but not for the other solver, or the reverse.
         largest_difference: Largest difference between finite thresholds, HiGHS (or Clarabel, with a ridge)
             against ours.
-        largest_gap: Largest relative difference between optimal objectives, Clarabel against ours, the base
-            regression among them.
+        largest_gap: Largest relative difference between optimal objectives, Clarabel against ours, including
+            the base regression.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -73,7 +73,7 @@ def verify(
     """Solve the base regression and a sample of thresholds again, with HiGHS and Clarabel.
 
     Args:
-        artifact: One with the conditional rule.
+        artifact: An artifact with the conditional rule.
         prompts: How many kept calibration prompts to ask about, besides the mean one.
         progress: Wraps the sample of each level, for a progress bar.
 
@@ -166,7 +166,7 @@ class _ReferenceSolvers:
         features, scores = state["features"], state["success_scores"]
         weights = state["weights"] if len(state["weights"]) else np.ones(len(scores))
         (low, total, _), (below, everyone) = state["rest"], state["rest_scores"]
-        # Weights times coverages, of the prompts one by one and in the sum of all others.
+        # Weights times coverages, for the prompts one by one and for the sum of all others.
         targets, rest_target = weights, total
         if rule.has_levels:
             targets, rest_target = state["targets"], state["rest_target"]
@@ -188,7 +188,7 @@ class _ReferenceSolvers:
         )
 
     def threshold(self, phi: FloatArray, tau: float) -> float:
-        """Return the smallest fit at a prompt of coverage tau by HiGHS; `inf` if the problem is unbounded."""
+        """Return the smallest fit at a prompt of coverage tau; `inf` if the problem is unbounded."""
         self._linear.value = (tau - NUDGE) * phi
         if self._penalised:
             self._solve(solver=self._cvxpy.CLARABEL, **CLARABEL)

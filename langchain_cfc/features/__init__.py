@@ -1,7 +1,7 @@
 """Features: what the threshold of a prompt may depend on, and the reweightings that the guarantee covers.
 
-`statistics` computes numbers from the candidates of a prompt, `terms` turns them into columns and lists what
-these guarantee as `weights`, `parser` reads the text in which a user names them, and `map` combines them.
+`statistics` computes numbers from the candidates of a prompt. `terms` turns them into columns, and lists the
+weightings (`weights`) that these guarantee. `parser` parses feature text, and `map` combines its terms.
 """
 
 from __future__ import annotations

@@ -26,9 +26,9 @@ class AdaptiveAlpha:
     """A step function a(x) of the mean score: the error level that is stated for a prompt.
 
     The threshold rule needs the level of each prompt, and the feature map needs functions of the level, so
-    that stated coverages are calibrated. Both are in its columns: hat functions of a(x) with knots at its
-    smallest, a middle and its largest value, which sum to one. `read_alphas` computes the levels from them.
-    Where all prompts have the same level there are no columns.
+    that stated coverages are calibrated. The columns serve both: hat functions of a(x), which sum to one,
+    with knots at its smallest, a middle and its largest value. `read_alphas` computes the levels from them.
+    If all prompts have the same level, there are no columns.
 
     The function must be fixed before calibration prompts are seen; `fit_adaptive_alpha` fits it on the fit
     split. Source: Cherian, Gibbs and Candes (2024), "Large language model validity via enhanced conformal
@@ -39,8 +39,8 @@ class AdaptiveAlpha:
         alphas: k + 1 error levels as decimal text: below the first cut, between cuts, and from the last one
             on. Neighbours differ.
         knots: The levels at which hat functions are largest, ascending: the smallest and the largest of
-            `alphas`, and perhaps others between them. Only one where all levels are equal.
-        margin: What was added to the estimated probability that no correct candidate is drawn.
+            `alphas`, and perhaps others between them. Only one if all levels are equal.
+        margin: Margin that was added to the estimated probability that no correct candidate is drawn.
 
     Examples:
         >>> adaptive = AdaptiveAlpha((0.5, 0.7), ("0.1", "0.3", "0.6"), knots=("0.1", "0.6"), margin=0.0)
@@ -55,23 +55,23 @@ class AdaptiveAlpha:
     margin: float
 
     def list_levels(self, alpha: str) -> tuple[str, ...]:
-        """List the levels that prompts may have, ascending, if none may be below alpha."""
+        """List the levels that prompts may have, ascending, with smaller ones raised to alpha."""
         texts = {one if float(one) > float(alpha) else alpha for one in self.alphas}
         return tuple(sorted(texts, key=float))
 
     @cached_property
     def _knots(self) -> FloatArray:
-        """(k,) the knots of hat functions; (0,) where all levels are equal."""
+        """(k,) the knots of the hat functions; (0,) if all levels are equal."""
         return np.array([float(one) for one in self.knots] if len(self.knots) > 1 else [])
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Such as `stated_coverage[0.9]`, one for each knot."""
+        """One name per knot, such as `stated_coverage[0.9]`."""
         return tuple(f"stated_coverage[{end}]" for end in self._ends)
 
     @property
     def weights(self) -> tuple[GuaranteedWeight, ...]:
-        """Each hat function; coefficients of the constant, then of the columns."""
+        """One weight per hat function, with coefficients of the constant, then of the columns."""
         ends = self._ends
         found = []
         for place, (name, row) in enumerate(zip(self.names, np.eye(len(ends)), strict=True)):
@@ -91,7 +91,7 @@ class AdaptiveAlpha:
         return _MEAN_SCORE.values(draws)
 
     def transform(self, draws: CandidateBatch) -> FloatArray:
-        """Compute the (N, k) hat functions, or (N, 0) where all levels are equal."""
+        """Compute the (N, k) hat functions, or (N, 0) if all levels are equal."""
         return self.compute_columns(self.read_mean_scores(draws))
 
     def compute_columns(self, mean_scores: FloatArray) -> FloatArray:
@@ -127,7 +127,7 @@ class AdaptiveAlpha:
 
     @classmethod
     def from_data(cls, data: object) -> AdaptiveAlpha:
-        """Return the step function from the result of `to_data`; a FeatureError for anything else."""
+        """Return the step function from the result of `to_data`; raise a FeatureError for anything else."""
         if not isinstance(data, Mapping) or set(data) != {"cuts", "alphas", "knots", "margin"}:
             msg = f"adaptive levels are stored as an object with cuts, alphas, knots and margin, got {data!r}"
             raise FeatureError(msg)
@@ -156,7 +156,7 @@ class AdaptiveAlpha:
 
 
 def _are_increasing(numbers: object) -> bool:
-    """Return whether this is a list of finite floats that increase."""
+    """Return whether this is a list of strictly increasing finite floats."""
     return (
         isinstance(numbers, list)
         and all(isinstance(one, float) and np.isfinite(one) for one in numbers)

@@ -103,7 +103,7 @@ class FeatureMap:
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """The names of the d columns; a NotFittedError before `fit`."""
+        """The names of the d columns; raises a NotFittedError before `fit`."""
         return tuple(name for part in self._fitted_parts for name in part.names)
 
     @property
@@ -134,7 +134,7 @@ class FeatureMap:
         return replace(self, terms=tuple(term.fit(draws) for term in self.terms))
 
     def with_categories_of(self, draws: CandidateBatch) -> FeatureMap:
-        """Return the fitted map with the categories of more prompts; see `Group` for why that is sound.
+        """Return the fitted map with the categories of more prompts added; see `Group` for why that is sound.
 
         Args:
             draws: The calibration prompts, of which only metadata is read.
@@ -150,12 +150,12 @@ class FeatureMap:
         )
 
     def transform(self, draws: CandidateBatch, *, allow_unknown: bool = False) -> FloatArray:
-        """Compute the features. A prompt's row does not depend on the others, to the last bit.
+        """Compute the features of prompts. No bit of a prompt's row depends on the other prompts.
 
         Args:
             draws: The candidates of N prompts.
-            allow_unknown: Whether a prompt of an unknown category belongs to no group of its term, and must
-                then be flagged, see `unknown_keys`; otherwise it raises an error.
+            allow_unknown: Whether to put a prompt of an unknown category into no group of its term, so that
+                the caller must flag it (see `unknown_keys`), instead of raising an error.
 
         Returns:
             (N, d) features, in C order.
@@ -178,7 +178,7 @@ class FeatureMap:
         return np.ascontiguousarray(np.concatenate(blocks, axis=1))
 
     def has_unknown_category(self, features: FloatArray) -> BoolArray:
-        """Return for (N, d) features from `transform` with `allow_unknown` which have an unknown category."""
+        """Return (N,) which rows from `transform` with `allow_unknown` have an unknown category."""
         if features.ndim != 2 or features.shape[1] != len(self.names):  # noqa: PLR2004 - a table
             msg = f"expected features of shape (N, {len(self.names)}), got {features.shape}"
             raise FeatureError(msg)
@@ -225,7 +225,7 @@ class FeatureMap:
 
         Returns:
             `{"text": str, "terms": [...]}` with one object per term, empty for the term `1`, and
-            `adaptive_alpha` where levels are adaptive.
+            `adaptive_alpha` if levels are adaptive.
 
         Raises:
             NotFittedError: If the map is not fitted.
@@ -267,7 +267,7 @@ class FeatureMap:
 
     @cached_property
     def _fitted_parts(self) -> tuple[Term[Any] | AdaptiveAlpha, ...]:
-        """Everything that has columns, in their order."""
+        """Everything that has columns, in the order of the columns."""
         return (
             self._fitted_terms if self.adaptive_alpha is None else (*self._fitted_terms, self.adaptive_alpha)
         )
@@ -300,10 +300,10 @@ def _embed_weight(weight: GuaranteedWeight, constant: FloatArray, start: int) ->
 
 @contextmanager
 def name_records_in_errors(ids: Sequence[str]) -> Iterator[None]:
-    """Replace row numbers in errors by the ids of records, in the block of a `with` statement.
+    """Replace row numbers by record ids in errors raised in the block of a `with` statement.
 
     Args:
-        ids: The ids of the rows that are fitted or transformed in the block.
+        ids: The record ids of the rows that are fitted or transformed in the block.
 
     Raises:
         FeatureError: With `record <id>` in place of `prompt <row>`.

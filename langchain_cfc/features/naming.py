@@ -1,7 +1,7 @@
-"""Names of groups and features for people: "very hard questions" in place of `hat(mean_score, 5)[4]`.
+"""Human-readable names of groups and features: "very hard questions" for `hat(mean_score, 5)[4]`.
 
-`explain()`, reports, monitor pages, tables of the command line and figures all take their names from here.
-Machine names stay in artifacts and in JSON.
+`explain()`, reports, monitor pages, tables of the command line and figures use them. Artifacts and JSON keep
+the machine names.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ DIFFICULTIES = ("very easy", "easy", "medium", "hard", "very hard")
 
 
 def name_difficulty(share: float) -> str:
-    """Return the fifth, from easy to hard, that a share of prompts in [0, 1] lies in."""
+    """Return the name of the fifth in which a share in [0, 1] lies, when prompts go from easy to hard."""
     return DIFFICULTIES[min(int(share * len(DIFFICULTIES)), len(DIFFICULTIES) - 1)]
 
 
 def get_direction(statistic: str) -> bool | None:
-    """Return whether a larger statistic means a harder prompt; None where that has no meaning."""
+    """Return whether a larger statistic means a harder prompt; None if it says nothing about difficulty."""
     return _IS_HARDER.get(statistic)
 
 
 def place_question(features: dict[str, float]) -> str | None:
-    """Return how hard a prompt counts as by its features; None where no feature says so.
+    """Return the difficulty of a prompt, by name, from its features; None if no feature measures it.
 
     Knots and cut-offs are quantiles of the fit split: knot i of K lies at the share i / (K - 1), and bin i of
     K holds the shares from i / K to (i + 1) / K.
@@ -60,7 +60,7 @@ def name_group(words: str, name: str = "", digits: int | None = 4) -> str:
     Args:
         words: The words of the weighting.
         name: Its machine name; without one, difficulties are described by their numbers.
-        digits: Significant digits to which decimal numbers are rounded; None keeps them.
+        digits: Significant digits to which decimal numbers are rounded; None keeps all digits.
 
     Returns:
         A name such as `very hard questions` or `topic: capital`; else the words, shortened.
@@ -83,7 +83,7 @@ def name_group(words: str, name: str = "", digits: int | None = 4) -> str:
 
 
 def describe_group(words: str, digits: int | None = 4) -> str:
-    """Return what bounds a group, in numbers: the words without "prompts whose" and details of softness."""
+    """Describe a group by its bounds: the words without "prompts whose" and without details of softness."""
     if digits is not None:
         words = _DECIMAL.sub(lambda found: f"{float(found[0]):.{digits}g}", words)
     soft = _SOFT.fullmatch(words)
@@ -93,7 +93,7 @@ def describe_group(words: str, digits: int | None = 4) -> str:
 
 
 def _name_placed(words: str, name: str) -> str | None:
-    """Name a group of about equally hard prompts; None for another, or where five names are too few."""
+    """Name a group of prompts of similar difficulty; None for other groups, or if five names are too few."""
     if name.startswith("hard("):
         return f"{name.rpartition('=')[2]} questions"
     found = _PLACED.fullmatch(name)

@@ -18,9 +18,9 @@
     identifier = ( letter | "_" ) { letter | digit | "_" } ;
     string    = a JSON string in double quotes ;
 
-Letters are those of ASCII, and whitespace is free between symbols. `mean_score^2` stands for every power up
-to the second, so that with the constant it is [1, T, T^2]. No term may appear twice, nor one statistic with
-two degrees.
+Letters are ASCII, and whitespace is allowed between symbols. `mean_score^2` stands for every power up to the
+second, so that with the constant it is [1, T, T^2]. No term may appear twice, and no statistic with two
+degrees.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _TOKEN = re.compile(
 
 
 def parse_terms(text: str) -> tuple[Term[Any], ...]:
-    """Parse feature text to terms, not fitted; a FeatureError with the place of the first problem."""
+    """Parse feature text to unfitted terms; raise a FeatureError with the place of the first problem."""
     if not isinstance(text, str):
         msg = f"feature text must be a string such as 'hat(mean_score, 5)', got {text!r}"
         raise FeatureError(msg)
@@ -88,7 +88,7 @@ class _Token(NamedTuple):
 
 
 class _Parser:
-    """A recursive descent parser with one method per rule of the grammar, which consumes its tokens."""
+    """A recursive descent parser. Each rule of the grammar has a method that consumes its tokens."""
 
     def __init__(self, text: str) -> None:
         self.text = text

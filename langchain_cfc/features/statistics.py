@@ -1,11 +1,11 @@
 """Statistics: one number per prompt, computed from its scores, its answers or its metadata.
 
-Each depends on the candidates as a multiset: in another order, they give the same number to the last bit. And
-each gives a single prompt the same bits as among thousands. Serving sees one prompt, calibration all of them;
-a difference in the last bit would put a prompt that lies on a fitted cut-off on the other side of it. NumPy
-does not guarantee this for sums along an axis (their order of additions follows memory layout) nor for
-logarithms (vector and scalar code differ), so sums here run from the smallest value to the largest, one
-addition at a time, and logarithms come from a table that is computed one count at a time.
+A statistic is the same to the last bit for every order of the candidates, and for a prompt alone or among
+thousands. Serving sees one prompt, calibration all of them; a difference in the last bit could put a prompt
+that lies on a fitted cut-off on its other side. NumPy does not guarantee this for sums along an axis (their
+order of additions follows memory layout) nor for logarithms (vector and scalar code differ). So sums here run
+from the smallest value to the largest, one addition at a time, and logarithms come from a table that is
+computed one count at a time.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def format_number(value: float) -> str:
 
 
 def format_list(items: Iterable[str]) -> str:
-    """Format the first twenty names for an error message."""
+    """Format the first twenty names for an error message, and count the rest."""
     names = list(items)
     rest = len(names) - _MAX_LISTED
     return ", ".join(names[:_MAX_LISTED]) + (f" and {rest} more" if rest > 0 else "") if names else "none"
@@ -148,7 +148,7 @@ def precompute_statistics(draws: CandidateBatch) -> CandidateBatch:
 
 
 def _measure(name: str, draws: CandidateBatch) -> FloatArray:
-    """Compute a statistic, with prompts that have as many candidates at a time; serving sees one prompt."""
+    """Compute a statistic of prompts; those with equally many candidates together, so that none is padded."""
     if draws.drawn is None:
         return STATISTICS[name](draws)
     values = np.empty(len(draws))
@@ -158,7 +158,7 @@ def _measure(name: str, draws: CandidateBatch) -> FloatArray:
 
 
 def get_metadata(row: int, entries: Mapping[str, Scalar], key: str) -> Scalar:
-    """Return a prompt's metadata under a key; a FeatureError that names the row if it is missing."""
+    """Return a prompt's metadata under a key; raise a FeatureError that names the row if it is missing."""
     if key not in entries:
         msg = (
             f"prompt {row} has no metadata {key!r}, which the features need; its metadata keys are: "

@@ -44,7 +44,7 @@ class Term(ABC, Generic[Learned]):
 
     # What `fit` learned (cut-offs, knots, categories), in a meaningful order; empty before that.
     learned: tuple[Learned, ...] = field(default=(), kw_only=True)
-    learns: ClassVar[str]  # name of the learned values in data; empty for a term that learns nothing
+    learns: ClassVar[str]  # name of the learned values in `to_data`; empty for a term that learns nothing
     sums_to_one: ClassVar[bool]  # whether the columns sum to one for every prompt
 
     @property
@@ -72,7 +72,7 @@ class Term(ABC, Generic[Learned]):
         return ()
 
     def check_learned(self, values: Sequence[object]) -> tuple[Learned, ...]:  # noqa: ARG002 - as above
-        """Check learned values read from data; a FeatureError if `learn` cannot have returned them."""
+        """Check learned values read from data; raise a FeatureError if `learn` cannot have returned them."""
         return ()
 
     @abstractmethod
@@ -98,7 +98,7 @@ class Term(ABC, Generic[Learned]):
         return {self.learns: list(self.learned)} if self.learns else {}
 
     def from_data(self, data: object) -> Self:
-        """Return the term fitted with the result of `to_data`; a FeatureError for anything else."""
+        """Return the term fitted with the result of `to_data`; raise a FeatureError for anything else."""
         fields = [self.learns] if self.learns else []
         if not isinstance(data, Mapping) or list(data) != fields:
             msg = f"{self.text} is stored as an object with the fields {fields}, got {data!r}"
@@ -180,7 +180,7 @@ def _is_number(value: object) -> TypeGuard[float]:
 
 @dataclass(frozen=True)
 class Constant(Term[float]):
-    """A column of ones. Every map lists its weight first, so the term itself lists none."""
+    """A column of ones. It lists no weight, because every map lists that of the constant first."""
 
     learns: ClassVar[str] = ""
     sums_to_one: ClassVar[bool] = True
@@ -200,7 +200,7 @@ class Polynomial(_StatisticTerm):
     With the constant, which the map adds, `mean_score^2` is the paper's [1, T, T^2]. Powers span no
     indicator: their non-negative functions are smooth bumps such as the Bernstein polynomials on [lo, hi].
     Without the clipping even these would turn negative beyond the fitted range, and the guarantee would not
-    cover them. Learned are lo and hi.
+    cover them. `fit` learns lo and hi.
     """
 
     learns: ClassVar[str] = "range"
@@ -209,17 +209,17 @@ class Polynomial(_StatisticTerm):
 
     @property
     def text(self) -> str:
-        """Such as `mean_score^2`, or `mean_score` for degree 1."""
+        """The feature text, such as `mean_score^2`, or `mean_score` for degree 1."""
         return self.names[-1]
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Such as `mean_score`, `mean_score^2`."""
+        """One name per power, such as `mean_score`, `mean_score^2`."""
         base = self.statistic.text
         return (base, *(f"{base}^{power}" for power in range(2, self.degree + 1)))
 
     def learn(self, draws: CandidateBatch) -> tuple[float, ...]:
-        """Find the range on the fit split; a FeatureError if powers can hardly be distinguished on it."""
+        """Find the range on the fit split; raise a FeatureError if powers are nearly dependent on it."""
         values = self.statistic.values(draws)
         lo, hi = float(values.min()), float(values.max())
         if lo == hi:
@@ -227,7 +227,7 @@ class Polynomial(_StatisticTerm):
         return self._check_resolution(lo, hi)
 
     def check_learned(self, values: Sequence[object]) -> tuple[float, ...]:
-        """Check two increasing numbers whose powers can be distinguished."""
+        """Check two increasing numbers between which powers are not nearly dependent."""
         lo, hi = self._check_increasing(values, 2, 2)
         return self._check_resolution(lo, hi)
 
@@ -254,7 +254,7 @@ class Polynomial(_StatisticTerm):
         )
 
     def _check_resolution(self, lo: float, hi: float) -> tuple[float, float]:
-        """Return the range, unless round-off in features @ coefficients could reach 1e-9 or a power overflow.
+        """Return the range; reject it if features @ coefficients could be off by 1e-9 or numbers overflow.
 
         Powers over a range that is narrow compared with its distance from zero are nearly multiples of each
         other, and Bernstein polynomials are then small differences of huge numbers. Each of the k + 1
@@ -308,15 +308,15 @@ class Bins(_CountTerm):
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """Such as `bins(max_score, 5)[0]`."""
+        """One name per bin, such as `bins(max_score, 5)[0]`."""
         return tuple(f"{self.text}[{index}]" for index in range(len(self.learned) + 1))
 
     def learn(self, draws: CandidateBatch) -> tuple[float, ...]:
-        """Compute the cut-offs; a FeatureError if ties leave fewer than two bins.
+        """Compute the cut-offs; raise a FeatureError if ties leave fewer than two bins.
 
-        Sorted, the N values of the fit split fall into `count` runs whose sizes differ by at most one; run i
-        begins at place floor(i N / count), and the value there is cut-off i. Integers avoid any rounding. A
-        cut-off at the smallest value would leave nothing below it and is dropped with the duplicates.
+        The N sorted values of the fit split are divided into `count` runs whose sizes differ by at most one.
+        Run i begins at place floor(i N / count), and the value there is cut-off i. Integers avoid any
+        rounding. Duplicates are dropped, as is a cut-off at the smallest value: nothing would lie below it.
         """
         ordered = np.sort(self.statistic.values(draws))
         starts = [index * len(ordered) // self.count for index in range(1, self.count)]
@@ -332,7 +332,7 @@ class Bins(_CountTerm):
         return tuple(cuts)
 
     def check_learned(self, values: Sequence[object]) -> tuple[float, ...]:
-        """Check increasing numbers, fewer than bins."""
+        """Check increasing numbers, fewer than the bins requested."""
         return self._check_increasing(values, 1, self.count - 1)
 
     def transform(self, draws: CandidateBatch) -> FloatArray:
@@ -342,7 +342,7 @@ class Bins(_CountTerm):
 
     @property
     def weights(self) -> tuple[GuaranteedWeight, ...]:
-        """Each bin."""
+        """One weight per bin."""
         cuts = [format_number(cut) for cut in self.learned]
         inner = [f"lies in [{lo}, {hi})" for lo, hi in pairwise(cuts)]
         places = [f"is below {cuts[0]}", *inner, f"is at least {cuts[-1]}"]
@@ -363,14 +363,14 @@ class Hat(_CountTerm):
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """Such as `hat(mean_score, 5)[2]`."""
+        """One name per knot, such as `hat(mean_score, 5)[2]`."""
         return tuple(f"{self.text}[{index}]" for index in range(len(self.learned)))
 
     def learn(self, draws: CandidateBatch) -> tuple[float, ...]:
-        """Compute the knots; a FeatureError if ties leave fewer than two.
+        """Compute the knots; raise a FeatureError if ties leave fewer than two.
 
         They are the values of the fit split at `count` equally spaced probabilities from 0 (its smallest) to
-        1 (its largest), duplicates merged: place floor(i (N - 1) / (count - 1)) of its N sorted values.
+        1 (its largest): the distinct values at places floor(i (N - 1) / (count - 1)) of its N sorted values.
         """
         ordered = np.sort(self.statistic.values(draws))
         places = [index * (len(ordered) - 1) // (self.count - 1) for index in range(self.count)]
@@ -380,11 +380,11 @@ class Hat(_CountTerm):
         return tuple(knots)
 
     def check_learned(self, values: Sequence[object]) -> tuple[float, ...]:
-        """Check increasing numbers, at most as many as knots."""
+        """Check at least two increasing numbers, at most as many as the knots requested."""
         return self._check_increasing(values, 2, self.count)
 
     def transform(self, draws: CandidateBatch) -> FloatArray:
-        """Compute the (N, number of knots) hat functions; at most two of a row are positive."""
+        """Compute the (N, number of knots) hat functions; at most two per row are positive."""
         knots = np.array(self.learned)
         # Not np.clip, which takes as long as everything else here for a single prompt.
         values = np.minimum(np.maximum(self.statistic.values(draws), knots[0]), knots[-1])
@@ -398,7 +398,7 @@ class Hat(_CountTerm):
 
     @property
     def weights(self) -> tuple[GuaranteedWeight, ...]:
-        """Each hat function."""
+        """One weight per hat function."""
         knots = [format_number(knot) for knot in self.learned]
         near = f"prompts weighted by how near their {self.statistic.words} is to"
         words = []
@@ -432,7 +432,7 @@ class Hard(Term[float]):
 
     @property
     def text(self) -> str:
-        """Such as `hard(entropy, max_score, 0.925)`."""
+        """The feature text, such as `hard(entropy, max_score, 0.925)`."""
         return f"hard({', '.join(part.text for part in self.parts)}, {self.fraction})"
 
     @property
@@ -442,16 +442,16 @@ class Hard(Term[float]):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Such as `hard(entropy, 0.9)=easy`, `hard(entropy, 0.9)=hard`."""
+        """Two names, such as `hard(entropy, 0.9)=easy`, `hard(entropy, 0.9)=hard`."""
         return f"{self.text}=easy", f"{self.text}=hard"
 
     def learn(self, draws: CandidateBatch) -> tuple[float, ...]:
-        """Compute the cut-offs; a FeatureError if ties leave no easy prompt."""
+        """Compute the cut-offs; raise a FeatureError if ties leave no easy prompt."""
         values = [part.values(draws) for part in self.parts]
         ordered = [np.sort(column) for column in values]
         ranks = [np.searchsorted(o, v, side="right") for o, v in zip(ordered, values, strict=True)]
         largest = np.sort(np.max(ranks, axis=0))
-        # No fit prompt has a quantile between two order statistics; reaching it is reaching the upper one.
+        # No rank lies between two order statistics: reaching a quantile in between is reaching the upper one.
         reach = int(largest[ceil((len(largest) - 1) * Fraction(self.fraction))])
         if reach == int(largest[0]):
             msg = (
@@ -473,7 +473,7 @@ class Hard(Term[float]):
 
     @property
     def weights(self) -> tuple[GuaranteedWeight, ...]:
-        """Easy prompts and hard prompts."""
+        """Two weights: easy prompts and hard prompts."""
         pairs = [(part.words, format_number(cut)) for part, cut in zip(self.parts, self.learned, strict=True)]
         easy = " and ".join(f"whose {words} is below {cut}" for words, cut in pairs)
         hard = " or ".join(f"whose {words} is at least {cut}" for words, cut in pairs)
@@ -487,17 +487,17 @@ Category: TypeAlias = str | int | bool
 class Group(Term[Category]):
     """Indicators of the categories of the fit split and of the calibration prompts.
 
-    A category that none of them has is unknown. `transform` rejects it, unless asked to leave the prompt in
-    no group; the caller then has to flag the prompt, as `CalibrationArtifact.solve` does.
+    A category that none of these prompts has is unknown. `transform` rejects it, unless asked to leave the
+    prompt in no group; the caller then has to flag the prompt, as `CalibrationArtifact.solve` does.
 
-    *Why calibration prompts may name categories.* Let G be the categories of the fit split, the N calibration
-    prompts and the prompt to come. The map with one column for each of G treats these N + 1 prompts alike
-    (it reads neither scores nor labels), so the guarantee holds for it. If the new prompt's category is known
-    without that prompt, this map is the one in use. If not, the prompt is flagged, which keeps the guarantee.
-    So the map in use keeps the guarantee whenever the symmetric one does. Prompts held out for evaluation or
-    certificates name no categories: what is measured on them must not depend on them.
+    *Why calibration prompts may add categories.* Let G be the categories of the fit split, the N calibration
+    prompts and the new prompt. The map with one column for each category in G treats these N + 1 prompts
+    alike (it reads neither scores nor labels), so the guarantee holds for it. If the new prompt's category is
+    known without that prompt, this map is the one in use. If not, the prompt is flagged, which keeps the
+    guarantee. So the map in use keeps the guarantee whenever the symmetric one does. Prompts held out for
+    evaluation or certificates add no categories: what is measured on them must not depend on them.
 
-    Learned are the categories (`1`, `True` and `"1"` differ): booleans, numbers, texts, each ascending.
+    `fit` learns the categories: booleans, numbers, texts, each ascending (`1`, `True` and `"1"` differ).
     """
 
     learns: ClassVar[str] = "categories"
@@ -506,17 +506,17 @@ class Group(Term[Category]):
 
     @property
     def text(self) -> str:
-        """Such as `group(topic)`."""
+        """The feature text, such as `group(topic)`."""
         return f"group({format_key(self.key)})"
 
     @property
     def metadata_keys(self) -> tuple[str, ...]:
-        """The metadata key."""
+        """The metadata key of the groups."""
         return (self.key,)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Such as `group(topic)=capital`."""
+        """One name per category, such as `group(topic)=capital`."""
         return tuple(f"{self.text}={format_category(category)}" for category in self.learned)
 
     def learn(self, draws: CandidateBatch) -> tuple[Category, ...]:
@@ -533,7 +533,7 @@ class Group(Term[Category]):
         return tuple(categories)
 
     def with_categories_of(self, draws: CandidateBatch) -> Group:
-        """Return the fitted term with the categories of more prompts."""
+        """Return the fitted term with the categories of more prompts added."""
         return replace(self, learned=_sort_categories([*self.learned, *self._read_categories(draws)]))
 
     def transform(self, draws: CandidateBatch, *, allow_unknown: bool = False) -> FloatArray:
@@ -559,7 +559,7 @@ class Group(Term[Category]):
 
     @property
     def weights(self) -> tuple[GuaranteedWeight, ...]:
-        """Each category."""
+        """One weight per category."""
         whose = f"prompts whose {format_key(self.key)} is"
         return self._column_weights(f"{whose} {_describe_category(category)}" for category in self.learned)
 

@@ -1,4 +1,4 @@
-"""Weightings of prompts that a feature map guarantees coverage under, with their names and words."""
+"""Weightings of prompts under which a feature map guarantees coverage, with their names and words."""
 
 from __future__ import annotations
 

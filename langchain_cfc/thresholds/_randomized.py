@@ -8,9 +8,9 @@ their randomised prediction set).
 *It is one more regression with a linear term.* Fix the prompt's dual variable at t and let V(t) be the
 optimum of the others, V(t) = max S' eta subject to X' eta = -t phi and the box, which is the minimum over
 beta of sum_i w_i rho_tau(S_i - x_i' beta) - t phi' beta (+ ridge). V is concave, and -V' is the fit at the
-prompt: q(t) is the smallest phi' beta at t, and q(t+), its limit from the right, is the largest. Both never
-decrease in t. They bound the scores that t answers: t maximises V(t) + s t, and so is an eta_s, where
-q(t) <= s <= q(t+). Hence
+prompt: q(t) is the smallest phi' beta at t, and q(t+), its limit from the right, the largest. Neither falls
+in t. They bound the scores that t answers: t maximises V(t) + s t, and is an eta_s, where q(t) <= s <= q(t+).
+Hence
 
     s < q(wU)   every eta_s lies below wU;      s > q(wU)   none does,
 
@@ -31,8 +31,7 @@ f >= 0 in the span
 
     E f 1{S < threshold}  <=  tau E f  <=  E f 1{S <= threshold}:
 
-coverage is never too low, and too high only where scores tie exactly with the threshold. The cap is such an
-atom.
+coverage is never too low, and too high only where scores tie with the threshold. The cap is such an atom.
 
 *Negative terms.* For U < 0 the solver is called with a = c phi, c < 0, and the smallest phi' beta is the
 largest a' beta. This end of the optimal face is the limit of linear terms a little longer than a, whereas the

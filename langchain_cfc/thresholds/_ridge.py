@@ -27,9 +27,8 @@ there, and the new sides give a new solution. If no row is in the way, the solut
 
 *Step out of A.* At the solution G_k < 0 says that the objective falls at rate -G_k when row k's residual
 rises; G_k > q w_k / sigma, that it falls when the residual sinks. Column d + k of the inverse is the step:
-along it the other rows of A stay on the fit, which stays optimal otherwise. If the step is not penalised and
-no row ends the descent, the problem is unbounded and the threshold infinite. If there is no such k, the fit
-is optimal.
+the other rows of A stay on the fit, which stays optimal otherwise. If the step is not penalised and no row
+ends the descent, the problem is unbounded and the threshold infinite. With no such k the fit is optimal.
 
 *The smallest minimiser.* Penalised coordinates are unique, others need not be; the smallest phi' beta counts.
 With theta = tau - delta, G changes by a negative multiple of delta w, w the lower left block of the inverse

@@ -29,9 +29,8 @@ one vertex answers the prompts on both sides of the tie.
 
 *More rows on the fit than the basis.* Then many bases have the same fit, and the basis at which a search ends
 depends on where it began. The numbers of the fit must not. So its coefficients are computed from rows chosen
-in a fixed way among all rows on the fit. A row counts as on the fit within `ON` of it, provided that no other
-row is within `OFF`, so that the round-off of any basis gives the same rows. Elsewhere the fit is not shared
-between prompts.
+in a fixed way among all rows on the fit: those within `ON` of it, provided that no other is within `OFF`, so
+that the round-off of any basis gives the same rows. Otherwise the fit is not shared between prompts.
 
 *Pivot.* If F_k > 0, the objective falls at rate F_k / q when r_k rises (if F_k < -q, when r_k falls, at rate
 (-q - F_k) / q). Residuals change at rates f a_i, a = X X_B^-1 e_k, f = +-1. Each row whose residual reaches
@@ -39,8 +38,7 @@ zero flips its side and slows the descent by |a_i|; the row at which descent wou
 basis. If there is none, the problem is unbounded: the threshold is infinite.
 
 *Weights.* A row of weight w counts like w equal rows: its eta lies in w [tau - 1, tau], its F in q w [-1, 0],
-and it enters sums and slows a descent w-fold. Rows outside a window enter `low` and `sum_i x_i` through their
-sums.
+and it enters sums and slows a descent w-fold. Sums of the rows outside a window enter `low` and `sum_i x_i`.
 
 *Levels.* Each row may have its own coverage, tau_i = p_i / q, and the prompt tau_x: the loss of row i is
 rho_{tau_i}, its eta lies in [tau_i - 1, tau_i], and the linear term is theta phi' beta for theta just below

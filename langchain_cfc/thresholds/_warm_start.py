@@ -68,7 +68,10 @@ def _find_spanning_rows(features: FloatArray, sample: IntArray) -> IntArray:
 
 
 def require_bounded(found: F | Unbounded) -> F:
-    """Return the minimiser, which exists without a linear term as the loss is >= 0; else a ThresholdError."""
+    """Return the minimiser; raise a ThresholdError if a regression without linear term came out unbounded.
+
+    The loss of such a regression on all rows is >= 0, so only round-off can make it look unbounded.
+    """
     if isinstance(found, Unbounded):
         msg = f"quantile regression without a linear term came out unbounded: {TOO_DEPENDENT}"
         raise ThresholdError(msg)

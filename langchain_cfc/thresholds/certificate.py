@@ -32,8 +32,8 @@ class Certificate:
             its terms.
         basis_features: (r, r) kept, scaled features of the prompts that the fit goes through.
         basis_scores: (r,) their success scores.
-        basis_dual: (r,) their dual variables. Those of all other prompts are their weight times tau above the
-            fit, and their weight times tau - 1 below it.
+        basis_dual: (r,) their dual variables. Other prompts have their weight times tau above the fit, and
+            times tau - 1 below it.
         above: Weight of the kept prompts above the fit.
         below: Weight of the kept prompts below the fit.
     """
