@@ -16,11 +16,11 @@ as many as possible: at most n_i, without dividing ties. (Cuts no larger than th
 cut with R(c) > r is certified is at most delta: for every number of prompts, however R(c) goes up and down,
 and however mean scores tie. Proof. With the hash the order has no ties, and R is continuous. It is enough
 that in each sequence the first wrong cut, the first with R > r, passes at level x with probability at most x.
-Read the order from its end. Given all prompts behind a place, those before it are independent draws from
-there. This also holds if the place is found by reading on until something is seen, such as that at most n_i
-prompts are left and a tie is complete. So at each later cut W is binomial with rate R, given all prompts
-behind it. The places with R > r form disjoint intervals (a, b); let D contain 0 and all a and b, where R = r.
-Write N(c) for the number of prompts up to c, and a+ for the end of the tie that a divides.
+Read the order from its end. Given all prompts behind a place, those before it are independent draws from the
+distribution cut off there, also if the place is found by reading on until something is seen, such as that at
+most n_i prompts are left and a tie is complete. So at each later cut W is binomial with rate R, given all
+prompts behind it. The places with R > r form disjoint intervals (a, b); let D be all a and b, where R = r,
+and 0. Write N(c) for the number of prompts up to c, and a+ for the end of the tie that a divides.
 
 The first cut is called wrong if R > r anywhere between its two neighbours (at 0, if it answers those with 0),
 that is, if N(a) <= n_0 <= N(b) for an interval. If R > r at the prompt behind it, W is binomial with that

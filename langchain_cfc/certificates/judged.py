@@ -80,7 +80,7 @@ _FORECASTS = 200
 def compute_inclusion(share: float, doubt: FloatArray) -> FloatArray:
     """Return the probabilities with which people label prompts, given the judge's doubt in [0, 1].
 
-    They grow from 0.7 times `share` without doubt to 1.5 times for the most doubtful prompts, at most 1.
+    They grow from 0.7 times `share` without doubt to 1.5 times for the most doubtful prompts, capped at 1.
     """
     least, more = _INCLUSION
     return np.asarray(np.minimum(1.0, share * (least + more * doubt)), dtype=np.float64)

@@ -33,8 +33,8 @@ class LevelVerification(BaseModel):
 
     Attributes:
         alpha: Error level.
-        complete: Whether all calibration prompts are in the artifact one by one; else most of them take part
-            by their sums, and only the artifact's own proof shows that they stay on their side of the fit.
+        complete: Whether all calibration prompts are in the artifact one by one; else most of them enter by
+            their sums, and only the artifact's own proof shows that they stay on their side of the fit.
         kept: Calibration prompts in the artifact one by one, equal ones counted once.
         prompts: Prompts asked about.
         infinite: How many of them have an infinite threshold.

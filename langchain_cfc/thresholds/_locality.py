@@ -40,7 +40,7 @@ from langchain_cfc.thresholds._warm_start import BaseFit
 
 # Relative round-off in norms whose root has a condition number of up to 1 / `DEPENDENT`.
 SLACK = 1e-6
-# Rows per row kept whose distances are computed at first.
+# For each row to keep, the distances of this many rows are computed at first.
 CANDIDATES = 16
 
 

@@ -40,9 +40,9 @@ only the face rule, so the mirrored solver is the same one with phi negated ther
 hold for any linear term, but the fit at a part of a negative term lies *above* the fit at all of it, so it is
 no lower bound.
 
-*Unbounded problems.* X' eta = -t phi has solutions at t = 0, so its feasible t form an interval around 0. If
-the problem is unbounded at t < 0, q(t) = -inf: eta_s never falls so low, and nothing is kept. Outside the
-span of the calibration features only t = 0 is feasible, so eta_s = 0: all is kept if U > 0, and else nothing.
+*Unbounded problems.* X' eta = -t phi has solutions at t = 0, so the t that have one form an interval with 0.
+If the problem is unbounded at t < 0, q(t) = -inf: eta_s never falls so low, and nothing is kept. Outside the
+span of the calibration features only t = 0 is left, so eta_s = 0: all is kept if U > 0, and else nothing.
 With a ridge the problem is bounded there too; but nothing was calibrated on such prompts, so all is kept.
 """
 

@@ -82,7 +82,7 @@ class System(NamedTuple):
         return solution + self.inverse @ (right - self.matrix @ solution)
 
     def round_off(self, x: FloatArray, beta: FloatArray, sizes: FloatArray, first: int = 0) -> FloatArray:
-        """Bound the round-off in x' beta for rows x, given the (d + k,) sizes of the numbers in equations.
+        """Bound the round-off in x' beta for rows x, given the (d + k,) `sizes` of terms in the equations.
 
         The first-order part counts only equations from `first` on.
         """

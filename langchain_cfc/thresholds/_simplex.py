@@ -92,7 +92,7 @@ ON, OFF = 1e-12, 1e-9
 INDEPENDENT = 1e-4
 # Number of pivots after which distances are recomputed.
 REFRESH = 50
-# Smaller pivots amplify the round-off of an updated inverse, so it is computed again.
+# Pivots smaller than this amplify the round-off of an updated inverse, which is then recomputed.
 SMALL_PIVOT = 1e-6
 # Breakpoints sorted at first.
 FIRST_PART = 64
@@ -116,7 +116,7 @@ class Box(NamedTuple):
 
     sides: FloatArray  # (d, 4d) w, -w, phi and -phi as linear functions of phi
     ends: FloatArray  # (4d,) their bounds, with round-off taken off
-    edges: FloatArray  # (2d,) the bounds of w and -w, without taking round-off off
+    edges: FloatArray  # (2d,) the bounds of w and -w, without that margin
     ties: FloatArray  # (2d,) distance up to which a prompt counts as on an edge; below 0 if no prompt does
     owned: BoolArray  # (2d,) whether the mean prompt gives the edge to this vertex where w_k = 0
 

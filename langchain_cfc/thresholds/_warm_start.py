@@ -68,9 +68,9 @@ def _find_spanning_rows(features: FloatArray, sample: IntArray) -> IntArray:
 
 
 def require_bounded(found: F | Unbounded) -> F:
-    """Return the minimiser; raise a ThresholdError if a regression without linear term came out unbounded.
+    """Return the minimiser; raise a ThresholdError if the regression came out unbounded.
 
-    The loss of such a regression on all rows is >= 0, so only round-off can make it look unbounded.
+    A regression on all rows without linear term has a minimiser, because its loss is >= 0.
     """
     if isinstance(found, Unbounded):
         msg = f"quantile regression without a linear term came out unbounded: {TOO_DEPENDENT}"
