@@ -1,4 +1,4 @@
-"""`calibrate_chain`: from questions with references to a calibrated artifact, in one resumable call."""
+"""`calibrate_chain`: collect, calibrate and evaluate in one call that can be resumed."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from langchain_cfc.verifiers import Verifier
 # A question with its reference: a pair, a mapping of both under usual names, or an `Example`.
 Question: TypeAlias = tuple[Any, Any] | Mapping[str, Any] | Example
 _PAIR = 2
-# The keys that a mapping may have besides those of the question and the reference, as records have them.
+# Keys that a mapping may have besides the question and the reference; they mean the same as in records.
 _FACTS = ("id", "metadata", "cluster")
 _DEFAULT_N: dict[Unit, int] = {"answers": 10, "claims": 1}
 
@@ -73,55 +73,55 @@ def calibrate_chain(
     collection: CollectionOptions | None = None,
     **calibration: Any,
 ) -> tuple[CalibrationArtifact, EvaluationReport]:
-    """Calibrate a chain on questions with known answers, and evaluate it on a part held out.
+    """Calibrate a chain on questions with known answers, and evaluate it on a held-out part of them.
 
-    This is `collect`, `calibrate` and `evaluate` in one call: candidates are drawn, scored and labelled, one
-    part of the questions calibrates and the other shows what to expect. Everything that is finished is in the
-    store at once: call it again with the same arguments after an interruption, or with other options of the
-    calibration, and nothing is paid for twice.
+    This runs `collect`, `calibrate` and `evaluate`: it draws, scores and labels candidates, calibrates on one
+    part of the questions and evaluates on the other. Every finished stage is written to the store at once. So
+    you can call it again with the same arguments after an interruption, or with other calibration options,
+    and pay for nothing twice.
 
     Args:
         generator: The chat model or chain, or a model's name such as `openai:gpt-4o-mini`.
         examples: Questions with references: pairs, mappings with both under usual names (`question` and
-            `answer`, `input` and `reference`, ...), or `Example`s. Mappings may have `id`, `metadata` and
-            `cluster` as well, as `Example` documents them. Messages of LangChain in a question become
-            objects (`{"role": "user", "content": ...}`), with which the chain is invoked.
-        verifier: One verifier, or several by name, which `combine` makes one score of.
-        labeler: Says which candidates are correct, given the reference.
+            `answer`, `input` and `reference`, ...), or `Example`s. Mappings may also have `id`, `metadata`
+            and `cluster`, as documented in `Example`. LangChain messages in a question are converted to
+            objects (`{"role": "user", "content": ...}`), and the chain is invoked with these.
+        verifier: One verifier, or several by name, which the option `combine` turns into one score.
+        labeler: Decides which candidates are correct, given the reference.
         n: Number of candidates per question, at least 1; None for 10, or for 1 with `unit="claims"`.
-        splitter: With `unit="claims"`, what splits an answer; by default a `SentenceSplitter`.
+        splitter: With `unit="claims"`, splits an answer into claims; by default a `SentenceSplitter`.
         answer: Answer extractor, from text to answer; None without one.
-        metadata: Metadata function of the prompt; None to use the metadata of the examples alone.
+        metadata: Metadata function of the prompt; None to use only the metadata of the examples.
         sampling: How candidates are drawn, see `CFCRunnable`.
         generator_id: Name of the generator, if it cannot name itself.
         verifier_id: Name of the verifier, likewise.
         answer_id: Name of the answer extractor, likewise.
         splitter_id: Name of the splitter, likewise.
-        store: SQLite file or database URL that holds all that was paid for; None for a temporary one, which
-            is deleted after success. If something fails, it is kept and the error says where.
+        store: SQLite file or database URL for everything that was paid for; None for a temporary file, which
+            is deleted after success. If something fails, the file is kept and the error says where.
         out: Where to write the artifact; None to write none.
         report: Where to write the HTML report; None to write none.
         test_fraction: Share of the questions held out for the evaluation, in (0, 1).
-        collection: Limits of calls and cost, callbacks and further options of `collect`; by default progress
+        collection: Limits on calls and cost, callbacks and further options of `collect`; by default progress
             is shown on standard error.
         **calibration: The options of `calibrate`, such as `alpha=0.1` or `max_wrong_rate=0.05`:
             `CalibrationConfig` documents them.
 
     Returns:
-        The artifact, and the report of its evaluation at its smallest error level.
+        The artifact, and its evaluation report at the artifact's smallest error level.
 
     Raises:
         InputError: If an argument or an example cannot be used, the examples lack metadata that the features
             read, a part of the split would be empty, or there are too few questions for the target even if
-            the chain answered all of them; all before anything is paid for.
-        CollectionError: If candidates cannot be collected, or the budget ended the collection; what is
-            finished is kept in the store.
+            the chain answered all of them. All of this is checked before anything is paid for.
+        CollectionError: If candidates cannot be collected, or the budget ended the collection; finished
+            stages are kept in the store.
         UnattainableTargetError: If the target is out of reach for these candidates; they are kept in the
             store as well.
         MissingExtraError: If the extra `[collect]`, `[calibrate]` or, for a report, `[report]` is missing.
 
     Warns:
-        CollectionWarning: As soon as it shows that the records will not calibrate well.
+        CollectionWarning: As soon as there are signs that the records will not calibrate well.
     """
     plan = _make_plan(
         generator,
@@ -156,7 +156,7 @@ async def acalibrate_chain(
     test_fraction: float = 0.3,
     **options: Any,
 ) -> tuple[CalibrationArtifact, EvaluationReport]:
-    """Do the same as `calibrate_chain` on an event loop that runs already, as in a notebook.
+    """Run `calibrate_chain` on an event loop that is already running, as in a notebook.
 
     Args:
         generator: As in `calibrate_chain`.
@@ -176,7 +176,7 @@ async def acalibrate_chain(
 
 @dataclass(frozen=True)
 class _Plan:
-    """What is to be collected, calibrated and written."""
+    """Plan of one `calibrate_chain` call: what to collect, how to calibrate and where to write."""
 
     examples: Sequence[Example]
     components: Components
@@ -187,7 +187,7 @@ class _Plan:
     collection: CollectionOptions | None
 
     def check(self) -> None:
-        """Refuse what would fail after everything has been paid for."""
+        """Raise for settings that would fail only after everything was paid for."""
         self.config.check()
         if not self.config.test_fraction > 0:
             msg = "test_fraction is 0, so that there is nothing to evaluate on; expected a share such as 0.3"
@@ -204,7 +204,7 @@ class _Plan:
         )
 
     def _check_targets(self) -> None:
-        """Refuse paths that cannot be written to, or that would replace each other."""
+        """Raise for paths that cannot be written to, or that are given twice."""
         if self.out is not None:
             check_target(self.out)
         if self.report is not None:
@@ -220,10 +220,10 @@ class _Plan:
                 raise InputError(msg)
 
     def _list_prompts(self) -> list[Example]:
-        """Return the prompts that the store will hold: those it has already, and the examples."""
+        """Return the prompts that the store will hold: its finished and unfinished ones, and the examples."""
         prompts = {one.id: one for one in self.examples}
         if self.store is not None:
-            # Without a store there is nothing to read; of one that cannot be used, `collect` says why.
+            # A store that does not exist yet has no prompts; `collect` reports one that cannot be used.
             with suppress(StoreError), Store(self.store) as store:
                 for work in (*store.read_finished(), *store.read_unfinished()):
                     prompts[work.example.id] = work.example
@@ -231,7 +231,7 @@ class _Plan:
 
     @contextmanager
     def open_place(self) -> Iterator[str]:
-        """Yield the place of the store: as given, or a temporary file that is deleted after success.
+        """Yield the location of the store: as given, or a temporary file that is deleted after success.
 
         If something fails after the first payment, the file is kept and the error says where.
         """
@@ -248,14 +248,14 @@ class _Plan:
                 shutil.rmtree(folder, ignore_errors=True)
             elif isinstance(error, CFCError):
                 error.args = (f"{str(error).rstrip('.')}. {note}", *error.args[1:])
-            else:  # such as an interruption, which has no message to add to
+            else:  # for example KeyboardInterrupt, which has no message to add to
                 with suppress(Warning):
                     (self.collection or CollectionOptions()).on_notice(note)
             raise
         shutil.rmtree(folder, ignore_errors=True)
 
     def finish(self, place: str, ended: CollectionResult) -> tuple[CalibrationArtifact, EvaluationReport]:
-        """Calibrate, evaluate and write what is to be written."""
+        """Calibrate and evaluate, and write the artifact and the report if their paths are given."""
         if not ended.complete:
             msg = (
                 f"{ended.status.remaining} of {ended.status.total} questions were not begun, as the budget "
@@ -280,14 +280,14 @@ class _Plan:
 
 
 def _describe_kept(place: str) -> str | None:
-    """Say what a temporary store holds that was paid for, and how to use it; None if that is nothing."""
+    """Describe what a temporary store holds and how to reuse it; None if nothing in it was paid for."""
     advice = f"pass store={place!r} to calibrate them, or to go on, without paying for them again"
     try:
         with Store(place) as store:
             labelled = store.stages()[Stage.LABELLED]
             is_paid = bool(store.usage().answered or store.count_draws())
     except StoreError:
-        # Perhaps damaged, but never to be deleted.
+        # The store may be damaged, but may also hold paid results, so it is never deleted.
         return f"What was paid for is kept in {place}" if Path(place).exists() else None
     return f"The {labelled} labelled prompts are kept in {place}: {advice}" if is_paid else None
 
@@ -304,7 +304,7 @@ def _make_plan(
     collection: CollectionOptions | None = None,
     **options: Any,
 ) -> _Plan:
-    """Return the plan for the arguments of `calibrate_chain`; `options` hold those of both parts of it."""
+    """Return the plan for a `calibrate_chain` call; `options` go to `Components` and `CalibrationConfig`."""
     listed = _list_examples(examples)
     shared = signature(calibrate_chain).parameters.keys() & signature(Components).parameters.keys()
     parts = {name: options.pop(name) for name in shared if name in options}
@@ -358,7 +358,7 @@ def _to_row(number: int, given: Any) -> Mapping[str, Any]:
 
 
 def _replace_messages(value: Any) -> Any:
-    """Return a prompt with its messages as objects, which records can hold and LangChain reads likewise."""
+    """Return a prompt with its messages as objects, which records can store and LangChain accepts."""
     if isinstance(value, PromptValue):
         return value.text if isinstance(value, StringPromptValue) else serialize_messages(value.to_messages())
     if isinstance(value, list) and any(isinstance(one, BaseMessage) for one in value):
@@ -369,7 +369,7 @@ def _replace_messages(value: Any) -> Any:
 
 
 def _add_metadata(example: Example, metadata: Any, number: int) -> Example:
-    """Return the example with its metadata, of which nulls are left out as in other datasets."""
+    """Return the example with its metadata, without nulls, as `read_examples` does for columns."""
     if metadata is None:
         return example
     plain = to_plain(metadata)

@@ -1,4 +1,4 @@
-"""`collect`: from examples to labelled candidates in a store, whatever fails on the way."""
+"""`collect`: draw, score and label candidates for examples into a store that survives failures."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from langchain_cfc.records import Example
 from langchain_cfc.sampling import resolve_generator
 
 _MIN_SPARE_PROMPTS = 8
-# So that few batches hold many requests: a request that waits takes about 50 kB of memory.
+# More prompts at once mean fewer, larger batches; a waiting request takes about 50 kB of memory.
 _BATCHED_PROMPTS, _BATCHED_REQUESTS = 2000, 20_000
 
 
@@ -54,14 +54,14 @@ class CallPolicy:
 
     Attributes:
         concurrency: Maximum number of concurrent calls of generator, verifier and labeler, at least 1.
-        requests_per_second: Maximum calls per second, above 0; a call that asks several models counts once.
+        requests_per_second: Maximum calls per second, above 0; a call that uses several models counts once.
             None for no limit.
         tokens_per_second: Maximum tokens per second, requests and answers together, above 0; models must
             report their usage. None for no limit.
         attempts: Maximum number of times that a call with a transient failure is made, at least 1.
         timeout: Seconds that one call may take, above 0; None for no limit.
-        batch: Whether requests of ChatOpenAI and ChatAnthropic go through their providers' batches: half the
-            price, and up to 24 hours for each stage. The other limits hold for what is called live.
+        batch: Whether requests of ChatOpenAI and ChatAnthropic go through their providers' batches, at half
+            the price and taking up to 24 hours per stage. The other limits then apply to live calls only.
 
     Raises:
         InputError: If a value is out of range.
@@ -90,12 +90,12 @@ class CallPolicy:
     def prompts_at_once(self) -> int:
         """Number of prompts in progress at a time.
 
-        It exceeds the number of concurrent calls: some prompts wait for the disk while others call.
+        It exceeds `concurrency`, because some prompts wait for the disk while others make calls.
         """
         return self.concurrency + max(_MIN_SPARE_PROMPTS, self.concurrency // 2)
 
     def create_retry_policy(self) -> RetryPolicy:
-        """Create the retry policy of each call, with rate limiters of its own."""
+        """Create the retry policy for calls, with new rate limiters."""
         limiters: list[BaseRateLimiter] = []
         rate = self.requests_per_second
         if rate is not None:
@@ -112,10 +112,10 @@ class CallPolicy:
 
 @dataclass(frozen=True)
 class CollectionResult:
-    """How a run of a collection ended.
+    """Result of one run of a collection.
 
     Attributes:
-        status: What the store holds now.
+        status: Status of the store after the run.
         complete: Whether every prompt is finished or has failed; False if the budget ended the run, or it was
             stopped.
     """
@@ -134,20 +134,20 @@ class CollectionOptions:
 
     Attributes:
         call_policy: Limits and retries of calls.
-        budget: Limits of tokens and cost for all prompts together.
-        settings: Further plain data that changes records: a store with other settings is refused.
-        retry_failed: Whether prompts that failed in an earlier run are tried again.
-        relabel: Whether all labels are made again, as by another labeler or answer extractor; nothing is
-            drawn or scored again. The old ones are kept until a prompt could be labelled, but in batches.
+        budget: Limits on tokens and cost for all prompts together.
+        settings: Further plain data that affects records; a store made with other settings is refused.
+        retry_failed: Whether to retry prompts that failed in an earlier run.
+        relabel: Whether to make all labels again, as with another labeler or answer extractor, without new
+            draws or scores. Without batches, old labels are deleted only once one prompt could be relabelled.
         keep_payloads: Whether the raw messages of candidates (log-probabilities, response metadata) stay in
             the store once their prompt is labelled; text and data always do.
-        on_progress: Called with the status whenever a prompt is finished or has failed; None for a bar on
-            standard error, or lines if that is no terminal.
+        on_progress: Called with the status whenever a prompt is finished or has failed; None for a progress
+            bar on standard error, or plain lines if that is not a terminal.
         on_notice: Called with warnings about the quality of the collection; issues `CollectionWarning` by
             default.
-        on_batch: Called with a line of text before each batch is submitted, with its estimated cost, and when
-            it has ended; None prints it to standard error.
-        on_start: Called with the run before it starts, so that it can be stopped.
+        on_batch: Called with a line of text before each batch is submitted (with its estimated cost) and when
+            it has ended; None prints the line to standard error.
+        on_start: Called with the `Run` before it starts, so that the caller can stop it.
         config: LangChain config that all runs inherit, such as callbacks that trace them.
     """
 
@@ -173,19 +173,19 @@ def collect(
     """Draw, score and label n candidates for each example, or the claims of one answer.
 
     Every finished stage of a prompt (its draws, their scores, their labels) is on disk before the next one
-    begins. To resume a run that was interrupted, call this again.
+    begins. To resume an interrupted run, call this again.
 
     Args:
-        examples: The prompts; those that the store holds already are not added again.
-        components: What draws, scores and labels; or an executor that runs such components elsewhere and is
-            itself responsible for limits and retries: `call_policy` then only sets the number of prompts in
-            progress.
-        store: Path of an SQLite file, created if it does not exist, or the URL of a PostgreSQL database. This
-            process is the only one that writes it.
+        examples: The prompts; those that are already in the store are not added again.
+        components: The generator, verifier and labeler; or an executor that runs such components elsewhere.
+            An executor handles limits and retries itself: `call_policy` then only sets the number of prompts
+            in progress.
+        store: Path of an SQLite file, created if it does not exist, or the URL of a PostgreSQL database. Only
+            one process may write it at a time.
         options: Limits, callbacks and further options; None for the defaults.
 
     Returns:
-        How the run ended. `Store(store).records()` yields its records, `claims()` those of claims.
+        The result of the run. Read its records with `Store(store).records()`, or `claims()` for claims.
 
     Raises:
         StoreError: If the store cannot be written, is in use, or was made with other components.
@@ -194,8 +194,8 @@ def collect(
         InputError: If a setting cannot be used.
 
     Warns:
-        CollectionWarning: If verifier and labeler ask the same model, as soon as it shows that the records
-            will not calibrate well, and at the end if prompts failed.
+        CollectionWarning: If verifier and labeler ask the same model, as soon as there are signs that the
+            records will not calibrate well, and at the end if prompts failed.
     """
     try:
         asyncio.get_running_loop()
@@ -214,7 +214,7 @@ async def acollect(
     store: str | os.PathLike[str],
     options: CollectionOptions | None = None,
 ) -> CollectionResult:
-    """Do the same as `collect` on an event loop that runs already.
+    """Run `collect` on an event loop that is already running.
 
     Args:
         examples: As in `collect`.
@@ -223,7 +223,7 @@ async def acollect(
         options: As in `collect`.
 
     Returns:
-        How the run ended.
+        The result of the run.
     """
     options = options or CollectionOptions()
     policy = options.call_policy
@@ -252,10 +252,10 @@ async def acollect(
 
 
 def _list_parts(components: Components) -> dict[Stage, Any]:
-    """Return what calls models, by the stage in which it does."""
+    """Return the components that call models in each stage."""
     scoring = (components.verifier, components.splitter)
     return {
-        # A draw rule looks at scores.
+        # A draw rule may look at scores, so the verifier is called while drawing.
         Stage.DRAWN: (components.generator, *(scoring if components.draws else ())),
         Stage.SCORED: scoring,
         Stage.LABELLED: (components.labeler, components.answer, components.metadata),
@@ -290,7 +290,7 @@ async def _run(
         n, rule = configuration["n"], configuration.get("draws")
         first_wave = n if rule is None else parse_draw_rule(rule).first_wave
         at_once = options.call_policy.prompts_at_once
-        if batcher is not None:  # all of them wait for a batch
+        if batcher is not None:  # prompts in progress wait for batches together
             at_once = max(1, min(_BATCHED_PROMPTS, _BATCHED_REQUESTS // n))
         run = Run(
             opened,
@@ -326,12 +326,12 @@ def _explain_failures(status: CollectionStatus) -> str:
 
 
 def find_shared_judge(verifier: Mapping[str, Any], labeler: Mapping[str, Any]) -> str | None:
-    """Explain what is wrong if verifier and labeler ask the same model; None if that is not known.
+    """Return a warning if verifier and labeler ask the same model; None if no shared model is known.
 
-    What deceives the one deceives the other: a wrong candidate with the best score is labelled correct, the
-    records show a verifier that is better than it is, and the guarantee is about what the judge believes. In
-    terms of `langchain_cfc.labelers.bound_true_coverage`, its mistakes are not independent, so that only
-    `true_coverage_at_worst` holds. Only fingerprints that name a model are compared.
+    A shared model makes the same mistakes twice: it gives a wrong candidate the best score and labels it
+    correct. The records then make the verifier look better than it is, and the guarantee is about what the
+    judge believes. In terms of `langchain_cfc.labelers.bound_true_coverage`, the mistakes are not independent
+    and only `bound_true_coverage_at_worst` holds. Only fingerprints that name a model are compared.
     """
     shared = sorted(_named_models(verifier) & _named_models(labeler))
     if not shared:
@@ -346,7 +346,7 @@ def _named_models(fingerprint: Mapping[str, Any]) -> set[str]:
     return {str(value) for key, value in fingerprint.items() if key.rpartition(".")[2] == "model"}
 
 
-# Seconds between two lines if there is no terminal; shorter runs print none.
+# Seconds between two progress lines if there is no terminal; shorter runs print none.
 _LINE_INTERVAL = 10.0
 
 
@@ -389,7 +389,7 @@ def progress_bar(console: Console | None = None) -> Iterator[Callable[[Collectio
 
 
 def _make_line_printer(console: Console) -> Callable[[CollectionStatus], None]:
-    """Return what prints the status as a line of plain text, at most once per interval."""
+    """Return a function that prints the status as a line of plain text, at most once per interval."""
     printed_at = time.monotonic()
 
     def show(status: CollectionStatus) -> None:
@@ -423,7 +423,7 @@ def _format_details(status: CollectionStatus) -> Iterator[str]:
 
 
 def format_mean_scores(status: CollectionStatus) -> str:
-    """Format the mean scores by label, as far as there are any."""
+    """Format the mean score of each label that occurs."""
     labels = ("unsupported", "supported") if status.unit == "claims" else ("wrong", "correct")
     means = reversed([*zip(labels, status.mean_scores, strict=True)])
     return ", ".join(f"{label} {mean:.2f}" for label, mean in means if mean is not None)

@@ -1,4 +1,4 @@
-"""`collect.toml`: all settings of a collection as data."""
+"""`CollectionConfig`: the settings of a collection, read from a file such as `collect.toml`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-# Arguments that say how a model is reached rather than what it answers: a new key does not change records.
+# Arguments that say how to reach a model, not what it answers: changing one does not change records.
 _CONNECTION_ARGUMENT = re.compile(r"(api_key|secret|password|token|base_url|endpoint|timeout|max_retries)$")
 _Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 _Count = Annotated[int, Field(ge=1)]
@@ -52,18 +52,18 @@ class _Table(BaseModel):
 
 
 def _to_path(path: str | Path) -> str | Path:
-    # `Path` would turn a name such as `scheme:a//b` into `scheme:a/b`.
+    # `Path` would turn `scheme:a//b` into `scheme:a/b`.
     return path if is_plugin_source(path) else Path(path)
 
 
 class SourceTable(_Table):
-    """Where the prompts of a collection come from."""
+    """Dataset that the prompts of a collection come from."""
 
     # File of the dataset: .jsonl, .json, .csv or .parquet; or `SCHEME:REST`, see `open_rows`
     path: Annotated[str | Path, AfterValidator(_to_path)]
-    columns: Columns  # what its columns mean, see `Columns`. In the file they stand next to the path
-    bad_rows: BadRowPolicy = "refuse"  # what to do about rows that cannot be used
-    limit: _Count | None = None  # maximum number of prompts, the first ones that can be used; None for all
+    columns: Columns  # what its columns mean; in the TOML file these keys stand next to `path`
+    bad_rows: BadRowPolicy = "refuse"  # how to handle rows that cannot be used
+    limit: _Count | None = None  # use at most so many prompts, the first usable ones; None for all
 
     @model_validator(mode="before")
     @classmethod
@@ -75,20 +75,20 @@ class SourceTable(_Table):
 
     @cached_property
     def rows(self) -> Rows:
-        """The dataset, opened once: all iterations read the same version of it."""
+        """The dataset, opened once so that all iterations read the same version of it."""
         return open_rows(self.path)
 
     def read_examples(self) -> Examples:
-        """Return the examples that the columns make of the dataset."""
+        """Return the examples of the dataset, made from its columns."""
         return read_examples(self.rows, self.columns, self.bad_rows)
 
 
 class ComponentTable(_Table):
-    """A component, by the import path of its factory."""
+    """Component that is given by the import path of its factory."""
 
     factory: str  # `MODULE:NAME` of a function or class that makes the component, or of the component itself
     arguments: dict[str, Any] = {}
-    # Name of a chat model, such as `openai:gpt-4o`, passed to the factory as `model`
+    # Name of a chat model, such as `openai:gpt-4o`; the factory gets the model as its argument `model`
     model: str | None = None
     model_arguments: dict[str, Any] = {}  # arguments of the model
     id: str | None = None  # name of the component in the records, if it cannot name itself
@@ -102,13 +102,13 @@ class ComponentTable(_Table):
 
 
 class LabelerTable(ComponentTable):
-    """The labeler of a collection, by import path or name."""
+    """Labeler of a collection, given by its import path."""
 
-    reads: Reads = "answer"  # what it is shown if there is an answer extractor, see `Components`
+    reads: Reads = "answer"  # what the labeler is shown if there is an answer extractor, see `Components`
 
 
 class GeneratorTable(_Table):
-    """What draws candidates: a chat model by its name, or what a factory makes."""
+    """Generator of the candidates: a chat model given by name, or an object that a factory makes."""
 
     model: str | None = None  # name such as `openai:gpt-4o-mini`, for LangChain's `init_chat_model`
     factory: str | None = None  # `MODULE:NAME` instead, for your own chains and models
@@ -143,22 +143,22 @@ class RunTable(_Table):
 
 
 class CollectionConfig(_Table):
-    """All settings of a collection: either `n` or `draws`, and either `verifier` or `verifiers`.
+    """All settings of a collection, with either `n` or `draws` and either `verifier` or `verifiers`.
 
     Attributes:
         store: SQLite file or database URL of the store.
         n: Number of candidates per prompt; left out with `draws`.
-        draws: A draw rule, such as `lead(3, at_most=10)`, that stops drawing; only it can be calibrated then.
-        source: Where the prompts come from.
-        generator: What draws candidates.
-        verifier: What scores them.
-        verifiers: Several verifiers by name, the first of which gives the `score`.
-        labeler: What labels them.
+        draws: A rule that stops drawing, such as `lead(3, at_most=10)`; only it can be calibrated then.
+        source: Dataset of the prompts.
+        generator: Draws candidates.
+        verifier: Scores candidates.
+        verifiers: Several verifiers by name; the first one gives the `score`.
+        labeler: Labels candidates.
         unit: `answers`, or `claims` to score and label the claims of the first answer of each prompt.
-        splitter: With claims, what splits an answer; by default into sentences.
+        splitter: With claims, splits an answer into claims; by default into sentences.
         answer: Answer extractor, if there is one.
         metadata: Metadata function, if there is one.
-        run: Limits of calls, tokens and cost; whether raw messages are kept.
+        run: Limits on calls, tokens and cost, and whether raw messages are kept.
         prices: Prices per million tokens, by prefix of a model's name; `*` for all others.
     """
 
@@ -183,7 +183,7 @@ class CollectionConfig(_Table):
         return self._check_either("verifier", "verifiers")
 
     def create_components(self) -> Components:
-        """Create what draws, scores and labels.
+        """Create the components that draw, score and label.
 
         Returns:
             The components.
@@ -217,11 +217,11 @@ class CollectionConfig(_Table):
         return CallPolicy(**self.run.model_dump(exclude={"max_tokens", "max_cost", "keep_payloads"}))
 
     def create_budget(self) -> Budget:
-        """Create the limits of tokens and cost; raises `InputError` for a cost without prices."""
+        """Create the limits on tokens and cost; raises `InputError` if `max_cost` has no prices."""
         return Budget(self.run.max_tokens, self.run.max_cost, self.prices)
 
     def record_settings(self) -> dict[str, Any]:
-        """Return the settings that change records and are not in the components' own fingerprints."""
+        """Return the settings that affect records and are not in the components' own fingerprints."""
         tables: Mapping[str, Any] = {
             "generator": self.generator,
             "verifier": self.verifier,
@@ -232,7 +232,7 @@ class CollectionConfig(_Table):
             "metadata": self.metadata,
         }
         columns = self.source.columns.model_dump(mode="json", exclude_defaults=True)
-        # Files move and grow; the name of a source with a scheme tells its version.
+        # Files may move and grow, so they are not compared; the name of a plugin source tells its version.
         source = {"source": self.source.rows.name} if is_plugin_source(self.source.path) else {}
         return {
             "made_by": {name: _describe(table) for name, table in tables.items() if table is not None},
@@ -242,7 +242,7 @@ class CollectionConfig(_Table):
 
 
 def _describe(table: GeneratorTable | ComponentTable) -> dict[str, Any]:
-    """Describe how a component is made; its arguments as a digest, because they may hold secrets."""
+    """Describe how a component is made, with its arguments as a digest because they may hold secrets."""
     model_arguments = table.model_arguments if isinstance(table, ComponentTable) else {}
     given = {**table.arguments, **{f"model.{name}": value for name, value in model_arguments.items()}}
     arguments = {name: value for name, value in given.items() if not _CONNECTION_ARGUMENT.search(name)}
@@ -261,7 +261,7 @@ def read_config(
     """Read the TOML configuration file of a collection.
 
     Args:
-        path: The TOML file; None if everything is given otherwise. Its relative paths start from its folder.
+        path: The TOML file, whose relative paths start from its folder; None if there is no file.
         overrides: Settings that take precedence, nested like the file; None values are ignored.
         settings: Further settings, each `KEY=VALUE` with dots in the key and a TOML value; text needs no
             quotes.
@@ -308,7 +308,7 @@ def _resolve_paths(given: dict[str, Any], folder: Path) -> dict[str, Any]:
 def _parse_setting(text: str) -> dict[str, Any]:
     key, equals, value = text.partition("=")
     if equals:
-        # A value that is no TOML is text: the shell has removed its quotes.
+        # A value that is not TOML is read as text: the shell has removed its quotes.
         for line in (text, f"{key}={json.dumps(value)}"):
             with suppress(tomllib.TOMLDecodeError):
                 return tomllib.loads(line)

@@ -1,4 +1,4 @@
-"""The stages of a prompt, what they use, and what a collection may cost and has cost."""
+"""Stages of a prompt, usage of models, prices, and the budget of a collection."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from langchain_cfc.sampling import UsageRecorder
 
 
 class Stage(IntEnum):
-    """The last finished stage of a prompt; each stage is paid for once."""
+    """Last finished stage of a prompt; each stage is paid for once."""
 
     OPEN = 0
     DRAWN = 1
@@ -25,16 +25,16 @@ class Stage(IntEnum):
 
 @dataclass(frozen=True)
 class ModelCalls:
-    """Requests that one model answered for a prompt."""
+    """Requests that one model answered, with their tokens."""
 
     model: str  # name that the model reports; empty if it reports none
     drew: bool  # whether candidates are among the answers
     input_tokens: int  # tokens of the requests; 0 if the model does not report them
     output_tokens: int  # tokens of the answers; 0 if the model does not report them
-    answered: int = 0
+    answered: int = 0  # number of answered requests
 
     def add(self, other: ModelCalls, sign: Literal[1, -1] = 1) -> ModelCalls:
-        """Return these calls with the numbers of others added or subtracted."""
+        """Return these calls with the counts of `other` added or subtracted."""
         return replace(
             self,
             input_tokens=self.input_tokens + sign * other.input_tokens,
@@ -45,12 +45,12 @@ class ModelCalls:
 
 @dataclass(frozen=True)
 class Usage:
-    """Usage of models by a stage, whether it succeeded or not.
+    """Usage of models, for example by one stage, whether the stage succeeded or not.
 
     Attributes:
         calls: Answered requests by model.
         answered: Number of answered requests.
-        unreported: Number of those whose tokens the model did not report.
+        unreported: Number of answered requests whose tokens the model did not report.
     """
 
     calls: tuple[ModelCalls, ...] = ()
@@ -59,7 +59,7 @@ class Usage:
 
     @classmethod
     def from_recorder(cls, recorder: UsageRecorder) -> Usage:
-        """Return the usage that a recorder of all calls has seen."""
+        """Return the usage of all calls that a recorder has seen."""
         calls = []
         for name, answered in recorder.answers.items():
             usage = recorder.usages.get(name)
@@ -69,7 +69,7 @@ class Usage:
 
     @classmethod
     def from_models(cls, names: Sequence[str]) -> Usage:
-        """Return the usage of candidates of which only the models are known."""
+        """Return the usage of candidates for which only the names of the models are known."""
         return cls(tuple(ModelCalls(name, drew=True, input_tokens=0, output_tokens=0) for name in names))
 
     def __add__(self, other: Usage) -> Usage:
@@ -82,7 +82,7 @@ class Usage:
         )
 
     def __sub__(self, other: Usage) -> Usage:
-        """Return the rest of this usage without `other`, which is an earlier state of it."""
+        """Return the increase of this usage since `other`, an earlier state of the same usage."""
         known = {one.model: one for one in other.calls}
         rest = []
         for one in self.calls:
@@ -99,16 +99,16 @@ class Usage:
         return sum(one.input_tokens + one.output_tokens for one in self.calls)
 
 
-# English text; other languages take more.
+# For English text; other languages need more tokens.
 CHARACTERS_PER_TOKEN = 4
-# Tokens of one answer, if nothing is known.
+# Assumed tokens of one answer before any answer is known.
 ASSUMED_OUTPUT = 250
 _MILLION = 1_000_000
 # Key of the price for models without a price of their own.
 ANY_MODEL = "*"
-# Tokens of a request and its answer, if no request was ever answered.
+# Assumed tokens of a request and its answer together, if no request was ever answered.
 _ASSUMED_TOKENS = 500
-# Absorbs rounding errors, so that a third of three tokens is one.
+# Absorbs rounding errors, so that a third of three tokens is one token.
 _ROUNDING = 1e-9
 
 
@@ -118,7 +118,7 @@ class Price(BaseModel):
     Attributes:
         input: Price of a million tokens in requests.
         output: Price of a million tokens in answers.
-        batch: Share of both prices that answers of the provider's batches cost, from 0 to 1.
+        batch: Share of both prices that is charged for requests in the provider's batches, from 0 to 1.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -130,9 +130,9 @@ class Price(BaseModel):
 
 @dataclass(frozen=True)
 class TokensUsed:
-    """Usage as a budget counts it."""
+    """Usage as a number of tokens and a cost, as a budget counts it."""
 
-    tokens: int = 0  # number of tokens in requests and answers together
+    tokens: int = 0  # tokens of requests and answers together
     cost: float = 0.0  # cost of these tokens; 0 without prices
 
     def __add__(self, other: TokensUsed) -> TokensUsed:
@@ -143,7 +143,7 @@ class TokensUsed:
         return TokensUsed(ceil(self.tokens * factor - _ROUNDING), self.cost * factor)
 
     def maximum(self, other: TokensUsed) -> TokensUsed:
-        """Return the larger number of tokens and the larger cost, which may be of different usages."""
+        """Return the element-wise maximum: the larger number of tokens and the larger cost."""
         return TokensUsed(max(self.tokens, other.tokens), max(self.cost, other.cost))
 
 
@@ -151,10 +151,10 @@ class TokensUsed:
 class Budget:
     """Limits for all prompts of a store together, including earlier runs and requests without an answer.
 
-    A prompt is started only if the budget would also hold if it, and each prompt in progress, used as much as
-    the most expensive one so far. Until one is finished, a single prompt goes ahead, unless the budget is
-    used up. So the budget is exceeded at most by what prompts in progress use beyond the most expensive one
-    before them.
+    A prompt is started only if the budget would hold even if this prompt and each prompt in progress used as
+    much as the most expensive prompt so far. Until one prompt is finished, only one runs at a time, and only
+    if the budget is not used up. So the budget can be exceeded only by the amount that prompts in progress
+    use beyond the most expensive prompt before them.
 
     Args:
         max_tokens: Maximum number of tokens, requests and answers together; None for no limit.
@@ -185,9 +185,9 @@ class Budget:
         return self.max_tokens is not None or self.max_cost is not None
 
     def cost(self, usage: Usage, batched: Usage | None = None) -> float | None:
-        """Return the cost of usage, of which `batched` is the part that has the price of batches.
+        """Return the cost of usage, of which the part `batched` is charged at batch prices.
 
-        None without prices; raises `CollectionError` if a price is missing.
+        None without prices; raises `CollectionError` if a model has no price.
         """
         if not self.prices:
             return None
@@ -199,16 +199,16 @@ class Budget:
         return max(0.0, full - saved)
 
     def count(self, usage: Usage, batched: Usage | None = None) -> TokensUsed:
-        """Return usage in tokens and cost; raises `CollectionError` if a price is missing."""
+        """Return usage in tokens and cost; raises `CollectionError` if a model has no price."""
         return TokensUsed(usage.tokens, self.cost(usage, batched) or 0.0)
 
     def holds(self, used: TokensUsed) -> bool:
-        """Return whether so much is within the limits."""
+        """Return whether this usage is within the limits."""
         return all(amount <= limit for amount, limit in self._limits(used))
 
     @property
     def assumed_request(self) -> TokensUsed:
-        """Charge of a request without an answer, if no request was ever answered."""
+        """Assumed charge of a request without an answer, if no request was ever answered."""
         highest = max((max(one.input, one.output) for one in self.prices.values()), default=0.0)
         return TokensUsed(_ASSUMED_TOKENS, _ASSUMED_TOKENS * highest / _MILLION)
 
@@ -217,8 +217,8 @@ class Budget:
     ) -> bool:
         """Return whether one more prompt may be started.
 
-        `largest` is the largest usage of a prompt, None if none is finished; `unanswered` is the charge of
-        requests without an answer.
+        `largest` is the largest usage of a prompt so far, None if no prompt is finished; `unanswered` is the
+        assumed charge of requests without an answer.
         """
         if not self.is_limited:
             return True
@@ -238,7 +238,7 @@ class Budget:
             raise CollectionError(msg)
 
     def _limits(self, used: TokensUsed) -> Iterator[tuple[float, float]]:
-        """Yield what was used with its limit, for each limit."""
+        """Yield the used amount and the limit, for each limit that is set."""
         pairs = ((used.tokens, self.max_tokens), (used.cost, self.max_cost))
         return ((amount, limit) for amount, limit in pairs if limit is not None)
 
@@ -257,28 +257,28 @@ class Budget:
 
 @dataclass(frozen=True)
 class RequestHistory:
-    """Usage of the requests of all runs so far, by stage."""
+    """Requests of all runs so far and their usage, by stage."""
 
     unanswered: Mapping[Stage, int]  # announced requests without an answer
-    finished: frozenset[Stage]  # stages that a prompt has finished
+    finished: frozenset[Stage]  # stages that at least one prompt has finished
     prompts: Mapping[Stage, Usage]  # largest usage of each model for one prompt
-    calls: Mapping[Stage, Usage]  # the same for one request, if need be a mean over several
+    calls: Mapping[Stage, Usage]  # largest usage of each model per request, a mean over those stored together
 
 
 _STAGES = (Stage.DRAWN, Stage.SCORED, Stage.LABELLED)
 
 
 class BudgetTracker:
-    """Usage of all prompts of a store, in this run and before, against a budget.
+    """Tracks the usage of all prompts of a store, in this run and earlier ones, against a budget.
 
-    Requests whose answers were not received are charged like the most expensive answered request of the same
-    stage. So a run that is killed again and again cannot spend without limit.
+    A request whose answer was not received is charged like the most expensive answered request of its stage.
+    So a run that is killed again and again cannot spend without limit.
     """
 
     def __init__(self, budget: Budget, usage: Usage, batched: Usage, history: RequestHistory) -> None:
         self._budget = budget
         self.usage = usage
-        self.batched = batched  # the part of it that has the price of batches
+        self.batched = batched  # the part of it that is charged at batch prices
         self._lost = {stage: history.unanswered.get(stage, 0) for stage in _STAGES}
         self._finished = {stage: stage in history.finished for stage in _STAGES}
         prompts = {stage: history.prompts.get(stage, Usage()) for stage in _STAGES}
@@ -287,7 +287,7 @@ class BudgetTracker:
         self._largest_request = {stage: budget.count(history.calls.get(stage, Usage())) for stage in _STAGES}
 
     def expected_requests(self, stage: Stage) -> int:
-        """Return the largest number of requests that a stage has made; 1 if it was never finished."""
+        """Return the largest number of requests of a stage so far; at least 1 if it was never finished."""
         return self._requests[stage] if self._finished[stage] else max(1, self._requests[stage])
 
     def allows(self, in_progress: int) -> bool:
@@ -301,27 +301,28 @@ class BudgetTracker:
         charged = TokensUsed()
         for stage, count in self._lost.items():
             largest = self._largest_request[stage]
-            # A stage that was finished without any request makes none.
+            # A stage that has finished without using any tokens makes no requests.
             is_known = largest.tokens or self._finished[stage]
             charged += (largest if is_known else self._budget.assumed_request) * count
         return charged
 
     def allows_requests(self, usage: Usage, batched: Usage) -> bool:
-        """Return whether the budget holds with further usage, of which a part has the price of batches."""
+        """Return whether the budget holds with further usage, of which `batched` is at batch prices."""
         if not self._budget.is_limited:
             return True
         used = self._budget.count(self.usage + usage, self.batched + batched)
         return self._budget.holds(used + self._charge_lost())
 
     def pay(self, usage: Usage, batched: Usage) -> None:
-        """Count usage of answers before their stage ends; `batched` has the price of batches."""
+        """Count usage of answers before their stage ends; `batched` is the part at batch prices."""
         self.usage += usage
         self.batched += batched
 
     def charge(self, stage: Stage, usage: Usage, lost: int, paid: Usage | None = None) -> None:
-        """Count a finished or failed stage, of whose usage a part was `paid` before.
+        """Count the usage and `lost` requests of a stage that finished or failed.
 
-        Raises `CollectionError` if its tokens or price are unknown.
+        `paid` is the part of the usage that was counted before. Raises `CollectionError` if tokens or prices
+        are unknown.
         """
         self._budget.check_reported(usage)
         self.usage += usage if paid is None else usage - paid

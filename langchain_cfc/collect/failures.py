@@ -1,4 +1,4 @@
-"""Which failed calls may pass by themselves or were perhaps charged, by the exceptions of clients."""
+"""Classify failed calls by their exceptions: which are transient, and which may have been charged."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from langchain_cfc.errors import CFCError, ServingTimeoutError
 _TRANSIENT_STATUS = {408, 409, 425, 429}
 _CLIENT_ERROR = 400
 _SERVER_ERROR = 500
-# A gateway gave up waiting; the server may have answered nevertheless.
+# Time-outs of a server or gateway: the request may have been answered nevertheless.
 _ANSWERED_STATUS = {408, 504}
-# Exception names of clients and the system if there is no connection.
+# Names of exceptions of clients and of the operating system if there is no connection.
 _NOT_CONNECTED = {
     "ConnectError",
     "ConnectTimeout",
@@ -24,7 +24,7 @@ _NOT_CONNECTED = {
     "ClientConnectorError",
     "NewConnectionError",
 }
-# Clients have types of their own for these, without a common base; the names agree.
+# Each client has its own exception types for these, without a common base class, but with similar names.
 _TRANSIENT_NAMES = (
     "Connect",
     "Timeout",
@@ -37,11 +37,11 @@ _TRANSIENT_NAMES = (
 
 
 def is_transient(outcome: Any) -> bool:
-    """Return whether an outcome is a failure that may pass by itself; False for anything but an exception."""
+    """Return whether an outcome is an exception for a transient failure, after which a retry may succeed."""
     if not isinstance(outcome, Exception):
         return False
     if isinstance(outcome, CFCError) and not isinstance(outcome, ServingTimeoutError):
-        # The cause decides: a failed call of a verifier is a `VerifierError`.
+        # Look at the cause: a failed call of a verifier, for example, is wrapped in a `VerifierError`.
         return outcome.__cause__ is not None and is_transient(outcome.__cause__)
     status = _read_status(outcome)
     if status is not None:
@@ -71,9 +71,9 @@ def may_be_charged(error: BaseException) -> bool:
 
 
 def read_retry_after(error: Any) -> float | None:
-    """Return the seconds that a server asks clients to wait for, from the headers on a client's exception.
+    """Return the seconds that a server asks clients to wait, from the headers on a client's exception.
 
-    None if it does not ask, or not in a form that can be read.
+    None if there is no such header, or it cannot be parsed.
     """
     while isinstance(error, CFCError) and error.__cause__ is not None:
         error = error.__cause__
@@ -101,7 +101,7 @@ def _parse_seconds(text: str, unit: float) -> float | None:
 
 
 def _read_status(error: Exception) -> int | None:
-    """Return the HTTP status on a client's exception, which Google's clients call `code`."""
+    """Return the HTTP status on a client's exception; Google's clients call it `code`."""
     response = getattr(error, "response", None)
     for holder, name in (
         (error, "status_code"),
