@@ -1,9 +1,9 @@
-"""`LocalExecutor`: draws, scores and labels in this process, with the code that serves later.
+"""`LocalExecutor`: draws, scores and labels in this process, with the same code as in serving.
 
-**Retries.** A call is repeated if its failure looks like one of the network, of an overloaded server, or of a
-rate limit: status 408, 409, 425, 429 or any from 500 on, a broken connection, a time-out. The delay between
-two calls is an exponential back-off with full jitter, or what the server asks for by `Retry-After`. A refused
-key or a malformed request is not repeated, nor is an error that the user's own code raises.
+**Retries.** A call is repeated if its failure looks transient (network, overloaded server or rate limit):
+status 408, 409, 425, 429 or at least 500, a broken connection, or a time-out. The delay between two calls is
+an exponential back-off with full jitter, and at least what the server asks for by `Retry-After`. A refused
+key, a malformed request or an error in the user's own code is not retried.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ from langchain_cfc.verifiers.waves import SeenCandidates
 
 @dataclass(frozen=True)
 class Labels:
-    """Labels of n candidates, with what is said of their prompt."""
+    """Labels of one prompt's n candidates or claims, with the prompt's computed metadata."""
 
     correct: Sequence[bool]
     answers: Sequence[str] | None = None  # n extracted answers; None without an extractor
@@ -63,13 +63,13 @@ class Labels:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Outcome of one stage of one prompt.
+    """Outcome of running one stage for one prompt.
 
     Attributes:
-        result: `DrawnCandidate`s, the `Span`s of claims, `VerifierScores` or `Labels`; the error if the stage
-            failed.
+        result: `DrawnCandidate`s, the `Span`s of claims, `VerifierScores` or `Labels`; a `CFCError` if the
+            stage failed.
         usage: Usage of models by the stage.
-        scores: Of candidates that were drawn by a rule that looks at scores, those of all of them.
+        scores: Scores of all candidates, if they were drawn by a rule that looks at scores; otherwise None.
     """
 
     result: Any
@@ -78,44 +78,44 @@ class Outcome:
 
 
 class Journal(Protocol):
-    """Durable notes of a stage: its candidates, and requests that may have been charged."""
+    """Persistent log of one stage: the candidates drawn, and requests that may have been billed."""
 
     @property
     def drawn(self) -> Mapping[int, DrawnCandidate]:
-        """Candidates that are stored already, by slot."""
+        """Candidates that are already stored, by slot."""
 
     @property
     def context(self) -> str | None:
-        """Digest of the prepared input that they were drawn for."""
+        """Digest of the prepared input that the stored candidates were drawn for."""
 
     def resume(self, context: str) -> Mapping[int, DrawnCandidate]:
-        """Return the candidates that need not be drawn again for the prepared input with this digest."""
+        """Return the stored candidates that were drawn for the prepared input with this digest."""
 
     def save_draw(self, slot: int, draw: DrawnCandidate, usage: Usage) -> None:
-        """Store a candidate, and the usage of the stage so far."""
+        """Store a candidate and the usage of the stage so far."""
 
     def discard_draws(self) -> None:
         """Delete all stored candidates, because the sampler refused them."""
 
     def announce(self, requests: int) -> None:
-        """Note that so many further requests may follow, as those of another wave of draws."""
+        """Record that up to `requests` more requests may follow, for example another wave of draws."""
 
     def record_lost_request(self) -> None:
-        """Note that a request failed that may have been answered."""
+        """Record that a request failed although the server may have answered it."""
 
     async def flush(self) -> None:
-        """Wait until all notes are durable; called before every request."""
+        """Wait until everything recorded so far is durable; called before every request."""
 
 
 class Executor(Protocol):
-    """Runs the stages of prompts: in this process, or on other machines."""
+    """Runs the stages of prompts, in this process or on other machines."""
 
     @property
     def configuration(self) -> Mapping[str, Any]:
-        """Everything that changes records, as plain data: `n`, and the fingerprints of the components."""
+        """Everything that affects records, as plain data: `n`, and the fingerprints of the components."""
 
     async def draw(self, example: Example, journal: Journal) -> Outcome:
-        """Draw n candidates, or as many as a draw rule wants, except for those that the journal holds."""
+        """Draw n candidates, or as many as a draw rule asks for, without redrawing those in the journal."""
 
     async def split(self, answer: DrawnCandidate, journal: Journal) -> Outcome:
         """Split the first answer of a prompt into claims; called if `unit` is `claims`."""
@@ -127,7 +127,7 @@ class Executor(Protocol):
         journal: Journal,
         answers: Sequence[DrawnCandidate] | None = None,
     ) -> Outcome:
-        """Score the candidates of a prompt; claims, if `answers` are given, the first of which makes them."""
+        """Score the candidates `draws`, which are claims of the first answer if `answers` are given."""
 
     async def label(self, example: Example, draws: Sequence[DrawnCandidate], journal: Journal) -> Outcome:
         """Label candidates or claims, extract the answers of candidates and compute the prompt's metadata."""
@@ -139,8 +139,8 @@ class Executor(Protocol):
 class TokenRateLimiter(BaseRateLimiter):
     """Rate limiter for tokens per second.
 
-    The tokens of a call are known only afterwards. So each call is charged the mean of those before it, and
-    the difference is settled when the call is over. Over any period the rate is kept, except for calls in
+    The tokens of a call are known only afterwards. So each call is first charged the mean of the settled
+    calls before it, and `settle` corrects the charge. The rate holds over any period, except for calls in
     flight.
 
     Args:
@@ -163,7 +163,7 @@ class TokenRateLimiter(BaseRateLimiter):
         return True
 
     async def aacquire(self, *, blocking: bool = True) -> bool:
-        """Do the same as `acquire` on an event loop."""
+        """Wait on an event loop until a call may start; otherwise the same as `acquire`."""
         wait = self._reserve(blocking=blocking)
         if wait is None:
             return False
@@ -171,9 +171,9 @@ class TokenRateLimiter(BaseRateLimiter):
         return True
 
     def settle(self, calls: int, tokens: int) -> None:
-        """Replace the charge of finished calls by the tokens that they used together.
+        """Replace the charge of finished calls by the total number of tokens that they used.
 
-        Calls that failed or asked no model count as well, because they were charged.
+        `calls` includes calls that failed or asked no model, because they were charged too.
         """
         with self._lock:
             charged = min(calls, self._charged.calls) * self._charged.mean
@@ -182,7 +182,7 @@ class TokenRateLimiter(BaseRateLimiter):
             self._free_at += (tokens - charged) / self._tokens_per_second
 
     def _reserve(self, *, blocking: bool) -> float | None:
-        """Reserve a call, and return the seconds until it may start; None if it must not wait."""
+        """Reserve a call and return the seconds until it may start; None if not `blocking` and not free."""
         with self._lock:
             now = time.monotonic()
             wait = max(0.0, self._free_at - now)
@@ -196,7 +196,7 @@ class TokenRateLimiter(BaseRateLimiter):
 
 @dataclass
 class _TokenCount:
-    """Number of calls and of their tokens."""
+    """Number of calls and their total number of tokens."""
 
     calls: int = 0
     tokens: float = 0.0
@@ -215,15 +215,15 @@ class _TokenCount:
 
 @dataclass(frozen=True)
 class RetryPolicy:
-    """How often, how long and how fast calls are made.
+    """Retries, time limit and rate limits of calls.
 
     Args:
         max_attempts: Maximum number of times that a call with a transient failure is made, at least 1.
         timeout: Seconds that one call may take; None for no limit.
         rate_limiters: Rate limiters that each call waits for.
         initial_wait: Maximum seconds between the first and the second call; it doubles from there.
-        max_wait: Maximum seconds between two calls. A server that asks for more is down, and no call should
-            hold up its prompt for an hour.
+        max_wait: Maximum seconds between two calls, even if the server asks for more: a server that asks for
+            an hour is down, and no call should hold up its prompt that long.
     """
 
     max_attempts: int = 5
@@ -240,7 +240,7 @@ class RetryPolicy:
 
 
 class StageCalls:
-    """Makes the calls of one stage of a prompt by a policy.
+    """Makes the calls of one stage of a prompt, with the retries and limits of a policy.
 
     Each call waits until the journal of the stage is durable. Tokens are settled for all calls together.
     """
@@ -251,17 +251,17 @@ class StageCalls:
         self._unsettled = 0
 
     def settle(self, tokens: int) -> None:
-        """Settle all calls by the tokens that they used together."""
+        """Settle all calls so far with the total number of tokens that they used."""
         for limiter in self._policy.rate_limiters:
             if isinstance(limiter, TokenRateLimiter):
                 limiter.settle(self._unsettled, tokens)
         self._unsettled = 0
 
     async def aoutcome(self, arun: Callable[[Any], Awaitable[Any]], item: Any, within: CallLimits) -> Any:
-        """Call until there is no transient failure; return what the last call returned, or its exception."""
+        """Call, and retry transient failures; return the last call's result, or its exception."""
         first = await self._call_once(arun, item, within)
         if not is_transient(first):
-            # Setting up the retries costs more than many a call.
+            # Skip tenacity, whose set-up can take longer than the call.
             return first
         outcomes = [first]
 
@@ -288,7 +288,7 @@ class StageCalls:
                     return await arun(item)
                 return await _run_with_timeout(arun(item), timeout)
             except asyncio.TimeoutError as error:
-                # A time-out of the limit above has no message, nor may one of the user's own code.
+                # The time-out above has no message, and one raised by the user's code may have none.
                 limit = "in time" if timeout is None else f"within {timeout:g} seconds"
                 return self._note_failure(error if str(error) else TimeoutError(f"no answer {limit}"))
             except Exception as error:  # noqa: BLE001 - an outcome like any other; the flow looks at it
@@ -322,21 +322,21 @@ def _should_retry(state: RetryCallState) -> bool:
 
 @dataclass(frozen=True)
 class Components:
-    """The components that make records, as `CFCRunnable` takes them, and the labeler.
+    """Components that make records: those of `CFCRunnable`, and the labeler.
 
     Attributes:
         generator: The chat model or chain, or a model's name such as `openai:gpt-4o-mini`.
         verifier: One verifier, or a mapping of several by name, the first of which gives the `score`.
         labeler: The labeler of the candidates.
-        n: Number of candidates per prompt, at least 1; None with `draws`, which says how many at most.
-        unit: `answers` to score and label candidates, or `claims` to do so with the claims of the first; the
-            others are for verifiers that compare answers.
-        splitter: With claims, what splits an answer, as in `CFCRunnable`; by default a `SentenceSplitter`.
+        n: Number of candidates per prompt, at least 1; None with `draws`, which states the maximum.
+        unit: `answers` to score and label candidates, or `claims` to score and label the claims of the first
+            candidate. The other candidates are then only for verifiers that compare answers.
+        splitter: With claims, splits an answer, as in `CFCRunnable`; by default a `SentenceSplitter`.
         answer: Answer extractor, from text to answer; None without one.
-        metadata: Metadata function of the prompt, as in serving; None to use the dataset's metadata alone.
+        metadata: Metadata function of the prompt, as in serving; None to use only the dataset's metadata.
         draws: A rule that stops drawing, such as `lead(3, at_most=10)`; see `parse_draw_rule`. Fewer
             candidates are drawn, scored and labelled, and only this rule can be calibrated then. An
-            extractor that asks a model is asked between the waves, and again for the labels.
+            extractor that asks a model is called between the waves, and again for the labels.
         sampling: How candidates are drawn, see `CFCRunnable`.
         reads: What the labeler is shown if there is an extractor, see `CandidateLabeling`.
         generator_id: Name of the generator in the records, if it cannot name itself.
@@ -365,14 +365,14 @@ class Components:
 
 
 class LocalExecutor:
-    """Runs the stages of prompts in this process.
+    """Executor that runs the stages of prompts in this process.
 
     Args:
-        components: What draws, scores and labels.
-        limiter: Limits concurrent calls of all prompts; None for no limit.
-        retry_policy: How calls are repeated; None to make each call once.
+        components: The components that draw, score and label.
+        limiter: Limits the concurrent calls of all prompts together; None for no limit.
+        retry_policy: Retries and limits of calls; None to make each call once, without limits.
         config: LangChain config that all runs inherit, such as callbacks that trace them.
-        make_calls: What makes the calls of a stage by the policy.
+        make_calls: Factory for the object that makes the calls of one stage, from policy and journal.
 
     Raises:
         InputError: If n is less than 1, the draw rule cannot be used, the generator has a fixed seed, or a
@@ -433,11 +433,11 @@ class LocalExecutor:
 
     @property
     def configuration(self) -> dict[str, Any]:
-        """Everything that changes records, as plain data."""
+        """Everything that affects records, as plain data."""
         return self._configuration
 
     async def draw(self, example: Example, journal: Journal) -> Outcome:
-        """Draw n candidates, or as many as a draw rule wants, except for those that the journal holds."""
+        """Draw n candidates, or as many as a draw rule asks for, without redrawing those in the journal."""
         recorder = UsageRecorder()
         store, rule = _JournalStore(journal, recorder), self._rule
         config = add_handler(self._config, recorder)
@@ -466,7 +466,7 @@ class LocalExecutor:
                 store=store,
                 choose_next_wave=None if rule is None else choose_next_wave,
             )
-            if rule is not None and rule.needs_scores:  # those of the last wave, which stopped nothing
+            if rule is not None and rule.needs_scores:  # the rule does not score the last possible wave
                 yield from seen.score(draws)
             return draws
 
@@ -490,7 +490,7 @@ class LocalExecutor:
         journal: Journal,
         answers: Sequence[DrawnCandidate] | None = None,
     ) -> Outcome:
-        """Score the candidates of a prompt, or the claims of the first of its answers."""
+        """Score the candidates `draws`, which are claims of the first answer if `answers` are given."""
         recorder = UsageRecorder()
         given = VerifierInput(prompt=example.input, candidates=list(draws))
         if answers is not None:
@@ -510,7 +510,7 @@ class LocalExecutor:
         try:
             with apply_limits(CallLimits(self._limiter, attempts=calls), self._config):
                 result = await arun_flow(steps)
-        except StoreError:  # an error of the journal, not of the prompt
+        except StoreError:  # a failure of the journal, not of the prompt
             raise
         except CFCError as error:
             result = error
@@ -533,12 +533,12 @@ class LocalExecutor:
 
 
 def _compute_if_given(part: Any, name: str | None = None) -> dict[str, Any] | None:
-    """Return the fingerprint of a part; None without one."""
+    """Return the fingerprint of a component, or None if there is no component."""
     return None if part is None else compute_fingerprint(part, name)
 
 
 def _parse_rule(components: Components) -> DrawRule | None:
-    """Return the draw rule; None where every prompt gets n candidates."""
+    """Return the draw rule, or None if every prompt gets n candidates."""
     if components.draws is None:
         return None
     if components.n is not None or components.unit == "claims":
@@ -553,7 +553,7 @@ def _parse_rule(components: Components) -> DrawRule | None:
 
 
 def _choose_splitter(components: Components) -> Splitter | None:
-    """Return what splits answers into claims, None for whole answers; refuse what does not suit."""
+    """Return the splitter of claims, None for whole answers; raise if a component does not suit `unit`."""
     unit = components.unit
     if unit not in {"answers", "claims"}:
         msg = f"unit must be 'answers' or 'claims', got {unit!r}"
@@ -568,14 +568,14 @@ def _choose_splitter(components: Components) -> Splitter | None:
 
 
 class _JournalStore:
-    """Passes a sampler's candidates to a journal, with their usage."""
+    """Adapter that lets a sampler read its candidates from a journal, and write them with their usage."""
 
     def __init__(self, journal: Journal, recorder: UsageRecorder) -> None:
         self._journal = journal
         self._recorder = recorder
 
     def load(self, prepared: Any) -> Mapping[int, DrawnCandidate]:
-        # An object that LangChain cannot serialize is written with its address, and never matches.
+        # LangChain writes objects that it cannot serialize with their address, so they match in no later run.
         return self._journal.resume(blake2b(dumps(prepared).encode(), digest_size=8).hexdigest())
 
     def save(self, slot: int, draw: DrawnCandidate) -> None:

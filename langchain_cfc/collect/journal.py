@@ -1,4 +1,4 @@
-"""The journal of one stage of one prompt, kept in the store: its candidates, and what was asked for them."""
+"""`StoreJournal`: the persistent log of one stage of one prompt, with its candidates and requests."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from langchain_cfc.sampling import DrawnCandidate
 
 
 class StoreJournal:
-    """The journal of one stage of one prompt, kept in the store."""
+    """Journal of one stage of one prompt that is kept in the store."""
 
-    paid = Usage()  # what was counted before the stage ended
-    # Usage of answers that the stage never saw: they could not be read, or were not asked for again.
+    paid = Usage()  # usage that the budget counted before the stage ended
+    # Usage of stored answers that the stage did not use: they could not be read, or were not requested again.
     unseen = Usage()
 
     def __init__(self, writer: Writer, work: Work, stage: Stage, requests: int) -> None:
         self.position = work.position
         self.stage = stage
-        self.drawn: dict[int, DrawnCandidate] = dict(work.partial)  # candidates that are stored, by slot
+        self.drawn: dict[int, DrawnCandidate] = dict(work.partial)  # stored candidates, by slot
         self.context = work.context  # digest of the prepared input that they were drawn for
-        self.lost = 0  # requests that failed although they may have been answered
+        self.lost = 0  # number of failed requests that may have been answered
         self._writer = writer
         self._without_nul = writer.store.without_nul
         self._announced = 0
@@ -37,12 +37,12 @@ class StoreJournal:
         self.announce(requests)
 
     def resume(self, context: str) -> Mapping[int, DrawnCandidate]:
-        """Return the candidates that need not be drawn again for the prepared input with this digest.
+        """Return the stored candidates that were drawn for the prepared input with this digest.
 
-        Candidates of another input, such as other retrieved passages, are deleted: all n candidates of a
-        prompt share one input.
+        Candidates of another input, for example with other retrieved passages, are deleted, because all n
+        candidates of a prompt must share one input.
         """
-        # A stage that starts again, as on another machine, counts its usage from 0 again.
+        # A stage that is restarted, for example on another machine, counts its usage from 0 again.
         self._earlier, self._written = self._earlier + self._written, Usage()
         if context != self.context:
             if self.drawn:
@@ -53,12 +53,12 @@ class StoreJournal:
         return dict(self.drawn)
 
     def save_draw(self, slot: int, draw: DrawnCandidate, usage: Usage) -> None:
-        """Write a candidate, and what is new in the usage of the stage."""
+        """Write a candidate, and the usage of the stage since the last write."""
         try:
             writes = rows.insert_draw(
                 self.position, slot, draw, usage - self._written, without_nul=self._without_nul
             )
-        except CollectionError:  # the stage fails with it once all candidates are drawn
+        except CollectionError:  # `finish` raises it again, once all candidates are drawn
             return
         self._written = usage
         self.drawn[slot] = draw
@@ -70,7 +70,7 @@ class StoreJournal:
         self.drawn = {}
 
     def save_claims(self, spans: Sequence[Span], usage: Usage) -> None:
-        """Write the claims of an answer, before the requests that score them; `usage` is that of the split.
+        """Write the claims of an answer before they are scored; `usage` is that of splitting the answer.
 
         Raises `CollectionError` if a claim cannot be stored.
         """
@@ -79,22 +79,22 @@ class StoreJournal:
         self._writer.submit(writes)
 
     def record_lost_request(self) -> None:
-        """Note that a request failed that may have been answered; another one will be made in its place."""
+        """Record a failed request that may have been answered, and announce the request that replaces it."""
         self.lost += 1
         self._note_requests(1)
 
     async def flush(self) -> None:
-        """Wait until all notes are durable."""
+        """Wait until everything submitted to the store is durable."""
         await self._writer.flush()
 
     def total_usage(self, usage: Usage) -> Usage:
-        """Return the usage of a stage including what it used before it started again."""
+        """Return the usage of a stage, including what it used before it was restarted."""
         return self._earlier + usage
 
     def finish(
         self, outcome: Outcome, strip: Sequence[DrawnCandidate] = ()
     ) -> tuple[list[Write], CFCError | None]:
-        """Prepare the writes that end a stage, and return them with its error if it failed."""
+        """Return the writes that end a stage, and its error if it failed."""
         usage = outcome.usage - self._written
         error = outcome.result if isinstance(outcome.result, CFCError) else None
         writes: list[Write] = []
@@ -117,13 +117,13 @@ class StoreJournal:
         return rows.insert_labels(self.position, result, usage, without_nul=without_nul, strip=strip)
 
     def _settle_requests(self, usage: Usage, *, failed: bool) -> list[Write]:
-        """Prepare the writes after which only lost requests of a stage count as unanswered."""
+        """Return the writes after which only the lost requests of a stage count as unanswered."""
         del failed
         requests = self.lost + self.total_usage(usage).answered - self._announced
         return rows.announce_requests(self.position, self.stage, requests)
 
     def announce(self, requests: int) -> None:
-        """Note that so many requests may be made, before they are."""
+        """Record that up to `requests` more requests may follow."""
         self._note_requests(requests)
 
     def _note_requests(self, requests: int) -> None:
@@ -133,12 +133,12 @@ class StoreJournal:
 
 
 class BatchJournal(StoreJournal):
-    """The journal of a stage whose requests may go through batches.
+    """Journal of a stage whose requests may go through batches.
 
-    Answers are stored as they come, and candidates made of them only once the stage ends: what is stored
-    twice could not be told apart from what was paid for twice. Requests in batches are never lost, so only
-    those that are made live are announced: `requests`, unless the stage `is_batched`, and those in place of a
-    batch.
+    Answers are stored as they arrive, and the candidates made from them only when the stage ends: otherwise
+    their usage would be stored twice and look as if it had been paid twice. Requests in batches are never
+    lost, so only live requests are announced: `requests` if the stage is not `is_batched`, and each live
+    request that replaces one of a batch.
     """
 
     def __init__(
@@ -157,17 +157,17 @@ class BatchJournal(StoreJournal):
         super().__init__(writer, work, stage, requests)
 
     def save_draw(self, slot: int, draw: DrawnCandidate, usage: Usage) -> None:
-        """Keep a candidate until the stage ends: its answer is stored."""
+        """Keep a candidate in memory until the stage ends; its answer is already stored."""
         del usage
         self._held[slot] = draw
 
     def discard_draws(self) -> None:
-        """Delete all candidates."""
+        """Delete all candidates, in memory and in the store."""
         self._held = {}
         super().discard_draws()
 
     def save_claims(self, spans: Sequence[Span], usage: Usage) -> None:
-        """Write the claims of an answer; usage of stored answers is written once the stage ends."""
+        """Write the claims of an answer, without usage of stored answers, which is written at the end."""
         paid, _ = self._open_requests.sum_stage(self.position, self.stage)
         super().save_claims(spans, _subtract(usage, paid))
 
@@ -177,11 +177,11 @@ class BatchJournal(StoreJournal):
             super().announce(requests)
 
     def announce_live_request(self) -> None:
-        """Note that a request is made live."""
+        """Record that one live request is about to be made."""
         self._note_requests(1)
 
     def settle_live_request(self, *, lost: bool) -> list[Write]:
-        """Prepare to note the end of a request that was made live: its answer is stored, or none was made."""
+        """Return the writes that end a live request; one that is `lost` stays announced."""
         if lost:
             self.lost += 1
             return []
@@ -189,7 +189,7 @@ class BatchJournal(StoreJournal):
         return rows.announce_requests(self.position, self.stage, -1)
 
     def _settle_requests(self, usage: Usage, *, failed: bool) -> list[Write]:
-        """Prepare to delete the stored answers as well, which the stage is made of."""
+        """Return the writes of the base class, and those that delete the stored answers of the stage."""
         self.paid, batched = self._open_requests.finish_stage(self.position, self.stage)
         self.unseen = _subtract(self.paid, self.total_usage(usage))
         writes = [
@@ -197,15 +197,15 @@ class BatchJournal(StoreJournal):
             *rows.insert_calls(self.position, self.stage, self.unseen),
             *batches.finish_stage(self.position, self.stage, batched),
         ]
-        # The next run draws the others alone.
+        # Keep the candidates of a failed stage, so that the next run draws only the others.
         for slot, draw in self._held.items() if failed else ():
-            with suppress(CollectionError):  # one that cannot be stored is why the stage failed
+            with suppress(CollectionError):  # a candidate that cannot be stored made the stage fail
                 writes += rows.insert_draw(self.position, slot, draw, Usage(), without_nul=self._without_nul)
         return writes
 
 
 def _subtract(paid: Usage, seen: Usage) -> Usage:
-    """Return what of the paid usage was not seen, by model."""
+    """Return the part of the paid usage that is not in the seen usage, by model."""
     rest: list[ModelCalls] = []
     for one in paid.calls:
         known = [other for other in seen.calls if other.model == one.model]

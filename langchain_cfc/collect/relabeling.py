@@ -1,7 +1,7 @@
-"""Label what was drawn and scored again, with another labeler, extractor or metadata function.
+"""Make all labels of a store again, with another labeler, answer extractor or metadata function.
 
-The old labels are deleted only once the new ones can be made: nothing else of the configuration differs, the
-budget has room for them, and a prompt could be labelled again.
+The old labels are deleted only after three checks: the rest of the configuration is unchanged, the budget has
+room for new labels, and (without batches) one prompt could be relabelled.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from langchain_cfc.collect.run import MAX_CONSECUTIVE_FAILURES, list_scored
 from langchain_cfc.collect.store import Store, Writer, rows, schema
 from langchain_cfc.errors import CFCError, CollectionError
 
-# What of a configuration concerns labels alone, and the parts of `made_by` that do.
+# Keys that affect only labels, in a configuration and in its part `made_by`.
 _LABELS = ("labeler", "reads", "answer", "metadata")
 _MADE_BY = "made_by"
 
@@ -31,18 +31,18 @@ _MADE_BY = "made_by"
 async def check_relabeling(
     store: Store, configuration: Mapping[str, Any], executor: Executor, budget: Budget, *, try_first: bool
 ) -> None:
-    """Check that all labels of a store can be made again, before they are discarded.
+    """Check that the labels of a store can be made again, before the old ones are deleted.
 
     Args:
         store: The store.
-        configuration: How records are made from now on.
-        executor: What makes the new labels.
+        configuration: The new configuration.
+        executor: Makes the new labels.
         budget: Limits for all prompts together.
-        try_first: Whether to label a prompt, which is labelled again with the others. In batches this would
-            take as long as all of them.
+        try_first: Whether to label one prompt as a test; it is labelled again later. With batches this would
+            take as long as labelling all prompts.
 
     Raises:
-        StoreError: If more than what concerns labels is different.
+        StoreError: If the configurations differ in more than labels.
         CollectionError: If the budget is used up, a labeler cannot be reached, or the first 25 prompts could
             not be labelled.
     """
@@ -58,10 +58,10 @@ async def check_relabeling(
 
 
 def discard_labels(store: Store, configuration: Mapping[str, Any]) -> None:
-    """Delete all labels of a store, and take what makes new ones from a configuration.
+    """Delete all labels of a store, and replace the part of its configuration that affects labels.
 
-    Candidates and scores stay, and so does what the old labels have cost. Raises `StoreError` if more than
-    what concerns labels is different.
+    Candidates, scores and the usage of the old labels stay. Raises `StoreError` if the configurations differ
+    in more than labels.
     """
     known = store.configuration
     if not known:
@@ -76,7 +76,7 @@ def discard_labels(store: Store, configuration: Mapping[str, Any]) -> None:
             .where(prompts.c.stage == int(Stage.LABELLED))
             .values(stage=int(Stage.SCORED), labels_digest=null(), described=null())
         )
-        # The old labeler may be why prompts failed that were scored.
+        # Retry prompts that failed after scoring, because the old labeler may have been the cause.
         connection.execute(update(prompts).where(prompts.c.stage == int(Stage.SCORED)).values(error=null()))
         store.write_facts(connection, {"configuration": settled})
         schema.replace_seal(connection, replace(schema.read_seal(connection), finished=0, total=0))
@@ -84,7 +84,7 @@ def discard_labels(store: Store, configuration: Mapping[str, Any]) -> None:
 
 
 async def _try_labeler(store: Store, executor: Executor) -> None:
-    """Label finished prompts until one succeeds, and store what that used."""
+    """Label finished prompts until one succeeds, and store the usage; raise if none does."""
     error: CFCError | None = None
     writer = Writer(store)
     try:
@@ -99,7 +99,7 @@ async def _try_labeler(store: Store, executor: Executor) -> None:
             if not isinstance(outcome.result, CFCError):
                 return
             error = outcome.result
-            if is_transient(error):  # after all attempts, so the other prompts would fail as well
+            if is_transient(error):  # still after all retries, so other prompts would fail as well
                 break
     finally:
         await writer.close()
@@ -112,14 +112,14 @@ async def _try_labeler(store: Store, executor: Executor) -> None:
 
 
 def _check_configuration(store: Store, configuration: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a configuration as it is stored, which may differ from the store's in what concerns labels."""
+    """Return a configuration as it would be stored; raise if it differs from the store's beyond labels."""
     given: dict[str, Any] = json.loads(canonical_json(configuration))
     store.check_configuration(_replace_labels(given, store.configuration))
     return given
 
 
 def _replace_labels(configuration: Mapping[str, Any], source: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a configuration with what concerns labels as in another one."""
+    """Return a configuration whose label-related parts are taken from `source`."""
     replaced = _replace(configuration, source)
     if _MADE_BY in configuration:
         replaced[_MADE_BY] = _replace(configuration[_MADE_BY], source.get(_MADE_BY, {}))

@@ -1,11 +1,11 @@
 """`Run`: takes all unfinished prompts of a store through their stages, many at a time.
 
-A process may be killed at any moment. What it was charged for by then is known nevertheless:
+A process may be killed at any moment, and the store must still show what may have been charged:
 
-- A stage announces its requests before the first of them is made. Requests without an answer or a refusal may
-  have been charged, and budgets count them.
+- A stage announces its requests before making the first one. Budgets count every request that got neither an
+  answer nor a refusal, because it may have been charged.
 - A candidate is written when its answer arrives, and the next request waits until it is on disk. So a kill
-  loses at most as many answers as calls may be in flight.
+  loses at most as many answers as there may be calls in flight.
 """
 
 from __future__ import annotations
@@ -28,32 +28,32 @@ from langchain_cfc.errors import CFCError, CollectionError, StoreError
 from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc.verifiers.base import VerifierScores
 
-# So many consecutive failures are an outage, a revoked key or an empty account; to continue would mark all
-# other prompts as failed.
+# This many consecutive failures mean an outage, a revoked key or an empty account. Continuing would mark all
+# remaining prompts as failed.
 MAX_CONSECUTIVE_FAILURES = 25
 
 
 def list_scored(
     unit: Unit, draws: Sequence[DrawnCandidate], spans: Sequence[Span] | None
 ) -> Sequence[DrawnCandidate]:
-    """Return what is scored and labelled of a prompt: its candidates, or the claims of the first."""
+    """Return what is scored and labelled for a prompt: its candidates, or the claims of the first one."""
     return draws if unit == "answers" else make_claim_candidates(draws[0], spans or ())
 
 
 class Run:
-    """Processes all unfinished prompts of a store.
+    """Run of a collection, which processes all unfinished prompts of a store.
 
     Args:
-        store: The store, for prompts and results.
-        executor: What runs the stages.
-        n: Number of candidates per prompt, the largest one under a draw rule.
-        requests_per_prompt: Number of requests that draw them, those of the first wave under a draw rule.
+        store: The store of prompts and results.
+        executor: Runs the stages.
+        n: Number of candidates per prompt; with a draw rule, the maximum.
+        requests_per_prompt: Number of requests that draw these candidates; with a draw rule, the first wave.
         prompts_at_once: Maximum number of prompts in progress.
         budget: Limits for all prompts together.
         keep_payloads: As in `CollectionOptions`.
         on_progress: As in `CollectionOptions`.
         on_notice: As in `CollectionOptions`.
-        batcher: What answers the models' requests from batches; None for live calls.
+        batcher: Answers the models' requests from batches; None for live calls.
     """
 
     def __init__(
@@ -101,11 +101,11 @@ class Run:
 
     @property
     def is_stopping(self) -> bool:
-        """Whether no further prompt is started."""
+        """Whether the run starts no further prompts."""
         return self._is_stopping
 
     def stop(self) -> None:
-        """Start no further prompt; those in progress are finished, unless they wait for batches."""
+        """Start no further prompts; those in progress are finished, unless they wait for batches."""
         self._is_stopping = True
         if self._batcher is not None:
             self._batcher.stop()
@@ -117,9 +117,9 @@ class Run:
             Whether every prompt was started.
 
         Raises:
-            StoreError: If something cannot be written; prompts in progress are given up.
-            CollectionError: If many consecutive prompts fail, or usage cannot be known; prompts in progress
-                are finished first, because they are charged for.
+            StoreError: If something cannot be written; prompts in progress are cancelled.
+            CollectionError: If many consecutive prompts fail, or usage cannot be determined. Prompts in
+                progress are finished first, because they are charged; with batches, they are cancelled.
         """
         try:
             if self._batcher is None:
@@ -138,7 +138,7 @@ class Run:
             await asyncio.gather(*workers)
         except BaseException as error:
             self._is_stopping = True  # also when cancelled
-            # Batches go on without them, for up to a day.
+            # With batches, do not wait for workers: a batch may take a day, and the next run can fetch it.
             if isinstance(error, StoreError) or self._batcher is not None:
                 for worker in workers:
                     worker.cancel()
@@ -157,7 +157,7 @@ class Run:
         try:
             yield
         except BaseException:
-            # At once, because other workers continue before `run` sees the error.
+            # Stop here, because other workers continue before `_work` sees the error.
             self._is_stopping = True
             raise
         finally:
@@ -165,10 +165,10 @@ class Run:
             self._prompt_ended.set()
 
     async def _next_work(self) -> Work | None:
-        """Return the next prompt once it may be started; None if no further one may."""
+        """Return the next prompt once it may be started; None if no further prompt may be started."""
         async with self._start_lock:
             while not self._is_stopping:
-                # Batches are held against the budget before they are submitted.
+                # The batcher checks the budget for each batch before it submits it.
                 if self._batcher is not None or self._budget.allows(self._in_progress):
                     return await self._read_work()
                 if self._in_progress == 0:
@@ -179,7 +179,7 @@ class Run:
 
     async def _read_work(self) -> Work | None:
         if not self._page and not self._all_started:
-            # In a thread, because a database may take its time.
+            # In a thread, because the database may be slow.
             with nullcontext() if self._batcher is None else self._batcher.hold():
                 self._page.extend(await asyncio.to_thread(lambda: list(islice(self._unfinished, PAGE))))
         if not self._page:
@@ -189,7 +189,7 @@ class Run:
         return self._page.popleft()
 
     async def _process(self, work: Work) -> None:
-        """Take a prompt through all stages that are not finished."""
+        """Take a prompt through all stages that are not finished yet."""
         draws, known = work.draws, None
         if draws is None:
             drawn = await self._draw(work)
@@ -205,7 +205,7 @@ class Run:
             await self._label(work, draws, *given)
 
     async def _draw(self, work: Work) -> tuple[Sequence[DrawnCandidate], VerifierScores | None] | None:
-        """Return a prompt's candidates, and their scores if a rule looked at these; None if that failed."""
+        """Draw and return a prompt's candidates, with scores if the draw rule used them; None if it failed."""
         journal = self._open_journal(work, Stage.DRAWN, self._requests_per_prompt - len(work.partial))
         outcome = await self._executor.draw(work.example, journal)
         if not await self._save_stage(journal, outcome):
@@ -217,7 +217,7 @@ class Run:
     async def _score(
         self, work: Work, draws: Sequence[DrawnCandidate], known: VerifierScores | None
     ) -> tuple[Sequence[DrawnCandidate], Sequence[float]] | None:
-        """Score the candidates or claims of a prompt, and return them with scores; None if that failed."""
+        """Score the candidates or claims of a prompt and return both; None if that failed."""
         journal = self._open_journal(work, Stage.SCORED)
         spans, answers = work.claims, None
         if self._unit == "claims":
@@ -226,14 +226,14 @@ class Run:
                 return None
         candidates = list_scored(self._unit, draws, spans)
         outcome = Outcome(known or VerifierScores([]), Usage())
-        if candidates and known is None:  # an answer may claim nothing
+        if candidates and known is None:  # an answer may have no claims
             outcome = await self._executor.score(work.example, candidates, journal, answers)
         if not await self._save_stage(journal, outcome):
             return None
         return candidates, outcome.result.scores
 
     async def _split(self, answer: DrawnCandidate, journal: StoreJournal) -> Sequence[Span] | None:
-        """Split an answer into claims; None if that failed."""
+        """Split an answer into claims and return them; None if that failed."""
         outcome = await self._executor.split(answer, journal)
         if not isinstance(outcome.result, CFCError):
             spans: Sequence[Span] = outcome.result
@@ -282,7 +282,7 @@ class Run:
         """Make the outcome of a stage durable, and return whether the stage succeeded."""
         writes, error = journal.finish(outcome, strip)
         await self._writer.write(writes)
-        # After the write, because usage without a price ends the run and paid results must be kept.
+        # Charge after the write: usage without a price ends the run, and paid results must be kept.
         used = journal.total_usage(outcome.usage) + journal.unseen
         self._budget.charge(journal.stage, used, journal.lost, journal.paid)
         self._update_costs()

@@ -1,4 +1,4 @@
-"""How far a collection has come, what is left to do, and early warnings about its quality."""
+"""Progress of a collection, an estimate of what is left, and early warnings about its quality."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ from langchain_cfc.scoring import compute_auroc
 
 @dataclass
 class CollectionStatus:
-    """How far a collection has come.
+    """Progress of a collection, with counts, usage and cost.
 
     Attributes:
         total: Number of prompts in the store.
         labelled: Number of finished prompts.
         failed: Number of failed prompts.
         covered: Number of finished prompts with a correct candidate, or a supported claim.
-        candidates: Number of candidates labelled wrong, and of those labelled correct; or of claims.
-        score_sums: Sum of the scores of wrong candidates, and of correct ones; or of claims.
+        candidates: Number of candidates (or claims) labelled wrong, and number labelled correct.
+        score_sums: Sum of the scores of wrong candidates (or claims), and of correct ones.
         usage: Usage of models for all prompts.
         unit: What is scored and labelled.
-        without_claims: Number of finished prompts whose answer claims nothing.
-        cost: Cost of that usage; None without prices.
-        unanswered: Number of requests that were announced, and may have been charged, although no answer was
-            received: the process died, or a connection broke.
-        waiting: What is waited for, if that is a batch.
+        without_claims: Number of finished prompts whose answer has no claims.
+        cost: Cost of the usage; None without prices.
+        unanswered: Number of announced requests without an answer, which may have been charged: the process
+            died, or a connection broke.
+        waiting: Description of the batches that the run waits for; None if it waits for none.
         labelled_at_start: Number of prompts that were finished when this run started.
         started_at: Start of this run, in `time.monotonic()` seconds.
     """
@@ -64,7 +64,7 @@ class CollectionStatus:
 
     @classmethod
     def from_store(cls, store: Store) -> CollectionStatus:
-        """Return the status of an open store, with this moment as the start of the run."""
+        """Return the status of an open store, with the run starting now."""
         stages = store.stages()
         covered, by_label = store.label_counts()
         sums = [by_label.get(label, (0, 0.0)) for label in (False, True)]
@@ -100,7 +100,7 @@ class CollectionStatus:
 
     @property
     def supported(self) -> float | None:
-        """Share of the claims that are labelled supported; None if there is none."""
+        """Share of the claims that are labelled supported; None if there are no claims."""
         return self.candidates[True] / sum(self.candidates) if sum(self.candidates) else None
 
     @property
@@ -124,16 +124,16 @@ class CollectionStatus:
 
 @dataclass(frozen=True)
 class Estimate:
-    """What is left to do, and what it will take."""
+    """Estimate of the remaining prompts, requests, tokens and cost."""
 
     prompts: int  # number of prompts that are neither finished nor failed
-    draws: int  # number of requests for their candidates, if each succeeds at once
+    draws: int  # number of requests for their candidates, if each succeeds at the first attempt
     input_tokens: int  # tokens of the requests
     output_tokens: int  # tokens of the answers
-    cost: float | None  # cost of both; None if it is not known
-    batch_cost: float | None  # the same at the price of batches
-    # Number of finished prompts that the estimate is based on, verifier and labeler included; 0 for a
-    # rough guess of the draws alone
+    cost: float | None  # cost of these tokens; None if it is not known
+    batch_cost: float | None  # the same at batch prices
+    # Number of finished prompts that the estimate is based on, with verifier and labeler; 0 for a rough guess
+    # of the draws alone
     measured_on: int
 
 
@@ -147,9 +147,9 @@ def estimate_remaining(
 ) -> Estimate:
     """Estimate the requests, tokens and cost of the prompts of a dataset that are left.
 
-    The estimate is the usage of finished prompts in proportion, if there are any. Otherwise it is a token per
-    four characters of a prompt and `ASSUMED_OUTPUT` tokens per candidate, without verifier and labeler; the
-    cost is None then unless there is exactly one price. `status` is None if there is no store yet.
+    The estimate scales up the usage of finished prompts, if there are any. Otherwise it assumes a token per
+    four characters of a prompt and `ASSUMED_OUTPUT` tokens per candidate, without verifier and labeler, and
+    the cost is None unless there is exactly one price. `status` is None if there is no store yet.
     """
     sizes = [
         len(one.input if isinstance(one.input, str) else json.dumps(one.input, ensure_ascii=False))
@@ -170,7 +170,7 @@ def estimate_remaining(
         ]
     else:
         per_prompt = sum(sizes) / len(sizes) / CHARACTERS_PER_TOKEN if sizes else 0.0
-        # The only price applies whichever model answers; its name is not known yet.
+        # The model's name is not known yet, but a single price applies to any model.
         name = next(iter(budget.prices)) if len(budget.prices) == 1 else ""
         calls = [ModelCalls(name, True, round(per_prompt * requests), ASSUMED_OUTPUT * left * n)]
     usage = Usage(tuple(calls))
@@ -186,8 +186,8 @@ def estimate_remaining(
     )
 
 
-# Identical candidates and a labeler that calls nothing correct show early; it takes more prompts to see
-# whether a verifier is informative.
+# Prompts after which to check for identical candidates and for labels that are never correct; judging whether
+# a verifier is informative takes more prompts.
 _LOOK_AFTER = 20
 _CHECK_AFTER = 100
 # A useless verifier is reported in 99 of 100 collections, an informative one hardly ever.
@@ -195,7 +195,7 @@ _CONFIDENCE = 0.99
 _UNINFORMATIVE = 0.5
 
 
-# What is labelled, its labels, and what a useless verifier leads to.
+# By unit: its name, its two labels, and the consequence of a useless verifier.
 _WORDS: dict[Unit, tuple[str, str, str, str]] = {
     "answers": ("candidate", "correct", "wrong", "large answer sets and many abstentions"),
     "claims": ("claim", "supported", "unsupported", "that most claims are dropped"),
@@ -203,7 +203,7 @@ _WORDS: dict[Unit, tuple[str, str, str, str]] = {
 
 
 class EarlyWarnings:
-    """Reports early, and once each, that a collection will not calibrate well."""
+    """Reports early, and each problem once, that a collection will not calibrate well."""
 
     def __init__(self, n: int, unit: Unit = "answers") -> None:
         self._n = n
@@ -217,7 +217,7 @@ class EarlyWarnings:
         self._examples: list[WrongAnswer] = []
 
     def check_draws(self, texts: Sequence[str], usage: Usage) -> Iterator[str]:
-        """Yield warnings after the candidates of one more prompt."""
+        """Yield warnings after one more prompt's candidates were drawn."""
         self._drawn += 1
         self._identical += len(set(texts)) == 1
         if self._drawn == _LOOK_AFTER == self._identical and self._n > 1:
@@ -242,8 +242,8 @@ class EarlyWarnings:
         scores: Sequence[float],
         correct: Sequence[bool],
     ) -> Iterator[str]:
-        """Yield warnings after the scores and labels of one more prompt, which `status` counts already."""
-        # An answer may claim nothing.
+        """Yield warnings after one more prompt was labelled, which `status` counts already."""
+        # An answer may have no claims.
         if scores and status.covered == 0 and len(self._examples) < MOST_WRONG:
             best = min(range(len(scores)), key=scores.__getitem__)
             self._examples.append(WrongAnswer(example.input, answers[best], example.reference))
@@ -256,7 +256,7 @@ class EarlyWarnings:
         if not scores or len(self._scores) == _CHECK_AFTER:
             return
         if self._unit == "claims":
-            # Answers have unequal numbers of them, so one of each answer is looked at.
+            # Answers differ in their number of claims, so take one claim of each, in rotating slots.
             slot = len(self._scores) % len(scores)
             scores, correct = [scores[slot]], [correct[slot]]
         self._scores.append(scores)
@@ -265,7 +265,7 @@ class EarlyWarnings:
             yield from self._check_verifier()
 
     def _check_verifier(self) -> Iterator[str]:
-        # A draw rule draws more candidates of some prompts; the first ones of each are looked at.
+        # Under a draw rule, prompts differ in their number of candidates, so compare the first ones of each.
         least = min(map(len, self._scores))
         scores, correct = (np.array([one[:least] for one in of]) for of in (self._scores, self._correct))
         found = compute_auroc(scores, correct, _CONFIDENCE)
