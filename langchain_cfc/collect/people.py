@@ -1,19 +1,19 @@
 """`PeopleSample`: certify a frozen artifact with people's labels of some prompts and a judge's of all.
 
-The prompts are new, independent, and distributed as those to come. The judge has labelled all of them, as any
-labeler does; its labels promise nothing here. People label a random part, chosen by the hash of each prompt's
-id with a probability that grows with the judge's doubt, in an order by hash as well. Both are fixed by the
-ids, the judge's labels and the share before any person sees the sheet, so that what is labelled from its top
-is a valid sample whenever people stop. `certificates.judged` derives the bound.
+The prompts are new, independent, and distributed like future prompts. A judge (any labeler) has labelled all
+of them; the certificate does not rely on its labels being right. People label a random part: a hash of the
+prompt's id selects it with a probability that grows with the judge's doubt, and another hash gives the order.
+The ids, the judge's labels and the share fix both before any person sees the sheet. So the rows labelled from
+the top are a valid sample whenever people stop. `certificates.judged` derives the bound.
 
-*What is judged.* Of the sets of a level, whether each keeps its promise: it holds a correct answer or is
-flagged, or of claims, at most k unsupported ones are left. The sheet has every answer of a set, and a person
-may stop at the first correct one. Of bot mode, whether the best answer is right, among the prompts that are
-answered; of claims, whether one drawn by hash among those shown is supported. A prompt whose labels cannot
-matter, such as a flagged one, counts without any.
+*What is judged.* For the sets of a level: whether each set keeps its promise, that is, holds a correct answer
+or is flagged; for claims, whether at most k unsupported claims are left. The sheet has every answer of a set,
+and a person may stop at the first correct one. For bot mode: whether the best answer is right, among the
+prompts that are answered; for claims, whether one claim, drawn by hash among those shown, is supported. A
+prompt whose outcome does not depend on labels, such as a flagged one, counts without any.
 
-*Doubt* is 1 where the judge says that the promise is broken or the answer wrong, and otherwise the share of
-the prompt's candidates, or of the answer's claims, that it calls wrong.
+*Doubt* is 1 where the judge says that the promise is broken or the answer is wrong. Otherwise it is the share
+of the prompt's candidates, or of the answer's claims, that the judge calls wrong.
 """
 
 from __future__ import annotations
@@ -50,27 +50,27 @@ from langchain_cfc.labelers.human import Sheet, read_sheet
 from langchain_cfc.records import LabelledRecord, Provenance, Records
 from langchain_cfc.thresholds import Level, compute_tau, format_alpha, format_delta
 
-# How many of the next prompts to label a report names.
+# Number of prompts to label next that a report lists.
 _NEXT = 10
 
 
 class PeopleReport(BaseModel):
-    """How far people's labels have come.
+    """Progress of a certificate by people's labels, with the bound so far.
 
     Attributes:
         about: Whether the `sets` of a level are certified, or the `answers` of bot mode.
-        unit: What is kept or rejected.
+        unit: What is accepted or rejected: `answers` or `claims`.
         alpha: Error level of the sets, as decimal text.
         delta: Failure probability, as decimal text.
-        target: Probability that is to be certified: that a set keeps its promise, or that an answer is right.
-        at_least: Lower bound on that probability with the labels so far; 0 says nothing.
-        prompts: Number of judged prompts that count; of bot mode, those that are answered.
-        to_label: How many of them are on the sheet.
-        labelled: How many of these people have labelled, without a gap from the top.
-        waiting: How many are labelled further down, and count once the gap is closed.
-        agreed: In how many of those labelled the judge's labels come to the same.
-        expected_labels: How many more are expected to be needed; 0 once it is certified, None if the sheet is
-            not expected to suffice. Before people have labelled any it is a guess of how good the judge is.
+        target: Probability to certify: that a set keeps its promise, or that an answer is right.
+        at_least: Lower bound on that probability from the labels so far; 0 is no information.
+        prompts: Number of judged prompts that count; in bot mode, those that are answered.
+        to_label: Number of these prompts that are on the sheet.
+        labelled: Number of prompts that people have labelled, from the top of the sheet to the first gap.
+        waiting: Number of prompts that are labelled below the first gap, and count once it is closed.
+        agreed: Number of labelled prompts for which the judge's labels give the same outcome.
+        expected_labels: Expected number of further prompts to label; 0 once certified, None if the sheet is
+            not expected to suffice. Before the first label, it rests on a guess of how good the judge is.
         next_ids: The next prompts to label.
         bounds: The bound after each labelled prompt, as pairs (number of labelled prompts, bound).
     """
@@ -100,30 +100,30 @@ class PeopleReport(BaseModel):
 
 @dataclass(frozen=True)
 class _JudgedSets:
-    """Judged prompts in the order in which they certify."""
+    """The judged prompts that count, in the order in which the certificate uses them."""
 
     ids: tuple[str, ...]  # (m,)
     prompts: JudgedPrompts  # (m,)
-    by_judge: BoolArray  # (m,) whether the promise is kept by the judge's labels, or without any
-    slots: BoolArray  # (m, n) answers or claims whose labels decide
+    by_judge: BoolArray  # (m,) whether the promise is kept, by the judge's labels or whatever the labels are
+    slots: BoolArray  # (m, n) answers or claims whose labels decide the outcome
 
 
 @dataclass(frozen=True)
 class PeopleSample:
-    """Judged prompts in the order in which they certify, and which of them people are to label.
+    """Sample of judged prompts for people to label, from which an artifact can be certified.
 
-    Make it with `draw`, which takes the same arguments each time: another share, level or file gives another
-    sample, and the sheet of the first does not fit it.
+    Make it with `draw`, with the same arguments each time: another share, level or file gives another sample,
+    which the first sheet does not fit.
     """
 
     artifact: CalibrationArtifact
     alpha: str
-    policy: AnswerPolicy | None  # whose answers are certified; None for sets
+    policy: AnswerPolicy | None  # policy whose answers are certified; None to certify sets
     target: float
     share: float
     digest: str  # of the judged records
     judged: _JudgedSets
-    records: Mapping[str, LabelledRecord | None]  # by id; None for those that people need not label
+    records: Mapping[str, LabelledRecord | None]  # by id; None for prompts that people need not label
 
     @classmethod
     def draw(
@@ -141,17 +141,16 @@ class PeopleSample:
 
         Args:
             artifact: The artifact.
-            records: Prompts with a judge's labels, independent and identically distributed with those to
-                come. Of the records that the artifact was calibrated on, the part held out for certificates
-                is used. One prompt of each cluster counts.
+            records: Prompts with a judge's labels, independent of and distributed like future prompts. If
+                these are the records that the artifact was calibrated on, only the part held out for
+                certificates is used. One prompt of each cluster counts.
             until: Certify that sets keep their promise with at least this probability, in (0, 0.999].
             max_wrong_rate: Certify instead that at most this share of bot mode's answers is wrong, in
-                [0.001, 1).
-                Where the artifact holds several policies, it is that of this rate.
-            alpha: Error level of the sets; may be left out where there is only one, and for bot mode.
-            share: About what share of the prompts people may be asked to label, in [0.01, 1]. The smaller,
-                the fewer labels are needed and the more judged prompts.
-            provenance: Header of the records where they do not carry one themselves.
+                [0.001, 1). If the artifact holds several policies, the one for this rate is certified.
+            alpha: Error level of the sets; may be left out if there is only one, and for bot mode.
+            share: Approximate share of the prompts that people may be asked to label, in [0.01, 1]. A smaller
+                share needs fewer labels but more judged prompts.
+            provenance: Header of the records, if they do not carry one themselves.
 
         Returns:
             The sample.
@@ -161,7 +160,7 @@ class PeopleSample:
             CalibrationError: If no prompt is left.
             InputError: If not exactly one of `until` and `max_wrong_rate` is given, a number is out of range,
                 the records are a table without texts, the artifact lacks the level or the policy, or its
-                promise is given a correct candidate, which judges cannot tell for sure.
+                guarantee is conditional on a correct candidate being drawn, which only people can tell.
             FingerprintError: If the records come from another generator, verifier or extractor.
         """
         if isinstance(records, LabelledBatch):
@@ -194,7 +193,7 @@ class PeopleSample:
         return cls(artifact, level, policy, target, share, digest, judged, texts)
 
     def write_sheet(self, path: str | os.PathLike[str]) -> None:
-        """Write the sheet, in the order in which people are to label it from the top.
+        """Write the sheet, in the order in which people must label it, from the top.
 
         Args:
             path: Where to write, ending in `.csv`; an existing file is never overwritten.
@@ -216,20 +215,19 @@ class PeopleSample:
     def certify(
         self, sheet: str | os.PathLike[str], *, delta: Level = "0.05"
     ) -> tuple[CalibrationArtifact, PeopleReport]:
-        """Bound how often the promise is kept, with what is filled in of the sheet.
+        """Bound the probability that the promise is kept, and certify it if the bound reaches the target.
 
         Args:
-            sheet: The sheet, filled in from the top; what is below the first prompt left open does not count
-                yet.
-            delta: Probability that the bound is ever wrong, 0 < delta < 1. It may be asked for after every
-                label.
+            sheet: The sheet, filled in from the top; rows below the first open prompt do not count yet.
+            delta: Probability that the bound is wrong at any time, 0 < delta < 1. So this may be called after
+                every label.
 
         Returns:
-            The artifact, with a certificate if the target is reached, and how far the labels have come.
+            The artifact, with a certificate if the target is reached, and the progress of the labels.
 
         Raises:
-            InputError: If the sheet cannot be read, or the artifact has a certificate by people about the
-                same from other prompts or more labels.
+            InputError: If the sheet cannot be read, or people have certified the same of this artifact with
+                other prompts, more labels or another delta.
             RecordError: If a row is not from the sample, contradicts another, or is missing.
         """
         text = format_delta(delta)
@@ -273,7 +271,7 @@ class PeopleSample:
         return (self._store(report, "".join(seen)) if report.is_certified else self.artifact), report
 
     def _read_outcomes(self, sheet: Sheet) -> dict[str, bool | None]:
-        """Return for each prompt on the sheet whether the promise is kept; None where that is still open."""
+        """Return whether the promise is kept, by id of the prompts on the sheet; None if still open."""
         if sheet.by != "id":
             raise RecordError(sheet.source, 0, "prompt", "found it; expected id, as on the sheet as written")
         texts: dict[str, list[str]] = {}
@@ -314,7 +312,7 @@ class PeopleSample:
         return outcomes
 
     def _list_rows(self) -> Iterator[tuple[str, LabelledRecord, list[int]]]:
-        """Yield each prompt to label with its record, and the slots whose labels decide."""
+        """Yield the id and record of each prompt to label, and the slots whose labels decide its outcome."""
         for record_id, needs, slots in zip(
             self.judged.ids, self.judged.prompts.needs_label, self.judged.slots, strict=True
         ):
@@ -323,7 +321,7 @@ class PeopleSample:
                 yield record_id, record, np.flatnonzero(slots).tolist()
 
     def _store(self, report: PeopleReport, outcomes: str) -> CalibrationArtifact:
-        """Return the artifact with a certificate, in place of one with fewer labels of the same prompts."""
+        """Return the artifact with a new certificate, which may replace one with fewer labels."""
         artifact = self.artifact
         made = PeopleCertificate(
             alpha=self.alpha,
@@ -368,7 +366,7 @@ class PeopleSample:
 def _find_subject(
     artifact: CalibrationArtifact, until: float | None, max_wrong_rate: Level | None, alpha: Level | None
 ) -> tuple[float, str, AnswerPolicy | None]:
-    """Return what is to be certified: its probability, the level, and the policy of answers."""
+    """Return what to certify: the target probability, the level, and the policy (None for sets)."""
     if (until is None) == (max_wrong_rate is None):
         msg = (
             "say what people's labels are to certify: until=0.8 that sets keep their promise so often, or "
@@ -401,7 +399,7 @@ def _judge(
     policy: AnswerPolicy | None,
     share: float,
 ) -> _JudgedSets:
-    """Decide on judged prompts, put those that count in order, and choose those that people label."""
+    """Apply the artifact to judged prompts; order those that count, and sample those for people to label."""
     seen = compute_outcomes(artifact, labelled, alpha, policy or AnswerPolicy())
     accepted, flagged = seen.decisions.accepted, seen.decisions.not_certifiable
     if policy is None:

@@ -1,8 +1,8 @@
-"""Settings for a collection, proposed from a dataset and a few answers that the model really gives.
+"""Propose settings for a collection, from a dataset and a few answers that the model gives.
 
-What is proposed rests on two things that are looked at: which labelers can read all references, and what they
-make of the answers. Of the labelers that fit, a stricter one is taken unless a looser one calls more of the
-answers correct. A verifier by log-probabilities is taken where the model returns any.
+The proposal rests on two observations: which labelers can read all references, and how they label the
+answers. Among the labelers that fit, the strictest one is chosen unless a looser one calls more answers
+correct. The verifier uses log-probabilities if the model returns them.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from langchain_cfc.records import Example
 from langchain_cfc.sampling import DrawnCandidate, Sampler, resolve_generator
 
 N_DRAWS = 5
-# Tokens of an answer while nothing is known about its length, and the fewest that are proposed.
+# Limit on the tokens of the trial answers, and the smallest limit that is proposed.
 _TRIAL_TOKENS = 256
 _FEWEST_TOKENS = 16
-# Room that the longest of a few answers leaves for longer ones.
+# The proposed limit is at least this many times the longest trial answer.
 _ROOM = 4
 _CHARACTERS_PER_TOKEN = 3
-# Sampling settings in the order in which they are tried: models refuse those that they do not have.
+# Sampling settings in the order in which they are tried: models refuse settings that they do not support.
 _ATTEMPTS: tuple[Mapping[str, Any], ...] = ({"temperature": 0.7, "logprobs": True}, {"temperature": 0.7}, {})
 _LOCAL = {"localhost", "127.0.0.1", "::1", "0.0.0.0"}  # noqa: S104 - compared, never bound
 _PLACEHOLDER = "none"
@@ -45,7 +45,7 @@ _VERIFIERS = "langchain_cfc.verifiers"
 
 @dataclass(frozen=True)
 class Dataset:
-    """Questions with references, and what their columns mean."""
+    """Dataset of questions with references, and the meaning of its columns."""
 
     path: str
     columns: Columns
@@ -56,7 +56,7 @@ class Dataset:
     def read(
         cls, path: str, question: str | None = None, reference: str | None = None, prompt: str | None = None
     ) -> Dataset:
-        """Read a dataset whose columns are guessed where they are not given; bad rows are set aside."""
+        """Read a dataset, guessing the columns that are not given and setting bad rows aside."""
         rows = open_rows(path)
         columns = detect_columns(rows, question, reference, prompt)
         examples = read_examples(rows, columns, "set_aside")
@@ -67,13 +67,13 @@ class Dataset:
         return cls.read(path, question, reference, template)
 
     def spread(self, count: int) -> list[Example]:
-        """Return so many examples, evenly over the dataset."""
+        """Return at most `count` examples, spread evenly over the dataset."""
         step = max(1, len(self.all) // count)
         return self.all[::step][:count]
 
 
 def propose_prompt(question: str, *, asks_letter: bool) -> str:
-    """Return a prompt template that asks for the answer alone, which the labelers read best."""
+    """Return a prompt template that asks for the answer alone, which labelers read most reliably."""
     what = "letter of the right option" if asks_letter else "answer"
     return f"Give the {what} alone: {{{question}}}"
 
@@ -83,14 +83,14 @@ def propose_prompt(question: str, *, asks_letter: bool) -> str:
 
 @dataclass(frozen=True)
 class Model:
-    """A chat model by name, at an address of its own if there is one."""
+    """Chat model given by name, and by the URL of its server if that is not the default."""
 
     name: str
     base_url: str | None = None
 
     @classmethod
     def of(cls, name: str, base_url: str | None) -> Model:
-        """Return the model that a user names, for LangChain's `init_chat_model`."""
+        """Return the model that a user names, in the form that LangChain's `init_chat_model` takes."""
         if base_url is None:
             return cls(name)
         try:
@@ -108,10 +108,10 @@ class Model:
 
     @property
     def connection(self) -> dict[str, Any]:
-        """The arguments that say how the model is reached; never a key.
+        """The arguments that say how to reach the model; they never contain a real key.
 
-        Clients insist on a key. A server on this machine gets a placeholder, so that no key of another
-        service is sent to it; any other server gets the one in `OPENAI_API_KEY`, if it is set.
+        Clients insist on a key. A server on this machine gets a placeholder, so that it never sees the key of
+        another service; other servers get `OPENAI_API_KEY`, or the placeholder if that is not set.
         """
         if self.base_url is None:
             return {}
@@ -121,20 +121,20 @@ class Model:
 
 @dataclass(frozen=True)
 class Answer:
-    """One answer of the model to an example."""
+    """Answer of the model to one example."""
 
     example: Example
     candidate: DrawnCandidate
 
     @property
     def metadata(self) -> Mapping[str, Any]:
-        """What the response says about itself."""
+        """Metadata of the response."""
         message = self.candidate.message
         return {} if message is None else message.response_metadata
 
     @property
     def tokens(self) -> int:
-        """Number of tokens of the answer, estimated where the model does not report it."""
+        """Number of tokens of the answer, estimated if the model does not report it."""
         usage = getattr(self.candidate.message, "usage_metadata", None)
         return int(usage["output_tokens"]) if usage else len(self.candidate.text) // _CHARACTERS_PER_TOKEN
 
@@ -146,7 +146,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Drawing:
-    """Answers of a model, and the sampling settings that it accepted."""
+    """Answers of a model, with the sampling settings that it accepted."""
 
     settings: Mapping[str, Any]
     answers: Sequence[Answer]
@@ -155,9 +155,9 @@ class Drawing:
 def draw_answers(
     model: Model, examples: Sequence[Example], attempts: Sequence[Mapping[str, Any]] = _ATTEMPTS
 ) -> Drawing:
-    """Draw one answer to each example, by the first of some settings that the model accepts.
+    """Draw one answer per example, with the first of the settings in `attempts` that the model accepts.
 
-    Raises `CFCError` if the model cannot be made, reached or read.
+    Raises `CFCError` if the model cannot be created or reached, or its answers cannot be read.
     """
     settings, *others = attempts
     try:
@@ -186,7 +186,7 @@ def _draw_with(model: Model, settings: Mapping[str, Any], examples: Sequence[Exa
 
 
 def _is_refused(error: BaseException) -> bool:
-    """Return whether a server refused the key: other settings would not change that."""
+    """Return whether a server refused the key, so that trying other settings would not help."""
     cause = error.__cause__
     return getattr(cause, "status_code", None) in {401, 403} or (cause is not None and _is_refused(cause))
 
@@ -196,7 +196,7 @@ def _is_refused(error: BaseException) -> bool:
 
 @dataclass(frozen=True)
 class LabelerChoice:
-    """A labeler that ships with the package, the extractor that goes with it, and what it reads."""
+    """Labeler of this package, with its arguments, the references that it reads, and its extractor."""
 
     factory: str
     arguments: Mapping[str, Any]
@@ -205,7 +205,7 @@ class LabelerChoice:
 
     @property
     def name(self) -> str:
-        """The labeler as it is written in Python."""
+        """The labeler as a Python expression."""
         arguments = ", ".join(f"{name}={value!r}" for name, value in self.arguments.items())
         return f"{self.factory.rpartition(':')[2]}({arguments})"
 
@@ -224,7 +224,7 @@ _LETTER = re.compile(r"[A-Za-z]")
 
 
 def list_labelers(examples: Sequence[Example]) -> list[LabelerChoice]:
-    """Return the labelers that read every reference, the strictest first; an `InputError` if none does."""
+    """Return suitable labelers that can read every reference, strictest first; `InputError` if none can."""
     if _fits(_CHOICE, examples):
         return [_CHOICE]
     if _fits(_NUMBER, examples) and not any(map(_has_words, examples)):
@@ -254,12 +254,12 @@ def _find_problem(choice: LabelerChoice, example: Example) -> str | None:
 
 
 def _has_words(example: Example) -> bool:
-    """Return whether a reference is more than a number, such as `Apollo 11` or `5 km`."""
+    """Return whether a reference contains letters besides a number, such as `Apollo 11` or `5 km`."""
     return any(isinstance(one, str) and _LETTER.search(one) for one in list_aliases(example.reference))
 
 
 def label_answers(choice: LabelerChoice, answers: Sequence[Answer]) -> list[bool]:
-    """Return whether a labeler calls each answer correct."""
+    """Return for each answer whether a labeler calls it correct."""
     labeler = choice.create()
     labels = []
     for answer in answers:
@@ -274,15 +274,15 @@ def label_answers(choice: LabelerChoice, answers: Sequence[Answer]) -> list[bool
 
 @dataclass(frozen=True)
 class Proposal:
-    """Settings of a collection, and why."""
+    """Proposed settings of a collection, with reasons."""
 
     settings: Mapping[str, Any]  # the content of `collect.toml`, as plain data
-    reasons: Mapping[str, str]  # by setting, one sentence
-    answers: Sequence[Answer]  # that it rests on
-    correct: Sequence[bool]  # what the proposed labeler made of each
+    reasons: Mapping[str, str]  # one sentence for each explained setting, by its name
+    answers: Sequence[Answer]  # answers that the proposal rests on
+    correct: Sequence[bool]  # the proposed labeler's label of each answer
 
     def format_toml(self) -> str:
-        """Return the file, with the reasons as comments."""
+        """Return the content of `collect.toml`, with the reasons as comments."""
         tables = {name: value for name, value in self.settings.items() if isinstance(value, Mapping)}
         lines = [f"{name} = {_format(value)}" for name, value in self.settings.items() if name not in tables]
         for table, values in tables.items():
@@ -295,10 +295,10 @@ class Proposal:
 
 
 def propose(dataset: Dataset, model: Model, *, n: int, folder: Path) -> Proposal:
-    """Draw a few answers, and propose the settings of a collection; paths are relative to a folder.
+    """Draw a few answers and propose the settings of a collection, with paths relative to `folder`.
 
-    A few more are drawn where no answer is called correct. Raises `CFCError` if the model cannot be asked,
-    and `InputError` if no labeler reads the references.
+    If no answer is called correct, a few more are drawn. Raises `CFCError` if the model cannot be called, and
+    `InputError` if no labeler can read the references.
     """
     choices = list_labelers(dataset.all)
     drawing = draw_answers(model, dataset.spread(N_DRAWS))
@@ -347,12 +347,12 @@ def propose(dataset: Dataset, model: Model, *, n: int, folder: Path) -> Proposal
 
 
 def _is_wordy(answer: Answer) -> bool:
-    """Return whether an answer has more than one word, so that letters and numbers are to be extracted."""
+    """Return whether an answer has more than one word, so that its letter or number must be extracted."""
     return len(answer.candidate.text.split()) > 1
 
 
 def _propose_max_tokens(longest: int) -> int:
-    """Return a power of two with room above the longest answer."""
+    """Return a limit on tokens: a power of two with room above the longest answer."""
     wanted = max(_FEWEST_TOKENS, _ROOM * longest)
     return 1 << (wanted - 1).bit_length()
 
@@ -377,7 +377,7 @@ def _name_store(path: str) -> str:
 
 
 def _format(value: Any) -> str:
-    """Format a value in TOML, whose texts, numbers and lists are those of JSON."""
+    """Format a value as TOML, which writes texts, numbers and lists as JSON does."""
     if isinstance(value, Mapping):
         return "{ " + ", ".join(f"{name} = {_format(inner)}" for name, inner in value.items()) + " }"
     return escape_controls_in_json(json.dumps(value, ensure_ascii=False))

@@ -1,19 +1,19 @@
-"""Review of labels by people: sheets with a sample of candidates or claims, and what filled sheets say.
+"""Review of labels by people: write sheets with a sample of candidates or claims, and evaluate filled sheets.
 
-**The sample.** k prompts at random, and of each prompt one of its n slots at random. So every slot of every
-record is as likely to be chosen as any other, and the rows are independent: shares among them are those among
-all candidates, their numbers are binomial, and `compare_labels` applies as it is. Of a cluster (paraphrases,
-a conversation) one prompt stands for all, as in calibration. More rows than prompts are refused, because a
-second candidate of the same prompt adds little information to the first, and costs people as much.
+**The sample.** It has k random prompts, and one random slot of the n slots of each prompt. So every slot of
+every record is equally likely to be chosen, and the rows are independent: shares among them estimate shares
+among all candidates, counts are binomial, and `compare_labels` applies directly. One prompt stands for a
+cluster (paraphrases, a conversation), as in calibration. More rows than prompts are refused, because a second
+candidate of the same prompt adds little information to the first, and costs people as much.
 
-Of claims a sheet holds all of each answer in the sample, one row each: people read an answer once, and what
-they say of all its claims is a record to calibrate with.
+For claims, a sheet holds all claims of each sampled answer, one row each: people read an answer once, and
+their labels of all its claims make a record that can be used for calibration.
 
-**Why not as many labelled correct as labelled wrong.** Because the mistakes that matter would be estimated
-less well where they are hard to see. A guarantee is overstated by wrong candidates that are labelled correct;
-where most candidates are correct, such are rare among those labelled correct, and that half of the sheet gets
-smaller. Mean upper end of the 95 % interval of e0, the share of wrong candidates labelled correct, over
-simulated sheets of 200 rows with e1 = 0.05:
+**Why the sheet is not balanced by label.** A sheet with half of its rows labelled correct and half labelled
+wrong would estimate the mistakes that matter less well where they are hard to find. A guarantee is overstated
+by wrong candidates that are labelled correct. Where most candidates are correct, such mistakes are rare among
+those labelled correct, and a balanced sheet has fewer of these rows. Mean upper end of the 95 % interval of
+e0, the share of wrong candidates labelled correct, over simulated sheets of 200 rows with e1 = 0.05:
 
     wrong candidates     e0      at random    half and half
          10 %           0.02       0.21           0.33
@@ -21,33 +21,32 @@ simulated sheets of 200 rows with e1 = 0.05:
          50 %           0.02       0.07           0.08
          90 %           0.02       0.05           0.03
 
-Halves win only where nearly everything is wrong, and e0 is well known either way. A test checks this.
+Half and half wins only where nearly everything is wrong, and e0 is well known either way. A test checks this.
 
 **The sheet.** It shows neither labels nor scores, and its rows are in random order, so that people are not
-influenced. It is CSV, which spreadsheet programs open, and these change texts: they calculate `=1+1`, fetch
-what a formula in a text asks for, and turn `3/4` into a date and `007` into 7, so that neither
-could be found in the records again. So every cell that people do not fill in starts with an apostrophe,
-whatever it holds: which texts a program would change depends on program and country. The names of these
-columns have one too, by which `HumanLabels` knows to remove it.
+influenced. It is CSV, which spreadsheet programs open and change: they calculate `=1+1`, fetch data that a
+formula asks for, and turn `3/4` into a date and `007` into 7, so that the text could not be found in the
+records again. Which texts are changed depends on program and country. So every cell that people do not fill
+in starts with an apostrophe. So do the names of these columns, which tells `HumanLabels` to remove it.
 
-**What a filled sheet says.** Let a row of a sheet be a candidate drawn at random among all, one of a prompt,
-as `write_review` draws them. Then of w wrong candidates on it, the number that is labelled correct is
-binomial with w and e0, of c correct ones the number labelled wrong is so with c and e1, and of all k rows the
-number of those that are wrong and labelled correct is so with k and f = e0 W / n, where W of the n candidates
-of a prompt are wrong on average. The intervals of all three are those of Clopper and Pearson.
+**What a filled sheet says.** Let each row of a sheet be a candidate drawn at random among all, one per
+prompt, as `write_review` draws them. Then three counts are binomial: of the w wrong candidates, the number
+labelled correct, with w and e0; of the c correct ones, the number labelled wrong, with c and e1; and of all k
+rows, the number that are wrong and labelled correct, with k and f = e0 W / n, where W of the n candidates of
+a prompt are wrong on average. All three intervals are those of Clopper and Pearson.
 
-If a sheet from elsewhere holds several candidates of a prompt, m_i of the i-th, the variance of their share
-is largest if mistakes come together: then it is that of (sum m_i)^2 / sum m_i^2 independent ones (Kish 1965,
-"Survey Sampling"), and the interval, approximate there, is that of so many.
+If a sheet from elsewhere holds several candidates per prompt, m_i of the i-th, the variance of their share is
+largest if mistakes come together. Then it equals the variance of (sum m_i)^2 / sum m_i^2 independent ones
+(Kish 1965, "Survey Sampling"), and the interval for that number is used as an approximation.
 
-Of claims, f is the share of answers with a claim that is unsupported and labelled supported, among the
-answers of the sheet, whose number is binomial. An answer without one has at most as many unsupported claims
-left as are labelled so: a promise that at most k are left is kept for it. So what remains of the coverage is
-at least what was promised less f, whatever the mistakes depend on.
+For claims, f is the share of answers with a claim that is unsupported and labelled supported. Among the
+answers of the sheet, their number is binomial. In any other answer, every unsupported claim is labelled so:
+if at most k claims labelled unsupported are left, at most k unsupported ones are. So the true coverage is at
+least the guaranteed one less f, whatever the mistakes depend on.
 
-What remains of a guarantee are the lower bounds of `true_coverage` and `true_coverage_at_worst`, with e0 and
-f n = e0 W at the upper ends of their intervals. So each holds with the confidence of one end, 97.5 % for
-intervals of 95 %. The upper bounds are left out, because a guarantee is not a measured share.
+What remains of a guarantee is the lower bound of `bound_true_coverage` and `bound_true_coverage_at_worst`,
+with e0 and f n = e0 W at the upper ends of their intervals. So each bound holds with the confidence of one
+end, 97.5 % for intervals of 95 %. There is no upper bound, because a guarantee is not a measured share.
 """
 
 from __future__ import annotations
@@ -90,7 +89,7 @@ from langchain_cfc.verifiers._prompts import read_prompt
 
 COLUMNS = ("id", "input", "reference", "text")
 CLAIM_COLUMNS = ("id", "input", "reference", "answer", "span", "text")
-# A cell of a spreadsheet holds 32,767 characters; programs cut the rest off, or spread it over more cells.
+# A spreadsheet cell holds 32,767 characters; programs cut off the rest, or spread it over more cells.
 LONGEST_CELL = 32_000
 _CUT = " [... cut off here]"
 
@@ -98,19 +97,20 @@ _CUT = " [... cut off here]"
 def write_review(
     records: Iterable[LabelledRecord], k: int, path: str | os.PathLike[str], *, seed: str | int = "0"
 ) -> None:
-    """Write a sheet on which people say whether k random candidates are correct, or claims are supported.
+    """Write a sheet for people to mark whether k random candidates are correct, or claims are supported.
 
-    The sheet is CSV in UTF-8 with the columns `'id`, `'input`, `'reference`, `'text` and `correct`. The last
-    is empty and takes yes or no; the others stay as they are. `HumanLabels` and `create_review_report` read
-    the filled sheet. Of claims each has a row, with the columns `'answer`, `'span` (the part of the answer
-    that makes it) and `supported` as well; `read_people_claims` reads that sheet.
+    The sheet is CSV in UTF-8 with the columns `'id`, `'input`, `'reference`, `'text` and `correct`. People
+    fill in yes or no in the last column, and leave the others as they are. `HumanLabels` and
+    `create_review_report` read the filled sheet. A sheet of claims has one row per claim, the further columns
+    `'answer` and `'span` (the part of the answer that makes the claim), and `supported` as its last column;
+    `read_people_claims` reads it.
 
     Args:
-        records: Labelled records, any number: at most 2 k of them are held at a time, and all ids.
-        k: Number of candidates, or of answers with all their claims, each of another prompt, and of another
-            cluster if there are clusters; at least 1.
-        path: Where to write, ending in `.csv`. An existing file is never overwritten: it may hold people's
-            work.
+        records: Any number of labelled records: only all ids and at most 2 k records are held in memory.
+        k: Number of candidates, or of answers with all their claims, at least 1. Each is from another prompt,
+            and from another cluster if there are clusters.
+        path: Where to write, ending in `.csv`. An existing file is never overwritten, because it may hold
+            people's work.
         seed: Another seed gives another sample; the order of the records does not matter.
 
     Raises:
@@ -136,7 +136,7 @@ def write_review(
 
 
 def check_sheet_path(path: str | os.PathLike[str]) -> Path:
-    """Return where to write a sheet; refuse what is not CSV, and to overwrite a file."""
+    """Return the path of a sheet to write; raise if it does not end in `.csv`, or the file exists."""
     target = Path(path)
     if target.suffix != ".csv":
         msg = f"the sheet {target} would be CSV: give it a name that ends in .csv"
@@ -148,7 +148,7 @@ def check_sheet_path(path: str | os.PathLike[str]) -> Path:
 
 
 def write_rows(target: Path, sample: Sequence[tuple[LabelledRecord, Sequence[int]]]) -> None:
-    """Write a sheet with some slots of each record in the sample, in its order."""
+    """Write a sheet with the given slots of each record, in the order of the sample."""
     table = io.StringIO(newline="")
     lines = csv.writer(table)
     of_claims = bool(sample) and isinstance(sample[0][0], ClaimsRecord)
@@ -158,7 +158,7 @@ def write_rows(target: Path, sample: Sequence[tuple[LabelledRecord, Sequence[int
         for cells in _list_rows(record, slots):
             lines.writerow([*(TEXT_MARK + cell for cell in cells), ""])
     with atomic_writer(target, private=True) as file:
-        # With a byte order mark, because some programs need it to recognize UTF-8.
+        # Some programs need the byte order mark to recognize UTF-8.
         file.write(table.getvalue().encode("utf-8-sig"))
 
 
@@ -168,7 +168,7 @@ def format_candidate(candidate: Candidate) -> str:
 
 
 def _sample_records(records: Iterable[LabelledRecord], k: int, seed: str) -> list[LabelledRecord]:
-    """Return one record of each of k clusters, in random order by hash; fewer if there are not so many."""
+    """Return one record from each of k clusters in random order by hash, or from all if there are fewer."""
     best: dict[int, tuple[int, LabelledRecord]] = {}
 
     def keep_first() -> dict[int, tuple[int, LabelledRecord]]:
@@ -185,20 +185,20 @@ def _sample_records(records: Iterable[LabelledRecord], k: int, seed: str) -> lis
 
 
 def _hash_to_int(*parts: str) -> int:
-    """Return a pseudo-random whole number that is the same for the same texts."""
+    """Return a pseudo-random whole number that depends only on the given texts."""
     content = "\0".join(("review", *parts)).encode("utf-8", "surrogatepass")
     return int.from_bytes(hashlib.sha256(content).digest(), "big")
 
 
 def _choose_slots(record: LabelledRecord, seed: str) -> Sequence[int]:
-    """Choose one candidate of a prompt by hash, or each claim of its answer."""
+    """Choose one candidate of a prompt by hash, or all claims of its answer."""
     if isinstance(record, PromptRecord):
         return [_hash_to_int(seed, "slot", record.id) % len(record.candidates)]
     return range(len(record.claims))
 
 
 def _list_rows(record: LabelledRecord, slots: Sequence[int]) -> Iterator[tuple[str, ...]]:
-    """Yield the cells of some candidates of a prompt, or of some claims of its answer, each text once."""
+    """Yield the cells of the candidates or claims in some slots of a record, each text once."""
     shown = record.id, _format_cell(_format_input(record.input)), _format_cell(record.reference)
     labels = list_labels(record)
     written: set[str] = set()
@@ -215,14 +215,14 @@ def _list_rows(record: LabelledRecord, slots: Sequence[int]) -> Iterator[tuple[s
 
 
 def list_labels(record: LabelledRecord) -> list[tuple[str, bool]]:
-    """Return the texts of candidates or claims as a sheet has them, with their labels."""
+    """Return the texts of candidates or claims as written to a sheet, with their labels."""
     if isinstance(record, PromptRecord):
         return [(format_candidate(one), one.correct) for one in record.candidates]
     return [(format_value(one.text), one.supported) for one in record.claims]
 
 
 def _check_cell(record: LabelledRecord, labels: Sequence[tuple[str, bool]], slot: int) -> str:
-    """Return the text of a candidate or claim, given all with their labels; refuse one that fits no sheet."""
+    """Return the text of a slot, given all texts and labels; raise if it is too long or has both labels."""
     text, label = labels[slot]
     if len(text) > LONGEST_CELL:
         what = "candidate" if isinstance(record, PromptRecord) else "claim"
@@ -239,21 +239,21 @@ def _check_cell(record: LabelledRecord, labels: Sequence[tuple[str, bool]], slot
 def read_people_claims(
     records: Iterable[LabelledRecord], provenance: Provenance, sheet: str | os.PathLike[str]
 ) -> tuple[Iterator[ClaimsRecord], Provenance]:
-    """Return the records of claims that people labelled, with their labels in place of those of the records.
+    """Return the claim records on a filled sheet, with people's labels in place of the recorded ones.
 
-    Records that are not on the sheet are left out. As `write_review` chooses answers at random, those on it
-    calibrate as well as all would.
+    Records that are not on the sheet are left out. Because `write_review` chooses answers at random, the
+    remaining ones are a valid sample for calibration.
 
     Args:
-        records: The records that the sheet is a sample of; any labels will do.
-        provenance: Their provenance.
-        sheet: The sheet, with every row filled in: answers left out because they are hard to judge would
-            make the others look better than all are.
+        records: The records that the sheet is a sample of; their labels do not matter.
+        provenance: Provenance of the records.
+        sheet: The sheet, with every row filled in: leaving out answers that are hard to judge would make the
+            chain look better than it is.
 
     Returns:
-        The records on the sheet, in their order, and a provenance that names the sheet as labeler. To iterate
-        raises a RecordError at a row that is not from these records, or if the sheet lacks a claim of an
-        answer that is on it, and an InputError if the records hold candidates.
+        The records on the sheet in their original order, and a provenance that names the sheet as labeler.
+        Iterating raises a RecordError if a row is not from these records or the sheet lacks a claim of one
+        of its answers, and an InputError if the records hold candidates.
 
     Raises:
         InputError: If the sheet cannot be read.
@@ -294,13 +294,13 @@ def _contradiction_error(record: LabelledRecord, text: str) -> InputError:
 
 
 def _format_cell(value: Any) -> str:
-    """Return as much of an input or a reference as a cell holds."""
+    """Return an input or a reference as text, cut off at the size of a cell."""
     text = "" if value is None else format_value(value)
     return text if len(text) <= LONGEST_CELL else text[: LONGEST_CELL - len(_CUT)] + _CUT
 
 
 def _format_input(value: Any) -> Any:
-    """Return messages as a transcript, with parts other than text named in brackets; all else as it is."""
+    """Return messages as a transcript, with non-text parts named in brackets, and other inputs unchanged."""
     if not isinstance(value, list):
         return value
     try:
@@ -309,9 +309,9 @@ def _format_input(value: Any) -> Any:
         return value
 
 
-# The bounds take no rate of 1; with this one they are 0 for every coverage below 1.
+# The bounds do not accept a rate of 1; with this rate they are 0 for every coverage below 1.
 _NEARLY_1 = math.nextafter(1.0, 0.0)
-# With fewer candidates of one label on either side, kappa's interval is too short; see `Kappa`.
+# If either side gave one of the labels fewer times, kappa's interval is too short; see `Kappa`.
 _FEW = 10
 
 
@@ -320,35 +320,35 @@ class _Model(BaseModel):
 
 
 class IntervalEstimate(_Model):
-    """An estimated number with its confidence interval."""
+    """Estimated number with its confidence interval."""
 
-    value: float | None  # the observed number; None if nothing was observed that could show it
+    value: float | None  # the observed number; None without any observation
     low: float
     high: float
 
 
 class AdjustedCoverage(_Model):
-    """What remains of a guaranteed coverage, given the mistakes of the labels; 0 says nothing.
+    """Lower bounds on true coverage, given the guaranteed one and the labels' mistakes; 0 is no information.
 
-    Of claims, both kinds of bounds are the same: the share of answers with at most k unsupported claims left.
+    For claims, both kinds are equal: bounds on the share of answers with at most k unsupported claims left.
     """
 
     coverage: float  # guaranteed share of prompts whose set holds a candidate labelled correct
-    independent: float  # lower bound of the share whose set holds a correct one, for independent mistakes
-    # The same had people found no mistake: what a sheet of this size can show at most
+    independent: float  # lower bound on the share whose set holds a correct one, for independent mistakes
+    # The same if people had found no mistake: the most that a sheet of this size can show
     independent_limit: float
-    at_worst: float  # lower bound of the share whose set holds a correct one, for mistakes of any kind
-    at_worst_limit: float  # the same had people found no mistake
+    at_worst: float  # lower bound on the share whose set holds a correct one, for mistakes of any kind
+    at_worst_limit: float  # the same if people had found no mistake
 
 
 class ReviewReport(_Model):
-    """Labels compared with those of people, who are taken to be right.
+    """Comparison of labels with people's labels, which are taken to be right.
 
     Attributes:
-        unit: What the sheet holds: candidate `answers`, or `claims`, which are supported or not in place of
-            correct or wrong.
+        unit: What the sheet holds: candidate `answers`, or `claims`. Claims are supported or unsupported
+            instead of correct or wrong.
         rows: Number of different candidates on the sheet.
-        unfilled: Number of those that are not judged yet.
+        unfilled: Number of candidates on the sheet that are not judged yet.
         prompts: Number of independent prompts of the judged candidates.
         n: Number of candidates per prompt that sets are made from; 1 for claims.
         confidence: Confidence level of the intervals.
@@ -358,10 +358,10 @@ class ReviewReport(_Model):
         wrong_called_wrong: Number of wrong candidates that are labelled wrong.
         error_on_wrong: Share of the wrong candidates that are labelled correct, e0.
         error_on_correct: Share of the correct candidates that are labelled wrong, e1.
-        flattering: Share of all candidates that are wrong and labelled correct; of claims, share of answers
-            with one that is unsupported and labelled supported.
-        kappa: Agreement beyond chance; None if both sides give every candidate one and the same label.
-        promises: What remains of each guaranteed coverage.
+        flattering: Share of all candidates that are wrong and labelled correct, f; for claims, share of
+            answers with a claim that is unsupported and labelled supported.
+        kappa: Cohen's kappa, agreement beyond chance; None if all labels of both sides are the same.
+        promises: Lower bounds on true coverage for each guaranteed coverage.
         notes: Caveats.
     """
 
@@ -391,19 +391,19 @@ def create_review_report(
     n: int | None = None,
     confidence: float = 0.95,
 ) -> ReviewReport:
-    """Compare the labels of records with people's on a sheet, and bound what remains of guarantees.
+    """Compare the labels of records with people's labels on a sheet, and bound true coverage.
 
     Args:
         records: The records that the sheet is a sample of.
-        sheet: The sheet, filled in at least in part. Its rows must be a random sample of candidates, as
-            those of `write_review` are; rows that people chose to judge say little of the others.
+        sheet: The sheet, filled in at least in part. Its rows must be a random sample of candidates, like
+            those of `write_review`; rows that people chose to judge say little about the others.
         coverage: Guaranteed shares of prompts whose set holds a candidate labelled correct, or whose answer
             keeps at most k claims labelled unsupported, in (0, 1).
         n: Number of candidates per prompt that sets are made from; None for all that the records hold.
         confidence: Confidence level of the intervals, in (0, 1).
 
     Returns:
-        The confusion table, rates of mistakes, kappa, and what remains of each guaranteed coverage.
+        The confusion table, rates of mistakes, kappa, and bounds on true coverage for each guaranteed one.
 
     Raises:
         InputError: If the sheet cannot be read or no row is filled in, a record labels a reviewed candidate
@@ -462,7 +462,7 @@ def create_review_report(
 def _count_flattered(
     people: Sheet, labelled: Mapping[tuple[str, str], tuple[bool, str]]
 ) -> tuple[int, list[str]]:
-    """Count the answers with an unsupported claim that is labelled supported, and list all by their prompt.
+    """Count the answers with an unsupported claim labelled supported, and list the prompts of all answers.
 
     Answers whose rows are not all filled in are left out.
     """
@@ -478,7 +478,7 @@ def _count_flattered(
 def _find_labels(
     records: Iterable[LabelledRecord], sheet: Sheet
 ) -> tuple[dict[tuple[str, str], tuple[bool, str]], Unit, int]:
-    """Return the label and the independent prompt of each row by the records, and their unit and n."""
+    """Return the recorded label and the independent prompt of each row, and the records' unit and n."""
     names = {name for name, _ in sheet.rows}
     found: dict[tuple[str, str], tuple[bool, str]] = {}
     met: set[str] = set()
@@ -503,7 +503,7 @@ def _find_labels(
 
 
 def check_all_found(sheet: Sheet, found: Container[tuple[str, str]], met: Container[str], what: str) -> None:
-    """Refuse rows that are not from the records, given the keys and the names that these hold."""
+    """Raise a `RecordError` for rows that the records lack, given the keys and prompts that were found."""
     unknown = [(row.line, key) for key, row in sheet.rows.items() if key not in found]
     if not unknown:
         return
@@ -517,7 +517,7 @@ def check_all_found(sheet: Sheet, found: Container[tuple[str, str]], met: Contai
 
 
 def _estimate_rate(part: int, prompts: Sequence[Hashable], confidence: float) -> IntervalEstimate:
-    """Return a share among candidates with its interval, given the prompt of each candidate."""
+    """Return the share `part` / number of candidates with its interval, given each candidate's prompt."""
     total = len(prompts)
     if total == 0:
         return IntervalEstimate(value=None, low=0.0, high=1.0)
@@ -529,7 +529,7 @@ def _estimate_rate(part: int, prompts: Sequence[Hashable], confidence: float) ->
 def _adjust_coverage(
     coverage: float, unit: Unit, n: int, observed: tuple[float, float], no_mistakes: tuple[float, float]
 ) -> AdjustedCoverage:
-    """Bound a coverage by upper ends of e0 and f: as observed, and as observed without a mistake."""
+    """Bound true coverage with the upper ends of e0 and f, as observed and as if without any mistake."""
     independent, at_worst = _bound_coverage(coverage, n, *observed)
     independent_limit, at_worst_limit = _bound_coverage(coverage, n, *no_mistakes)
     if unit == "claims":
@@ -547,7 +547,7 @@ def _bound_coverage(coverage: float, n: int, error_on_wrong: float, flattering: 
     independent, _ = bound_true_coverage(
         coverage, error_on_wrong=min(error_on_wrong, _NEARLY_1), error_on_correct=0.0, largest_set=n
     )
-    # Only the product e0 W counts, which is f n.
+    # The bound depends only on the product e0 W, which is f n.
     at_worst, _ = bound_true_coverage_at_worst(
         coverage,
         error_on_wrong=min(flattering, _NEARLY_1),

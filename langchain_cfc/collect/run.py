@@ -205,7 +205,7 @@ class Run:
             await self._label(work, draws, *given)
 
     async def _draw(self, work: Work) -> tuple[Sequence[DrawnCandidate], VerifierScores | None] | None:
-        """Draw and return a prompt's candidates, with scores if the draw rule used them; None if it failed."""
+        """Draw a prompt's candidates; return them, with scores if the draw rule used any; None on failure."""
         journal = self._open_journal(work, Stage.DRAWN, self._requests_per_prompt - len(work.partial))
         outcome = await self._executor.draw(work.example, journal)
         if not await self._save_stage(journal, outcome):
