@@ -1,1 +1,1 @@
-"""Collect through providers' batches: half the price, within 24 hours."""
+"""Collect through providers' batch interfaces, at half the price and within 24 hours."""

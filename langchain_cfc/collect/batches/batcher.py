@@ -1,14 +1,14 @@
 """`Batcher`: gathers the requests of all prompts in progress, and answers them from providers' batches.
 
-The flows stay what they are: each prompt draws, scores and labels, and its models send their requests. Below
-the official clients a request waits here instead of being sent. Once every prompt in progress waits, all
-requests so far become batches, so that stages come out by themselves: all draws, then all scores, then all
-labels. A request that its batch has no answer for is sent live.
+The flows do not change: each prompt draws, scores and labels, and its models send their requests. Below the
+official clients, a request waits here instead of being sent. Once every prompt in progress waits, all
+requests so far are submitted as batches. So batches follow the stages by themselves: all draws, then all
+scores, then all labels. A request that its batch does not answer is sent live.
 
-**What is durable when.** A batch is written with all its requests before it is submitted, under a key by
-which it is found at its provider; the provider's id before it is waited for; answers before they are handed
-on. A run that was killed asks for the same again, finds it by stage, prompt and digest, and waits for what
-was submitted or takes what was stored. So nothing is submitted twice.
+**What is durable when.** A batch is stored with all its requests before it is submitted, under a key by which
+it is found at its provider. The provider's id is stored before the run waits for the batch, and answers are
+stored before they are handed on. After a kill, the next run makes the same requests, finds each by stage,
+prompt and digest, and waits for its batch or takes the stored answer. So nothing is submitted twice.
 """
 
 from __future__ import annotations
@@ -49,16 +49,16 @@ from langchain_cfc.execution import ConcurrencyLimiter
 T = TypeVar("T")
 
 _ERROR = 400
-# The client decodes responses.
+# Headers that describe the encoded body; the client has already decoded it.
 _OF_THE_WIRE = {"content-encoding", "content-length", "transfer-encoding"}
 
 
 class Batcher:
-    """Answers the requests of models from batches.
+    """Answers the requests of chat models from providers' batches.
 
-    The models are looked for in the parts that each stage calls; an `InputError` says that there is none. The
-    budget's prices are those of estimates. `on_batch` is called with a line of text before each batch is
-    submitted, and when one has ended.
+    The models are found in the components that each stage calls; raises `InputError` if there is none. The
+    prices of the budget serve to estimate costs. `on_batch` is called with a line of text before each batch
+    is submitted, and when it has ended.
     """
 
     def __init__(
@@ -75,13 +75,13 @@ class Batcher:
         self._on_batch = on_batch
         self._activity = Activity()
         self._stored: set[tuple[int, Stage]] = set()  # stages with stored answers that are not read yet
-        self._batched_requests = 0  # so many were to be answered by batches
+        self._batched_requests = 0  # number of requests so far that waited for batches
         self._end: asyncio.Future[None]
         self._sending: set[asyncio.Task[Any]] = set()
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def open(self, writer: Writer, costs: BudgetTracker, on_wait: Callable[[str | None], None]) -> None:
-        """Prepare for a run on a store; `on_wait` is called with what is waited for, None for nothing."""
+        """Prepare for a run on a store; `on_wait` is called with the batches that it waits for, or None."""
         self._store, self._writer, self._costs = writer.store, writer, costs
         self._end = asyncio.get_running_loop().create_future()
         self.requests = OpenRequests(writer, costs)
@@ -95,19 +95,19 @@ class Batcher:
         )
 
     def make_calls(self, policy: RetryPolicy, journal: BatchJournal) -> BatchedCalls:
-        """Return what makes the calls of a stage."""
+        """Return the object that makes the calls of a stage."""
         return BatchedCalls(policy, journal, self._activity, self._limiter)
 
     def hold(self) -> AbstractContextManager[None]:
-        """Submit nothing for the duration of a block, because more prompts are about to start."""
+        """Submit nothing during a `with` block, because more prompts are about to start."""
         return self._activity.count()
 
     # The run
 
     async def run(self, start: Callable[[], Awaitable[T]]) -> T | None:
-        """Find the batches of earlier runs, start the work and answer its requests until it ends.
+        """Resume the batches of earlier runs, start the work and answer its requests until it ends.
 
-        Returns what the work returns; None if `stop` was called, or the budget lets nothing more through.
+        Returns what the work returns; None if `stop` was called or the budget does not allow more requests.
         Raises `CollectionError` if a provider refuses a batch.
         """
         work: asyncio.Future[T] | None = None
@@ -121,7 +121,7 @@ class Batcher:
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
             if work.done():
                 return work.result()
-            if self._sending:  # they are charged for
+            if self._sending:  # wait for live requests, because they are charged
                 await asyncio.wait(self._sending)
             self._end.result()
             return None
@@ -134,12 +134,12 @@ class Batcher:
                 self._end.exception()
 
     def stop(self) -> None:
-        """End the run once calls that are made live are over; batches go on at their providers."""
+        """End the run once live calls in progress are over; batches continue at their providers."""
         if not self._end.done():
             self._end.set_result(None)
 
     def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        """Run a task beside the work; its failure ends the run."""
+        """Run a task alongside the work; if the task fails, the run ends with its error."""
         task = asyncio.ensure_future(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._note_end)
@@ -153,7 +153,7 @@ class Batcher:
     # Requests
 
     async def _send(self, client: Client, request: Any) -> Any:
-        """Answer a request of a model, from a batch if it can be in one."""
+        """Answer a model's request, from a batch if the request can be in one."""
         call, provider = current_call(), self._providers[id(client)]
         found = None if call is None else await read_request(provider, request)
         if call is None or found is None:
@@ -183,7 +183,7 @@ class Batcher:
             await asyncio.shield(slot.answered)
 
     def _take_slot(self, journal: BatchJournal, route: Route, line: Line) -> Slot:
-        """Return what a call waits for: a request of its stage, perhaps with an answer that was stored."""
+        """Return the slot for a request of a call, which may already hold a stored answer."""
         position, stage = journal.position, journal.stage
         if (position, stage) in self._stored:
             self._stored.discard((position, stage))
@@ -198,13 +198,13 @@ class Batcher:
     # Live calls in place of a batch
 
     async def _call_live(self, call: OpenCall, slot: Slot, client: Client, request: Any) -> Any:
-        """Send a request to its server, because its batch has no answer for it."""
+        """Send a request to its server, because its batch did not answer it."""
         if not self._end.done() and not self._allows(
             estimate_usage([slot], self.requests.outputs), is_batch=False
         ):
             self._stop_for_cost("a request that its batch has not answered")
         if self._end.done():
-            await asyncio.Event().wait()  # until the run has ended
+            await asyncio.Event().wait()  # never set: the end of the run cancels this
         for limiter in call.policy.rate_limiters:
             await limiter.aacquire()
         call.journal.announce_live_request()
@@ -215,7 +215,7 @@ class Batcher:
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
-            if not self._end.done():  # it takes too long
+            if not self._end.done():  # the call timed out; at the end of a run, `run` waits for the request
                 task.cancel()
             raise
 
@@ -245,7 +245,7 @@ class Batcher:
         )
 
     def _allows(self, estimate: Usage, *, is_batch: bool) -> bool:
-        """Return whether the budget holds with further requests and all batches that are not fetched."""
+        """Return whether the budget holds with these requests and all batches that are not fetched yet."""
         waiting = self._submissions.estimate
         return self._costs.allows_requests(waiting + estimate, waiting + estimate if is_batch else waiting)
 
@@ -259,12 +259,12 @@ class Batcher:
     # Batches
 
     async def _watch(self) -> None:
-        """Submit requests whenever no further one has come for a moment and every call waits."""
+        """Submit the queued requests whenever all calls wait and no new request came for a moment."""
         seen, quiet = -1, submission.PACE.quiet
         while True:
             started = time.monotonic()
             await asyncio.sleep(quiet)
-            # An event loop that was held up has not let others go on meanwhile.
+            # If the event loop was blocked meanwhile, other tasks had no chance to make requests.
             is_quiet = seen == self._batched_requests and time.monotonic() - started < 2 * quiet
             seen = self._batched_requests
             if self.requests.queue and is_quiet and not self._activity.running:
@@ -276,7 +276,7 @@ class Batcher:
             self._submissions.tell()
 
     async def _submit(self, route: Route, slots: Sequence[Slot]) -> None:
-        """Submit a batch, after its price was said, if the budget holds it."""
+        """Report the estimated price of a batch, and submit it if the budget allows."""
         estimate = estimate_usage(slots, self.requests.outputs)
         price = self._budget.cost(estimate, estimate)
         stated = "" if price is None else f", cost about {price:.4g} at the price of batches"

@@ -1,4 +1,4 @@
-"""Calls that may wait for a batch: without a permit, without a time limit, and known to wait."""
+"""Calls that may wait for a batch, without holding a permit and outside of the time limit while they wait."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from langchain_cfc.execution import CallLimits, ConcurrencyLimiter, set_context_
 
 
 class Activity:
-    """Counts the calls that do not wait for a batch: as long as there are any, more requests may come."""
+    """Counter of the calls that do not wait for a batch; while there are any, more requests may come."""
 
     def __init__(self) -> None:
         self.running = 0
 
     @contextmanager
     def count(self) -> Iterator[None]:
-        """Count one more for the duration of a block."""
+        """Count one more running call during a `with` block."""
         self.running += 1
         try:
             yield
@@ -31,7 +31,7 @@ class Activity:
 
 
 class OpenCall:
-    """A call of a stage while it is made, and how many of its requests wait for batches (`pending`)."""
+    """Call of a stage that is being made, of whose requests `pending` wait for batches."""
 
     def __init__(
         self, journal: BatchJournal, policy: RetryPolicy, activity: Activity, limiter: ConcurrencyLimiter
@@ -47,7 +47,7 @@ class OpenCall:
 
     @asynccontextmanager
     async def hold_permit(self) -> AsyncIterator[None]:
-        """Hold a permit for a block, but for the time in which it waits for batches."""
+        """Hold a permit during a `with` block, except while the call waits for batches."""
         await self._acquire()
         try:
             yield
@@ -56,7 +56,7 @@ class OpenCall:
 
     @asynccontextmanager
     async def wait_for_batch(self) -> AsyncIterator[None]:
-        """Give the permit back for the duration of a block."""
+        """Give the permit back during a `with` block, and acquire it again when nothing is pending."""
         self._change_pending(1)
         self._release()
         try:
@@ -67,11 +67,11 @@ class OpenCall:
             await self._acquire()
 
     def count_left(self, seconds: float) -> float:
-        """Return how many of so many seconds are left, of those in which it does not wait for batches."""
+        """Return the seconds left of a time limit, which restarts each time a permit is acquired."""
         return seconds if self.pending else self._since + seconds - time.monotonic()
 
     def _change_pending(self, change: int) -> None:
-        """Count one more or one fewer that waits; a call runs while none does."""
+        """Change the number of pending requests; a call counts as running while none is pending."""
         was_running = not self.pending
         self.pending += change
         self._activity.running += (not self.pending) - was_running
@@ -91,15 +91,15 @@ _CALL: ContextVar[OpenCall | None] = ContextVar("langchain_cfc_open_call", defau
 
 
 def current_call() -> OpenCall | None:
-    """Return the call of a stage that is made here."""
+    """Return the call of a stage in whose context this runs, or None outside of any."""
     return _CALL.get()
 
 
 class BatchedCalls(StageCalls):
     """Makes the calls of one stage of a prompt, whose requests may wait for batches.
 
-    The policy's rates and time limit hold for requests that are made live, the limiter for calls that do not
-    wait for batches.
+    The policy's rate limits apply to live requests; its time limit and the limiter do not apply while a call
+    waits for batches.
     """
 
     _journal: BatchJournal
@@ -112,13 +112,13 @@ class BatchedCalls(StageCalls):
         self._limiter = limiter
 
     def settle(self, tokens: int) -> None:
-        """Settle all calls, but for those of batches, which have limits of their own."""
+        """Settle all calls, unless the stage is batched: the batcher settles its live requests itself."""
         if not self._journal.is_batched:
             super().settle(tokens)
 
     async def aoutcome(self, arun: Callable[[Any], Awaitable[Any]], item: Any, within: CallLimits) -> Any:
-        """Call until there is no transient failure; return what the last call returned, or its exception."""
-        if current_call() is not None:  # a part of that call, and repeated with it
+        """Call, and retry transient failures; return the last call's result, or its exception."""
+        if current_call() is not None:  # a nested call: it is part of the outer one, and retried with it
             try:
                 return await arun(item)
             except Exception as error:  # noqa: BLE001 - an outcome like any other; the flow looks at it
@@ -139,11 +139,11 @@ class BatchedCalls(StageCalls):
                 try:
                     return await self._run(arun(item), call)
                 except Exception as error:  # noqa: BLE001 - as above
-                    # What became of requests of batches, and of those made in their place, is known.
+                    # Batched requests and the live ones in their place record lost answers themselves.
                     return error if call.was_batched else self._note_failure(error)
 
     async def _run(self, given: Awaitable[Any], call: OpenCall) -> Any:
-        """Await a call, and cancel it with a `TimeoutError` if it takes too long besides its waiting."""
+        """Await a call; cancel it and raise `TimeoutError` if it takes too long, waits for batches aside."""
         seconds = self._policy.timeout
         if seconds is None:
             return await given

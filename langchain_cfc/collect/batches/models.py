@@ -1,7 +1,7 @@
-"""The chat models in the parts of a collection whose requests can go through batches.
+"""Find the chat models of a collection whose requests can go through batches, and redirect these requests.
 
-What is not public in the packages of OpenAI and Anthropic and in LangChain's packages for them is used here
-alone, so that an incompatible release breaks one module: `ChatOpenAI.root_async_client` and `async_client`,
+Only this module uses non-public names of the OpenAI and Anthropic packages and of LangChain's packages for
+them, so that an incompatible release breaks one module: `ChatOpenAI.root_async_client` and `async_client`,
 `ChatAnthropic._async_client`, and the HTTP client in `_client` of both official clients.
 """
 
@@ -29,23 +29,23 @@ ProviderName: TypeAlias = Literal["openai", "anthropic"]
 
 @dataclass(frozen=True, eq=False)
 class Client:
-    """An official client that some models share."""
+    """Official client of a provider, shared by one or more chat models."""
 
     provider: ProviderName
     official: Any  # `openai.AsyncOpenAI` or `anthropic.AsyncAnthropic`, with the settings of the models
-    address: str  # where it sends requests to, without a slash at the end
+    address: str  # base URL of its requests, without a slash at the end
 
     async def send(self, request: Any) -> Any:
         """Send a request as the models would have sent it, and return the response with its content."""
         return await self.official._client.send(request)  # noqa: SLF001 - see above
 
 
-# Answers a request of a client's models in place of its server.
+# Function that answers a request of a client's models in place of the server.
 Send: TypeAlias = Callable[[Client, Any], Awaitable[Any]]
 
 
 class _Transport:
-    """What an HTTP client of either library takes for its transport."""
+    """Transport for the HTTP clients of both providers that passes requests to `send`."""
 
     def __init__(self, client: Client, send: Send) -> None:
         self._client = client
@@ -55,7 +55,7 @@ class _Transport:
         return await self._send(self._client, request)
 
     async def aclose(self) -> None:
-        """Close nothing: the models' own client keeps its connections."""
+        """Do nothing, because the connections belong to the models' own client."""
 
     async def __aenter__(self) -> object:
         return self
@@ -65,19 +65,19 @@ class _Transport:
 
 
 def make_response(request: Any, status: int, content: bytes) -> Any:
-    """Return a JSON response to a request, of the HTTP library that the request is of."""
+    """Return a JSON response to a request, made with the same HTTP library as the request."""
     library = sys.modules[type(request).__module__.partition(".")[0]]
     headers = {"content-type": "application/json"}
     return library.Response(status, headers=headers, content=content, request=request)
 
 
 class BatchedModels:
-    """Chat models in the parts of a collection, whose requests `send` answers for a while.
+    """Chat models in the components of a collection, whose requests `send` answers until `close`.
 
     Attributes:
         clients: The clients of these models.
-        stages: The stages that call any of them.
-        live: Names of the language models whose requests still go to their servers.
+        stages: The stages that call at least one of these models.
+        live: Class names of the language models whose requests still go to their servers.
 
     Raises:
         InputError: If there is no model whose requests can go through batches.
@@ -109,7 +109,7 @@ class BatchedModels:
             raise InputError(msg)
 
     async def close(self) -> None:
-        """Give the models their own clients back."""
+        """Restore the models' own clients, and close those that were opened here."""
         for restore in self._restore:
             restore()
         for http in self._opened:
@@ -120,7 +120,7 @@ class BatchedModels:
         if package is None or official is None or not isinstance(model, package.BaseChatOpenAI):
             return False
         root = model.root_async_client
-        # A subclass is a client of another service, with batches of its own kind or none.
+        # A subclass is a client of another service, which has another batch interface or none.
         if type(root) is not official.AsyncOpenAI:
             return False
         before = {name: getattr(model, name) for name in ("root_async_client", "async_client")}
@@ -142,18 +142,18 @@ class BatchedModels:
         replaced = self._replace_client("anthropic", root, official.DefaultAsyncHttpxClient, is_own=is_own)
         if replaced is None:
             return False
-        # A cached property, which copies of the model take over.
+        # The client is a cached property, and copies of the model inherit the cached value.
         self._set(vars(model), {"_async_client": root}, _async_client=replaced)
         return True
 
     def _replace_client(self, provider: ProviderName, root: Any, make_http: Any, *, is_own: bool) -> Any:
-        """Return a copy of an official client with our transport; None if it has a foreign HTTP library.
+        """Return a copy of an official client with our transport; None if it uses another HTTP library.
 
-        `is_own` says that the user has made its HTTP client, or set a proxy for it. All others share one that
-        LangChain keeps, which cannot be used by the event loops of several runs.
+        `is_own` means that the user made its HTTP client or set a proxy for it. Other clients share one HTTP
+        client that LangChain caches, which the event loops of several runs cannot share; it is replaced.
         """
         if id(root) not in self._replaced:
-            # The client of the other of the two libraries could not send our requests.
+            # A client of another HTTP library could not send our requests.
             library = next(one for one in make_http.__mro__ if one.__name__ == "AsyncClient")
             if not isinstance(root._client, library):  # noqa: SLF001 - see above
                 return None
@@ -174,11 +174,11 @@ class BatchedModels:
 
 
 def find_models(part: Any) -> Iterator[Runnable[Any, Any]]:
-    """Yield the language models in a part, each once, as far as they can be seen from outside.
+    """Yield each language model in a component once, as far as it can be found from outside.
 
-    Those that are made at each call (`init_chat_model` with fields to configure) are among them. Fields,
-    containers, what functions have closed over, and the attributes of Runnables and of this package's objects
-    are searched.
+    This includes models that are made at each call (`init_chat_model` with configurable fields). The search
+    covers fields, containers, variables that functions close over, and the attributes of Runnables, callables
+    and objects of this package.
     """
     left, seen = [part], set()
     while left:
@@ -192,12 +192,12 @@ def find_models(part: Any) -> Iterator[Runnable[Any, Any]]:
 
 
 def _list_inner(one: Any) -> list[Any]:
-    """Return the values in which models may be that an object uses."""
+    """Return the values that an object uses and that may contain models."""
     inner: list[Any] = []
     if isinstance(one, RunnableLambda):
         inner += one.deps
     if isinstance(one, BaseModel):
-        # Not by `getattr`, which warns where a field is deprecated.
+        # `getattr` would warn about deprecated fields.
         inner += [vars(one).get(name) for name in type(one).model_fields]
     elif isinstance(one, Mapping):
         inner += one.values()
@@ -215,9 +215,9 @@ def _list_inner(one: Any) -> list[Any]:
 
 
 def _list_closed_over(function: FunctionType) -> list[Any]:
-    with suppress(ValueError):  # a cell that is not filled yet
+    with suppress(ValueError):  # a closure cell may be empty
         found = inspect.getclosurevars(function)
-        # Functions of LangChain and of this package know others, and no models.
+        # Globals of functions of LangChain and of this package are other functions, not models.
         names = {} if function.__module__.startswith("langchain") else found.globals
         return [*found.nonlocals.values(), *names.values(), *(function.__defaults__ or ())]
     return []

@@ -1,7 +1,7 @@
 """The batch interfaces of OpenAI and Anthropic, through their official clients.
 
-OpenAI (https://platform.openai.com/docs/guides/batch): a file of requests is uploaded, and a batch made of
-it; answers and errors come as two files. Anthropic
+OpenAI (https://platform.openai.com/docs/guides/batch): a batch is created from an uploaded file of requests;
+answers and errors come as two files. Anthropic
 (https://docs.anthropic.com/en/docs/build-with-claude/batch-processing): a message batch holds its requests,
 and has one list of results. Both answer in any order, within 24 hours or not at all.
 """
@@ -18,12 +18,12 @@ from langchain_cfc.collect.batches.models import Client
 from langchain_cfc.collect.costs import ModelCalls
 
 _OK = 200
-# Clocks differ, and a batch is never found that seems to be older than its own intention.
+# Seconds by which clocks may differ: a batch may seem to have been created that long before its submission.
 _CLOCK_SKEW = 3600
 _PAGE = 100
-# Under which a batch of OpenAI's says which one of ours it is.
+# Metadata field in which a batch at OpenAI carries our key.
 _METADATA_KEY = "langchain-cfc"
-# Requests of a client that may be repeated, because they cost nothing.
+# Retries of requests that cost nothing.
 _RETRIES = 5
 
 Ending: TypeAlias = Literal["ended", "refused", "cancelled"]
@@ -31,31 +31,31 @@ Ending: TypeAlias = Literal["ended", "refused", "cancelled"]
 
 @dataclass(frozen=True)
 class Line:
-    """One request of a batch, as its model made it."""
+    """Request of a batch, as its model made it."""
 
     body: Mapping[str, Any]
-    headers: Mapping[str, str]  # those that change what the request means
+    headers: Mapping[str, str]  # only those that change what the request means
 
 
 @dataclass(frozen=True)
 class BatchState:
-    """How far a batch has come."""
+    """Progress of a batch at its provider."""
 
-    ending: Ending | None  # None while it is processed
-    done: int  # number of requests that are processed
-    total: int  # number of its requests
-    reason: str = ""  # why it was refused
-    files: tuple[str, ...] = ()  # where its results are
+    ending: Ending | None  # None while the batch is processed
+    done: int  # number of processed requests
+    total: int  # number of all requests
+    reason: str = ""  # why the batch was refused
+    files: tuple[str, ...] = ()  # ids of the files with its results
 
 
 @dataclass(frozen=True)
 class Result:
-    """What came of one request of a batch."""
+    """Result of one request of a batch."""
 
-    key: str  # of the batch that it belongs to
-    line: int
-    status: int  # HTTP status; 0 if it was not processed
-    body: Mapping[str, Any] | None  # of an answer with status 200
+    key: str  # key of the batch that the request belongs to
+    line: int  # number of the request in the batch
+    status: int  # HTTP status; 0 if the request was not processed
+    body: Mapping[str, Any] | None  # body of an answer with status 200
 
 
 def _make_id(key: str, line: int) -> str:
@@ -68,45 +68,44 @@ def _read_id(custom_id: Any) -> tuple[str, int] | None:
 
 
 class Provider(ABC):
-    """The batch interface of a provider, through the client of its models."""
+    """Batch interface of a provider, used through the client of its models."""
 
-    # What one batch may hold: requests, and bytes of all of them.
+    # Limits of one batch: number of requests, and their total size.
     max_requests: ClassVar[int]
     max_bytes: ClassVar[int]
-    # Ends of the paths of requests that may go through batches, with the names that the interface has for
-    # them.
+    # Endpoints that may go through batches: the end of a request's path, and the batch interface's name.
     endpoints: ClassVar[Mapping[str, str]]
-    # Headers that change what a request means, so that a batch holds those with equal ones.
+    # Headers that change what a request means: all requests of a batch must agree on them.
     meaningful_headers: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, client: Client) -> None:
         self.client = client
         self._official = client.official.copy(max_retries=_RETRIES)
-        # One that may have been created is looked for before it is created again.
+        # No retries when creating a batch: first look whether it was created despite the failure.
         self._once = client.official.copy(max_retries=0)
 
     @abstractmethod
     def encode(self, key: str, number: int, line: Line, endpoint: str) -> bytes:
-        """Return a request as it goes over the wire, to know its size."""
+        """Return a request as it is sent in a batch, to measure its size."""
 
     @abstractmethod
     async def prepare(self, key: str, lines: Sequence[Line], endpoint: str) -> Any:
-        """Upload what can be uploaded without any cost, and return what `create` needs of it."""
+        """Upload what can be uploaded free of charge, and return what `create` needs."""
 
     @abstractmethod
     async def create(self, key: str, prepared: Any, endpoint: str) -> str:
-        """Create a batch, once, and return the provider's id of it."""
+        """Create a batch without any retry, and return the provider's id of it."""
 
     @abstractmethod
     async def find(self, key: str, created_at: int, size: int, known: Collection[str]) -> str | None:
-        """Return the id of the batch that was created with a key, or of one that may be it; None if none was.
+        """Return the id of the batch created with a key, or of one that may be this batch; None if none was.
 
-        It was to be made at `created_at`, in Unix seconds, with `size` requests; `known` are ids of others.
+        It was submitted at `created_at`, in Unix seconds, with `size` requests; `known` are ids of others.
         """
 
     @abstractmethod
     async def retrieve(self, provider_id: str) -> BatchState:
-        """Return how far a batch has come."""
+        """Return the progress of a batch."""
 
     @abstractmethod
     def read_results(self, provider_id: str, state: BatchState) -> AsyncIterator[Result]:
@@ -114,11 +113,11 @@ class Provider(ABC):
 
     @abstractmethod
     def read_usage(self, body: Mapping[str, Any]) -> ModelCalls:
-        """Return what an answer says that it used, as LangChain counts it."""
+        """Return the usage that an answer reports, counted as LangChain does."""
 
 
 class OpenAIBatches(Provider):
-    """Batches of OpenAI, or of a server that has its interface."""
+    """Batches of OpenAI, or of a server with the same interface."""
 
     max_requests = 50_000
     max_bytes = 200_000_000
@@ -128,7 +127,7 @@ class OpenAIBatches(Provider):
     }
 
     def encode(self, key: str, number: int, line: Line, endpoint: str) -> bytes:
-        """Return a line of the file of requests."""
+        """Return a request as a line of the uploaded file."""
         custom_id = _make_id(key, number)
         request = {"custom_id": custom_id, "method": "POST", "url": endpoint, "body": line.body}
         return json.dumps(request, ensure_ascii=False).encode() + b"\n"
@@ -140,14 +139,14 @@ class OpenAIBatches(Provider):
         return file.id
 
     async def create(self, key: str, prepared: Any, endpoint: str) -> str:
-        """Create a batch of the uploaded file."""
+        """Create a batch from the uploaded file, and return its id."""
         batch = await self._once.batches.create(
             completion_window="24h", endpoint=endpoint, input_file_id=prepared, metadata={_METADATA_KEY: key}
         )
         return str(batch.id)
 
     async def find(self, key: str, created_at: int, size: int, known: Collection[str]) -> str | None:
-        """Return the id of the batch whose metadata hold the key."""
+        """Return the id of the batch whose metadata contains the key; None if there is none."""
         del size, known
         async for batch in self._official.batches.list(limit=_PAGE):
             if (batch.metadata or {}).get(_METADATA_KEY) == key:
@@ -157,7 +156,7 @@ class OpenAIBatches(Provider):
         return None
 
     async def retrieve(self, provider_id: str) -> BatchState:
-        """Return how far a batch has come."""
+        """Return the progress of a batch."""
         batch = await self._official.batches.retrieve(provider_id)
         endings: Mapping[str, Ending] = {
             "completed": "ended",
@@ -179,7 +178,7 @@ class OpenAIBatches(Provider):
         )
 
     async def read_results(self, provider_id: str, state: BatchState) -> AsyncIterator[Result]:
-        """Yield the lines of the files of answers and errors."""
+        """Yield the results in the files of answers and errors."""
         del provider_id
         for file in state.files:
             content = await self._official.files.content(file)
@@ -189,7 +188,7 @@ class OpenAIBatches(Provider):
                     yield result
 
     def read_usage(self, body: Mapping[str, Any]) -> ModelCalls:
-        """Return what an answer says that it used, of either endpoint."""
+        """Return the usage that an answer of either endpoint reports."""
         used = body.get("usage") or {}
         tokens_in = used.get("prompt_tokens") or used.get("input_tokens") or 0
         tokens_out = used.get("completion_tokens") or used.get("output_tokens") or 0
@@ -197,7 +196,7 @@ class OpenAIBatches(Provider):
 
 
 def _read_line(text: bytes) -> Result | None:
-    """Return the result in a line of a file; None if it is none, as if it were missing."""
+    """Return the result in a line of a file; None if the line is invalid, as if it were missing."""
     try:
         given = json.loads(text)
     except ValueError:
@@ -213,7 +212,7 @@ def _read_line(text: bytes) -> Result | None:
 
 
 class AnthropicBatches(Provider):
-    """Message batches of Anthropic, or of a server that has their interface."""
+    """Message batches of Anthropic, or of a server with the same interface."""
 
     max_requests = 100_000
     max_bytes = 256_000_000
@@ -221,7 +220,7 @@ class AnthropicBatches(Provider):
     meaningful_headers = ("anthropic-beta",)
 
     def encode(self, key: str, number: int, line: Line, endpoint: str) -> bytes:
-        """Return a request in the list of a batch."""
+        """Return a request as an item of the batch's list."""
         del endpoint
         return json.dumps(self._request(key, number, line), ensure_ascii=False).encode() + b","
 
@@ -229,19 +228,19 @@ class AnthropicBatches(Provider):
         return {"custom_id": _make_id(key, number), "params": line.body}
 
     async def prepare(self, key: str, lines: Sequence[Line], endpoint: str) -> Any:
-        """Return the requests and their common headers: there is nothing to upload before."""
+        """Return the requests and their common headers, because nothing can be uploaded in advance."""
         del endpoint
         return [self._request(key, number, line) for number, line in enumerate(lines)], lines[0].headers
 
     async def create(self, key: str, prepared: Any, endpoint: str) -> str:
-        """Create a message batch."""
+        """Create a message batch, and return its id."""
         del key, endpoint
         requests, headers = prepared
         batch = await self._once.messages.batches.create(requests=requests, extra_headers=dict(headers))
         return str(batch.id)
 
     async def find(self, key: str, created_at: int, size: int, known: Collection[str]) -> str | None:
-        """Return the id of a batch of the right time and size; its results tell whether it is the one."""
+        """Return the id of a batch of the right time and size; only its results show whether it is the one."""
         del key
         async for batch in self._official.messages.batches.list(limit=_PAGE):
             if batch.created_at.timestamp() < created_at - _CLOCK_SKEW:  # the latest come first
@@ -253,7 +252,7 @@ class AnthropicBatches(Provider):
         return None
 
     async def retrieve(self, provider_id: str) -> BatchState:
-        """Return how far a batch has come; one that was cancelled looks like any that has ended."""
+        """Return the progress of a batch; a cancelled batch has the status of any that has ended."""
         batch = await self._official.messages.batches.retrieve(provider_id)
         counts = batch.request_counts
         done = counts.succeeded + counts.errored + counts.canceled + counts.expired
@@ -276,7 +275,7 @@ class AnthropicBatches(Provider):
                 yield Result(*found, 0, None)
 
     def read_usage(self, body: Mapping[str, Any]) -> ModelCalls:
-        """Return what an answer says that it used, tokens of caches included."""
+        """Return the usage that an answer reports, with tokens of caches."""
         used = body.get("usage") or {}
         tokens_in = sum(
             used.get(name) or 0

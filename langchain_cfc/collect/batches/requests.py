@@ -1,4 +1,4 @@
-"""Requests of models as lines of batches: read, grouped, split to what a batch may hold, and answered."""
+"""Requests of models as lines of batches: read, group and split them, and hand on their answers."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from langchain_cfc.collect.store import Writer, batches, rows
 from langchain_cfc.collect.store.batches import Answer, RequestKey
 
 OK = 200
-# Digits of a batch's key, which stands in front of the number of each of its requests.
+# Number of digits of a batch's key, which is the prefix of the id of each of its requests.
 KEY_DIGITS = 16
 
 
 @dataclass(frozen=True)
 class Route:
-    """What requests of one batch have in common."""
+    """Properties that all requests of one batch share."""
 
     provider: Provider
     endpoint: str
@@ -39,39 +39,39 @@ class Route:
 
 @dataclass(eq=False)
 class Slot:
-    """One request of a stage of a prompt; the last three fields are None before it is made in this run."""
+    """Request of a stage of a prompt; the last three fields are None until it is made in this run."""
 
     key: RequestKey
-    is_taken: bool = False  # whether a call waits for its answer, or was given it
-    is_queued: bool = False  # whether it is in a batch, or will be
+    is_taken: bool = False  # whether a call waits for the answer or has received it
+    is_queued: bool = False  # whether the request is in a batch or in the queue for the next one
     answer: Answer | None = None
     line: Line | None = None
-    route: Route | None = None  # where it goes to
+    route: Route | None = None  # where the request goes
     answered: asyncio.Future[None] | None = None  # done once there is an answer
 
     def set_answer(self, answer: Answer) -> None:
-        """Hand an answer on to the call that waits for it."""
+        """Store an answer, and wake up the call that waits for it."""
         self.answer = answer
         if self.answered is not None and not self.answered.done():
             self.answered.set_result(None)
 
 
 class OpenRequests:
-    """The requests of all stages in progress, whose answers are written and paid for."""
+    """Requests of all stages in progress, which records their answers in store and budget."""
 
     def __init__(self, writer: Writer, costs: BudgetTracker) -> None:
-        self.queue: list[Slot] = []  # those that are to be in the next batch
-        self.outputs: dict[Stage, Usage] = {}  # what answers have used, by stage
+        self.queue: list[Slot] = []  # requests for the next batch
+        self.outputs: dict[Stage, Usage] = {}  # usage of the answers so far, by stage
         self._writer = writer
         self._costs = costs
         self._stages: dict[tuple[int, Stage], dict[RequestKey, Slot]] = {}
 
     def find(self, key: RequestKey) -> Slot:
-        """Return the request with a key; one that is not known yet is added."""
+        """Return the request with a key, adding it if it is not known yet."""
         return self._stages.setdefault((key.prompt, key.stage), {}).setdefault(key, Slot(key))
 
     def take(self, position: int, stage: Stage, digest: str) -> Slot:
-        """Return the first equal request of a stage that no call waits for, or was given the answer of."""
+        """Return the first equal request of a stage that no call has taken, adding one if need be."""
         slots = self._stages.get((position, stage), {}).values()
         equal = sorted((one for one in slots if one.key.digest == digest), key=lambda one: one.key.occurrence)
         slot = next((one for one in equal if not one.is_taken), None)
@@ -82,20 +82,20 @@ class OpenRequests:
         return slot
 
     def requeue(self, slot: Slot) -> None:
-        """Let a request be in another batch, if a call waits for it."""
+        """Queue a request for another batch, if a call waits for it."""
         slot.is_queued = slot.answered is not None
         if slot.is_queued:
             self.queue.append(slot)
 
     async def write_answers(self, answers: Sequence[tuple[Slot, Answer]], *others: Any) -> None:
-        """Make answers durable, with other writes, and hand them on."""
+        """Make answers durable together with other writes, and then hand them on."""
         orphans: list[Any] = []
         for slot, answer in answers:
             if answer.calls is None:
                 continue
             position, stage = slot.key.prompt, slot.key.stage
             self.outputs[stage] = self.outputs.get(stage, Usage()) + answer.usage
-            # The stage has ended without it, as after an error in another of its requests.
+            # The stage has ended without this answer, for example after an error in another request.
             if (position, stage) not in self._stages:
                 orphans += rows.insert_calls(position, stage, answer.usage)
                 orphans += batches.insert_calls(position, stage, answer.usage)
@@ -106,19 +106,19 @@ class OpenRequests:
             slot.set_answer(answer)
 
     def sum_stage(self, position: int, stage: Stage) -> tuple[Usage, Usage]:
-        """Return the usage of the requests of a stage so far, and the part at the price of batches."""
+        """Return the usage of a stage's requests so far, and the part of it at batch prices."""
         slots = self._stages.get((position, stage), {}).values()
         return sum_usage([one.answer for one in slots if one.answer is not None])
 
     def finish_stage(self, position: int, stage: Stage) -> tuple[Usage, Usage]:
-        """Forget the requests of a stage, and return the same."""
+        """Forget the requests of a stage, and return the same usages as `sum_stage`."""
         found = self.sum_stage(position, stage)
         self._stages.pop((position, stage), None)
         return found
 
 
 def sum_usage(answers: Iterable[Answer]) -> tuple[Usage, Usage]:
-    """Return the usage of answers, and the part of it that has the price of batches."""
+    """Return the usage of answers, and the part of it at batch prices."""
     total, batched = Usage(), Usage()
     for one in answers:
         total += one.usage
@@ -127,7 +127,7 @@ def sum_usage(answers: Iterable[Answer]) -> tuple[Usage, Usage]:
 
 
 async def read_request(provider: Provider, request: Any) -> tuple[Route, Line] | None:
-    """Return where a request goes to and what it asks for; None if it cannot be in a batch."""
+    """Return the route and the content of a request; None if it cannot be in a batch."""
     path = str(request.url.path)
     endpoint = next((name for end, name in provider.endpoints.items() if path.endswith(end)), None)
     if endpoint is None or request.method != "POST":
@@ -142,7 +142,7 @@ async def read_request(provider: Provider, request: Any) -> tuple[Route, Line] |
 
 
 def group_requests(queue: Sequence[Slot]) -> Iterator[tuple[Route, list[Slot]]]:
-    """Yield the requests that may be in one batch together."""
+    """Yield groups of requests that may be in one batch together, by their route."""
     groups: dict[Route, list[Slot]] = {}
     for slot in queue:
         if slot.route is not None:
@@ -151,7 +151,7 @@ def group_requests(queue: Sequence[Slot]) -> Iterator[tuple[Route, list[Slot]]]:
 
 
 def split_requests(route: Route, slots: Sequence[Slot]) -> Iterator[list[Slot]]:
-    """Yield as many requests as one batch may hold."""
+    """Yield parts of the requests, each as large as one batch may be."""
     part: list[Slot] = []
     size, provider = 0, route.provider
     for slot in slots:
@@ -167,7 +167,7 @@ def split_requests(route: Route, slots: Sequence[Slot]) -> Iterator[list[Slot]]:
 
 
 def make_answer(provider: Provider, result: Result | None) -> Answer:
-    """Return what a batch says to a request; a result that is no answer leaves it to a live call."""
+    """Return the answer in a batch's result; one without a body leaves the request to a live call."""
     if result is None or result.body is None:
         return Answer(0 if result is None else result.status, live=False)
     content = json.dumps(result.body, ensure_ascii=False).encode()
@@ -175,7 +175,7 @@ def make_answer(provider: Provider, result: Result | None) -> Answer:
 
 
 def read_usage(provider: Provider, content: bytes) -> ModelCalls | None:
-    """Return what the answer of a live call says that it used; None if it cannot be read."""
+    """Return the usage that the answer of a live call reports; None if it cannot be read."""
     try:
         body = json.loads(content)
     except ValueError:
@@ -184,13 +184,13 @@ def read_usage(provider: Provider, content: bytes) -> ModelCalls | None:
 
 
 def _find_limit(body: Mapping[str, Any]) -> int | None:
-    """Return the largest number of tokens that a request lets an answer have."""
+    """Return the maximum number of output tokens that a request sets; None if it sets none."""
     names = ("max_completion_tokens", "max_output_tokens", "max_tokens")
     return next((int(body[name]) for name in names if isinstance(body.get(name), int)), None)
 
 
 def estimate_usage(slots: Sequence[Slot], outputs: Mapping[Stage, Usage]) -> Usage:
-    """Estimate the usage of requests: input by its length, output by the answers of the stage so far."""
+    """Estimate the usage of requests: input from its length, output from the stage's answers so far."""
     total = Usage()
     for slot in slots:
         if slot.line is None or slot.route is None:

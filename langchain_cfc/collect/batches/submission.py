@@ -1,4 +1,4 @@
-"""Batches from their submission until their answers are stored, through faults and through kills."""
+"""`Submissions`: submits batches and fetches their answers, despite provider faults and killed runs."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from langchain_cfc.execution import describe_error
 
 T = TypeVar("T")
 
-# Answers that are written in one transaction.
+# Number of answers that are written in one transaction.
 _PAGE = 1000
-# What nothing was charged for yet is given up after a few minutes.
+# Attempts to upload a batch. Nothing is charged yet, so it is given up after a few minutes.
 _MOST_UPLOADS = 8
 
 
 @dataclass(frozen=True)
 class Pace:
-    """How long is waited for what, in seconds."""
+    """Waiting times of batches, in seconds."""
 
-    quiet: float = 1.0  # without a further request, until those so far are submitted
-    first: float = 2.0  # until a batch is asked for the first time; half as much again each further time
-    most: float = 60.0  # at most between two times
+    quiet: float = 1.0  # time without a new request after which queued requests are submitted
+    first: float = 2.0  # wait before the first attempt; each further wait is half as long again
+    most: float = 60.0  # longest wait between two attempts
 
 
 PACE = Pace()
@@ -48,7 +48,7 @@ def _list_waits() -> Iterator[float]:
 
 @dataclass(eq=False)
 class OpenBatch:
-    """A batch that is not fetched yet, with its requests by line."""
+    """Batch that is not fetched yet, with its requests by line."""
 
     row: BatchRow
     provider: Provider
@@ -58,18 +58,18 @@ class OpenBatch:
 
     @property
     def name(self) -> str:
-        """What messages call it."""
+        """Name of the batch in messages: the provider's id, if it is known."""
         return self.row.id or "a batch that is being submitted"
 
     def describe(self) -> str:
-        """Return how far it has come, for people."""
+        """Return a description of the batch's progress for users."""
         done, total = (0, len(self.slots)) if self.state is None else (self.state.done, self.state.total)
         minutes = (time.monotonic() - self.started) / 60
         return f"{self.name}: {done:,} of {total:,} requests, {minutes:.0f} min"
 
 
 class Submissions:
-    """The batches of a run that are not fetched yet; `spawn` runs tasks whose failure ends the run."""
+    """Batches of a run that are not fetched yet; `spawn` runs tasks whose failure ends the run."""
 
     def __init__(
         self,
@@ -86,21 +86,21 @@ class Submissions:
         self._providers = providers
         self._requests = requests
         self._spawn = spawn
-        self._on_batch = on_batch  # called with what becomes of a batch
-        self._on_wait = on_wait  # called with what is waited for, None for nothing
+        self._on_batch = on_batch  # called with a line of text about what happens to a batch
+        self._on_wait = on_wait  # called with a description of the batches waited for, or None
         self._is_waiting = False
         self._batches: dict[int, OpenBatch] = {}
         self._next_number = 0
         self._known_ids: set[str] = set()
-        self._trouble = ""  # why a provider does not answer
+        self._trouble = ""  # why a provider does not answer, for progress messages
 
     @property
     def estimate(self) -> Usage:
-        """Estimated usage of all of them."""
+        """Estimated usage of all batches that are not fetched yet."""
         return sum((one.row.estimate for one in self._batches.values()), Usage())
 
     def tell(self) -> None:
-        """Say what is waited for, and once that nothing is."""
+        """Report the batches that the run waits for, or once that it waits for none any more."""
         waiting = [*self._batches.values()]
         if waiting:
             more = f" (and {len(waiting) - 1} more)" if len(waiting) > 1 else ""
@@ -110,7 +110,7 @@ class Submissions:
         self._is_waiting = bool(waiting)
 
     async def resume(self) -> None:
-        """Wait for the batches of earlier runs, after it is known which of them were submitted."""
+        """Find out which batches of earlier runs were submitted, and start waiting for these."""
         with self._store.begin_read() as connection:
             unfinished = batches.read_open_batches(connection)
             self._known_ids = batches.read_ids(connection)
@@ -119,7 +119,7 @@ class Submissions:
             provider = self._choose_provider(row)
             batch = OpenBatch(row, provider, {line: Slot(key) for line, key in keys.items()})
             found = row.id or await self._find(batch)
-            if found is None:  # it was never submitted
+            if found is None:  # the batch was never submitted
                 await self._drop(batch)
                 continue
             if row.id is None:
@@ -142,7 +142,7 @@ class Submissions:
         raise CollectionError(msg)
 
     async def submit(self, route: Route, slots: Sequence[Slot], estimate: Usage) -> None:
-        """Write a batch, and have it submitted and waited for."""
+        """Write a batch to the store, and start the task that submits it and waits for it."""
         provider = route.provider
         row = BatchRow(
             self._next_number,
@@ -166,7 +166,7 @@ class Submissions:
         await self._finish(batch)
 
     async def _create(self, batch: OpenBatch) -> str:
-        """Submit a batch once, and return the provider's id of it."""
+        """Submit a batch exactly once, and return the provider's id of it."""
         provider, row = batch.provider, batch.row
         lines = [one.line for one in batch.slots.values() if one.line is not None]
         try:
@@ -185,7 +185,7 @@ class Submissions:
                     await self._drop(batch)
                     raise self._refusal(batch, describe_error(error)) from error
                 self._trouble = f"; the provider does not answer: {describe_error(error)}"
-            # It may have been created nevertheless.
+            # The batch may have been created despite the failure.
             await asyncio.sleep(next(waits))
             found = await self._find(batch)
             self._trouble = ""
@@ -193,20 +193,20 @@ class Submissions:
                 return found
 
     async def _find(self, batch: OpenBatch) -> str | None:
-        """Return the id of a batch that may have been created; None if it was not."""
+        """Return the provider's id of a batch that may have been created; None if it was not."""
         row, size = batch.row, len(batch.slots)
         return await self._patiently(
             batch, lambda: batch.provider.find(row.key, row.created_at, size, self._known_ids)
         )
 
     async def _note_id(self, batch: OpenBatch, provider_id: str) -> None:
-        """Make the provider's id of a batch durable, before anybody waits for it."""
+        """Make the provider's id of a batch durable, before the run waits for the batch."""
         self._known_ids.add(provider_id)
         await self._writer.write(batches.set_id(batch.row.number, provider_id))
         batch.row = replace(batch.row, id=provider_id)
 
     async def _finish(self, batch: OpenBatch) -> None:
-        """Wait until a batch has ended, and hand its answers on."""
+        """Wait until a batch has ended, and hand on its answers."""
         waits = _list_waits()
         while True:
             await asyncio.sleep(next(waits))
@@ -240,7 +240,7 @@ class Submissions:
         await self._write_pages(batch, answers, *batches.set_ended(batch.row.number))
 
     async def _write_pages(self, batch: OpenBatch, answers: Sequence[tuple[Slot, Answer]], *end: Any) -> None:
-        """Hand the answers of a batch on; the last of them let the run end, and are written with `end`."""
+        """Write and hand on the answers of a batch in pages; the last page is written together with `end`."""
         last = max(0, len(answers) - 1) // _PAGE * _PAGE
         for start in range(0, last, _PAGE):
             await self._requests.write_answers(answers[start : start + _PAGE])
@@ -248,7 +248,7 @@ class Submissions:
         await self._requests.write_answers(answers[last:], *end)
 
     async def _read_results(self, batch: OpenBatch, state: BatchState) -> dict[int, Result] | None:
-        """Return the results of a batch by line, the first of each; None if it is another one."""
+        """Return the first result of each line of a batch; None if the results are another batch's."""
         results: dict[int, Result] = {}
         foreign = 0
         async for one in batch.provider.read_results(batch.name, state):
@@ -259,7 +259,7 @@ class Submissions:
         return None if foreign and not results else results
 
     async def _resubmit(self, batch: OpenBatch) -> None:
-        """Look for a batch again that was taken for another one, and submit its requests if there is none."""
+        """Look for a batch again after a wrong match, and queue its requests again if it is not found."""
         row = batch.row
         batch.row, batch.state = replace(row, id=None), None
         found = await self._find(batch)
@@ -272,7 +272,7 @@ class Submissions:
             self._requests.requeue(slot)
 
     async def _drop(self, batch: OpenBatch) -> None:
-        """Delete a batch that nothing was charged for."""
+        """Delete a batch from the store for which nothing was charged."""
         self._batches.pop(batch.row.number, None)
         await self._writer.flush()
         with self._store.begin_write() as connection:
@@ -291,7 +291,7 @@ class Submissions:
     async def _patiently(
         self, batch: OpenBatch, call: Callable[[], Awaitable[T]], most: int | None = None
     ) -> T:
-        """Make a call that costs nothing until it succeeds, `most` times at most; other failures raise."""
+        """Make a call that costs nothing, at most `most` times while its failures are transient."""
         waits, attempts = _list_waits(), 0
         while True:
             attempts += 1
