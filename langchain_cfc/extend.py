@@ -1,16 +1,16 @@
-"""What other distributions build on: base classes to implement, and the helpers that go with them.
+"""Extension interface for other distributions: base classes to implement, and their helpers.
 
-A verifier, a labeler, a source of examples, a threshold rule, an executor of collections and a reader of a
-monitor's metrics are implemented against the names listed here. Everything else that is not in the `__all__`
-of a package may change without notice. Importing this module loads nothing; each name is loaded when it is
-first used, and some need the extra of their package.
+Use the names listed here to implement a verifier, a labeler, a source of examples, a threshold rule, an
+executor of collections, or a reader of a monitor's metrics. Everything else that is not in the `__all__` of a
+package may change without notice. Importing this module loads nothing; each name is loaded when it is first
+used, and some need the extra of their package.
 """
 
 from __future__ import annotations
 
 from langchain_cfc._internal.imports import make_lazy
 
-# Type checkers know this name; to import it would load everything below.
+# Type checkers know this name; importing it would take longer than the rest of this module.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from langchain_cfc._internal.plugins import load_object

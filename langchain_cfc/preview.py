@@ -1,7 +1,7 @@
-"""A first look without labels: how far n draws per question agree, and what they cost.
+"""`preview`: measure without labels how far n draws per question agree, and what they cost.
 
-Nothing here is a guarantee. Draws that agree can agree on a mistake, and how often they do is what labels and
-`langchain_cfc.calibrate` find out.
+Nothing here is a guarantee. Draws may agree on a mistake; how often they do can only be found out with labels
+and `langchain_cfc.calibrate`.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ class _Data(BaseModel):
 
 
 class Cluster(_Data):
-    """Candidates of one question that agree.
+    """Group of one question's candidates that agree.
 
     Attributes:
-        text: The first of them, as it was drawn.
-        size: How many they are.
-        score: Mean score of them, in [0, 1], smaller is better.
+        text: Text of the first candidate in the group, as it was drawn.
+        size: Number of candidates in the group.
+        score: Mean score of the group, in [0, 1], smaller is better.
     """
 
     text: str
@@ -55,13 +55,13 @@ class Cluster(_Data):
 
 
 class QuestionPreview(_Data):
-    """What n draws say about one question, or why there are none.
+    """Agreement and scores of one question's n candidates, or the error if the question failed.
 
     Attributes:
         question: The question.
-        clusters: The candidates by what they mean, largest cluster first, then by draw order.
+        clusters: Groups of candidates that agree, largest cluster first, then by draw order.
         agreement: Share of the candidates in the largest cluster; None if the question failed.
-        mean_score: Mean score of the candidates, in [0, 1], larger for less sure; None if it failed.
+        mean_score: Mean score of the candidates, in [0, 1], larger if less sure; None if the question failed.
         error: Why the question failed; None if it did not.
     """
 
@@ -73,20 +73,20 @@ class QuestionPreview(_Data):
 
 
 class Preview(_Data):
-    """A first look at a chain, without labels and without a guarantee.
+    """Preview of a chain on some questions, without labels and without a guarantee.
 
     Attributes:
         note: States that nothing here is a guarantee.
         n: Number of candidates per question.
-        questions: Every question that was asked: least sure first, those that failed at the end.
-        failed: How many of them failed.
-        unanimous: Share of the others on which all candidates agree; None if all failed.
+        questions: All questions, those with the largest mean score (least sure) first, failed ones last.
+        failed: Number of failed questions.
+        unanimous: Share of the other questions on which all candidates agree; None if all failed.
         mean_agreement: Mean share of the largest cluster; None if all failed.
         mean_clusters: Mean number of clusters; None if all failed.
-        calls: Requests that models answered, for candidates and for the verifier.
-        silent_calls: How many of them did not state their tokens.
+        calls: Number of requests that models answered, for candidates and for the verifier.
+        silent_calls: Number of these whose answers did not report tokens.
         input_tokens: Tokens of the other requests.
-        output_tokens: Tokens of their answers.
+        output_tokens: Tokens of the answers to the other requests.
     """
 
     note: str = NO_GUARANTEE
@@ -113,22 +113,22 @@ def preview(
     max_concurrency: int = 8,
     on_progress: Callable[[], object] | None = None,
 ) -> Preview:
-    """Draw n candidates for each question, and say how far they agree; nothing of it is a guarantee.
+    """Draw n candidates for each question and measure how far they agree, without any guarantee.
 
     Args:
         generator: The chat model or chain, or a model's name such as `openai:gpt-4o-mini`.
-        questions: What it is invoked with, one prompt each; at least one.
+        questions: Inputs of the generator, one prompt each; at least one.
         n: Number of candidates per question, at least 1.
-        verifier: Scores the candidates; `SelfConsistency(answer)` by default. One that is a `SelfConsistency`
-            also says which candidates agree: with `entails=`, those of one meaning.
-        answer: Text to answer, for the clusters; the whole text if left out.
+        verifier: Scores the candidates; `SelfConsistency(answer)` by default. A `SelfConsistency` given here
+            also decides which candidates agree: with `entails=`, those with the same meaning.
+        answer: Answer extractor, from text to answer, used to form the clusters; None for the whole text.
         sampling: How candidates are drawn, see `CFCRunnable`.
-        max_concurrency: Maximum number of calls of generator and verifier at once, at least 1.
+        max_concurrency: Maximum number of concurrent calls of generator and verifier, at least 1.
         on_progress: Called after each question.
 
     Returns:
-        The questions, those that it is least sure of first, with a summary and what they cost. A question
-        that failed is among them, with its error.
+        The questions, least sure first, with a summary and what they cost. Failed questions come last, with
+        their errors.
 
     Raises:
         InputError: If there is no question, an argument is out of range, or `answer` is given together with a
@@ -148,7 +148,7 @@ def preview(
         asyncio.get_running_loop()
     except RuntimeError:
         seen = run()
-    else:  # as in a notebook, whose loop cannot be used by a function that is not async
+    else:  # as in a notebook, whose running loop a synchronous function cannot use
         with ContextThreadPoolExecutor(1) as thread:
             seen = thread.submit(run).result()
     return _summarize(seen, n, look.usage)
@@ -169,11 +169,11 @@ class _Look:
         self._sampler = sampler
         self._n = n
         self._agreement = verifier if isinstance(verifier, SelfConsistency) else SelfConsistency(answer)
-        # One that groups candidates scores them by the groups, and is not asked twice.
+        # A SelfConsistency scores candidates by their groups, so it need not be called a second time.
         self._scorer = None if verifier is None or verifier is self._agreement else CandidateScorer(verifier)
 
     def ask(self, question: Any) -> Steps[QuestionPreview]:
-        """Return what the draws say, or the error."""
+        """Return the agreement of a question's candidates, or the error."""
         try:
             return (yield from self._look(question))
         except CFCError as error:
@@ -212,7 +212,7 @@ async def _ask_all(
     limiter: ConcurrencyLimiter,
     on_progress: Callable[[], object] | None,
 ) -> list[QuestionPreview]:
-    # Candidates of a few more questions than calls may be under way are kept, not of all of them.
+    # Limits memory: only a few more questions are in progress than there may be concurrent calls.
     places = asyncio.Semaphore(2 * limiter.size)
 
     async def ask(question: Any) -> QuestionPreview:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from langchain_cfc._internal.imports import make_lazy
 
-# Type checkers know this name; to import it would load everything below.
+# Type checkers know this name; importing it would take longer than the rest of this module.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from langchain_cfc.collect.collecting import (

@@ -240,7 +240,7 @@ class AnthropicBatches(Provider):
         return str(batch.id)
 
     async def find(self, key: str, created_at: int, size: int, known: Collection[str]) -> str | None:
-        """Return the id of a batch of the right time and size; only its results show whether it is the one."""
+        """Return the id of a batch of the right time and size; its results show whether it is ours."""
         del key
         async for batch in self._official.messages.batches.list(limit=_PAGE):
             if batch.created_at.timestamp() < created_at - _CLOCK_SKEW:  # the latest come first

@@ -1,8 +1,8 @@
-"""Sources: from the rows of an evaluation dataset to examples.
+"""Read the rows of an evaluation dataset, and turn them into examples.
 
-A source is a file (JSON Lines, a JSON list, CSV, Parquet), what another distribution reads under a scheme of
-its own, or anything that iterates over mappings in Python, such as a dataset of Hugging Face. `Columns` says
-what its columns mean; `read_examples` combines the two.
+A source is a file (JSON Lines, a JSON list, CSV, Parquet), a plugin source (`SCHEME:REST`) of another
+distribution, or any iterable of mappings, such as a Hugging Face dataset. `Columns` says what its columns
+mean; `read_examples` combines the two.
 """
 
 from __future__ import annotations

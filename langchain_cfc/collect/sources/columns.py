@@ -1,4 +1,4 @@
-"""From the rows of a source to the examples of a dataset, by what its columns mean."""
+"""`Columns` and `Examples`: turn the rows of a source into examples."""
 
 from __future__ import annotations
 
@@ -37,26 +37,26 @@ Prompt: TypeAlias = str | tuple[tuple[str, str], ...] | BasePromptTemplate[Any]
 
 @dataclass(frozen=True)
 class Template:
-    """A prompt template with its variables."""
+    """Prompt template with the names of its variables."""
 
     prompt: BasePromptTemplate[Any]
     required: tuple[str, ...]  # variables that every row must have
     optional: tuple[str, ...]  # variables that a row may have
-    # Variables that are inserted into text as they are, where LangChain would write lists as Python does
+    # Variables inserted into text. Lists and objects are refused: LangChain would write them as Python does
     texts: frozenset[str]
 
     def render(self, values: Mapping[str, Any]) -> str | list[dict[str, Any]]:
         """Render the prompt of one row.
 
         Args:
-            values: Values by variable: all required ones, and the optional ones that exist.
+            values: Values by variable: all required ones, and the optional ones that the row has.
 
         Returns:
             Text, or messages as objects that LangChain converts back to the same messages.
 
         Raises:
-            ValueError: If a value cannot be part of a prompt, or the messages are not expressible in JSON.
-            Exception: Whatever the template raises.
+            ValueError: If a value cannot be part of a prompt, or the messages cannot be written as JSON.
+            Exception: Any exception of the template.
         """
         for name, value in values.items():
             check_json(value)
@@ -76,14 +76,14 @@ def parse_template(prompt: Prompt) -> Template:
     """Parse a prompt template with named columns.
 
     Args:
-        prompt: Text with `{column}` in it, pairs of a role and such a text (the role `placeholder` and the
+        prompt: Text that contains `{column}`, pairs of a role and such a text (the role `placeholder` and the
             text `{column}` for a column of messages), or a LangChain prompt.
 
     Returns:
         The template.
 
     Raises:
-        ValueError: If LangChain refuses it, it names no column, or it is not plain data.
+        ValueError: If LangChain rejects the prompt, it names no column, or it cannot be serialized.
     """
     if isinstance(prompt, str):
         text = PromptTemplate.from_template(prompt)
@@ -96,7 +96,7 @@ def parse_template(prompt: Prompt) -> Template:
     else:
         chat = ChatPromptTemplate.from_messages(list(prompt))
         messages = {one.variable_name for one in chat.messages if isinstance(one, MessagesPlaceholder)}
-        # A placeholder is optional to LangChain; here it names a column, which must exist.
+        # LangChain treats a placeholder as optional; here it names a column, which must exist.
         variables = {*chat.input_variables, *messages}
         template = Template(chat, tuple(sorted(variables)), (), frozenset(variables - messages))
     if not template.required:
@@ -106,7 +106,7 @@ def parse_template(prompt: Prompt) -> Template:
 
 
 def _check_serializable(prompt: BasePromptTemplate[Any]) -> None:
-    # A part that cannot be serialized could render differently later, and the fingerprint would not change.
+    # A part that cannot be serialized could render differently later without changing the fingerprint.
     if '"not_implemented"' in dumps(prompt):
         msg = (
             "LangChain does not write the prompt as plain data: its kind cannot be written, or it has a part "
@@ -116,8 +116,8 @@ def _check_serializable(prompt: BasePromptTemplate[Any]) -> None:
 
 
 def serialize_messages(messages: list[BaseMessage]) -> list[dict[str, Any]]:
-    """Return messages as objects that LangChain converts back to them; a ValueError if it cannot."""
-    # The content is kept as it is: otherwise text blocks are joined, which makes another message of them.
+    """Return messages as objects that LangChain converts back to the same; `ValueError` if it cannot."""
+    # Keep the content as it is: the conversion would join text blocks, which gives another message.
     objects = [{**convert_to_openai_messages(one), "content": one.content} for one in messages]
     try:
         back = convert_to_messages(objects)
@@ -129,7 +129,7 @@ def serialize_messages(messages: list[BaseMessage]) -> list[dict[str, Any]]:
     return objects
 
 
-# Long enough that two of a million examples share one by chance with a probability of 3e-8.
+# Long enough that the probability of any collision among a million examples is 3e-8.
 _ID_DIGITS = 16
 _MOST_LISTED = 20
 _ABSENT = object()
@@ -164,29 +164,29 @@ _Prompt: TypeAlias = Annotated[
 
 
 class Columns(BaseModel):
-    """Which columns of a dataset become which part of an `Example`.
+    """Mapping from the columns of a dataset to the parts of an `Example`.
 
     A value inside an object is named with dots, as in `answer.aliases`, unless a column has exactly that
-    name; inside null, everything is null. Values stay what they are, lists and objects included; scalars and
-    arrays of NumPy and Arrow become plain JSON, and anything else that is not JSON makes the row a bad one.
-    No column is guessed: a column that is not named is not used.
+    name; inside null, everything is null. Values stay as they are, also lists and objects. NumPy and Arrow
+    scalars and arrays become plain JSON; a row with any other value that is not JSON is a bad row. Columns
+    that are not named here are not used.
 
     Attributes:
         input: The column whose value is the input: text, a list of messages, or an object. Exactly one of
-            `input`, `prompt` and `inputs` is given.
+            `input`, `prompt` and `inputs` must be given.
         prompt: The template that makes the input from columns: text such as `Question: {question}`, which
             gives text; a list of `[role, text]`, which gives messages (`["placeholder", "{column}"]` inserts
-            a column of messages); or, in Python, a LangChain prompt. A null in one of its columns, or an
-            object or list where text should be, makes the row a bad one.
+            a column of messages); or, in Python, a LangChain prompt. A row with a null in one of its columns,
+            or an object or list where text should be, is a bad row.
         inputs: The columns that make an object, for chains that take several values by name.
         id: The column with a unique text or number for every row. Without it, the id is a digest of input and
-            reference: it stays the same when rows move, and a row that repeats an earlier one is a bad row.
-        reference: The column that labels are made with.
-        metadata: Columns of texts, numbers and booleans, for feature maps and groups; a null is left out.
-        cluster: The column that names the conversation or set of paraphrases, by a text or number; null or
+            reference: it does not change when rows move, and a row that repeats an earlier one is a bad row.
+        reference: The column of the reference, which labelers compare candidates with.
+        metadata: Columns of texts, numbers and booleans, for feature maps and groups; nulls are left out.
+        cluster: The column with the name (text or number) of the conversation or set of paraphrases; null or
             empty if the row stands alone.
-        json_columns: Which of the columns above hold JSON written as text, such as a list of answers in CSV,
-            or an object that others lead into.
+        json_columns: Columns of those above that hold JSON written as text, such as a list of answers in CSV,
+            or an object that a dotted name leads into.
     """
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
@@ -224,7 +224,7 @@ class Columns(BaseModel):
         return dumpd(prompt) if isinstance(prompt, BasePromptTemplate) else prompt
 
     def find_missing(self, row: Mapping[str, Any]) -> tuple[str, str] | None:
-        """Return the part of the example for which a row has no column, and the problem; None if complete."""
+        """Return the first part of the example whose column the row lacks, and the problem; None if none."""
         for part, name in self._required:
             try:
                 value = self._look_up(row, name)
@@ -235,13 +235,13 @@ class Columns(BaseModel):
         return None
 
     def render_question(self, question: str) -> Any:
-        """Return the input that a question becomes, as in a dataset of questions.
+        """Return the input of the chain for one question, as if it came from a dataset.
 
         Args:
-            question: The text of the one column that the template of the prompt names.
+            question: The text for the only column that the prompt template names.
 
         Returns:
-            What the chain is invoked with; the question itself without a template.
+            The rendered template; the question itself without a template.
 
         Raises:
             InputError: If the input is made of several columns.
@@ -265,7 +265,7 @@ class Columns(BaseModel):
             The example.
 
         Raises:
-            RecordError: If a column is missing, or its value does not fit its part of the example.
+            RecordError: If a column is missing, or its value does not suit its part of the example.
         """
         try:
             fields = self._create_fields(row)
@@ -331,7 +331,7 @@ class Columns(BaseModel):
 
     @cached_property
     def _required(self) -> tuple[tuple[str, str], ...]:
-        """The columns that every row must have, each with the part that it is for."""
+        """The columns that every row must have, as pairs of example part and column name."""
         single = [(part, getattr(self, part)) for part in ("id", "input", "reference", "cluster")]
         several = {
             "prompt": self._template.required if self._template else (),
@@ -345,7 +345,7 @@ class Columns(BaseModel):
 
 
 class _FlawError(Exception):
-    """A part of an example that cannot be made from its row."""
+    """Raised for a part of an example that cannot be made from its row."""
 
     def __init__(self, problem: str, part: str) -> None:
         self.problem = problem
@@ -361,7 +361,7 @@ def _explain_absence(row: Mapping[str, Any], name: str) -> str:
 
 
 def _follow_path(value: Any, path: str) -> Any:
-    """Return what a path leads to: inside null, null; `_ABSENT` if it leads nowhere."""
+    """Return the value at a dotted path, None inside null, and `_ABSENT` if the path does not exist."""
     if value is None:
         return None
     if not isinstance(value, Mapping):
@@ -384,7 +384,7 @@ def _parse_json_cell(value: Any) -> Any:
 
 
 def _to_name(value: Any) -> Any:
-    """Return a finite number as text, and any other value as it is, for the model to validate."""
+    """Return a finite number as text, and any other value unchanged for Pydantic to validate."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return str(value) if is_number and math.isfinite(value) else value
 
@@ -406,14 +406,14 @@ def read_examples(
 
     Args:
         source: A file or `SCHEME:REST` as `open_rows` takes it, its `Rows`, or anything that iterates over
-            mappings, such as a list of dicts or a dataset of Hugging Face.
-        columns: What its columns mean. The first row that can be read must have them all, whatever `bad_rows`
-            says; a later one that lacks one is a bad row.
-        bad_rows: What to do about rows that cannot be used, or whose id an earlier row has: `refuse` the
-            whole dataset, or continue without them (`set_aside`).
+            mappings, such as a list of dicts or a Hugging Face dataset.
+        columns: What its columns mean. The first readable row must have all of them, whatever `bad_rows` is;
+            a later row that lacks one is a bad row.
+        bad_rows: How to handle rows that cannot be used or that repeat an earlier id: `refuse` the whole
+            dataset, or continue without these rows (`set_aside`).
 
     Returns:
-        The examples, to iterate over as often as the source allows.
+        The examples, which can be iterated over as often as the source can.
 
     Raises:
         RecordError: If a file or scheme does not exist, or a file has an unknown format.
@@ -428,15 +428,15 @@ def read_examples(
 
 
 class Examples:
-    """The examples of a dataset; every iteration reads the source again and keeps ids and row numbers only.
+    """Examples of a dataset; every iteration reads the source again, keeping only ids and row numbers.
 
-    If bad rows are refused, the first one ends what is yielded, the rest is only read to list the others, and
-    then one `RecordError` names them all. So take every example before anything is paid for. If they are set
-    aside, at least one row must be good.
+    If bad rows are refused, no example is yielded after the first bad row. The remaining rows are only read
+    to find further bad ones, and then one `RecordError` lists them. So read all examples before paying for
+    anything. If bad rows are set aside, at least one row must be good.
 
     Attributes:
         source: Name of the dataset in errors.
-        bad_rows: The bad rows that the latest iteration has met so far.
+        bad_rows: The bad rows that the latest iteration has found so far.
     """
 
     def __init__(self, rows: Rows, columns: Columns, policy: BadRowPolicy) -> None:
@@ -475,7 +475,7 @@ class Examples:
                 yield row
                 continue
             if is_first:
-                # A misspelt name would make every row a bad one.
+                # Fail at once: with a misspelt name, every row would be bad.
                 number, values = row
                 missing = self._columns.find_missing(values)
                 if missing is not None:

@@ -12,7 +12,7 @@ from langchain_cfc.collect.sources.columns import Columns
 from langchain_cfc.collect.sources.files import BadRow, Rows
 from langchain_cfc.errors import InputError, RecordError
 
-# Usual names, the likeliest first; case does not count.
+# Usual column names, the likeliest first; case does not matter.
 _QUESTION = ("question", "prompt", "input", "query", "problem", "instruction", "text", "q")
 _REFERENCE = (
     "reference",
@@ -28,16 +28,16 @@ _REFERENCE = (
     "solution",
     "a",
 )
-# Rows that are looked at to see whether a column holds JSON.
+# Number of rows to look at when deciding whether a column holds JSON.
 _MOST_ROWS = 50
 
 
 def find_columns(
     names: Sequence[str], question: str | None = None, reference: str | None = None
 ) -> tuple[str | None, str | None]:
-    """Return the columns of the question and the reference, None where the names do not tell.
+    """Return the columns of the question and the reference, each None if the names do not tell.
 
-    A column is known by a usual name, or by being the only one beside the other.
+    A column is recognised by a usual name, or because it is the only one besides the other column.
     """
     reference = reference or _find(names, _REFERENCE, question)
     question = question or _find(names, _QUESTION, reference)
@@ -47,11 +47,11 @@ def find_columns(
 def detect_columns(
     rows: Rows, question: str | None = None, reference: str | None = None, prompt: str | None = None
 ) -> Columns:
-    """Return what the columns of a dataset mean, guessed by their names where nothing is given.
+    """Return the meaning of a dataset's columns, guessed from their names where not given.
 
-    A text column of references that are all lists in JSON is read as JSON. Without a template of the prompt,
-    which may name any columns, the question is used as it stands. Raises `RecordError` if there are no rows,
-    and `InputError` if a column cannot be guessed.
+    A reference column of text is read as JSON if its first values (up to 50) are all JSON lists. Without a
+    prompt template, which may name any columns, the question itself is the input. Raises `RecordError` if
+    there are no rows, and `InputError` if a column cannot be guessed.
     """
     sample = read_sample(rows)
     names = list(sample[0])
@@ -73,7 +73,7 @@ def detect_columns(
 
 
 def read_sample(rows: Rows) -> list[Mapping[str, Any]]:
-    """Return the first rows that can be read; raise a `RecordError` if there are none."""
+    """Return the first rows that can be read, at most 50; raise `RecordError` if there are none."""
     sample = [row[1] for row in islice((row for row in rows if not isinstance(row, BadRow)), _MOST_ROWS)]
     if not sample or not sample[0]:
         raise RecordError(rows.name, 0, "", "no rows; expected at least one with a question and a reference")

@@ -1,4 +1,4 @@
-"""Rows of dataset files and of other sources, read a little at a time."""
+"""`Rows`: the rows of dataset files and of other sources, read a few at a time."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ _QUOTED = re.compile(r'"[^"]*"')
 
 
 def to_plain(value: Any) -> Any:
-    """Unwrap the scalars and arrays of NumPy and Arrow, at any depth; tuples become lists.
+    """Unwrap NumPy and Arrow scalars and arrays at any depth, and turn tuples into lists.
 
-    Other values stay as they are, for `check_json` to refuse. Raises `RecursionError` for endless nesting,
-    and `ValueError` for an Arrow value that Python has no equivalent of.
+    Other values stay as they are; `check_json` refuses them later. Raises `RecursionError` for endless
+    nesting, and `ValueError` for an Arrow value without an equivalent in Python.
     """
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, np.ndarray):
-        # An array of objects may hold anything.
+        # An array of objects may hold anything, so convert its items too.
         return to_plain(value.tolist())
-    # Before mappings: a struct of Arrow is one even if it is null.
+    # Check this before mappings: an Arrow struct is a mapping even if it is null.
     if hasattr(value, "as_py"):
         return to_plain(value.as_py())
     if isinstance(value, Mapping):
@@ -53,16 +53,16 @@ def to_plain(value: Any) -> Any:
 
 Row: TypeAlias = tuple[int, Mapping[str, Any]]
 
-# Source name in errors about rows that come from no file.
+# Source name in errors about rows that do not come from a file.
 IN_MEMORY = "rows"
 
 
 @dataclass(frozen=True)
 class BadRow:
-    """A row that cannot be used."""
+    """Row that cannot be used, with its number and the problem."""
 
-    number: int  # its number in the source, counted from 1
-    field: str  # the part of the `Example` concerned, such as `reference[2]`; empty if it is the whole row
+    number: int  # number of the row in the source, counted from 1
+    field: str  # the part of the `Example` concerned, such as `reference[2]`; empty for the whole row
     problem: str  # what was found and what was expected
 
     def __str__(self) -> str:
@@ -73,13 +73,13 @@ class BadRow:
 
 @dataclass(frozen=True)
 class Rows:
-    """The rows of one source; every iteration reads the source again.
+    """Rows of one source; every iteration reads the source again.
 
     Attributes:
         name: Name of the source in errors.
-        unit: What is counted: lines of a file, each row by its first, or rows.
-        read: Starts reading: yields the number of a row and its values by column, or why it has none. Its
-            exceptions end the reading, whatever is done about bad rows.
+        unit: What row numbers count: the lines of a file (a row has the number of its first line), or rows.
+        read: Starts reading: yields the number of a row and its values by column, or a bad row. Its
+            exceptions end the reading, however bad rows are handled.
     """
 
     name: str
@@ -92,7 +92,7 @@ class Rows:
 
     @classmethod
     def from_iterable(cls, rows: Iterable[Mapping[str, Any]]) -> Rows:
-        """Number rows in memory from 1; raises `InputError` for a mapping, such as datasets by name."""
+        """Number rows in memory from 1; raises `InputError` for a mapping, such as a mapping of datasets."""
         if isinstance(rows, Mapping):
             msg = (
                 f"found a mapping of {', '.join(map(short_repr, rows))}; expected rows, so choose one of them"
@@ -115,14 +115,14 @@ GROUP = "langchain_cfc.sources"
 def open_rows(source: str | os.PathLike[str]) -> Rows:
     """Open a dataset file, or a source of another distribution by its scheme.
 
-    Schemes are entry points of the group `langchain_cfc.sources`, each a function from what follows the colon
-    to `Rows`.
+    Schemes are entry points of the group `langchain_cfc.sources`. Each is a function that takes the text
+    after the colon and returns `Rows`.
 
     Args:
-        source: A file as `read_rows` takes it, or `SCHEME:REST`. What exists as a file is a file.
+        source: A file as `read_rows` takes it, or `SCHEME:REST`. The name of an existing file means the file.
 
     Returns:
-        Its rows.
+        The rows of the source.
 
     Raises:
         RecordError: If the file or the scheme does not exist, or the source refuses the rest.
@@ -131,37 +131,37 @@ def open_rows(source: str | os.PathLike[str]) -> Rows:
     return load_plugin(GROUP, "source", Rows, str(source)) if is_plugin_source(source) else read_rows(source)
 
 
-# Few enough that rows of whole documents still fit.
+# Number of Parquet rows read at a time, small enough for rows that hold whole documents.
 _BATCH = 64
-# A list is read at once, and takes several times as much memory as its text.
+# Largest JSON list: it is read at once, and takes several times as much memory as its text.
 _MOST_LIST_BYTES = 256 * 1024 * 1024
-# Without a buffer, or with one filled ahead, a row group is in memory at once, and it may be the whole file.
+# Without a buffer, or with pre-buffering, a whole row group (possibly the whole file) would be in memory.
 _PARQUET_OPTIONS = {"buffer_size": 64 * 1024, "pre_buffer": False, "page_checksum_verification": True}
 
 
 def read_rows(path: str | os.PathLike[str]) -> Rows:
-    """Open a dataset file, whose name tells its format.
+    """Open a dataset file, whose format follows from its name.
 
     - `.jsonl`: one JSON object per line; lines of white space are skipped.
     - `.json`: one list of JSON objects, read at once.
-    - `.csv`: cells separated by commas, semicolons or tabs, whichever the header has most of; the first row
-      names the columns. Every cell is text, of at most `csv.field_size_limit()` characters. A row over
-      several lines has the number of the first. Blank lines are skipped.
-    - `.parquet`: needs the extra `collect`. Cells are scalars of Arrow, which `Columns` makes plain.
+    - `.csv`: cells separated by commas, semicolons or tabs, whichever is most frequent in the header; the
+      first row names the columns. Every cell is text, of at most `csv.field_size_limit()` characters. A row
+      over several lines has the number of its first line. Blank lines are skipped.
+    - `.parquet`: needs the extra `collect`. Cells are Arrow scalars, which `Columns` makes plain values.
 
-    Text is UTF-8, and a byte order mark is tolerated. Text files may be compressed by gzip, with or without
+    Text is UTF-8, with or without a byte order mark. Text files may be compressed with gzip, with or without
     `.gz` at the end of their names.
 
     Args:
         path: The file.
 
     Returns:
-        Its rows, read only while iterating. A line that is no JSON object, or a row of CSV that does not fit
-        the header, is a bad row. A file that is damaged as a whole raises `RecordError`; so does CSV with a
-        quotation mark out of place, because it is not certain where the rows after it begin.
+        The rows, read only while iterating. A line that is not a JSON object, or a CSV row that does not fit
+        the header, is a bad row. A file that is damaged as a whole raises `RecordError`. So does CSV with a
+        misplaced quotation mark, because it is not certain where the rows after it begin.
 
     Raises:
-        RecordError: If the file does not exist, is no regular file, or its name has another ending.
+        RecordError: If the file does not exist or is not a regular file, or its name has another ending.
     """
     path = Path(path)
     check_regular_file(path)
@@ -187,7 +187,7 @@ def _read_json_lines(path: Path) -> Iterator[Row | BadRow]:
 
 def _read_json_list(path: Path) -> Iterator[Row | BadRow]:
     source = str(path)
-    # One value over any number of lines, each of which may be as long as the whole.
+    # The list may span any number of lines, and a single line may hold all of it.
     parts: list[bytes] = []
     size = 0
     for _, raw in read_lines(path, _MOST_LIST_BYTES):
@@ -222,7 +222,7 @@ def _read_csv(path: Path) -> Iterator[Row | BadRow]:
 
 
 def _read_cells(path: Path) -> Iterator[tuple[int, list[str], str]]:
-    """Yield the first line of each row, its cells, and why they are not UTF-8, if so."""
+    """Yield the number of each row's first line, its cells, and the problem if they are not UTF-8."""
     flaws: list[str] = []
 
     def decode(raw: bytes) -> str:
@@ -230,12 +230,12 @@ def _read_cells(path: Path) -> Iterator[tuple[int, list[str], str]]:
             return raw.decode()
         except UnicodeDecodeError as error:
             flaws.append(describe_decode_error(error))
-            # Commas and quotation marks stay in place, so the next row begins where it should.
+            # Replacing bytes keeps commas and quotation marks, so the next row begins where it should.
             return raw.decode(errors="replace")
 
     lines = (decode(raw) for _, raw in read_lines(path))
     header = next(lines, "")
-    # As spreadsheet programs write them, by the country of their user.
+    # Spreadsheet programs write different delimiters, depending on the user's country.
     delimiter = max(",;\t", key=_QUOTED.sub("", header).count)
     reader = csv.reader(chain([header], lines), delimiter=delimiter, strict=True)
     line = 1
@@ -257,7 +257,7 @@ def _read_parquet(path: Path) -> Iterator[Row | BadRow]:
         with parquet.ParquetFile(path, **_PARQUET_OPTIONS) as file:
             names = file.schema_arrow.names
             _check_names(names, source, 0)
-            # Cells stay Arrow's until they are needed, so columns that are not named cost next to nothing.
+            # Cells stay Arrow scalars until they are needed, so unused columns cost next to nothing.
             cells = (zip(*batch.columns, strict=True) for batch in read_batches(file, source, _BATCH))
             for number, row in enumerate(chain.from_iterable(cells), start=1):
                 yield number, dict(zip(names, row, strict=True))

@@ -1,10 +1,10 @@
-"""The store of a collection: SQLite by default, PostgreSQL if several machines share it."""
+"""Store of a collection: SQLite by default, PostgreSQL if several machines share it."""
 
 from __future__ import annotations
 
 from langchain_cfc._internal.imports import require
 
-# First of all, because the imports below need these packages.
+# Before the imports below, which need these packages.
 require("filelock", "collect", "the store of a collection")
 require("sqlalchemy", "collect", "the store of a collection")
 

@@ -1,8 +1,8 @@
-"""Tables of a collection by batches: what each batch holds, and results until their stage is finished.
+"""Tables for providers' batches: the requests of each batch, and their results until the stage is finished.
 
-A batch is written with all its requests before it is submitted, and its provider's id before anybody waits
-for it. A result is written when it is fetched, and deleted in the transaction that finishes its stage. So a
-process that is killed at any moment knows what was paid for.
+A batch is written with all its requests before it is submitted, and the provider's id before the run waits
+for the batch. A result is written when it is fetched, and deleted in the transaction that finishes its stage.
+So after a kill at any moment, the store still shows what was paid for.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from langchain_cfc.collect.costs import ModelCalls, Stage, Usage
 from langchain_cfc.collect.store import schema
 from langchain_cfc.collect.store.schema import Write
 
-# A store that is collected live has no such tables, as those of earlier releases have none.
+# Separate metadata: stores that are collected live, or were made by earlier releases, lack these tables.
 metadata = MetaData()
 _PROMPT = schema.prompts.c.position
 
@@ -44,15 +44,15 @@ batches = Table(
     "batches",
     metadata,
     Column("number", Integer, primary_key=True, autoincrement=False),
-    Column("key", Text, nullable=False, unique=True),  # by which the batch is found at its provider
+    Column("key", Text, nullable=False, unique=True),  # key by which the batch is found at its provider
     Column("provider", Text, nullable=False),
     Column("address", Text, nullable=False),  # of the provider's server
     Column("endpoint", Text, nullable=False),  # path of the requests, such as `/v1/chat/completions`
     Column("model", Text, nullable=False),
     Column("created_at", BigInteger, nullable=False),  # Unix time in seconds
-    Column("input_tokens", BigInteger, nullable=False),  # estimates
+    Column("input_tokens", BigInteger, nullable=False),  # estimate, like the next one
     Column("output_tokens", BigInteger, nullable=False),
-    Column("id", Text),  # the provider's name of it; null until it is known to be submitted
+    Column("id", Text),  # the provider's id; null until the batch is known to be submitted
     Column("ended", Boolean, nullable=False),  # whether all results are fetched
 )
 
@@ -60,22 +60,22 @@ requests = Table(
     "batch_requests",
     metadata,
     Column("prompt", Integer, ForeignKey(_PROMPT), primary_key=True, autoincrement=False),
-    Column("stage", SmallInteger, primary_key=True, autoincrement=False),  # that it is made for
-    Column("digest", Text, primary_key=True),  # of the request
-    Column("occurrence", Integer, primary_key=True, autoincrement=False),  # among equal ones of the stage
+    Column("stage", SmallInteger, primary_key=True, autoincrement=False),  # stage that makes the request
+    Column("digest", Text, primary_key=True),  # digest of the request
+    Column("occurrence", Integer, primary_key=True, autoincrement=False),  # number among equal requests
     Column("batch", Integer, ForeignKey(batches.c.number), nullable=False),
-    Column("line", Integer, nullable=False),  # in the batch
+    Column("line", Integer, nullable=False),  # number in the batch
     Column("status", SmallInteger),  # HTTP status; null until there is a result, 0 if the batch has none
-    Column("live", Boolean, nullable=False),  # whether the result comes from a live call, after such a status
+    Column("live", Boolean, nullable=False),  # whether the result is from a live call, after the batch failed
     Column("packed", LargeBinary),  # compressed body of a result with status 200
-    Column("model", Text),  # this and the next two are what the result states
+    Column("model", Text),  # as reported by the result, like the next two
     Column("input_tokens", BigInteger),
     Column("output_tokens", BigInteger),
     Index("batch_lines", "batch", "line"),
     sqlite_with_rowid=False,
 )
 
-# The part of `calls` that is charged at the price of batches.
+# The part of `calls` that is charged at batch prices.
 batch_calls = schema.define_entries(
     "batch_calls",
     metadata,
@@ -107,13 +107,13 @@ _SET_RESULT = (
 _DELETE_STAGE = delete(requests).where(
     requests.c.prompt == bindparam("of_prompt"), requests.c.stage == bindparam("of_stage")
 )
-# In the order in which one transaction may hold them.
+# In the order in which one transaction may execute them.
 STATEMENTS = (_ADD_BATCH, _ADD_REQUESTS, _SET_ID, _SET_RESULT, _SET_ENDED, _ADD_CALLS, _DELETE_STAGE)
 
 
 @dataclass(frozen=True)
 class RequestKey:
-    """What identifies a request, in this run and in the next."""
+    """Key that identifies a request, in this run and in later ones."""
 
     prompt: int
     stage: Stage
@@ -128,12 +128,12 @@ class RequestKey:
 
 @dataclass(frozen=True)
 class Answer:
-    """What came of one request of a batch."""
+    """Result of one request of a batch, from the batch or from a live call."""
 
-    status: int  # HTTP status; 0 if the batch ended without a result for it
-    live: bool  # whether it is the answer of a live call
+    status: int  # HTTP status; 0 if the batch ended without a result for the request
+    live: bool  # whether this is the answer of a live call
     packed: bytes | None = None  # compressed body of an answer with status 200
-    calls: ModelCalls | None = None  # what the answer says that it used; None if it says nothing, or is none
+    calls: ModelCalls | None = None  # usage that the answer reports; None if there is none
 
     @property
     def usage(self) -> Usage:
@@ -149,7 +149,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class BatchRow:
-    """A batch as it is stored, without its requests."""
+    """Row of a batch in the store, without its requests."""
 
     number: int
     key: str
@@ -169,7 +169,7 @@ class BatchRow:
 
 
 def insert_batch(row: BatchRow, keys: Sequence[RequestKey]) -> list[Write]:
-    """Prepare to write a batch that is about to be submitted, with its requests in the order of its lines."""
+    """Return the writes that store a batch before it is submitted, with its requests in line order."""
     lines = [
         {**key.columns, "batch": row.number, "line": line, "live": False} for line, key in enumerate(keys)
     ]
@@ -177,12 +177,12 @@ def insert_batch(row: BatchRow, keys: Sequence[RequestKey]) -> list[Write]:
 
 
 def set_id(number: int, provider_id: str) -> list[Write]:
-    """Prepare to write the provider's id of a batch."""
+    """Return the writes that store the provider's id of a batch."""
     return [(_SET_ID, [{"at": number, "new_id": provider_id}])]
 
 
 def set_answers(answers: Sequence[tuple[RequestKey, Answer]]) -> list[Write]:
-    """Prepare to write what came of requests."""
+    """Return the writes that store the results of requests."""
     rows = [
         {
             **{f"of_{name}": value for name, value in key.columns.items()},
@@ -194,19 +194,19 @@ def set_answers(answers: Sequence[tuple[RequestKey, Answer]]) -> list[Write]:
 
 
 def set_ended(number: int) -> list[Write]:
-    """Prepare to note that all results of a batch are fetched."""
+    """Return the writes that mark a batch as completely fetched."""
     return [(_SET_ENDED, [{"at": number, "new_ended": True}])]
 
 
 def insert_calls(position: int, stage: Stage, batched: Usage) -> list[Write]:
-    """Prepare to note which of the usage of a stage has the price of batches."""
+    """Return the writes that store the part of a stage's usage at batch prices."""
     names = ("model", "input_tokens", "output_tokens", "answered")
     where = {"prompt": position, "stage": int(stage)}
     return [(_ADD_CALLS, [{**where, **{name: vars(one)[name] for name in names}} for one in batched.calls])]
 
 
 def finish_stage(position: int, stage: Stage, batched: Usage) -> list[Write]:
-    """Prepare to delete the answers of a stage, and to note which of its usage has the price of batches."""
+    """Return the writes that delete the answers of a stage, and store its usage at batch prices."""
     where = {"of_prompt": position, "of_stage": int(stage)}
     return [*insert_calls(position, stage, batched), (_DELETE_STAGE, [where])]
 
@@ -215,12 +215,12 @@ def finish_stage(position: int, stage: Stage, batched: Usage) -> list[Write]:
 
 
 def create_tables(connection: Connection) -> None:
-    """Create the tables of batches if they are not there."""
+    """Create the tables of batches if they do not exist."""
     metadata.create_all(connection, tables=[batches, requests, batch_calls])
 
 
 def read_open_batches(connection: Connection) -> list[tuple[BatchRow, dict[int, RequestKey]]]:
-    """Return the batches whose results are not all fetched, each with those of its requests by line."""
+    """Return the batches that are not completely fetched, each with its open requests by line."""
     columns = [one for one in batches.c if one.name != "ended"]
     rows = connection.execute(
         select(*columns).where(batches.c.ended.is_(False)).order_by(batches.c.number)
@@ -258,19 +258,19 @@ def delete_batch(connection: Connection, number: int) -> None:
 
 
 def drop_unanswered(connection: Connection, number: int) -> None:
-    """Delete the requests of a batch that it has no results for, and note that it has ended."""
+    """Delete the requests of a batch that have no result, and mark the batch as ended."""
     connection.execute(delete(requests).where(requests.c.batch == number, requests.c.status.is_(None)))
     connection.execute(update(batches).where(batches.c.number == number).values(ended=True))
 
 
 def read_answered_stages(connection: Connection) -> set[tuple[int, Stage]]:
-    """Return the positions and stages of which answers are stored."""
+    """Return the positions and stages for which answers are stored."""
     by_stage = select(requests.c.prompt, requests.c.stage).where(requests.c.status.is_not(None)).distinct()
     return {(prompt, Stage(stage)) for prompt, stage in connection.execute(by_stage)}
 
 
 def read_held_usage(connection: Connection) -> tuple[Usage, Usage]:
-    """Return the usage of answers whose stages are not finished: of batches, and of live calls."""
+    """Return the usage of answers of unfinished stages: that of batches, and that of live calls."""
     sums = (
         select(
             requests.c.live,
@@ -289,7 +289,7 @@ def read_held_usage(connection: Connection) -> tuple[Usage, Usage]:
 
 
 def read_stage(connection: Connection, position: int, stage: Stage) -> dict[RequestKey, Answer]:
-    """Return the answers of a stage of a prompt."""
+    """Return the stored answers of a stage of a prompt."""
     rows = connection.execute(
         select(requests).where(
             requests.c.prompt == position,
@@ -308,7 +308,7 @@ def read_stage(connection: Connection, position: int, stage: Stage) -> dict[Requ
 
 
 def read_batched_usage(connection: Connection) -> Usage:
-    """Return the usage of finished stages that has the price of batches."""
+    """Return the usage of finished stages that is charged at batch prices."""
     query = select(
         batch_calls.c.model,
         func.sum(batch_calls.c.input_tokens),

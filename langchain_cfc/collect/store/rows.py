@@ -1,7 +1,7 @@
-"""Conversion between examples, candidates, scores and labels and the rows of a store.
+"""Convert examples, candidates, scores and labels to rows of a store, and back.
 
-A `Write` is a statement with its rows. The functions below prepare the writes of one prompt, `combine_writes`
-merges those of many prompts, and `execute_writes` runs them.
+A `Write` is a statement with its rows. Most functions below return the writes of one prompt, `combine_writes`
+merges those of many prompts, and `execute_writes` executes them.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ from langchain_cfc.verifiers.base import VerifierScores
 
 Row: TypeAlias = dict[str, Any]
 
-# Prompts that are read at a time.
+# Number of prompts that are read at a time.
 PAGE = 500
-# 300 candidates of 150 tokens with 5 alternatives each take 7.6 MB in place of 24.8.
+# Level of zlib: 300 candidates of 150 tokens with 5 alternatives each take 7.6 MB instead of 24.8.
 _COMPRESSION = 6
-# PostgreSQL's text cannot hold this character.
+# Text in PostgreSQL cannot contain this character.
 _NUL = "\0"
 
 _ADD_PROMPTS = insert(schema.prompts)
@@ -72,7 +72,7 @@ _STRIP_DRAWS = (
     .values(packed=bindparam("new_packed"), checksum=bindparam("new_value"))
 )
 
-# Rows come before those that refer to them, and candidates are deleted before they are drawn again.
+# Rows are added before rows that refer to them, and candidates are deleted before they are drawn again.
 _ORDER = (
     _ADD_PROMPTS,
     _ADD_ANNOUNCED,
@@ -90,9 +90,9 @@ _ORDER = (
     _ADD_CALLS,
     *batches.STATEMENTS,
 )
-# Columns of a prompt that hold JSON of the dataset.
+# Columns of a prompt that hold JSON from the dataset.
 _JSON = ("input", "reference", "metadata")
-# Key under which a connection caches the models of the seal.
+# Key under which a connection caches the names of the models in the seal.
 _KNOWN_MODELS = "cfc_models"
 
 
@@ -122,7 +122,7 @@ def _draw_row(position: int, slot: int, draw: DrawnCandidate, *, without_nul: bo
     with _refuse_unstorable(f"candidate {slot}", advice):
         data, message = _data_json(draw), None
         if draw.message is not None:
-            # Defaults are left out: a new message has them anyway.
+            # Defaults are left out, because a new message has them anyway.
             fields = draw.message.model_dump(exclude_defaults=True)
             message = schema.ENCODER.encode({"type": draw.message.type, "data": fields})
         _check_text(draw.text, data, message, without_nul=without_nul)
@@ -147,7 +147,7 @@ def _refuse_unstorable(what: str, advice: str) -> Iterator[None]:
 
 
 def _check_text(*texts: str | None, without_nul: bool) -> None:
-    """Raise `ValueError` for text that the database cannot hold, before it joins rows of other prompts."""
+    """Raise `ValueError` for text that the database cannot store, before it is combined with other rows."""
     for text in texts:
         if text is None:
             continue
@@ -178,7 +178,7 @@ def read_draw(row: Any) -> DrawnCandidate:
 
 
 def _read_fields(prompt: Any) -> dict[str, Any]:
-    """Return what a prompt's row says of its record, with the output of the metadata function."""
+    """Return the fields of a prompt's record, with the output of the metadata function."""
     fields = {name: json.loads(getattr(prompt, name)) for name in _JSON}
     if prompt.described is not None:
         fields["metadata"] |= json.loads(prompt.described)
@@ -186,7 +186,7 @@ def _read_fields(prompt: Any) -> dict[str, Any]:
 
 
 def read_claims_record(prompt: Any, answer: str, claims: Sequence[Any]) -> ClaimsRecord:
-    """Return the record of a prompt's row, its first answer and the joined rows of the claims in it."""
+    """Return the record of a prompt, given its row, its first answer and the joined rows of its claims."""
     return ClaimsRecord(
         **_read_fields(prompt),
         answer=answer,
@@ -205,7 +205,7 @@ def read_claims_record(prompt: Any, answer: str, claims: Sequence[Any]) -> Claim
 
 
 def read_record(prompt: Any, candidates: Sequence[Any]) -> PromptRecord:
-    """Return the record of a prompt's row and the joined rows of its candidates."""
+    """Return the record of a prompt, given its row and the joined rows of its candidates."""
     return PromptRecord(
         **_read_fields(prompt),
         candidates=tuple(
@@ -226,7 +226,7 @@ def read_record(prompt: Any, candidates: Sequence[Any]) -> PromptRecord:
 
 
 def insert_calls(position: int, stage: Stage, usage: Usage) -> list[Write]:
-    """Prepare to write usage of a stage."""
+    """Return the writes that store usage of a stage."""
     calls = [{"prompt": position, "stage": int(stage), **vars(one)} for one in usage.calls]
     return [(_ADD_CALLS, calls)]
 
@@ -239,10 +239,10 @@ def insert_draws(
     without_nul: bool,
     stored: Collection[int] = (),
 ) -> list[Write]:
-    """Prepare the writes that finish the draws of a prompt, whose `stored` slots are written already.
+    """Return the writes that finish the draws of a prompt, of which the slots `stored` are already written.
 
-    `usage` is the part of theirs that is not written yet. Raises `CollectionError` if a candidate cannot be
-    stored, as where the database is `without_nul`, the character U+0000.
+    `usage` is the part of the usage that is not written yet. Raises `CollectionError` if a candidate cannot
+    be stored, for example text with U+0000 if the database is `without_nul`.
     """
     missing = [
         _draw_row(position, slot, draw, without_nul=without_nul)
@@ -262,7 +262,7 @@ def insert_draws(
 def insert_draw(
     position: int, slot: int, draw: DrawnCandidate, usage: Usage, *, without_nul: bool
 ) -> list[Write]:
-    """Prepare the writes of one candidate; arguments and errors as in `insert_draws`."""
+    """Return the writes that store one candidate; arguments and errors as in `insert_draws`."""
     return [
         (_ADD_DRAWS, [_draw_row(position, slot, draw, without_nul=without_nul)]),
         *insert_calls(position, Stage.DRAWN, usage),
@@ -270,23 +270,23 @@ def insert_draw(
 
 
 def set_context(position: int, digest: str) -> list[Write]:
-    """Prepare to write the digest of the prepared input, before the first candidate of a prompt."""
+    """Return the writes that store the digest of a prompt's prepared input, before its first candidate."""
     return [(_SET_CONTEXT, [{"at": position, "new_value": digest}])]
 
 
 def delete_draws(position: int) -> list[Write]:
-    """Prepare to delete the candidates of a prompt."""
+    """Return the writes that delete the candidates of a prompt."""
     return [(_DELETE_DRAWS, [{"at": position}])]
 
 
 def announce_requests(position: int, stage: Stage, requests: int) -> list[Write]:
-    """Prepare to announce requests, or to take back those that were not made (negative)."""
+    """Return the writes that announce requests, or take back those that were not made (if negative)."""
     rows = [{"prompt": position, "stage": int(stage), "requests": requests}] if requests else []
     return [(_ADD_ANNOUNCED, rows)]
 
 
 def insert_claims(position: int, spans: Sequence[Span], usage: Usage, *, without_nul: bool) -> list[Write]:
-    """Prepare the writes of the claims of an answer; raises `CollectionError` if one cannot be stored."""
+    """Return the writes that store the claims of an answer; `CollectionError` if one cannot be stored."""
     texts = [str(one.text) for one in spans]
     with _refuse_unstorable("a claim", "Let the splitter return other text"):
         _check_text(*texts, without_nul=without_nul)
@@ -299,7 +299,7 @@ def insert_claims(position: int, spans: Sequence[Span], usage: Usage, *, without
 
 
 def insert_scores(position: int, scores: VerifierScores, usage: Usage) -> list[Write]:
-    """Prepare the writes that finish the scores of a prompt."""
+    """Return the writes that finish the scores of a prompt."""
     outputs: Sequence[Mapping[str, float] | None] = scores.outputs or [None] * len(scores.scores)
     rows: list[Row] = [
         {
@@ -326,9 +326,9 @@ def insert_labels(
     without_nul: bool,
     strip: Sequence[DrawnCandidate] = (),
 ) -> list[Write]:
-    """Prepare the writes that finish a prompt, and remove the messages of the candidates to `strip`.
+    """Return the writes that finish a prompt, and remove the messages of the candidates to `strip`.
 
-    Raises `CollectionError` if an answer cannot be stored.
+    Raises `CollectionError` if an answer or the metadata cannot be stored.
     """
     answers: Sequence[str | None] = labels.answers or [None] * len(labels.correct)
     with _refuse_unstorable("an extracted answer", "Let the answer extractor return other text"):
@@ -362,7 +362,7 @@ def insert_labels(
 
 
 def strip_draws(position: int, draws: Iterable[tuple[int, str, str | None]]) -> list[Write]:
-    """Prepare to remove the messages of candidates, given by slot, text and JSON data, which stay."""
+    """Return the writes that remove the messages of candidates, given as (slot, text, JSON data)."""
     stripped: list[Row] = [
         {
             "at": position,
@@ -376,7 +376,7 @@ def strip_draws(position: int, draws: Iterable[tuple[int, str, str | None]]) -> 
 
 
 def set_error(position: int, stage: Stage, error: CFCError, usage: Usage) -> list[Write]:
-    """Prepare the writes of a failed stage; finished stages stay."""
+    """Return the writes that mark a prompt as failed; its finished stages stay."""
     # Characters that cannot be encoded are escaped.
     text = str(error).encode(errors="backslashreplace").decode()
     reason = canonical_json({"kind": type(error).__name__, "said": text})
@@ -390,7 +390,7 @@ def set_error(position: int, stage: Stage, error: CFCError, usage: Usage) -> lis
 
 
 def combine_writes(many: Iterable[Iterable[Write]]) -> list[Write]:
-    """Merge the writes of several prompts into one write per statement, in an order that is valid."""
+    """Merge the writes of several prompts into one write per statement, in a valid order."""
     rows: dict[Statement, list[Row]] = {statement: [] for statement in _ORDER}
     for writes in many:
         for statement, parameters in writes:
@@ -399,9 +399,9 @@ def combine_writes(many: Iterable[Iterable[Write]]) -> list[Write]:
 
 
 def execute_writes(connection: Connection, writes: Iterable[Write]) -> None:
-    """Write rows and the seal in the transaction of a connection; skips statements without rows.
+    """Write rows and the seal in the transaction of a connection, skipping statements without rows.
 
-    Rows go to the driver as they are: SQLAlchemy's processing of each row takes longer than the write.
+    Rows go to the driver directly: SQLAlchemy's processing of each row would take longer than the write.
     """
     filled = [(statement, parameters) for statement, parameters in writes if parameters]
     for statement, parameters in filled:
@@ -422,7 +422,7 @@ def _update_seal(connection: Connection, writes: Sequence[Write]) -> None:
     prompts = rows_of(_ADD_PROMPTS)
     labelled = [row["new_value"] for row in rows_of(_SET_LABELLED)]
     models = {row["model"] for row in rows_of(_ADD_CALLS) if row["drew"] and row["model"]}
-    # Models that this connection has seen in the seal: most draws need not read it.
+    # The connection caches the models in the seal, so that most draws need not read the seal.
     if not (prompts or labelled or models - connection.info.get(_KNOWN_MODELS, set())):
         return
     before = schema.read_seal(connection)
@@ -436,9 +436,9 @@ def _update_seal(connection: Connection, writes: Sequence[Write]) -> None:
 def add_prompts(
     store: DatabaseStore, items: Iterable[tuple[Example, PromptRecord | None]], models: Sequence[str] = ()
 ) -> int:
-    """Add all prompts that are not stored yet, or none of them if one cannot be used; return their number.
+    """Add all prompts that are not stored yet, or none if one cannot be used; return the number added.
 
-    An example that is finished already comes with its record, whose candidates the `models` drew. Raises
+    A prompt that is already finished comes with its record, whose candidates were drawn by `models`. Raises
     `StoreError` if another prompt is stored under the same id.
     """
     new, stream = 0, iter(items)

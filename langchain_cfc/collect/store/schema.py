@@ -1,15 +1,15 @@
 """Tables, digests and the seal of a store, the same in SQLite and PostgreSQL.
 
-**Tables.** Rows are added and never changed, except for the stage of a prompt, and for the chat messages of
-its candidates: once it is labelled, nothing reads them, and `STRIPPED` takes their place. A stage is finished
-when all of its rows are written, in one transaction, and the primary keys exclude duplicates. Candidates are
-written one by one, before their stage is finished.
+**Tables.** Rows are added and not changed, except for the progress of a prompt and the chat messages of its
+candidates: nothing reads these after labelling, and `STRIPPED` replaces them. A stage is finished when all of
+its rows are written, in one transaction, and the primary keys exclude duplicates. Candidates are written one
+by one, before their stage is finished.
 
-**Digests.** Every finished stage leaves a digest of its rows, so that damage is noticed before the rows are
+**Digests.** Every finished stage leaves a digest of its rows, so that damage is detected before the rows are
 used. A digest is BLAKE2b of canonical JSON, 8 bytes as 16 hexadecimal digits: it detects flipped bits and
 lost pages, not forgery.
 
-**Seal.** The fact `seal` says what the store holds as a whole, so that lost prompts and facts are noticed.
+**Seal.** The fact `seal` summarises the content of the store, so that lost prompts and facts are detected.
 """
 
 from __future__ import annotations
@@ -47,19 +47,19 @@ from langchain_cfc._internal.database import ROW_NUMBER, define_facts
 from langchain_cfc.collect.costs import Stage
 from langchain_cfc.errors import CFCError, StoreError
 
-# A statement with the rows that it is executed with.
+# A statement, and the rows that it is executed with.
 Statement: TypeAlias = Insert | Update | Delete
 Write: TypeAlias = tuple[Statement, list[dict[str, Any]]]
 
 FORMAT = "langchain-cfc/collection"
 # Version of the tables below.
 VERSION = 2
-# In the column `packed`, what is left of a message that was removed.
+# Value of the column `packed` after the message was removed.
 STRIPPED = b""
 
 metadata = MetaData()
 
-# What the store is and how its records are made, in `configuration`.
+# Facts about the store, among them how its records are made (`configuration`).
 facts = define_facts("facts", metadata)
 
 # One row per prompt, in the order of the dataset.
@@ -68,23 +68,23 @@ prompts = Table(
     metadata,
     Column("position", Integer, primary_key=True, autoincrement=False),
     Column("id", Text, nullable=False, unique=True),
-    Column("input", Text, nullable=False),  # JSON, like reference, metadata and described
+    Column("input", Text, nullable=False),  # JSON, like `reference`, `metadata` and `described`
     Column("reference", Text, nullable=False),
     Column("metadata", Text, nullable=False),
     Column("cluster", Text),
     Column("stage", SmallInteger, nullable=False),  # `Stage`
     Column("described", Text),  # output of the metadata function
-    Column("error", Text),  # why the next stage failed; null if it did not
+    Column("error", Text),  # JSON: why the next stage failed; null if it did not
     Column("digest", Text),  # digest of the columns that come from the dataset
-    Column("context", Text),  # digest of the prepared input of candidates that are not complete yet
-    Column("draws_digest", Text),  # this and the next two: digests of the rows of a finished stage
+    Column("context", Text),  # digest of the prepared input, while candidates are not complete
+    Column("draws_digest", Text),  # digest of the rows of a finished stage, like the next two
     Column("scores_digest", Text),
-    Column("labels_digest", Text),  # `described` included
+    Column("labels_digest", Text),  # includes `described`
 )
 
 
 def _define_slots(name: str, within: MetaData, *columns: Column[Any]) -> Table:
-    """Define a table with one row for each candidate or claim of a prompt."""
+    """Define a table with one row per candidate or claim of a prompt."""
     prompt = Column("prompt", Integer, ForeignKey(prompts.c.position), primary_key=True, autoincrement=False)
     slot = Column("slot", Integer, primary_key=True, autoincrement=False)
     return Table(name, within, prompt, slot, *columns, sqlite_with_rowid=False)
@@ -95,7 +95,7 @@ draws = _define_slots(
     metadata,
     Column("text", Text, nullable=False),
     Column("data", Text),  # JSON of a structured candidate
-    Column("packed", LargeBinary),  # compressed JSON of the chat message: log-probabilities are long
+    Column("packed", LargeBinary),  # JSON of the chat message, compressed because log-probabilities are long
     Column("checksum", Text),  # digest of this row
 )
 
@@ -108,35 +108,35 @@ scores = _define_slots(
 
 labels = _define_slots("labels", metadata, Column("correct", Boolean, nullable=False), Column("answer", Text))
 
-# Of claims only: what the first answer of a prompt was split into. Slots of scores and labels are then those
-# of its claims. A store of answers has no such table, as those of earlier releases have none.
+# Claims that the first answer of a prompt was split into; slots of scores and labels are then claims' slots.
+# Separate metadata: stores of answers, and those of earlier releases, lack this table.
 claims = _define_slots(
     "claims",
     MetaData(),
     Column("start", Integer, nullable=False),  # first character in the answer
-    Column("stop", Integer, nullable=False),  # character after the last
+    Column("stop", Integer, nullable=False),  # one after the last character
     Column("text", Text, nullable=False),
     Column("checksum", Text, nullable=False),  # digest of this row and of the number of claims
 )
 
 
 def define_entries(name: str, within: MetaData, *columns: Column[Any]) -> Table:
-    """Define a table with any number of rows for the requests of a stage of a prompt."""
+    """Define a table with any number of rows per stage of a prompt, about the requests of the stage."""
     number = Column("number", ROW_NUMBER, primary_key=True)
     prompt = Column("prompt", Integer, ForeignKey(prompts.c.position), nullable=False)
-    stage = Column("stage", SmallInteger, nullable=False)  # that the requests are made for
+    stage = Column("stage", SmallInteger, nullable=False)  # stage that makes the requests
     return Table(name, within, number, prompt, stage, *columns)
 
 
-# Requests that were announced before they were made. Those without a matching row in `calls` may have been
-# answered and charged although no answer was received: the process died, or a connection broke.
+# Requests announced before they were made. Those not matched by answers in `calls` may have been answered and
+# charged although no answer was received: the process died, or a connection broke.
 announced = define_entries(
     "announced",
     metadata,
     Column("requests", Integer, nullable=False),  # negative if fewer were made than announced
 )
 
-# Usage of models, including failed stages: one row per prompt, stage and model each time.
+# Usage of models, including failed stages: each write for a stage of a prompt adds one row per model.
 calls = define_entries(
     "calls",
     metadata,
@@ -150,12 +150,12 @@ calls = define_entries(
 
 _BYTES = 8
 _MODULUS = 1 << (8 * _BYTES)
-# Made once: `json.dumps` makes an encoder for every call.
+# Created once, because `json.dumps` with options creates an encoder for every call.
 ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 
 
 def _digest(*values: Any) -> str:
-    """Return the digest of plain data; lists and tuples are the same."""
+    """Return the digest of plain data, with lists and tuples treated as equal."""
     return blake2b(ENCODER.encode(values).encode(), digest_size=_BYTES).hexdigest()
 
 
@@ -165,30 +165,30 @@ def digest_prompt(row: Mapping[str, Any]) -> str:
 
 
 def digest_draw(position: int, slot: int, text: str, data: str | None, packed: bytes | None) -> str:
-    """Return the checksum of one candidate, which is written before the others of its prompt."""
+    """Return the checksum of one candidate, which is written before its stage is finished."""
     return _digest(position, slot, text, data, None if packed is None else packed.hex())
 
 
 def digest_claim(row: Mapping[str, Any], count: int) -> str:
-    """Return the checksum of one of `count` claims of an answer, which are written before their scores."""
+    """Return the checksum of one of an answer's `count` claims, which are written before their scores."""
     return _digest(count, *(row[name] for name in ("prompt", "slot", "start", "stop", "text")))
 
 
 def digest_draws(position: int, texts: Sequence[str], data: Sequence[str | None]) -> str:
-    """Return the digest of n candidates in slot order."""
+    """Return the digest of a prompt's n candidates in slot order."""
     return _digest(position, texts, data)
 
 
 def digest_scores(position: int, scores: Sequence[float], outputs: Sequence[str | None]) -> str:
-    """Return the digest of n scores and raw outputs."""
-    # SQLite has no negative zero.
+    """Return the digest of a prompt's n scores and raw outputs."""
+    # Adding 0.0 removes negative zeros, which SQLite does not store.
     return _digest(position, [score + 0.0 for score in scores], outputs)
 
 
 def digest_labels(
     position: int, correct: Sequence[bool], answers: Sequence[str | None], described: str | None
 ) -> str:
-    """Return the digest of n labels and answers and of the output of the metadata function."""
+    """Return the digest of a prompt's n labels and answers, and of its metadata function's output."""
     return _digest(position, [bool(label) for label in correct], answers, described)
 
 
@@ -200,7 +200,7 @@ def _sum_digests(digests: Iterable[str]) -> int:
 SEAL = "seal"
 _SELECT_SEAL = select(facts.c.value).where(facts.c.name == SEAL)
 _REPLACE_SEAL = facts.update().where(facts.c.name == SEAL)
-# One statement reads one state of the store, even while others write.
+# A single statement reads a consistent state of the store, even while other processes write.
 _SELECT_ALL = union_all(
     select(literal(-1), cast(literal(0), Text), facts.c.name, facts.c.value, cast(literal(None), Text)),
     select(
@@ -215,17 +215,17 @@ _SELECT_ALL = union_all(
 
 @dataclass(frozen=True)
 class Seal:
-    """Summary of what a store holds; its fields are the stored JSON."""
+    """Summary of the content of a store; its fields are stored as JSON."""
 
     prompts: int = 0
     finished: int = 0
-    total: int = 0  # sum of the digests of their labels
+    total: int = 0  # sum of the labels digests of the finished prompts, modulo 2^64
     models: tuple[str, ...] = ()  # names of the models that drew candidates, sorted
     facts: str = ""  # digest of all other facts
 
     @classmethod
     def parse(cls, text: str | None) -> Seal:
-        """Read a seal; raises `ValueError` if it was changed, or is missing."""
+        """Parse a stored seal; raises `ValueError` if it is damaged or missing."""
         if text is None:
             msg = "its seal is missing"
             raise ValueError(msg)
@@ -236,21 +236,21 @@ class Seal:
         return cls(**{**values, "models": tuple(values["models"])})
 
     def to_json(self) -> str:
-        """Return the seal as JSON, with a digest of its own."""
+        """Return the seal as JSON, together with its own digest."""
         values = asdict(self)
         return json.dumps([values, _digest(values)])
 
     def with_facts(self, facts: Mapping[str, str]) -> Seal:
-        """Return the seal of the same store with these facts."""
+        """Return the seal for the same store with these facts."""
         return replace(self, facts=_digest_facts(facts))
 
     def with_finished(self, digests: Sequence[str]) -> Seal:
-        """Return the seal of the same store with more finished prompts."""
+        """Return the seal for the same store with more finished prompts, given their labels digests."""
         total = _sum_digests([f"{self.total:x}", *digests])
         return replace(self, finished=self.finished + len(digests), total=total)
 
     def with_models(self, names: Iterable[str]) -> Seal:
-        """Return the seal of the same store for which these models drew as well."""
+        """Return the seal for the same store after these models drew candidates as well."""
         return replace(self, models=tuple(sorted({*self.models, *names})))
 
 
@@ -264,7 +264,7 @@ def read_seal(connection: Connection) -> Seal:
 
 
 def seal_facts(connection: Connection) -> None:
-    """Take the facts of a store into its seal."""
+    """Update the seal of a store to its current facts."""
     known = dict(map(tuple, connection.execute(select(facts.c.name, facts.c.value))))
     replace_seal(connection, read_seal(connection).with_facts(known))
 
@@ -275,7 +275,7 @@ def replace_seal(connection: Connection, seal: Seal) -> None:
 
 
 def verify_seal(name: str, connection: Connection) -> tuple[Seal, list[int]]:
-    """Compare what a store holds with its seal.
+    """Compare the content of a store with its seal.
 
     Returns the seal and the positions of the finished prompts in order; raises `StoreError` if prompts or
     facts were lost or changed.
@@ -309,7 +309,7 @@ _ADVICE = ". Restore a copy of it; `langchain-cfc store check STORE` checks ever
 
 @contextmanager
 def report_damage(name: str) -> Iterator[None]:
-    """Turn any failure to read stored values into one `StoreError` that names the store."""
+    """Turn any failure to read stored values into a `StoreError` that names the store."""
     try:
         yield
     except CFCError:
@@ -322,7 +322,7 @@ def report_damage(name: str) -> Iterator[None]:
 def check_prompt(name: str, row: Any) -> None:
     """Raise `StoreError` if the row of a prompt was changed."""
     _check(name, row.id, digest_prompt(row._mapping), row.digest)  # noqa: SLF001 - SQLAlchemy's public name
-    # Every finished stage has left its digest.
+    # A stage is finished if and only if its digest is there.
     digests = [row.draws_digest, row.scores_digest, row.labels_digest]
     _check(name, row.id, [one is not None for one in digests], [row.stage > stage for stage in range(3)])
     # A flipped bit can turn null into a number.
@@ -330,7 +330,7 @@ def check_prompt(name: str, row: Any) -> None:
 
 
 def check_draws(name: str, prompt: Any, rows: Sequence[Any]) -> None:
-    """Raise `StoreError` if the candidates of an unfinished prompt were changed."""
+    """Raise `StoreError` if the candidates of a prompt or their messages were changed."""
     for one in rows:
         checksum = digest_draw(one.prompt, one.slot, one.text, one.data, one.packed)
         _check(name, prompt.id, checksum, one.checksum)
@@ -346,13 +346,13 @@ def check_claims(name: str, prompt: Any, rows: Sequence[Any]) -> None:
 
 
 def check_scores(name: str, prompt: Any, rows: Sequence[Any]) -> None:
-    """Raise `StoreError` if the scores of an unfinished prompt were changed."""
+    """Raise `StoreError` if the scores of a scored prompt were changed."""
     digest = digest_scores(prompt.position, [one.score for one in rows], [one.outputs for one in rows])
     _check(name, prompt.id, digest, prompt.scores_digest)
 
 
 def check_finished(name: str, row: Any, columns: Sequence[Sequence[Any]]) -> None:
-    """Raise `StoreError` if anything of a finished prompt was changed.
+    """Raise `StoreError` if a finished prompt or its candidates, scores or labels were changed.
 
     The columns of its n candidates have the order of `SELECT_CANDIDATES` in `tables.py`.
     """
@@ -366,9 +366,9 @@ def check_finished(name: str, row: Any, columns: Sequence[Sequence[Any]]) -> Non
 
 
 def check_finished_claims(name: str, row: Any, draws: Sequence[Any], claims: Sequence[Any]) -> None:
-    """Raise `StoreError` if anything of a finished prompt was changed.
+    """Raise `StoreError` if a finished prompt or its answers, claims, scores or labels were changed.
 
-    `draws` are the texts and data of its n answers, `claims` those of the first with scores and labels.
+    `draws` are rows of its n answers; `claims` are rows of the first answer's claims, scores and labels.
     """
     check_claims(name, row, claims)
     texts, data = [one.text for one in draws], [one.data for one in draws]

@@ -1,4 +1,4 @@
-"""Remove the chat messages of labelled prompts from a store, and give their space back."""
+"""Remove the chat messages of labelled prompts from a store, and free their disk space."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from langchain_cfc.collect.store import rows, schema
 from langchain_cfc.collect.store.store import Store
 
 _prompts, _draws = schema.prompts, schema.draws
-# Prompts whose messages are in memory at a time: with log-probabilities, a message has some 20 kB.
+# Number of prompts whose messages are in memory at a time: a message with log-probabilities has about 20 kB.
 _PROMPTS_AT_ONCE = 50
 
 
 @dataclass(frozen=True)
 class ShrinkResult:
-    """What became of a store that was shrunk."""
+    """Result of shrinking a store: removed messages, and sizes."""
 
     candidates: int  # number of candidates whose message was removed
-    bytes_before: int  # size of the store
-    bytes_after: int
+    bytes_before: int  # size of the store before
+    bytes_after: int  # size of the store after
 
 
 def shrink_store(store: Store) -> ShrinkResult:
-    """Remove the messages that no later stage reads, and give their space back.
+    """Remove the messages that no later stage reads, and free their disk space.
 
-    Only labelled prompts lose the messages of their candidates; text and data stay, and so do all records.
-    Whatever interrupts it, the store opens, and another call goes on.
+    Only candidates of labelled prompts lose their messages; text and data stay, and records do not change.
+    After an interruption the store is still valid, and another call continues.
 
-    No run may be working on the store, and SQLite needs as much free space as it has afterwards. Raises
-    `StoreError` if a candidate is damaged, or the store is in use or cannot be written.
+    No run may be working on the store, and SQLite needs as much free disk space as the shrunk store takes.
+    Raises `StoreError` if a candidate is damaged, or the store is in use or cannot be written.
     """
     with store.lock(), schema.report_damage(store.name):
         before, candidates = store.measure_size(), 0
@@ -50,7 +50,7 @@ def shrink_store(store: Store) -> ShrinkResult:
 
 
 def _read_pages(store: Store) -> Iterator[dict[int, Sequence[Any]]]:
-    """Yield the draws of labelled prompts that hold messages, by position, once they are found undamaged."""
+    """Yield, by position, the draws of labelled prompts that have a message, after checking their digests."""
     has_message = (_draws.c.packed.is_not(None), _draws.c.packed != schema.STRIPPED)
     after = -1
     while True:

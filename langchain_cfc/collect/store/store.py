@@ -1,4 +1,4 @@
-"""`Store`: prompts and everything that is made for them; every finished stage is durable at once."""
+"""`Store`: the database of a collection, in which every finished stage is durable at once."""
 
 from __future__ import annotations
 
@@ -54,10 +54,10 @@ from langchain_cfc.records import (
 from langchain_cfc.records.schema import MODEL_VERSION, PROVENANCE_FIELDS, make_provenance
 from langchain_cfc.sampling import DrawnCandidate
 
-# Names that a configuration has only where they are asked for.
+# Keys that a configuration has only if their option is used, so that a missing key is a difference.
 _IF_ASKED = ("unit", "splitter", "draws", "endpoint")
 _ENDPOINTS = {None: "by live calls (without --batch)", "batch": "through batches (--batch)"}
-# Prompts whose candidates become arrays at a time.
+# Number of prompts whose candidates are converted to arrays at a time.
 _TABLE_PAGE = 2000
 _prompts, _draws, _scores, _labels = schema.prompts, schema.draws, schema.scores, schema.labels
 _claims, _calls = schema.claims, schema.calls
@@ -65,20 +65,20 @@ _claims, _calls = schema.claims, schema.calls
 
 @dataclass(frozen=True)
 class Work:
-    """A prompt that is not finished, with what is known of it."""
+    """Prompt with its stored candidates, claims and scores, from which its stages continue."""
 
     position: int
     example: Example
     draws: Sequence[DrawnCandidate] | None  # None if they are not complete
-    claims: Sequence[Span] | None  # those of the first answer; None if it is not split, or has none
-    scores: Sequence[float] | None
-    partial: Mapping[int, DrawnCandidate]  # those that are stored, by slot, if they are not complete
+    claims: Sequence[Span] | None  # claims of the first answer; None if it is not split, or has none
+    scores: Sequence[float] | None  # None if the prompt is not scored
+    partial: Mapping[int, DrawnCandidate]  # stored candidates by slot, while they are not complete
     context: str | None  # digest of the prepared input that these were drawn for
 
 
 @dataclass(frozen=True)
 class Failure:
-    """A prompt that failed, with the stage that failed and the reason."""
+    """Failed prompt, with the stage that failed and the reason."""
 
     id: str
     stage: Stage
@@ -86,7 +86,7 @@ class Failure:
 
 
 class Store(DatabaseStore):
-    """The prompts of a collection with everything that is made for them.
+    """Database of a collection: its prompts with their candidates, scores, labels and usage.
 
     Args:
         where: Path of an SQLite file, or the URL of a PostgreSQL database.
@@ -119,7 +119,7 @@ class Store(DatabaseStore):
         return {**facts, schema.SEAL: schema.Seal().with_facts(facts).to_json()}
 
     def _verify(self) -> tuple[schema.Seal, list[int]]:
-        """Return the seal and the positions of finished prompts, after a comparison with the content."""
+        """Compare the content with the seal; return the seal and the positions of finished prompts."""
         with self.begin_read() as connection:
             return schema.verify_seal(self.name, connection)
 
@@ -140,7 +140,7 @@ class Store(DatabaseStore):
 
     @property
     def configuration(self) -> dict[str, Any]:
-        """How the records are made; empty in a new store."""
+        """Configuration that the records are made with; empty in a new store."""
         with schema.report_damage(self.name):
             known: dict[str, Any] = self._read_fact("configuration") or {}
             return known
@@ -152,13 +152,13 @@ class Store(DatabaseStore):
 
     @property
     def has_batches(self) -> bool:
-        """Whether its calls go through providers' batches."""
+        """Whether calls of this collection go through providers' batches."""
         return self.configuration.get("endpoint") == "batch"
 
     def set_configuration(self, configuration: Mapping[str, Any]) -> None:
-        """Store how records are made from now on: `n`, fingerprints, and everything else that changes them.
+        """Store the configuration of records: `n`, fingerprints, and everything else that affects records.
 
-        Raises `StoreError` if the store holds records that were made with another configuration.
+        Raises `StoreError` if the store already has another configuration.
         """
         settled = canonical_json({**self.configuration, **self.check_configuration(configuration)})
         with self.begin_write() as connection:
@@ -170,9 +170,9 @@ class Store(DatabaseStore):
             schema.seal_facts(connection)
 
     def check_configuration(self, configuration: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a configuration as it is stored; raises `StoreError` if the records have another one.
+        """Return a configuration in its stored form; raises `StoreError` if the store has another one.
 
-        Names that only one of the two has are not compared, except for those that become the provenance.
+        Keys that only one of the two has are not compared, except those of the provenance and the endpoint.
         """
         given: dict[str, Any] = json.loads(canonical_json(configuration))
         known = self.configuration
@@ -208,7 +208,7 @@ class Store(DatabaseStore):
         """Return the provenance of the records.
 
         Returns:
-            The header; the generator's `model_version` names the models that drew.
+            The provenance; the generator's `model_version` names the models that drew candidates.
 
         Raises:
             StoreError: If nothing was collected yet.
@@ -222,7 +222,7 @@ class Store(DatabaseStore):
     # Input
 
     def add(self, examples: Iterable[Example]) -> int:
-        """Add the examples that are not stored yet, and return how many there are.
+        """Add the examples that are not stored yet, and return the number added.
 
         Raises `StoreError` if another prompt is stored under the same id.
         """
@@ -233,7 +233,7 @@ class Store(DatabaseStore):
 
         Args:
             records: Labelled records.
-            provenance: How they were made.
+            provenance: Provenance of the records; None if it is not known.
 
         Returns:
             The number of new prompts.
@@ -249,7 +249,7 @@ class Store(DatabaseStore):
             raise StoreError(msg)
         header = provenance or Provenance(n=len(first.candidates))
         configuration = header.model_dump(include={*PROVENANCE_FIELDS, "separate_scores"})
-        # Records do not say how their calls were made.
+        # Records do not state whether calls went through batches, so take that from the store.
         configuration.update({"endpoint": "batch"} if self.has_batches else {})
         version = (configuration["generator"] or {}).pop(MODEL_VERSION, None)
         self.set_configuration(configuration)
@@ -315,12 +315,12 @@ class Store(DatabaseStore):
         return {prompt: list(group) for prompt, group in groups}
 
     def write(self, writes: Iterable[Write]) -> None:
-        """Write rows in one transaction, durable on return; if that fails, nothing is written."""
+        """Write rows in one transaction, durable on return; on failure, nothing is written."""
         with self.begin_write() as connection:
             execute_writes(connection, writes)
 
     def retry_failed(self) -> int:
-        """Mark failed prompts as unfinished, and return how many there are."""
+        """Mark all failed prompts as unfinished, and return their number."""
         with self.begin_write() as connection:
             query = update(_prompts).where(_prompts.c.error.is_not(None)).values(error=None)
             return int(connection.execute(query).rowcount)
@@ -328,7 +328,7 @@ class Store(DatabaseStore):
     # Results
 
     def records(self) -> Generator[PromptRecord, None, None]:
-        """Yield the finished prompts in order, a page at a time; claims are refused, see `claims`.
+        """Yield the records of finished prompts in order, read a page at a time; for claims, see `claims`.
 
         Raises:
             StoreError: If a prompt was damaged or lost.
@@ -338,7 +338,7 @@ class Store(DatabaseStore):
             yield require_candidates(record)
 
     def claims(self) -> Generator[ClaimsRecord, None, None]:
-        """Yield the finished prompts whose answer claims anything, in order, a page at a time.
+        """Yield the records of finished prompts whose answer has claims, in order, read a page at a time.
 
         Raises:
             StoreError: If a prompt was damaged or lost.
@@ -348,7 +348,7 @@ class Store(DatabaseStore):
             yield require_claims(record)
 
     def iterate(self) -> Generator[LabelledRecord, None, None]:
-        """Yield the finished prompts in order, of either kind."""
+        """Yield the records of finished prompts in order, of candidates or of claims."""
         with schema.report_damage(self.name):
             read_page = self._read_claims_page if self.unit == "claims" else self._read_page
             _, finished = self._verify()
@@ -360,7 +360,7 @@ class Store(DatabaseStore):
                 yield from read_page([known[position] for position in positions])
 
     def _read_page(self, rows: Sequence[Any]) -> Iterator[PromptRecord]:
-        """Yield the records of the rows of finished prompts."""
+        """Yield the records of finished prompts, given their rows."""
         within = _draws.c.prompt.between(rows[0].position, rows[-1].position)
         candidates = self._read_groups(SELECT_CANDIDATES.where(within))
         for row in rows:
@@ -369,7 +369,7 @@ class Store(DatabaseStore):
             yield read_record(row, of_prompt)
 
     def _read_claims_page(self, rows: Sequence[Any]) -> Iterator[ClaimsRecord]:
-        """Yield the records of the rows of finished prompts, but for answers that claim nothing."""
+        """Yield the records of finished prompts, given their rows, except for answers without claims."""
         first, last = rows[0].position, rows[-1].position
         answers = self._read_groups(SELECT_ANSWERS.where(_draws.c.prompt.between(first, last)))
         claims = self._read_groups(SELECT_CLAIMS.where(_claims.c.prompt.between(first, last)))
@@ -383,11 +383,11 @@ class Store(DatabaseStore):
         """Return the finished prompts as arrays, which `calibrate` and `evaluate` accept like records.
 
         Args:
-            names: Verifiers whose raw outputs are wanted, to combine them.
+            names: Verifiers whose raw outputs to include, in order to combine them.
 
         Returns:
-            The (N, n) candidates with their labels, prompts in order, or the claims of N answers. No object
-            is made per candidate.
+            The (N, n) candidates with their labels, prompts in order, or the claims of N answers. Without
+            claims and draw rules, no object is made per candidate.
 
         Raises:
             StoreError: If no prompt is finished, a prompt was damaged or lost, or a candidate lacks one of
@@ -410,7 +410,7 @@ class Store(DatabaseStore):
             return LabelledBatch.concatenate(parts)
 
     def _tabulate_records(self, names: Sequence[str]) -> LabelledBatch:
-        """Return claims, or as many candidates as a draw rule took, by way of records."""
+        """Return claims, or candidates of a draw rule, as arrays that are made from records."""
         is_claims = self.unit == "claims"
         records, provenance = list(self.iterate()), None if is_claims else self.provenance()
         if not records:
@@ -443,16 +443,16 @@ class Store(DatabaseStore):
             return {stage: counts.get(stage, 0) for stage in Stage}
 
     def count_draws(self) -> int:
-        """Return the number of stored candidates, those of unfinished and failed prompts included."""
+        """Return the number of stored candidates, including those of unfinished and failed prompts."""
         with schema.report_damage(self.name):
             return int(self.read_rows(select(func.count()).select_from(_draws))[0][0])
 
     def usage(self) -> Usage:
-        """Return the usage of models for all prompts, stored answers of batches included."""
+        """Return the usage of models for all prompts, including stored answers of batches."""
         query = select(
             _calls.c.model,
             func.max(_calls.c.drew.cast(Integer)),
-            # PostgreSQL sums integers to a decimal number.
+            # In PostgreSQL, sums of integers are decimal numbers.
             func.sum(_calls.c.input_tokens).cast(BigInteger),
             func.sum(_calls.c.output_tokens).cast(BigInteger),
         ).group_by(_calls.c.model)
@@ -462,21 +462,21 @@ class Store(DatabaseStore):
             return sum(self._read_held_usage(), known)
 
     def batched_usage(self) -> Usage:
-        """Return the part of the usage that has the price of batches."""
+        """Return the part of the usage that is charged at batch prices."""
         if not self.has_batches:
             return Usage()
         with schema.report_damage(self.name), self.begin_read() as connection:
             return self._read_held_usage()[0] + batches.read_batched_usage(connection)
 
     def _read_held_usage(self) -> tuple[Usage, Usage]:
-        """Return the usage of stored answers: of batches, and of live calls."""
+        """Return the usage of stored answers: that of batches, and that of live calls."""
         if not self.has_batches:
             return Usage(), Usage()
         with self.begin_read() as connection:
             return batches.read_held_usage(connection)
 
     def label_counts(self) -> tuple[int, dict[bool, tuple[int, float]]]:
-        """Return the number of prompts with a correct candidate, and count and sum of scores per label."""
+        """Return the number of prompts with a correct candidate, and by label the count and sum of scores."""
         covered = select(func.count(_labels.c.prompt.distinct())).where(_labels.c.correct)
         sums = (
             select(_labels.c.correct, func.count(), func.sum(_scores.c.score))
@@ -488,14 +488,14 @@ class Store(DatabaseStore):
             return self.read_rows(covered)[0][0], by_label
 
     def count_without_labels(self) -> int:
-        """Return the number of finished prompts without anything to label: their answers claim nothing."""
+        """Return the number of finished prompts without labels, because their answers have no claims."""
         has_labels = select(_labels.c.prompt).where(_labels.c.prompt == _prompts.c.position).exists()
         query = select(func.count()).where(_prompts.c.stage == Stage.LABELLED, ~has_labels)
         with schema.report_damage(self.name):
             return int(self.read_rows(query)[0][0])
 
     def request_history(self) -> RequestHistory:
-        """Return the usage of the requests of all runs so far, by stage."""
+        """Return the requests of all runs so far and their usage, by stage."""
         with schema.report_damage(self.name), self.begin_read() as connection:
             return read_history(connection)
 
@@ -512,9 +512,9 @@ def _differences(key: str, known: Any, given: Any) -> Iterator[str]:
 
 
 class Writer:
-    """Writes to a store from one event loop.
+    """Writer to a store from one event loop, which groups concurrent writes into transactions.
 
-    While one transaction is made durable, writes gather for the next one. Each write is on disk when its
+    While one transaction is committed, new writes gather for the next one. Each write is on disk when its
     caller continues, and a slow disk delays all callers together instead of one after the other.
     """
 
@@ -524,15 +524,15 @@ class Writer:
         self._task: asyncio.Task[None] | None = None
         self._last: asyncio.Future[None] | None = None
         self._error: BaseException | None = None
-        # Always the same thread, so that the pool hands out the same connection.
+        # A single thread, so that the pool always hands out the same connection.
         self._thread = ThreadPoolExecutor(1, "cfc-store")
 
     async def write(self, writes: list[Write]) -> None:
-        """Write, and wait until it is durable; raises `StoreError` if that fails."""
+        """Write and wait until the writes are durable; raises `StoreError` if that fails."""
         await self.submit(writes)
 
     def submit(self, writes: list[Write]) -> asyncio.Future[None]:
-        """Schedule writes after all that were submitted before.
+        """Schedule writes after all earlier ones, and return a future for them.
 
         The future is done once they are durable; `flush` reports errors to callers that do not await it.
         """
@@ -565,12 +565,12 @@ class Writer:
     async def _write_batch(self, writes: list[Write]) -> None:
         loop = asyncio.get_running_loop()
         if not self.store.is_sqlite:
-            # Each statement waits for the server.
+            # Each statement waits for the server, so run all of them in the thread.
             await loop.run_in_executor(self._thread, self.store.write, writes)
             return
         with self.store.transaction() as connection:
             execute_writes(connection, writes)
-            # Only the commit waits for the disk; threads that compute would wait for each other.
+            # Only the commit waits for the disk; statements in a thread would only compete for the GIL.
             await loop.run_in_executor(self._thread, connection.commit)
 
     async def _write_batches(self) -> None:
@@ -580,10 +580,10 @@ class Writer:
             error: Exception | None = None
             try:
                 await self._write_batch(combine_writes(writes for writes, _ in batch))
-            except Exception as failure:  # noqa: BLE001 - every caller of the batch gets it
+            except Exception as failure:  # noqa: BLE001 - raised for every caller of the batch
                 error = failure
             for _, done in batch:
-                if done.cancelled():  # its caller was cancelled; the writes are done nevertheless
+                if done.cancelled():  # the caller was cancelled; the writes were made nevertheless
                     continue
                 if error is None:
                     done.set_result(None)

@@ -1,4 +1,4 @@
-"""What is read of a store: finished candidates and claims, arrays of many candidates, and past requests."""
+"""Queries on a store: finished candidates and claims, arrays of many candidates, and past requests."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ SELECT_CANDIDATES = (
     .join(_labels, is_same_slot(_draws, _labels))
     .order_by(_draws.c.prompt, _draws.c.slot)
 )
-# Finished claims, and the answers that the first ones were split from.
+# Finished claims, and all answers, the first of which were split into these claims.
 SELECT_CLAIMS = (
     select(*_claims.c, _scores.c.score, _scores.c.outputs, _labels.c.correct, _labels.c.answer)
     .join_from(_claims, _scores, is_same_slot(_claims, _scores))
@@ -87,7 +87,7 @@ def read_batch(
 
 
 def _merge_metadata(row: Any) -> str:
-    """Return both kinds of metadata as JSON; the output of the metadata function takes precedence."""
+    """Return the dataset's metadata as JSON, updated by the output of the metadata function."""
     if row.described is None:
         text: str = row.metadata
         return text
@@ -109,7 +109,7 @@ def _raw_outputs(
 
 
 def read_history(connection: Connection) -> RequestHistory:
-    """Read the usage of the requests of all runs so far, by stage."""
+    """Read the requests of all runs so far and their usage, by stage."""
     tokens, answered = (_calls.c.input_tokens, _calls.c.output_tokens), _calls.c.answered
     of_prompt = (
         select(
@@ -134,7 +134,7 @@ def read_history(connection: Connection) -> RequestHistory:
     both = (
         select(_announced.c.stage, _announced.c.prompt, _announced.c.requests).union_all(answers).subquery()
     )
-    # Requests of one prompt beyond those announced must not hide unanswered ones of another.
+    # Count per prompt: unannounced requests of one prompt must not offset unanswered ones of another.
     unanswered = (
         select(both.c.stage, func.sum(both.c.requests).label("requests"))
         .group_by(both.c.stage, both.c.prompt)

@@ -1,4 +1,4 @@
-"""Answers that are labelled wrong, beside their references: where a labeler's mistakes show first."""
+"""Find answers that are labelled wrong despite a good score, which reveal mistakes of a labeler first."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from langchain_cfc.collect.store.store import Store
 from langchain_cfc.collect.store.tables import SELECT_CANDIDATES, SELECT_CLAIMS, is_same_slot
 from langchain_cfc.records._json import short_repr
 
-# As many as people read.
+# Number of wrong answers to show, few enough for people to read.
 MOST_WRONG = 3
 _prompts, _draws, _claims = schema.prompts, schema.draws, schema.claims
 _scores, _labels = schema.scores, schema.labels
@@ -21,22 +21,22 @@ _scores, _labels = schema.scores, schema.labels
 
 @dataclass(frozen=True)
 class WrongAnswer:
-    """A candidate or claim that is labelled wrong, with what it was compared with."""
+    """Candidate or claim that is labelled wrong, with its prompt and reference."""
 
     prompt: Any
-    answer: str  # what the answer extractor found, if there is one; else the text
+    answer: str  # the extracted answer, if there is an answer extractor; otherwise the text
     reference: Any
 
     def __str__(self) -> str:
-        """Return one line that shows the answer beside its reference."""
+        """Return one line that shows the answer next to its reference."""
         answer, reference = short_repr(self.answer), short_repr(self.reference)
         return f"answer {answer}, reference {reference}, prompt {short_repr(self.prompt)}"
 
 
 def read_wrong_answers(store: Store, most: int = MOST_WRONG) -> list[WrongAnswer]:
-    """Return the candidates or claims labelled wrong that have the best scores, at most one of each prompt.
+    """Return the best-scored candidates or claims that are labelled wrong, at most one per prompt.
 
-    The verifier takes these for correct. So either the model is sure of a wrong answer, or the labeler errs.
+    The verifier considers these correct. So either the model is sure of a wrong answer, or the labeler errs.
     """
     lowest = (
         select(_labels.c.prompt, func.min(_scores.c.score).label("score"))
