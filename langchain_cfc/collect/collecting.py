@@ -181,7 +181,7 @@ def collect(
             An executor handles limits and retries itself: `call_policy` then only sets the number of prompts
             in progress.
         store: Path of an SQLite file, created if it does not exist, or the URL of a PostgreSQL database. Only
-            one process may write it at a time.
+            one process may write to it at a time.
         options: Limits, callbacks and further options; None for the defaults.
 
     Returns:
@@ -355,7 +355,7 @@ def progress_bar(console: Console | None = None) -> Iterator[Callable[[Collectio
     """Show the progress of a collection: prompts, rate, time left, coverage, scores and cost.
 
     Args:
-        console: Where to show it; None for standard error. If that is no terminal, a plain line is printed
+        console: Where to show it; None for standard error. If that is not a terminal, a plain line is printed
             every 10 seconds.
 
     Yields:

@@ -18,7 +18,7 @@ from langchain_cfc.sampling import DrawnCandidate
 
 
 class StoreJournal:
-    """Journal of one stage of one prompt that is kept in the store."""
+    """Journal of one stage of one prompt, kept in the store."""
 
     paid = Usage()  # usage that the budget counted before the stage ended
     # Usage of stored answers that the stage did not use: they could not be read, or were not requested again.

@@ -104,7 +104,7 @@ class _JudgedSets:
 
     ids: tuple[str, ...]  # (m,)
     prompts: JudgedPrompts  # (m,)
-    by_judge: BoolArray  # (m,) whether the promise is kept, by the judge's labels or whatever the labels are
+    by_judge: BoolArray  # (m,) whether the promise is kept by the judge's labels, or needs no label
     slots: BoolArray  # (m, n) answers or claims whose labels decide the outcome
 
 
@@ -321,7 +321,7 @@ class PeopleSample:
                 yield record_id, record, np.flatnonzero(slots).tolist()
 
     def _store(self, report: PeopleReport, outcomes: str) -> CalibrationArtifact:
-        """Return the artifact with a new certificate, which may replace one with fewer labels."""
+        """Return the artifact with a new certificate, in place of one from no more labels of these prompts."""
         artifact = self.artifact
         made = PeopleCertificate(
             alpha=self.alpha,

@@ -254,7 +254,7 @@ def _find_problem(choice: LabelerChoice, example: Example) -> str | None:
 
 
 def _has_words(example: Example) -> bool:
-    """Return whether a reference contains letters besides a number, such as `Apollo 11` or `5 km`."""
+    """Return whether a reference contains a letter, such as `Apollo 11` or `5 km`."""
     return any(isinstance(one, str) and _LETTER.search(one) for one in list_aliases(example.reference))
 
 

@@ -42,7 +42,7 @@ largest if mistakes come together. Then it equals the variance of (sum m_i)^2 / 
 For claims, f is the share of answers with a claim that is unsupported and labelled supported. Among the
 answers of the sheet, their number is binomial. In any other answer, every unsupported claim is labelled so:
 if at most k claims labelled unsupported are left, at most k unsupported ones are. So the true coverage is at
-least the guaranteed one less f, whatever the mistakes depend on.
+least the guaranteed one less f, for mistakes of any kind.
 
 What remains of a guarantee is the lower bound of `bound_true_coverage` and `bound_true_coverage_at_worst`,
 with e0 and f n = e0 W at the upper ends of their intervals. So each bound holds with the confidence of one
@@ -300,7 +300,7 @@ def _format_cell(value: Any) -> str:
 
 
 def _format_input(value: Any) -> Any:
-    """Return messages as a transcript, with non-text parts named in brackets, and other inputs unchanged."""
+    """Return messages as a transcript, with non-text parts named in brackets; return other inputs as is."""
     if not isinstance(value, list):
         return value
     try:

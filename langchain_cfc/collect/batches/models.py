@@ -55,7 +55,7 @@ class _Transport:
         return await self._send(self._client, request)
 
     async def aclose(self) -> None:
-        """Do nothing, because the connections belong to the models' own client."""
+        """Do nothing, because the connections belong to `Client.official`."""
 
     async def __aenter__(self) -> object:
         return self

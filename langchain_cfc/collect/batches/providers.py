@@ -252,7 +252,7 @@ class AnthropicBatches(Provider):
         return None
 
     async def retrieve(self, provider_id: str) -> BatchState:
-        """Return the progress of a batch; a cancelled batch has the status of any that has ended."""
+        """Return the progress of a batch; Anthropic gives a cancelled batch the status `ended`, too."""
         batch = await self._official.messages.batches.retrieve(provider_id)
         counts = batch.request_counts
         done = counts.succeeded + counts.errored + counts.canceled + counts.expired

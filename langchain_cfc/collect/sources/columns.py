@@ -407,7 +407,7 @@ def read_examples(
     Args:
         source: A file or `SCHEME:REST` as `open_rows` takes it, its `Rows`, or anything that iterates over
             mappings, such as a list of dicts or a Hugging Face dataset.
-        columns: What its columns mean. The first readable row must have all of them, whatever `bad_rows` is;
+        columns: What its columns mean. The first readable row must have all of them, even with `set_aside`;
             a later row that lacks one is a bad row.
         bad_rows: How to handle rows that cannot be used or that repeat an earlier id: `refuse` the whole
             dataset, or continue without these rows (`set_aside`).

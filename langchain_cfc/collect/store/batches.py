@@ -66,7 +66,7 @@ requests = Table(
     Column("batch", Integer, ForeignKey(batches.c.number), nullable=False),
     Column("line", Integer, nullable=False),  # number in the batch
     Column("status", SmallInteger),  # HTTP status; null until there is a result, 0 if the batch has none
-    Column("live", Boolean, nullable=False),  # whether the result is from a live call, after the batch failed
+    Column("live", Boolean, nullable=False),  # whether the result is from a live call, as the batch had none
     Column("packed", LargeBinary),  # compressed body of a result with status 200
     Column("model", Text),  # as reported by the result, like the next two
     Column("input_tokens", BigInteger),
