@@ -321,7 +321,7 @@ class PeopleSample:
                 yield record_id, record, np.flatnonzero(slots).tolist()
 
     def _store(self, report: PeopleReport, outcomes: str) -> CalibrationArtifact:
-        """Return the artifact with a new certificate, in place of one from no more labels of these prompts."""
+        """Return the artifact with a new certificate, in place of one from no more labels of the prompts."""
         artifact = self.artifact
         made = PeopleCertificate(
             alpha=self.alpha,
