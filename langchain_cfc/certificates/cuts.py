@@ -444,11 +444,11 @@ def _explain_refusal(ranking: _Ranking, rate: Fraction, delta: float) -> str:
             "verifier, or allow a larger rate. "
         )
     wrong_rate = float(ranking.wrong[everyone] / everyone)
-    least = compute_least_abstention(wrong_rate, float(rate))
-    if least:
+    least_abstention = compute_least_abstention(wrong_rate, float(rate))
+    if least_abstention:
         words += (
             f"With {format_percent(wrong_rate)} of all best answers wrong, every method must abstain on at "
-            f"least {format_percent(least)} of the prompts."
+            f"least {format_percent(least_abstention)} of the prompts."
         )
     return words.rstrip()
 

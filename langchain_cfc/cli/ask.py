@@ -127,14 +127,14 @@ def _print_answers(console: Console, result: CFCResult) -> None:
     for number, text in enumerate(result.answers):
         console.print(f"[bold green]{escape(text)}[/]" if number == 0 else escape(text))
     by_score = sorted(result.candidates, key=lambda one: (one.score, one.slot))
-    scored = [(one.accepted, one.score, one.text) for one in by_score]
+    scored = [(one.score, one.accepted, one.text) for one in by_score]
     if isinstance(result, ClaimsResult):
-        scored = [(one.kept, one.score, one.text) for one in result.claims]
-    for is_kept, score, text in scored:
-        if text is not None:
-            console.print(f"  {'+' if is_kept else ' '} {score:.4f}  {escape(text)}", style="dim")
+        scored = [(one.score, one.kept, one.text) for one in result.claims]
+    for score, is_kept, shown in scored:
+        if shown is not None:
+            console.print(f"  {'+' if is_kept else ' '} {score:.4f}  {escape(shown)}", style="dim")
     if scored:
-        described = _describe_scores(result, [score for _, score, _ in scored])
+        described = _describe_scores(result, [score for score, *_ in scored])
         console.print(f"  {described} (smaller is better)", style="dim")
     console.print(escape(result.explain()))
 

@@ -19,15 +19,17 @@ from langchain_core.runnables import RunnableLambda
 from langchain_openai import ChatOpenAI
 
 from langchain_cfc.collect import collecting
+from langchain_cfc.collect.batches.calls import Activity, BatchedCalls, current_call
 from langchain_cfc.collect.batches.models import Client, find_models
 from langchain_cfc.collect.batches.providers import OpenAIBatches, Result
 from langchain_cfc.collect.batches.providers import _read_line as read_line
 from langchain_cfc.collect.collecting import CollectionOptions, acollect
 from langchain_cfc.collect.costs import Budget
-from langchain_cfc.collect.executor import Components
+from langchain_cfc.collect.executor import Components, RetryPolicy, TokenRateLimiter
 from langchain_cfc.collect.run import Run
 from langchain_cfc.collect.store import Store, batches
 from langchain_cfc.errors import CollectionError, InputError, StoreError
+from langchain_cfc.execution import CallLimits, ConcurrencyLimiter
 from langchain_cfc.labelers import JudgeLabels, NormalisedMatch
 from langchain_cfc.verifiers import ModelJudge
 from tests.cli.running import run as command
@@ -322,6 +324,7 @@ def test_responses_of_either_endpoint_say_what_they_used() -> None:
         b"[1]",
         b'{"custom_id": "odd"}',
         b'{"custom_id": "key-x", "response": {"status_code": 200, "body": {}}}',
+        b'{"custom_id": "key-3", "response": "done"}',
     ],
 )
 def test_a_line_that_is_no_result_counts_as_missing(line: bytes) -> None:
@@ -333,6 +336,8 @@ def test_a_line_with_an_error_is_no_answer() -> None:
     assert read_line(json.dumps(answer).encode()) == Result("key", 3, 200, {"id": "x"})
     late = {**answer, "error": {"code": "batch_expired"}}
     assert read_line(json.dumps(late).encode()) == Result("key", 3, 0, None)
+    unknown = {**answer, "response": {"status_code": "ok", "body": {"id": "x"}}}
+    assert read_line(json.dumps(unknown).encode()) == Result("key", 3, 0, None)
     empty = {**answer, "response": {"status_code": 200, "body": None}}
     assert read_line(json.dumps(empty).encode()) == Result("key", 3, 0, None)
 
@@ -376,6 +381,53 @@ def test_waiting_takes_no_time_of_a_call(tmp_path: Path) -> None:
         ended = run(tmp_path / "store.db", by_match(url), 3, timeout=0.2)
     check(tmp_path / "store.db", provider, ended, 3)
     assert provider.log.submitted == [3 * N]
+
+
+def test_waiting_for_a_permit_after_a_batch_takes_no_time_of_a_call_either() -> None:
+    limit = 0.2
+    limiter, activity = ConcurrencyLimiter(1), Activity()
+    journal = mock.Mock(is_batched=True, flush=mock.AsyncMock())
+    calls = BatchedCalls(RetryPolicy(1, limit), journal, activity, limiter)
+
+    async def wait_twice() -> Any:
+        answered = asyncio.get_running_loop().create_future()
+
+        async def ask(_: Any) -> str:
+            call = current_call()
+            assert call is not None
+            async with call.wait_for_batch():
+                await answered
+            return "answer"
+
+        asked = asyncio.create_task(calls.aoutcome(ask, None, CallLimits(limiter)))
+        await asyncio.sleep(2 * limit)  # the batch takes longer than a call may
+        await limiter.aacquire()  # and then another call holds the only permit as long again
+        answered.set_result(None)
+        await asyncio.sleep(2 * limit)
+        limiter.release()
+        return await asked
+
+    assert asyncio.run(wait_twice()) == "answer"
+    assert activity.running == 0
+
+
+@pytest.mark.parametrize("live", [0.0, 1.0])
+def test_each_live_request_in_place_of_a_batch_is_settled_once(tmp_path: Path, live: float) -> None:
+    counts = {"acquired": 0, "settled": 0}
+
+    class Counted(TokenRateLimiter):
+        async def aacquire(self, *, blocking: bool = True) -> bool:
+            counts["acquired"] += 1
+            return await super().aacquire(blocking=blocking)
+
+        def settle(self, calls: int, tokens: int) -> None:
+            counts["settled"] += calls
+            super().settle(calls, tokens)
+
+    provider = Provider(faults=Faults(errors=1.0, live=live))
+    with serve(provider) as url, mock.patch.object(collecting, "TokenRateLimiter", Counted):
+        run(tmp_path / "store.db", by_match(url), 2, tokens_per_second=1e9, attempts=1)
+    assert counts["acquired"] == counts["settled"] > 0
 
 
 def test_a_live_call_in_place_of_a_batch_keeps_its_time_limit(tmp_path: Path) -> None:

@@ -221,24 +221,27 @@ class Batcher:
 
     async def _send_live(self, call: OpenCall, slot: Slot, client: Client, request: Any) -> Any:
         assert slot.route is not None  # noqa: S101 - it was made in this run
+        tokens = 0
         try:
             response = await client.send(request)
+            calls = read_usage(slot.route.provider, response.content) if response.status_code == OK else None
+            tokens = 0 if calls is None else calls.input_tokens + calls.output_tokens
         except BaseException as error:
             lost = not isinstance(error, Exception) or may_be_charged(error)
             self._writer.submit(call.journal.settle_live_request(lost=lost))
             raise
+        finally:
+            for limiter in call.policy.rate_limiters:
+                if isinstance(limiter, TokenRateLimiter):
+                    limiter.settle(1, tokens)
         if response.status_code != OK:
             lost = response.status_code < _ERROR or response.status_code in {408, 504}
             self._writer.submit(call.journal.settle_live_request(lost=lost))
             slot.is_taken = False
         else:
-            calls = read_usage(slot.route.provider, response.content)
             answer = Answer(OK, live=True, packed=zlib.compress(response.content), calls=calls)
             settled = call.journal.settle_live_request(lost=False)
             await self.requests.write_answers([(slot, answer)], *settled)
-            for limiter in call.policy.rate_limiters:
-                if isinstance(limiter, TokenRateLimiter) and calls is not None:
-                    limiter.settle(1, calls.input_tokens + calls.output_tokens)
         headers = [(name, value) for name, value in response.headers.items() if name not in _OF_THE_WIRE]
         return type(response)(
             response.status_code, headers=headers, content=response.content, request=request

@@ -68,7 +68,7 @@ class OpenCall:
 
     def count_left(self, seconds: float) -> float:
         """Return the seconds left of a time limit, which restarts each time a permit is acquired."""
-        return seconds if self.pending else self._since + seconds - time.monotonic()
+        return self._since + seconds - time.monotonic() if self._has_permit else seconds
 
     def _change_pending(self, change: int) -> None:
         """Change the number of pending requests; a call counts as running while none is pending."""

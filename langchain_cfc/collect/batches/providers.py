@@ -205,7 +205,10 @@ def _read_line(text: bytes) -> Result | None:
     if found is None:
         return None
     response = given.get("response") or {}
-    status, body = int(response.get("status_code") or 0), response.get("body")
+    if not isinstance(response, dict):
+        return None
+    status, body = response.get("status_code"), response.get("body")
+    status = status if isinstance(status, int) else 0
     if given.get("error") or not isinstance(body, dict):
         status = 0 if status == _OK else status
     return Result(*found, status, body if status == _OK else None)
