@@ -1,4 +1,4 @@
-"""`compare`: many methods on the same records over many random splits."""
+"""`compare`: run many methods on the same records over many random splits."""
 
 from __future__ import annotations
 
@@ -56,10 +56,11 @@ _CURVE = 100
 
 
 def compute_spread(values: FloatArray, overlap: float, *, share: bool = False) -> Spread | None:
-    """Summarise (J,) values, one per split and NaN where undefined; None where no split defines the figure.
+    """Summarise a figure's (J,) values, one per split, NaN where undefined; None if all are undefined.
 
-    `overlap` is the larger of test / development and development / test prompts where splits divide one pool
-    of prompts, and 0 where each split is drawn independently. A `share` lies in [0, 1].
+    If splits divide one pool of prompts, `overlap` is the larger of the ratios test / development and
+    development / test; it is 0 if each split is drawn independently. The interval of a `share` is cut to
+    [0, 1].
     """
     known = values[~np.isnan(values)]
     count = len(known)
@@ -79,7 +80,7 @@ def compute_spread(values: FloatArray, overlap: float, *, share: bool = False) -
 def compute_standard_error(values: FloatArray, overlap: float) -> float:
     """Return the approximate standard error sqrt(1 / J + overlap) s of a mean over splits; see `Spread`.
 
-    It is 0 where a single split defines the figure.
+    It is 0 if fewer than two splits define the figure.
     """
     known = values[~np.isnan(values)]
     if len(known) < 2:  # noqa: PLR2004 - a deviation takes two
@@ -88,13 +89,13 @@ def compute_standard_error(values: FloatArray, overlap: float) -> float:
 
 
 def find_worst_group(kept: FloatArray) -> tuple[int, float]:
-    """Return which of G groups keeps the promise most rarely on average over J splits, and how often it does.
+    """Return the group whose kept promise is smallest on average over J splits, and that average.
 
-    `kept` is (J, G), NaN where a split tests no prompt of a group. The worst group of each split would be
-    noise.
+    `kept` is (J, G), NaN where a split tests no prompt of a group. Averaging comes first, because the worst
+    group of a single split is mostly noise.
     """
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # a group that no split tests
+        warnings.simplefilter("ignore", RuntimeWarning)  # raised for a group that no split tests
         means = np.nanmean(kept, axis=0)
     worst = int(np.where(np.isnan(means), np.inf, means).argmin())
     return worst, float(means[worst])
@@ -103,10 +104,10 @@ def find_worst_group(kept: FloatArray) -> tuple[int, float]:
 def summarise_splits(
     shape: type[Summarised], figures: dict[str, Spread], *, listed: Iterable[str] | None = None, **others: Any
 ) -> Summarised:
-    """Return a report of the means over splits of all figures that it has fields for, and their intervals.
+    """Return a report of type `shape`, with means over splits and intervals of all figures it has fields for.
 
-    The figures `listed`, by default all, are reported by name as well. An interval is (0, 1) where a single
-    split does not show how others differ.
+    Its `figures` hold the spreads of the `listed` figures, by default of all. An interval is (0, 1) if only
+    one split defines the figure.
     """
     fields = {
         **{name: spread.mean for name, spread in figures.items()},
@@ -125,7 +126,7 @@ class Summary:
     methods: Sequence[Method]
     alphas: Sequence[str]
     groups: Groups
-    properties: Sequence[Groups]  # the groups along every property
+    properties: Sequence[Groups]  # the groups by every property
     candidates: int  # number of candidates per prompt
     overlap: float  # see `compute_spread`
     unit: Unit = "answers"
@@ -135,7 +136,7 @@ class Summary:
         return [self._build_level(place) for place in range(len(self.alphas))]
 
     def build_attainable(self) -> list[AttainableComparison]:
-        """Return the attainable coverage of all prompts, and of every group that there always is."""
+        """Return the attainable coverage of all prompts, and of every group with prompts in some split."""
         predicted = np.array([one.predicted for one in self.measured])
         seen = np.array([one.attainable for one in self.measured])
         found = []
@@ -166,7 +167,7 @@ class Summary:
         )
         groups = self._build_groups(run)
         if groups:
-            # One group for all splits: the smallest of several shares is below all of them by chance.
+            # The same group in all splits: the smallest share of each split would be small by chance.
             worst = min(groups, key=lambda group: group.kept_promise)
             known["worst_group_kept_promise"] = worst.figures["kept_promise"]
         return summarise_splits(
@@ -182,7 +183,7 @@ class Summary:
         )
 
     def _build_groups(self, run: int) -> list[GroupComparison]:
-        """Return every group that some split tests a prompt of."""
+        """Return the comparison in every group of which some split tests a prompt."""
         groups = []
         for number, (name, words) in enumerate(zip(self.groups.names, self.groups.words, strict=True)):
             known = self._compute_spreads(
@@ -194,7 +195,7 @@ class Summary:
         return groups
 
     def _build_gaps(self, run: int, tau: float) -> dict[str, Gap]:
-        """Return by property the group that is worst on average."""
+        """Return for each property the group that is worst on average."""
         kept = np.array([one.properties[run] for one in self.measured])
         gaps: dict[str, Gap] = {}
         start = 0
@@ -208,7 +209,7 @@ class Summary:
         return gaps
 
     def _compute_spreads(self, figures: Sequence[Mapping[str, float]]) -> dict[str, Spread]:
-        """Summarise the figures of all splits, if any defines them; all but means of counts are shares."""
+        """Summarise the figures that some split defines; all but `mean_...`, means of counts, are shares."""
         found = {
             name: compute_spread(
                 np.array([one[name] for one in figures]), self.overlap, share=not name.startswith("mean_")
@@ -219,7 +220,7 @@ class Summary:
 
 
 def _name_property(groups: Groups) -> str:
-    """Return `mean_score` for `bins(mean_score, 5)`, and the text of anything else."""
+    """Return `mean_score` for `bins(mean_score, 5)`, and the full feature text for other groups."""
     kind, _, rest = groups.text.partition("(")
     return rest.rpartition(",")[0] if kind == "bins" else groups.text
 
@@ -248,34 +249,34 @@ def compare(
 ) -> ComparisonReport:
     """Compare methods on labelled records over many random splits.
 
-    Each split holds out a part of the prompts. The others calibrate every method: ours on what is left after
-    feature maps are fitted, the paper's on all of them. One prompt of each cluster takes part. Only the split
-    differs between splits; intervals say how sure the means are for new prompts, see `Spread`.
+    Each split holds out a part of the prompts for testing. The others calibrate the methods: ours use those
+    that do not fit feature maps, the paper's use all of them. One prompt of each cluster takes part.
+    Intervals say how precise the means are for new prompts, see `Spread`.
 
     Args:
         records: Labelled records, or the table that `tabulate` makes of them (`tabulate_raw` where verifiers
             are to be combined).
-        alpha: Error level or levels. The report leads with the smallest that is well within reach of
-            these records, if there is one. By default eight levels in steps of 0.05 from that one on, but
-            not below 0.1.
+        alpha: Error level or levels. The report leads with the smallest level that is well within reach of
+            these records, if there is one. By default up to eight levels in steps of 0.05, from that level
+            on, but not below 0.1.
         methods: Names of methods or of families (`ours`, `paper`, `outside`), by default all that suit the
             unit; see `get_methods`.
-        features: Feature map of methods that name none of their own.
+        features: Feature map of methods that have none of their own.
         unit: What is kept or rejected, as in `calibrate`: whole `answers`, or the `claims` of one answer.
-        at_most: How many unsupported claims may be left.
-        set_rule: Set rule of such methods.
-        groups: The groups that coverage is looked at in: one of `bins(...)`, `group(...)`, `hard(...)`.
-        group_on: Prompts that bins and categories are made of: `all`, or the `test` prompts of each split.
+        at_most: Number of unsupported claims that may be kept.
+        set_rule: Set rule of methods that have none of their own.
+        groups: Groups in which coverage is measured: one of `bins(...)`, `group(...)`, `hard(...)`.
+        group_on: Prompts from which bins and categories are made: `all`, or the `test` prompts of each split.
         combine: Names of verifiers in the candidates' `scores`; each split fits their combination.
         n: Number of candidates to use, the first n slots; by default all.
-        draws: A draw rule, such as `lead(3, at_most=10)`, that stops drawing for all methods alike; see
-            `parse_draw_rule`. Methods that stop in their own way are left out.
+        draws: A draw rule, such as `lead(3, at_most=10)`, applied to all methods; see `parse_draw_rule`.
+            Only threshold methods are compared then, and the rest are left out.
         splits: Number of splits, at least 1.
-        seed: Another seed gives other splits.
+        seed: Seed of the splits.
         test_fraction: Share of the prompts held out in each split, in (0, 1).
         fit_fraction: Share of the others that fits feature maps, in (0, 1).
-        jobs: Number of processes. With more than one, a script needs the guard that `multiprocessing` asks
-            for.
+        jobs: Number of processes. With more than one, a script needs the `if __name__ == "__main__"` guard
+            of `multiprocessing`.
         progress: Function of the splits and their number that yields the splits, such as a progress bar.
         provenance: Header of the records; by default the one that they carry.
 
@@ -284,8 +285,9 @@ def compare(
 
     Raises:
         InputError: If an argument or a record cannot be used.
-        FeatureError: If a feature map does not suit a split, such as a category that its fit split lacks.
-        CalibrationError: If a split leaves a part empty that is needed.
+        FeatureError: If a feature map does not suit a split, for example because its fit split lacks a
+            category.
+        CalibrationError: If a split leaves a required part empty.
         MissingExtraError: If SciPy is not installed.
     """
     if provenance is None and isinstance(records, Records):
@@ -293,7 +295,7 @@ def compare(
     splits = check_count(splits, "splits", "splits")
     test, fit = _check_share(test_fraction, "test_fraction"), _check_share(fit_fraction, "fit_fraction")
     n = None if n is None else check_count(n, "n", "candidates")
-    # Checks what goes together, as in calibration; the level is not looked at.
+    # Checks that the options fit together, as in calibration; the level given here is a placeholder.
     given = CalibrationConfig(
         alpha="0.5", unit=unit, at_most=at_most, set_rule=set_rule, n=n, draws=draws, combine=combine
     )
@@ -372,11 +374,11 @@ def _note_draws(rule: DrawRule | None, pool: Pool, left_out: Sequence[str]) -> I
 
 
 def describe_data(pool: Pool, attainable: list[AttainableComparison]) -> DataFacts:
-    """Describe the prompts of a pool."""
+    """Describe the labelled prompts of a pool: counts, score histogram, AUROC and risk curve."""
     draws, correct = pool.draws, pool.correct
     held = draws.is_drawn
     edges = np.linspace(0.0, 1.0, _BINS + 1)
-    # Where a rule stops drawing, of the candidates that every prompt has.
+    # If a draw rule stops early, the AUROC uses the slots that every prompt has.
     common = int(draws.counts.min())
     scores, labels = draws.scores[:, :common], correct[:, :common]
     if pool.labelled.unit == "claims":
@@ -400,9 +402,9 @@ def describe_data(pool: Pool, attainable: list[AttainableComparison]) -> DataFac
 
 
 def _compute_risk_curve(pool: Pool) -> RiskCurve:
-    """Answer the prompts of lowest best score first; equal scores come in or stay out together.
+    """Compute the share of wrong best answers when prompts are answered in order of their best score.
 
-    Of claims, show those of lowest score first.
+    Claims are ordered by their own score. Equal scores enter together.
     """
     scores = pool.draws.scores
     best = scores.argmin(axis=1)
@@ -421,12 +423,12 @@ def _compute_risk_curve(pool: Pool) -> RiskCurve:
 
 
 def _compute_safe_target(attainable: float, calibration: float) -> float:
-    """Return the target that nearly every calibration part allows: two deviations below the attainable."""
+    """Return a target in reach of nearly every calibration part: attainable minus two standard deviations."""
     return attainable - 2.0 * math.sqrt(attainable * (1.0 - attainable) / max(calibration, 1.0))
 
 
 def _choose_levels(table: LabelledBatch, share: float) -> tuple[str, ...]:
-    """Return levels in steps of 0.05, the first of which is well within reach."""
+    """Return up to eight levels in steps of 0.05, from the first that is well within reach."""
     attainable = 1.0 if table.unit == "claims" else float(table.correct.any(axis=1).mean())
     target = _compute_safe_target(attainable, share * len(table))
     first = max(2, math.ceil(round((1.0 - target) / 0.05, 9)))
@@ -435,7 +437,7 @@ def _choose_levels(table: LabelledBatch, share: float) -> tuple[str, ...]:
 
 
 def _choose_first_level(sweep: Sequence[LevelComparison]) -> LevelComparison:
-    """Return the strictest level well within reach, or else the least strict of all."""
+    """Return the strictest level that is well within reach, or else the least strict level."""
     within = [
         level
         for level in sweep

@@ -1,4 +1,4 @@
-"""Reports of comparisons as data: the shape of `evaluate`'s report, for many methods, levels and splits."""
+"""Reports of comparisons: like `evaluate`'s report, but for many methods, levels and splits."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from langchain_cfc.evaluation import GroupFigures, LevelReport, MethodFigures, R
 from langchain_cfc.set_rules import Claims, parse_set_rule
 
 Family = Literal["ours", "paper", "outside"]
-# One of each kind: more than eight lines or bars side by side cannot be distinguished.
+# Methods shown in figures, one of each kind: more than eight lines or bars cannot be told apart.
 LEADING = (
     "conditional",
     "conditional:best_prefix",
@@ -30,15 +30,15 @@ class Spread(ReportData):
     Attributes:
         mean: Mean over the splits.
         sd: Standard deviation over the splits, with divisor J as in the paper's tables.
-        interval: 95 % interval for the mean over new prompts; None where a single split defines the figure.
-            Splits of one pool share prompts, so its half-width is that of the corrected resampled t-test
+        interval: 95 % interval for the mean over new prompts; None if only one split defines the figure.
+            Splits of one pool share prompts, so the half-width is that of the corrected resampled t-test
             (Nadeau and Bengio 2003, "Inference for the generalization error"), t sqrt(1 / J + r) s, where r
-            is the larger of test / development and development / test: some figures are made by test prompts
-            and some, such as thresholds, by development prompts. Approximate, and too wide for coverage,
-            whose errors in test and development prompts offset each other. Where splits are drawn
-            independently, as in the synthetic experiment, it is Student's.
-        splits: Number of splits J in which the figure is defined: accuracy among answered prompts is not
-            where none is answered.
+            is the larger of test / development and development / test: the noise of some figures comes from
+            test prompts, and of others, such as thresholds, from development prompts. The interval is
+            approximate, and too wide for coverage, where errors from test and development prompts offset
+            each other. If splits are drawn independently, as in the synthetic experiment, it is Student's.
+        splits: Number of splits J in which the figure is defined; for example, accuracy among answered
+            prompts is undefined if none is answered.
     """
 
     mean: float
@@ -48,21 +48,21 @@ class Spread(ReportData):
 
 
 class GroupComparison(GroupFigures):
-    """Results of one method in one group of test prompts, as means over splits; `n` is one as well.
+    """Results of one method in one group of test prompts, as means over splits; `n` is a mean too.
 
     Attributes:
-        figures: `coverage`, `kept_promise`, `not_certifiable_rate`, `mean_set_size` and, for methods with
-            thresholds, `threshold`, cut to [0, 1], with their spread.
+        figures: Spreads of `coverage`, `kept_promise`, `not_certifiable_rate`, `mean_set_size` and, for
+            methods with thresholds, of `threshold`, clipped to [0, 1].
     """
 
     figures: dict[str, Spread]
 
 
 class Gap(ReportData):
-    """Where a method falls short most along one property of prompts."""
+    """The group, by one property of prompts, in which a method falls short of its target most."""
 
-    group: str  # the group that keeps the promise most rarely on average, in words
-    # target coverage less that group's kept promise; negative where all groups reach the target
+    group: str  # the group with the smallest kept promise on average, in words
+    # target coverage minus that group's kept promise; negative if all groups reach the target
     shortfall: Spread
 
 
@@ -73,11 +73,11 @@ class MethodComparison(MethodFigures):
         family: `ours`, `paper` (in the paper's own conventions) or `outside`.
         words: What the method does.
         promise: What it promises, in words.
-        aims_at_coverage: Whether kept promises are what it aims at; claim-level back-off of candidates aims
-            at sets without a wrong one.
-        groups: The groups, from easy to hard where they are bins of difficulty.
-        figures: Every figure by name with its spread; `metrics.FIGURES` says what each is.
-        gaps: By property of prompts, such as `mean_score` or `group(topic)`.
+        aims_at_coverage: Whether the method aims at kept promises; claim-level back-off of candidates does
+            not: it aims at sets without a wrong candidate.
+        groups: The groups; bins are in ascending order of their statistic.
+        figures: Spread of every figure by name; `metrics.FIGURES` defines the figures.
+        gaps: The worst group by property of prompts, such as `mean_score` or `group(topic)`.
     """
 
     family: Family
@@ -95,7 +95,7 @@ class LevelComparison(LevelReport):
     methods: dict[str, MethodComparison]
 
     def list_leading(self) -> list[str]:
-        """Return the methods that a figure shows: all, or those of `LEADING` where there are too many."""
+        """Return the names of the methods to show in a figure: all, or if too many, those in `LEADING`."""
         if len(self.methods) <= len(LEADING):
             return list(self.methods)
         return [name for name in self.methods if name in LEADING] or list(self.methods)[: len(LEADING)]
@@ -110,14 +110,17 @@ class Histogram(ReportData):
 
 
 class RiskCurve(ReportData):
-    """Wrong best answers where only the prompts of lowest best score are answered, without any promise."""
+    """Share of wrong best answers if only prompts with a low best score are answered; no guarantee.
+
+    For claims: share of unsupported claims if only those with a low score are kept.
+    """
 
     answered: list[float]  # shares of prompts answered, ascending
-    wrong: list[float]  # share of those whose best answer is wrong
+    wrong: list[float]  # share of the answered prompts whose best answer is wrong
 
 
 class AttainableComparison(ReportData):
-    """Attainable coverage of one group: as development prompts predict it, and as seen on test prompts."""
+    """Attainable coverage of one group: predicted from development prompts, and seen on test prompts."""
 
     words: str
     predicted: Spread
@@ -125,13 +128,13 @@ class AttainableComparison(ReportData):
 
 
 class DataFacts(ReportData):
-    """The records that methods are compared on."""
+    """Facts about the records on which methods are compared."""
 
-    prompts: int  # one of each cluster
-    correct_candidates: float
+    prompts: int  # number of prompts, one from each cluster
+    correct_candidates: float  # share of candidates that are correct
     attainable_coverage: float
-    distinct_answers: float | None  # mean number per prompt; None where answers are not known
-    # probability that a correct candidate scores better than a wrong one; None where there are not both
+    distinct_answers: float | None  # mean number per prompt; None if answers are unknown
+    # probability that a correct candidate scores better than a wrong one; None unless both kinds exist
     auroc: float | None
     scores: Histogram
     risk: RiskCurve
@@ -139,20 +142,20 @@ class DataFacts(ReportData):
 
 
 class ComparisonReport(LevelComparison):
-    """Results of a comparison: the leading level in the shape of `evaluate`'s report, then all levels.
+    """Results of a comparison: the leading level in the form of `evaluate`'s report, then all levels.
 
     Attributes:
         splits: Number of splits.
-        seed: What they were drawn by.
+        seed: Seed of the splits.
         test_fraction: Share of the prompts held out in each split.
         fit_fraction: Share of the others that fits feature maps.
-        features: The feature map.
-        set_rule: The set rule of methods that name none of their own.
-        groups: The groups that coverage is looked at in.
-        data: The records.
-        sweep: All levels in the order requested, the leading one included.
-        notes: What a reader has to know, such as prompts left out.
-        unit: What methods keep or reject; left out of the data for answers.
+        features: The feature map of methods that have none of their own.
+        set_rule: The set rule of methods that have none of their own.
+        groups: The groups in which coverage is measured.
+        data: Facts about the records.
+        sweep: All levels in the order requested, including the leading one.
+        notes: What a reader has to know, for example how many prompts were left out.
+        unit: What methods keep or reject; omitted from the serialized data for answers.
     """
 
     splits: int
@@ -169,7 +172,7 @@ class ComparisonReport(LevelComparison):
 
     @property
     def at_most(self) -> int:
-        """How many unsupported claims may be left; 0 for answers."""
+        """The number of unsupported claims that may be kept; 0 for answers."""
         rule = parse_set_rule(self.set_rule)
         return rule.at_most if isinstance(rule, Claims) else 0
 

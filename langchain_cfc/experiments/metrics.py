@@ -1,8 +1,8 @@
 """Figures of answer sets, computed for many methods and levels at once.
 
-Arrays have one row per *run*, a method at a level, and one column per test prompt. Each figure is a number
-per run. A figure that a run does not define, such as accuracy among answered prompts where none is answered,
-is NaN in here and left out of means; reports never hold NaN.
+Arrays have one row per *run* (one method at one level) and one column per test prompt. Each figure is one
+number per run. A figure that a run does not define is NaN here and left out of means; an example is the
+accuracy among answered prompts when none is answered. Reports never hold NaN.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from langchain_cfc.set_rules import SetRule
 
 BINS = 5
 MOST_CATEGORIES = 30
-# What each figure is; those of the paper's tables are named.
+# Definition of each figure, with the paper's name if its tables report it.
 FIGURES = {
     "coverage": "share of prompts whose set holds a correct answer (the paper's ECR)",
     "kept_promise": "share covered or flagged as not certifiable: the guaranteed event",
@@ -40,7 +40,7 @@ FIGURES = {
     "all_correct_rate": "share of prompts no returned candidate of which is wrong, empty sets included",
     "mean_candidates_drawn": "mean number of candidates that had to be drawn",
 }
-# What they are where claims of one answer are kept.
+# Definitions when the claims of one answer are kept or dropped.
 CLAIMS_FIGURES = {
     "kept_promise": "share of answers in which at most k unsupported claims are left: the guaranteed event",
     "claims_kept": "share of all claims that are kept",
@@ -54,7 +54,7 @@ CLAIMS_FIGURES = {
 
 
 def list_figures(unit: Unit) -> dict[str, str]:
-    """Return what each figure of a comparison is, by name."""
+    """Return the definition of each figure of a comparison, by name."""
     return FIGURES if unit == "answers" else CLAIMS_FIGURES
 
 
@@ -70,10 +70,10 @@ SLAB_DIRECTIONS = 16
 class Groups:
     """A partition of the prompts into G groups."""
 
-    text: str  # the feature text that they come from
+    text: str  # feature text that defines the groups
     names: tuple[str, ...]
-    words: tuple[str, ...]  # the names for people
-    member: FloatArray  # (N, G) 1.0 where a prompt is in a group
+    words: tuple[str, ...]  # names to show to people
+    member: FloatArray  # (N, G) 1.0 if the prompt is in the group, else 0.0
 
     @cached_property
     def sizes(self) -> FloatArray:
@@ -81,14 +81,14 @@ class Groups:
         return np.asarray(self.member.sum(axis=0), dtype=np.float64)
 
     def take(self, rows: IntArray) -> Groups:
-        """Return the same groups of some of the prompts."""
+        """Return the groups restricted to the given prompts."""
         return Groups(self.text, self.names, self.words, self.member[rows])
 
     def compute_means(self, values: FloatArray | IntArray | BoolArray) -> FloatArray:
-        """Return (..., G) means of (..., N) values in each group, NaN for a group without prompts."""
+        """Return the (..., G) group means of (..., N) values, NaN for a group without prompts."""
         numbers = values.astype(np.float64)
-        # Whole numbers add up exactly. Of others the order of additions decides the last bit, and in a matrix
-        # product that depends on the number of threads; `einsum` adds one after the other.
+        # Sums of whole numbers are exact. For other values the order of additions decides the last bit, and
+        # in a matrix product that order depends on the number of threads; `einsum` adds sequentially.
         whole = values.dtype.kind != "f"
         sums = numbers @ self.member if whole else np.einsum("...n,ng->...g", numbers, self.member)
         with np.errstate(invalid="ignore", divide="ignore"):
@@ -96,9 +96,9 @@ class Groups:
 
 
 def make_groups(text: str, fitted_on: CandidateBatch, draws: CandidateBatch) -> Groups:
-    """Return the groups of N prompts by one feature term, such as `bins(mean_score, 5)` or `group(topic)`.
+    """Group N prompts by one feature term, such as `bins(mean_score, 5)` or `group(topic)`.
 
-    Bins keep their place in the name, whatever their cut-offs, so that those of several splits can be
+    Bins are named by their position and not by their cut-offs, so that results of several splits can be
     combined.
     """
     parsed = FeatureMap.parse(text)
@@ -122,25 +122,25 @@ def make_groups(text: str, fitted_on: CandidateBatch, draws: CandidateBatch) -> 
 
 
 def make_property_groups(draws: CandidateBatch) -> tuple[Groups, ...]:
-    """Return groups along every known property of the prompts.
+    """Group the prompts by every known property.
 
-    These are equal-frequency bins of every statistic, and the categories of every metadata key that has few.
+    The properties are all statistics, in equal-frequency bins, and all metadata keys with few categories.
     """
     texts = [f"bins({name}, {BINS})" for name in draws.precomputed if not name.startswith("meta(")]
     found = []
     for text in [*texts, *list_category_terms(draws, MOST_CATEGORIES)]:
-        with suppress(FeatureError):  # nearly all prompts are alike
+        with suppress(FeatureError):  # the property hardly varies between prompts
             found.append(make_groups(text, draws, draws))
     return tuple(found)
 
 
 def list_category_terms(draws: CandidateBatch, most: int) -> list[str]:
-    """Return `group(key)` for each metadata key that all prompts have and that holds few categories."""
+    """Return `group(key)` for each metadata key that all prompts have, with 2 to `most` categories."""
     if not len(draws) or not draws.metadata[0]:
         return []
     texts = []
     for key in draws.metadata[0]:
-        # 1 and True are different categories, and equal to Python.
+        # 1 and True are different categories, although Python considers them equal.
         values = {(type(entries.get(key)), entries.get(key)) for entries in draws.metadata}
         if (type(None), None) not in values and 1 < len(values) <= most:
             texts.append(Group(key).text)
@@ -149,20 +149,20 @@ def list_category_terms(draws: CandidateBatch, most: int) -> list[str]:
 
 @dataclass(frozen=True, eq=False)
 class Outcomes:
-    """Results of E runs on m test prompts; all arrays are (E, m)."""
+    """Results of E runs on m test prompts; all arrays have shape (E, m)."""
 
-    covered: BoolArray  # the set holds a correct answer
+    covered: BoolArray  # the set holds a correct answer; of claims: at most k unsupported ones are kept
     flagged: BoolArray  # the prompt is flagged as not certifiable
     sizes: IntArray  # number of candidates returned
     distinct: IntArray  # number of distinct answers returned
     right: BoolArray  # the best answer returned is correct
     wrong: IntArray  # number of wrong candidates, or unsupported claims, returned
-    drawn: IntArray  # number of candidates that had to be drawn; number of claims
-    thresholds: FloatArray  # cut to [0, 1]; NaN for a method without thresholds
+    drawn: IntArray  # number of candidates that had to be drawn, or number of claims
+    thresholds: FloatArray  # clipped to [0, 1]; NaN for a method without thresholds
 
     @classmethod
     def from_outputs(cls, made: Sequence[MethodOutput], correct: BoolArray, rule: SetRule) -> Outcomes:
-        """Compare the sets of E runs with the (m, n) labels; the rule says what was promised about them."""
+        """Compare the sets of E runs with (m, n) labels; the set rule defines which prompts are covered."""
         sets = [one.sets for one in made]
         accepted = [one.accepted for one in sets]
         unknown = np.full(len(correct), np.nan)
@@ -182,14 +182,15 @@ class Outcomes:
 
     @property
     def kept(self) -> BoolArray:
-        """(E, m) covered or flagged."""
+        """(E, m) whether the prompt is covered or flagged, which is the guaranteed event."""
         return self.covered | self.flagged
 
 
 def compute_figures(seen: Outcomes, groups: Groups, slabs: Slabs | None) -> dict[str, FloatArray]:
-    """Return (E,) values of the figures that one split defines, NaN where a run does not define one.
+    """Return (E,) values of the figures that one split defines, NaN if a run does not define one.
 
-    The group that is worst on average takes all splits. Slabs are None where nothing was measured.
+    `worst_group_kept_promise` is missing, since the group that is worst on average depends on all splits.
+    `slabs` is None if no statistic varies or none were measured.
     """
     kept, answered = seen.kept, seen.sizes > 0
     runs = len(kept)
@@ -212,7 +213,7 @@ def compute_figures(seen: Outcomes, groups: Groups, slabs: Slabs | None) -> dict
 
 
 def compute_claims_figures(seen: Outcomes) -> dict[str, FloatArray]:
-    """Return (E,) values of the figures that there are of claims alone, NaN where none is kept."""
+    """Return (E,) values of the figures that only claims have; `unsupported_kept` is NaN if none is kept."""
     kept = seen.sizes.sum(axis=1)
     with np.errstate(invalid="ignore"):
         unsupported = seen.wrong.sum(axis=1) / kept
@@ -220,7 +221,7 @@ def compute_claims_figures(seen: Outcomes) -> dict[str, FloatArray]:
 
 
 def compute_group_figures(seen: Outcomes, groups: Groups) -> dict[str, FloatArray]:
-    """Return the figures of each group: (E, G) by name, NaN for a group without prompts."""
+    """Return (E, G) figures of each group by name, NaN for a group without prompts."""
     return {
         "coverage": groups.compute_means(seen.covered),
         "kept_promise": groups.compute_means(seen.kept),
@@ -231,13 +232,13 @@ def compute_group_figures(seen: Outcomes, groups: Groups) -> dict[str, FloatArra
 
 
 def _find_worst_stratum(distinct: IntArray, kept: BoolArray) -> FloatArray:
-    """Return (E,) the smallest kept promise among strata of set size.
+    """Return the (E,) smallest kept promise among strata of set size.
 
     Angelopoulos et al. (2021, "Uncertainty sets for image classifiers using conformal prediction")
-    stratify by size because a rule may cover by giving huge sets to some prompts and useless ones to
-    others; the minimum is that of Angelopoulos and Bates (2021, "A gentle introduction to conformal
-    prediction"). Prompts without an answer are no stratum: flagged ones are all kept, other empty sets
-    all missed. Strata of few prompts are left out because their smallest share would be an accident.
+    stratify by size because a rule may reach its coverage with huge sets for some prompts and useless
+    ones for others; the minimum is from Angelopoulos and Bates (2021, "A gentle introduction to conformal
+    prediction"). Prompts without an answer form no stratum: all flagged ones count as kept and all other
+    empty sets as missed. Small strata are left out because their shares are mostly noise.
     """
     stratum = np.searchsorted(_STRATA, distinct, side="right")
     worst = np.full(len(distinct), np.nan)
@@ -251,19 +252,20 @@ def _find_worst_stratum(distinct: IntArray, kept: BoolArray) -> FloatArray:
 
 @dataclass(frozen=True, eq=False)
 class Slabs:
-    """Where prompts lie along directions of their statistics: slabs {x : a <= v'x <= b} are runs of bins.
+    """Positions of prompts along directions v of their statistics x, for finding the worst slab.
 
-    A method that keeps its promise on average may break it between two parallel planes. The worst slab that
-    holds a tenth of the prompts is found on one half of them and looked at on the other, since the worst of
-    many is bad by chance (Romano, Sesia and Candes 2020, "Classification with valid and adaptive coverage",
-    section 4; Cauchois, Gupta and Duchi 2021, "Knowing what you know").
+    A slab {x : a <= v'x <= b} is a run of neighbouring bins. A method that keeps its promise on average may
+    break it between two parallel planes. The worst slab with at least a tenth of the prompts is searched on
+    one half of the prompts and measured on the other, because the worst of many slabs looks bad by chance
+    (Romano, Sesia and Candes 2020, "Classification with valid and adaptive coverage", section 4; Cauchois,
+    Gupta and Duchi 2021, "Knowing what you know").
     """
 
     bins: IntArray  # (m, D) bin of each prompt along each direction, in 0 ... SLAB_BINS - 1
-    first: BoolArray  # (m,) whether the prompt belongs to the half that slabs are found on
+    first: BoolArray  # (m,) whether the prompt belongs to the half on which the worst slab is searched
 
     def find_worst(self, kept: BoolArray) -> FloatArray:
-        """Return (E,) the kept promise in the worst slab of each run; NaN where there are too few prompts."""
+        """Return the (E,) kept promise in the worst slab of each run; NaN if there are too few prompts."""
         found_on, total_found = self._count_runs(kept, self.first)
         seen_on, total_seen = self._count_runs(kept, ~self.first)
         wide = total_found >= max(1.0, SMALLEST_SLAB * self.first.sum())
@@ -275,7 +277,7 @@ class Slabs:
         return np.where(wide.any() & (there > 0), share, np.nan)
 
     def _count_runs(self, kept: BoolArray, half: BoolArray) -> tuple[FloatArray, FloatArray]:
-        """Return (E, D, P) kept prompts and (D, P) prompts of every run of bins."""
+        """Return (E, D, P) numbers of kept prompts and (D, P) numbers of prompts in every run of bins."""
         bins = self.bins[half]
         directions = bins.shape[1]
         cells = bins + SLAB_BINS * np.arange(directions)
@@ -297,16 +299,16 @@ def _sum_runs(counts: FloatArray) -> FloatArray:
 
 
 def compute_slab_bins(draws: CandidateBatch) -> IntArray | None:
-    """Return (N, D) places along the statistics one by one, and along random mixtures of them.
+    """Return (N, D) bins of the prompts along each statistic and along random mixtures of statistics.
 
-    Places are bins of equal frequency over these prompts; None where no statistic varies.
+    Bins have equal frequency over these prompts. The result is None if no statistic varies.
     """
     spreads = [(values, float(values.std())) for values in draws.precomputed.values()]
     columns = [(values - values.mean()) / sd for values, sd in spreads if sd > 0.0]
     if not columns:
         return None
     standard = np.column_stack(columns)
-    # Fixed directions: which ones are tried is part of the figure's definition.
+    # The seed is fixed because the directions are part of the figure's definition.
     mixtures = np.random.default_rng(20201).standard_normal((standard.shape[1], SLAB_DIRECTIONS))
     along = np.concatenate([standard, standard @ mixtures], axis=1)
     edges = np.quantile(along, np.arange(1, SLAB_BINS) / SLAB_BINS, axis=0)

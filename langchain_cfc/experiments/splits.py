@@ -1,4 +1,4 @@
-"""Splits: one measured under a protocol, and all of them by one or several processes."""
+"""Measure methods on one split of the prompts, and on many splits in one or several processes."""
 
 from __future__ import annotations
 
@@ -40,24 +40,24 @@ from langchain_cfc.set_rules import parse_set_rule
 Found = TypeVar("Found")
 GroupedOn: TypeAlias = Literal["all", "test"]
 Progress: TypeAlias = Callable[[Iterable[Any], int], Iterable[Any]]
-# What each process runs, sent to it once.
+# The function that a worker process runs for each split; sent to each worker only once.
 _TASK: list[Callable[[int], Any]] = []
-# How long an interrupt may wait, in seconds.
+# Longest delay of an interrupt, in seconds.
 _PAUSE = 0.1
 
 
 @dataclass(frozen=True, eq=False)
 class SplitResult:
-    """The figures of one split. Runs are methods x levels, levels running faster."""
+    """The figures of one split. Runs are methods x levels, with levels as the inner loop."""
 
-    figures: dict[str, FloatArray]  # (E,) by name of a figure
-    groups: dict[str, FloatArray]  # (E, G) by name of a figure of groups
+    figures: dict[str, FloatArray]  # (E,) values by name of the figure
+    groups: dict[str, FloatArray]  # (E, G) values by name of the group figure
     group_sizes: FloatArray  # (G,) number of test prompts in each group
-    # (E, P) kept promise of the groups of every property, one property after the other
+    # (E, P) kept promise of the groups of all properties, one property after the other
     properties: FloatArray
     # (1 + G,) attainable coverage of all development prompts, and of those in each group
     predicted: FloatArray
-    attainable: FloatArray  # (1 + G,) the same of test prompts
+    attainable: FloatArray  # (1 + G,) the same for test prompts
     calibrated: int  # number of calibration prompts
     tested: int  # number of test prompts
 
@@ -99,44 +99,44 @@ def _compute_attainable(split: Split, rows: IntArray, groups: Groups) -> FloatAr
 
 @dataclass(frozen=True)
 class Protocol:
-    """What is done on every split."""
+    """The settings that are the same for every split."""
 
     methods: tuple[Method, ...]
     alphas: tuple[str, ...]  # decimal texts
-    features: str  # feature map of methods that name none
-    set_rule: str  # set rule of methods that name none
-    # Feature text of the groups that coverage is looked at in. Bins and categories are those of all prompts,
-    # or of each split's test prompts; `hard(...)` is cut on the development prompts, as the paper does.
+    features: str  # feature map of methods that have none of their own
+    set_rule: str  # set rule of methods that have none of their own
+    # Feature text of the groups in which coverage is measured. Bins and categories are made from all prompts
+    # or from each split's test prompts, see `group_on`; `hard(...)` is cut on the development prompts, as in
+    # the paper.
     groups: str
-    # Verifiers whose raw outputs become the scores, by a combination fitted in each split; None for the
-    # recorded scores. Groups and slabs are those of recorded scores either way, so that protocols can be
-    # compared.
+    # Verifiers whose raw outputs are combined into the scores, by a combination fitted in each split; None
+    # for the recorded scores. Groups and slabs always use recorded scores, so that protocols are comparable.
     combine: tuple[str, ...] | None
     splits: int  # number of splits
     seed: str
     test: float  # share of the prompts held out
-    fit: float  # share of the others that fits feature maps
+    fit: float  # share of the remaining prompts that fits feature maps
     group_on: GroupedOn = "all"
 
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """A protocol on a pool of prompts, one of each cluster."""
+    """A protocol applied to a pool of prompts, one from each cluster."""
 
     pool: Pool
     protocol: Protocol
 
     @classmethod
     def from_labelled(cls, labelled: LabelledBatch, protocol: Protocol) -> Comparison:
-        """Set up a comparison; of each cluster, one prompt takes part.
+        """Set up a comparison on one prompt from each cluster.
 
-        The prompts are sorted by id, so that rounding does not depend on the order of a file.
+        The prompts are sorted by id, so that rounding errors do not depend on the order of a file.
         """
         alone = split_plan(protocol.seed, fit=0.0, test=0.0).one_per_cluster(labelled).tolist()
         return cls(Pool(labelled.take(np.array(sorted(alone, key=labelled.ids.__getitem__)))), protocol)
 
     def check(self, provenance: Provenance | None = None) -> None:
-        """Refuse what would fail in every split, before any split is measured."""
+        """Raise errors that would occur in every split, before any split is measured."""
         labelled, methods = self.pool.labelled, self.protocol.methods
         maps = [self.protocol.groups, *(features for features, _ in self._inputs)]
         asks = (
@@ -152,27 +152,27 @@ class Comparison:
 
     @cached_property
     def _inputs(self) -> list[tuple[str, str]]:
-        """The feature maps and set rules of the methods, each pair once."""
+        """The distinct pairs of feature map and set rule that the methods use."""
         protocol = self.protocol
         several = (one.get_inputs(protocol.features, protocol.set_rule) for one in protocol.methods)
         return list(dict.fromkeys(several))
 
     @cached_property
     def groups(self) -> Groups:
-        """The groups, cut on all prompts."""
+        """The groups, with bins and categories made from all prompts."""
         with name_records_in_errors(self.pool.labelled.ids):
             return make_groups(self.protocol.groups, self.pool.draws, self.pool.draws)
 
     @cached_property
     def _needed(self) -> tuple[Part, ...]:
-        """The parts that no split may leave empty."""
+        """The parts that must not be empty in any split."""
         maps = [FeatureMap.parse(features) for features, _ in self._inputs]
         fitted = self.protocol.combine is not None or any(one.needs_fit for one in maps)
         return ("fit", "calibration", "test") if fitted else ("calibration", "test")
 
     @cached_property
     def properties(self) -> tuple[Groups, ...]:
-        """Groups along every known property of prompts."""
+        """Groups by every known property of the prompts."""
         return make_property_groups(self.pool.draws)
 
     @cached_property
@@ -180,12 +180,12 @@ class Comparison:
         return compute_slab_bins(self.pool.draws)
 
     def make_plan(self, number: int) -> SplitPlan:
-        """Return the assignment of prompts to the parts of a split."""
+        """Return the plan that assigns prompts to the parts of split `number`."""
         protocol = self.protocol
         return split_plan(f"{protocol.seed}/{number}", fit=protocol.fit, test=protocol.test)
 
     def measure_split(self, number: int) -> SplitResult:
-        """Return the figures of split `number`, from 0."""
+        """Return the figures of split `number`, counted from 0."""
         rows = self.make_plan(number).rows(self.pool.labelled)
         for part in self._needed:
             if len(rows[part]) == 0:
@@ -211,7 +211,7 @@ class Comparison:
             groups = make_groups(groups.text, split.test_candidates, draws)
         slabs = None
         if self._bins is not None:
-            # Each split hashes ids with a seed of its own; which half a prompt is in is independent of it.
+            # A separate hash of the id assigns prompts to halves, independently of the split's parts.
             half = self.make_plan(number).uniforms(
                 "slab", [self.pool.labelled.ids[row] for row in split.test]
             )
@@ -222,7 +222,7 @@ class Comparison:
 
 
 def check_count(number: object, name: str, what: str) -> int:
-    """Return a whole number of at least 1; an InputError that names it for anything else."""
+    """Return `number` as an int; raise an InputError unless it is a whole number of at least 1."""
     if isinstance(number, bool) or not isinstance(number, (int, np.integer)) or number < 1:
         msg = f"{name} must be a whole number of {what}, at least 1; got {number!r}"
         raise InputError(msg)
@@ -242,7 +242,7 @@ def measure_splits(
     jobs: int = 1,
     progress: Progress | None = None,
 ) -> list[Found]:
-    """Return the figures of every split in order, whatever the number of processes; 1 is this one."""
+    """Return the figures of all splits in order, for any number of processes; 1 runs in this process."""
     jobs = check_count(jobs, "jobs", "processes")
     show = progress or (lambda found, _: found)
     if jobs == 1 or splits == 1:
@@ -256,11 +256,11 @@ def measure_splits(
         try:
             return list(show(_collect_results(pool, splits, raise_interrupt), splits))
         except BrokenProcessPool as error:
-            raise_interrupt()  # a worker that was still starting is ended by it
+            raise_interrupt()  # the interrupt may have ended a worker that was still starting
             msg = "a process was ended from outside, perhaps for lack of memory: use fewer jobs"
             raise CalibrationError(msg) from error
         except BaseException:
-            # Do not wait for what the workers are at, or for one that is still starting.
+            # Wait neither for running tasks nor for workers that are still starting.
             for worker in set(active_children()) - others:
                 worker.terminate()
             pool.shutdown(cancel_futures=True)
@@ -272,7 +272,7 @@ def _collect_results(
 ) -> Iterator[Any]:
     """Yield the figures of every split in order."""
     futures = [pool.submit(_run_task, number) for number in range(splits)]
-    futures.reverse()  # results that were passed on are not kept
+    futures.reverse()  # popping from the end releases each result once it is yielded
     while futures:
         future = futures.pop()
         while not wait([future], _PAUSE).done:
@@ -283,9 +283,10 @@ def _collect_results(
 
 @contextmanager
 def _hold_interrupts() -> Iterator[Callable[[], None]]:
-    """Hold interrupts back, and give a function that raises one that came.
+    """Defer interrupts, and yield a function that raises a deferred one.
 
-    A `KeyboardInterrupt` raised wherever the main thread is may leave a lock of the pool held for ever.
+    A `KeyboardInterrupt` raised at an arbitrary point of the main thread may leave a lock of the pool held
+    for ever.
     """
     handler = signal.getsignal(signal.SIGINT)
     if not callable(handler) or threading.current_thread() is not threading.main_thread():
@@ -306,7 +307,10 @@ def _hold_interrupts() -> Iterator[Callable[[], None]]:
 
 
 def _store_task(measured: Callable[[int], Any]) -> None:
-    """Keep what each process is sent once, not with each split; interrupts are left to its parent."""
+    """Initialise a worker: store the task, so that it is not sent with each split, and ignore interrupts.
+
+    The parent process handles interrupts.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _TASK.append(measured)
 
@@ -317,7 +321,7 @@ def _run_task(number: int) -> Any:
 
 @contextmanager
 def _limit_threads() -> Iterator[None]:
-    """Keep processes started meanwhile from using several threads of linear algebra each."""
+    """Limit processes started in this context to one thread of linear algebra each."""
     name = "OPENBLAS_NUM_THREADS"
     before = os.environ.get(name)
     os.environ[name] = before or "1"
