@@ -1,7 +1,7 @@
 """Two published baselines, conformal language modelling and claim-level back-off, on recorded candidates.
 
-*Conformal language modelling*, here `SamplingRule`: draw until the set looks good enough. It promises a
-correct candidate in the set, as ours do, but for all prompts together and with confidence.
+*Conformal language modelling*, here `SamplingRule`: draw until the set looks good enough. Like our methods it
+promises a correct candidate in the set, but over all prompts together, and with a given confidence.
 
 Source: Quach, Fisch, Schuster, Yala, Sohn, Jaakkola and Barzilay (ICLR 2024), "Conformal Language Modeling",
 its sections on the sampling and rejection rules and on their calibration, and the authors' published code;
@@ -10,13 +10,13 @@ Laufer-Goldshtein, Fisch, Barzilay and Jaakkola (2023), "Efficiently Controlling
 Testing".
 
 *Claim-level back-off*, here `BackOffRule`: keep only what is surely right. It promises that everything kept
-is correct, or of claims that at most k kept ones are unsupported, which an empty set is as well: of
-candidates the dual of our promise. Next to ours its coverage is low and its abstention high there, because it
-answers another question.
+is correct, or for claims that at most k kept ones are unsupported; an empty set satisfies this too. For
+candidates this is the dual of our promise: coverage is lower and abstention higher than with our methods,
+because it answers another question.
 
 Source: Mohri and Hashimoto (ICML 2024), "Language Models with Conformal Factuality Guarantees".
 
-Both promises are for all prompts together. Neither says anything of hard prompts.
+Both promises are for all prompts together. Neither says anything about hard prompts.
 """
 
 from __future__ import annotations
@@ -40,9 +40,8 @@ CUTS = 20
 class SampledSets:
     """Sets of m prompts whose candidates are drawn one by one."""
 
-    accepted: BoolArray  # (m, n) which candidates are in the set
-    # (m,) True where no configuration passed its test; then for all prompts, and none is drawn for
-    flagged: BoolArray
+    accepted: BoolArray  # (m, n) whether each candidate is in the set
+    flagged: BoolArray  # (m,) all True if no configuration passed its test; then nothing is drawn
     draws: IntArray  # (m,) number of candidates drawn, 0 ... n
 
 
@@ -50,34 +49,34 @@ class SampledSets:
 class SamplingRule:
     """Conformal language modelling: draw, reject, and stop, calibrated by Learn then Test.
 
-    Candidates are drawn in slot order. One is rejected if its score is above a first cut, or if its answer is
-    in the set already; drawing stops as soon as the set holds a score at or below a second cut, or after n.
-    The two cuts are the configuration. Half of the calibration prompts (rows 0, 2, 4, ...) orders the
-    configurations, the other half tests them:
+    Candidates are drawn in slot order. A candidate is rejected if its score is above a first cut, or if its
+    answer is in the set already. Drawing stops as soon as the set holds a score at or below a second cut, or
+    after n candidates. The two cuts are the configuration. Half of the calibration prompts (rows 0, 2, 4,
+    ...) orders the configurations, the other half tests them:
 
-    - every first cut goes with every second one up to it, and with "never stop". Beyond the first cut a
-      second one changes nothing: then the first candidate accepted stops the drawing.
-    - of these, the Pareto front of the ordering half is kept: those for which no other misses as few prompts
-      with smaller sets. It is ordered from the fewest misses to the smallest sets.
-    - at level alpha they are tested in this order against "more than alpha of the prompts are missed", each
-      at level delta, until one is not rejected. The last one that passed serves: its sets were smallest.
+    - Every first cut is paired with every second cut up to it, and with "never stop". A second cut above the
+      first changes nothing: the first accepted candidate stops the drawing in either case.
+    - Of these, the Pareto front of the ordering half is kept: configurations for which no other misses as few
+      prompts with smaller sets. It is ordered from the fewest misses to the smallest sets.
+    - At level alpha they are tested in this order against "more than alpha of the prompts are missed", each
+      at level delta, until one does not pass. The last one that passed, with the smallest sets, is used.
 
     *What it promises.* P(coverage >= 1 - alpha) >= 1 - delta over calibration sets of independent and
     identically distributed prompts, or else all prompts are flagged. Proof: given the ordering half, let c be
-    the first configuration in the order that misses more than alpha of all prompts. One behind it passes only
-    if c passed before it, so that c passes whenever any that misses too many does. Its misses on the testing
-    half are binomial, hence it does with probability at most delta. That is one promise per level, not one
-    for all levels at once. On average over calibration sets, prompts are covered or flagged with probability
-    (1 - alpha) (1 - delta) at least.
+    the first configuration in the order that misses more than alpha of all prompts. A later one passes only
+    if c has passed before it, so if any configuration that misses too many passes, then c passes. The misses
+    of c on the testing half are binomial, so it passes with probability at most delta. The promise holds for
+    each level, not for all levels at once. On average over calibration sets, prompts are covered or flagged
+    with probability at least (1 - alpha) (1 - delta).
 
-    *Where it differs from what was published.* Quality is 1 - the verifier's score, not the likelihood of the
-    text. Answers are the same or not, so that the cut on similarity (their lambda_1) is fixed: repeats are
+    *Differences from the published method.* Quality is 1 - the verifier's score, not the likelihood of the
+    text. Answers are either the same or not, so the cut on similarity (their lambda_1) is fixed: repeats are
     rejected. The confidence of a set is the best quality in it (their MAX; neither FIRST-K nor SUM). At most
     the n recorded candidates are drawn (their k_max). Their code orders on 30 % of the calibration prompts,
-    not on half of them, and by draws plus set size, not by set size alone: recorded candidates are paid for.
-    It has about 25 values a cut, besides "all" and "none"; here there are `CUTS` at most, the last of which
-    is "all". It gets the number of misses from their mean, in floats; here they are counted. Components of
-    answers are left out.
+    here it is half of them; and by draws plus set size, here by set size alone, because recorded candidates
+    are already paid for. It has about 25 values per cut, besides "all" and "none"; here there are at most
+    `CUTS`, the last of which is "all". It computes the number of misses from their mean, in floats; here they
+    are counted. Components of answers are left out.
 
     Examples:
         >>> scores = np.array([[0.2, 0.6], [0.6, 0.2], [0.6, 0.2]] * 50)
@@ -90,8 +89,7 @@ class SamplingRule:
     """
 
     cuts: FloatArray  # (G,) scores, ascending, the last one 1.0
-    # (c,) position among the cuts of each configuration's first cut, in the order of tests
-    accepting: IntArray
+    accepting: IntArray  # (c,) position in `cuts` of each configuration's first cut, in the order of tests
     stopping: IntArray  # (c,) position of its second cut, -1 for "never stop"
     missed: IntArray  # (c,) number of testing prompts whose set holds no correct candidate
     tested: int  # number of testing prompts
@@ -108,9 +106,9 @@ class SamplingRule:
     ) -> SamplingRule:
         """Order the configurations and count their misses on (N, n) scores and labels, for all levels.
 
-        Rows stand in an order that has nothing to do with what they hold: every other one orders
-        configurations and the rest test them. A code is the slot of the first candidate of the prompt with
-        the same answer; without codes nothing is a repeat.
+        The order of the rows must be independent of their content: every other row orders configurations and
+        the rest test them. An answer code is the slot of the prompt's first candidate with the same answer;
+        without codes no candidate counts as a repeat.
         """
         if len(scores) < 2:  # noqa: PLR2004 - one to order, one to test
             msg = (
@@ -120,7 +118,7 @@ class SamplingRule:
             raise InputError(msg)
         level = format_delta(delta)
         order, test = slice(0, None, 2), slice(1, None, 2)
-        # The cuts must not know the testing half.
+        # The cuts must not depend on the testing half.
         shares = np.linspace(0.0, 1.0, CUTS)
         cuts = np.unique(np.quantile(scores[order], shares, method="inverted_cdf"))
         cuts[-1] = 1.0
@@ -133,9 +131,9 @@ class SamplingRule:
         return cls(cuts, accepting, stopping, missed, tested, level)
 
     def get_configuration(self, alpha: Level) -> tuple[float, float] | None:
-        """Return the scores up to which candidates are accepted and that stop the drawing, -inf for none.
+        """Return the first cut, which accepts, and the second, which stops (-inf for "never stop").
 
-        None where no configuration passed.
+        The result is None if no configuration passed.
         """
         place = self._count_passed(alpha) - 1
         if place < 0:
@@ -144,7 +142,7 @@ class SamplingRule:
         return float(self.cuts[self.accepting[place]]), float(self.cuts[stop]) if stop >= 0 else -math.inf
 
     def make_sets(self, scores: FloatArray, answer_codes: IntArray | None, alpha: Level) -> SampledSets:
-        """Return the sets of (m, n) new prompts; flagged and empty where no configuration passed."""
+        """Return the sets of m new prompts with (m, n) scores; all flagged if no configuration passed."""
         place = self._count_passed(alpha) - 1
         if place < 0:
             nothing = np.zeros(scores.shape, dtype=np.bool_)
@@ -160,7 +158,7 @@ class SamplingRule:
     def _count_passed(self, alpha: Level) -> int:
         """Return how many configurations pass before the first one that does not."""
         rate, delta = 1 - compute_tau(alpha), float(self.delta)
-        # The p-value grows with the misses, so that it is computed for a few counts only.
+        # The p-value grows with the misses, so bisection computes it for a few counts only.
         allowed = bisect_right(
             range(self.tested + 1), delta, key=lambda missed: binomial_p_value(missed, self.tested, rate)
         )
@@ -170,28 +168,28 @@ class SamplingRule:
 
 @dataclass(frozen=True, eq=False)
 class BackOffRule:
-    """Claim-level back-off: keep the candidates below the threshold at which wrong ones come too often.
+    """Claim-level back-off: keep the candidates below a quantile of the lowest wrong scores.
 
     With r the smallest score among a prompt's wrong candidates, infinite if none is wrong, the threshold is
     the k-th smallest r of N calibration prompts, k = floor(alpha (N + 1)). Candidates with a score strictly
-    below it are kept; for k = 0 none is. Where `at_most` wrong ones may be kept, r is the smallest score but
-    so many.
+    below it are kept; for k = 0 none is. If `at_most` = j wrong candidates may be kept, r is the (j + 1)-th
+    smallest wrong score.
 
-    *What it promises.* For exchangeable prompts, P(every kept candidate is correct) >= 1 - alpha, or
-    P(at most so many kept ones are wrong). Proof: a
-    new prompt keeps a wrong candidate if and only if its own r is below the k-th smallest of the others. Then
-    fewer than k of the others are at or below it, and so at most k of all N + 1 are, itself included. Of any
-    N + 1 numbers, at most k can be so low: take the largest that is; all such are at or below it, hence at
-    most k. The new one is as likely as any other to be among them: k / (N + 1) <= alpha. Ties only help. With
-    `<=` in place of `<` they would not: a prompt whose r is the threshold would keep its wrong candidate.
+    *What it promises.* For exchangeable prompts, P(at most `at_most` kept candidates are wrong) >= 1 - alpha;
+    with the default of 0, every kept candidate is correct. Proof: a new prompt keeps too many wrong
+    candidates if and only if its own r is below the k-th smallest of the others. Then fewer than k of the
+    others are at or below it, and so at most k of all N + 1 are, itself included. Of any N + 1 numbers, at
+    most k can be so low: take the largest that is; all such are at or below it, hence at most k. By
+    exchangeability the new one is among them with probability at most k / (N + 1) <= alpha. Ties only help;
+    with `<=` in place of `<` they would not: a prompt whose r is the threshold would keep its wrong one.
 
     Without ties the probability is 1 - k / (N + 1), and given the calibration prompts it is distributed as
     Beta(N + 1 - k, k).
 
-    *Where it differs from what was published.* Claims are as recorded, each supported or not by its own
-    label, or they are candidates, each right or wrong; repeats are claims like others. The rank
-    ceil((N + 1) (1 - alpha)) of theirs, counted from the other end, is k. They keep what reaches the
-    threshold and break ties by noise; here nothing is random.
+    *Differences from the published method.* Claims are as recorded, each supported or not by its own label;
+    or candidates take their place, each right or wrong, and repeats count like other claims. Their rank
+    ceil((N + 1) (1 - alpha)), counted from the other end, is k. They keep what reaches the threshold and
+    break ties by noise; here nothing is random.
 
     Examples:
         >>> scores = np.array([[0.1, 0.5], [0.3, 0.2], [0.4, 0.6], [0.2, 0.7]])
@@ -203,37 +201,37 @@ class BackOffRule:
         [[True, False]]
     """
 
-    lowest: FloatArray  # (N,) the calibration prompts' r, ascending
+    lowest: FloatArray  # (N,) values of r of the calibration prompts, ascending
 
     @classmethod
     def learn(cls, scores: FloatArray, correct: BoolArray, at_most: int = 0) -> BackOffRule:
-        """Find the smallest wrong score but `at_most` of each of N prompts, from (N, n) scores and labels."""
+        """Compute r of N prompts from their (N, n) scores and labels; see the class."""
         wrong = np.sort(np.where(correct, np.inf, scores), axis=1)
         return cls(np.sort(wrong[:, at_most] if at_most < wrong.shape[1] else np.full(len(wrong), np.inf)))
 
     def compute_threshold(self, alpha: Level) -> float:
-        """Return the score below which candidates are kept at a level; -inf keeps none, inf all."""
+        """Return the score below which candidates are kept at level alpha; -inf keeps none, inf all."""
         # floor(alpha (N + 1)), from exact fractions.
         rank = len(self.lowest) + 1 - conformal_rank(len(self.lowest), compute_tau(alpha))
         return float(self.lowest[rank - 1]) if rank else -math.inf
 
     def make_sets(self, scores: FloatArray, alpha: Level) -> BoolArray:
-        """Return (m, n) which candidates of new prompts are kept."""
+        """Return (m, n) whether each candidate of m new prompts is kept."""
         return np.asarray(scores < self.compute_threshold(alpha), dtype=np.bool_)
 
 
-# A score's rank is the position of the smallest cut that it does not exceed: score <= cuts[g] if and only if
-# rank <= g. Configurations are then compared in small whole numbers.
+# A score's rank is the position of the smallest cut that it does not exceed, so score <= cuts[g] if and only
+# if rank <= g. The functions below work with these small whole numbers.
 
 
 def _rank_scores(
     cuts: FloatArray, scores: FloatArray, codes: IntArray | None
 ) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]:
-    """Rank (N, n) scores among the cuts, and find where candidates become repeats.
+    """Rank (N, n) scores among the G cuts, and find from which first cut on candidates are repeats.
 
-    The second array holds the smallest rank among earlier candidates with the same answer, G where there is
-    none: with a first cut from there on the candidate is a repeat, since the earliest of those candidates
-    that pass is in the set.
+    The second array holds the smallest rank among earlier candidates with the same answer, G if there is
+    none. With a first cut of at least that rank the candidate is a repeat, because one of those earlier
+    candidates is in the set.
     """
     ranks = np.searchsorted(cuts, scores.ravel()).astype(np.uint8).reshape(scores.shape)
     repeats = np.full(scores.shape, len(cuts), dtype=np.uint8)
@@ -251,20 +249,21 @@ def _rank_scores(
 def _count_configurations(
     ranks: npt.NDArray[np.uint8], repeats: npt.NDArray[np.uint8], correct: BoolArray, size: int
 ) -> tuple[IntArray, IntArray]:
-    """Count what every configuration does on some prompts.
+    """Count covered prompts and kept candidates on some prompts for every configuration.
 
-    A slot is reached if no candidate of the set before it stops the drawing, that is, if the second cut is
-    below the best rank in the set so far. So for one first cut each candidate that it accepts is sorted by
-    that rank, and sums from above count it for every second cut at once.
+    A slot is reached if no earlier candidate in the set stops the drawing, that is, if the second cut is
+    below the best rank in the set so far. So for each first cut, accepted candidates are counted by that best
+    rank, and cumulative sums from above give the counts for all second cuts at once.
 
-    Both arrays are (G, G + 1), by first cut and by second cut plus 1, where column 0 is "never stop": the
-    prompts with a correct candidate in the set, and the candidates in all sets together.
+    Returns:
+        Two (G, G + 1) arrays, by first cut and by second cut plus 1, where column 0 is "never stop": the
+        number of prompts with a correct candidate in the set, and the number of candidates in all sets.
     """
     width = size + 1
     first = np.arange(size, dtype=np.uint8)[:, np.newaxis]
     base = np.arange(size)[:, np.newaxis] * width
-    best = np.repeat(base + size, len(ranks), axis=1)  # of the set so far, by first cut and prompt
-    waiting = np.ones(best.shape, dtype=np.bool_)  # for a correct candidate
+    best = np.repeat(base + size, len(ranks), axis=1)  # best rank in the set so far, by first cut and prompt
+    waiting = np.ones(best.shape, dtype=np.bool_)  # whether no correct candidate has been found yet
     covered, kept = np.zeros((2, size * width), dtype=np.int64)
     for rank, repeat, right in zip(ranks.T, repeats.T, correct.T, strict=True):
         enters = (rank <= first) & (first < repeat)
@@ -281,10 +280,10 @@ def _sum_from_above(counts: IntArray, size: int) -> IntArray:
 
 
 def _find_front(covered: IntArray, kept: IntArray) -> tuple[IntArray, IntArray]:
-    """Return first and second cuts on the Pareto front of misses and set size, from the fewest misses on."""
+    """Return first and second cuts on the Pareto front of misses and set size, fewest misses first."""
     first, second = np.nonzero(np.tri(len(covered), len(covered) + 1, 1, dtype=np.bool_))
     found, sizes = covered[first, second], kept[first, second]
-    # Among equals the one that stops earliest, which draws least.
+    # Ties go to the configuration that stops earliest, which draws least.
     order = np.lexsort((-second, sizes, -found))
     before = np.minimum.accumulate(np.r_[np.iinfo(np.int64).max, sizes[order][:-1]])
     front = order[sizes[order] < before]

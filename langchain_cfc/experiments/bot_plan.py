@@ -1,4 +1,4 @@
-"""How many labelled prompts a bot takes that is rarely wrong, planned from a pilot."""
+"""`plan_bot`: estimate from a pilot how many labelled prompts certify a rarely wrong bot."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ _MEAN_SCORE = parse_statistic("mean_score")
 
 
 class BotStep(ReportData):
-    """How many labelled prompts it takes to answer at least a share of the prompts.
+    """Number of labelled prompts needed to answer at least a given share of the prompts.
 
     Attributes:
-        answered: The share, in (0, 1]: the prompts with the smallest mean scores.
+        answered: The share answered, in (0, 1]; these are the prompts with the smallest mean scores.
         wrong_rate: Share of wrong answers among these prompts of the pilot.
-        prompts_needed: Labelled prompts that certify a cut which answers at least this share, if the pilot's
-            figures are right; None where no number does, because too many of the answers are wrong.
+        prompts_needed: Number of labelled prompts that certify a cut which answers at least this share, if
+            the pilot's figures are right; None if no number does, because too many answers are wrong.
     """
 
     answered: float
@@ -42,18 +42,18 @@ class BotStep(ReportData):
 
 
 class BotPlan(ReportData):
-    """How many labelled prompts certify a wrong-answer rate for bot mode, by the share of prompts answered.
+    """Number of labelled prompts that certify a wrong-answer rate for bot mode, by share of prompts answered.
 
     Attributes:
-        max_wrong_rate: The largest share of wrong answers among answered prompts.
+        max_wrong_rate: Largest share of wrong answers among answered prompts.
         delta: Failure probability of the certificate.
-        pilot_size: Number of pilot prompts, one of each cluster.
-        wrong_rate: Share of the pilot's prompts whose best candidate is wrong.
-        wrong_rate_ci: Two-sided 95 % Clopper-Pearson interval of it.
+        pilot_size: Number of pilot prompts, one from each cluster.
+        wrong_rate: Share of answerable pilot prompts (not all answers blank) whose best candidate is wrong.
+        wrong_rate_ci: Two-sided 95 % Clopper-Pearson interval of `wrong_rate`.
         least_abstention: Share of the prompts that every method must abstain on, if `wrong_rate` is right.
-        fewest_answered: Number of answered prompts, none of them wrong, below which nothing is certified;
-            None where 10**8 do not suffice.
-        steps: By share answered, ascending.
+        fewest_answered: Smallest number of answered prompts that certifies the rate if none is wrong; None
+            if 10**8 do not suffice.
+        steps: The plan for each share answered, ascending.
     """
 
     max_wrong_rate: float
@@ -77,8 +77,8 @@ def plan_bot(
     """Plan bot mode from a small file of labelled records.
 
     The bot planned for is the one that `calibrate(records, max_wrong_rate=...)` makes: it answers with the
-    best candidate where the mean score is at most a cut. As in calibration, one hash-chosen prompt of each
-    cluster counts. The numbers are estimates: the pilot's wrong rates are taken for the true ones.
+    best candidate if the mean score is at most a cut. As in calibration, one hash-chosen prompt of each
+    cluster counts. The numbers are estimates, since they take the pilot's wrong rates for the true ones.
 
     Args:
         labelled: The pilot, such as `tabulate(read_records(path))`.
@@ -123,7 +123,7 @@ def plan_bot(
     order = answerable[np.argsort(means[answerable], kind="stable")]
     wrong = np.concatenate([[0], np.cumsum(~alone.correct[order, sets.best[order]])]).astype(np.int64)
     size = len(order)
-    # Certified by all prompts that are not held out; of those with blank answers alone none is answered.
+    # All prompts that are not held out certify; prompts with only blank answers are never answered.
     kept = Fraction(size, len(alone)) * (1 - Fraction(str(test_fraction)))
     shares = list_complete_ties(means[order])
     needed = project_sizes(wrong, rate, failing * MAIN_SHARE, shares)

@@ -1,8 +1,9 @@
-"""`suggest_draws`: what draw rules save and cost, measured on prompts that never calibrate.
+"""`suggest_draws`: compare how many draws each rule saves, and what that costs in coverage.
 
-As in `suggest`, rules are compared on the fit split of `calibrate`, by the same seed and shares, so that one
-chosen here keeps the promise as if it had been fixed beforehand. Each inner split calibrates with a rule on a
-part of these prompts and judges it on the others, by the functions that calibrate and serve.
+As in `suggest`, rules are compared on the fit split of `calibrate`, with the same seed and shares. None of
+these prompts calibrates, so the guarantee holds as if the chosen rule had been fixed beforehand. Each inner
+split calibrates with a rule on part of these prompts and judges it on the others, with the functions that
+calibrate and serve.
 """
 
 from __future__ import annotations
@@ -26,20 +27,20 @@ from langchain_cfc.records import LabelledRecord, Provenance, Records, tabulate
 from langchain_cfc.records.splits import split_plan
 from langchain_cfc.thresholds import Level, format_alpha
 
-# Share of the selection prompts that judge a rule in an inner split.
+# Share of the selection prompts on which a rule is judged in an inner split.
 _TEST = 0.4
-# The cheapest rule is proposed that covers at most so much less than drawing all candidates.
+# Largest loss of coverage, against drawing all candidates, of the rule that is proposed.
 MOST_LOST = 0.03
 _FIGURES = ("mean_draws", "kept_promise", "coverage", "not_certifiable_rate", "answered_rate", "mean_answers")
 
 
 class JudgedDrawRule(ReportData):
-    """What a draw rule does on prompts that were not calibrated on, as means over inner splits.
+    """Results of a draw rule on prompts that were not calibrated on, as means over inner splits.
 
     Attributes:
-        rule: Its text.
+        rule: Text of the rule.
         mean_draws: Mean number of candidates drawn for a prompt.
-        cost: Of a thousand prompts, in the unit of the cost given; None without one.
+        cost: Cost of a thousand prompts, in the unit of `cost_per_candidate`; None if that was not given.
         kept_promise: Share of prompts covered or flagged.
         coverage: Share of prompts whose set holds a correct answer.
         not_certifiable_rate: Share flagged.
@@ -60,15 +61,15 @@ class JudgedDrawRule(ReportData):
 
 
 class DrawSuggestion(ReportData):
-    """Draw rules side by side, and the one to calibrate with.
+    """Comparison of draw rules, and the rule to calibrate with.
 
     Attributes:
         alpha: Error level, as decimal text.
         n: Number of recorded candidates.
-        rules: All that were judged, the fewest draws first.
+        rules: All rules that were judged, fewest draws first.
         chosen: The cheapest rule that covers at most `most_lost` less than drawing all n candidates.
-        most_lost: See `chosen`.
-        prompts: Number of prompts selected on.
+        most_lost: Largest loss of coverage; see `chosen`.
+        prompts: Number of selection prompts, on which rules were compared.
         splits: Number of inner splits.
         command: The command to run next.
     """
@@ -100,7 +101,7 @@ def suggest_draws(
     progress: Progress | None = None,
     provenance: Provenance | None = None,
 ) -> DrawSuggestion:
-    """Compare draw rules by what they save and what they cost, and propose one.
+    """Compare draw rules by their number of draws and their coverage, and propose one.
 
     Args:
         records: Labelled records with all their candidates, or the table that `tabulate` makes of them.
@@ -110,10 +111,10 @@ def suggest_draws(
         features: Feature map to calibrate with.
         set_rule: Set rule to calibrate with.
         cost_per_candidate: Cost of drawing and scoring one candidate, at least 0, in any unit.
-        seed: As given to `calibrate` later, like the shares.
-        fit_fraction: Share of the prompts not held out that is selected on, in (0, 1).
+        seed: The seed that `calibrate` will get; the next three shares must be those for `calibrate` too.
+        fit_fraction: Share of the prompts not held out on which the rule is selected, in (0, 1).
         test_fraction: Share of all prompts held out for evaluation.
-        certification_fraction: Share of the others held out for certificates.
+        certification_fraction: Share of the remaining prompts held out for certificates.
         splits: Number of inner splits, at least 2.
         jobs: Number of processes.
         progress: Function of the inner splits and their number that yields them, such as a progress bar.
@@ -123,8 +124,8 @@ def suggest_draws(
         The comparison with the proposed rule and command.
 
     Raises:
-        InputError: If an argument, a rule or a record cannot be used, or the scores of fewer candidates
-            cannot be made from the records.
+        InputError: If an argument, a rule or a record cannot be used, or the records do not determine the
+            scores for fewer candidates.
         FeatureError: If the feature map is wrong.
         CalibrationError: If there are too few selection prompts.
     """
@@ -153,7 +154,7 @@ def suggest_draws(
         if parse_draw_rule(one).at_most > n:
             msg = f"draws: {one} may draw more than the {n} candidates recorded"
             raise InputError(msg)
-    # The same parts as in calibration later, whose options these are.
+    # These are the options of the later calibration, so the parts are the same.
     config = CalibrationConfig(
         alpha=format_alpha(alpha),
         features=FeatureMap.parse(features).text,
@@ -223,15 +224,15 @@ def _measure_rules(
 def list_draw_rules(prompts: LabelledBatch, provenance: Provenance | None) -> list[str]:
     """List about a dozen draw rules that suit prompts with n recorded candidates.
 
-    Rules on answers need answers, and rules on scores a verifier that scores each candidate by itself. Their
-    cuts are quantiles of these prompts' scores.
+    Rules on answers are listed if answers are known, and rules on scores if the verifier scores each
+    candidate by itself. Cuts of scores are quantiles of these prompts' scores.
 
     Args:
-        prompts: The prompts that a rule is chosen on.
-        provenance: What the records say about their verifier.
+        prompts: The selection prompts.
+        provenance: Header of the records, which describes their verifier.
 
     Returns:
-        The rules as texts, each of at most n draws.
+        The rules as texts, each with at most n draws.
     """
     n = prompts.draws.n
     first = max(2, n // 2)
@@ -247,7 +248,7 @@ def list_draw_rules(prompts: LabelledBatch, provenance: Provenance | None) -> li
 
 
 def _mark_front(judged: Sequence[JudgedDrawRule]) -> list[JudgedDrawRule]:
-    """Order rules by their draws, and mark those that none is better than."""
+    """Sort rules by mean number of draws, and mark those on the front; see `JudgedDrawRule`."""
     ordered = sorted(judged, key=lambda one: (one.mean_draws, -one.coverage))
     best = -1.0
     marked = []

@@ -1,27 +1,29 @@
 """The paper's efficiency analysis, measured: set sizes of three rules, broken assumptions, and convergence.
 
-`efficiency_world.py` derives the closed forms, `efficiency_recordings.py` looks at recordings.
+`efficiency_world.py` derives the closed forms; `efficiency_recordings.py` applies the analysis to recordings.
 
-*Cells.* In each world that meets the assumptions, for each number of candidates and level, three rules: the
-oracle q(T); one threshold for all; and the exact conditional rule of [1, T], learned from 10,000 prompts.
-E|C| by the integral stands beside the mean of |C| over drawn prompts, whose standard error is that of a mean
-of independent prompts. z is then approximately standard normal: of k independent cells 0.27 % are beyond 3 by
-chance. Cells of one world and number of candidates share their prompts.
+*Cells.* In each world that meets the assumptions, three rules are compared for each number of candidates and
+each level: the oracle q(T), one threshold for all, and the exact conditional rule of [1, T], learned from
+10,000 prompts. E|C| from the integral is compared with the mean of |C| over drawn prompts, whose standard
+error is that of a mean over independent prompts. So z is approximately standard normal, and 0.27 % of
+independent cells are beyond 3 by chance. Cells with the same world and number of candidates share prompts.
 
-*The learned rule* has a calibration set of its own in each cell; its integral is the mean of M G_t at its
-thresholds over 2,048 midpoints. What is compared is the paper's E|C| = M E[G_X(l(X))] for the rule at hand.
+*The learned rule.* Cells with the same world and number of candidates share one calibration set. The integral
+is the mean of M G_t at the learned thresholds over 2,048 midpoints. Compared is the paper's
+E|C| = M E[G_X(l(X))] of the rule at hand.
 
 *Convergence.* q(t) is in the span of [1, T], so the learned threshold is a consistent quantile regression
-with errors of order N^(-1/2) (Koenker and Bassett 1978); E|C| is a smooth functional of it, and deviates from
-the oracle's by as much. The rate is the slope of a least-squares line through log error against log N. The
-logarithm of a root mean square of R nearly normal errors has standard deviation 1 / sqrt(2 R), from which the
-rate's standard error follows. One threshold for all, the control, does not converge to the oracle: its
-slope is about 0.
+with errors of order N^(-1/2) (Koenker and Bassett 1978). E|C| is a smooth functional of the threshold, so its
+deviation from the oracle's has the same order. The rate is the slope of a least-squares line through log
+error against log N. The logarithm of a root mean square of R nearly normal errors has standard deviation
+1 / sqrt(2 R), which gives the rate's standard error. The control, one threshold for all, does not converge to
+the oracle: its slope is about 0.
 
-*Hidden difficulty.* Let all prompts of the world `rarer` have one difficulty T in the analysis's sense, and
-let the chance of a correct candidate be a property of X that T does not show. F and G are mixtures, (2) and
-(4) hold because T is constant, and (1) and (3) hold by calculation. The oracle that conditions on X, as
-Proposition 4.3 is printed, still is that of `rarer`, and one threshold is the oracle given T.
+*Hidden difficulty.* Let all prompts of the world `rarer` have the same difficulty T in the sense of the
+analysis, and let the chance of a correct candidate be a property of X that T does not show. Then F and G are
+mixtures, (2) and (4) hold because T is constant, and (1) and (3) hold by calculation. The oracle that
+conditions on X, as printed in Proposition 4.3, is still that of `rarer`, and one threshold is the oracle
+given T.
 
 Source: the paper's section "Efficiency Analysis".
 """
@@ -58,26 +60,26 @@ SizeRule: TypeAlias = Literal["oracle", "marginal", "learned"]
 CANDIDATES = (10, 50, 100)
 CALIBRATED = 10_000
 SIZES = (100, 300, 1000, 3000, 10_000, 30_000, 100_000)
-# The level and number of candidates of the worlds with a broken assumption, and of convergence.
+# The level and number of candidates used for the inequality checks and for convergence.
 ALPHA, N = "0.2", 50
 LIMIT = 3.0  # standard errors
-CLOSE = 0.01  # of the oracle's E|C|, at the largest calibration set
+CLOSE = 0.01  # relative to the oracle's E|C|, at the largest calibration set
 _LEARNED_NODES = 2048
 _MIXED_NODES = 512
 
 
 class SizeCell(ReportData):
-    """Mean set size of one rule in one world, by the integral and in drawn prompts.
+    """Mean set size of one rule in one world, from the integral and from drawn prompts.
 
     Attributes:
         world: The world.
         alpha: Error level as decimal text.
         n_candidates: Number of candidates M.
         rule: The threshold rule.
-        predicted: M E[G_T(threshold)], by a midpoint sum.
+        predicted: M E[G_T(threshold)], computed by a midpoint sum.
         error_bound: Largest error of that sum; None for the learned rule, whose thresholds have no bound.
         simulated: Mean number of candidates in the sets of drawn prompts.
-        standard_error: Of the simulated mean.
+        standard_error: Standard error of `simulated`.
         z: (simulated - predicted) / standard_error.
         coverage: Share of drawn prompts whose set holds a correct candidate.
     """
@@ -95,7 +97,7 @@ class SizeCell(ReportData):
 
 
 class InequalityCheck(ReportData):
-    """The oracle against one threshold in one world, and the two terms of their difference.
+    """Comparison of the oracle with one threshold in one world, and the two terms of their difference.
 
     Attributes:
         world: The world.
@@ -105,11 +107,11 @@ class InequalityCheck(ReportData):
         assumptions: Whether each of the paper's assumptions holds, by number.
         oracle: E|C| of the oracle.
         marginal: E|C| of one threshold.
-        error_bound: Largest error of either.
-        covariance: M Cov(dC_T/du, F_T(threshold)); None where the level is out of reach or C_t has steps.
-        curvature: The rest of `marginal - oracle`.
-        differs: Share of prompts whose oracle threshold is not the one for all.
-        holds: Whether the oracle's sets are no larger, beyond the error bound; None within it.
+        error_bound: Largest error of `oracle` and of `marginal`.
+        covariance: M Cov(dC_T/du, F_T(threshold)); None if the level is out of reach or C_t has steps.
+        curvature: `marginal - oracle - covariance`; None if `covariance` is None.
+        differs: Share of prompts whose oracle threshold differs from the one for all.
+        holds: Whether the oracle's sets are smaller; None if the difference is within the error bounds.
     """
 
     world: str
@@ -127,13 +129,13 @@ class InequalityCheck(ReportData):
 
 
 class ConvergencePoint(ReportData):
-    """The learned rule at one number of calibration prompts, over repetitions.
+    """Results of the learned rule at one number of calibration prompts, over repetitions.
 
     Attributes:
         n_calibration: Number of calibration prompts N.
         mean_size: Mean of E|C| over calibration sets.
         size_error: Root mean square of E|C| / (the oracle's E|C|) - 1.
-        threshold_error: Mean over calibration sets of the largest |threshold - q(t)|.
+        threshold_error: Mean over calibration sets of the maximum over t of |threshold - q(t)|.
         marginal_error: `size_error` of one threshold for all, learned from the same prompts.
     """
 
@@ -155,9 +157,9 @@ class Convergence(ReportData):
         repetitions: Number of calibration sets of each size.
         points: One for each size, ascending.
         size_rate: Slope of log `size_error` against log N.
-        threshold_rate: The same of `threshold_error`.
-        marginal_rate: The same of `marginal_error`, the control.
-        standard_error: Of the first and the last of these rates.
+        threshold_rate: The same slope for `threshold_error`.
+        marginal_rate: The same slope for `marginal_error`, the control.
+        standard_error: Standard error of `size_rate` and of `marginal_rate`.
     """
 
     world: str
@@ -176,16 +178,16 @@ class EfficiencyReport(ReportData):
     """Results of the efficiency analysis in worlds with closed forms.
 
     Attributes:
-        seed: What prompts were drawn by.
+        seed: Seed that prompts were drawn with.
         prompts: Number of drawn prompts of each cell.
-        cells: Three rules in every world, at every number of candidates and level.
+        cells: Results of three rules in every world, for every number of candidates and level.
         within: Number of cells within three standard errors.
-        checks: Worlds that meet the assumptions, and worlds that break one.
-        convergence: In the worlds that meet them.
+        checks: Comparisons in worlds that meet the assumptions, and in worlds that break some.
+        convergence: Convergence in the worlds that meet the assumptions.
         passes: Whether all cells are within three standard errors, and the learned rule's mean E|C| is within
             1 % of the oracle's at the largest calibration set.
         account: What was found, in words.
-        recording: The same analysis on records, where there are any.
+        recording: The same analysis on records, if it was run.
     """
 
     seed: int
@@ -215,8 +217,8 @@ def analyse_efficiency(
     Args:
         prompts: Number of prompts drawn for each world and number of candidates, at least 2.
         repetitions: Number of calibration sets of each size for convergence, at least 2.
-        seed: Another number, at least 0, gives other draws.
-        worlds: Worlds that cells and convergence are computed in.
+        seed: Seed of the random draws, at least 0.
+        worlds: Worlds in which cells and convergence are computed.
         candidates: Numbers of candidates M, each at least 2.
         sizes: Numbers of calibration prompts for convergence, ascending, at least two.
         jobs: Number of processes.
@@ -260,7 +262,7 @@ def analyse_efficiency(
 def _measure_cells(
     settings: Sequence[tuple[EfficiencyWorld, int]], prompts: int, seed: int, place: int
 ) -> list[SizeCell]:
-    """Return the cells of one world and number of candidates."""
+    """Compute the cells for one world and number of candidates, at all levels."""
     world, n = settings[place]
     rng = np.random.default_rng([seed, 1, place])
     t, nodes, coarse = rng.random(prompts), make_nodes(), make_nodes(_LEARNED_NODES)
@@ -268,7 +270,7 @@ def _measure_cells(
     success = np.where(correct, scores, np.inf).min(axis=1)
     learned_on = rng.random(CALIBRATED)
     calibration = world.draw_success_scores(learned_on, n, rng)
-    # The threshold itself has an error as well, which shifts E|C| by less than the coverage it shifts.
+    # The error of the threshold itself shifts E|C| by less than it shifts the coverage.
     bound = n * world.bound_variation(n) / (2 * NODES)
     found = []
     for alpha in ALPHAS:
@@ -285,7 +287,7 @@ def _measure_cells(
         for name, (threshold, shares, error_bound) in thresholds.items():
             sizes = (scores <= np.reshape(threshold, (-1, 1))).sum(axis=1)
             predicted, simulated = n * float(shares.mean()), float(sizes.mean())
-            # Means of P whole numbers have steps of 1 / P, below which no two can be told apart.
+            # A mean of P whole numbers has a resolution of 1 / P.
             error = math.hypot(float(sizes.std(ddof=1)) / math.sqrt(prompts), 1.0 / prompts)
             found.append(
                 SizeCell(
@@ -311,13 +313,13 @@ def _make_line(t: FloatArray) -> FloatArray:
 def _learn_thresholds(
     alpha: str, features: FloatArray, success: FloatArray, *asked: FloatArray
 ) -> list[FloatArray]:
-    """Learn the conditional rule, and return its thresholds, cut to [0, 1], at several arrays of features."""
+    """Fit the conditional rule, and return its thresholds, clipped to [0, 1], for each array in `asked`."""
     rule = ConditionalThreshold(alpha, BEYOND_REACH, window=None).fit(features, success)
     return [np.clip(rule.thresholds(each), 0.0, 1.0) for each in asked]
 
 
 def compare_rules(world: EfficiencyWorld, alpha: str = ALPHA, n: int = N) -> InequalityCheck:
-    """Compare the oracle with one threshold in a world, by the integrals of the analysis.
+    """Compare the oracle with one threshold in a world, using the integrals of the analysis.
 
     Args:
         world: The world.
@@ -325,7 +327,7 @@ def compare_rules(world: EfficiencyWorld, alpha: str = ALPHA, n: int = N) -> Ine
         n: Number of candidates M, at least 2.
 
     Returns:
-        Both sizes, their difference by its two terms, and which assumptions hold.
+        Both sizes, the two terms of their difference, and which assumptions hold.
     """
     coverage, t = float(compute_tau(alpha)), make_nodes()
     one = np.array(find_marginal_threshold(world, coverage, n))
@@ -354,7 +356,7 @@ def compare_rules(world: EfficiencyWorld, alpha: str = ALPHA, n: int = N) -> Ine
 
 
 def _hide_difficulty() -> InequalityCheck:
-    """Return the world `rarer` with a difficulty that is the same for all prompts; see the module."""
+    """Compare the rules in the world `rarer`, with one difficulty for all prompts; see the module."""
     t, levels = make_nodes(_MIXED_NODES)[:, None], np.linspace(0.0, 1.0, _MIXED_NODES + 1)
     coverage = RARER.compute_coverage(levels, t, N).mean(axis=0)
     share = RARER.compute_share(levels, t, N).mean(axis=0)
@@ -379,7 +381,7 @@ def _hide_difficulty() -> InequalityCheck:
 def _measure_repetition(
     worlds: Sequence[EfficiencyWorld], sizes: Sequence[int], seed: int, number: int
 ) -> list[list[tuple[float, float, float]]]:
-    """Return for each world and size E|C| learned, the largest threshold error, and E|C| of one threshold."""
+    """Return learned E|C|, largest threshold error and E|C| of one threshold, for each world and size."""
     nodes, coverage = make_nodes(_LEARNED_NODES), float(compute_tau(ALPHA))
     found = []
     for place, world in enumerate(worlds):
@@ -404,7 +406,7 @@ def _measure_repetition(
 
 
 def _summarise(world: EfficiencyWorld, sizes: Sequence[int], found: FloatArray) -> Convergence:
-    """Summarise (R, sizes, 3) measurements of repetitions."""
+    """Summarise the (R, sizes, 3) measurements of R repetitions in one world."""
     oracle = N * float(world.compute_cost(float(compute_tau(ALPHA)), make_nodes(), N).mean())
     learned, threshold, one = np.moveaxis(found, -1, 0)
     errors = {

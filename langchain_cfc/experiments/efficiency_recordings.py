@@ -1,33 +1,35 @@
-"""The assumptions of the paper's efficiency analysis, estimated on labelled records.
+"""The assumptions of the paper's efficiency analysis, checked on labelled records.
 
-Prompts are grouped by a statistic of difficulty T, k = 1 (easy) ... K. In each group are estimated
+Prompts are grouped by a statistic of difficulty T, k = 1 (easy) ... K. Each group's empirical distribution
+functions give estimates of
 
     F_k(l)  the share of prompts whose success score is at most l,
-    c_k(u)  the mean number of answers in a set at the threshold F_k^-1(u): what coverage u costs,
+    c_k(u)  the mean number of answers in a set at the threshold F_k^-1(u), the cost of coverage u.
 
-by empirical distribution functions; c_k is the paper's M C_k where candidates are counted. F_k(infinity), the
-attainable coverage of a group, is below 1 where some prompts have no correct candidate.
+If candidates are counted, c_k is the paper's M C_k. F_k(infinity), the attainable coverage of a group, is
+below 1 if some prompts have no correct candidate.
 
 *The price of coverage.* Let l be the one threshold of coverage u0 = 1 - alpha over all prompts, u_k = F_k(l)
-what it covers in group k, v_k the coverage of the oracle's threshold there, and
+its coverage in group k, v_k the coverage of the oracle's threshold there, and
 
-    price_k = (c_k(u_k) - c_k(v_k)) / (u_k - v_k),
+    price_k = (c_k(u_k) - c_k(v_k)) / (u_k - v_k)
 
-answers for each unit of coverage that are spent or saved. With group shares w_k,
+the number of answers per unit of coverage. With group shares w_k,
 
     E|C| of one threshold - E|C| of the oracle  =  sum_k w_k price_k (u_k - v_k),
 
-where u_k - v_k adds up to nothing but for steps and groups out of reach. So one threshold is the smaller one
-wherever coverage is dear where it saves and cheap where it spends: if the price rises with difficulty. (3)
-and (4) together say that it does not rise by too much. Where u0 is out of a group's reach, the oracle returns
-everything there, as the paper does; this package flags such prompts instead.
+where the w_k (u_k - v_k) add up to 0, up to steps and groups out of reach. So one threshold has the smaller
+sets if the price rises with difficulty: it covers less where coverage is expensive, and more where it is
+cheap. (3) and (4) together say that the price does not rise too much. If u0 is out of a group's reach, the
+oracle returns everything there, as in the paper; this package flags such prompts instead.
 
-*Intervals.* The bootstrap over the prompts of each group, groups as they are, gives percentile intervals of
-95 %. An assumption is q inequalities, theta_j >= 0. With se_j the bootstrap's standard deviation of theta_j
-and c the 95 % quantile of its max_j |theta*_j - theta_j| / se_j, the intervals theta_j +- c se_j hold all at
-once with confidence 95 %, approximately; an inequality is violated if its interval lies below 0 and shown if
-it lies above. (Romano and Wolf 2005, "Exact and approximate stepdown methods for multiple hypothesis
-testing", in its single-step form.) An estimate that no resample changes decides nothing.
+*Intervals.* The bootstrap over the prompts of each group, with the groups held fixed, gives 95 % percentile
+intervals. An assumption consists of q inequalities, theta_j >= 0. With se_j the bootstrap's standard
+deviation of theta_j and c the 95 % quantile of max_j |theta*_j - theta_j| / se_j, the intervals
+theta_j +- c se_j hold simultaneously with confidence 95 %, approximately; an inequality is violated if its
+interval lies below 0 and shown if it lies above. (Romano and Wolf 2005, "Exact and approximate stepdown
+methods for multiple hypothesis testing", in its single-step form.) An estimate that is the same in all
+resamples counts as neither.
 """
 
 from __future__ import annotations
@@ -56,7 +58,7 @@ from langchain_cfc.thresholds import Level, compute_tau, format_alpha
 RESAMPLES = 400
 CONFIDENCE = 0.95
 _SHOWN_COVERAGES = np.linspace(0.1, 0.9, 9)
-# Where the curves are compared. Differences on a fine grid are noise.
+# Number of thresholds at which curves are compared; on a finer grid the differences are noise.
 THRESHOLDS = 9
 _COVERAGES = np.linspace(0.2, 0.8, 4)
 _FEWEST = 20
@@ -78,7 +80,7 @@ class AssumptionCheck(ReportData):
 
     @property
     def verdict(self) -> str:
-        """What follows, in words."""
+        """The conclusion in words: `violated`, `holds` or `not refuted`."""
         if self.violated:
             return "violated"
         return "holds" if self.shown == self.inequalities else "not refuted"
@@ -92,25 +94,25 @@ class Estimate(ReportData):
 
 
 class CostPoint(ReportData):
-    """What a coverage costs in a group: the mean number of answers in a set."""
+    """The cost of a coverage in a group: the mean number of answers in a set."""
 
     coverage: float
     size: Estimate
 
 
 class RecordedGroup(ReportData):
-    """What coverage costs in one group of prompts.
+    """The cost of coverage in one group of prompts.
 
     Attributes:
         words: The group, in words.
-        n: Number of its prompts.
+        n: Number of prompts in the group.
         attainable: Share of its prompts with a correct candidate.
-        marginal_coverage: What one threshold for all covers here.
-        oracle_coverage: What the group's own threshold covers; what is attainable, where that is less.
-        marginal_size: Mean number of answers under one threshold.
-        oracle_size: The same under the group's own.
-        price: Answers for each unit of coverage between the two; None where they cover the same.
-        curve: What coverage costs, at coverages within reach.
+        marginal_coverage: Coverage of the one threshold for all prompts.
+        oracle_coverage: Coverage of the group's own threshold, at most what is attainable.
+        marginal_size: Mean number of answers under the one threshold.
+        oracle_size: Mean number of answers under the group's own threshold.
+        price: Answers per unit of coverage between the two thresholds; None if they cover the same.
+        curve: Cost of coverage, at coverages within reach.
     """
 
     words: str
@@ -129,15 +131,15 @@ class RecordedEfficiency(ReportData):
 
     Attributes:
         alpha: Error level as decimal text.
-        counted: What sets are counted in: `distinct answers`, or `candidates` where answers are not known.
-        prompts: Number of prompts, one of each cluster.
+        counted: Unit of set sizes: `distinct answers`, or `candidates` if answers are unknown.
+        prompts: Number of prompts, one from each cluster.
         resamples: Number of bootstrap resamples.
-        largest_atom: Largest share of prompts that have the same success score, hopeless ones left out.
+        largest_atom: Largest share of prompts with the same success score, not counting hopeless prompts.
         hopeless: Share of prompts without a correct candidate.
-        groups: From easy to hard.
-        checks: Assumptions 2 to 4.
-        saved: E|C| of one threshold less that of the oracle; negative where the oracle's sets are larger.
-        served: The conditional and the marginal rule of this package, on held-out prompts.
+        groups: The groups from easy to hard.
+        checks: Checks of assumptions 2 to 4.
+        saved: E|C| of one threshold minus that of the oracle; negative if the oracle's sets are larger.
+        served: Results of this package's conditional and marginal rules on held-out prompts.
         account: What was found, in words.
     """
 
@@ -156,16 +158,16 @@ class RecordedEfficiency(ReportData):
 
 @dataclass(frozen=True, eq=False)
 class _Curves:
-    """Estimates of one group: row 0 from its prompts as they are, one more for each resample."""
+    """Estimated curves of one group: row 0 from its prompts, the other B rows from resamples."""
 
-    success: FloatArray  # (n,) ascending
-    covered: FloatArray  # (1 + B, n) F at them
+    success: FloatArray  # (n,) success scores, ascending
+    covered: FloatArray  # (1 + B, n) F at these success scores
     levels: FloatArray  # (L,) entry levels of all answers, ascending
-    entered: FloatArray  # (1 + B, L) mean number of answers in a set at them
+    entered: FloatArray  # (1 + B, L) mean number of answers in a set at these levels
 
     @classmethod
     def estimate(cls, success: FloatArray, levels: FloatArray, weights: FloatArray) -> _Curves:
-        """Estimate from (n,) success scores, (n, M) levels, and (1 + B, n) weights that add up to 1."""
+        """Estimate the curves from (n,) success scores, (n, M) levels, and (1 + B, n) weights of sum 1."""
         order = np.argsort(success, kind="stable")
         rows, slots = np.nonzero(np.isfinite(levels))
         ascending = np.argsort(levels[rows, slots], kind="stable")
@@ -182,26 +184,26 @@ class _Curves:
         return self.compute_coverage(np.full(len(self.covered), np.nextafter(CAP, 0.0)))
 
     def compute_coverage(self, threshold: FloatArray) -> FloatArray:
-        """Return F at a threshold for each row."""
+        """Return F at (1 + B,) thresholds, one per row."""
         return _look_up(self.success, self.covered, threshold)
 
     def compute_size(self, threshold: FloatArray) -> FloatArray:
-        """Return the mean number of answers in a set at a threshold for each row."""
+        """Return the mean number of answers in a set at (1 + B,) thresholds, one per row."""
         return _look_up(self.levels, self.entered, threshold)
 
     def find_quantile(self, coverage: float) -> FloatArray:
-        """Return the smallest threshold of each row that reaches a coverage; the cap beyond reach."""
+        """Return each row's smallest threshold that reaches a coverage; `CAP` if it is out of reach."""
         reached = self.covered >= coverage - 1e-12
         first = np.where(reached.any(axis=1), reached.argmax(axis=1), len(self.success) - 1)
         return np.where(reached.any(axis=1), self.success[first], CAP)
 
     def compute_cost(self, coverage: float) -> FloatArray:
-        """Return c at a coverage for each row."""
+        """Return the cost c of a coverage, for each row."""
         return self.compute_size(self.find_quantile(coverage))
 
 
 def _look_up(at: FloatArray, values: FloatArray, threshold: FloatArray) -> FloatArray:
-    """Return for each row the value at the last point that is at most its threshold, 0 before the first."""
+    """Return each row's value at the last point of `at` that is <= its threshold; 0 if there is none."""
     place = np.searchsorted(at, threshold, side="right")
     padded = np.concatenate([np.zeros((len(values), 1)), values], axis=1)
     return np.asarray(padded[np.arange(len(values)), place], dtype=np.float64)
@@ -219,15 +221,15 @@ def analyse_recording(
     progress: Progress | None = None,
     provenance: Provenance | None = None,
 ) -> RecordedEfficiency:
-    """Estimate the paper's F_t, G_t and C_t on labelled records, and look at its assumptions.
+    """Estimate the paper's F_t, G_t and C_t on labelled records, and check its assumptions.
 
     Args:
         records: Labelled records.
         alpha: Error level.
         groups: Groups from easy to hard, such as `bins(mean_score, 5)`.
         features: Feature map of the conditional rule that is measured on held-out prompts.
-        splits: Number of splits in halves that it is measured on.
-        seed: Another number gives other resamples and splits.
+        splits: Number of random splits into halves for that measurement.
+        seed: Seed of resamples and splits.
         jobs: Number of processes.
         progress: Function of the splits and their number that yields the splits, such as a progress bar.
         provenance: Header of the records; by default the one that they carry.
@@ -255,7 +257,7 @@ def analyse_recording(
         progress=progress,
         provenance=provenance,
     )
-    # The same prompts: one of each cluster.
+    # The same prompts as in `compare`: one from each cluster.
     pool = Pool(table.take(split_plan(str(seed), fit=0.0, test=0.0).one_per_cluster(table)))
     with name_records_in_errors(pool.labelled.ids):
         grouped = make_groups(groups, pool.draws, pool.draws)
@@ -300,7 +302,7 @@ def analyse_recording(
 
 
 def _find_common_threshold(curves: list[_Curves], shares: FloatArray, target: float) -> FloatArray:
-    """Return (1 + B,) the one threshold of each row that covers the target over all prompts."""
+    """Return the (1 + B,) thresholds, one per row, that cover the target over all prompts."""
     at = np.unique(np.concatenate([curve.success for curve in curves]))
     total = np.zeros((len(curves[0].covered), len(at)))
     for share, curve in zip(shares, curves, strict=True):
@@ -313,7 +315,7 @@ def _find_common_threshold(curves: list[_Curves], shares: FloatArray, target: fl
 def _describe(curve: _Curves, words: str, one: FloatArray, target: float) -> RecordedGroup:
     own = curve.find_quantile(target)
     marginal_size, oracle_size = curve.compute_size(one), curve.compute_size(own)
-    # A threshold of the cap accepts everything, and covers no more than is attainable.
+    # A threshold at the cap accepts everything, and covers no more than is attainable.
     covered, own_covered = (
         np.minimum(curve.compute_coverage(threshold), curve.attainable) for threshold in (one, own)
     )
@@ -335,7 +337,7 @@ def _describe(curve: _Curves, words: str, one: FloatArray, target: float) -> Rec
 
 
 def _list_within(curve: _Curves, coverages: FloatArray) -> list[float]:
-    """Return the coverages that are within reach of the group, with 97.5 % confidence."""
+    """Return the coverages that are within the group's reach with 97.5 % confidence."""
     return [float(u) for u in coverages if u <= np.quantile(curve.attainable, 0.025)]
 
 
@@ -345,7 +347,7 @@ def _estimate(rows: FloatArray) -> Estimate:
 
 
 def _check_assumptions(curves: list[_Curves]) -> list[AssumptionCheck]:
-    """Return the checks of assumptions 2 to 4, over pairs of groups and coverages within reach."""
+    """Check assumptions 2 to 4 over pairs of groups and coverages within reach."""
     pooled = np.concatenate([curve.success for curve in curves])
     at = np.quantile(pooled[pooled < CAP], np.arange(1, THRESHOLDS + 1) / (THRESHOLDS + 1))
     rows = len(curves[0].covered)
@@ -370,13 +372,13 @@ def _check_assumptions(curves: list[_Curves]) -> list[AssumptionCheck]:
 
 
 def count_inequalities(theta: FloatArray) -> dict[str, int]:
-    """Count inequalities theta >= 0 that bootstrap intervals show or violate, all at once.
+    """Count the inequalities theta >= 0 that simultaneous bootstrap intervals show or find violated.
 
     Args:
-        theta: (q, 1 + B) estimates in column 0, and those of B resamples.
+        theta: (q, 1 + B) estimates: column 0 from the prompts, the others from B resamples.
 
     Returns:
-        Numbers `inequalities`, `shown` and `violated`.
+        The counts `inequalities`, `shown` and `violated`.
     """
     value, resampled = theta[:, 0], theta[:, 1:]
     spread = resampled.std(axis=1)

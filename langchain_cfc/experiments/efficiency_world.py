@@ -1,40 +1,40 @@
-"""Worlds in which the paper's efficiency analysis can be computed: closed forms, and draws to hold them to.
+"""Worlds in which the paper's efficiency analysis has closed forms, with draws to check them.
 
 *The analysis* (the paper's section "Efficiency Analysis", Proposition 4.3 and Theorem 4.4). T is a
 difficulty, S the success score, V the score of one candidate, and
 
-    F_t(l) = P(S <= l | T = t),    G_t(l) = P(V <= l | T = t),    C_t(u) = G_t(F_t^-1(u)),
+    F_t(l) = P(S <= l | T = t),    G_t(l) = P(V <= l | T = t),    C_t(u) = G_t(F_t^-1(u)).
 
-so that C_t(u) is the share of candidates that coverage u costs at difficulty t, and a threshold rule l(T) has
-E|C| = M E[G_T(l(T))]. The oracle takes q(t) = F_t^-1(u0), u0 = 1 - alpha, one threshold takes the constant l
+So C_t(u) is the share of candidates that coverage u costs at difficulty t, and a threshold rule l(T) has
+E|C| = M E[G_T(l(T))]. The oracle takes q(t) = F_t^-1(u0), u0 = 1 - alpha; one threshold takes the constant l
 with E[F_T(l)] = u0. The paper assumes: (1) F_t continuous and strictly increasing on [0, 1], (2) F_t(l) not
 increasing in t, (3) C_t convex and differentiable on (0, 1), (4) dC_t/du not increasing in t for every u.
 
-*One identity says it all.* With m(t) = dC_t/du at u0,
+*The key identity.* With m(t) = dC_t/du at u0,
 
     E|C| of one threshold - E|C| of the oracle = M ( Cov(m(T), F_T(l))  +  E[C_T(F_T(l)) - tangent at u0] ).
                                                       covariance               curvature
 
-Curvature is not negative where C_t is convex. The covariance is not negative if m and F(l) fall together,
-which (2) and (4) ask for. If coverage costs more on hard prompts, as it does where correct candidates are
-rarer on them, it is negative, and the inequality is a matter of which term is larger.
+The curvature is not negative if C_t is convex. The covariance is not negative if both m and F(l) fall with
+difficulty, which (2) and (4) require. If coverage costs more on hard prompts, for example because correct
+candidates are rarer there, the covariance is negative, and the inequality depends on which term is larger.
 
-*What the assumptions come to.*
+*What the assumptions imply.*
 
-- The inequality does not need (1): F^-1(F(l)) <= l for every distribution function, so that G_t(l) is at
-  least C_t(F_t(l)), and a constant with E[F_T(l)] >= u0 will do as m >= 0. Its strictness does: see the
-  world `gap`.
-- (4) is used at u0 alone. Asked for at every u, it leaves no room: if no score is exactly 0 or 1, dC_t/du
+- The inequality does not need (1): F^-1(F(l)) <= l for every distribution function, so G_t(l) is at least
+  C_t(F_t(l)), and a constant with E[F_T(l)] >= u0 suffices because m >= 0. Strict inequality does need (1):
+  see the world `gap`.
+- (4) is only used at u0. Required at every u, it leaves no room: if no score is exactly 0 or 1, dC_t/du
   integrates to G_t(1) - G_t(0) = 1 over (0, 1) for every t; functions with the same integral, none of which
   is above the one before, are equal almost everywhere. So C_t is the same function for all t: *difficulty
   may stretch the scale of scores and nothing else*. That is what the worlds that meet all four do.
 - (1) on [0, 1] excludes prompts without a correct candidate. Of M independent candidates, each correct with
-  chance p < 1, none is with chance (1 - p)^M, so F_t(1) < 1. The proof uses u up to the largest F_t(l) only;
-  here (3) and (4) are looked at below the smallest F_t(1), which has to be above u0.
-- (2) and (4) change places under the label 1 - t: a world that breaks one alone breaks the other alone, seen
-  from its other end.
-- T has to hold all that the oracle conditions on. With q of S given X in place of q given T, as the
-  proposition prints it, the inequality is false: see `hidden` in `efficiency.py`.
+  chance p < 1, none is correct with chance (1 - p)^M, so F_t(1) < 1. The proof only uses u up to the largest
+  F_t(l); here (3) and (4) are checked below the smallest F_t(1), which has to be above u0.
+- (2) and (4) change places if 1 - t replaces t: a world that breaks only one of them breaks only the other
+  one after relabelling.
+- T has to contain everything that the oracle conditions on. With q of S given X in place of q given T, as
+  the proposition prints it, the inequality is false: see `hidden` in `efficiency.py`.
 
 *The worlds.* T ~ U(0, 1). A candidate has a latent score W, uniform if it is correct and P(W <= w) = w^rho(T)
 if it is wrong; its score is V = Q_T(W), Q_t(w) = (1 - s(t)) w^2 + s(t) w. Chance p(t), skill rho(t) and scale
@@ -47,12 +47,12 @@ the options of a multiple-choice question. Let w = Q_t^-1(l) = 2 l / (s + sqrt(s
     C_t(u) = p x + (1 - p) x^rho,
     q(t) = x^2 + s(t) (x - x^2):  a line in t where p is constant, so that [1, T] spans the oracle.
 
-*The integral.* Averages over T are midpoint sums of n = 2^16 terms. By Koksma's inequality such a sum is off
-by at most Var(f) / (2 n), Var the total variation over [0, 1] (Koksma 1942; the star discrepancy of midpoints
-is 1 / (2 n)). p, w and rho are monotone in t, and so is p w by (2) or its mirror: the variation of F_t(l) is
-at most 1. That of G_t(l) is at most that of p w + w^rho + p w^rho: 1, twice that of w^rho, and that of p.
-w^rho has at most 1 for constant rho, and else max(rho) + |change of rho| / (e min(rho)), by its two partial
-derivatives for rho >= 1.
+*The integral.* Averages over T are midpoint sums of n = 2^16 terms. By Koksma's inequality the error of such
+a sum is at most Var(f) / (2 n), Var the total variation over [0, 1] (Koksma 1942; the star discrepancy of
+midpoints is 1 / (2 n)). p, w and rho are monotone in t, and so is p w by (2) or its mirror: the variation of
+F_t(l) is at most 1. That of G_t(l) is at most that of p w + w^rho + p w^rho: 1, plus twice that of w^rho,
+plus that of p. The variation of w^rho is at most 1 for constant rho, and otherwise
+max(rho) + |change of rho| / (e min(rho)), by its two partial derivatives for rho >= 1.
 """
 
 from __future__ import annotations
@@ -76,17 +76,18 @@ _ROUND_OFF = 1e-9
 
 @dataclass(frozen=True)
 class EfficiencyWorld:
-    """Prompts whose score distributions given difficulty have closed forms; see the module.
+    """Generator of prompts whose score distributions given difficulty have closed forms; see the module.
 
     Attributes:
         name: Name in reports.
-        words: What is special about it.
-        chance: p at T = 0 and T = 1, in (0, 1]; not used where one candidate is correct.
-        skill: rho, above 0; above 1 wrong candidates tend to score worse than correct ones.
-        scale: s, in (0, 1]; larger for larger scores.
-        one_correct: Whether exactly one of the candidates is correct; else they are independent.
-        gap: Latent place w0 and width g: scores between g + (1 - g) w0 and (1 - g) w0 do not occur.
-        grades: Number of equal steps that scores are rounded up to; None for continuous scores.
+        words: What is special about the world.
+        chance: p at T = 0 and T = 1, in (0, 1]; unused if `one_correct`.
+        skill: rho, likewise, above 0; above 1 wrong candidates tend to score worse than correct ones.
+        scale: s, likewise, in (0, 1]; larger values give larger scores.
+        one_correct: Whether exactly one of the candidates is correct; otherwise they are independent.
+        gap: Latent place w0 and width g. A latent score w is mapped to (1 - g) w, plus g if w > w0, so values
+            between (1 - g) w0 and (1 - g) w0 + g do not occur. None for no gap.
+        grades: Number of equal steps in [0, 1] to which scores are rounded up; None for continuous scores.
 
     Raises:
         InputError: If a number is out of its range.
@@ -102,7 +103,7 @@ class EfficiencyWorld:
     grades: int | None = None
 
     def __post_init__(self) -> None:
-        """Refuse numbers that make no distribution; all are lines in T, so the ends suffice."""
+        """Reject numbers out of range; all are linear in T, so it suffices to check the ends."""
         ranges = {"chance": (self.chance, 1.0), "skill": (self.skill, np.inf), "scale": (self.scale, 1.0)}
         for name, (ends, most) in ranges.items():
             if not all(0.0 < end <= most and np.isfinite(end) for end in ends):
@@ -110,7 +111,7 @@ class EfficiencyWorld:
                 raise InputError(msg)
 
     def get_chance(self, t: FloatArray, n: int) -> FloatArray:
-        """Return p(t), how likely one of n candidates is correct."""
+        """Return p(t), the probability that one given candidate of n is correct."""
         return np.full_like(t, 1.0 / n) if self.one_correct else _on_line(self.chance, t)
 
     def get_skill(self, t: FloatArray) -> FloatArray:
@@ -118,7 +119,7 @@ class EfficiencyWorld:
         return _on_line(self.skill, t)
 
     def stretch(self, w: FloatArray, t: FloatArray) -> FloatArray:
-        """Return scores Q_t(w) of latent scores in [0, 1]."""
+        """Return the scores Q_t(w) of latent scores w in [0, 1]."""
         if self.gap is not None:
             place, width = self.gap
             w = w * (1.0 - width) + np.where(w > place, width, 0.0)
@@ -127,7 +128,7 @@ class EfficiencyWorld:
         return score if self.grades is None else np.ceil(score * self.grades - _ROUND_OFF) / self.grades
 
     def unstretch(self, score: FloatArray, t: FloatArray) -> FloatArray:
-        """Return the largest latent score whose score is at most this one, in [0, 1]."""
+        """Return the largest latent score in [0, 1] whose score is at most `score`."""
         level = np.clip(score, 0.0, 1.0)
         if self.grades is not None:
             level = np.floor(level * self.grades + _ROUND_OFF) / self.grades
@@ -140,29 +141,29 @@ class EfficiencyWorld:
         return np.minimum(w, 1.0)
 
     def compute_coverage(self, threshold: FloatArray, t: FloatArray, n: int) -> FloatArray:
-        """Return F_t(threshold): how likely a set of this threshold holds a correct candidate."""
+        """Return F_t(threshold), the probability that the set at a threshold holds a correct candidate."""
         return self._cover(self.unstretch(threshold, t), t, n)
 
     def compute_share(self, threshold: FloatArray, t: FloatArray, n: int) -> FloatArray:
-        """Return G_t(threshold): the share of candidates that enter."""
+        """Return G_t(threshold), the share of candidates that enter the set."""
         return self._accept(self.unstretch(threshold, t), t, n)
 
     def compute_quantile(self, coverage: float | FloatArray, t: FloatArray, n: int) -> FloatArray:
-        """Return F_t^-1(coverage); 1, which accepts everything, where that coverage is out of reach."""
+        """Return F_t^-1(coverage); 1, which accepts everything, if the coverage is out of reach."""
         return self.stretch(self._uncover(coverage, t, n), t)
 
     def compute_cost(self, coverage: float | FloatArray, t: FloatArray, n: int) -> FloatArray:
-        """Return C_t(coverage): the share of candidates that this coverage costs."""
+        """Return C_t(coverage), the share of candidates in the set that reaches a coverage."""
         return self.compute_share(self.compute_quantile(coverage, t, n), t, n)
 
     def compute_slope(self, coverage: float, t: FloatArray, n: int) -> FloatArray:
-        """Return dC_t/du at a coverage within reach, for continuous scores."""
+        """Return the slope dC_t/du at a coverage within reach, for continuous scores."""
         w, p, rho = self._uncover(coverage, t, n), self.get_chance(t, n), self.get_skill(t)
         accepted = p + (1.0 - p) * rho * w ** (rho - 1.0)
         return accepted if self.one_correct else accepted / (n * p * (1.0 - p * w) ** (n - 1))
 
     def bound_variation(self, n: int) -> float:
-        """Return a bound on the total variation of G_t(threshold) in t, whatever the threshold."""
+        """Return a bound on the total variation of G_t(threshold) in t, for any threshold."""
         ends = np.array([0.0, 1.0])
         p, rho = self.get_chance(ends, n), self.get_skill(ends)
         low, high = float(rho.min()), float(rho.max())
@@ -170,13 +171,13 @@ class EfficiencyWorld:
         return 1.0 + float(np.ptp(p)) + 2.0 * of_power
 
     def draw_success_scores(self, t: FloatArray, n: int, rng: np.random.Generator) -> FloatArray:
-        """Draw a success score for each difficulty, above 1 where no candidate is correct."""
+        """Draw a success score for each difficulty in `t`; `BEYOND_REACH` if no candidate is correct."""
         u = rng.random(t.shape)
         within = u <= self.compute_coverage(np.ones_like(t), t, n)
         return np.where(within, self.compute_quantile(u, t, n), BEYOND_REACH)
 
     def draw_scores(self, t: FloatArray, n: int, rng: np.random.Generator) -> tuple[FloatArray, BoolArray]:
-        """Draw (N, n) scores and labels of the candidates of N prompts of these difficulties."""
+        """Draw (N, n) scores and labels for N prompts with (N,) difficulties `t`."""
         column = t[:, None]
         if self.one_correct:
             correct = np.zeros((len(t), n), dtype=np.bool_)
@@ -205,7 +206,7 @@ class EfficiencyWorld:
 
 @dataclass(frozen=True)
 class FittedWorld(EfficiencyWorld):
-    """The generator fitted to the paper's synthetic tables, as a world of this kind.
+    """The generator fitted to the paper's synthetic tables, in the form of an `EfficiencyWorld`.
 
     Correct scores are U^(1 / k(T)) and wrong ones uniform, so that W = V^k(T): Q_t(w) = w^(1 / k(t)) and
     rho(t) = 1 / k(t).
@@ -238,12 +239,12 @@ def _on_line(ends: Line, t: FloatArray) -> FloatArray:
 
 
 def make_nodes(number: int = NODES) -> FloatArray:
-    """Return the midpoints of `number` equal parts of [0, 1], whose mean integrates over T."""
+    """Return the midpoints of `number` equal parts of [0, 1], for integrals over T."""
     return (np.arange(number) + 0.5) / number
 
 
 def find_marginal_threshold(world: EfficiencyWorld, coverage: float, n: int) -> float:
-    """Return the one threshold with E[F_T(threshold)] = coverage; the smallest that reaches it for grades."""
+    """Return the one threshold with E[F_T(threshold)] = coverage; for grades, the smallest that reaches it."""
     t = make_nodes()
 
     def miss(threshold: float) -> float:
@@ -259,10 +260,10 @@ def find_marginal_threshold(world: EfficiencyWorld, coverage: float, n: int) -> 
 
 
 def check_assumptions(world: EfficiencyWorld, n: int) -> dict[str, bool]:
-    """Check each assumption on a grid of difficulties, thresholds and coverages.
+    """Check each of the four assumptions on a grid of difficulties, thresholds and coverages.
 
-    Coverages are those within reach at every difficulty. Continuity is checked by refining the grid of
-    thresholds 16 times: the largest step of F_t shrinks, or else there is an atom.
+    Only coverages within reach at every difficulty are checked. Continuity is checked by refining the grid of
+    thresholds by a factor of 16: unless there is an atom, the largest step of F_t shrinks.
     """
     t = make_nodes(_CHECK_NODES // 10)[:, None]
     coarse = np.linspace(0.0, 1.0, _CHECK_NODES + 1)
@@ -281,7 +282,7 @@ def check_assumptions(world: EfficiencyWorld, n: int) -> dict[str, bool]:
     }
 
 
-# Meet all four assumptions, as far as coverage is within reach.
+# Worlds that meet all four assumptions, as far as coverage is within reach.
 WORLDS = (
     EfficiencyWorld("one correct", "one candidate is correct", skill=(3.0, 3.0), one_correct=True),
     EfficiencyWorld("independent", "independent candidates, three in ten of them correct"),
@@ -294,7 +295,7 @@ RARER = EfficiencyWorld(
     skill=(1.2, 1.2),
     scale=(1.0, 0.6),
 )
-# Each breaks the assumptions named, and no other.
+# Worlds with the numbers of the assumptions that they break; they meet the others.
 BROKEN: tuple[tuple[EfficiencyWorld, str], ...] = (
     (
         EfficiencyWorld(

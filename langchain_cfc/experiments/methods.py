@@ -1,16 +1,16 @@
-"""Methods: ways to make answer sets of recorded candidates, each a point on two axes.
+"""Methods: ways to make answer sets from recorded candidates.
 
-Most are a *set rule* (how entry levels come from scores) and a *threshold rule* (how a threshold comes
-from calibration prompts), in one of two conventions.
+Most methods combine a *set rule* (how entry levels follow from scores) with a *threshold rule* (how a
+threshold follows from calibration prompts), in one of two conventions:
 
-Ours: success scores under the set rule that is served, a cap above 1 for prompts without a correct candidate,
-thresholds at the cap flagged, other sets never empty, feature maps fitted on prompts that never calibrate.
+- Ours: success scores use the set rule that is served; prompts without a correct candidate get a cap above 1;
+  thresholds at the cap are flagged; other sets are never empty; feature maps are fitted on prompts that never
+  calibrate.
+- The paper's, as its tables must have been computed: the success score is 1 without a correct candidate;
+  thresholds are clipped to [0, 1] and nothing is flagged; all prompts that are not tested on calibrate and
+  fit the feature maps; truncated sets are calibrated on untruncated scores.
 
-The paper's, as its tables must have been computed: success score 1 without a correct candidate, thresholds
-cut to [0, 1] and nothing flagged, calibration on all prompts that are not tested on, feature maps fitted on
-the same ones, and truncated sets calibrated on untruncated scores.
-
-Source: the paper's section 4 and appendix C, and what its published figures leave as the only reading.
+Source: the paper's section 4 and appendix C, and the only reading that its published figures allow.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from langchain_cfc.thresholds import (
 from langchain_cfc.thresholds._rows import find_unique_rows
 
 RuleName: TypeAlias = Literal["conditional", "randomised", "marginal", "confident", "learned"]
-# `development` is all that is not `test`: the paper calibrates on all of it, feature maps included.
+# `development` is everything but `test`; the paper uses all of it both to calibrate and to fit feature maps.
 Rows: TypeAlias = Literal["fit", "calibration", "development", "test"]
 T = TypeVar("T")
 CAP = 2.0
@@ -55,12 +55,12 @@ DELTA = "0.05"
 
 
 class Cache:
-    """Levels, features, thresholds and rules that are made once, by what they were made from."""
+    """Cache of levels, features, thresholds and rules, by the inputs that determine them."""
 
     cache: dict[tuple[object, ...], Any]
 
     def get_or_make(self, key: tuple[object, ...], make: Callable[[], T]) -> T:
-        """Return what was made for a key; the first caller makes it."""
+        """Return the cached value of a key; call `make` for it if there is none yet."""
         if key not in self.cache:
             self.cache[key] = make()
         found: T = self.cache[key]
@@ -68,9 +68,9 @@ class Cache:
 
 
 class Pool(Cache):
-    """Labelled prompts, one of each cluster, with what does not depend on how they are split.
+    """Labelled prompts, one from each cluster, with cached results that do not depend on the split.
 
-    With `measure` every statistic is computed once, for feature maps to look up.
+    With `measure` every statistic is computed once, and feature maps look it up.
     """
 
     def __init__(self, labelled: LabelledBatch, *, measure: bool = True) -> None:
@@ -80,7 +80,7 @@ class Pool(Cache):
 
     @property
     def draws(self) -> CandidateBatch:
-        """Candidates of the N prompts."""
+        """The candidates of the N prompts."""
         return self.labelled.draws
 
     @property
@@ -90,7 +90,7 @@ class Pool(Cache):
 
     @cached_property
     def attainable(self) -> BoolArray:
-        """(N,) whether a prompt has a correct candidate; of claims, which may all be dropped, always."""
+        """(N,) whether a prompt has a correct candidate; always True for claims, which may all be dropped."""
         if self.labelled.unit == "claims":
             return np.ones(len(self.labelled), dtype=np.bool_)
         return np.asarray(self.correct.any(axis=1), dtype=np.bool_)
@@ -100,19 +100,19 @@ class Pool(Cache):
         return self.get_or_make((set_rule,), lambda: parse_set_rule(set_rule).levels(self.draws))
 
     def compute_success_scores(self, set_rule: str, cap: float) -> FloatArray:
-        """Return (N,) success scores under a set rule, `cap` without a correct candidate."""
+        """Return (N,) success scores under a set rule, `cap` for prompts without a correct candidate."""
         rule = parse_set_rule(set_rule)
         return self.get_or_make((set_rule, cap), lambda: rule.success_scores(self.labelled, cap))
 
     def combine(self, names: Sequence[str], fitted_on: IntArray) -> Pool:
-        """Return the same prompts, scored by a combination of verifiers that is fitted on some rows."""
+        """Return the prompts rescored by a combination of verifiers that is fitted on the given rows."""
         labelled = self.labelled
         raw = np.stack([labelled.raw[name] for name in names], axis=-1)
         combination = fit_combination(names, raw[fitted_on], labelled.take(fitted_on))
         return Pool(with_scores(labelled, combination.score_all(raw)))
 
     def compute_features(self, text: str, fitted_on: IntArray) -> FloatArray:
-        """Return (N, d) features of all prompts by a map that is fitted on some rows."""
+        """Return (N, d) features of all prompts, by a feature map that is fitted on the given rows."""
         feature_map = FeatureMap.parse(text)
         ids = self.labelled.ids
         if feature_map.needs_fit:
@@ -124,58 +124,58 @@ class Pool(Cache):
 
 @dataclass(frozen=True, eq=False)
 class Split(Cache):
-    """One division of a pool, and what methods that are run on it share."""
+    """One division of a pool into parts, with cached results that methods share."""
 
     pool: Pool
-    fit: IntArray
+    fit: IntArray  # row numbers, like the next two
     calibration: IntArray
     test: IntArray
-    features_text: str  # feature map of methods that name none
-    set_rule: str  # set rule of methods that name none
+    features_text: str  # feature map of methods that have none of their own
+    set_rule: str  # set rule of methods that have none of their own
     cache: dict[tuple[object, ...], Any] = field(default_factory=dict)
 
     @cached_property
     def development(self) -> IntArray:
-        """All rows that are not tested on."""
+        """The row numbers of all prompts that are not tested on, ascending."""
         return np.sort(np.concatenate([self.fit, self.calibration]))
 
     @cached_property
     def test_candidates(self) -> CandidateBatch:
-        """The candidates tested on."""
+        """The candidates of the m test prompts."""
         return self.pool.draws.take(self.test)
 
     @cached_property
     def all_drawn(self) -> IntArray:
-        """(m,) numbers of candidates of the prompts tested on: n, unless a rule stops drawing."""
+        """(m,) number of candidates of each test prompt: n, unless a draw rule stopped earlier."""
         return self.pool.draws.counts[self.test]
 
     @cached_property
     def uniforms(self) -> FloatArray:
-        """(m,) random numbers of the prompts tested on, for randomised thresholds: others in each split."""
+        """(m,) random numbers in [0, 1) for randomised thresholds, seeded by the split's test prompts."""
         return np.asarray(np.random.default_rng(self.test).random(len(self.test)), dtype=np.float64)
 
     @cached_property
     def test_correct(self) -> BoolArray:
-        """(m, n) which candidates tested on are correct."""
+        """(m, n) whether each candidate of the test prompts is correct."""
         return self.pool.correct[self.test]
 
     def get_rows(self, name: Rows) -> IntArray:
-        """Return the rows of a part."""
+        """Return the row numbers of a part."""
         found: IntArray = getattr(self, name)
         return found
 
     def compute_test_levels(self, set_rule: str) -> FloatArray:
-        """Return (m, n) entry levels of the candidates tested on."""
+        """Return (m, n) entry levels of the test prompts' candidates."""
         return self.get_or_make(("levels", set_rule), lambda: self.pool.compute_levels(set_rule)[self.test])
 
     def compute_features(self, text: str, fitted_on: Rows) -> FloatArray:
-        """Return (N, d) features of all prompts of the pool, by a map fitted on one part."""
+        """Return (N, d) features of all prompts of the pool, by a feature map fitted on one part."""
         return self.get_or_make(
             ("features", text, fitted_on), lambda: self.pool.compute_features(text, self.get_rows(fitted_on))
         )
 
     def compute_distinct_features(self, text: str, fitted_on: Rows) -> tuple[FloatArray, IntArray]:
-        """Return (k, d) distinct features of test prompts, and (m,) which of them each prompt has."""
+        """Return the (k, d) distinct feature rows of test prompts, and each prompt's (m,) index into them."""
 
         def make() -> tuple[FloatArray, IntArray]:
             features = self.compute_features(text, fitted_on)[self.test]
@@ -196,7 +196,7 @@ class MethodOutput:
 
 @dataclass(frozen=True)
 class Method(ABC):
-    """A method that makes answer sets, the base of all methods compared.
+    """Base class of all methods: a way to make answer sets.
 
     Attributes:
         name: Name in reports.
@@ -204,8 +204,8 @@ class Method(ABC):
         promise: What it promises, in words.
         family: Where it comes from.
         aims_at_coverage: Whether it aims at prompts being covered or flagged.
-        distinguishes_answers: Whether its sets depend on which candidates give the same answer under any set
-            rule.
+        distinguishes_answers: Whether its sets depend on which candidates give the same answer, whichever set
+            rule is used.
     """
 
     name: str
@@ -216,9 +216,9 @@ class Method(ABC):
     distinguishes_answers: ClassVar[bool] = False
 
     def get_inputs(self, features: str, set_rule: str) -> tuple[str, str]:
-        """Return the feature map and the set rule that the method uses; the map `1` where it uses none.
+        """Return the feature map and the set rule that the method uses; the map `1` if it uses none.
 
-        The arguments are those of methods that name none.
+        The arguments are the defaults for methods that have none of their own.
         """
         del features, set_rule
         return "1", "all"
@@ -230,16 +230,16 @@ class Method(ABC):
 
 @dataclass(frozen=True)
 class Convention:
-    """What is done besides the two axes."""
+    """The choices of a method besides its set rule and threshold rule; see the module."""
 
     name: str
     cap: float  # success score of a prompt without a correct candidate
     calibration_part: Rows
-    fit_part: Rows  # feature maps are fitted on it
-    never_empty: bool  # whether an unflagged prompt gets its best candidate where none reaches the threshold
+    fit_part: Rows  # the part that feature maps are fitted on
+    never_empty: bool  # whether an unflagged prompt gets its best candidate if none reaches the threshold
 
     def clip_thresholds(self, thresholds: Thresholds) -> Thresholds:
-        """Return the thresholds that are used: the paper's are cut to [0, 1], so that none is flagged."""
+        """Return the thresholds to use; the paper's are clipped to [0, 1], so that no prompt is flagged."""
         if self.cap > 1.0:
             return thresholds
         return replace(thresholds, values=np.clip(thresholds.values, 0.0, 1.0))
@@ -253,12 +253,12 @@ PAPER = Convention("paper", 1.0, "development", "development", never_empty=False
 class ThresholdMethod(Method):
     """A method that combines a set rule with a threshold rule."""
 
-    # `confident` is the marginal rule at a rank that holds for the calibration set at hand, `randomised` the
-    # conditional one with randomised thresholds
+    # `confident` is the marginal rule at a rank that holds for this calibration set with confidence
+    # 1 - DELTA, `randomised` the conditional rule with randomised thresholds
     rule: RuleName
     convention: Convention
-    set_rule: str | None = None  # the one served; None for the split's
-    calibrated_on: str | None = None  # the set rule whose success scores calibrate; None for the one served
+    set_rule: str | None = None  # the set rule served; None for the split's
+    calibrated_on: str | None = None  # set rule whose success scores calibrate; None for the one served
     features: str | None = None  # None for the split's
     stability: PaperStability | None = None  # the slack by which the level is made stricter
 
@@ -282,7 +282,7 @@ class ThresholdMethod(Method):
         return MethodOutput(sets, thresholds.values, split.all_drawn)
 
     def _compute_thresholds(self, split: Split, alpha: str, calibrated_on: str, features: str) -> Thresholds:
-        """Return thresholds of the test prompts, shared by methods that differ only in the set served."""
+        """Return the test prompts' thresholds, cached for methods that differ only in the set served."""
         size = len(split.get_rows(self.convention.calibration_part))
         level = alpha if self.stability is None else self.stability.effective_alpha(alpha, size)
         key = ("thresholds", self.rule, self.convention.name, calibrated_on, features, level)
@@ -290,7 +290,7 @@ class ThresholdMethod(Method):
 
     def _fit_thresholds(self, split: Split, level: str, calibrated_on: str, text: str) -> Thresholds:
         size, convention = len(split.test), self.convention
-        if level == "0":  # nothing is left of alpha: the paper accepts everything, we flag everything
+        if level == "0":  # the slack uses up alpha: the paper accepts everything, we flag everything
             everything = Thresholds(np.full(size, np.inf), np.zeros(size), np.zeros(size, dtype=np.bool_))
             return convention.clip_thresholds(everything)
         features = split.compute_features(text, convention.fit_part)
@@ -299,7 +299,7 @@ class ThresholdMethod(Method):
         fitted = self._make_rule(level).fit(features[rows], success[rows])
         if self.rule == "randomised" and isinstance(fitted, ConditionalThreshold):
             return convention.clip_thresholds(fitted.solve(features[split.test], uniforms=split.uniforms))
-        # Where features are groups, thousands of prompts ask the same.
+        # If features are groups, thousands of prompts have the same features, so each is solved for once.
         asked, place = split.compute_distinct_features(text, convention.fit_part)
         found = fitted.solve(asked)
         each = Thresholds(found.values[place], found.errors[place], found.outside[place])
@@ -315,12 +315,12 @@ class ThresholdMethod(Method):
 
 @dataclass(frozen=True)
 class TopK(Method):
-    """The paper's TopK: the K candidates of lowest score, K chosen by its coverage on calibration prompts."""
+    """The paper's TopK: the K candidates of lowest score, K chosen by its coverage on development prompts."""
 
-    # Whether K is the smallest that reaches the target, as the paper's text has it, or the one whose coverage
-    # is nearest to it, as in its tables (73.6 % at a target of 75 %).
+    # Whether K is the smallest that reaches the target, as in the paper's text, or the one whose coverage is
+    # nearest to the target, as in its tables (73.6 % at a target of 75 %).
     reaching: bool
-    grid: tuple[int, ...] | None = None  # the K to choose from; None for all up to n
+    grid: tuple[int, ...] | None = None  # values of K to choose from; None for 1 ... n
     distinct: bool = False  # whether K counts distinct answers, each with its best score, or candidates
 
     def make(self, split: Split, alpha: str) -> MethodOutput:
@@ -332,8 +332,8 @@ class TopK(Method):
             raise InputError(msg)
         levels = split.pool.get_or_make(("top k", self.distinct), lambda: self._rank(split.pool))
         success = np.where(split.pool.correct, levels, CAP).min(axis=1)[split.development]
-        # Ranks are divided by n as levels are, so that equal ones compare equal. Coverage is a fraction:
-        # round-off must not decide between two K at the same distance.
+        # k / n is computed like the levels, so that equal ranks compare equal. Coverage is a `Fraction`, so
+        # that round-off does not decide between two K at the same distance.
         tau = compute_tau(alpha)
         coverage = {k: Fraction(int((success <= k / n).sum()), len(success)) for k in grid}
         if self.reaching:
@@ -342,19 +342,19 @@ class TopK(Method):
             chosen = min(grid, key=lambda k: abs(coverage[k] - tau))
         level = np.full(m, chosen / n)
         thresholds = Thresholds(level, np.zeros(m), np.zeros(m, dtype=np.bool_))
-        # K is at least 1, so that no set is empty.
+        # K is at least 1, so no set is empty.
         sets = AnswerSets.from_levels(
             split.test_candidates, levels[split.test], thresholds, never_empty=False
         )
         return MethodOutput(sets, None, split.all_drawn)
 
     def _rank(self, pool: Pool) -> FloatArray:
-        """Return (N, n) levels: rank / n, infinite for repeated answers where K counts distinct ones."""
+        """Return (N, n) levels, rank / n; infinite for repeated answers if K counts distinct answers."""
         if not self.distinct:
             return pool.compute_levels("rank")
-        pool.compute_success_scores("unique(all)", CAP)  # refuses an answer that is both correct and wrong
+        pool.compute_success_scores("unique(all)", CAP)  # raises if an answer is both correct and wrong
         best = pool.compute_levels("unique(all)")
-        # Repeated answers come last, so that they shift no rank.
+        # Repeated answers sort last, so they do not change the ranks of the others.
         places = np.argsort(np.argsort(best, axis=1, kind="stable"), axis=1, kind="stable") + 1.0
         return np.where(np.isfinite(best), places / pool.draws.n, np.inf)
 
@@ -373,7 +373,7 @@ class Sampling(Method):
         return MethodOutput(AnswerSets(draws, found.accepted, found.flagged), None, found.draws)
 
     def _learn_rule(self, split: Split) -> SamplingRule:
-        # It orders configurations on every other row and tests them on the rest: no order may be in the rows.
+        # The rule orders configurations on every other row and tests on the rest, so rows are shuffled first.
         learnt_on = split.pool.labelled.take(np.random.default_rng(0).permutation(split.development))
         draws = learnt_on.draws
         return SamplingRule.learn(draws.scores, learnt_on.correct, draws.answer_codes, delta=DELTA)
@@ -381,7 +381,7 @@ class Sampling(Method):
 
 @dataclass(frozen=True)
 class BackOff(Method):
-    """Claim-level back-off, with candidates for claims where whole answers are kept; see `BackOffRule`."""
+    """Claim-level back-off, with candidates in place of claims for whole answers; see `BackOffRule`."""
 
     aims_at_coverage: ClassVar[bool] = False
 
@@ -398,7 +398,7 @@ class BackOff(Method):
 
 
 class ClaimsBackOff(BackOff):
-    """Claim-level back-off of claims, whose event is the one promised here."""
+    """Claim-level back-off applied to claims: its guaranteed event is then the same as ours."""
 
     aims_at_coverage: ClassVar[bool] = True
 
@@ -430,7 +430,7 @@ OURS_SHOWN = (*_OURS, "conditional:best_prefix", "marginal:rank")
 
 
 def make_our_method(name: str, unit: Unit = "answers") -> Method:
-    """Return one of our methods by name: a kind of threshold, and perhaps a set rule after a colon."""
+    """Return one of our methods by name: a threshold rule, optionally followed by `:` and a set rule."""
     kind, colon, set_rule = name.partition(":")
     served = parse_set_rule(set_rule).text if colon else None
     if kind not in _OURS or (unit == "claims" and colon):
@@ -453,13 +453,15 @@ def make_our_method(name: str, unit: Unit = "answers") -> Method:
 def list_paper_methods(
     learned_features: str | None = None, grid: tuple[int, ...] | None = None, *, distinct: bool = False
 ) -> tuple[Method, ...]:
-    """Return the methods of the paper's tables, in its own conventions.
+    """Return the methods of the paper's tables, in the paper's convention.
 
-    TopK comes in both readings, over the K of `grid` or all up to n, K of distinct answers or of candidates;
-    Learnt CP has its own feature map where one is given.
+    Args:
+        learned_features: Feature map of Learnt CP; None for the split's.
+        grid: Values of K that both readings of TopK choose from; None for 1 ... n.
+        distinct: Whether K counts distinct answers instead of candidates.
     """
     slack = PaperStability.from_constant()
-    # Kept for the tables: the theorem does not cover a set that was cut after calibration.
+    # Only for the tables: the theorem does not cover a set that is truncated after calibration.
     cut = {"set_rule": "best_prefix", "calibrated_on": "all"}
 
     def make(name: str, words: str, promise: str = _LESS, **settings: Any) -> Method:
@@ -487,7 +489,7 @@ def list_paper_methods(
 
 
 def list_outside_methods() -> tuple[Method, ...]:
-    """Return conformal language modelling's sampling rule, and claim-level back-off."""
+    """Return the methods of other papers: conformal language modelling and claim-level back-off."""
     held = f"all prompts together, with confidence {1 - float(DELTA):g}, or else everything is flagged"
     other = "another thing: that nothing returned is wrong, on average over all prompts; empty sets count"
     drawn = "drawn one by one, rejected above one score, stopped at another (conformal language modelling)"
@@ -499,7 +501,7 @@ def list_outside_methods() -> tuple[Method, ...]:
 
 
 def list_claim_methods() -> tuple[Method, ...]:
-    """Return the published rules that keep claims, for all answers alike and conditional."""
+    """Return the published methods for claims: one threshold for all answers, and conditional thresholds."""
     exactly = (
         "every weighting that the features span, and no more than that, over calibration sets and chance"
     )
@@ -517,7 +519,7 @@ def list_claim_methods() -> tuple[Method, ...]:
 
 
 def _list_published(unit: Unit) -> dict[str, tuple[Method, ...]]:
-    """Return the methods of others, by family."""
+    """Return the published methods that suit the unit, by family."""
     if unit == "claims":
         return {"outside": list_claim_methods()}
     return {"paper": list_paper_methods(), "outside": list_outside_methods()}
@@ -526,18 +528,18 @@ def _list_published(unit: Unit) -> dict[str, tuple[Method, ...]]:
 def get_methods(
     names: str | Sequence[str | Method] | None = None, unit: Unit = "answers"
 ) -> tuple[Method, ...]:
-    """Return the methods with these names, each once, in this order.
+    """Return the methods with the given names.
 
     Args:
-        names: One or several: families (`ours`, `paper`, `outside`), names of their methods, names that
-            `make_our_method` takes, and methods as they are; by default all families.
-        unit: What methods keep or reject. Of claims there is no family `paper`.
+        names: One or several families (`ours`, `paper`, `outside`), names of their methods, names that
+            `make_our_method` accepts, or `Method` objects; by default all families.
+        unit: What methods keep or reject. For claims there is no family `paper`.
 
     Returns:
         The methods, each once, in this order.
 
     Raises:
-        InputError: If a name is unknown, there is none, or two methods share a name.
+        InputError: If a name is unknown, no method is given, or two methods share a name.
     """
     published = _list_published(unit)
     shown = OURS_SHOWN if unit == "answers" else tuple(_OURS)

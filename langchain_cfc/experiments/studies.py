@@ -1,18 +1,18 @@
-"""The paper's experiments on recorded candidates: TriviaQA, GSM8K and Flickr8k, on any records.
+"""The paper's experiments on TriviaQA, GSM8K and Flickr8k, repeated on any recorded candidates.
 
-The protocol is the paper's: feature map, groups, levels, candidate budget, and its ablations. Records of
-other models and prompts give other figures, so that *patterns* are compared: statements of order that its
-tables make, and whether they hold here.
+The protocol is the paper's: feature map, groups, levels, candidate budget, and ablations. Records of other
+models and prompts give other figures, so *patterns* are compared: statements about the order of figures that
+hold in the paper's tables, and whether they hold here.
 
-What the paper leaves open was chosen as follows. Its test shares suggest halves; here a prompt belongs to
-either by hash. It does not say how many calibration prompts each dataset has. Two of its conventions are
-options, as its tables do not follow from the text:
+Where the paper leaves a choice open: its test shares suggest halves, and here a hash assigns each prompt to a
+half; it does not say how many calibration prompts each dataset has. Two conventions are options, because the
+paper's tables do not follow from its text:
 
-- *GSC bins* are of equal frequency over all prompts, or over the test prompts of each split as in the paper.
-- *Set sizes* count candidates, `drawn`, or `distinct` answers. TopK's mean size of 1.75 +- 0.00 on TriviaQA
-  is no K and no mixture of several, but what two distinct answers come to if a quarter of the prompts has one
-  only; and ICP's 1.43 at a coverage of 80 % is little for sets that may hold one answer twenty times. So K
-  counts distinct answers, too. Coverage and thresholds are the same in both countings, but TopK's.
+- *GSC bins* have equal frequency over all prompts, or over the test prompts of each split as in the paper.
+- *Set sizes* count candidates (`drawn`) or `distinct` answers. TopK's mean size of 1.75 +- 0.00 on TriviaQA
+  is no K and no mixture of several; it is the mean of up to two distinct answers if a quarter of the prompts
+  has only one. ICP's 1.43 at a coverage of 80 % is small for sets that may hold one answer twenty times. So
+  with `distinct` K counts distinct answers, too. Apart from TopK, coverage and thresholds do not depend on it.
 
 Source: the paper's section "Real-World Data" and its appendix of the same name.
 """
@@ -42,36 +42,36 @@ SIZES: dict[Count, tuple[str, float]] = {
     "distinct": ("mean_distinct_answers", 1.0),
 }
 _MEAN_LOSS = "[1, T, T^2], T = mean verifier loss"
-# Two figures of the paper's tables that differ by less are called equal: one percentage point.
+# Figures that differ by at most this much, in percentage points, count as equal.
 NEAR = 1.0
 TWO = 2.0
 
 
 @dataclass(frozen=True)
 class Setting:
-    """A feature map and a candidate budget."""
+    """A feature map with its candidate budget."""
 
-    words: str  # the map as `PublishedCell.features` calls it
+    words: str  # name of the map in `PublishedCell.features`
     features: str
-    n: int  # number of candidates: the first n, or all where fewer are recorded
+    n: int  # number of candidates to use: the first n, or all if fewer are recorded
 
 
 @dataclass(frozen=True)
 class Study:
-    """One of the paper's experiments on recorded candidates; settings are names of `SETTINGS`."""
+    """One of the paper's experiments on recorded candidates; settings are names in `SETTINGS`."""
 
-    setting: str  # of the full table
-    fewest: int  # number of candidates that records must have
-    groups: str  # the groups of GSC
-    alphas: tuple[str, ...]  # the levels of the full table
-    ablated: tuple[str, ...]  # the settings of the ablation
-    ablated_alpha: str  # the level of the ablation
+    setting: str  # setting of the full table
+    fewest: int  # smallest number of candidates that records must have
+    groups: str  # groups of GSC, as feature text
+    alphas: tuple[str, ...]  # levels of the full table
+    ablated: tuple[str, ...]  # settings of the ablation
+    ablated_alpha: str  # level of the ablation
 
 
 _HARD = "hard(entropy, max_score, 0.925)"
 _FIFTHS = "bins(mean_score, 5)"
-# Every learned feature map of the paper, by name, with its budget. In `hard-group`, answer entropy and
-# largest score are replaced by their ranks; hard is who has the larger of them at its 92.5th percentile.
+# Every learned feature map of the paper, by name, with its budget. `hard-group` replaces answer entropy and
+# largest score by their ranks; a prompt is hard if the larger rank is above its 92.5th percentile.
 SETTINGS = {
     "hard-group": Setting(
         "two groups, hard where the larger of rank-normalised entropy and maximum loss is in its top 7.5 %",
@@ -118,9 +118,9 @@ class Pattern(ReportData):
     """A statement about the order of figures, and at how many levels it holds.
 
     Attributes:
-        statement: What is stated.
-        published: Number of levels at which the paper's table bears it out, and number of its levels.
-        here: The same for these records, at levels whose target is within their reach.
+        statement: The statement, in words.
+        published: Number of levels at which it holds in the paper's table, and number of the table's levels.
+        here: The same two numbers for these records, at levels whose target is within their reach.
     """
 
     statement: str
@@ -129,7 +129,7 @@ class Pattern(ReportData):
 
 
 class Ablation(ReportData):
-    """The same study repeated in another setting, a name of `SETTINGS`."""
+    """Results of the study in one setting, at the level of the ablation; `name` is a key of `SETTINGS`."""
 
     name: str
     words: str
@@ -139,16 +139,16 @@ class Ablation(ReportData):
 
 
 class StudyReport(ReportData):
-    """Results of an experiment of the paper on other records.
+    """Results of one of the paper's experiments on other records.
 
     Attributes:
         study: The study.
-        setting: The feature map and budget of the full table, a name of `SETTINGS`.
+        setting: The feature map and budget of the full table, a key of `SETTINGS`.
         count: What set sizes count.
-        comparison: The paper's methods in its protocol, together with ours.
+        comparison: The paper's methods and ours, in the paper's protocol.
         published: The paper's full table.
-        patterns: What its table says, and whether it holds here.
-        ablations: The chosen setting first, then the others.
+        patterns: Statements about the paper's table, and at how many levels they hold here.
+        ablations: Results by setting, the chosen one first.
         notes: What a reader has to know.
     """
 
@@ -182,12 +182,12 @@ def reproduce_study(
         name: The study.
         records: Labelled records with at least the study's number of candidates.
         provenance: Header of the records; by default the one that they carry.
-        alpha: Other levels than the paper's, for records on which those are out of reach.
-        setting: Another feature map and budget for the full table, a name of `SETTINGS`.
+        alpha: Error levels; by default the paper's, which may be out of reach for these records.
+        setting: Feature map and budget of the full table, a key of `SETTINGS`; by default the paper's.
         count: Whether set sizes, and TopK's K, count candidates `drawn` or `distinct` answers.
-        group_on: Prompts that the bins of GSC are made of: `all`, or the `test` prompts of each split.
-        splits: Number of splits in halves; the paper has 5.
-        seed: Another seed gives other splits.
+        group_on: Prompts from which the bins of GSC are made: `all`, or the `test` prompts of each split.
+        splits: Number of random splits into halves; the paper has 5.
+        seed: Seed of the splits.
         jobs: Number of processes.
         progress: Function of the splits and their number that yields the splits, such as a progress bar.
 
@@ -276,7 +276,7 @@ def _list_notes(study: Study, recorded: int, full: ComparisonReport) -> Iterable
         yield f"The ablation with {n} candidates uses the {recorded} that are recorded."
 
 
-# What a table holds for one level: ECR, GSC and APSS by method, and the target in percent.
+# One level of a table: ECR, GSC and APSS by method. A statement also gets the target in percent.
 Figures: TypeAlias = dict[str, dict[str, float]]
 _STATEMENTS: tuple[tuple[str, Callable[[Figures, float], bool]], ...] = (
     ("ICP's coverage is within a point of the target", lambda of, t: abs(of["ICP"]["ECR"] - t) <= NEAR),
@@ -315,7 +315,7 @@ _STATEMENTS: tuple[tuple[str, Callable[[Figures, float], bool]], ...] = (
 def _find_patterns(
     published: Sequence[PublishedCell], sweep: Sequence[LevelComparison], count: Count = "drawn"
 ) -> list[Pattern]:
-    """Return every statement, in the paper's table and on these records."""
+    """Evaluate every statement on the paper's table and on these records."""
     figures = {**METRICS, "APSS": SIZES[count]}
     theirs: dict[str, Figures] = {}
     for cell in published:
