@@ -244,7 +244,7 @@ def make_nodes(number: int = NODES) -> FloatArray:
 
 
 def find_marginal_threshold(world: EfficiencyWorld, coverage: float, n: int) -> float:
-    """Return the one threshold with E[F_T(threshold)] = coverage; for grades, the smallest that reaches it."""
+    """Return the one threshold with E[F_T(threshold)] = coverage; for grades, the smallest reaching it."""
     t = make_nodes()
 
     def miss(threshold: float) -> float:

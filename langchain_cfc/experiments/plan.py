@@ -1,4 +1,4 @@
-"""How many labelled prompts a calibration takes, planned from a pilot or from assumptions."""
+"""Plan how many labelled prompts a calibration needs, from a pilot or from assumptions."""
 
 from __future__ import annotations
 
@@ -28,41 +28,42 @@ from langchain_cfc.thresholds import Level, compute_tau, conformal_rank, format_
 
 Verdict: TypeAlias = Literal["attainable", "uncertain", "out of reach"]
 ALL = "all prompts"
-# Worse than +-5 points at no share, so that the search for a pilot size ends here.
+# Enough for +-5 points at any share, so the search for a pilot size ends here.
 _LARGEST_PILOT = 500
 _HALF_WIDTH = 0.05
-# Closer to the target, sizes run into the millions.
+# For smaller gaps to the target, sizes run into the millions.
 _SMALLEST_GAP = 0.001
-# Users round the shares that they state.
+# Tolerance for shares that users have rounded.
 _ROUNDING = Fraction(1, 100)
 
 
 class GroupPlan(ReportData):
-    """What a target takes in one group of prompts; numbers of prompts count a cluster as one prompt.
+    """Requirements of a target in one group of prompts; a cluster counts as one prompt.
 
     Attributes:
-        name: `all prompts`, or a group as calibration and evaluation name it, such as
+        name: `all prompts`, or the group's name as in calibration and evaluation, such as
             `group(topic)=capital`.
-        share: Share of the prompts that belong to it, in (0, 1].
+        share: Share of the prompts that belong to the group, in (0, 1].
         pilot_size: Number of its pilot prompts; None for stated assumptions.
         attainable: Share of its prompts with a correct candidate among n: the estimate, or the assumption.
-        attainable_ci: Two-sided 95 % Clopper-Pearson interval of it; None for stated assumptions.
-        smallest_alpha_expected: 1 - attainable; error levels above it are attainable by the estimate.
-        smallest_alpha_certain: Error levels above it are attainable with 95 % certainty: 1 - the one-sided
-            lower Clopper-Pearson bound. None for stated assumptions.
-        verdict: `attainable` (the one-sided 95 % lower bound exceeds the target, so that alpha >
-            smallest_alpha_certain), `out of reach` (the upper one is below it) or `uncertain`. An assumption
-            counts as both bounds, and at the target itself as out of reach.
-        smallest_n: The smallest number of candidates whose estimate exceeds the target; None where no number
-            recorded does, and for stated assumptions.
+        attainable_ci: Two-sided 95 % Clopper-Pearson interval of `attainable`; None for stated assumptions.
+        smallest_alpha_expected: 1 - attainable; by the estimate, error levels above it are attainable.
+        smallest_alpha_certain: 1 - the one-sided lower Clopper-Pearson bound; error levels above it are
+            attainable with 95 % confidence. None for stated assumptions.
+        verdict: `attainable` (the one-sided 95 % lower bound exceeds the target, so alpha >
+            smallest_alpha_certain), `out of reach` (the upper bound is below the target) or `uncertain`. An
+            assumption counts as both bounds; at the target itself it is out of reach.
+        smallest_n: Smallest number of candidates whose estimate exceeds the target; None if no recorded
+            number does, and for stated assumptions.
         minimum_calibration: Smallest number of its calibration prompts at which a threshold below the cap is
-            to be expected. None, as in the fields below, where the estimate does not exceed the target.
-        recommended_calibration: From so many on, coverage given the calibration prompts is at least target -
-            slack with probability 1 - delta, and so is a threshold below the cap, the latter unless the
-            verdict is `uncertain`.
+            to be expected. This and the following fields are None if the estimate does not exceed the target.
+        recommended_calibration: For this number and every larger one, with probability 1 - delta, coverage
+            given the calibration prompts is at least target - slack; likewise the threshold is below the cap,
+            unless the verdict is `uncertain`.
         certifiable_chance: Probability that its threshold stays below the cap, so that its prompts are
             answered, with the recommended number of calibration prompts and if the estimate is right.
-        prompts_needed: Labelled prompts of all groups that give it, on average, so many for calibration.
+        prompts_needed: Number of labelled prompts of all groups that on average gives this group the
+            recommended number of calibration prompts.
     """
 
     name: str
@@ -81,12 +82,12 @@ class GroupPlan(ReportData):
 
 
 class AttainableAt(ReportData):
-    """Attainable coverage with another number of candidates.
+    """Attainable coverage for one number of candidates.
 
     Attributes:
         n: Number of candidates per prompt.
         attainable: Estimated share of all prompts with a correct candidate among n.
-        groups: The same by name of the group.
+        groups: The same share for each group, by name.
     """
 
     n: int
@@ -95,20 +96,20 @@ class AttainableAt(ReportData):
 
 
 class Plan(ReportData):
-    """How many labelled prompts a target takes, at what cost, and where it is within reach.
+    """Number of labelled prompts that a target needs, their cost, and whether the target is within reach.
 
     Attributes:
         alpha: Error level.
         target_coverage: 1 - alpha.
-        n: Number of candidates per prompt that is planned with.
-        slack: By how much coverage, given the calibration prompts, may fall short of the target.
-        delta: How often it may fall shorter.
+        n: Planned number of candidates per prompt.
+        slack: Amount by which coverage, given the calibration prompts, may fall short of the target.
+        delta: Probability with which it may fall shorter.
         calibration_share: Share of the labelled prompts that calibrates: (1 - test) (1 - fit).
         groups: All prompts first, then the groups.
-        by_n: How the number of candidates moves the attainable coverage; empty for stated assumptions.
-        labelled_prompts: The most that all prompts or any group needs; groups that cannot reach the target by
-            the estimate do not count. None where all prompts together cannot.
-        expected_cost: Of labelling so many, in the unit of the costs given; None likewise.
+        by_n: Attainable coverage by number of candidates; empty for stated assumptions.
+        labelled_prompts: The maximum of `prompts_needed` over all prompts and the groups; groups that by the
+            estimate cannot reach the target are ignored. None if all prompts together cannot reach it.
+        expected_cost: Cost of labelling that number, in the unit of the given costs; None likewise.
         advice: Recommendations, in sentences.
     """
 
@@ -126,11 +127,12 @@ class Plan(ReportData):
 
 
 def estimate_pass_at(correct: BoolArray, k: int) -> Fraction:
-    """Estimate attainable coverage with k candidates without bias from (N, m) labels, N >= 1 and m >= k >= 1.
+    """Return an unbiased estimate of attainable coverage with k candidates, from (N, m) labels.
 
-    A prompt with c correct candidates among m is missed by a random k of them with probability
-    C(m - c, k) / C(m, k); the estimate is one minus the mean of that ("pass@k", Chen et al. 2021, "Evaluating
-    large language models trained on code", equation 1). It is exact, so that comparing it with a target is.
+    N >= 1 and m >= k >= 1. A random choice of k candidates holds none of a prompt's c correct ones among m
+    with probability C(m - c, k) / C(m, k); the estimate is one minus its mean ("pass@k", Chen et al. 2021,
+    "Evaluating large language models trained on code", equation 1). It is a fraction, so that comparisons
+    with a target are exact.
 
     Examples:
         >>> correct = np.array([[True, False, False], [False, False, False]])
@@ -144,7 +146,7 @@ def estimate_pass_at(correct: BoolArray, k: int) -> Fraction:
 
 
 def find_fewest_candidates(correct: BoolArray, tau: Fraction) -> int | None:
-    """Return the fewest candidates whose estimated attainable coverage exceeds tau, None beyond m."""
+    """Return the fewest candidates whose estimated attainable coverage exceeds tau; None if m do not."""
     numbers = range(1, correct.shape[1] + 1)
     place = bisect_right(numbers, tau, key=lambda k: estimate_pass_at(correct, k))
     return numbers[place] if place < len(numbers) else None
@@ -153,12 +155,12 @@ def find_fewest_candidates(correct: BoolArray, tau: Fraction) -> int | None:
 def compute_chance_below(size: int, tau: Fraction, coverage: float) -> float:
     """Return the probability that a threshold calibrated on N prompts covers less than a share x.
 
-    Given the calibration set, the order statistic of rank k = ceil((N + 1) tau) covers a share B ~ Beta(k, N
-    + 1 - k) of all prompts (Vovk 2012, "Conditional validity of inductive conformal predictors", for
-    continuous scores; with ties it covers at least as much). B < x means that at least k of N calibration
-    prompts fall into a set of probability x, which is the binomial tail P(Binomial(N, x) >= k) computed here,
-    0 where N is so small that k = N + 1. With the attainable coverage as x it is the probability that the
-    threshold stays below the cap.
+    N is `size` and x is `coverage`. Given the calibration set, the order statistic of rank k = ceil((N + 1)
+    tau) covers a share B ~ Beta(k, N + 1 - k) of all prompts (Vovk 2012, "Conditional validity of inductive
+    conformal predictors", for continuous scores; with ties it covers at least as much). B < x means that at
+    least k of N calibration prompts fall into a set of probability x, so the result is the binomial tail
+    P(Binomial(N, x) >= k), and 0 if N is so small that k = N + 1. If x is the attainable coverage, it is the
+    probability that the threshold stays below the cap.
 
     Examples:
         >>> round(compute_chance_below(100, Fraction(9, 10), 0.87), 4)
@@ -172,13 +174,13 @@ def compute_chance_below(size: int, tau: Fraction, coverage: float) -> float:
 
 
 def find_settled_size(tau: Fraction, coverage: Fraction, delta: float) -> int:
-    """Return the number of calibration prompts from which on the threshold settles on one side of a coverage.
+    """Return the number of calibration prompts that settles on which side of a coverage the threshold lies.
 
-    It does so with probability at least 1 - delta for that number and every larger one. Below the target,
-    such as tau - slack, coverage is then nearly always larger; above it, as the attainable coverage is, the
-    threshold nearly always stays below the cap. This is not the smallest number that will do: the rank is
-    rounded up, and the lucky sizes this makes (17 for 0.87 at tau = 0.9, where 19 to 97 fall short and 169
-    still does) are of no use, since the hash split decides the size. The time taken grows with
+    For this number and every larger one, it lies on one side with probability at least 1 - delta. If
+    `coverage` is below the target, such as tau - slack, the threshold then covers at least as much; if it is
+    above, such as the attainable coverage, the threshold stays below the cap. Smaller numbers may suffice by
+    luck, because the rank is rounded up (for 0.87 at tau = 0.9, 17 suffices, 19 to 97 do not, and 169 still
+    does not), but they are of no use, since the hash split decides the size. The running time grows with
     1 / (coverage - tau)^2.
 
     Examples:
@@ -201,7 +203,7 @@ def find_settled_size(tau: Fraction, coverage: Fraction, delta: float) -> int:
 
 
 def find_pilot_size(attainable: float) -> int:
-    """Return the pilot size at which the 95 % Clopper-Pearson interval of an estimate is +-5 points wide.
+    """Return the pilot size at which the 95 % Clopper-Pearson interval is at most 10 points wide.
 
     Examples:
         >>> find_pilot_size(1.0), find_pilot_size(0.9), find_pilot_size(0.5)
@@ -274,9 +276,9 @@ def _describe_larger_pilot(plan: Plan) -> Iterator[str]:
 
 
 def _find_group_pilot(group: GroupPlan) -> int:
-    """Return the pilot prompts of all groups that tell this group's coverage to within 5 points."""
-    # Two successes and two failures are added (Agresti and Coull 1998): 1 of 1 is no reason to expect that
-    # every prompt can be covered, in which case 36 would suffice.
+    """Return the number of pilot prompts, of all groups, that tells this group's coverage to +-5 points."""
+    # Two successes and two failures are added (Agresti and Coull 1998): 1 success in 1 trial does not mean
+    # that every prompt can be covered, in which case 36 would suffice.
     size = group.pilot_size or 0
     return math.ceil(find_pilot_size((group.attainable * size + 2) / (size + 4)) / group.share)
 
@@ -287,23 +289,23 @@ def _describe_ways_out(plan: Plan, group: GroupPlan) -> str:
     more = "Draw more candidates"
     if group.smallest_n is not None and group.smallest_n > plan.n:
         more += f" (n = {group.smallest_n} exceeds the target by the estimate)"
-    # Rounded up: below the number itself the target is not attainable. 1000 * 0.07 is 70.00000000000001.
+    # Rounded up, because a smaller alpha is not attainable; 1000 * 0.07 is 70.00000000000001.
     larger = math.ceil(round(1000 * alpha, 6)) / 1000
     return f"{more}, improve the model, or choose alpha above {larger:g}."
 
 
 @dataclass(frozen=True)
 class _Terms:
-    """What is asked for, checked."""
+    """The checked arguments of a plan; see `Plan` and `plan_from_pilot`."""
 
     alpha: Level
     n: int
-    slack: float  # by how much coverage may fall short
-    delta: float  # how often it may fall shorter
+    slack: float  # amount by which coverage may fall short
+    delta: float  # probability with which it may fall shorter
     fit: float  # share of the prompts not held out that fits feature maps
     test: float  # share held out
     cost_per_candidate: float
-    cost_per_prompt: float  # besides its candidates
+    cost_per_prompt: float  # without its candidates
 
     def __post_init__(self) -> None:
         format_alpha(self.alpha)
@@ -329,12 +331,12 @@ class _Terms:
 
 @dataclass(frozen=True)
 class _Known:
-    """What is known of a group, exact so that sizes at a boundary are right."""
+    """What is known about a group, in exact fractions so that sizes at a boundary are right."""
 
     name: str
-    share: Fraction  # share of the prompts that belong to it
-    attainable: Fraction  # its attainable coverage
-    pilot_size: int | None = None  # number of pilot prompts behind that; None for an assumption
+    share: Fraction  # share of the prompts that belong to the group
+    attainable: Fraction  # attainable coverage of the group
+    pilot_size: int | None = None  # number of its pilot prompts; None for an assumption
     smallest_n: int | None = None  # fewest candidates that exceed the target; None if unknown
 
 
@@ -354,23 +356,23 @@ def plan_from_pilot(
     """Plan a calibration from a small file of labelled records.
 
     Coverage counts as attainable for a prompt with any correct candidate, which is exact for the set rules
-    `all`, `rank` and `unique` of them and optimistic for `best_prefix`. As in calibration, one hash-chosen
-    prompt of each cluster counts. Bounds hold for each group by itself, not for all at once; for an n below
-    the recorded one they are approximate, and wider than need be. Calibrate on other prompts than the
-    pilot's: alpha and n chosen by looking at calibration data are not fixed in advance.
+    `all`, `rank` and `unique` of them, and optimistic for `best_prefix`. As in calibration, one hash-chosen
+    prompt of each cluster counts. Bounds hold for each group separately, not for all simultaneously; for an n
+    below the recorded one they are approximate, and wider than necessary. Do not calibrate on the pilot's
+    prompts: alpha and n would then be chosen from calibration data, not fixed in advance.
 
     Args:
         labelled: The pilot with m candidates per prompt, such as `tabulate(read_records(path))`.
         alpha: Error level, 0 < alpha < 1.
-        group: A metadata key; each of its values is planned for as a group, as `group(KEY)` calibrates it.
-        n: Candidates per prompt to plan with, 1 <= n <= m; m by default.
-        slack: By how much coverage, given the calibration prompts, may fall short of the target, in
+        group: A metadata key; the plan has a group for each of its values, as a calibration by `group(KEY)`.
+        n: Planned number of candidates per prompt, 1 <= n <= m; m by default.
+        slack: Amount by which coverage, given the calibration prompts, may fall short of the target, in
             [0.001, 1).
-        delta: How often it may fall shorter, over calibration sets, in (0, 1).
+        delta: Probability over calibration sets with which it may fall shorter, in (0, 1).
         fit_fraction: Share of the prompts not held out that will fit the feature map, in [0, 1).
         test_fraction: Share of all prompts that will be held out for evaluation, in [0, 1).
         cost_per_candidate: Cost of drawing, scoring and labelling one candidate, in any unit.
-        cost_per_prompt: Cost of one prompt besides its candidates, such as writing a reference answer.
+        cost_per_prompt: Cost of one prompt without its candidates, such as writing a reference answer.
 
     Returns:
         The plan.
@@ -437,14 +439,14 @@ def plan_from_assumptions(
     cost_per_candidate: float = 0.0,
     cost_per_prompt: float = 0.0,
 ) -> Plan:
-    """Plan a calibration from what is assumed about the model.
+    """Plan a calibration from assumptions about the model, without a pilot.
 
     Args:
         alpha: Error level, 0 < alpha < 1.
         n: Candidates per prompt, at least 1.
         attainable: Share of prompts with a correct candidate among n, in [0, 1].
-        groups: By name, the share of prompts in (0, 1] and their attainable coverage; no prompt is in two.
-        slack: As in `plan_from_pilot`, like all that follows.
+        groups: By name, the share of prompts, in (0, 1], and their attainable coverage; groups are disjoint.
+        slack: See `plan_from_pilot`, also for the following arguments.
         delta: See there.
         fit_fraction: See there.
         test_fraction: See there.
@@ -516,8 +518,8 @@ def _plan_group(terms: _Terms, known: _Known, settled: int) -> GroupPlan:
     size = chance = prompts = None
     if minimum is not None:
         size = max(minimum, settled)
-        # So many prompts bring the threshold below the cap. An uncertain estimate may lie as close above the
-        # target as chance has it, and the number would be as large; its chance is reported instead.
+        # With this size the threshold is below the cap. An uncertain estimate may lie arbitrarily close to
+        # the target, which would make the size arbitrarily large; `certifiable_chance` is reported instead.
         if verdict != "uncertain" and known.attainable - terms.tau >= _SMALLEST_GAP:
             size = max(size, find_settled_size(terms.tau, known.attainable, terms.delta))
         chance = compute_chance_below(size, terms.tau, attainable)
@@ -540,11 +542,11 @@ def _plan_group(terms: _Terms, known: _Known, settled: int) -> GroupPlan:
 
 
 def _split_labels(labelled: LabelledBatch, group: str | None) -> dict[str, BoolArray]:
-    """Return the (N_g, m) labels of all prompts, then of each group, one prompt per cluster."""
+    """Return the (N_g, m) labels of all prompts and of each group, by name, with one prompt per cluster."""
     independent = labelled.take(split_plan(0, fit=0.0, test=0.0).one_per_cluster(labelled))
     parts = {ALL: independent.correct}
     if group is not None:
-        # The feature map that will calibrate the groups also tells them apart and names them here.
+        # Groups and their names come from the feature map that calibration will use.
         features = FeatureMap.parse(f"group({json.dumps(group, ensure_ascii=False)})").fit(independent.draws)
         values = features.transform(independent.draws)
         parts |= {
@@ -555,7 +557,7 @@ def _split_labels(labelled: LabelledBatch, group: str | None) -> dict[str, BoolA
 
 
 def _check_consistent(overall: _Known, members: Sequence[_Known]) -> None:
-    """Refuse groups that cannot be parts of these prompts."""
+    """Raise an InputError for groups that contradict each other or the figures of all prompts."""
     empty = [one.name for one in members if one.share == 0 or one.name == ALL]
     if empty:
         msg = f"group {empty[0]!r}: expected a share of prompts above 0 and a name other than {ALL!r}"

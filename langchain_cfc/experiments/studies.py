@@ -12,7 +12,7 @@ paper's tables do not follow from its text:
 - *Set sizes* count candidates (`drawn`) or `distinct` answers. TopK's mean size of 1.75 +- 0.00 on TriviaQA
   is no K and no mixture of several; it is the mean of up to two distinct answers if a quarter of the prompts
   has only one. ICP's 1.43 at a coverage of 80 % is small for sets that may hold one answer twenty times. So
-  with `distinct` K counts distinct answers, too. Apart from TopK, coverage and thresholds do not depend on it.
+  with `distinct` K counts distinct answers, too. Except for TopK, this changes no coverage or threshold.
 
 Source: the paper's section "Real-World Data" and its appendix of the same name.
 """
@@ -36,7 +36,7 @@ from langchain_cfc.thresholds import Level, compute_tau
 
 StudyName: TypeAlias = Literal["triviaqa", "gsm8k", "flickr8k"]
 Count: TypeAlias = Literal["drawn", "distinct"]
-# The figure behind APSS in either counting, and its unit.
+# The figure behind APSS for each way of counting, with its factor as in `METRICS`.
 SIZES: dict[Count, tuple[str, float]] = {
     "drawn": METRICS["APSS"],
     "distinct": ("mean_distinct_answers", 1.0),
@@ -71,7 +71,7 @@ class Study:
 _HARD = "hard(entropy, max_score, 0.925)"
 _FIFTHS = "bins(mean_score, 5)"
 # Every learned feature map of the paper, by name, with its budget. `hard-group` replaces answer entropy and
-# largest score by their ranks; a prompt is hard if the larger rank is above its 92.5th percentile.
+# largest score by their ranks; a prompt is hard if the larger rank reaches its 92.5th percentile.
 SETTINGS = {
     "hard-group": Setting(
         "two groups, hard where the larger of rank-normalised entropy and maximum loss is in its top 7.5 %",

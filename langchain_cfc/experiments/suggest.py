@@ -1,29 +1,28 @@
-"""`suggest`: feature map, set rule and verifiers, chosen on prompts that never calibrate.
+"""`suggest`: choose feature map, set rule and verifiers on prompts that never calibrate.
 
-What is chosen on is the fit split of `calibrate`, by the same seed and shares: its prompts fit feature maps
-anyway, and none of them calibrates. So the promise of what is calibrated with a suggestion is as good as that
-of what was fixed beforehand: given the fit split, the calibration prompts are exchangeable with new ones. Had
-the calibration prompts themselves been looked at, the luckiest of many options would have been taken for the
-best, and its promise would not hold.
+Options are compared on the fit split of `calibrate`, with the same seed and shares. Its prompts fit feature
+maps anyway, and none of them calibrates. So the guarantee holds as if the options had been fixed beforehand:
+given the fit split, the calibration prompts are exchangeable with new ones. Had the options been compared on
+the calibration prompts themselves, the luckiest of many would pass for the best, and its guarantee would not
+hold.
 
-The rule of choice, and its reason in words.
+*The rule of choice.* An option's *gap* is that of its worst group. Among the options whose gap is within one
+standard error of the smallest, the rule chooses the one that shows the fewest answers. If others are
+indistinguishable from it, given the standard error of the difference over the same splits, the rule chooses
+the simplest of these.
 
-An option's *gap* is that of its worst group. Of the options whose gap is within one standard error of the
-smallest, the one that shows the fewest answers is chosen. Where others show as few, by what their difference
-over the same splits can tell, it is the simplest of those.
+A flagged prompt counts as kept, so gaps alone would favour an option that flags everything. Therefore a
+flagged prompt counts with size n, the most that can be shown, and an option is unusable if it flags most of
+the prompts that it could have answered. The number of distinct answers would be too low a price: where it is
+small, flagging would cost hardly more than answering. On unseen prompts of the recording that ships, over
+twelve splits at alpha = 0.2, that price led to 23 % flagged and this one to 10 %, with similar gaps.
 
-A flagged prompt counts as kept, so gaps alone would choose an option that flags everything. Hence the size of
-a flagged prompt is n, the most that can be shown, and an option that flags most of the prompts that it could
-have answered is none. Its distinct answers would be too low a price: where they are few, flagging is then
-hardly dearer than answering. Measured on unseen prompts of the recording that ships, over twelve splits at
-alpha = 0.2: 23 % flagged by that price and 10 % by this, with gaps alike.
-
-The standard errors. Inner splits of one pool share prompts, so that the mean over J splits is much less sure
-than J independent ones would make it: the variance is that of Nadeau and Bengio (2003, "Inference for the
-generalization error"), (1 / J + test / development) s^2, as in every comparison here. It is approximate.
-The options' errors differ by accident, because their worst groups are large or small; the median serves for
-all. It does not tell how much worse than the truth the worst of many groups looks: that raises
-the gaps of all options, and the rule compares them with each other.
+*Standard errors.* Inner splits of one pool share prompts, so the mean over J splits is much less precise than
+a mean over J independent ones. The variance is that of Nadeau and Bengio (2003, "Inference for the
+generalization error"), (1 / J + test / development) s^2, as in every comparison here; it is approximate.
+The options' errors differ by chance, because their worst groups differ in size, so the median is used for all
+options. It does not account for the worst of many groups looking worse than it is; that bias raises the gaps
+of all options, and the rule only compares gaps with each other.
 """
 
 from __future__ import annotations
@@ -69,20 +68,20 @@ from langchain_cfc.thresholds import Level, compute_tau, format_alpha
 OVERLAP = TEST / (1.0 - TEST)
 # An option that flags more than this share of the prompts that have a correct candidate is rejected.
 MOST_WITHHELD = 0.5
-# Combinations of verifiers are tried with so many of the best pairs of feature map and set rule.
+# Number of best pairs of feature map and set rule with which combinations of verifiers are tried.
 BEST_FEW = 3
 
 
 class JudgedOption(Option):
-    """Results of an option over the inner splits.
+    """Results of one option over the inner splits.
 
     Attributes:
-        columns: Number of its features.
-        gap: Target coverage less the kept promise of the group that keeps it most rarely on average over the
-            splits, at least 0.
-        gap_error: Approximate standard error of that group's kept promise; see `suggest`.
-        group: The group, in words.
-        size: Mean number of distinct answers shown, where a flagged prompt counts as all its n candidates.
+        columns: Number of features.
+        gap: Target coverage minus the kept promise of the worst group, which is the one with the smallest
+            kept promise on average over the splits; at least 0.
+        gap_error: Approximate standard error of the worst group's kept promise; see the module.
+        group: The worst group, in words.
+        size: Mean number of distinct answers shown, where a flagged prompt counts as n answers.
         kept_promise: Mean share of prompts covered or flagged.
         not_certifiable_rate: Mean share flagged.
         abstention_rate: Mean share without an answer, flagged ones included.
@@ -99,12 +98,12 @@ class JudgedOption(Option):
 
     @property
     def fitted_numbers(self) -> int:
-        """How complex the option is: features, and verifiers to be combined."""
+        """The complexity of the option: number of features plus number of combined verifiers."""
         return self.columns + len(self.combine or ())
 
 
 class RunnerUp(Option):
-    """The option that the rule would have chosen without the winner.
+    """The option that the rule would have chosen if the winner had not been tried.
 
     Attributes:
         lost: Why it lost, in words.
@@ -126,30 +125,30 @@ class Unusable(ReportData):
 
 
 class Suggestion(ReportData):
-    """What to calibrate with, why, and the command that does it.
+    """The options to calibrate with, the reason for them, and the command that uses them.
 
     Attributes:
-        alpha: Error level that was selected for, as decimal text.
+        alpha: Error level for which options were selected, as decimal text.
         target_coverage: 1 - alpha.
         features: The feature map.
         set_rule: The set rule.
         combine: Verifiers to combine; None for the recorded score.
-        reason: Why, in words.
-        runner_up: The second best; None where there was a single option.
-        options: All that were judged, in the order in which the rule would choose them.
-        unusable: What could not be.
+        reason: Why this option was chosen, in words.
+        runner_up: The second best option; None if only one was judged.
+        options: All options that were judged, in the order in which the rule would choose them.
+        unusable: Feature maps, set rules and options that could not be judged.
         notes: What a reader has to know.
-        prompts: Number of prompts selected on.
-        digest: SHA-256 over the ids of the fit split: an artifact that was made by these settings holds the
-            same under `calibration.digests["fit"]`.
-        groups: Number of groups that gaps were looked for in.
-        tolerance: What counts as one standard error of a gap: the median of the options'.
+        prompts: Number of selection prompts, one from each cluster.
+        digest: SHA-256 over the ids of the fit split; an artifact made with these settings holds the same
+            digest under `calibration.digests["fit"]`.
+        groups: Number of groups whose gaps were measured.
+        tolerance: One standard error of a gap; the median over the options.
         splits: Number of inner splits.
         n: Number of candidates to use; None for all.
-        seed: Of the split, like all that follows.
-        fit_fraction: Share of the prompts not held out that was selected on.
+        seed: Seed of the split into fit, calibration and other parts.
+        fit_fraction: Share of the prompts not held out on which options were selected.
         test_fraction: Share of all prompts held out for evaluation.
-        certification_fraction: Share of the others held out for certificates.
+        certification_fraction: Share of the remaining prompts held out for certificates.
         command: The command to run next.
     """
 
@@ -191,7 +190,7 @@ class Suggestion(ReportData):
         }
 
     def for_records(self, paths: Sequence[str]) -> Suggestion:
-        """Return the same suggestion with a command that names these files."""
+        """Return the suggestion with a command that names the given files."""
         return self.model_copy(update={"command": CalibrationConfig(**self.settings).command(paths)})
 
 
@@ -200,13 +199,13 @@ class OptionResult:
     """An option with its results on the selection prompts."""
 
     shown: JudgedOption
-    sizes: FloatArray  # (J,) the option's size in each split
+    sizes: FloatArray  # (J,) `JudgedOption.size` in each split
 
     @classmethod
     def from_trials(
         cls, option: Option, tried: Sequence[TrialResult], words: Sequence[str], tau: float
     ) -> OptionResult:
-        """Sum up the results of J splits."""
+        """Summarise the results of an option over J splits."""
         kept = np.array([one.kept for one in tried])
         worst, share = find_worst_group(kept)
         figures = {name: np.array([one.figures[name] for one in tried]) for name in tried[0].figures}
@@ -225,13 +224,13 @@ class OptionResult:
 
 @dataclass(frozen=True, eq=False)
 class Choice:
-    """The outcome of the rule for some options."""
+    """The outcome of the rule of choice for some options."""
 
     best: OptionResult
-    least: OptionResult  # the option of smallest gap
-    near: list[OptionResult]  # those within the tolerance of it
-    smallest: OptionResult  # of those, the one of smallest size
-    alike: list[OptionResult]  # those whose size is statistically indistinguishable from it
+    least: OptionResult  # the option with the smallest gap
+    near: list[OptionResult]  # options whose gap is within the tolerance of that
+    smallest: OptionResult  # the option in `near` with the smallest size
+    alike: list[OptionResult]  # options in `near` whose size is indistinguishable from that
 
     @classmethod
     def choose(cls, options: Sequence[OptionResult], tolerance: float) -> Choice:
@@ -245,7 +244,7 @@ class Choice:
             if one.shown.size - smallest.shown.size
             <= compute_standard_error(one.sizes - smallest.sizes, OVERLAP)
         ]
-        # Errors of differences do not grow with size: an option no larger than one of these is one, too.
+        # The error of a difference need not grow with it, so all options up to the largest of these count.
         largest = max(one.shown.size for one in alike)
         alike = [one for one in near if one.shown.size <= largest]
         best = min(alike, key=lambda one: (one.shown.fitted_numbers, one.shown.size))
@@ -258,7 +257,7 @@ def compute_tolerance(options: Sequence[OptionResult]) -> float:
 
 
 def rank_options(options: Sequence[OptionResult], tolerance: float) -> list[OptionResult]:
-    """Order all options: what the rule chooses, what it would choose without that, and so on."""
+    """Rank all options: first the rule's choice, then its choice among the rest, and so on."""
     left, order = list(options), []
     while left:
         order.append(Choice.choose(left, tolerance).best)
@@ -323,14 +322,14 @@ def _to_points(share: float) -> str:
 
 @dataclass(frozen=True, eq=False)
 class OptionJudge:
-    """Tries options on the selection prompts."""
+    """Tries options on the selection prompts, and records which of them are unusable."""
 
     trials: Trials
     splits: int
     jobs: int
     progress: Progress | None
     provenance: Provenance | None
-    unusable: list[Unusable] = field(default_factory=list)  # what has been set aside so far
+    unusable: list[Unusable] = field(default_factory=list)  # what was rejected so far
 
     @property
     def calibration_size(self) -> int:
@@ -338,7 +337,7 @@ class OptionJudge:
         return round(len(self.trials.pool.labelled) * (1.0 - TEST) * (1.0 - self.trials.fit))
 
     def select_set_rules(self, set_rules: Sequence[str]) -> list[str]:
-        """Return the set rules under which an inner split reaches the level; raise where there is none."""
+        """Return the set rules with which an inner split can reach the level; raise if there are none."""
         pool, alpha = self.trials.pool, self.trials.alpha
         size = len(pool.labelled)
         found = []
@@ -390,7 +389,7 @@ class OptionJudge:
         return True
 
     def try_options(self, options: Sequence[Option]) -> list[OptionResult]:
-        """Try options on every inner split; return those that can be used."""
+        """Try options on every inner split, and return the results of those that are usable."""
         trials, tau = self.trials, float(compute_tau(self.trials.alpha))
         measure = partial(trials.measure_split, options)
         seen = measure_splits(measure, self.splits, self.jobs, self.progress) if options else []
@@ -414,7 +413,7 @@ class OptionJudge:
         return judged
 
     def make_error(self) -> CalibrationError:
-        """Return the error to raise where no option can be used."""
+        """Return the error to raise if no option can be used."""
         listed = "\n".join(f"- {one.what}: {one.reason}" for one in self.unusable)
         size = len(self.trials.pool.labelled)
         return CalibrationError(f"no option can be used on the {size} selection prompts:\n{listed}")
@@ -441,43 +440,42 @@ def suggest(
     progress: Progress | None = None,
     provenance: Provenance | None = None,
 ) -> Suggestion:
-    """Choose feature map, set rule and verifiers to calibrate with.
+    """Choose the feature map, set rule and verifiers to calibrate with.
 
     Options are tried on inner splits of the selection prompts and judged by the gap of their worst group and
-    by the number of answers that they show; `langchain_cfc.experiments.suggest` has the rule. Every feature
-    map is tried with every set rule on the recorded score, then the best three of these with every
-    combination of verifiers. Groups are the same for all options: along the recorded scores, the answers and
-    the metadata.
+    by the number of answers that they show; the module describes the rule. Every feature map is tried with
+    every set rule on the recorded score, then the best three pairs with every combination of verifiers. The
+    groups are the same for all options, by default based on recorded scores, answers and metadata.
 
     Args:
         records: Labelled records, or the table that `tabulate` makes of them (`tabulate_raw` where verifiers
             are to be combined).
-        alpha: Error level to select for.
+        alpha: Error level to calibrate for.
         features: Feature maps to choose from; by default about a dozen, `DEFAULT_MAPS` and maps of answers
             and metadata.
         set_rules: Set rules to choose from; by default `all` and `best_prefix`.
         verifiers: Names of verifiers in the candidates' `scores`, tried alone and all together, besides the
-            recorded score; by default those that every candidate has, an empty list for none.
-        judge: Feature texts of the groups that gaps are looked for in, such as `group(topic)` or
-            `bins(mean_score, 5)`; by default groups along everything that is known of prompts.
+            recorded score; by default those with an output for every candidate, an empty list for none.
+        judge: Feature texts of the groups whose gaps are measured, such as `group(topic)` or
+            `bins(mean_score, 5)`; by default groups by every known property of the prompts.
         n: Number of candidates to use, the first n slots; by default all.
-        seed: As given to `calibrate` later, like the shares.
-        fit_fraction: Share of the prompts not held out that is selected on, in (0, 1).
+        seed: The seed that `calibrate` will get; the three shares must be those for `calibrate` too.
+        fit_fraction: Share of the prompts not held out on which options are selected, in (0, 1).
         test_fraction: Share of all prompts held out for evaluation.
-        certification_fraction: Share of the others held out for certificates; for bot mode, which `calibrate`
-            gives 0.3 by default, say so here already.
+        certification_fraction: Share of the remaining prompts held out for certificates. `calibrate` uses 0.3
+            by default for bot mode; pass the same share here.
         splits: Number of inner splits, at least 2.
-        jobs: Number of processes. With more than one, a script needs the guard that `multiprocessing` asks
-            for.
+        jobs: Number of processes. With more than one, a script needs the `if __name__ == "__main__"` guard
+            of `multiprocessing`.
         progress: Function of the inner splits and their number that yields them, such as a progress bar.
         provenance: Header of the records; by default the one that they carry.
 
     Returns:
-        The suggestion; `calibrate(records, **suggestion.settings)` follows it.
+        The suggestion; `calibrate(records, **suggestion.settings)` applies it.
 
     Raises:
         InputError: If an argument or a record cannot be used.
-        FeatureError: If the text of a feature map or group is wrong, or groups to judge by cannot be made.
+        FeatureError: If the text of a feature map or group is wrong, or the groups in `judge` cannot be made.
         CalibrationError: If there are too few selection prompts, or no option can be used.
         UnattainableTargetError: If the level is out of reach on the selection prompts.
         MissingExtraError: If verifiers are to be combined and SciPy is not installed.
@@ -503,7 +501,7 @@ def suggest(
             "more records (a cluster is never split, so many clusters are needed)"
         )
         raise CalibrationError(msg)
-    # Of the other parts only ids and clusters are read.
+    # Only ids and clusters are read from the other parts.
     pool = Pool(part.take(plan.one_per_cluster(part)))
     calibration = len(plan.one_per_cluster(table.take(rows["calibration"])))
     same = find_redundant_verifiers(pool.labelled)
@@ -570,7 +568,7 @@ def suggest(
 
 
 def _choose(judged: list[OptionResult], tau: float) -> dict[str, Any]:
-    """Return the fields of a `Suggestion` that the rule decides."""
+    """Return the fields of a `Suggestion` that follow from the rule of choice."""
     tolerance = compute_tolerance(judged)
     choice, order = Choice.choose(judged, tolerance), rank_options(judged, tolerance)
     best, *others = (Option(**one.shown.model_dump(include=set(Option.model_fields))) for one in order)

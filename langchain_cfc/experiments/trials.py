@@ -1,4 +1,4 @@
-"""Options of a calibration, tried on inner splits of the prompts that options are selected on."""
+"""Try options of a calibration on inner splits of the selection prompts."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from langchain_cfc.records import (
 from langchain_cfc.records.splits import Part, split_plan
 from langchain_cfc.set_rules import parse_set_rule
 
-# Few, and unlike each other: the more options there are, the luckier the luckiest one is.
+# Few and diverse options: the more there are, the more the best one owes to chance.
 DEFAULT_MAPS = {
     "1": "one threshold for all prompts",
     "mean_score": "a line in the mean score",
@@ -49,16 +49,16 @@ ANSWER_MAPS = {
     "hat(top_share, 5)": "a broken line in the share of the most frequent answer",
     "hard(entropy, max_score, 0.925)": "the paper's hard group on TriviaQA",
 }
-# Under `unique(...)` the same distinct answers enter at the same thresholds, so no figure here distinguishes
-# it from the rule that it wraps; `rank` ignores how far scores lie apart.
+# `unique(...)` is not tried: the same distinct answers enter at the same thresholds, so all figures here are
+# those of the wrapped rule. Nor is `rank`, which ignores the distances between scores.
 DEFAULT_SET_RULES = ("all", "best_prefix")
 MOST_KEYS = 3
 MOST_CATEGORIES = 10
-# Of the selection prompts a third is tested on; where there are verifiers to combine, a quarter of the others
-# fits the combinations.
+# Share of the selection prompts that an inner split tests on.
 TEST = 1.0 / 3.0
+# Share of the others that fits combinations, if there are verifiers to combine.
 FIT = 0.25
-# The share of a few prompts is an accident.
+# Shares in smaller groups are mostly noise.
 FEWEST_IN_GROUP = 20
 
 
@@ -68,7 +68,7 @@ class Option(ReportData):
     Attributes:
         features: The feature map.
         set_rule: The set rule.
-        combine: Verifiers whose raw outputs make the score; None for the recorded score.
+        combine: Verifiers whose raw outputs are combined into the score; None for the recorded score.
     """
 
     features: str
@@ -83,9 +83,9 @@ class Option(ReportData):
 
 
 def list_default_maps(draws: CandidateBatch) -> tuple[str, ...]:
-    """Return the feature maps that are worth trying.
+    """Return the feature maps that `suggest` tries by default.
 
-    They are of scores; of answers, where they are known; and of metadata, where a key has few categories.
+    These are maps of scores, of answers if they are known, and of metadata keys with few categories.
     """
     maps = [*DEFAULT_MAPS, *(ANSWER_MAPS if draws.answer_codes is not None else ())]
     for key in list_category_terms(draws, MOST_CATEGORIES)[:MOST_KEYS]:
@@ -94,25 +94,25 @@ def list_default_maps(draws: CandidateBatch) -> tuple[str, ...]:
 
 
 def find_redundant_verifiers(labelled: LabelledBatch) -> list[str]:
-    """Return the verifiers that order all candidates as the recorded scores do, or the other way round.
+    """Return the verifiers that rank all candidates like the recorded score, or in exactly reverse order.
 
-    The log-probability that a score was made of is an example. Alone it makes the same sets wherever
-    thresholds do not depend on the unit of scores.
+    An example is the log-probability from which the score was computed. Alone, such a verifier gives the same
+    sets as the recorded score wherever thresholds do not depend on the unit of scores.
     """
     scores = labelled.draws.scores.ravel()
     return [name for name, outputs in labelled.raw.items() if _is_monotone(scores, outputs.ravel())]
 
 
 def _is_monotone(scores: FloatArray, outputs: FloatArray) -> bool:
-    """Return whether outputs only rise, or only fall, with scores; equal scores may have any."""
+    """Return whether outputs never fall, or never rise, with scores; at equal scores they may differ."""
     rising = (directed[np.lexsort((directed, scores))] for directed in (outputs, -outputs))
     return any(bool((ordered[1:] >= ordered[:-1]).all()) for ordered in rising)
 
 
 def make_judged_groups(pool: Pool, judge: Sequence[str] | None) -> tuple[Groups, int]:
-    """Return the groups that gaps are looked for in, and how many have too few prompts to be judged by.
+    """Return the groups whose gaps are measured, and the number of groups left out for having few prompts.
 
-    All prompts come first, then groups along every known property, or by the feature texts in `judge`.
+    All prompts come first, then the groups by every known property, or by the feature texts in `judge`.
     """
     draws = pool.draws
     with name_records_in_errors(pool.labelled.ids):
@@ -130,31 +130,31 @@ def make_judged_groups(pool: Pool, judge: Sequence[str] | None) -> tuple[Groups,
 
 @dataclass(frozen=True, eq=False)
 class TrialResult:
-    """Results of an option on the test prompts of one inner split."""
+    """Results of one option on the test prompts of one inner split."""
 
     kept: FloatArray  # (P,) kept promise of each group; NaN for a group without test prompts
     columns: int  # number of features
-    withheld: float  # share flagged of the prompts that have a correct candidate; 0 where none has
-    figures: dict[str, float]  # those of `JudgedOption` that are means over splits
+    withheld: float  # share flagged among prompts with a correct candidate; 0 if there are none
+    figures: dict[str, float]  # the figures that `JudgedOption` averages over splits
 
 
 @dataclass(frozen=True, eq=False)
 class Trials:
-    """The prompts that options are tried on, and how.
+    """The selection prompts and settings with which options are tried.
 
-    Feature maps are fitted on all selection prompts, as `calibrate` will: of those tested on they see scores,
-    answers and metadata, but no label. A combination of verifiers learns from labels, and has a part of each
-    inner split to itself.
+    Feature maps are fitted on all selection prompts, as `calibrate` will fit them. So they see the scores,
+    answers and metadata of test prompts, but no labels. A combination of verifiers learns from labels and is
+    therefore fitted on a separate part of each inner split.
     """
 
-    pool: Pool  # M selection prompts, one of each cluster
-    groups: Groups  # P groups of them
+    pool: Pool  # M selection prompts, one from each cluster
+    groups: Groups  # P groups of these prompts
     alpha: str
     seed: str
     fit: float  # share of the prompts not tested on that fits combinations
 
     def measure_split(self, options: Sequence[Option], number: int) -> list[TrialResult | str]:
-        """Return the results of every option on inner split `number`, or why the option cannot be used."""
+        """Return each option's results on inner split `number`, or the reason why it cannot be used."""
         rows = split_plan(f"{self.seed}/{number}", fit=self.fit, test=TEST).rows(self.pool.labelled)
         asked: tuple[Part, ...] = ("calibration", "test", *(("fit",) if self.fit else ()))
         if not all(len(rows[part]) for part in asked):
@@ -183,7 +183,7 @@ class Trials:
         try:
             if combine not in splits:
                 pool = self.pool.combine(combine, rows["fit"]) if combine else self.pool
-                everything = np.arange(len(pool.labelled))  # feature maps are fitted on all of them
+                everything = np.arange(len(pool.labelled))  # feature maps are fitted on all prompts
                 splits[combine] = Split(pool, everything, rows["calibration"], rows["test"], "1", "all")
             split = splits[combine]
             made = method.make(split, self.alpha)
@@ -207,7 +207,7 @@ class Trials:
 
 
 def get_first_line(error: Exception) -> str:
-    """Return the message of an error, without the places that it points at."""
+    """Return the first line of an error's message; further lines list locations."""
     return str(error).partition("\n")[0]
 
 
@@ -222,7 +222,7 @@ def tabulate_verifiers(
 
     Args:
         records: Labelled records, or a table.
-        verifiers: Names of verifiers; by default those whose output every candidate has.
+        verifiers: Names of verifiers; by default those that have an output for every candidate.
         n: Number of candidates to use, the first n slots; by default all.
         provenance: Header of the records; by default the one that they carry.
 
@@ -230,7 +230,7 @@ def tabulate_verifiers(
         The table, and notes on verifiers that were left out.
 
     Raises:
-        InputError: If a record cannot be used, or a candidate lacks the output of a verifier that was named.
+        InputError: If a record cannot be used, or a candidate lacks the output of a named verifier.
     """
     notes: list[str] = []
     if not isinstance(records, (Records, LabelledBatch)):
@@ -249,7 +249,7 @@ def tabulate_verifiers(
 
 
 def _find_verifiers(records: Iterable[PromptRecord]) -> tuple[tuple[str, ...], list[str]]:
-    """Return the verifiers whose raw output every candidate has, and a note on each of the others."""
+    """Return the verifiers that have a raw output for every candidate, and a note on each of the others."""
     each = [candidate.scores or {} for record in records for candidate in record.candidates]
     found = Counter(name for outputs in each for name in outputs)
     everywhere = tuple(name for name, count in found.items() if count == len(each))
