@@ -1,9 +1,9 @@
-"""The paper's tables as data, and its synthetic experiment compared with them, seed by seed.
+"""The paper's tables as data, and a reproduction of its synthetic experiment to compare with them.
 
-*The experiment.* One seed draws 20,000 prompts with 150 candidates. The last 10,000 are the test prompts; the
-first 2,000, 5,000 or 10,000 calibrate, and the first 50, 100 or 150 candidates take part, so that all cells
-of a seed share their randomness. The paper's did, too: its ablation cell at N = 10,000 and M = 50 repeats the
-main table to the last digit.
+*The experiment.* Each seed draws 20,000 prompts with 150 candidates. The last 10,000 are the test prompts;
+the first 2,000, 5,000 or 10,000 calibrate, and the first 50, 100 or 150 candidates are used, so all cells of
+a seed share their randomness. This was so in the paper, too: its ablation cell at N = 10,000 and M = 50
+repeats the main table to the last digit.
 
 *The generator.* `SyntheticWorld` gives tables that agree with those of the paper's synthetic experiment.
 The paper says that difficulty T lies in [0, 1], that correctness becomes rarer with it, and that scores come
@@ -19,53 +19,52 @@ and to nothing else. The rows of Learnt CP, CFC and CFC-PAC, and the whole ablat
 numbers of candidates, are predictions.
 
 It is not the paper's generator, and it is not unique: sets and success scores only depend on the order of
-scores, so that any increasing map applied to all of them gives the same ECR, GSC and APSS for every rule by
-order statistics. Only Learnt CP, a regression on the scores as they are, would notice. So the shapes of the
-two score distributions are fixed relative to each other, and a figure of thresholds against difficulty shows
+scores, so any increasing map of all scores gives the same ECR, GSC and APSS for every rule based on order
+statistics. Only Learnt CP, a regression on the scores themselves, would change. So the shapes of the two
+score distributions are fixed relative to each other, and a figure of thresholds against difficulty shows
 them up to that map.
 
 Source: the paper's Section "Synthetic Data" and the appendix of the same name.
 
-*The tables*, digit for digit as printed. `published.json` holds every cell of its tables: those of the
-appendix, and the excerpts in the main text, which repeat them. Numbers are decimal text because their last
-digit says how far they were rounded. What the tables leave open is None: the paper states no spread in two
-ablations, and no number of calibration prompts for the recorded datasets.
+*The tables.* `published.json` holds every cell of the paper's tables, digit for digit as printed: those of
+the appendix, and the excerpts in the main text, which repeat them. Numbers are decimal text because the last
+digit shows how they were rounded. Missing values are None: the paper states no spread in two ablations, and
+no number of calibration prompts for the recorded datasets.
 
-Carried over with two changes of form. The methods of the main text that are called CFC-P and CFC-P-F go by
-the names of the appendix, CFC-PAC and CFC-PAC-FULL; and the shares of the synthetic ablation, printed as
-0.802, are in percent like all others.
+Two changes of form were made. The methods that the main text calls CFC-P and CFC-P-F have their names of the
+appendix, CFC-PAC and CFC-PAC-FULL; and the shares of the synthetic ablation, printed as 0.802, are in percent
+like all others.
 
 The paper contradicts itself in one cell: the spread of Learnt CP's GSC on TriviaQA at alpha = 0.2 is 1.6 in
 the full table and 1.5 in the excerpt.
 
-*Published against reproduced*, cell by cell. What is published is a mean over five seeds: the paper does not
-give their number, but TopK's mean set size of 10.80 +- 0.98 at alpha = 0.15 is that of three seeds with K =
-10 and two with K = 12, with divisor 5. So even an exact reproduction differs from it, by the chance of five
-seeds. Two questions are asked of each cell.
+*Published against reproduced.* Each published figure is a mean over five seeds: the paper does not give their
+number, but TopK's mean set size of 10.80 +- 0.98 at alpha = 0.15 is that of three seeds with K = 10 and two
+with K = 12, with divisor 5. So even an exact reproduction differs from it by chance. Each cell is checked in
+two ways.
 
-**How surprising is the difference?** z is the difference over its standard deviation if both are means of the
-same law. That has three parts:
+**How surprising is the difference?** z is the difference divided by its standard deviation, if both are means
+of the same distribution. Its variance has three parts:
 
 - the paper's mean of five seeds: s^2 / 5. s is the spread of the many reproduced seeds and not the printed
-  one, which has four degrees of freedom, happens to be 0.00, and would make every z a ratio of two noises;
+  one, which has four degrees of freedom, is sometimes 0.00, and would make every z a ratio of two noises;
 - the reproduced mean of R seeds: s^2 / R;
-- the rounding of the print, u^2 / 12 for a last digit of unit u: the variance of a uniform error on
+- the rounding of the printed value, u^2 / 12 for a last digit of unit u: the variance of a uniform error on
   [-u / 2, u / 2].
 
-The last never is 0. Where nothing varies, as with TopK's set size, it alone is the scale: the same value has
-z = 0, and a value that rounds to the print has |z| <= sqrt(3).
+The last part is never 0. Where nothing varies, as with TopK's set size, it alone is the scale: the same value
+has z = 0, and a value that rounds to the printed one has |z| <= sqrt(3).
 
-z is not exactly normal, since a mean of five seeds is not, least of all where TopK chooses between two K.
+z is not exactly normal, because a mean of five seeds is not, least of all where TopK chooses between two K.
 
 **Is it in the published band?** A reproduced mean is in band if |published - reproduced| <= printed
-spread + u / 2. The half unit is for the rounding of the mean: printed with as many digits as the paper's,
-the figure lies between the two ends that a reader of the table computes. The printed spread has no such
-allowance: it is the radius that the paper states, and to widen what one is measured against asks for a
-reason. The band is the spread of single seeds, sqrt(5) standard errors of the mean of five. It is
-estimated from five seeds itself, so that the authors' own generator would have some nine cells in ten in
-band (P(|t| <= 2) = 0.88 at four degrees of freedom, more with the rounding), and 105 of 120 is about
-that. All cells share the paper's five seeds and deviate together: counts of z are not those of
-independent cells.
+spread + u / 2. The half unit allows for the rounding of the mean: printed with as many digits as the paper's,
+the figure lies between the two ends that a reader of the table computes. The printed spread gets no such
+allowance, because it is the radius that the paper states. The band is the spread of single seeds, which is
+sqrt(5) standard errors of the mean of five. It is itself estimated from five seeds, so even the authors' own
+generator would have only about nine in ten cells in band (P(|t| <= 2) = 0.88 at four degrees of freedom, more
+with the rounding); 105 of 120 is about that. All cells share the paper's five seeds and deviate together, so
+counts of large z are not those of independent cells.
 """
 
 from __future__ import annotations
@@ -104,9 +103,9 @@ _Number: TypeAlias = Annotated[str, Field(pattern=r"^[0-9]+\.[0-9]+$")]
 Table: TypeAlias = Literal["main", "ablation"]
 
 PUBLISHED_SEEDS = 5
-# Of 120 normal z's, 1.1 are expected beyond the first and 0.1 beyond the second.
+# Limits of |z|. Of 120 normal z's, 1.1 are expected beyond the first and 0.1 beyond the second.
 BEYOND, FAR_BEYOND = 2.6, 3.3
-# z takes the spread of the reproduced seeds for that of the law; of a few seeds it is another noise.
+# z takes the spread of the reproduced seeds for the true one, which is too noisy with fewer seeds.
 FEWEST_SEEDS = 100
 
 ALPHAS = ("0.1", "0.15", "0.2", "0.25", "0.3", "0.35", "0.4", "0.45")
@@ -119,10 +118,10 @@ LEARNT_FEATURES = "meta(difficulty)^2"
 # The paper's text names no K beyond 16, the largest that its tables use.
 GRID = (4, 6, 8, 10, 12, 16, 20, 24, 32, 40, 50)
 MAIN = (SIZES[-1], BUDGETS[0])
-# Rows of the main table that the four numbers of the world were fitted to.
+# Rows of the main table to which the four numbers of the world were fitted.
 FITTED = ("TopK", "ICP")
 
-# The figure behind each column of the tables, and what one is in the unit of the column.
+# The figure behind each column of the tables, and the factor to the unit of the column.
 METRICS = {
     "ECR": ("coverage", 100.0),
     "GSC": ("worst_group_coverage", 100.0),
@@ -132,14 +131,14 @@ METRICS = {
 
 @dataclass(frozen=True)
 class SyntheticWorld:
-    """Prompts of known difficulty, with candidates whose correctness and scores depend on it.
+    """Generator of prompts with known difficulty T, on which their candidates' labels and scores depend.
 
     Attributes:
-        rate: Chance that a candidate of the hardest prompt, T = 1, is correct; in [0, 1].
-        slope: What is added to it for the easiest, T = 0; `rate + slope` in [0, 1].
-        shape: k of scores of correct candidates at T = 0, above 0. With k < 1 they tend to be smaller than
-            those of wrong ones.
-        growth: What is added to it at T = 1; `shape + growth` above 0.
+        rate: Probability that a candidate of the hardest prompt, T = 1, is correct; in [0, 1].
+        slope: Increase of that probability for the easiest prompt, T = 0; `rate + slope` in [0, 1].
+        shape: k of the scores of correct candidates at T = 0, above 0. With k < 1 they tend to be smaller
+            than the scores of wrong ones.
+        growth: Increase of k at T = 1; `shape + growth` above 0.
 
     Raises:
         InputError: If a chance is not in [0, 1], or a shape is not above 0.
@@ -151,7 +150,7 @@ class SyntheticWorld:
     growth: float = 0.237
 
     def __post_init__(self) -> None:
-        """Refuse invalid chances and shapes; both are linear in T, so it suffices to check the ends."""
+        """Reject invalid chances and shapes; both are linear in T, so it suffices to check the ends."""
         chances = {"rate": self.rate, "rate + slope": self.rate + self.slope}
         shapes = {"shape": self.shape, "shape + growth": self.shape + self.growth}
         for name, chance in chances.items():
@@ -168,8 +167,8 @@ class SyntheticWorld:
 
         Args:
             prompts: Number of prompts N >= 1.
-            n: Number of candidates n >= 1 of each (the paper's M).
-            rng: Source of randomness, used the same way for equal numbers: T, then correctness, then scores.
+            n: Number of candidates per prompt, n >= 1 (the paper's M).
+            rng: Source of randomness; draws T first, then labels, then scores.
 
         Returns:
             N prompts with ids "0" to "N-1", metadata `{"difficulty": T}` and no answers.
@@ -183,7 +182,7 @@ class SyntheticWorld:
         difficulty = rng.random(prompts)
         correct = rng.random((prompts, n)) < self.chance(difficulty)[:, None]
         scores = rng.random((prompts, n))
-        # Powers take most of the time, and five candidates in six are wrong.
+        # Powers take most of the time, and only the one in six candidates that are correct needs them.
         rows, slots = np.nonzero(correct)
         scores[rows, slots] **= (1.0 / self.exponent(difficulty))[rows]
         metadata = tuple({"difficulty": one} for one in difficulty.tolist())
@@ -192,11 +191,11 @@ class SyntheticWorld:
         return LabelledBatch(draws, correct, ids, (None,) * prompts, n)
 
     def chance(self, difficulty: FloatArray) -> FloatArray:
-        """p(T): how likely a candidate is correct; T in [0, 1], any shape."""
+        """Return p(T), the probability that a candidate is correct; T in [0, 1], any shape."""
         return self.rate + self.slope * (1.0 - difficulty)
 
     def exponent(self, difficulty: FloatArray) -> FloatArray:
-        """k(T): the exponent of the distribution function of correct scores; T in [0, 1], any shape."""
+        """Return k(T), the exponent of the distribution of correct scores; T in [0, 1], any shape."""
         return self.shape + self.growth * difficulty
 
 
@@ -205,19 +204,19 @@ class PublishedCell(ReportData, strict=True):
 
     Attributes:
         table: Name of the table, see `published_tables`.
-        kind: `main` for a dataset's full sweep over alpha, `ablation`, or `excerpt` for one of the main text
-            that repeats cells of another.
+        kind: `main` for a dataset's full sweep over alpha, `ablation`, or `excerpt` for a table of the main
+            text that repeats cells of another.
         label: The table's label in the paper's source.
-        dataset: What the prompts are.
-        method: The method, by the appendix's names.
+        dataset: The dataset of the prompts.
+        method: The method, by its name in the appendix.
         alpha: Error level as canonical decimal text.
         metric: `ECR`, the share of test prompts with a correct candidate in their set, in percent; `GSC`, the
             smallest such share of a group, in percent; or `APSS`, the mean number of candidates in a set.
-        mean: As printed.
-        sd: Spread over the seeds as printed; None where there is none.
-        n_calibration: Number of calibration prompts; None where the paper does not say.
+        mean: Mean over the seeds as printed.
+        sd: Spread over the seeds as printed; None if none is printed.
+        n_calibration: Number of calibration prompts; None if the paper does not state it.
         n_candidates: Number of candidates per prompt; for TriviaQA and Flickr8k the largest.
-        features: What the thresholds of the CFC methods are made of, in words.
+        features: Features of the CFC methods' thresholds, in words.
     """
 
     method: PublishedMethod
@@ -245,7 +244,7 @@ class PublishedCell(ReportData, strict=True):
 
     @property
     def unit(self) -> float:
-        """One unit of the last digit printed: the mean was rounded by at most half of it."""
+        """One unit of the last digit of the printed mean, which was rounded by at most half of it."""
         return float(Decimal(1).scaleb(-len(self.mean.partition(".")[2])))
 
 
@@ -263,7 +262,7 @@ def published_cells(table: str) -> tuple[PublishedCell, ...]:
     """Return the cells of one of the paper's tables, in the order of the table.
 
     Args:
-        table: A name out of `published_tables`.
+        table: A name returned by `published_tables`.
 
     Returns:
         At least one cell.
@@ -288,7 +287,7 @@ def _load_tables() -> dict[str, tuple[PublishedCell, ...]]:
     written = json.loads(files("langchain_cfc.experiments").joinpath("published.json").read_bytes())
     tables = {}
     for table in written["tables"]:
-        # What a cell leaves out, its table says.
+        # Fields that a cell leaves out have the table's value.
         name, cells = table.pop("name"), table.pop("cells")
         tables[name] = tuple(PublishedCell(table=name, **{**table, **cell}) for cell in cells)
     return tables
@@ -297,14 +296,14 @@ def _load_tables() -> dict[str, tuple[PublishedCell, ...]]:
 class Cell(ReportData):
     """One number of the paper together with its reproduction.
 
-    Fields that `PublishedCell` has as well mean what they mean there.
+    The other fields are as in `PublishedCell`.
 
     Attributes:
         table: `main`, the full sweep over alpha, or `ablation`.
-        published: As printed.
+        published: Mean as printed.
         published_sd: Spread over seeds as printed.
         reproduced: Mean over the reproduced seeds.
-        reproduced_sd: Spread over them, with divisor R as in the paper.
+        reproduced_sd: Spread over the reproduced seeds, with divisor R as in the paper.
         z: (published - reproduced) / sqrt(reproduced_sd^2 (1 / 5 + 1 / seeds) + unit^2 / 12), see the module.
         in_band: Whether |published - reproduced| <= published_sd + unit / 2.
         seeds: Number R of reproduced seeds.
@@ -330,11 +329,11 @@ class Cell(ReportData):
 
 
 def compare_cell(published: PublishedCell, figures: FloatArray | Sequence[float]) -> Cell:
-    """Compare a cell with a printed spread with the same figure of R >= 2 seeds, in percent or as printed."""
+    """Compare a published cell with (R,) figures of R >= 2 reproduced seeds, in the unit of the table."""
     values = np.asarray(figures, dtype=np.float64)
     mean, sd, unit = float(values.mean()), float(values.std()), published.unit
     scale = math.sqrt(sd**2 * (1 / PUBLISHED_SEEDS + 1 / len(values)) + unit**2 / 12)
-    # In decimals, so that both ends of a band are in it: 90.75 - 90.6 is more than 0.15 in floats.
+    # `Decimal` includes both ends of a band: 90.75 - 90.6 is more than 0.15 in floats.
     radius = Decimal(published.sd or 0) + Decimal(str(unit)) / 2
     same = {"method", "alpha", "metric", "dataset", "n_calibration", "n_candidates", "features"}
     return Cell(
@@ -352,12 +351,12 @@ def compare_cell(published: PublishedCell, figures: FloatArray | Sequence[float]
 
 
 class Target(ReportData):
-    """What a reproduction of a table is held to."""
+    """Criteria that the reproduction of a table has to meet."""
 
-    cells: int  # number of cells that the table has
-    in_band: int  # fewest of them in the published band
-    beyond: int | None = None  # most of them with |z| above 2.6
-    far_beyond: int | None = None  # most of them with |z| above 3.3
+    cells: int  # number of cells in the table
+    in_band: int  # smallest number of cells in the published band
+    beyond: int | None = None  # largest number of cells with |z| above 2.6; None for no limit
+    far_beyond: int | None = None  # largest number of cells with |z| above 3.3; None for no limit
 
 
 TARGETS: dict[Table, Target] = {
@@ -367,14 +366,14 @@ TARGETS: dict[Table, Target] = {
 
 
 class Agreement(ReportData):
-    """Counts that say how well a table of the synthetic experiment was reproduced.
+    """Counts that show how well a table of the synthetic experiment was reproduced.
 
     Attributes:
         cells: Number of cells compared.
-        in_band: Number of them in the published band.
-        beyond: Number of them with |z| above 2.6.
-        far_beyond: Number of them with |z| above 3.3.
-        target: What was to be reached.
+        in_band: Number of cells in the published band.
+        beyond: Number of cells with |z| above 2.6.
+        far_beyond: Number of cells with |z| above 3.3.
+        target: The criteria for the table.
     """
 
     table: Table
@@ -388,7 +387,7 @@ class Agreement(ReportData):
     @computed_field  # type: ignore[prop-decorator] # mypy knows no decorated properties
     @property
     def passes(self) -> bool | None:
-        """Whether all cells of the table reach the target; None where the seeds are too few to tell."""
+        """Whether all cells were compared and meet the target; None if there are too few seeds to tell."""
         if self.seeds < FEWEST_SEEDS:
             return None
         target = self.target
@@ -402,7 +401,7 @@ class Agreement(ReportData):
     @computed_field  # type: ignore[prop-decorator] # as above
     @property
     def words(self) -> str:
-        """What was counted, and what was to be reached."""
+        """The counts, the target and the verdict, in words."""
         target = self.target
         few = f"No verdict: fewer than {FEWEST_SEEDS} seeds."
         verdict = {True: "Reached.", False: "Not reached.", None: few}[self.passes]
@@ -418,7 +417,7 @@ class Agreement(ReportData):
 
 
 def count_agreement(cells: Sequence[Cell]) -> Agreement:
-    """Count the distinct cells of one table of the synthetic experiment next to the table's target."""
+    """Count how many cells of one table agree, and pair the counts with the table's target."""
     table = cells[0].table
     return Agreement(
         table=table,
@@ -437,8 +436,8 @@ class SyntheticReport(ReportData):
     Attributes:
         cells: Every cell of the two tables, published and reproduced.
         agreement: How well each table was reproduced.
-        fitted: Number of cells that the world was fitted to, and of these in the published band.
-        predicted: The same for all others.
+        fitted: Number of cells that the world was fitted to, and how many of these are in the published band.
+        predicted: The same two numbers for all other cells.
         account: What was fitted, what was predicted, and what that shows.
         sweep: The main sweep with groups, for figures.
     """
@@ -453,12 +452,12 @@ class SyntheticReport(ReportData):
 
 
 def measure_seed(world: SyntheticWorld, seed: int, number: int) -> dict[tuple[int, int], SplitResult]:
-    """Return the figures of repetition `number`, by numbers of calibration prompts and of candidates."""
+    """Return the figures of repetition `number`, by (calibration prompts, candidates per prompt)."""
     rng = np.random.default_rng([seed, number])
     drawn = world.draw(SIZES[-1] + TESTED, BUDGETS[-1], rng)
     found = {}
     for budget in BUDGETS:
-        # The first candidates only, with what was measured on all.
+        # Keep the first candidates only, but the precomputed difficulty, which does not depend on them.
         fewer = drawn.keep_first_candidates(budget)
         draws = replace(fewer.draws, precomputed=drawn.draws.precomputed)
         pool = Pool(replace(fewer, draws=draws), measure=False)
@@ -480,7 +479,7 @@ def reproduce_synthetic(
 
     Args:
         seeds: Number of seeds, at least 2; the paper has 5.
-        seed: Another number gives other seeds.
+        seed: Base seed, at least 0, from which the seeds are derived.
         world: The generator of prompts; by default the fitted one.
         jobs: Number of processes.
         progress: Function of the seeds and their number that yields the seeds, such as a progress bar.
@@ -519,18 +518,18 @@ def reproduce_synthetic(
 
 
 def list_methods() -> tuple[Method, ...]:
-    """Return the methods of the main table; its CFC keeps every accepted candidate."""
+    """Return the methods of the main table, in which CFC keeps every accepted candidate."""
     topk, _, icp, learnt, _, full, _, pac = list_paper_methods(LEARNT_FEATURES, GRID)
     return topk, icp, learnt, replace(full, name="CFC"), replace(pac, name="CFC-PAC")
 
 
 def _list_runs(key: tuple[int, int]) -> tuple[tuple[Method, ...], tuple[str, ...]]:
-    """Return the methods and levels of cells with these numbers of calibration prompts and candidates."""
+    """Return the methods and levels to run for a pair (calibration prompts, candidates per prompt)."""
     return (list_methods(), ALPHAS) if key == MAIN else (list_methods()[-2:], (ABLATED_ALPHA,))
 
 
 def _make_split(pool: Pool, size: int) -> tuple[Split, Groups]:
-    """Return a split, and ten bins of difficulty, of equal frequency among its test prompts."""
+    """Return a split with `size` calibration prompts, and ten equal-frequency bins of test difficulty."""
     calibration, test = np.arange(size), np.arange(SIZES[-1], SIZES[-1] + TESTED)
     split = Split(pool, np.empty(0, dtype=np.int64), calibration, test, FEATURES, "all")
     return split, make_groups(FEATURES, split.test_candidates, pool.draws)
