@@ -1,8 +1,8 @@
 """Candidates of prompts as arrays: `CandidateBatch` for serving, `LabelledBatch` for calibration.
 
-Set rules and feature maps read a `CandidateBatch` and nothing else. This keeps calibration and serving
-exchangeable: offline the arrays hold thousands of labelled prompts, online a single one, and the code that
-reads them cannot tell the difference.
+Set rules and feature maps only read a `CandidateBatch`. This keeps calibration and serving exchangeable:
+offline the arrays hold thousands of labelled prompts, online a single one, and the code that reads them
+cannot tell the difference.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ class CandidateBatch:
         answer_codes: (N, n) slot of the first candidate of the same prompt with the same answer; None if
             answers are unknown.
         lengths: (N, n) number of characters of each answer, 0 for a blank one; None if answers are unknown.
-        metadata: N mappings from the prompts' metadata function or records.
-        precomputed: (N,) values of statistics by their feature text.
-        drawn: (N,) number of candidates of each prompt, its first slots; None if every prompt has n. The
-            slots behind them are padding that nothing may read: whatever computes with candidates works on
-            `parts`, or on slots that a set rule gave a finite level.
+        metadata: N mappings from the metadata function or the records.
+        precomputed: (N,) values of statistics, by feature text.
+        drawn: (N,) number of candidates of each prompt, in its first slots; None if every prompt has n. The
+            other slots are padding and must not be read: compute on `parts`, or only on slots with a finite
+            level.
     """
 
     scores: FloatArray
@@ -120,7 +120,7 @@ class CandidateBatch:
 
     @property
     def n(self) -> int:
-        """The number of candidates per prompt; the largest possible one if numbers differ."""
+        """The number of slots per prompt, which is the number of candidates unless draws stopped earlier."""
         return int(self.scores.shape[1])
 
     @property
@@ -130,17 +130,17 @@ class CandidateBatch:
 
     @property
     def is_drawn(self) -> BoolArray:
-        """(N, n) whether a slot holds a candidate, and no padding."""
+        """(N, n) whether a slot holds a candidate and not padding."""
         return np.asarray(np.arange(self.n) < self.counts[:, np.newaxis], dtype=np.bool_)
 
     def parts(self) -> Iterator[tuple[IntArray, CandidateBatch]]:
-        """Yield the prompts of each number of candidates: their row numbers, and a batch without padding."""
+        """Yield, for each number of candidates, its prompts' row numbers and a batch without padding."""
         for count_ in np.unique(self.counts).tolist():
             rows = np.flatnonzero(self.counts == count_)
             yield rows, self.take(rows).keep_first_candidates(count_)
 
     def keep_first_candidates(self, n: int) -> CandidateBatch:
-        """Keep only the first n candidates of each prompt, all of which were drawn."""
+        """Return only the first n candidates of each prompt, all of which must have been drawn."""
         return CandidateBatch(
             self.scores[:, :n].copy(),
             None if self.answer_codes is None else self.answer_codes[:, :n].copy(),
@@ -173,13 +173,13 @@ def find_prompt_kinds(inputs: Iterable[object]) -> frozenset[PromptKind]:
 
 
 def find_json_prompt_kinds(inputs: Iterable[str]) -> frozenset[PromptKind]:
-    """Return the kinds of prompts that are serialized as JSON."""
+    """Return the kinds of prompts, given the prompts as JSON texts."""
     return frozenset(_KINDS_OF_JSON[first] for first in {one.lstrip()[:1] for one in inputs})
 
 
 @dataclass(frozen=True)
 class LabelledBatch:
-    """Candidates with labels, ids and clusters, which only calibration and evaluation may see.
+    """Candidates with labels, ids and clusters, for calibration and evaluation only.
 
     Attributes:
         draws: The candidates of N prompts.
@@ -192,7 +192,7 @@ class LabelledBatch:
         weights: (N,) in (0, 1], if prompts were sampled for labelling with unequal probabilities: the
             smallest such probability over all prompts divided by the prompt's own; None if all are equal.
         prompt_kinds: The kinds of the prompts, `text`, `messages` and `object`; None if unknown.
-        unit: `answers`, or `claims` where the slots of `draws` hold the claims of one answer per prompt, and
+        unit: `answers`, or `claims` if the slots of `draws` hold the claims of one answer per prompt and
             `correct` says which of them are supported; see `of_claims`.
     """
 
@@ -242,7 +242,7 @@ class LabelledBatch:
             metadata: N mappings or a `JsonMetadata`; empty by default.
             raw: (N, n) finite raw outputs of verifiers, by name.
             extracted: Whether the answers come from an extractor; None if only some do.
-            weights: N numbers in (0, 1], see the attribute; None for equal probabilities.
+            weights: N numbers in (0, 1]; see the attribute. None for equal probabilities.
             prompt_kinds: The kinds of the prompts, see `find_prompt_kinds`; None if unknown.
 
         Returns:
@@ -290,7 +290,7 @@ class LabelledBatch:
 
         Args:
             ids: N distinct, non-empty ids.
-            scores: For each answer the scores of its claims, at least one, each in [0, 1], smaller is better.
+            scores: For each answer the scores of its one or more claims, in [0, 1], smaller is better.
             supported: For each claim whether it is supported.
             clusters: N cluster names, None for a prompt without a cluster; none by default.
             metadata: N mappings or a `JsonMetadata`; empty by default.
@@ -324,18 +324,18 @@ class LabelledBatch:
         return replace(batch, draws=draws, recorded=None, unit="claims")
 
     def stack_outputs(self, names: Sequence[str]) -> FloatArray:
-        """Return the (N, n, k) raw outputs of k verifiers."""
+        """Return the (N, n, k) raw outputs of the k verifiers in `names`."""
         return np.stack([self.raw[name] for name in names], axis=-1)
 
     def select_drawn(self) -> LabelledBatch:
-        """Return the prompts for which a correct candidate was drawn."""
+        """Return only the prompts that have a correct candidate."""
         return self.take(np.flatnonzero(self.correct.any(axis=1)))
 
     @classmethod
     def concatenate(cls, parts: Iterable[LabelledBatch]) -> LabelledBatch:
-        """Concatenate one or more parts of a dataset; an InputError if n or the verifiers of `raw` differ."""
+        """Concatenate one or more parts of a dataset; raise an InputError if they do not fit together."""
         several = list(parts)
-        # Only answers have unequal numbers of claims.
+        # Numbers of claims differ between answers, so only candidates need the same n.
         sizes = {(part.unit, None if part.unit == "claims" else part.draws.n) for part in several}
         if len(sizes) != 1 or len({(part.recorded, tuple(part.raw)) for part in several}) != 1:
             msg = "a dataset needs at least one part, and all parts need the same n and the same raw outputs"
@@ -367,7 +367,7 @@ class LabelledBatch:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Ids and cluster names, from which the prompts can be recognized later."""
+        """Ids and cluster names, by which the prompts can be recognised later."""
         return list_ids_and_clusters(self.ids, self.clusters)
 
     def take(self, rows: IntArray) -> LabelledBatch:
@@ -383,17 +383,17 @@ class LabelledBatch:
         )
 
     def keep_first_candidates(self, n: int) -> LabelledBatch:
-        """Keep only the first n candidates of each prompt; `recorded` is unchanged."""
+        """Return only the first n candidates of each prompt; `recorded` is unchanged."""
         check_candidate_count(n, self.draws.n)
         raw = {name: outputs[:, :n].copy() for name, outputs in self.raw.items()}
         fewer = self.draws.keep_first_candidates(n)
         return replace(self, draws=fewer, correct=self.correct[:, :n].copy(), raw=raw)
 
     def keep_drawn(self, drawn: IntArray) -> LabelledBatch:
-        """Keep the first (N,) candidates of each prompt; what lies behind them is overwritten.
+        """Keep the first `drawn[i]` candidates of prompt i, and overwrite the others with padding.
 
-        Padding has score 1 and a blank answer of its own, and is wrong, so that no later draw can leak into
-        a result. Where every prompt keeps all n candidates, nothing is padding.
+        Padding has score 1, a distinct blank answer and the label wrong, so no later draw can leak into a
+        result. If every prompt keeps all n candidates, the batch is returned unchanged.
         """
         n = self.draws.n
         if (drawn == n).all():
@@ -438,7 +438,7 @@ def warn_if_sorted(labelled: LabelledBatch) -> None:
 
 
 def check_unit(labelled: LabelledBatch) -> LabelledBatch:
-    """Return prompts with candidates; refuse claims where the caller does not know of them."""
+    """Return the prompts unchanged; raise an InputError if they hold claims, for callers without support."""
     if labelled.unit == "claims":
         msg = (
             "these records hold the claims of one answer each, of which only calibrate and compare "
@@ -449,7 +449,7 @@ def check_unit(labelled: LabelledBatch) -> LabelledBatch:
 
 
 def check_unweighted(labelled: LabelledBatch) -> None:
-    """Reject prompts with weights where the caller does not support them."""
+    """Raise an InputError if prompts have weights, for callers that do not support weights."""
     if labelled.weights is not None:
         msg = (
             "these prompts were chosen to be labelled with unequal probabilities, which only calibrate, "
@@ -459,7 +459,7 @@ def check_unweighted(labelled: LabelledBatch) -> None:
 
 
 def _check_weights(weights: FloatArray, clusters: Sequence[str | None]) -> None:
-    """Reject weights outside (0, 1], of the wrong number, or of prompts in clusters."""
+    """Reject weights outside (0, 1], a wrong number of weights, and weights of prompts in clusters."""
     if weights.shape != (len(clusters),):
         msg = f"weights must be {len(clusters)} numbers, got an array of shape {weights.shape}"
         raise InputError(msg)
@@ -474,7 +474,7 @@ def _check_weights(weights: FloatArray, clusters: Sequence[str | None]) -> None:
 
 
 def list_ids_and_clusters(ids: Sequence[str], clusters: Iterable[str | None]) -> tuple[str, ...]:
-    """Return ids and distinct cluster names, from which prompts can be recognized later."""
+    """Return ids and distinct cluster names, by which prompts can be recognised later."""
     known = dict.fromkeys(f"cluster:{cluster}" for cluster in clusters if cluster is not None)
     return (*ids, *known)
 
@@ -487,15 +487,15 @@ def check_candidate_count(n: int, recorded: int) -> None:
 
 
 def encode_answers(answers: Iterable[str], n: int) -> tuple[IntArray, IntArray]:
-    """Turn the answers of N prompts into numbers.
+    """Encode the answers of N prompts as answer codes and lengths.
 
     Args:
-        answers: N * n answers, prompt after prompt.
+        answers: N * n answers, prompt by prompt.
         n: Number of candidates per prompt, at least 1.
 
     Returns:
         (N, n) slots of the first candidate of the same prompt with an equal answer, and (N, n) numbers of
-        characters, 0 for an answer that is only whitespace.
+        characters, 0 for an answer that is empty or only whitespace.
 
     Examples:
         >>> codes, lengths = encode_answers(["Rome", " ", "Rome", "Oslo", "Lima", "Oslo"], 3)
@@ -510,13 +510,13 @@ def encode_answers(answers: Iterable[str], n: int) -> tuple[IntArray, IntArray]:
 
 
 def score_by_agreement(codes: IntArray) -> FloatArray:
-    """Compute scores of self-consistency: 1 - the share of the candidates that give the same answer.
+    """Compute self-consistency scores: 1 - the share of the prompt's candidates with the same answer.
 
     Args:
         codes: (N, n) numbers that are equal for equal answers of a prompt.
 
     Returns:
-        (N, n) scores in [0, 1 - 1/n]; a number of candidates is divided by n, which rounds once.
+        (N, n) scores in [0, 1 - 1/n], computed as a count divided by n, which rounds only once.
 
     Examples:
         >>> score_by_agreement(np.array([[0, 0, 2, 0]])).tolist()
@@ -531,7 +531,7 @@ def _select(items: Sequence[Any], rows: IntArray) -> tuple[Any, ...]:
 
 
 def _stack(parts: Sequence[NDArray[_Kind]], padding: Any) -> NDArray[_Kind]:
-    """Concatenate (m, n) arrays, the narrower ones padded to the width of the widest."""
+    """Concatenate (m, n) arrays, padding the narrower ones to the width of the widest."""
     widest = max(part.shape[1] for part in parts)
     return np.concatenate(
         [

@@ -1,12 +1,12 @@
-"""`evaluate`: measures an artifact on labelled prompts it has never seen, next to the marginal rule.
+"""`evaluate`: measure an artifact on labelled prompts it has never seen, next to the marginal rule.
 
 *When test prompts contradict the promise.* Given its calibration set, a rule's true coverage lies below tau
-about half of the time, so "coverage below target" is no alarm. The promise is on average over calibration
-sets as well, and the count to compare with is beta-binomial: the threshold is the k-th of N exchangeable
-success scores, k = ceil((N + 1) tau), so the true coverage is Beta(k, N + 1 - k) (Vovk 2012), and of m test
-prompts a BetaBinomial(m, k, N + 1 - k) number is covered. Exact for the marginal rule and for disjoint groups
-with continuous scores; ties and flags only raise the count; for soft weightings the sums of weights stand in
-for the numbers of prompts, an approximation.
+about half of the time, so coverage below the target is no alarm. The promise holds on average over
+calibration sets, so the count of covered prompts is beta-binomial: the threshold is the k-th of N
+exchangeable success scores, k = ceil((N + 1) tau), so the true coverage is Beta(k, N + 1 - k) (Vovk 2012),
+and the number of covered prompts among m test prompts is BetaBinomial(m, k, N + 1 - k). This is exact for the
+marginal rule and for disjoint groups with continuous scores; ties and flags only raise the count. For soft
+weightings, sums of weights replace the numbers of prompts, which is an approximation.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ from langchain_cfc.thresholds import Level, compute_tau, conformal_rank
 
 
 class ReportData(BaseModel):
-    """Base of all reports: frozen, without infinities and unknown fields."""
+    """Base class of all reports: frozen, without infinities and unknown fields."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class ClaimsFigures(ReportData):
-    """What was kept of the claims of answers.
+    """Figures of the claims that were kept in the answers.
 
     Attributes:
-        per_answer: Mean number of claims of an answer.
+        per_answer: Mean number of claims per answer.
         kept: Share of all claims that were kept.
-        emptied: Share of answers of which no claim was kept.
-        unsupported: Share of unsupported ones among all claims.
-        unsupported_kept: Share of unsupported ones among the claims kept; 0 where none was.
+        emptied: Share of answers that lost all their claims.
+        unsupported: Share of unsupported claims among all claims.
+        unsupported_kept: Share of unsupported claims among the claims kept; 0 if none was kept.
     """
 
     per_answer: float
@@ -58,10 +58,10 @@ class ClaimsFigures(ReportData):
 
 
 class _WithClaims(ReportData):
-    """A report that speaks of claims where answers are split into them.
+    """Base of reports with figures of claims, for answers that are split into claims.
 
     Attributes:
-        claims: What was kept of the claims; left out of the data where whole answers are kept.
+        claims: Figures of the claims; omitted from the serialized data if whole answers are kept.
     """
 
     claims: ClaimsFigures | None = None
@@ -75,19 +75,19 @@ class _WithClaims(ReportData):
 
 
 class GroupFigures(ReportData):
-    """The results of a method in one group of test prompts, or under one weighting of them.
+    """Results of a method in one group of test prompts, or under one weighting of them.
 
     `evaluate` measures one split: intervals are two-sided Clopper-Pearson intervals, and those of all groups
-    hold together with confidence 95 % (Bonferroni), approximately, by effective size, for soft groups.
-    `compare` measures many: figures are means over splits, with intervals as in `experiments.Spread`.
+    hold simultaneously with confidence 95 % (Bonferroni); for soft groups approximately, by effective size.
+    `compare` measures many splits: figures are means, with intervals as in `experiments.Spread`.
 
     Attributes:
         name: Name of the group or weighting.
-        words: The same for people.
-        n: Sum of its weights: a number of prompts for a group.
+        words: Its name to show to people.
+        n: Sum of its weights; for a group, the number of its prompts.
         coverage: Weighted share of prompts whose returned set holds a correct answer.
         kept_promise: Weighted share covered or flagged as not certifiable: the guaranteed event.
-        kept_promise_ci: Its interval.
+        kept_promise_ci: Interval of `kept_promise`.
         not_certifiable_rate: Weighted share flagged.
         mean_set_size: Weighted mean number of candidates returned.
     """
@@ -103,25 +103,25 @@ class GroupFigures(ReportData):
 
 
 class GroupReport(GroupFigures, _WithClaims):
-    """The results of an artifact in one group of test prompts, or under one weighting of them.
+    """Results of an artifact in one group of test prompts, or under one weighting of them.
 
     Attributes:
-        stated_coverage: Weighted mean of the coverage stated for its prompts, which is the target where
-            levels are not adaptive.
-        claims: What was kept of the claims, with the same weights; None where whole answers are kept.
+        stated_coverage: Weighted mean of the coverage stated for its prompts, which is the target unless
+            levels are adaptive.
+        claims: Figures of the claims, with the same weights; None if whole answers are kept.
     """
 
     stated_coverage: float
 
 
 class MethodFigures(ReportData):
-    """The figures of a method at one level over all test prompts, in one split or as means over many.
+    """Figures of a method at one level over all test prompts, in one split or as means over many.
 
     Attributes:
         coverage: Share of prompts whose returned set holds a correct answer (the paper's ECR).
-        coverage_ci: Its two-sided 95 % interval; of one split, Clopper and Pearson's.
+        coverage_ci: Two-sided 95 % interval of `coverage`; for one split, the Clopper-Pearson interval.
         kept_promise: Share covered or flagged as not certifiable: the guaranteed event.
-        kept_promise_ci: Its interval.
+        kept_promise_ci: Interval of `kept_promise`.
         not_certifiable_rate: Share flagged as not certifiable.
         abstention_rate: Share of prompts without an answer, flagged ones included.
         mean_set_size: Mean number of candidates returned (the paper's APSS).
@@ -139,12 +139,12 @@ class MethodFigures(ReportData):
 
 
 class LevelReport(ReportData):
-    """What is measured at one error level, whatever the methods.
+    """Facts about one error level that do not depend on the methods.
 
     Attributes:
         alpha: Error level.
         target_coverage: 1 - alpha.
-        n_calibration: Number of calibration prompts; over several splits its mean, rounded.
+        n_calibration: Number of calibration prompts; for several splits, the rounded mean.
         n_test: Number of test prompts, likewise.
         n_candidates: Number of candidates per prompt.
         attainable_coverage: Share of test prompts with a correct candidate that can enter the set.
@@ -159,16 +159,17 @@ class LevelReport(ReportData):
 
 
 class StatedLevelReport(_WithClaims):
-    """The results on the test prompts for which one coverage is stated.
+    """Results on the test prompts for which the same coverage is stated.
 
     Attributes:
-        stated_coverage: The coverage stated for them.
-        n: Their number.
+        stated_coverage: The coverage stated for these prompts.
+        n: Number of these prompts.
         coverage: Share of them whose returned set holds a correct answer.
         kept_promise: Share covered or flagged as not certifiable.
-        kept_promise_ci: Its interval; those of all levels hold together with confidence 95 % (Bonferroni).
+        kept_promise_ci: Interval of `kept_promise`; the intervals of all levels hold simultaneously with
+            confidence 95 % (Bonferroni).
         not_certifiable_rate: Share flagged.
-        claims: What was kept of their claims; None where whole answers are kept.
+        claims: Figures of their claims; None if whole answers are kept.
     """
 
     stated_coverage: float
@@ -180,19 +181,18 @@ class StatedLevelReport(_WithClaims):
 
 
 class MethodReport(MethodFigures, _WithClaims):
-    """The results of one threshold rule over all test prompts.
+    """Results of one threshold rule over all test prompts.
 
     Attributes:
-        stated_coverage: Mean coverage stated for the prompts, which is the target where levels are not
-            adaptive.
+        stated_coverage: Mean coverage stated for the prompts, which is the target unless levels are adaptive.
         not_certifiable_ci: Interval of the share flagged.
-        refused_rate: Share flagged only because the artifact keeps too few calibration prompts to know the
-            threshold; part of `not_certifiable_rate`.
+        refused_rate: Share flagged only because the artifact keeps too few calibration prompts to determine
+            the threshold; part of `not_certifiable_rate`.
         abstention_ci: Interval of the share without an answer.
         groups: The guaranteed weightings that hold test prompts, in the order of the feature map.
-        stated_levels: The levels stated for test prompts, the largest coverage first; only where levels are
-            adaptive. What is guaranteed are the `groups`, not each level by itself.
-        claims: What was kept of the claims; None where whole answers are kept.
+        stated_levels: Results by stated level, largest coverage first; only if levels are adaptive. The
+            guarantee is for the `groups`, not for each level by itself.
+        claims: Figures of the claims; None if whole answers are kept.
     """
 
     stated_coverage: float
@@ -204,18 +204,18 @@ class MethodReport(MethodFigures, _WithClaims):
 
 
 class AnswersReport(ReportData):
-    """The results of bot mode, where the artifact holds a certified policy.
+    """Results of bot mode at one certified rate, for an artifact with a certified policy.
 
     Attributes:
-        alpha: Level of the sets that it answers from.
+        alpha: Error level of the sets that the bot answers from.
         max_wrong_rate: The certified bound on the share of wrong answers.
         answered: Number of test prompts answered.
-        answered_rate: Their share of all test prompts.
-        wrong: How many of them got a wrong best answer.
-        wrong_rate: Their share of the answered ones; 0 where none is answered.
-        wrong_rate_ci: Its two-sided 95 % Clopper-Pearson interval.
-        contradicted: Whether, if the certified rate were true, so many wrong answers would have a probability
-            below 2.5 %.
+        answered_rate: Share of test prompts answered.
+        wrong: Number of answered prompts whose best answer is wrong.
+        wrong_rate: Share of answered prompts whose best answer is wrong; 0 if none is answered.
+        wrong_rate_ci: Two-sided 95 % Clopper-Pearson interval of `wrong_rate`.
+        contradicted: Whether so many wrong answers would have a probability below 2.5 % if the true rate were
+            the certified bound.
     """
 
     alpha: float
@@ -229,25 +229,24 @@ class AnswersReport(ReportData):
 
 
 class EvaluationReport(LevelReport):
-    """The results of an artifact on labelled prompts that it was not calibrated on.
+    """Results of an artifact on labelled prompts that it was not calibrated on.
+
+    Some attributes are omitted from the serialized data if they have their default.
 
     Attributes:
         test_prompts: Which prompts of the records were used, in words.
         artifact_digest: Digest of the artifact.
         guarantee: Kind of the artifact's guarantee: `conditional`, `marginal`, `certified` or `heuristic`.
         contradicted: Names of the groups (`1` is all prompts) on which the artifact's own rule kept its
-            promise, or the certificate over all prompts, too rarely for chance; empty if nothing contradicts
-            it.
-        methods: By threshold rule; the artifact's own, and `marginal` for comparison.
-        answers: The results of bot mode at the smallest certified rate; None where the artifact holds no
-            certified policy.
-        other_answers: Those at further rates, ascending; left out of the data where there are none.
+            promise, or that of the certificate over all prompts, too rarely for chance; empty if there are
+            none.
+        methods: Results by threshold rule: the artifact's own, and `marginal` for comparison.
+        answers: Results of bot mode at the smallest certified rate; None without a certified policy.
+        other_answers: Results of bot mode at further rates, ascending.
         n_unknown_category: Number of test prompts of a category that was not calibrated on. The artifact's
-            own rule flags them, unless it is the marginal one.
-        mean_draws: Mean number of candidates drawn for a prompt, where a draw rule stops drawing; left out of
-            the data where there is none.
-        certified_by_people: What people's labels certify of the level and of bot mode, in words; left out of
-            the data where there is nothing.
+            own rule flags them, unless it is the marginal rule.
+        mean_draws: Mean number of candidates drawn for a prompt; None without a draw rule.
+        certified_by_people: What people's labels certify about the level and bot mode, in words.
     """
 
     test_prompts: str
@@ -271,11 +270,11 @@ class EvaluationReport(LevelReport):
 
     @property
     def all_answers(self) -> tuple[AnswersReport, ...]:
-        """The results of bot mode at every certified rate, ascending."""
+        """The results of bot mode at all certified rates, ascending."""
         return () if self.answers is None else (self.answers, *self.other_answers)
 
     def describe_draws(self, each: str) -> str:
-        """Say how many candidates a prompt has; `each` is a noun, or words such as `for each prompt`."""
+        """Return the number of candidates in words; `each` is a noun, or words such as `for each prompt`."""
         if self.mean_draws is None:
             return f"{self.n_candidates} {each}"
         return f"at most {self.n_candidates} {each}, {self.mean_draws:.1f} on average"
@@ -288,7 +287,7 @@ FALSE_ALARM = 0.025
 def is_contradicted(
     alpha: Level, calibration: float, test: float, kept: float, tests: int, *, randomised: bool = False
 ) -> bool:
-    """Whether the promise was kept on so few test prompts that chance does not explain it.
+    """Return whether the promise was kept on so few test prompts that chance does not explain it.
 
     `calibration` and `test` are numbers of prompts or sums of weights, and `kept` is the share of test
     prompts on which the promise was kept. The false-alarm rate of 2.5 % is divided among `tests` groups
@@ -302,15 +301,15 @@ def is_contradicted(
     size, trials = math.floor(calibration), math.floor(test)
     rank = conformal_rank(size, compute_tau(alpha)) - randomised
     if not 0 < rank <= size or trials == 0:
-        # Nothing can be certified in such a group: all of it is flagged, which keeps the promise. A soft
-        # weighting of so little weight is not checked, since thresholds of other prompts affect it.
+        # Nothing can be certified in such a group, so all its prompts are flagged, which keeps the promise. A
+        # soft weighting with so little weight is not checked, since thresholds of other prompts affect it.
         return False
     count = math.ceil(kept * trials - 1e-9)  # 0.56 * 100 is 56.00000000000001
     return _beta_binomial_cdf(count, trials, rank, size + 1 - rank) < FALSE_ALARM / tests
 
 
 def _beta_binomial_cdf(count: int, trials: int, a: int, b: int) -> float:
-    """Return P(X <= count), X ~ BetaBinomial(trials, a, b); importing `scipy.stats` for it takes a second."""
+    """Return P(X <= count), X ~ BetaBinomial(trials, a, b), without `scipy.stats`, whose import is slow."""
     betaln = require("scipy.special", "calibrate", "checking the promise").betaln
     k = np.arange(count + 1)
     log_binomial = -betaln(1 + trials - k, 1 + k) - math.log(1 + trials)
@@ -324,18 +323,18 @@ def evaluate(
     alpha: Level | None = None,
     provenance: Provenance | None = None,
 ) -> EvaluationReport:
-    """Measure an artifact on labelled records.
+    """Measure coverage, set sizes and abstentions of an artifact on labelled records.
 
-    Records that the artifact was calibrated on are recognised: only the test part that was held out of them
-    is used, and without one they are refused. As in calibration, one prompt of each cluster counts.
+    Records that the artifact was calibrated on are recognised: only their held-out test part is used, and
+    without such a part they are rejected. As in calibration, one prompt of each cluster counts.
 
     Args:
         artifact: The artifact.
         records: Labelled records with at least the artifact's number of candidates, or the table that
-            `tabulate` makes of them; the first n slots are used. Where the artifact combines verifiers,
-            scores are made from the candidates' `scores`.
-        alpha: Error level; may be left out where the artifact holds only one.
-        provenance: Header of the records where they do not carry one themselves.
+            `tabulate` makes of them; the first n slots are used. If the artifact combines verifiers, scores
+            are computed from the candidates' `scores`.
+        alpha: Error level; optional if the artifact has only one.
+        provenance: Header of the records; by default the one that they carry.
 
     Returns:
         The report; `report.model_dump()` is plain data.
@@ -343,9 +342,9 @@ def evaluate(
     Raises:
         OverlapError: If these are the calibration records and none were held out.
         CalibrationError: If no prompt is left to test on.
-        InputError: If a record cannot be used, the level is not held, or answers are not told apart as in
-            calibration.
-        FeatureError: If the feature map misses metadata.
+        InputError: If a record cannot be used, the artifact does not have the level, or answers are not
+            distinguished as in calibration.
+        FeatureError: If metadata for the feature map is missing.
         MissingExtraError: If SciPy is not installed.
 
     Warns:
@@ -437,7 +436,7 @@ def _report_method(artifact: CalibrationArtifact, labelled: LabelledBatch, seen:
 
 
 def _report_claims(labelled: LabelledBatch, kept: BoolArray, weights: FloatArray) -> ClaimsFigures | None:
-    """Report what was kept of claims, with (N,) weights of answers; None where whole answers are kept."""
+    """Compute the figures of claims with (N,) weights of answers; None if whole answers are kept."""
     if labelled.unit != "claims":
         return None
     wrong = labelled.draws.is_drawn & ~labelled.correct
@@ -453,7 +452,7 @@ def _report_claims(labelled: LabelledBatch, kept: BoolArray, weights: FloatArray
 
 
 def _report_stated_levels(labelled: LabelledBatch, seen: Outcomes) -> list[StatedLevelReport]:
-    """Report the prompts of each stated coverage."""
+    """Report the results on the prompts of each stated coverage."""
     levels = np.unique(seen.decisions.stated_alphas)
     reports = []
     for alpha in levels:
@@ -476,16 +475,16 @@ def _report_stated_levels(labelled: LabelledBatch, seen: Outcomes) -> list[State
 def _find_contradicted(
     artifact: CalibrationArtifact, level: str, method: MethodReport, n_test: int
 ) -> list[str]:
-    """Return the names of promised weightings on which the promise was kept too rarely for chance."""
+    """Return the names of guaranteed weightings on which the promise was kept too rarely for chance."""
     if artifact.shift is not None:
-        return []  # it is unknown whether these prompts are distributed like those served
+        return []  # these prompts may not be distributed like those served
     guarantee = artifact.guarantee(level)
     target = guarantee.target_coverage - 1e-12  # up to round-off of a mean
     promised = {weighting.name for weighting in guarantee.weightings}
     calibrated = {group.name: group.size for group in artifact.calibration.groups}
     everyone = artifact.calibration.groups[0].name
-    # Stated levels that differ make the number of kept promises vary less than the same mean level for all
-    # prompts does (Hoeffding 1956), so that the mean level gives no more false alarms.
+    # If stated levels differ, the number of kept promises varies less than with the mean level for all
+    # prompts (Hoeffding 1956), so testing the mean level does not give more false alarms.
     seen = [
         (everyone, float(n_test), method.stated_coverage, method.kept_promise),
         *((g.name, g.n, g.stated_coverage, g.kept_promise) for g in method.groups),
@@ -514,14 +513,14 @@ def _find_contradicted(
 def _report_groups(
     weights: Sequence[GuaranteedWeight], labelled: LabelledBatch, seen: Outcomes
 ) -> list[GroupReport]:
-    """Report the weightings that hold test prompts; their intervals hold together (Bonferroni)."""
+    """Report the weightings that hold test prompts; their intervals hold simultaneously (Bonferroni)."""
     values = [np.maximum(weight.values(seen.decisions.features), 0.0) for weight in weights]
     held = [(weight, of) for weight, of in zip(weights, values, strict=True) if of.any()]
     sizes = seen.decisions.accepted.sum(axis=1).astype(np.float64)
     groups = []
     for weight, of in held:
         total = float(of.sum())
-        # Kish's effective sample size; for a group the number of prompts.
+        # Kish's effective sample size, which is the number of prompts for a group.
         effective = total**2 / float(of @ of)
         kept = float(of @ seen.kept) / total
         groups.append(

@@ -1,20 +1,21 @@
-"""Scores from several verifiers (`Combination`), and how well scores separate correct from wrong candidates.
+"""Combine verifiers into one score, and measure how well scores separate correct from wrong candidates.
 
-`discrimination` computes the area under the ROC curve (AUROC) with an interval.
+`compute_auroc` computes the area under the ROC curve (AUROC) with an interval.
 
 Candidates of one prompt are not independent: an easy prompt has many correct ones, and all of its scores may
 be low. The variance is therefore that of Obuchowski (1997, "Nonparametric analysis of clustered ROC curve
 data", Biometrics 53), in which prompts are the independent units.
 
 Each correct candidate x has a placement V(x), the share of all wrong candidates that it beats (ties count
-half), and each wrong one y the share V(y) of all correct candidates that beat it; either kind has the AUROC A
-for its mean. With m correct and w wrong candidates, and d_i = sum over the correct candidates of prompt i of
-(V - A) / m, e_i the same over its wrong ones and / w,
+half), and each wrong one y has V(y), the share of all correct candidates that beat it. Both kinds have the
+AUROC A as their mean. With m correct and w wrong candidates, d_i the sum of (V - A) / m over the correct
+candidates of prompt i, and e_i the sum of (V - A) / w over its wrong ones,
 
     var(A) = I_c / (I_c - 1) sum_i d_i^2 + I_w / (I_w - 1) sum_i e_i^2 + 2 I / (I - 1) sum_i d_i e_i,
 
-where I_c and I_w count the prompts that hold a correct and a wrong candidate, I all prompts. The interval is
-A's on the logit scale, which keeps it within [0, 1], and no shorter than so many prompts allow.
+where I_c and I_w count the prompts with a correct and with a wrong candidate, and I counts all prompts. The
+interval is computed on the logit scale, which keeps it within [0, 1], and widened if the number of prompts
+does not justify so short an interval; see `_observed_share`.
 """
 
 from __future__ import annotations
@@ -31,10 +32,10 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, model_validator
 from langchain_cfc._internal.arrays import BoolArray, FloatArray
 from langchain_cfc.errors import InputError
 
-# The exponential function differs in the last digit between machines. Scores are rounded far above that, so
-# that equal raw outputs give equal scores everywhere: a threshold may equal a calibrated score.
+# The last digit of the exponential function differs between machines. Scores are rounded to fewer digits, so
+# that equal raw outputs give equal scores everywhere. This matters because a threshold may equal a score.
 _DECIMALS = 12
-# exp overflows beyond this; the score is 0 or 1 long before.
+# exp overflows for larger values; the rounded score is 0 or 1 long before.
 _MAX_LOG_ODDS = 700.0
 
 
@@ -52,11 +53,11 @@ class Combination(BaseModel):
 
     Attributes:
         names: Names of the k >= 1 verifiers, as in the `scores` of the records.
-        centres: Mean raw output of each, over the prompts that it was fitted on.
+        centres: Mean raw output of each verifier, over the prompts that the combination was fitted on.
         scales: Standard deviation of each, above 0; 1 for a verifier with constant output.
         coefficients: Change of the log-odds per standard deviation; 0 for a verifier with constant output,
             which is thereby ignored.
-        intercept: The log-odds if every verifier is at its centre.
+        intercept: The log-odds if every raw output equals its centre.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
@@ -79,9 +80,9 @@ class Combination(BaseModel):
         return self
 
     def score(self, raw: FloatArray | Sequence[Sequence[float]]) -> FloatArray:
-        """Compute the scores of candidates.
+        """Compute the scores of candidates from their raw outputs.
 
-        A candidate's score depends only on its own raw outputs, to the bit, however many are scored at once.
+        A candidate's score depends only on its own raw outputs, bit for bit, and not on the batch size.
 
         Args:
             raw: (m, k) raw outputs, a row per candidate and a column per verifier, in the order of `names`:
@@ -91,8 +92,8 @@ class Combination(BaseModel):
             (m,) scores in [0, 1], smaller is better.
 
         Raises:
-            InputError: If there are not k numbers for each candidate, one is missing or not finite, or they
-                are too large to compute a score.
+            InputError: If a candidate does not have k finite numbers, or they are too large to compute a
+                score.
 
         Examples:
             >>> judge = Combination(
@@ -105,7 +106,7 @@ class Combination(BaseModel):
         log_odds = np.full(columns.shape[1], self.intercept)
         settings = zip(columns, self.coefficients, self.centres, self.scales, strict=True)
         with np.errstate(over="ignore", invalid="ignore"):
-            # Column by column: a matrix product rounds differently for different sizes.
+            # Column by column, because the rounding of a matrix product depends on its size.
             for column, coefficient, centre, scale in settings:
                 log_odds += coefficient * ((column - centre) / scale)
         if not np.isfinite(log_odds).all():
@@ -153,10 +154,10 @@ def check_names(names: Sequence[str]) -> None:
 
 @dataclass(frozen=True)
 class Discrimination:
-    """How well scores separate correct candidates from wrong ones."""
+    """AUROC of scores: how well they separate correct candidates from wrong ones, with an interval."""
 
     # Probability that a correct candidate has a smaller score than a wrong one, ties counting half: 1 is
-    # perfect, 0.5 is chance, and below it the scores have the wrong orientation.
+    # perfect, 0.5 is chance, and smaller values mean that the scores have the wrong orientation.
     auroc: float
     low: float  # Lower end of its interval
     high: float  # Upper end of its interval
@@ -175,8 +176,8 @@ def compute_auroc(scores: FloatArray, correct: BoolArray, confidence: float = 0.
         confidence: Confidence level of the interval, in (0, 1).
 
     Returns:
-        AUROC and interval; None if all candidates are correct or all are wrong. The running time is that of
-        sorting the scores.
+        AUROC and interval; None if all candidates are correct or all are wrong. The running time is
+        dominated by sorting the scores.
 
     Raises:
         InputError: If shapes differ, a score is not finite, a label is not a boolean, or the confidence is
@@ -192,7 +193,7 @@ def compute_auroc(scores: FloatArray, correct: BoolArray, confidence: float = 0.
     right, wrong = scores[correct], scores[~correct]
     if len(right) == 0 or len(wrong) == 0:
         return None
-    # Twice the number of pairs won or lost: integers, so that no order of summation can change the AUROC.
+    # Twice the number of pairs won or lost: integers, so the AUROC does not depend on the order of summation.
     beaten = 2 * len(wrong) - _count_twice_below(right, wrong)
     beating = _count_twice_below(wrong, right)
     auroc = int(beaten.sum()) / (2 * len(right) * len(wrong))
@@ -224,9 +225,9 @@ def _check_scores(scores: FloatArray, correct: BoolArray, confidence: float) -> 
 
 
 def _count_twice_below(scores: FloatArray, others: FloatArray) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """Count for each score twice the others below it plus once those equal to it."""
+    """Return for each score twice the number of `others` below it plus the number equal to it."""
     ordered = np.sort(others)
-    # Searching in ascending order keeps the memory accesses local.
+    # Searching in ascending order keeps memory accesses local.
     order = np.argsort(scores)
     ascending = scores[order]
     counts = np.empty(len(scores), dtype=np.int64)
@@ -236,7 +237,7 @@ def _count_twice_below(scores: FloatArray, others: FloatArray) -> np.ndarray[tup
 
 
 def _sum_by_prompt(members: BoolArray, deviations: FloatArray) -> FloatArray:
-    """Sum deviations over the members of each prompt, divided by the number of all members."""
+    """Sum the members' deviations by prompt, and divide by the total number of members."""
     sums = np.bincount(np.nonzero(members)[0], weights=deviations, minlength=len(members))
     return np.asarray(sums / len(deviations), dtype=np.float64)
 
@@ -247,7 +248,7 @@ def _compute_variance(right: FloatArray, wrong: FloatArray, with_right: int, wit
     if min(with_right, with_wrong) == 1:
         return math.inf
     own = with_right / (with_right - 1) * (right @ right) + with_wrong / (with_wrong - 1) * (wrong @ wrong)
-    # Non-negative in exact arithmetic, because the factors of the squares are the larger ones.
+    # Non-negative in exact arithmetic, because the factors of the squares exceed that of the product.
     return max(0.0, float(own + 2.0 * size / (size - 1) * (right @ wrong)))
 
 
@@ -266,7 +267,7 @@ def _observed_share(pairs: int, confidence: float) -> float:
     Take disjoint pairs of prompts, a correct candidate from one and a wrong one from the other. An order that
     none of these independent pairs shows may still occur in a share u of all pairs, where (1 - u)^pairs is
     half of 1 - confidence (Clopper and Pearson's bound for no success). That moves the AUROC down to
-    (1 - u) A or up to u + (1 - u) A. Without this bound, perfect separation and all-equal scores would count
-    as certain, and one candidate out of order would give a wider interval than none.
+    (1 - u) A or up to u + (1 - u) A. Returned is 1 - u. Without this bound, perfect separation and all-equal
+    scores would count as certain, and one candidate out of order would give a wider interval than none.
     """
     return float(((1.0 - confidence) / 2.0) ** (1.0 / pairs)) if pairs else 0.0

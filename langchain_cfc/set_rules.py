@@ -1,18 +1,18 @@
-"""Set rules: from the scores of a prompt's candidates to entry levels, and from levels to answer sets.
+"""Set rules: compute entry levels from the scores of a prompt's candidates, and answer sets from levels.
 
-A rule is defined by its levels, the smallest threshold at which each candidate enters the answer set. So
-every rule is nested in the threshold, and calibrating on the rule's own success score guarantees exactly the
-set that is returned.
+A rule is defined by its levels: the level of a candidate is the smallest threshold at which it enters the
+answer set. So the sets of every rule are nested in the threshold, and calibrating on the rule's own success
+score guarantees exactly the set that is returned.
 
 Under every rule the level of a candidate with a blank answer is `inf`: the model said nothing, refused, or
-the answer extractor found nothing. So no set holds it, and it is never the best answer. Elsewhere it is a
-candidate like any other: it is drawn, scored, and counted in features. This is part of the levels, not a
-filter on the output, because the theorem is about levels: calibration and serving apply the same function to
-exchangeable prompts, the success score S(X) is the smallest of these levels among correct candidates, and
+the answer extractor found nothing. So no set holds it, and it is never the best answer. In all other respects
+it is an ordinary candidate: it is drawn, scored, and counted in features. This is part of the levels and not
+a filter on the output, because the theorem is about levels: calibration and serving apply the same function
+to exchangeable prompts, the success score S(X) is the smallest of these levels among correct candidates, and
 P(S(X) <= threshold) >= 1 - alpha holds as for every other rule, for the set that is returned. Withholding a
 set afterwards because its best answer is blank would lose its correct answers, and would guarantee only
-"covered, flagged or withheld". The cost is visible as attainability: a prompt whose only correct candidates
-are blank counts as a prompt without correct candidates.
+"covered, flagged or withheld". The cost shows in the attainable coverage: a prompt whose only correct
+candidates are blank counts as a prompt without correct candidates.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ class SetRule(ABC):
 
     Attributes:
         text: The rule's name, which `parse_set_rule` reads.
-        unit: What it accepts or rejects; of claims, those that a threshold reaches are the rejected ones.
+        unit: What it accepts or rejects. Claims that a threshold reaches are rejected, answers are accepted.
     """
 
     text: str
     unit: Unit = "answers"
 
     def levels(self, draws: CandidateBatch) -> FloatArray:
-        """Compute entry levels.
+        """Compute the entry levels of all candidates.
 
         Args:
             draws: N prompts with n candidates each.
@@ -79,7 +79,7 @@ class SetRule(ABC):
         """Compute (N, n) entry levels from scores, `inf` for candidates whose answers are blank."""
 
     def covers(self, correct: BoolArray, accepted: BoolArray) -> BoolArray:
-        """Return (N,) whether what is accepted is as promised: here, whether it holds a correct answer.
+        """Return (N,) whether the accepted set keeps the promise: here, whether it holds a correct answer.
 
         Both arguments are (N, n) flags.
         """
@@ -96,7 +96,7 @@ class SetRule(ABC):
 
         Args:
             labelled: N prompts with labels.
-            cap: Number above 1.
+            cap: Number above 1; only the reproduction of the paper passes 1.
 
         Returns:
             (N,) success scores, at most `cap`.
@@ -122,14 +122,14 @@ class SetRule(ABC):
 
 
 def select_candidates(levels: FloatArray, thresholds: Thresholds) -> BoolArray:
-    """Select the candidates that a threshold reaches: level <= threshold, within the threshold's error bound.
+    """Select the candidates that a threshold reaches: level <= threshold + the threshold's error bound.
 
     Args:
         levels: (N, n) entry levels.
-        thresholds: N thresholds; one in [1, cap) accepts every finite level, a negative one none.
+        thresholds: N thresholds; a value in [1, cap) reaches every finite level, a negative value none.
 
     Returns:
-        (N, n) flags.
+        (N, n) whether each candidate is reached.
     """
     reach = (thresholds.values + thresholds.errors)[:, np.newaxis]
     return np.asarray((levels <= reach) & np.isfinite(levels), dtype=np.bool_)
@@ -154,7 +154,7 @@ class BestPrefix(SetRule):
     text = "best_prefix"
 
     def _levels(self, draws: CandidateBatch) -> FloatArray:
-        best = draws.scores.argmin(axis=1)  # the earliest of several
+        best = draws.scores.argmin(axis=1)  # the earliest in case of ties
         return np.where(np.arange(draws.n) <= best[:, np.newaxis], draws.scores, np.inf)
 
 
@@ -171,7 +171,7 @@ class Rank(SetRule):
 
 
 class Unique(SetRule):
-    """Set rule `unique(base)`: one candidate per distinct answer, the earliest of smallest level.
+    """Set rule `unique(base)`: only one candidate per distinct answer, the earliest of smallest level.
 
     Args:
         base: The rule that computes each candidate's level.
@@ -225,10 +225,10 @@ class AtLeastOne(SetRule):
     The best candidate is the earliest of smallest level in draw order. The success score follows from the
     levels, as for every rule: 0 if the best candidate is correct, else the smallest level of a correct one.
     So calibration takes into account that every set with a threshold of 0 or more holds the best candidate,
-    and sets get smaller. But the success scores of easy prompts become a mass at 0, which changes the
-    quantile regression, and it flags other prompts, often more of them. (Measured on the demo's recording
-    with its feature map: 7.3 % of the prompts became 23.7 % on one split, and 8.8 % became 16.3 % on average
-    over ten.) `never_empty` fills empty sets after calibration instead, and changes no flag.
+    and sets get smaller. But the success scores of easy prompts become a mass at 0. This changes the quantile
+    regression, which then flags other prompts, often more of them. (On the demo's recording with its feature
+    map, the share flagged rose from 7.3 % to 23.7 % on one split, and from 8.8 % to 16.3 % on average over
+    ten.) `never_empty` fills empty sets after calibration instead, and changes no flag.
 
     Args:
         base: The rule that computes each candidate's level.
@@ -244,23 +244,23 @@ class AtLeastOne(SetRule):
         return levels
 
     def check_labels(self, labelled: LabelledBatch) -> None:
-        """Reject what the base rule rejects."""
+        """Reject the labels that the base rule rejects."""
         self._base.check_labels(labelled)
 
 
 class Claims(SetRule):
-    """Set rule `claims(k)`: of one answer, drop claims until at most k unsupported ones are expected to stay.
+    """Set rule `claims(k)`: drop claims of one answer, so that at most k unsupported ones stay.
 
-    The level of a claim is its confidence, 1 - score, and the threshold says which claims to drop: those at
-    or below it. So what is dropped is nested in the threshold, as sets are under every other rule. The
-    success score S(X) is the smallest threshold that leaves at most k unsupported claims: the (k+1)-th
-    largest confidence among them, 0 if there are at most k. "At most k unsupported claims stay" is the event
-    S(X) <= threshold, so that every theorem about sets holds for it (Mohri and Hashimoto 2024 for one
-    threshold; Cherian, Gibbs and Candes 2024 for conditional ones). Dropping every claim keeps the promise
-    trivially, so a prompt without a certifiable threshold keeps none.
+    The level of a claim is its confidence, 1 - score, and claims at or below the threshold are dropped. So
+    the dropped claims are nested in the threshold, as sets are under every other rule. The success score S(X)
+    is the smallest threshold that leaves at most k unsupported claims: the (k+1)-th largest confidence among
+    them, 0 if there are at most k. "At most k unsupported claims stay" is the event S(X) <= threshold, so
+    every theorem about sets holds for it (Mohri and Hashimoto 2024 for one threshold; Cherian, Gibbs and
+    Candes 2024 for conditional ones). Dropping every claim keeps the promise trivially, so all claims of a
+    prompt without a certifiable threshold are dropped.
 
     Args:
-        at_most: k >= 0, how many unsupported claims may stay.
+        at_most: k >= 0, the number of unsupported claims that may stay.
     """
 
     unit: Unit = "claims"
@@ -281,7 +281,7 @@ class Claims(SetRule):
         return np.asarray((accepted & ~correct).sum(axis=1) <= self.at_most, dtype=np.bool_)
 
     def _success_scores(self, labelled: LabelledBatch, cap: float) -> FloatArray:
-        del cap  # dropping all claims is always as promised
+        del cap  # never needed, because dropping all claims always keeps the promise
         unsupported = labelled.draws.is_drawn & ~labelled.correct
         confidences = np.where(unsupported, self._levels(labelled.draws), 0.0)
         if confidences.shape[1] <= self.at_most:
@@ -296,12 +296,12 @@ _WRAPPERS = ("at_least_one", "unique")
 
 
 def parse_set_rule(text: str) -> SetRule:
-    """Parse the name of a set rule.
+    """Parse the text of a set rule, such as `unique(best_prefix)`.
 
     Args:
         text: `all`, `best_prefix` or `rank`, or one of these inside `unique(...)`, `at_least_one(...)` or
             both. The order of the two does not matter; the canonical form is `unique(at_least_one(...))`.
-            Without brackets they wrap `all`. For claims, `claims(k)`.
+            Without parentheses they wrap `all`. For claims, `claims(k)`.
 
     Returns:
         The rule.
