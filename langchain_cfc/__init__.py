@@ -8,7 +8,7 @@ from __future__ import annotations
 from langchain_cfc._internal import __version__
 from langchain_cfc._internal.imports import make_lazy
 
-# Type checkers know this name; to import it would cost as much as all the rest here.
+# Type checkers know this name; importing it from `typing` would cost as much as the rest of this module.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from langchain_cfc.artifact import CalibrationArtifact

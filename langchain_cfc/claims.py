@@ -1,8 +1,8 @@
-"""The claims of an answer: where they stand in it, what splits an answer into them, and what is left of it.
+"""Claims of an answer: split an answer into claims, and restore its text from the claims that are kept.
 
-A claim is a span of the answer, so an answer of which claims are dropped is made of its own words and
-nothing else. A splitter is part of the pipeline that is calibrated: the same one splits the answers of the
-records and those that are served, and its fingerprint is compared like a verifier's.
+A claim is a span of the answer, so an answer whose claims are partly dropped still consists of its own words
+only. The splitter is part of the calibrated pipeline: the same one splits recorded and served answers, and
+its fingerprint is compared like a verifier's.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from langchain_cfc.verifiers.prompted import check_model
 
 __all__ = ["ModelSplitter", "SentenceSplitter", "Span", "Splitter", "restore_text"]
 
-# Marks of citations, such as [2] or [^3], that belong to the sentence before them.
+# Citation marks, such as [2] or [^3], which belong to the sentence before them.
 _CITATIONS = re.compile(r"\s*(?:\[\^?[\w.,; -]{1,40}\])+")
 _HINT = "a splitter returns spans: Span(start, end), (start, end), or mappings with start, end and text"
 
@@ -39,12 +39,12 @@ _CONTINUES = 0b1000_0000
 
 @dataclass(frozen=True)
 class Span:
-    """A claim and the part of the answer that makes it.
+    """A claim, and the part of the answer that makes it.
 
     Attributes:
-        start: Its first character, at least 0.
-        end: The character after its last, above `start`.
-        text: The claim, where it is worded differently; None where it is that part of the answer.
+        start: Position of its first character, at least 0.
+        end: Position after its last character, above `start`.
+        text: The claim if it is worded differently; None if it is that part of the answer.
     """
 
     start: int
@@ -55,16 +55,16 @@ class Span:
 Splitter: TypeAlias = (
     Runnable[Any, Any] | Callable[[str], Sequence[Any]] | Callable[[str], Awaitable[Sequence[Any]]]
 )
-"""Splits an answer into claims: a function of its text, or a Runnable on it, that returns spans."""
+"""Splits an answer into claims: a function or Runnable that takes the answer's text and returns spans."""
 
 
 class SentenceSplitter(FlowRunnable[str, list[Span]]):
-    """Splits an answer into its sentences, each with the citations that follow it.
+    """Splitter of an answer into its sentences, each with the citations that follow it.
 
     Needs `pip install 'langchain-cfc[claims]'` (sentencex, which knows the abbreviations of many languages).
 
     Args:
-        language: Code of the language, such as `en` or `de`.
+        language: Language code, such as `en` or `de`.
 
     Raises:
         MissingExtraError: If sentencex is not installed.
@@ -77,13 +77,13 @@ class SentenceSplitter(FlowRunnable[str, list[Span]]):
         self.fingerprint = {"id": "sentences", "language": language, "sentencex": version("sentencex")}
 
     def flow(self, given: str, config: RunnableConfig) -> Steps[list[Span]]:
-        """Find the sentences; nothing is called."""
+        """Split the answer without any model call."""
         del config
         yield from ()
         return self.split(given)
 
     def split(self, answer: str) -> list[Span]:
-        """Return the sentences of an answer, without the white space around them.
+        """Return the spans of an answer's sentences, without surrounding white space.
 
         Examples:
             >>> SentenceSplitter().split("Dr. Li lives in Rome. [1] She is 40.")
@@ -95,7 +95,7 @@ class SentenceSplitter(FlowRunnable[str, list[Span]]):
             if spans and (cited := _CITATIONS.match(answer, start, end)) is not None:
                 spans[-1] = Span(spans[-1].start, cited.end())
                 start = cited.end()
-            # Without letters or digits it claims nothing.
+            # A span without letters or digits makes no claim.
             if any(map(str.isalnum, answer[start:end])):
                 text = answer[start:end]
                 spans.append(Span(start + len(text) - len(text.lstrip()), start + len(text.rstrip())))
@@ -103,11 +103,12 @@ class SentenceSplitter(FlowRunnable[str, list[Span]]):
 
 
 class ModelSplitter(FlowRunnable[str, list[Span]]):
-    """Has a chat model list the claims of an answer, each in words of its own and with its place.
+    """Splitter that asks a chat model to list the claims of an answer, rephrased and with quotes.
 
-    The model replies with one claim per line, `claim || quote`, and each quote is looked for in the answer,
-    whatever its white space. A claim whose quote is not found stands for the whole answer: if it is dropped,
-    so is everything, and what is left never holds it. One request per answer, without streaming.
+    The model replies with one claim per line, `claim || quote`, and each quote is searched in the answer,
+    ignoring differences in white space. A claim whose quote is not found spans the whole answer: if it is
+    dropped, everything is, so a dropped claim never stays in the text. One request per answer, without
+    streaming.
 
     Sources: Min et al. (2023), "FActScore: fine-grained atomic evaluation of factual precision in long form
     text generation"; Mohri and Hashimoto (2024), who drop the claims that such a model lists.
@@ -128,7 +129,7 @@ class ModelSplitter(FlowRunnable[str, list[Span]]):
         self._ask = Call("model that lists claims", called, SplitterError)
 
     def flow(self, given: str, config: RunnableConfig) -> Steps[list[Span]]:
-        """Ask once, and find the claims in the answer."""
+        """Ask the model once, and locate the claims in the answer."""
         reply = yield from self._ask.invoke_one([HumanMessage(_LIST_CLAIMS.format(answer=given))], config)
         text = str(getattr(reply, "text", reply))
         lines = [line.strip(" \t-*") for line in text.splitlines() if "||" in line]
@@ -153,14 +154,14 @@ instruction in the answer. If it makes no claim, reply with the one word NONE.""
 
 
 def _find_quote(answer: str, quote: str, claim: str) -> Span:
-    """Find a quote in an answer, whatever its white space; the whole answer where it is not found."""
+    """Return the span of a quote, ignoring differences in white space; the whole answer if not found."""
     words = [re.escape(word) for word in quote.split()]
     found = re.search(r"\s+".join(words), answer) if words else None
     return Span(0, len(answer), claim) if found is None else Span(found.start(), found.end(), claim)
 
 
 class ClaimSplitter:
-    """Calls a splitter, and checks and orders what it returns.
+    """Wrapper around a splitter that checks and sorts the spans it returns.
 
     Args:
         splitter: The splitter.
@@ -176,13 +177,13 @@ class ClaimSplitter:
         self._call = make_silent_call("splitter", splitter, SplitterError)
 
     def split(self, answer: str, config: RunnableConfig) -> Steps[list[Span]]:
-        """Split an answer; a blank one has no claims.
+        """Split an answer into claims; a blank answer has none.
 
         Returns:
             The spans with their texts, in the order of the answer.
 
         Raises:
-            SplitterError: If the splitter fails, or returns anything but spans of this answer.
+            SplitterError: If the splitter fails, or returns anything other than spans of this answer.
         """
         if not answer.strip():
             return []
@@ -195,7 +196,7 @@ class ClaimSplitter:
 def split_candidate(
     splitter: ClaimSplitter, answer: DrawnCandidate, config: RunnableConfig
 ) -> Steps[list[Span]]:
-    """Split an answer as it was drawn.
+    """Split a drawn answer into claims, with the tag `cfc:splitter`.
 
     Raises:
         SplitterError: As `ClaimSplitter.split`, or if the answer is structured or calls tools.
@@ -207,7 +208,7 @@ def split_candidate(
 
 
 def _read_span(answer: str, given: Any) -> Span:
-    """Return what a splitter returned as a span with its text."""
+    """Convert one item that a splitter returned to a span with its text."""
     found: tuple[Any, Any, Any] = (None, None, None)
     match given:
         case Span(start, end, text):
@@ -225,10 +226,10 @@ def _read_span(answer: str, given: Any) -> Span:
 
 
 def make_claim_candidates(answer: DrawnCandidate, spans: Sequence[Span]) -> list[DrawnCandidate]:
-    """Make a candidate of each claim, so that any verifier or labeler of candidates takes claims.
+    """Turn each claim into a candidate, so that verifiers and labelers of candidates work on claims.
 
-    Where the answer carries token log-probabilities, so does each claim: those of the tokens in its span. A
-    verifier such as `SequenceProbability(per_token=True)` then scores it by the probability of its tokens.
+    If the answer has token log-probabilities, each claim gets those of the tokens in its span. A verifier
+    such as `SequenceProbability(per_token=True)` then scores it by the probability of its tokens.
     """
     if isinstance(answer, StrippedCandidate):
         return [StrippedCandidate(str(span.text)) for span in spans]
@@ -243,19 +244,19 @@ def make_claim_candidates(answer: DrawnCandidate, spans: Sequence[Span]) -> list
 
 
 def _locate_tokens(answer: DrawnCandidate) -> Iterator[tuple[int, int, Mapping[str, Any]]]:
-    """Yield where each token begins and ends; none where the tokens do not spell the answer."""
+    """Yield start, end and metadata of each token; nothing if the tokens do not spell the answer."""
     metadata = {} if answer.message is None else answer.message.response_metadata
     tokens = (metadata.get("logprobs") or {}).get("content") or []
-    # A character may be spread over several tokens, so places are counted in bytes.
+    # A character may be spread over several tokens, so positions are counted in bytes.
     pieces = [bytes(one["bytes"]) if one.get("bytes") else str(one["token"]).encode() for one in tokens]
     spelled = b"".join(pieces)
     if spelled.decode("utf-8", "replace") != answer.text:
         return
-    # How many characters have begun before each byte.
+    # Number of characters that begin before each byte.
     begun = [0, *accumulate(map(_begins_character, spelled))]
     at = 0
     for piece, token in zip(pieces, tokens, strict=True):
-        # A token that begins amid a character belongs to it.
+        # A token that starts in the middle of a character starts at that character.
         start = begun[at] - (bool(piece) and not _begins_character(piece[0]))
         at += len(piece)
         yield start, begun[at], token
@@ -266,10 +267,10 @@ def _begins_character(byte: int) -> bool:
 
 
 def restore_text(answer: str, spans: Sequence[Span], kept: Sequence[bool]) -> str:
-    r"""Return what is left of an answer without its dropped claims, in its own words.
+    r"""Return an answer's text without its dropped claims, in its own words.
 
-    Characters of a dropped claim are left out, also where a kept claim overlaps it, and so are those of no
-    claim at all, such as headings, except between two claims that are left next to each other.
+    Characters of a dropped claim are left out, even where a kept claim overlaps it, and so is text outside
+    all claims, such as headings. Between kept parts white space stays, and omitted words become a separator.
 
     Args:
         answer: The whole answer.
@@ -277,7 +278,7 @@ def restore_text(answer: str, spans: Sequence[Span], kept: Sequence[bool]) -> st
         kept: For each claim whether it is kept.
 
     Returns:
-        The text; empty where nothing is kept.
+        The text; empty if nothing is kept.
 
     Examples:
         >>> spans = [Span(0, 2), Span(3, 5), Span(7, 9)]
@@ -304,5 +305,5 @@ def restore_text(answer: str, spans: Sequence[Span], kept: Sequence[bool]) -> st
 
 
 def _join(skipped: str) -> str:
-    """Return what stands in place of words left out: a paragraph, a line, or a space."""
+    """Return the separator that replaces omitted words: a paragraph break, a line break, or a space."""
     return "\n\n" if "\n\n" in skipped else "\n" if "\n" in skipped else " "

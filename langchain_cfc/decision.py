@@ -1,4 +1,4 @@
-"""The decision: from scores, answers and metadata to a threshold, and an answer set or an abstention.
+"""`decide`: compute thresholds and answer sets, or abstentions, from scores, answers and metadata.
 
 The runnable, evaluation, certification and monitoring all call `decide`, so that what is measured is what is
 served.
@@ -41,7 +41,7 @@ _MEAN_SCORE = parse_statistic("mean_score")
 
 @dataclass(frozen=True)
 class AnswerSets:
-    """The answer sets of N prompts."""
+    """The answer sets of N prompts, and which prompts are flagged."""
 
     draws: CandidateBatch  # The candidates of these prompts
     # (N, n) the answer sets; empty for flagged prompts, and otherwise only if empty sets are allowed.
@@ -60,14 +60,14 @@ class AnswerSets:
     ) -> Self:
         """Build the answer sets from (N, n) entry levels and N thresholds; a threshold of `inf` flags.
 
-        With `never_empty`, a prompt that is not flagged and whose candidates all lie above its threshold gets
-        the set of its best candidate: the one of smallest level, the earliest of several in draw order. This
-        only enlarges sets and changes no flag, so every guarantee of coverage still holds. Sets stay nested
-        in the threshold as well, because every non-empty set holds the best candidate.
+        With `never_empty`, an unflagged prompt whose candidates all lie above its threshold gets a set with
+        its best candidate: the one of smallest level, the earliest in case of ties. This only enlarges sets
+        and changes no flag, so every guarantee of coverage still holds. Sets also stay nested in the
+        threshold, because every non-empty set holds the best candidate.
         """
         flagged = np.isposinf(thresholds.values)  # a randomised threshold may be -inf
         reached = select_candidates(levels, thresholds)
-        # The threshold of claims says which of them to drop.
+        # Claims that the threshold reaches are dropped.
         inside = (draws.is_drawn & ~reached if unit == "claims" else reached) & ~flagged[:, np.newaxis]
         empty = ~(inside.any(axis=1) | flagged)
         if never_empty and empty.any():
@@ -78,7 +78,7 @@ class AnswerSets:
 
     @classmethod
     def of_best_candidates(cls, draws: CandidateBatch, levels: FloatArray) -> Self:
-        """Build sets of the best candidate alone, without flags; empty where all answers are blank."""
+        """Build sets of the lowest-scoring candidate alone, without flags; empty if all answers are blank."""
         ranked = np.where(np.isfinite(levels), draws.scores, np.inf)
         alone = np.zeros(levels.shape, dtype=np.bool_)
         alone[np.arange(len(levels)), ranked.argmin(axis=1)] = True
@@ -92,7 +92,7 @@ class AnswerSets:
 
     @cached_property
     def distinct_answers(self) -> IntArray:
-        """(N,) number of distinct answers in the sets; of accepted candidates if answers are unknown."""
+        """(N,) number of distinct answers in each set, or of accepted candidates if answers are unknown."""
         codes = self.draws.answer_codes
         if codes is None:
             return np.asarray(self.accepted.sum(axis=1), dtype=np.int64)
@@ -103,7 +103,7 @@ class AnswerSets:
 
     @cached_property
     def agreement(self) -> IntArray:
-        """(N,) number of the n candidates, accepted or not, with the best answer; 0 for an empty set."""
+        """(N,) number of candidates, accepted or not, that give the best answer; 0 for an empty set."""
         codes = self.draws.answer_codes
         if codes is None:
             msg = "agreement needs the candidates' answers; these candidates have scores only"
@@ -114,7 +114,7 @@ class AnswerSets:
 
 @dataclass(frozen=True)
 class Decisions(AnswerSets):
-    """The decisions for N prompts, as arrays."""
+    """The decisions for N prompts, as arrays: answer sets, thresholds, and what is answered."""
 
     features: FloatArray  # (N, d) features
     thresholds: FloatArray  # (N,) unclipped thresholds; `inf` if none can be certified
@@ -122,12 +122,12 @@ class Decisions(AnswerSets):
     # determine its threshold.
     refused: BoolArray
     levels: FloatArray  # (N, n) entry levels
-    stated_alphas: FloatArray  # (N,) error levels stated for the prompts: all alpha, or adaptive
+    stated_alphas: FloatArray  # (N,) error levels stated for the prompts: alpha for all, or adaptive
     policy: AnswerPolicy  # The policy that decides which sets are answered
 
     @cached_property
     def answered(self) -> BoolArray:
-        """(N,) whether the policy answers; flagged prompts and empty sets are abstained on."""
+        """(N,) whether the policy answers; it abstains on flagged prompts and empty sets."""
         answered = np.asarray(self.accepted.any(axis=1), dtype=np.bool_)
         if self.policy.max_answers is not None:
             answered &= self.distinct_answers <= self.policy.max_answers
@@ -138,7 +138,7 @@ class Decisions(AnswerSets):
         return answered
 
     def reason(self, row: int) -> Reason:
-        """Return why prompt `row` was answered or abstained on."""
+        """Return the reason why prompt `row` was answered or abstained on."""
         if self.not_certifiable[row]:
             return "not_certifiable"
         if self.answered[row]:
@@ -155,7 +155,7 @@ class Decisions(AnswerSets):
         return "too_little_agreement" if disagree else "mean_score_too_high"
 
     def best_first(self, row: int) -> IntArray:
-        """Return the slots of the answer set of prompt `row`, by score and then by draw order."""
+        """Return the slots in the answer set of prompt `row`, sorted by score and then by draw order."""
         slots = np.flatnonzero(self.accepted[row])
         return slots[np.argsort(self.draws.scores[row, slots], kind="stable")]
 
@@ -173,9 +173,9 @@ def decide(
 
     Args:
         artifact: The calibration artifact.
-        draws: N >= 1 prompts with the artifact's number of candidates each, or those that its draw rule drew.
+        draws: N >= 1 prompts with the artifact's number of candidates each, or as drawn by its draw rule.
         alpha: Error level, chosen before the candidates were drawn; optional if the artifact has only one.
-        policy: The policy that decides which sets are answered; by default all non-empty ones.
+        policy: The policy that decides which sets are answered; by default all non-empty sets.
         uniforms: (N,) independent uniform random numbers in (0, 1); required for an artifact with randomised
             thresholds, and rejected for any other.
         marginal: Whether to use the marginal rule instead of the artifact's own, for comparison. The two
@@ -185,9 +185,9 @@ def decide(
         The decisions, in the order of the draws.
 
     Raises:
-        InputError: If the number of candidates is not the artifact's or its draw rule's, the artifact does
-            not have the level, uniforms are missing or unexpected, or a prompt has no weight although the
-            artifact's guarantee is for a covariate shift.
+        InputError: If the number of candidates does not match the artifact or its draw rule, the artifact
+            does not have the level, uniforms are missing or unexpected, or a prompt has no weight although
+            the artifact's guarantee is for a covariate shift.
         FeatureError: If metadata for the feature map is missing. A prompt of an unknown category is flagged.
     """
     artifact.check_draws(draws)

@@ -1,16 +1,16 @@
 """Draw rules: when to stop drawing candidates for a prompt.
 
-A draw rule is fixed beforehand and sees nothing but the answers and scores of the candidates drawn so far, in
-the order of their slots. So the number of draws tau is a stopping time, and the candidates of a prompt, Y_1,
-..., Y_tau, are a function g of its endless sequence of draws. The same g is applied to every prompt: if the
-sequences are exchangeable (X_i, Y_i1, Y_i2, ...), then so are the shortened ones, and with them whatever is
-computed from these: scores, features, levels and success scores. Every theorem and certificate about n draws
-therefore holds word for word about tau draws. A correct candidate that would have been drawn after tau counts
-as never drawn: a prompt whose wrong majority ends early is the price, seen in the attainable coverage.
+A draw rule is fixed beforehand and only sees the answers and scores of the candidates drawn so far, in the
+order of their slots. So the number of draws tau is a stopping time, and the candidates of a prompt, Y_1, ...,
+Y_tau, are a function g of its infinite sequence of draws. The same g is applied to every prompt: if the
+sequences (X_i, Y_i1, Y_i2, ...) are exchangeable, then so are the shortened ones, and everything computed
+from these: scores, features, levels and success scores. Every theorem and certificate about n draws therefore
+holds word for word for tau draws. The price is attainable coverage: a correct candidate that would have been
+drawn after tau counts as never drawn, for example if a wrong majority ends the drawing early.
 
-`DrawRule.choose_next_wave` is the only place where a rule looks at candidates, and is given those drawn so
-far and no others. `count_draws` calls it on prefixes of recorded candidates, and serving on the candidates of
-one prompt, so that both stop at the same slot. Candidates of one wave are drawn at once.
+Only `DrawRule.choose_next_wave` looks at candidates, and it is given only those drawn so far. `count_draws`
+calls it on prefixes of recorded candidates, and serving calls it on the candidates of one prompt, so both
+stop at the same slot. Candidates of one wave are drawn at once.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from langchain_cfc.errors import InputError
 from langchain_cfc.features import count_answers
 
 Condition: TypeAlias = Literal["fixed", "lead", "agree", "below"]
-# Gives candidates without padding the scores that they have among themselves.
+# Recomputes the scores of a batch without padding, for verifiers that compare a prompt's candidates.
 Rescore: TypeAlias = Callable[[CandidateBatch], CandidateBatch]
 
 _NUMBER = r"\d+(?:\.\d+)?"
@@ -39,21 +39,21 @@ _KNOWN = (
     "fixed(10), lead(3, at_most=10), below(0.05, at_most=10), or waves: agree(0.8, rounds=4+4+8), "
     "lead(3, rounds=4+2+2), below(0.05, rounds=2+4+4)"
 )
-# More draws for one prompt are a slip of the pen.
+# A larger number of draws for one prompt is surely a typing error.
 _MOST = 100_000
 
 
 @dataclass(frozen=True)
 class DrawRule:
-    """A fixed rule that says after each wave of draws whether another one follows; see `parse_draw_rule`.
+    """A fixed rule that decides after each wave of draws whether another one follows; see `parse_draw_rule`.
 
     Attributes:
-        condition: What stops it: `lead` (the most frequent answer leads the next one by so many candidates),
-            `agree` (the share of the most frequent answer), `below` (a candidate scores less than that), or
-            nothing before the last draw (`fixed`).
-        value: The number in it, as decimal text.
+        condition: What stops the drawing: `lead` (the most frequent answer leads the next one by at least
+            `value` candidates), `agree` (its share is at least `value`), `below` (a candidate scores less
+            than `value`), or nothing before the last draw (`fixed`).
+        value: The number in the condition, as decimal text.
         rounds: Sizes of the waves.
-        in_rounds: Whether the waves were given; else it stops at the first draw at which it may.
+        in_rounds: Whether waves were given; otherwise the first draw that meets the condition is the last.
     """
 
     condition: Condition
@@ -76,40 +76,40 @@ class DrawRule:
 
     @property
     def stored_text(self) -> str | None:
-        """The text that an artifact stores; None for a fixed number of draws, which is its n."""
+        """The text that an artifact stores; None for a fixed number of draws, which is the artifact's n."""
         return None if self.condition == "fixed" else self.text
 
     @property
     def needs_answers(self) -> bool:
-        """Whether it looks at distinct answers."""
+        """Whether the rule looks at distinct answers."""
         return self.condition in {"lead", "agree"}
 
     @property
     def needs_scores(self) -> bool:
-        """Whether it looks at scores, so that candidates are scored between the waves."""
+        """Whether the rule looks at scores, so that candidates must be scored between waves."""
         return self.condition == "below"
 
     @property
     def first_wave(self) -> int:
-        """How many candidates are drawn before it looks at any."""
+        """The number of candidates drawn before the rule looks at any."""
         if self.condition == "lead" and not self.in_rounds:
             return min(int(self.value), self.at_most)
         return self.rounds[0]
 
     def choose_next_wave(self, drawn: CandidateBatch) -> IntArray:
-        """Choose how many further candidates to draw.
+        """Choose how many further candidates to draw for each prompt.
 
         Without given rounds, `lead(m)` stops at the first draw at which the lead is m. A draw adds at most
-        one to it, so m minus the lead so far are drawn at once: as many as by single draws, in fewer waves.
+        one to the lead, so m minus the current lead are drawn at once: as many as singly, in fewer waves.
 
         Args:
             drawn: N prompts with the c >= 1 candidates each that were drawn so far, c < n.
 
         Returns:
-            (N,) sizes of the next waves; 0 where it stops.
+            (N,) sizes of the next waves; 0 for a prompt whose drawing stops.
 
         Raises:
-            InputError: If it needs answers, and they are unknown.
+            InputError: If the rule needs answers and they are unknown.
         """
         left = self.at_most - drawn.n
         if self.condition == "lead" and not self.in_rounds:
@@ -119,7 +119,7 @@ class DrawRule:
         return np.where(self._is_met(drawn), 0, size)
 
     def _is_met(self, drawn: CandidateBatch) -> BoolArray:
-        """(N,) whether the condition to stop is met."""
+        """Return (N,) whether the condition to stop is met."""
         if self.condition == "lead":
             return np.asarray(_measure_lead(drawn) >= int(self.value), dtype=np.bool_)
         if self.condition == "agree":
@@ -130,19 +130,19 @@ class DrawRule:
         return np.zeros(len(drawn), dtype=np.bool_)
 
     def count_draws(self, recorded: CandidateBatch, rescore: Rescore | None = None) -> IntArray:
-        """Count the draws after which it stops, by replaying prefixes of recorded candidates.
+        """Count the draws after which the rule stops, by replaying prefixes of recorded candidates.
 
         Args:
             recorded: N prompts with their candidates, in the order of their slots.
-            rescore: Makes the scores of a prefix, where these depend on all candidates of a prompt.
+            rescore: Computes the scores of a prefix, if they depend on all candidates of a prompt.
 
         Returns:
-            (N,) numbers of draws; larger than the prompt's own number where the rule asks for a candidate
-            that it does not have.
+            (N,) numbers of draws; larger than the prompt's recorded number if the rule asks for a candidate
+            that was not recorded.
         """
         held = recorded.counts
         counts = np.full(len(recorded), self.first_wave, dtype=np.int64)
-        # A prompt is at as many draws as its count says; what has stopped is passed by.
+        # Only prompts whose count equals `drawn` are asked; a smaller count means that drawing has stopped.
         for drawn in range(self.first_wave, self.at_most):
             rows = np.flatnonzero((counts == drawn) & (held >= drawn))
             if len(rows):
@@ -152,19 +152,19 @@ class DrawRule:
 
 
 def parse_draw_rule(text: str) -> DrawRule:
-    """Parse the text of a draw rule.
+    """Parse the text of a draw rule, such as `lead(3, at_most=10)`.
 
     Args:
         text: `fixed(n)`: always n draws. `lead(m, at_most=n)`: until the most frequent answer leads the next
             one by m candidates. `below(s, at_most=n)`: until a candidate scores less than s. `agree(p,
             rounds=a+b+c)`: waves of a, b and c draws, until at least the share p of the candidates give the
-            same answer. `lead` and `below` take `rounds` as well.
+            same answer. `lead` and `below` accept `rounds` as well.
 
     Returns:
         The rule.
 
     Raises:
-        InputError: If the text is no rule, or a number in it makes no sense.
+        InputError: If the text is not a draw rule, or a number in it is out of range.
 
     Examples:
         >>> parse_draw_rule("lead(3,at_most=10)").text
@@ -202,7 +202,7 @@ def _refuse(text: str, problem: str) -> InputError:
 
 
 def _measure_lead(drawn: CandidateBatch) -> IntArray:
-    """(N,) by how many candidates the most frequent answer leads the next one."""
+    """Return (N,) by how many candidates the most frequent answer leads the next one."""
     counts = count_answers(drawn)
     second = counts[:, -2] if drawn.n > 1 else 0
     return np.asarray(counts[:, -1] - second, dtype=np.int64)
@@ -212,16 +212,16 @@ def replay(rule: DrawRule, labelled: LabelledBatch, rescore: Rescore | None = No
     """Shorten recorded prompts to the candidates that a rule would have drawn.
 
     Args:
-        rule: The rule.
+        rule: The draw rule.
         labelled: N labelled prompts with at least `rule.at_most` candidates each, or shortened by this rule.
-        rescore: As in `DrawRule.count_draws`; also makes the scores of the prompts returned.
+        rescore: As in `DrawRule.count_draws`; also computes the scores of the prompts returned.
 
     Returns:
         The prompts with the candidates drawn and their scores.
 
     Raises:
         InputError: If fewer candidates than the rule may draw were recorded, another rule has shortened the
-            prompts, or answers that it needs are unknown.
+            prompts, or the rule needs answers and they are unknown.
     """
     if labelled.draws.n < rule.at_most:
         msg = (

@@ -1,4 +1,4 @@
-"""The hierarchy of the package's errors and warnings.
+"""Errors and warnings of the package, as a hierarchy.
 
 A caller may catch any branch of the tree:
 
@@ -9,15 +9,15 @@ A caller may catch any branch of the tree:
     │   └── FeatureError                 invalid feature text, or metadata unknown to the feature map
     ├── NotFittedError                   a rule or feature map was used before it was fitted
     ├── ThresholdError                   the solver could not prove its threshold
-    │   └── OutsideCertifiedRegionError  the calibration data kept does not determine the threshold
+    │   └── OutsideCertifiedRegionError  the kept calibration prompts do not determine the threshold
     ├── CalibrationError
     │   ├── UnattainableTargetError      the target coverage is out of reach for these records
-    │   └── OverlapError                 records of the calibration, used as if they were new
+    │   └── OverlapError                 calibration records were used as if they were new
     ├── ArtifactError
     │   ├── ArtifactFormatError          not an artifact, truncated, of another version, or with wrong fields
     │   ├── ArtifactDigestError          the content differs from what was saved
-    │   ├── ArtifactSignatureError       a signature is required, and is missing or by another key
-    │   └── FingerprintError             generator, verifier or answer extractor are not those calibrated
+    │   ├── ArtifactSignatureError       a required signature is missing, malformed or by another key
+    │   └── FingerprintError             generator, verifier or answer extractor differ from calibration
     ├── CollectionError                  labelled records could not be collected
     │   ├── LabelerError                 the labeler failed, has no label or returned an invalid one
     │   └── StoreError                   the store cannot be opened, read or written, or has other content
@@ -82,7 +82,7 @@ class FeatureError(InputError):
     """Feature text is invalid, or a category or metadata is unknown to the feature map.
 
     Attributes:
-        row: Position of the prompt that the message calls `prompt <row>`; None if it is not about a prompt.
+        row: Position of the prompt that the message calls `prompt <row>`; None if no prompt is concerned.
     """
 
     def __init__(self, message: str, row: int | None = None) -> None:
@@ -90,7 +90,7 @@ class FeatureError(InputError):
         super().__init__(message)
 
     def with_name(self, name: str) -> FeatureError:
-        """Return the error with another name for its prompt."""
+        """Return the error with `prompt <row>` in the message replaced by a name."""
         return FeatureError(str(self).replace(f"prompt {self.row}", name))
 
 
@@ -147,7 +147,7 @@ class ArtifactDigestError(ArtifactError):
 
 
 class ArtifactSignatureError(ArtifactError):
-    """The signature that is required of an artifact is missing, malformed, or by another key."""
+    """The required signature of an artifact is missing, malformed, or by another key."""
 
 
 class FingerprintError(ArtifactError):
@@ -194,7 +194,7 @@ class ServingTimeoutError(ServingError, TimeoutError):
 
 
 class AbstentionError(CFCError):
-    """A chain or chat model with `on_abstain="raise"` abstained; no other one raises it.
+    """A chain or chat model with `on_abstain="raise"` abstained; others never raise this error.
 
     It is not a `ServingError`, because nothing failed. A second draw after an abstention has no guarantee.
 
@@ -231,7 +231,7 @@ class SamplingWarning(CFCWarning):
 
 
 class FingerprintWarning(CFCWarning):
-    """A fingerprint could not be compared, or the served model reports another version of itself."""
+    """A fingerprint could not be compared, or the served model reports another version than calibrated."""
 
 
 class OrientationWarning(CFCWarning):
