@@ -43,8 +43,7 @@ class CandidateBatch:
         metadata: N mappings from the metadata function or the records.
         precomputed: (N,) values of statistics, by feature text.
         drawn: (N,) number of candidates of each prompt, in its first slots; None if every prompt has n. The
-            other slots are padding and must not be read: compute on `parts`, or only on slots with a finite
-            level.
+            others are padding and must not be read: compute on `parts`, or on slots with a finite level.
     """
 
     scores: FloatArray
@@ -120,7 +119,7 @@ class CandidateBatch:
 
     @property
     def n(self) -> int:
-        """The number of slots per prompt, which is the number of candidates unless draws stopped earlier."""
+        """The number of slots per prompt: the largest number of candidates, if numbers differ."""
         return int(self.scores.shape[1])
 
     @property

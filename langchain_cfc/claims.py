@@ -106,9 +106,8 @@ class ModelSplitter(FlowRunnable[str, list[Span]]):
     """Splitter that asks a chat model to list the claims of an answer, rephrased and with quotes.
 
     The model replies with one claim per line, `claim || quote`, and each quote is searched in the answer,
-    ignoring differences in white space. A claim whose quote is not found spans the whole answer: if it is
-    dropped, everything is, so a dropped claim never stays in the text. One request per answer, without
-    streaming.
+    ignoring differences in white space. A claim whose quote is not found spans the whole answer, so dropping
+    it drops everything, and it never stays in the text. One request per answer, without streaming.
 
     Sources: Min et al. (2023), "FActScore: fine-grained atomic evaluation of factual precision in long form
     text generation"; Mohri and Hashimoto (2024), who drop the claims that such a model lists.

@@ -14,8 +14,7 @@ candidates of prompt i, and e_i the sum of (V - A) / w over its wrong ones,
     var(A) = I_c / (I_c - 1) sum_i d_i^2 + I_w / (I_w - 1) sum_i e_i^2 + 2 I / (I - 1) sum_i d_i e_i,
 
 where I_c and I_w count the prompts with a correct and with a wrong candidate, and I counts all prompts. The
-interval is computed on the logit scale, which keeps it within [0, 1], and widened if the number of prompts
-does not justify so short an interval; see `_observed_share`.
+interval is computed on the logit scale, which keeps it within [0, 1], and widened as `_observed_share` asks.
 """
 
 from __future__ import annotations
@@ -248,7 +247,7 @@ def _compute_variance(right: FloatArray, wrong: FloatArray, with_right: int, wit
     if min(with_right, with_wrong) == 1:
         return math.inf
     own = with_right / (with_right - 1) * (right @ right) + with_wrong / (with_wrong - 1) * (wrong @ wrong)
-    # Non-negative in exact arithmetic, because the factors of the squares exceed that of the product.
+    # Non-negative in exact arithmetic, because no factor of a square is smaller than that of the product.
     return max(0.0, float(own + 2.0 * size / (size - 1) * (right @ wrong)))
 
 

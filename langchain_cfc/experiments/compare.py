@@ -58,9 +58,8 @@ _CURVE = 100
 def compute_spread(values: FloatArray, overlap: float, *, share: bool = False) -> Spread | None:
     """Summarise a figure's (J,) values, one per split, NaN where undefined; None if all are undefined.
 
-    If splits divide one pool of prompts, `overlap` is the larger of the ratios test / development and
-    development / test; it is 0 if each split is drawn independently. The interval of a `share` is cut to
-    [0, 1].
+    `overlap` is the larger of the ratios test / development and development / test if splits divide one pool
+    of prompts, and 0 if each split is drawn independently. The interval of a `share` is cut to [0, 1].
     """
     known = values[~np.isnan(values)]
     count = len(known)
@@ -120,7 +119,7 @@ def summarise_splits(
 
 @dataclass(frozen=True, eq=False)
 class Summary:
-    """Turns J measured splits into reports."""
+    """Summary of J measured splits, from which reports are built."""
 
     measured: Sequence[SplitResult]
     methods: Sequence[Method]
@@ -285,8 +284,7 @@ def compare(
 
     Raises:
         InputError: If an argument or a record cannot be used.
-        FeatureError: If a feature map does not suit a split, for example because its fit split lacks a
-            category.
+        FeatureError: If a feature map does not suit a split, for example if its fit part lacks a category.
         CalibrationError: If a split leaves a required part empty.
         MissingExtraError: If SciPy is not installed.
     """

@@ -34,9 +34,9 @@ class Spread(ReportData):
             Splits of one pool share prompts, so the half-width is that of the corrected resampled t-test
             (Nadeau and Bengio 2003, "Inference for the generalization error"), t sqrt(1 / J + r) s, where r
             is the larger of test / development and development / test: the noise of some figures comes from
-            test prompts, and of others, such as thresholds, from development prompts. The interval is
-            approximate, and too wide for coverage, where errors from test and development prompts offset
-            each other. If splits are drawn independently, as in the synthetic experiment, it is Student's.
+            test prompts, of others, such as thresholds, from development prompts. It is approximate, and too
+            wide for coverage, where errors from test and development prompts offset each other. If splits are
+            drawn independently, as in the synthetic experiment, the interval is Student's.
         splits: Number of splits J in which the figure is defined; for example, accuracy among answered
             prompts is undefined if none is answered.
     """
@@ -110,13 +110,10 @@ class Histogram(ReportData):
 
 
 class RiskCurve(ReportData):
-    """Share of wrong best answers if only prompts with a low best score are answered; no guarantee.
+    """Share of wrong answers (or claims) if only those of low score are given, without any guarantee."""
 
-    For claims: share of unsupported claims if only those with a low score are kept.
-    """
-
-    answered: list[float]  # shares of prompts answered, ascending
-    wrong: list[float]  # share of the answered prompts whose best answer is wrong
+    answered: list[float]  # shares of prompts answered, or of claims kept, ascending
+    wrong: list[float]  # share of these whose best answer is wrong, or that are unsupported
 
 
 class AttainableComparison(ReportData):

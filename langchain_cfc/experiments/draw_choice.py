@@ -2,8 +2,7 @@
 
 As in `suggest`, rules are compared on the fit split of `calibrate`, with the same seed and shares. None of
 these prompts calibrates, so the guarantee holds as if the chosen rule had been fixed beforehand. Each inner
-split calibrates with a rule on part of these prompts and judges it on the others, with the functions that
-calibrate and serve.
+split calibrates with a rule on part of these prompts, and judges it on the others as it would be served.
 """
 
 from __future__ import annotations

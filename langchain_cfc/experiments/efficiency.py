@@ -8,9 +8,8 @@ each level: the oracle q(T), one threshold for all, and the exact conditional ru
 error is that of a mean over independent prompts. So z is approximately standard normal, and 0.27 % of
 independent cells are beyond 3 by chance. Cells with the same world and number of candidates share prompts.
 
-*The learned rule.* Cells with the same world and number of candidates share one calibration set. The integral
-is the mean of M G_t at the learned thresholds over 2,048 midpoints. Compared is the paper's
-E|C| = M E[G_X(l(X))] of the rule at hand.
+*The learned rule.* Cells with the same world and number of candidates share one calibration set. The paper's
+E|C| = M E[G_X(l(X))] is the mean of M G_t at the learned thresholds over 2,048 midpoints.
 
 *Convergence.* q(t) is in the span of [1, T], so the learned threshold is a consistent quantile regression
 with errors of order N^(-1/2) (Koenker and Bassett 1978). E|C| is a smooth functional of the threshold, so its
@@ -22,8 +21,7 @@ the oracle: its slope is about 0.
 *Hidden difficulty.* Let all prompts of the world `rarer` have the same difficulty T in the sense of the
 analysis, and let the chance of a correct candidate be a property of X that T does not show. Then F and G are
 mixtures, (2) and (4) hold because T is constant, and (1) and (3) hold by calculation. The oracle that
-conditions on X, as printed in Proposition 4.3, is still that of `rarer`, and one threshold is the oracle
-given T.
+conditions on X, as printed in Proposition 4.3, is still that of `rarer`; the oracle given T is one threshold.
 
 Source: the paper's section "Efficiency Analysis".
 """
@@ -147,7 +145,7 @@ class ConvergencePoint(ReportData):
 
 
 class Convergence(ReportData):
-    """How fast the learned rule approaches the oracle in one world.
+    """Speed at which the learned rule approaches the oracle in one world.
 
     Attributes:
         world: The world.

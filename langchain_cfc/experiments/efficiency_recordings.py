@@ -1,7 +1,7 @@
 """The assumptions of the paper's efficiency analysis, checked on labelled records.
 
-Prompts are grouped by a statistic of difficulty T, k = 1 (easy) ... K. Each group's empirical distribution
-functions give estimates of
+Prompts are grouped by a statistic of difficulty T, k = 1 (easy) ... K. In each group, empirical distributions
+estimate
 
     F_k(l)  the share of prompts whose success score is at most l,
     c_k(u)  the mean number of answers in a set at the threshold F_k^-1(u), the cost of coverage u.
@@ -24,12 +24,11 @@ cheap. (3) and (4) together say that the price does not rise too much. If u0 is 
 oracle returns everything there, as in the paper; this package flags such prompts instead.
 
 *Intervals.* The bootstrap over the prompts of each group, with the groups held fixed, gives 95 % percentile
-intervals. An assumption consists of q inequalities, theta_j >= 0. With se_j the bootstrap's standard
-deviation of theta_j and c the 95 % quantile of max_j |theta*_j - theta_j| / se_j, the intervals
-theta_j +- c se_j hold simultaneously with confidence 95 %, approximately; an inequality is violated if its
-interval lies below 0 and shown if it lies above. (Romano and Wolf 2005, "Exact and approximate stepdown
-methods for multiple hypothesis testing", in its single-step form.) An estimate that is the same in all
-resamples counts as neither.
+intervals. An assumption is q inequalities, theta_j >= 0. With se_j the bootstrap's standard deviation of
+theta_j and c the 95 % quantile of max_j |theta*_j - theta_j| / se_j, the intervals theta_j +- c se_j hold
+simultaneously with confidence 95 %, approximately; an inequality is violated if its interval lies below 0 and
+shown if it lies above. (Romano and Wolf 2005, "Exact and approximate stepdown methods for multiple hypothesis
+testing", in its single-step form.) An estimate that is the same in all resamples counts as neither.
 """
 
 from __future__ import annotations
@@ -70,7 +69,7 @@ STATEMENTS = {
 
 
 class AssumptionCheck(ReportData):
-    """How many of the inequalities of one assumption the records show, and how many they violate."""
+    """Numbers of inequalities of one assumption that the records show, and that they violate."""
 
     assumption: Literal["2", "3", "4"]
     statement: str

@@ -189,8 +189,7 @@ class Outcomes:
 def compute_figures(seen: Outcomes, groups: Groups, slabs: Slabs | None) -> dict[str, FloatArray]:
     """Return (E,) values of the figures that one split defines, NaN if a run does not define one.
 
-    `worst_group_kept_promise` is missing, since the group that is worst on average depends on all splits.
-    `slabs` is None if no statistic varies or none were measured.
+    `worst_group_kept_promise` takes all splits and is added later. `slabs` is None if they are not measured.
     """
     kept, answered = seen.kept, seen.sizes > 0
     runs = len(kept)
@@ -254,11 +253,11 @@ def _find_worst_stratum(distinct: IntArray, kept: BoolArray) -> FloatArray:
 class Slabs:
     """Positions of prompts along directions v of their statistics x, for finding the worst slab.
 
-    A slab {x : a <= v'x <= b} is a run of neighbouring bins. A method that keeps its promise on average may
-    break it between two parallel planes. The worst slab with at least a tenth of the prompts is searched on
-    one half of the prompts and measured on the other, because the worst of many slabs looks bad by chance
-    (Romano, Sesia and Candes 2020, "Classification with valid and adaptive coverage", section 4; Cauchois,
-    Gupta and Duchi 2021, "Knowing what you know").
+    A slab {x : a <= v'x <= b} is a run of neighbouring bins, in which a method that keeps its promise on
+    average may break it. The worst slab with at least a tenth of the prompts is searched on one half of the
+    prompts and measured on the other, because the worst of many slabs looks bad by chance (Romano, Sesia and
+    Candes 2020, "Classification with valid and adaptive coverage", section 4; Cauchois, Gupta and Duchi 2021,
+    "Knowing what you know").
     """
 
     bins: IntArray  # (m, D) bin of each prompt along each direction, in 0 ... SLAB_BINS - 1

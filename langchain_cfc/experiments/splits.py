@@ -105,9 +105,8 @@ class Protocol:
     alphas: tuple[str, ...]  # decimal texts
     features: str  # feature map of methods that have none of their own
     set_rule: str  # set rule of methods that have none of their own
-    # Feature text of the groups in which coverage is measured. Bins and categories are made from all prompts
-    # or from each split's test prompts, see `group_on`; `hard(...)` is cut on the development prompts, as in
-    # the paper.
+    # Feature text of the groups in which coverage is measured. Bins and categories are made as `group_on`
+    # says; `hard(...)` is cut on the development prompts, as in the paper.
     groups: str
     # Verifiers whose raw outputs are combined into the scores, by a combination fitted in each split; None
     # for the recorded scores. Groups and slabs always use recorded scores, so that protocols are comparable.
@@ -116,7 +115,7 @@ class Protocol:
     seed: str
     test: float  # share of the prompts held out
     fit: float  # share of the remaining prompts that fits feature maps
-    group_on: GroupedOn = "all"
+    group_on: GroupedOn = "all"  # whether groups are made from all prompts or from each split's test prompts
 
 
 @dataclass(frozen=True, eq=False)
@@ -285,8 +284,7 @@ def _collect_results(
 def _hold_interrupts() -> Iterator[Callable[[], None]]:
     """Defer interrupts, and yield a function that raises a deferred one.
 
-    A `KeyboardInterrupt` raised at an arbitrary point of the main thread may leave a lock of the pool held
-    for ever.
+    A `KeyboardInterrupt` at an arbitrary point of the main thread may leave a lock of the pool held for ever.
     """
     handler = signal.getsignal(signal.SIGINT)
     if not callable(handler) or threading.current_thread() is not threading.main_thread():
@@ -307,10 +305,7 @@ def _hold_interrupts() -> Iterator[Callable[[], None]]:
 
 
 def _store_task(measured: Callable[[int], Any]) -> None:
-    """Initialise a worker: store the task, so that it is not sent with each split, and ignore interrupts.
-
-    The parent process handles interrupts.
-    """
+    """Initialise a worker: store the task once for all splits, and leave interrupts to the parent."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _TASK.append(measured)
 

@@ -14,14 +14,14 @@ the simplest of these.
 A flagged prompt counts as kept, so gaps alone would favour an option that flags everything. Therefore a
 flagged prompt counts with size n, the most that can be shown, and an option is unusable if it flags most of
 the prompts that it could have answered. The number of distinct answers would be too low a price: where it is
-small, flagging would cost hardly more than answering. On unseen prompts of the recording that ships, over
-twelve splits at alpha = 0.2, that price led to 23 % flagged and this one to 10 %, with similar gaps.
+small, flagging would cost hardly more than answering. On unseen prompts of the bundled recording, over twelve
+splits at alpha = 0.2, that price led to 23 % flagged and this one to 10 %, with similar gaps.
 
 *Standard errors.* Inner splits of one pool share prompts, so the mean over J splits is much less precise than
 a mean over J independent ones. The variance is that of Nadeau and Bengio (2003, "Inference for the
 generalization error"), (1 / J + test / development) s^2, as in every comparison here; it is approximate.
 The options' errors differ by chance, because their worst groups differ in size, so the median is used for all
-options. It does not account for the worst of many groups looking worse than it is; that bias raises the gaps
+options. The error ignores that the worst of many groups looks worse than it is; but that bias raises the gaps
 of all options, and the rule only compares gaps with each other.
 """
 
@@ -443,9 +443,9 @@ def suggest(
     """Choose the feature map, set rule and verifiers to calibrate with.
 
     Options are tried on inner splits of the selection prompts and judged by the gap of their worst group and
-    by the number of answers that they show; the module describes the rule. Every feature map is tried with
-    every set rule on the recorded score, then the best three pairs with every combination of verifiers. The
-    groups are the same for all options, by default based on recorded scores, answers and metadata.
+    by the number of answers that they show; `langchain_cfc.experiments.suggest` describes the rule. Every
+    feature map is tried with every set rule on the recorded score, then the best three pairs with every
+    combination of verifiers. Groups are the same for all options.
 
     Args:
         records: Labelled records, or the table that `tabulate` makes of them (`tabulate_raw` where verifiers
