@@ -61,7 +61,7 @@ class _WithClaims(ReportData):
     """Base of reports with figures of claims, for answers that are split into claims.
 
     Attributes:
-        claims: Figures of the claims; omitted from the serialized data if whole answers are kept.
+        claims: Figures of the claims; omitted from the serialised data if whole answers are kept.
     """
 
     claims: ClaimsFigures | None = None
@@ -231,7 +231,7 @@ class AnswersReport(ReportData):
 class EvaluationReport(LevelReport):
     """Results of an artifact on labelled prompts that it was not calibrated on.
 
-    Some attributes are omitted from the serialized data if they have their default.
+    Some attributes are omitted from the serialised data if they have their default.
 
     Attributes:
         test_prompts: Which prompts of the records were used, in words.

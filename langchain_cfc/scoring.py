@@ -266,7 +266,7 @@ def _observed_share(pairs: int, confidence: float) -> float:
     Take disjoint pairs of prompts, a correct candidate from one and a wrong one from the other. An order that
     none of these independent pairs shows may still occur in a share u of all pairs, where (1 - u)^pairs is
     half of 1 - confidence (Clopper and Pearson's bound for no success). That moves the AUROC down to
-    (1 - u) A or up to u + (1 - u) A. Returned is 1 - u. Without this bound, perfect separation and all-equal
-    scores would count as certain, and one candidate out of order would give a wider interval than none.
+    (1 - u) A or up to u + (1 - u) A. The result is 1 - u. Without it, perfect separation and all-equal scores
+    would count as certain, and one candidate out of order would give a wider interval than none.
     """
     return float(((1.0 - confidence) / 2.0) ** (1.0 / pairs)) if pairs else 0.0

@@ -12,7 +12,7 @@ below 1 if some prompts have no correct candidate.
 *The price of coverage.* Let l be the one threshold of coverage u0 = 1 - alpha over all prompts, u_k = F_k(l)
 its coverage in group k, v_k the coverage of the oracle's threshold there, and
 
-    price_k = (c_k(u_k) - c_k(v_k)) / (u_k - v_k)
+    price_k = (c_k(u_k) - c_k(v_k)) / (u_k - v_k),
 
 the number of answers per unit of coverage. With group shares w_k,
 

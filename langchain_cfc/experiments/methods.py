@@ -536,7 +536,7 @@ def get_methods(
         unit: What methods keep or reject. For claims there is no family `paper`.
 
     Returns:
-        The methods, each once, in this order.
+        The methods, each once, in the given order.
 
     Raises:
         InputError: If a name is unknown, no method is given, or two methods share a name.

@@ -98,8 +98,7 @@ class Groups:
 def make_groups(text: str, fitted_on: CandidateBatch, draws: CandidateBatch) -> Groups:
     """Group N prompts by one feature term, such as `bins(mean_score, 5)` or `group(topic)`.
 
-    Bins are named by their position and not by their cut-offs, so that results of several splits can be
-    combined.
+    Bins are named by position and not by cut-offs, so that results of several splits can be combined.
     """
     parsed = FeatureMap.parse(text)
     kind = parsed.text.partition("(")[0]

@@ -129,10 +129,9 @@ class Plan(ReportData):
 def estimate_pass_at(correct: BoolArray, k: int) -> Fraction:
     """Return an unbiased estimate of attainable coverage with k candidates, from (N, m) labels.
 
-    N >= 1 and m >= k >= 1. A random choice of k candidates holds none of a prompt's c correct ones among m
-    with probability C(m - c, k) / C(m, k); the estimate is one minus its mean ("pass@k", Chen et al. 2021,
-    "Evaluating large language models trained on code", equation 1). It is a fraction, so that comparisons
-    with a target are exact.
+    N >= 1 and m >= k >= 1. A random choice of k candidates misses all c correct ones among a prompt's m with
+    probability C(m - c, k) / C(m, k); the estimate is one minus the mean of that over prompts ("pass@k", Chen
+    et al. 2021, "Evaluating large language models trained on code", equation 1), as an exact fraction.
 
     Examples:
         >>> correct = np.array([[True, False, False], [False, False, False]])
@@ -174,14 +173,13 @@ def compute_chance_below(size: int, tau: Fraction, coverage: float) -> float:
 
 
 def find_settled_size(tau: Fraction, coverage: Fraction, delta: float) -> int:
-    """Return the number of calibration prompts that settles on which side of a coverage the threshold lies.
+    """Return the number of calibration prompts from which on the threshold settles on one side of a coverage.
 
-    For this number and every larger one, it lies on one side with probability at least 1 - delta. If
-    `coverage` is below the target, such as tau - slack, the threshold then covers at least as much; if it is
-    above, such as the attainable coverage, the threshold stays below the cap. Smaller numbers may suffice by
-    luck, because the rank is rounded up (for 0.87 at tau = 0.9, 17 suffices, 19 to 97 do not, and 169 still
-    does not), but they are of no use, since the hash split decides the size. The running time grows with
-    1 / (coverage - tau)^2.
+    For this number and every larger one, the probability of that side is at least 1 - delta. If `coverage` is
+    below the target, such as tau - slack, the threshold then covers at least as much; if it is above, such as
+    the attainable coverage, the threshold stays below the cap. Smaller numbers may suffice by luck, because
+    the rank is rounded up (for 0.87 at tau = 0.9, 17 suffices, 19 to 97 do not, and 169 still does not), but
+    they are of no use, since the hash split decides the size. The time grows with 1 / (coverage - tau)^2.
 
     Examples:
         >>> tau = Fraction("0.9")

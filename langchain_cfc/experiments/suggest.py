@@ -2,9 +2,8 @@
 
 Options are compared on the fit split of `calibrate`, with the same seed and shares. Its prompts fit feature
 maps anyway, and none of them calibrates. So the guarantee holds as if the options had been fixed beforehand:
-given the fit split, the calibration prompts are exchangeable with new ones. Had the options been compared on
-the calibration prompts themselves, the luckiest of many would pass for the best, and its guarantee would not
-hold.
+given the fit split, the calibration prompts are exchangeable with new ones. If options were compared on the
+calibration prompts themselves, the luckiest would pass for the best, and its guarantee would not hold.
 
 *The rule of choice.* An option's *gap* is that of its worst group. Among the options whose gap is within one
 standard error of the smallest, the rule chooses the one that shows the fewest answers. If others are
