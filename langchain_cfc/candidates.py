@@ -55,7 +55,7 @@ class CandidateBatch:
 
     @classmethod
     def concatenate(cls, parts: Sequence[CandidateBatch]) -> CandidateBatch:
-        """Concatenate parts of a dataset; answers are kept only if all parts have them."""
+        """Concatenate parts of a dataset; statistics are dropped, and answers unless all parts have them."""
         drawn = None
         if any(part.drawn is not None for part in parts):
             drawn = np.concatenate([part.counts for part in parts])
