@@ -37,8 +37,7 @@ class CandidateBatch:
 
     Attributes:
         scores: (N, n) verifier scores in [0, 1], smaller is better.
-        answer_codes: (N, n) slot of the first candidate of the same prompt with the same answer; None if
-            answers are unknown.
+        answer_codes: (N, n) slot of the prompt's first candidate with the same answer; None if unknown.
         lengths: (N, n) number of characters of each answer, 0 for a blank one; None if answers are unknown.
         metadata: N mappings from the metadata function or the records.
         precomputed: (N,) values of statistics, by feature text.

@@ -1,7 +1,6 @@
 """`decide`: compute thresholds and answer sets, or abstentions, from scores, answers and metadata.
 
-The runnable, evaluation, certification and monitoring all call `decide`, so that what is measured is what is
-served.
+The runnable, evaluation, certification and monitoring all call `decide`, so they measure what is served.
 """
 
 from __future__ import annotations

@@ -137,8 +137,7 @@ class DrawRule:
             rescore: Computes the scores of a prefix, if they depend on all candidates of a prompt.
 
         Returns:
-            (N,) numbers of draws; larger than the prompt's recorded number if the rule asks for a candidate
-            that was not recorded.
+            (N,) numbers of draws; above the prompt's recorded number if the rule asks for unrecorded ones.
         """
         held = recorded.counts
         counts = np.full(len(recorded), self.first_wave, dtype=np.int64)

@@ -106,8 +106,7 @@ class GroupReport(GroupFigures, _WithClaims):
     """Results of an artifact in one group of test prompts, or under one weighting of them.
 
     Attributes:
-        stated_coverage: Weighted mean of the coverage stated for its prompts, which is the target unless
-            levels are adaptive.
+        stated_coverage: Weighted mean of the stated coverage, which is the target unless levels are adaptive.
         claims: Figures of the claims, with the same weights; None if whole answers are kept.
     """
 
@@ -214,8 +213,7 @@ class AnswersReport(ReportData):
         wrong: Number of answered prompts whose best answer is wrong.
         wrong_rate: Share of answered prompts whose best answer is wrong; 0 if none is answered.
         wrong_rate_ci: Two-sided 95 % Clopper-Pearson interval of `wrong_rate`.
-        contradicted: Whether so many wrong answers would have a probability below 2.5 % if the true rate were
-            the certified bound.
+        contradicted: Whether so many wrong answers have a probability below 2.5 % at the certified bound.
     """
 
     alpha: float
@@ -238,8 +236,7 @@ class EvaluationReport(LevelReport):
         artifact_digest: Digest of the artifact.
         guarantee: Kind of the artifact's guarantee: `conditional`, `marginal`, `certified` or `heuristic`.
         contradicted: Names of the groups (`1` is all prompts) on which the artifact's own rule kept its
-            promise, or that of the certificate over all prompts, too rarely for chance; empty if there are
-            none.
+            promise, or that of the certificate over all prompts, too rarely for chance.
         methods: Results by threshold rule: the artifact's own, and `marginal` for comparison.
         answers: Results of bot mode at the smallest certified rate; None without a certified policy.
         other_answers: Results of bot mode at further rates, ascending.
@@ -291,8 +288,7 @@ def is_contradicted(
 
     `calibration` and `test` are numbers of prompts or sums of weights, and `kept` is the share of test
     prompts on which the promise was kept. The false-alarm rate of 2.5 % is divided among `tests` groups
-    (Bonferroni). Randomised thresholds lie between the ranks k - 1 and k, so the smaller rank is used as a
-    bound.
+    (Bonferroni). Randomised thresholds lie between the ranks k - 1 and k, so the smaller rank is used.
 
     Examples:
         >>> is_contradicted(0.1, 1000, 500, 0.88, 1), is_contradicted(0.1, 1000, 500, 0.85, 1)
@@ -348,8 +344,7 @@ def evaluate(
         MissingExtraError: If SciPy is not installed.
 
     Warns:
-        FingerprintWarning: If the records come from another generator or verifier than the calibration
-            records.
+        FingerprintWarning: If the records come from another generator or verifier than in calibration.
     """
     if provenance is None and isinstance(records, Records):
         provenance = records.provenance

@@ -54,8 +54,7 @@ class Combination(BaseModel):
         names: Names of the k >= 1 verifiers, as in the `scores` of the records.
         centres: Mean raw output of each verifier, over the prompts that the combination was fitted on.
         scales: Standard deviation of each, above 0; 1 for a verifier with constant output.
-        coefficients: Change of the log-odds per standard deviation; 0 for a verifier with constant output,
-            which is thereby ignored.
+        coefficients: Change of the log-odds per standard deviation; 0 for a verifier with constant output.
         intercept: The log-odds if every raw output equals its centre.
     """
 
@@ -91,8 +90,7 @@ class Combination(BaseModel):
             (m,) scores in [0, 1], smaller is better.
 
         Raises:
-            InputError: If a candidate does not have k finite numbers, or they are too large to compute a
-                score.
+            InputError: If a candidate lacks one of k finite numbers, or they are too large for a score.
 
         Examples:
             >>> judge = Combination(

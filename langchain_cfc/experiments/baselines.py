@@ -172,8 +172,7 @@ class BackOffRule:
 
     With r the smallest score among a prompt's wrong candidates, infinite if none is wrong, the threshold is
     the k-th smallest r of N calibration prompts, k = floor(alpha (N + 1)). Candidates with a score strictly
-    below it are kept; for k = 0 none is. If `at_most` = j wrong candidates may be kept, r is the (j + 1)-th
-    smallest wrong score.
+    below it are kept; for k = 0 none is. With `at_most` = j, r is the (j + 1)-th smallest wrong score.
 
     *What it promises.* For exchangeable prompts, P(at most `at_most` kept candidates are wrong) >= 1 - alpha;
     with the default of 0, every kept candidate is correct. Proof: a new prompt keeps too many wrong
@@ -230,8 +229,7 @@ def _rank_scores(
     """Rank (N, n) scores among the G cuts, and find from which first cut on candidates are repeats.
 
     The second array holds the smallest rank among earlier candidates with the same answer, G if there is
-    none. With a first cut of at least that rank the candidate is a repeat, because one of those earlier
-    candidates is in the set.
+    none. With a first cut of at least that rank the candidate is a repeat: one of those is in the set.
     """
     ranks = np.searchsorted(cuts, scores.ravel()).astype(np.uint8).reshape(scores.shape)
     repeats = np.full(scores.shape, len(cuts), dtype=np.uint8)

@@ -256,10 +256,8 @@ def compare(
         records: Labelled records, or the table that `tabulate` makes of them (`tabulate_raw` where verifiers
             are to be combined).
         alpha: Error level or levels. The report leads with the smallest level that is well within reach of
-            these records, if there is one. By default up to eight levels in steps of 0.05, from that level
-            on, but not below 0.1.
-        methods: Names of methods or of families (`ours`, `paper`, `outside`), by default all that suit the
-            unit; see `get_methods`.
+            these records, if any. By default up to eight levels in steps of 0.05 from there, none below 0.1.
+        methods: Names of methods or families, see `get_methods`; by default all that suit the unit.
         features: Feature map of methods that have none of their own.
         unit: What is kept or rejected, as in `calibrate`: whole `answers`, or the `claims` of one answer.
         at_most: Number of unsupported claims that may be kept.
@@ -274,8 +272,7 @@ def compare(
         seed: Seed of the splits.
         test_fraction: Share of the prompts held out in each split, in (0, 1).
         fit_fraction: Share of the others that fits feature maps, in (0, 1).
-        jobs: Number of processes. With more than one, a script needs the `if __name__ == "__main__"` guard
-            of `multiprocessing`.
+        jobs: Number of processes; with more than one, a script needs an `if __name__ == "__main__"` guard.
         progress: Function of the splits and their number that yields the splits, such as a progress bar.
         provenance: Header of the records; by default the one that they carry.
 

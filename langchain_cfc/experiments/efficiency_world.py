@@ -31,8 +31,7 @@ candidates are rarer there, the covariance is negative, and the inequality depen
 - (1) on [0, 1] excludes prompts without a correct candidate. Of M independent candidates, each correct with
   chance p < 1, none is correct with chance (1 - p)^M, so F_t(1) < 1. The proof only uses u up to the largest
   F_t(l); here (3) and (4) are checked below the smallest F_t(1), which has to be above u0.
-- (2) and (4) change places if 1 - t replaces t: a world that breaks only one of them breaks only the other
-  one after relabelling.
+- (2) and (4) change places if 1 - t replaces t: a world that breaks only one then breaks only the other.
 - T has to contain everything that the oracle conditions on. With q of S given X in place of q given T, as
   the proposition prints it, the inequality is false: see `hidden` in `efficiency.py`.
 

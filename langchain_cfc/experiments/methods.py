@@ -3,9 +3,8 @@
 Most methods combine a *set rule* (how entry levels follow from scores) with a *threshold rule* (how a
 threshold follows from calibration prompts), in one of two conventions:
 
-- Ours: success scores use the set rule that is served; prompts without a correct candidate get a cap above 1;
-  thresholds at the cap are flagged; other sets are never empty; feature maps are fitted on prompts that never
-  calibrate.
+- Ours: success scores use the set rule served; prompts without a correct candidate get a cap above 1;
+  thresholds at the cap are flagged; other sets are never empty; prompts that fit features never calibrate.
 - The paper's, as its tables must have been computed: the success score is 1 without a correct candidate;
   thresholds are clipped to [0, 1] and nothing is flagged; all prompts that are not tested on calibrate and
   fit the feature maps; truncated sets are calibrated on untruncated scores.
@@ -204,8 +203,7 @@ class Method(ABC):
         promise: What it promises, in words.
         family: Where it comes from.
         aims_at_coverage: Whether it aims at prompts being covered or flagged.
-        distinguishes_answers: Whether its sets depend on which candidates give the same answer, whichever set
-            rule is used.
+        distinguishes_answers: Whether its sets depend on which answers are equal, under any set rule.
     """
 
     name: str

@@ -31,17 +31,15 @@ the appendix, and the excerpts in the main text, which repeat them. Numbers are 
 digit shows how they were rounded. Missing values are None: the paper states no spread in two ablations, and
 no number of calibration prompts for the recorded datasets.
 
-Two changes of form were made. The methods that the main text calls CFC-P and CFC-P-F have their names of the
-appendix, CFC-PAC and CFC-PAC-FULL; and the shares of the synthetic ablation, printed as 0.802, are in percent
-like all others.
+Two forms were changed. The methods that the main text calls CFC-P and CFC-P-F have their names of the
+appendix, CFC-PAC and CFC-PAC-FULL; and the synthetic ablation's shares, printed as 0.802, are in percent.
 
 The paper contradicts itself in one cell: the spread of Learnt CP's GSC on TriviaQA at alpha = 0.2 is 1.6 in
 the full table and 1.5 in the excerpt.
 
 *Published against reproduced.* Each published figure is a mean over five seeds: the paper does not give their
 number, but TopK's mean set size of 10.80 +- 0.98 at alpha = 0.15 is that of three seeds with K = 10 and two
-with K = 12, with divisor 5. So even an exact reproduction differs from it by chance. Each cell is checked in
-two ways.
+with K = 12, with divisor 5. So even an exact reproduction differs from it by chance. Two checks of each cell:
 
 **How surprising is the difference?** z is the difference divided by its standard deviation, if both are means
 of the same distribution. Its variance has three parts:

@@ -6,9 +6,8 @@ given the fit split, the calibration prompts are exchangeable with new ones. If 
 calibration prompts themselves, the luckiest would pass for the best, and its guarantee would not hold.
 
 *The rule of choice.* An option's *gap* is that of its worst group. Among the options whose gap is within one
-standard error of the smallest, the rule chooses the one that shows the fewest answers. If others are
-indistinguishable from it, given the standard error of the difference over the same splits, the rule chooses
-the simplest of these.
+standard error of the smallest, the rule chooses the one that shows the fewest answers; or the simplest of
+those indistinguishable from it, given the standard error of the difference over the same splits.
 
 A flagged prompt counts as kept, so gaps alone would favour an option that flags everything. Therefore a
 flagged prompt counts with size n, the most that can be shown, and an option is unusable if it flags most of
@@ -450,8 +449,7 @@ def suggest(
         records: Labelled records, or the table that `tabulate` makes of them (`tabulate_raw` where verifiers
             are to be combined).
         alpha: Error level to calibrate for.
-        features: Feature maps to choose from; by default about a dozen, `DEFAULT_MAPS` and maps of answers
-            and metadata.
+        features: Feature maps to choose from; by default about a dozen, see `list_default_maps`.
         set_rules: Set rules to choose from; by default `all` and `best_prefix`.
         verifiers: Names of verifiers in the candidates' `scores`, tried alone and all together, besides the
             recorded score; by default those with an output for every candidate, an empty list for none.
@@ -464,8 +462,7 @@ def suggest(
         certification_fraction: Share of the remaining prompts held out for certificates. `calibrate` uses 0.3
             by default for bot mode; pass the same share here.
         splits: Number of inner splits, at least 2.
-        jobs: Number of processes. With more than one, a script needs the `if __name__ == "__main__"` guard
-            of `multiprocessing`.
+        jobs: Number of processes; with more than one, a script needs an `if __name__ == "__main__"` guard.
         progress: Function of the inner splits and their number that yields them, such as a progress bar.
         provenance: Header of the records; by default the one that they carry.
 
