@@ -1,10 +1,10 @@
-"""Monitoring of served results: drift without labels, certified rates with them."""
+"""Monitor served results: test for drift without labels, and test certified rates with labels."""
 
 from __future__ import annotations
 
 from langchain_cfc._internal.imports import require
 
-# Checked here, because the store needs it.
+# Checked first, so that a missing extra is reported before the store imports SQLAlchemy.
 require("sqlalchemy", "monitor", "a monitor")
 
 from langchain_cfc.monitor.monitor import CFCMonitor, parse_labels, read_labels  # noqa: E402 - see above

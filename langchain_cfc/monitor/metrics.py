@@ -1,4 +1,4 @@
-"""Metrics of monitors for Prometheus and OpenTelemetry."""
+"""Export the metrics of monitors to Prometheus and OpenTelemetry."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from langchain_cfc.monitor.status import MonitorStatus
 
 @dataclass(frozen=True)
 class Metric:
-    """One figure: its name, description, value and labels."""
+    """One value of a metric, with its name, description and labels."""
 
     name: str
     description: str
@@ -44,7 +44,7 @@ DESCRIPTIONS = {
 
 
 class MetricsReader:
-    """Reads the metrics of monitors, at most once in `every` seconds, because it reads their stores."""
+    """Reads the metrics of monitors and caches them for `every` seconds: each read queries the stores."""
 
     def __init__(self, monitors: Sequence[CFCMonitor], every: float) -> None:
         self._monitors = tuple(monitors)
@@ -52,14 +52,14 @@ class MetricsReader:
         self._at: float | None = None
         self._known: list[Metric] = []
         self._reset_lock()
-        # A child that was forked while the lock was held would wait for it forever.
+        # A child process forked while the lock is held would wait for it forever.
         call_after_fork(self._reset_lock)
 
     def _reset_lock(self) -> None:
         self._lock = threading.Lock()
 
     def read(self) -> list[Metric]:
-        """Return all metrics; of a store that cannot be read, only that."""
+        """Return all metrics; for a store that cannot be read, only `cfc_monitor_up` with value 0."""
         with self._lock:
             now = time.monotonic()
             if self._at is None or now - self._at >= self._every:
@@ -108,14 +108,14 @@ def _make_metric(name: str, value: float, labels: Mapping[str, str]) -> Metric:
 
 
 class PrometheusCollector:
-    """Collector of the metrics of monitors: `REGISTRY.register(PrometheusCollector(monitor))`.
+    """Prometheus collector for the metrics of monitors: `REGISTRY.register(PrometheusCollector(monitor))`.
 
-    All are gauges whose names begin with `cfc_monitor_`, with the artifact's digest as a label. If a store
-    cannot be read, `cfc_monitor_up` is 0 and its other metrics are missing.
+    All metrics are gauges named `cfc_monitor_...`, with the artifact's digest as a label. If a store cannot
+    be read, its `cfc_monitor_up` is 0 and its other metrics are missing.
 
     Args:
-        *monitors: All monitors of the registry; in several collectors their names would clash.
-        every: Seconds for which metrics are reused, at least 0, because reading them reads the stores.
+        *monitors: All monitors of the registry; a second collector would export the same metric names.
+        every: Seconds for which metrics are cached, at least 0; each read queries the stores.
 
     Raises:
         MissingExtraError: If `prometheus_client` is not installed.
@@ -126,7 +126,7 @@ class PrometheusCollector:
         self._reader = MetricsReader(monitors, every)
 
     def describe(self) -> list[Any]:
-        """Return nothing, so that registration reads no store."""
+        """Return nothing, so that registering the collector reads no store."""
         return []
 
     def collect(self) -> Iterator[Any]:
@@ -142,12 +142,12 @@ class PrometheusCollector:
 
 
 def observe(*monitors: CFCMonitor, meter: Any = None, every: float = 15.0) -> None:
-    """Register the metrics of monitors with a meter of OpenTelemetry, as gauges named `cfc_monitor_...`.
+    """Register the metrics of monitors with an OpenTelemetry meter, as gauges named `cfc_monitor_...`.
 
     Args:
-        *monitors: All monitors of the meter; in several calls their names would clash.
-        meter: The meter; that of the global provider if left out.
-        every: Seconds for which metrics are reused, at least 0, because reading them reads the stores.
+        *monitors: All monitors of the meter; a second call would register the same metric names.
+        meter: The meter; by default one from the global provider.
+        every: Seconds for which metrics are cached, at least 0; each read queries the stores.
 
     Raises:
         MissingExtraError: If `opentelemetry-api` is not installed.

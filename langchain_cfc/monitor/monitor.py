@@ -1,4 +1,4 @@
-"""`CFCMonitor`: stores every result off the serving path, and reports what results and labels show."""
+"""`CFCMonitor`: store every result off the serving path, and test results and labels."""
 
 from __future__ import annotations
 
@@ -34,41 +34,40 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 _LOG = logging.getLogger(__name__)
-# Limit of results and failures that wait to be written. If the database is unavailable for long, later ones
-# are lost, and counted.
+# Most results and failures that wait for an unavailable database; more are dropped, and counted in `lost`.
 _MAX_WAITING = 100_000
-# Limit of unfinished runs; of the oldest beyond it the end was never reported, as when a stream is left.
+# Most unfinished runs to track; beyond that the oldest is dropped. Abandoned streams never report their end.
 _MAX_RUNS = 100_000
-# Seconds before a batch that could not be written is tried again.
+# Seconds to wait before retrying a batch that could not be written.
 _RETRY_AFTER = 1.0
 _LABELS = TypeAdapter(list[Label])
 
 
 class CFCMonitor(BaseCallbackHandler):
-    """Watches what an artifact decides, as a callback of LangChain or by calls of `see`.
+    """Monitors what an artifact decides, as a LangChain callback or through calls of `see`.
 
-    As a callback, `chain.invoke(prompt, {"callbacks": [monitor]})`, it receives every `CFCResult` below, and
-    prompts that failed. A result is stored by the id of its run, and in numbers only: scores, features,
-    threshold and decision, no text of prompts or answers. Nothing on the serving path waits: results are put
-    into a queue, and a background thread writes them, many in one transaction. A process that is killed loses
-    those of the last `every` seconds, or the last `batch` of them if they come faster.
+    As a callback, `chain.invoke(prompt, {"callbacks": [monitor]})`, it receives every `CFCResult` of the
+    chain and of chains inside it, and every prompt that failed with a `CFCError`. A result is stored under
+    the id of its run: scores, features, threshold, decision and some metadata, but no text of prompts or
+    answers. Serving never waits for the store: results go into a queue, and a background thread writes them
+    in batches. A killed process loses the results of the last `every` seconds, or the last `batch` results if
+    they come faster.
 
     Args:
-        artifact: The artifact whose promise is watched; results of other artifacts are ignored.
-        store: Path of an SQLite file, or the URL of a PostgreSQL database that several machines share.
-        level: Probability of any false alarm, ever, for each of the two kinds: drift, and broken promises
-            (there in addition to the certificate's own delta), in (0, 1).
-        least_probability: The smallest probability with which any result is chosen to be labelled, in
-            (0, 1]; see `label`.
+        artifact: The artifact whose guarantee is monitored; the callback ignores results of other artifacts.
+        store: Path of an SQLite file, or URL of a PostgreSQL database, which several machines can share.
+        level: Probability of ever raising a false alarm, in (0, 1), for each of the two kinds: drift, and
+            certified rates (there in addition to the certificate's own delta).
+        least_probability: Smallest probability of any result to be chosen for labelling, in (0, 1].
         every: Seconds after which results are written at the latest, above 0.
-        batch: Number of results that are written at once if they come faster, at least 1.
+        batch: Number of waiting results that triggers an earlier write, and the most that one transaction
+            writes; at least 1.
         keep_days: Results older than this many days are deleted once the tests have seen them; the evidence
             stays. None keeps all.
-        label_days: Days after which nearly all labels of a result have come; the labelled ones among older
-            results are then compared with the others. At most `keep_days`.
-        metadata: Entries of the prompts' metadata to store in addition to those that the artifact reads, for
-            later artifacts.
-        limits: Limits that must not be exceeded, statistics aside.
+        label_days: Days within which nearly all labels of a result arrive. Among results older than that, the
+            labelled ones are compared with the others. In [0, `keep_days`].
+        metadata: Keys of prompt metadata to store besides those that the artifact reads, for later artifacts.
+        limits: Fixed limits, checked besides the statistical tests.
         create: Whether to create the store if it does not exist.
 
     Raises:
@@ -77,7 +76,7 @@ class CFCMonitor(BaseCallbackHandler):
         MissingExtraError: If SQLAlchemy is not installed.
     """
 
-    # Also in async chains; a thread for each event would take longer than the event.
+    # Async chains call it inline as well: a thread for each event would take longer than the event.
     run_inline = True
     # Events of models, tools and retrievers are not needed, and there are many for each result.
     ignore_llm = True
@@ -135,18 +134,18 @@ class CFCMonitor(BaseCallbackHandler):
         self.close()
 
     def see(self, result: CFCResult, name: str | None = None, *, seconds: float | None = None) -> str:
-        """Store a result under a name.
+        """Queue a result to be stored under a name.
 
         Args:
-            result: The result.
-            name: Its unique name; a random one if left out. A stored result of the same name stays.
-            seconds: How long it took.
+            result: A result of this monitor's artifact.
+            name: Its unique name; random by default. A result already stored under the name stays.
+            seconds: How long it took; None if that was not measured.
 
         Returns:
-            Its name, for labels.
+            The name, by which labels refer to the result.
 
         Raises:
-            InputError: If another artifact decided it, or the monitor is closed.
+            InputError: If the result is of another artifact, or the monitor is closed.
         """
         theirs = result.guarantee.artifact_digest
         if theirs != self.artifact.digest:
@@ -169,28 +168,28 @@ class CFCMonitor(BaseCallbackHandler):
         )
 
     def label(self, *labels: Label, leave_out_unfit: bool = False) -> int:
-        """Store which results were right, whenever that is known; see `Label`.
+        """Store labels of results, whenever they become known; see `Label`.
 
-        Whether a result is labelled must not depend on whether it was right. If some are labelled more often
-        than others, by what they look like, each label states the probability with which its result was
-        chosen. Tests then use each with the probability `least_probability` divided by that, so that those
-        used are like all results (rejection sampling).
+        Whether a result is labelled must not depend on whether it was right. If results are chosen for
+        labelling with unequal probabilities, depending on what they look like, each label must state the
+        probability p with which its result was chosen. The tests then use the label with probability
+        `least_probability` / p: the labels used are then a fair sample of all results (rejection sampling).
 
         Args:
             *labels: The labels.
-            leave_out_unfit: Whether to warn of labels that do not fit their result, such as one truth value
-                for the answer where there was none, and to store the others.
+            leave_out_unfit: Whether to leave out labels that do not fit their result, with a warning, and to
+                store the others. An example is a truth value for the best answer where none was given.
 
         Returns:
-            How many were new; the first label of a result counts.
+            Number of new labels; a result keeps its first label.
 
         Raises:
-            InputError: If one names no result, does not fit it, or its result was chosen with a smaller
-                probability than `least_probability`. Then none is written.
-            StoreError: If they could not be written.
+            InputError: If a label names an unknown result, does not fit its result, or states a probability
+                below `least_probability`. Then no label is written.
+            StoreError: If the labels could not be written.
 
         Warns:
-            CFCWarning: If labels were left out, or contradict the first ones of their results.
+            CFCWarning: If labels were left out, or contradict the first label of their result.
         """
         rare = [one for one in labels if one.probability < self.least_probability]
         if rare:
@@ -203,7 +202,7 @@ class CFCMonitor(BaseCallbackHandler):
         return self._store.label(labels, time.time(), leave_out_unfit=leave_out_unfit)
 
     def status(self) -> MonitorStatus:
-        """Return what all results and labels so far show, those of other processes included.
+        """Return what the results and labels of all processes show; delete results older than `keep_days`.
 
         Raises:
             StoreError: If the database cannot be used.
@@ -219,10 +218,10 @@ class CFCMonitor(BaseCallbackHandler):
         """Return the evidence over time of the tests that are closest to an alarm.
 
         Args:
-            most: Number of tests of drift, and of certified rates.
+            most: Largest number of drift tests, and of tests of certified rates.
 
         Returns:
-            Their curves, thinned out to a few hundred points.
+            Their curves, each with at most a few hundred points.
 
         Raises:
             StoreError: If the database cannot be used.
@@ -239,29 +238,29 @@ class CFCMonitor(BaseCallbackHandler):
         """Return the stored results with their labels.
 
         Args:
-            since: Seconds since 1970: only those from then on.
+            since: Use only results from this time on, in seconds since 1970.
 
         Raises:
-            InputError: If that is no time.
+            InputError: If `since` is not a valid time.
             StoreError: If the database cannot be used.
         """
         results, labels = self._store.read_results(self.artifact.digest, self._flush_and_check(since))
         return Traffic(self.artifact, tuple(results), labels)
 
     def list_unlabelled(self, since: float | None = None) -> list[str]:
-        """Return the names of the results that have no label yet, in their order.
+        """Return the names of the results that have no label yet, in stored order.
 
         Args:
-            since: Seconds since 1970: only those from then on.
+            since: Use only results from this time on, in seconds since 1970.
 
         Raises:
-            InputError: If that is no time.
+            InputError: If `since` is not a valid time.
             StoreError: If the database cannot be used.
         """
         return self._store.list_unlabelled(self.artifact.digest, self._flush_and_check(since))
 
     def _flush_and_check(self, since: float | None) -> float:
-        """Write everything that waits, and return the time to begin at."""
+        """Check the time, write all waiting results, and return the time to begin at."""
         if since is not None:
             check_time(since)
         self.flush()
@@ -273,21 +272,21 @@ class CFCMonitor(BaseCallbackHandler):
         return self._store.name
 
     def flush(self) -> None:
-        """Write every result so far.
+        """Write all waiting results and failures.
 
         Raises:
-            StoreError: If that fails.
+            StoreError: If they cannot be written.
         """
         self._writer.flush()
 
     def close(self) -> None:
-        """Write what is left, and close the store."""
+        """Write all waiting results and failures, and close the store."""
         self._writer.close()
         self._store.close()
 
     @property
     def lost(self) -> int:
-        """How many results were dropped because the database was unavailable for too long."""
+        """Number of results and failures dropped because the queue was full or the monitor closed."""
         return self._writer.lost
 
     def on_chain_start(
@@ -298,7 +297,7 @@ class CFCMonitor(BaseCallbackHandler):
         run_id: UUID,
         **kwargs: Any,
     ) -> None:
-        """Note the start time of a run, unless it is given a result: that one it may copy."""
+        """Record the start time of a run; a run whose input is a result is skipped, as it may copy it."""
         del serialized, kwargs
         if isinstance(inputs, CFCResult):
             return
@@ -308,7 +307,7 @@ class CFCMonitor(BaseCallbackHandler):
         self._runs[run_id] = time.perf_counter()
 
     def on_chain_end(self, outputs: Any, *, run_id: UUID, **kwargs: Any) -> None:
-        """Store a result once; enclosing chains end with the same object."""
+        """Store a result once, although enclosing chains end with the same object."""
         del kwargs
         began = self._runs.pop(run_id, None)
         if not isinstance(outputs, CFCResult) or not self._is_new(outputs) or began is None:
@@ -317,7 +316,7 @@ class CFCMonitor(BaseCallbackHandler):
             self._put(outputs, str(run_id), time.perf_counter() - began)
 
     def on_chain_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
-        """Count a prompt that could not be served, once; a raised abstention is a result."""
+        """Count a prompt that could not be served, once; a raised abstention is stored as a result."""
         if isinstance(error, AbstentionError):
             self.on_chain_end(error.result, run_id=run_id, **kwargs)
             return
@@ -327,9 +326,9 @@ class CFCMonitor(BaseCallbackHandler):
             self._writer.put(Failure(time.time(), self.artifact.digest, type(error).__name__))
 
     def _is_new(self, one: CFCResult | CFCError) -> bool:
-        """Return whether no run has ended with this very object before.
+        """Return whether no earlier run has ended with this object.
 
-        Objects are compared, not runs: LangChain's `with_fallbacks` does not say which run a run belongs to.
+        Objects are compared instead of run ids: LangChain's `with_fallbacks` does not report a run's parent.
         """
         if self._recent.get(id(one)) is one:
             return False
@@ -338,7 +337,7 @@ class CFCMonitor(BaseCallbackHandler):
 
 
 class _Writer:
-    """A queue, and the thread that writes it to the store. After a fork, the child has its own."""
+    """A queue and a thread that writes it to the store. A forked child process gets its own."""
 
     def __init__(self, store: MonitorStore, every: float, batch: int) -> None:
         self._store, self._every, self._batch = store, every, batch
@@ -361,13 +360,13 @@ class _Writer:
             self._due.set()
 
     def flush(self) -> None:
-        """Write everything that waits, in this thread."""
+        """Write all waiting items in the calling thread."""
         with self._turn:
             while self._waiting:
                 self._write()
 
     def close(self) -> None:
-        """Write everything that waits, and end the thread."""
+        """Stop the thread, and write all waiting items."""
         if self.is_closed:
             return
         self.is_closed = True
@@ -377,7 +376,7 @@ class _Writer:
         self.flush()
 
     def _reset(self) -> None:
-        # Deques can be appended to and popped from at the same time.
+        # Several threads may append to a deque and pop from it without a lock.
         self._waiting: deque[ObservedResult | Failure] = deque()
         self._turn, self._starting = threading.Lock(), threading.Lock()
         self._due = threading.Event()
@@ -404,7 +403,7 @@ class _Writer:
                 time.sleep(_RETRY_AFTER)
 
     def _write(self) -> None:
-        """Write a batch; what cannot be written stays at the head of the queue."""
+        """Write one batch; if that fails, its items stay at the head of the queue."""
         batch = [self._waiting[place] for place in range(min(len(self._waiting), self._batch))]
         self._store.add(
             [one for one in batch if isinstance(one, ObservedResult)],
@@ -415,17 +414,17 @@ class _Writer:
 
 
 def call_after_fork(method: Callable[[], None]) -> None:
-    """Call a method in children that are forked, as long as its object exists."""
+    """Call a method in every forked child process, for as long as its object exists."""
     if hasattr(os, "register_at_fork"):
         method_ref = weakref.WeakMethod(method)
         os.register_at_fork(after_in_child=lambda: (known := method_ref()) and known())
 
 
 def parse_labels(rows: Iterable[Mapping[str, Any]]) -> list[Label]:
-    """Make labels out of plain data.
+    """Convert plain data, such as parsed JSON, to labels.
 
     Args:
-        rows: `{"id": ..., "correct": ..., "probability": ...?}`; see `Label`.
+        rows: One `{"id": ..., "correct": ..., "probability": ...?}` per label; see `Label`.
 
     Returns:
         The labels.
@@ -444,10 +443,10 @@ def parse_labels(rows: Iterable[Mapping[str, Any]]) -> list[Label]:
 
 
 def read_labels(path: str | os.PathLike[str], names: Sequence[str] = ()) -> list[Label]:
-    """Read labels from a JSON Lines file, one a line as `parse_labels` takes them, or from a plugin.
+    """Read labels from a JSON Lines file, one `parse_labels` row per line, or from a plugin.
 
-    Plugins are entry points of the group `langchain_cfc.labels`, each a function that takes what follows the
-    colon and the names of results without a label, and returns a list of labels.
+    Plugins are entry points of the group `langchain_cfc.labels`. Each is a function that takes the text after
+    the colon and the names of results without a label, and returns a list of labels.
 
     Args:
         path: The file, or `SCHEME:REST`, such as `langsmith:correct`.

@@ -1,6 +1,6 @@
-"""What a monitor stores of a result, and the labels of results.
+"""The stored form of a result, and the labels of results.
 
-A result is stored in numbers, without any text but the metadata that features are made of.
+A stored result holds no text of prompts or answers; its only texts are names and metadata entries.
 """
 
 from __future__ import annotations
@@ -24,35 +24,35 @@ DAY = 86_400.0  # seconds
 
 
 class Data(BaseModel):
-    """Base of what a monitor reports: plain data that does not change."""
+    """Base class of what a monitor reports: immutable plain data."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 @dataclass(frozen=True)
 class ObservedResult:
-    """What a monitor stores of one result: numbers only."""
+    """One result as a monitor stores it, without any text of the prompt or the answers."""
 
-    id: str  # its name, usually the id of its run
-    at: float  # when it came, in seconds since 1970
+    id: str  # name of the result, usually the id of its run
+    at: float  # time of the result, in seconds since 1970
     artifact: str
     alpha: str
     outcome: int  # `FLAGGED`, `EMPTY` or `ANSWERED`: what the artifact decided, before a policy withheld sets
     withheld: bool  # whether a policy withheld the set
-    max_wrong_rate: str | None  # rate of the certified policy that it followed; None outside of bot mode
+    max_wrong_rate: str | None  # certified rate of the policy that was applied; None outside of bot mode
     threshold: float  # the threshold; `inf` where none can be certified
     scores: tuple[float, ...]  # (n,) scores of the candidates
-    accepted: tuple[bool, ...]  # (n,) which of them are in the set
+    accepted: tuple[bool, ...]  # (n,) whether each candidate is in the answer set
     features: tuple[float, ...]  # (d,) the prompt's features
     codes: tuple[int, ...]  # (n,) slot of the first candidate with the same answer
     lengths: tuple[int, ...]  # (n,) number of characters of each answer, 0 for a blank one
     metadata: Mapping[str, Scalar]  # the stored entries of the prompt's metadata
     # (n,) raw outputs of each verifier by name, where the artifact combines several
     outputs: Mapping[str, Sequence[float]]
-    models: tuple[str, ...] = ()  # names that the models gave themselves in their responses
-    # Whether the parts that served are known to be those calibrated; see `Guarantee`
+    models: tuple[str, ...] = ()  # model names reported in the responses
+    # Whether the components that served are known to be the calibrated ones; see `Guarantee`
     binding: Binding = "unbound"
-    seconds: float | None = None  # how long it took; None if that was not measured
+    seconds: float | None = None  # time taken to serve it; None if not measured
 
     @classmethod
     def from_result(
@@ -64,7 +64,7 @@ class ObservedResult:
         *,
         metadata: Collection[str] = (),
     ) -> ObservedResult:
-        """Make the numbers of a result, with these entries of the prompt's metadata."""
+        """Convert a result to its stored form, with these keys of the prompt's metadata."""
         candidates, certified = result.candidates, result.guarantee.wrong_answers
         accepted = tuple(one.accepted for one in candidates)
         outcome = ANSWERED if any(accepted) else EMPTY
@@ -93,7 +93,7 @@ class ObservedResult:
 
     @property
     def best(self) -> int | None:
-        """Slot of the best accepted candidate, the earliest of lowest score; None for an empty set."""
+        """Slot of the best accepted candidate (lowest score, then earliest); None for an empty set."""
         slots = [slot for slot, inside in enumerate(self.accepted) if inside]
         return min(slots, key=lambda slot: (self.scores[slot], slot)) if slots else None
 
@@ -106,15 +106,15 @@ class ObservedResult:
 
 @dataclass(frozen=True)
 class Label:
-    """Which candidates of a result were correct, as people or time showed.
+    """Which candidates of a result were correct, as found out after serving.
 
     Attributes:
         id: Id of the result.
-        correct: Of each of the n candidates, whether it is correct, None if unknown; one truth value for the
-            best answer, which says nothing of the set; or None for a set that is empty or flagged, where
-            nothing need be known.
-        probability: With what probability this result was chosen to be labelled, in (0, 1]: 1 where all are,
-            or where the choice looked at nothing.
+        correct: A sequence that says for each of the n candidates whether it is correct (None if unknown); or
+            one truth value for the best answer, which says nothing about the set; or None for an empty or
+            flagged set, where nothing needs to be known.
+        probability: Probability with which this result was chosen for labelling, in (0, 1]; 1 if all results
+            are labelled, or if the choice did not depend on the result.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
@@ -130,27 +130,27 @@ class Label:
         if not self.id.isprintable():
             msg = f"label of {self.id!r}: the id of a result has printable characters only"
             raise InputError(msg)
-        # Arrays of NumPy hold truth values of their own.
+        # NumPy arrays hold `np.bool_` instead of bool.
         object.__setattr__(self, "correct", _normalize(self.correct, self.id))
 
     @property
     def is_complete(self) -> bool:
-        """Whether it says of every candidate whether it is correct."""
+        """Whether the label says for every candidate whether it is correct."""
         return not (self.correct is None or isinstance(self.correct, bool) or None in self.correct)
 
     @property
     def shows_drawn(self) -> bool:
-        """Whether it says of every candidate whether it is correct, and one is."""
+        """Whether the label is complete, and at least one candidate is correct."""
         return self.is_complete and any(self.correct or ())  # type: ignore[arg-type]
 
     def compute_weight(self, least: float) -> float:
-        """Return least / p in (0, 1] if the result was chosen with probability p to be labelled.
+        """Return least / p in (0, 1], for a result that was chosen for labelling with probability p.
 
         Args:
-            least: The smallest probability with which any result is chosen.
+            least: Smallest probability with which any result is chosen.
 
         Raises:
-            InputError: If this result was chosen with a smaller one.
+            InputError: If p is smaller than `least`.
         """
         if self.probability < least:
             msg = (
@@ -161,18 +161,18 @@ class Label:
         return least / self.probability
 
     def is_sampled(self, one: ObservedResult, least: float) -> bool:
-        """Return whether the label counts, which it does with its weight as probability.
+        """Return whether the label is used, which happens with a probability equal to its weight.
 
-        So the labels that count are a fair sample of all results (rejection sampling).
+        The labels that are used are then a fair sample of all results (rejection sampling).
         """
         return bool(one.draw_uniforms("label", 1)[0] < self.compute_weight(least))
 
     def judge(self, one: ObservedResult) -> tuple[bool | None, bool | None]:
-        """Return whether the promise was kept, and whether the answer was right.
+        """Return whether the promise was kept (covered or flagged), and whether the answer was right.
 
-        Each is None if the label does not say, or there was no answer. The label says that the promise was
-        kept only if it would also have said that it was not: otherwise the results that count would be chosen
-        by what they show.
+        Each is None if the label does not say, the second also if no answer was given. If it is unknown
+        whether an accepted candidate is correct, coverage is unknown even if another one is correct: such a
+        label could never show an uncovered set, and using only its successes would bias the sample.
 
         Raises:
             InputError: If the label does not fit the result.

@@ -1,4 +1,4 @@
-"""The page of a monitor: alarms, evidence over time, and what to do."""
+"""HTML page of a monitor: alarms, evidence over time, and what to do."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from langchain_cfc.monitor.status import EvidenceCurve, MonitorStatus, Test, for
 from langchain_cfc.report.frame import Figure, make_figure, render_page, replace_page
 from langchain_cfc.report.plots import plot_evidence
 
-# Tests that are listed at most, apart from alarms.
+# Most tests to list; alarms and doubts are always listed.
 _MOST_LISTED = 20
 _BROKEN = (
     "A certified rate is not kept. Serve without it, or not at all, until a new artifact is calibrated on "
@@ -33,7 +33,7 @@ _SEEN = {"drift": "results", "kept": "labels", "right": "labels", "labelled": "l
 
 
 def write_page(path: str | os.PathLike[str], status: MonitorStatus, curves: Sequence[EvidenceCurve]) -> None:
-    """Write the page of a monitor: one HTML file that needs no network and no script.
+    """Write the page of a monitor as one HTML file that needs no network and no scripts.
 
     Args:
         path: The file; an earlier report is replaced as a whole, any other file is refused.
@@ -86,7 +86,7 @@ def _draw_figures(curves: Sequence[EvidenceCurve]) -> Iterator[Figure]:
 
 
 def _list_steps(status: MonitorStatus) -> Iterator[tuple[str, str, str]]:
-    """List what to do as headings, sentences and commands (empty for none), most urgent first."""
+    """Yield what to do as (heading, sentence, command or empty text), most urgent first."""
     if any(one.kind != "drift" for one in status.alarms):
         yield "Stop relying on the promise", _BROKEN, ""
     if any(one.kind == "drift" for one in status.alarms):

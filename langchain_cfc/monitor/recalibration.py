@@ -1,4 +1,4 @@
-"""Recalibration: a new artifact from labelled traffic, compared with the one that serves."""
+"""Calibrate a new artifact on labelled traffic, and compare it with the one that serves."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from langchain_cfc.thresholds import Level
 def _list_sampling_differences(everything: Traffic, chosen: Traffic, level: float) -> Iterator[str]:
     """List the quantities in which the chosen results differ from the others, by `LabelSamplingTest`.
 
-    If chance chooses them, anything is listed with probability at most level.
+    If results are chosen at random, anything is listed with probability at most `level`.
     """
     sampled = LabelSamplingTest.start(everything.artifact, 0.0)
     tests = sampled.layout.tests
     used, results = {one.id for one in chosen.results}, everything.results if tests else ()
     if len(used) == len(results):
-        return  # there are no others
+        return  # no others to compare with
     for start in range(0, len(results), BLOCK):
         block = [(one, one.id in used) for one in results[start : start + BLOCK]]
         sampled = sampled.update(block, start)
@@ -41,11 +41,11 @@ def _list_sampling_differences(everything: Traffic, chosen: Traffic, level: floa
 
 
 def _list_changes(traffic: Traffic, level: float) -> Iterator[str]:
-    """List in what results have changed over time, with probability at most level if nothing did.
+    """List what has changed over time among the results; if nothing did, with probability at most `level`.
 
-    Each is ranked among those before it, which is uniform as long as all are of one kind, see `DriftTest`;
-    and each model draws as often in the first half as in the second, by Fisher's exact test. Each of the two
-    tests has half of the level.
+    Two tests have half of the level each. `DriftTest` ranks each result among those before it; the ranks are
+    uniform as long as the results are exchangeable. Fisher's exact test compares how often each model drew in
+    the first half of the results and in the second (Bonferroni over the models).
     """
     half = level / 2.0
     drift = DriftTest.start(traffic.artifact, 0.0).without_calibration()
@@ -68,7 +68,7 @@ def _list_changes(traffic: Traffic, level: float) -> Iterator[str]:
 def _list_alarms(
     tests: Sequence[tuple[ReferenceHistogram, str]], state: SequentialTest, level: float
 ) -> Iterator[tuple[str, str]]:
-    """List the quantities of the tests that alarm together, and since when, as a monitor's status does."""
+    """Yield the quantities with an alarming test, and since when, by the rule of a monitor's status."""
     alarms: dict[str, float] = {}
     for place in np.flatnonzero(state.find_alarms(level)).tolist():
         alarms.setdefault(name_quantity(tests[place][0]), float(state.wealth.since[place]))
@@ -82,10 +82,10 @@ class Recalibration:
 
     Attributes:
         artifact: The new artifact, with its certificates.
-        results: Number of labelled results that it was made from, held-out ones included.
-        compared: Both artifacts on results that neither calibrated nor certified, at each common level.
-        certified: By level, how often its promise is certified to be kept over all prompts.
-        objections: Why it should not replace the artifact that serves; empty if it may.
+        results: Number of labelled results that it was made from, including held-out ones.
+        compared: Both artifacts at each common level, on results used neither to calibrate nor to certify.
+        certified: By level, a certified lower bound on the share of all prompts with a kept promise.
+        objections: Reasons not to replace the artifact that serves; empty if there are none.
     """
 
     artifact: CalibrationArtifact
@@ -113,34 +113,34 @@ def recalibrate(
 ) -> Recalibration:
     """Calibrate again on the labelled results of a monitor, with the options of the artifact that serves.
 
-    If results were chosen to be labelled with unequal probabilities, one that was chosen with probability p
-    counts least / p in the threshold's regression (weighted exchangeability: Tibshirani, Barber, Candes and
-    Ramdas 2019). In everything else, from the certificate to the counts for drift, it counts at all with that
-    probability (rejection sampling, von Neumann 1951). So all guarantees are about all results. Part of the
-    results is held out: on one part the new artifact is certified, on another both are compared. It does not
-    certify if labelled results look unlike the others, or if what is served changed among them.
+    If results were chosen for labelling with unequal probabilities, a result that was chosen with probability
+    p has weight w = least / p in the threshold's regression (weighted exchangeability: Tibshirani, Barber,
+    Candes and Ramdas 2019). Everything else, from the certificate to the counts for drift, uses it with
+    probability w (rejection sampling, von Neumann 1951). So all guarantees are about all results. Two parts
+    of the results are held out: one certifies the new artifact, the other compares both. Reasons to object
+    are a rate below `min_kept`, labelled results that look unlike the others, and changes in what was served.
 
     Args:
         monitor: The monitor of the artifact that serves.
-        min_kept: How often the promise must be certified to be kept over all prompts, in [0, 1]. May be left
-            out for an artifact with a guarantee of confidence or a bot mode, because those are made only if
-            their own tests pass.
-        since: Seconds since 1970: only results from then on, such as those of a new model.
-        delta: Probability that a bound or a test is wrong; by default that of the artifact that serves.
-        leave_out_incomplete: Whether to leave out labels that do not speak of every candidate; sound only if
-            that depends neither on what is correct nor on what results look like.
-        test_fraction: Share of the results on which both are compared, in (0, 1).
-        certification_fraction: Share of the others that certifies, in (0, 1). In a bot mode that ignores sets
-            all of the others certify.
+        min_kept: Share of all prompts for which the promise must be certified to be kept, in [0, 1]. May be
+            left out for an artifact with a guarantee with confidence or a bot mode, because those are made
+            only if their own tests pass.
+        since: Use only results from this time on, in seconds since 1970, such as those of a new model.
+        delta: Probability that a bound or test is wrong; by default that of the serving artifact, else 0.05.
+        leave_out_incomplete: Whether to leave out labels that do not cover every candidate. Sound only if
+            completeness depends neither on what is correct nor on what results look like.
+        test_fraction: Share of the results that is held out to compare both artifacts, in (0, 1).
+        certification_fraction: Share of the others that is held out to certify, in (0, 1). Not used for a bot
+            mode that ignores sets, where all of the others certify.
         **changes: Options of `calibrate` that differ from those of the artifact that serves, such as
             `features` or `alpha`. Trying several until one certifies voids the certificate.
 
     Returns:
-        The new artifact, whether it certifies, and how both compare. Nothing is written.
+        The new artifact, objections against it, and the comparison. Nothing is written.
 
     Raises:
-        InputError: If there are no labels, some are incomplete, results come from parts that cannot be
-            identified, or `min_kept` is missing.
+        InputError: If there are no labels, some are incomplete, results come from components that cannot be
+            identified, the artifact was calibrated on several prompts per cluster, or `min_kept` is missing.
         CalibrationError: If there are too few results.
         UnattainableTargetError: If the target is out of reach for these results, or a test did not pass.
         StoreError: If the database cannot be used.
@@ -168,12 +168,12 @@ def recalibrate(
     sampled = traffic.select_sampled(least)
     table = replace(traffic.to_batch(), weights=traffic.compute_weights(least))
     provenance = _make_provenance(traffic)
-    # With a share of its own a bot mode that ignores sets would become one that answers from sets.
+    # With a certification split, a bot mode that ignores sets would become one that answers from sets.
     share = None if config.certifies_mean_score else certification_fraction
     config = replace(config, test_fraction=test_fraction, certification_fraction=share)
     new = calibrate(table, **config.options(), provenance=provenance)
     if not new.has_used_certification:
-        # As probable to be wrong as the old certificates, or the usual level without any.
+        # The delta of the old certificates, or the usual one if there are none.
         usual = next((one.delta for one in old.certificates), "0.05")
         new = certify(new, table, delta=delta or usual, provenance=provenance)
     unseen = traffic.select_ids(select_held_out(new, table)[0].ids)
@@ -194,8 +194,8 @@ def recalibrate(
 def _make_config(artifact: CalibrationArtifact, changes: Mapping[str, Any]) -> CalibrationConfig:
     """Return the options of an artifact with changes.
 
-    Served prompts need no shift: they come from where the artifact serves. Other features or another
-    combination need another share of prompts to be fitted on.
+    `shift` is dropped, because served prompts already come from where the artifact serves. `fit_fraction` is
+    reset if features or combination change, because these may need another share of prompts for fitting.
     """
     fitted_otherwise = not {"features", "combine"}.isdisjoint(changes)
     defaults = {"shift": None, **({"fit_fraction": None} if fitted_otherwise else {})}
@@ -203,7 +203,7 @@ def _make_config(artifact: CalibrationArtifact, changes: Mapping[str, Any]) -> C
 
 
 def _check_usable(monitor: CFCMonitor, traffic: Traffic, since: float | None) -> None:
-    """Refuse results that an artifact cannot be calibrated on."""
+    """Raise an InputError if an artifact cannot be calibrated on these results."""
     digest = monitor.artifact.digest[:15]
     if not traffic.results:
         msg = (
@@ -228,7 +228,7 @@ def _check_usable(monitor: CFCMonitor, traffic: Traffic, since: float | None) ->
 
 
 def _make_provenance(traffic: Traffic) -> Provenance | None:
-    """Return the provenance of the results: the artifact's with the models that drew and another labeler."""
+    """Return the artifact's provenance, with the models and the labeler of the served results."""
     before, models = traffic.artifact.provenance, traffic.models
     if before is None:
         return None
@@ -241,13 +241,13 @@ def _make_provenance(traffic: Traffic) -> Provenance | None:
 
 
 def _get_certified_rate(artifact: CalibrationArtifact, alpha: str) -> float:
-    """Return how often the promise is certified to be kept over all prompts."""
+    """Return a certified lower bound on the share of all prompts with a kept promise."""
     coverage = [] if artifact.policy is None else artifact.policy.coverage
     for certificate in [*artifact.certificates, *coverage]:
         if certificate.alpha == alpha:
             return certificate.shares[0].kept_at_least
     promise = artifact.guarantee(alpha)
-    return 0.0 if promise.kind == "heuristic" else promise.target_coverage  # tested on the third split
+    return 0.0 if promise.kind == "heuristic" else promise.target_coverage  # tested on certification prompts
 
 
 def _list_shortfalls(certified: Mapping[str, float], wanted: float) -> Iterator[str]:

@@ -1,7 +1,7 @@
-"""Anytime-valid monitoring: the bets, and the three kinds of tests made of e-processes of them.
+"""Anytime-valid tests for monitoring: the bets, and three kinds of tests made of their e-processes.
 
-The tests: `DriftTest` asks whether prompts look as they did in calibration, `CoverageTest` whether certified
-rates hold, and `LabelSamplingTest` whether labelled results look like the others.
+`DriftTest` tests whether prompts look as they did in calibration, `CoverageTest` whether certified rates
+hold, and `LabelSamplingTest` whether labelled results look like the others.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from langchain_cfc.monitor.observed import Label, ObservedResult
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-# How strongly experts bet on ranks; at 1 a single rank could take everything.
+# How strongly experts bet on ranks; at 1 a single rank could cost an expert its whole wealth.
 _STRENGTHS = (0.25, 0.75)
-# The first expert bets nothing and keeps its wealth, so that no loss is lasting.
+# The first expert bets nothing and loses nothing, so that a test can recover from the losses of the others.
 RANK_EXPERTS = 1 + 4 * len(_STRENGTHS)
-# How far below the certified rate experts believe the true rate to be, as shares of it.
+# How far experts believe the true rate to lie below the certified one, as shares of the certified rate.
 _DISTANCES = (0.03, 0.1, 0.25, 0.6)
 RATE_EXPERTS = 1 + len(_DISTANCES)
-# Results in a row whose labelled ones are compared with the others, so that drift is no difference.
+# Results per block of `LabelSamplingTest`: few, so that drift within a block is not taken for a difference.
 BLOCK = 200
 
 
 def compute_rank_payoffs(ranks: FloatArray) -> FloatArray:
-    """Return what bets pay against ranks being uniform, as they are unless something changes.
+    """Return the payoffs of bets against uniform ranks; ranks are uniform unless something changes.
 
     Experts bet that ranks become larger or smaller (the first Legendre polynomial), and more extreme or more
-    central (the second), weakly and strongly; the first expert bets nothing. Of ranks (...) in [0, 1] this
-    makes (..., `RANK_EXPERTS`) payoffs above 0, each of mean 1 over uniform ranks.
+    central (the second), weakly and strongly; the first expert bets nothing. For `ranks` (...) in [0, 1], the
+    payoffs are (..., `RANK_EXPERTS`) numbers above 0, each with mean 1 over uniform ranks.
     """
     place = 2.0 * ranks - 1.0
     spread = 1.5 * place * place - 0.5
@@ -53,11 +53,11 @@ def compute_rank_payoffs(ranks: FloatArray) -> FloatArray:
 
 
 def compute_rate_payoffs(kept: BoolArray, certified: FloatArray) -> FloatArray:
-    """Return what bets pay against an event happening as often as certified.
+    """Return the payoffs of bets against an event being as frequent as certified.
 
-    Each expert believes in a lower rate and is paid the likelihood ratio, which has mean 1 at the certified
-    rate (...) in (0, 1), and less at a higher one. Of outcomes (...) this makes (..., `RATE_EXPERTS`) payoffs
-    above 0; the first expert bets nothing.
+    Each expert believes in a lower rate and is paid the likelihood ratio, which has mean 1 if the true rate
+    is the `certified` one (...) in (0, 1), and a lower mean if it is higher. For outcomes `kept` (...), the
+    payoffs are (..., `RATE_EXPERTS`) numbers above 0; the first expert bets nothing.
     """
     stated = np.asarray(certified, dtype=np.float64)[..., np.newaxis]
     believed = stated * (1.0 - np.array((0.0, *_DISTANCES)))
@@ -70,12 +70,12 @@ def compute_rate_payoffs(kept: BoolArray, certified: FloatArray) -> FloatArray:
 def compute_ranks(counts: IntArray, bins: IntArray, uniforms: FloatArray) -> FloatArray:
     """Return the randomised rank of one more value among all that were counted.
 
-    It is the share of smaller values, and a random part of the equal ones, the value itself included. As long
-    as calibration prompts and stream are exchangeable, and bins were fixed on other prompts, the ranks of one
-    value after the other are independent and uniform (Vovk, Nouretdinov and Gammerman 2003).
+    The rank is the share of smaller values plus a random part of the share of equal ones, the value itself
+    included. If calibration prompts and stream are exchangeable, and the bins were fixed on other prompts,
+    successive ranks are independent and uniform (Vovk, Nouretdinov and Gammerman 2003).
 
-    Of `counts` (..., b) of the bins so far, the value's `bins` (...) and independent `uniforms` (...) in
-    (0, 1) this makes (...) ranks in (0, 1).
+    Takes the `counts` (..., b) of the bins so far, the value's `bins` (...) and independent `uniforms` (...)
+    in (0, 1); returns (...) ranks in (0, 1).
     """
     below = (counts * (np.arange(counts.shape[-1]) < bins[..., np.newaxis])).sum(axis=-1)
     equal = np.take_along_axis(counts, bins[..., np.newaxis], axis=-1)[..., 0]
@@ -84,7 +84,7 @@ def compute_ranks(counts: IntArray, bins: IntArray, uniforms: FloatArray) -> Flo
 
 
 def add_to_counts(counts: IntArray, bins: IntArray, seen: BoolArray | None = None) -> IntArray:
-    """Return the counts with one more value of each test, or of each that has `seen` one."""
+    """Return the counts with one more value for each test, or only for tests that have `seen` one."""
     met = np.arange(counts.shape[-1]) == bins[..., np.newaxis]
     if seen is not None:
         met &= seen[..., np.newaxis]
@@ -94,18 +94,18 @@ def add_to_counts(counts: IntArray, bins: IntArray, seen: BoolArray | None = Non
 
 @dataclass(frozen=True)
 class Layout:
-    """Where each of m tests finds its quantity, its group and its level; the same for all results."""
+    """The quantity and the weighting of each of m tests, as arrays; the same for all results."""
 
     artifact: CalibrationArtifact
-    tests: list[tuple[ReferenceHistogram, str]]  # a quantity, and the weighting in which it is watched
-    counts: IntArray  # (m, b) how often calibration prompts met each bin of each quantity
+    tests: list[tuple[ReferenceHistogram, str]]  # a quantity, and the weighting that it is tested under
+    counts: IntArray  # (m, b) number of calibration prompts in each bin of each test
     weights: WeightMatrix  # the g weightings
-    quantity: IntArray  # (m,) place of each test's quantity in the artifact's reference
-    group: IntArray  # (m,) place of its weighting among the g
+    quantity: IntArray  # (m,) index of each test's quantity in the artifact's reference
+    group: IntArray  # (m,) index of each test's weighting among the g
 
     @classmethod
     def from_artifact(cls, artifact: CalibrationArtifact) -> Layout:
-        """Lay out the tests of an artifact."""
+        """Return the layout of the tests of an artifact."""
         tests = [(watched, group) for watched in artifact.reference for group in watched.counts]
         rows = [watched.counts[group] for watched, group in tests]
         width = max(map(len, rows), default=1)
@@ -123,7 +123,7 @@ class Layout:
         )
 
     def assign_bins(self, one: ObservedResult) -> tuple[Any, Any]:
-        """Return the (m,) bins of a result, and which tests see it."""
+        """Return the (m,) bins of a result, and (m,) whether each test sees it."""
         features = np.array(one.features)[np.newaxis]
         computed = compute_monitored_values(
             self.artifact.feature_map,
@@ -150,30 +150,30 @@ class Layout:
 
 @dataclass(frozen=True)
 class SequentialTest:
-    """Tests of one kind, and their evidence."""
+    """Base of the tests of one kind, with the evidence of each."""
 
     artifact: CalibrationArtifact
     wealth: EProcess  # of each of the m tests
-    mixture: MixtureEProcess  # mean of the wealth of all m tests, which is what alarms
+    mixture: MixtureEProcess  # mean of the wealth of all m tests, which decides on an alarm
 
     def bet(self, payoffs: FloatArray, now: float, seen: BoolArray) -> Self:
-        """Return the tests after bets on one more outcome of those that have `seen` one."""
+        """Return the tests after betting on one more outcome; only tests that have `seen` (m,) one bet."""
         wealth = self.wealth.update(payoffs, now, seen)
         return replace(self, wealth=wealth, mixture=self.mixture.update(wealth, now))
 
     def is_alarming(self, level: float) -> bool:
-        """Return whether the mean of the wealth has reached 1 / level."""
+        """Return whether the mean of the wealth has ever reached 1 / level."""
         # Compared in logarithms, because evidence may exceed the range of floats.
         return bool(self.mixture.peak >= -np.log(level))
 
     def find_alarms(self, level: float) -> BoolArray:
-        """Return (m,) whether each test is one of those that make all alarm together."""
-        # Where the mean has reached 1 / level, the largest of the tests has as well.
+        """Return (m,) whether each test alarms: the mean has reached 1 / level, and so has its own wealth."""
+        # If the mean has reached 1 / level, at least one test has as well, so that an alarm names a test.
         alarms: BoolArray = (self.wealth.peak >= -np.log(level)) & self.is_alarming(level)
         return alarms
 
     def to_data(self) -> dict[str, Any]:
-        """Return what has been seen as plain data, without the artifact."""
+        """Return the state as plain data, without the artifact."""
         return {"capital": self.wealth.to_data(), "mean": self.mixture.to_data()}
 
 
@@ -185,41 +185,41 @@ def _read_wealth(data: Mapping[str, Any]) -> tuple[EProcess, MixtureEProcess]:
 class DriftTest(SequentialTest):
     """Tests of whether results are exchangeable with calibration prompts, one for each quantity and group.
 
-    Each ranks what comes among calibration prompts and what came before, and bets on the ranks. Under no
-    drift, ranks of one test are independent of each other, so that its wealth alone ever turns 1 into
-    1/level with probability at most level (Ville).
+    Each test ranks a new value among those of calibration prompts and earlier results, and bets on the ranks.
+    Without drift, the ranks of one test are independent, so that its wealth ever turns 1 into 1/level with
+    probability at most level (Ville).
 
-    The mean of the wealth of all m tests alarms at 1/level. At any number of results that is fixed
-    beforehand it is an e-value, whatever the dependence between the tests (Vovk and Wang 2021). Over all
-    numbers of results at once that is a theorem only if ranks of each test cannot be told from those of the
-    others before them. They almost cannot: the ranks of several tests together say a little about where the
-    calibration sample departs from the population, the less the larger it is. What that does is measured, not
-    proven: see `tests/monitor/test_false_alarms.py`, where such streams alarm more rarely than the level.
+    The tests alarm when the mean of the wealth of all m reaches 1/level. At any number of results fixed
+    beforehand, the mean is an e-value under any dependence between the tests (Vovk and Wang 2021). For all
+    numbers of results at once, this is a theorem only if the ranks of each test cannot be predicted from
+    earlier ranks of the others. They almost cannot: ranks of several tests together reveal a little about
+    where the calibration sample departs from the population, the less the larger it is. The effect is
+    measured, not proven: in `tests/monitor/test_false_alarms.py`, such streams alarm less often than allowed.
     """
 
     layout: Layout
-    counts: IntArray  # (m, b) how often each bin of each quantity was met, calibration prompts included
+    counts: IntArray  # (m, b) number of values in each bin of each test, calibration prompts included
 
     @classmethod
     def start(cls, artifact: CalibrationArtifact, now: float) -> DriftTest:
-        """Begin before any result."""
+        """Return the tests before any result."""
         layout = Layout.from_artifact(artifact)
         wealth = EProcess.start([len(layout.tests)], RANK_EXPERTS, now)
         return cls(artifact, wealth, MixtureEProcess.start(now=now), layout, layout.counts)
 
     def without_calibration(self) -> DriftTest:
-        """Return the same tests among results alone: have they changed since the first of them?"""
+        """Return the same tests without the calibration counts, for changes among the results alone."""
         return replace(self, counts=np.zeros_like(self.counts))
 
     def count_results(self, place: int) -> list[int]:
-        """Return how many results fell into each bin of a test, calibration prompts not included."""
+        """Return the number of results in each bin of the test at index `place`."""
         watched, group = self.tests[place]
         counts: list[int] = (self.counts - self.layout.counts)[place].tolist()
         return counts[: len(watched.counts[group])]
 
     @property
     def tests(self) -> list[tuple[ReferenceHistogram, str]]:
-        """The m tests: a quantity, and the name of the weighting in which it is watched."""
+        """The m tests: a quantity, and the name of the weighting that it is tested under."""
         return self.layout.tests
 
     def update(self, one: ObservedResult) -> DriftTest:
@@ -232,7 +232,7 @@ class DriftTest(SequentialTest):
         return replace(self.bet(payoffs, one.at, seen), counts=add_to_counts(self.counts, bins, seen))
 
     def to_data(self) -> dict[str, Any]:
-        """Return what has been seen as plain data, without the artifact."""
+        """Return the state as plain data, without the artifact."""
         return {"counts": self.counts.tolist(), **super().to_data()}
 
     @classmethod
@@ -244,18 +244,18 @@ class DriftTest(SequentialTest):
 
 @dataclass(frozen=True)
 class CertifiedRate:
-    """A certified rate that is watched."""
+    """A certified rate that a monitor tests."""
 
-    what: Literal["kept", "right"]  # sets hold a correct answer or are flagged; answers are not wrong
+    what: Literal["kept", "right"]  # sets hold a correct answer or are flagged; answers are right
     group: str  # name of the weighting; `1` is all prompts
-    words: str  # the same for people
-    alpha: str  # level of the sets
-    rate: float  # what is certified: at least so often, in (0, 1)
-    max_wrong_rate: str | None = None  # of right answers, the certified rate of wrong ones
+    words: str  # the same in words
+    alpha: str  # error level of the sets
+    rate: float  # certified lower bound on the rate, in (0, 1)
+    max_wrong_rate: str | None = None  # for `right`, the certified wrong-answer rate
 
 
 def list_certified_rates(artifact: CalibrationArtifact) -> list[CertifiedRate]:
-    """List what is certified of an artifact or guaranteed with confidence, if a rate can fall below it."""
+    """List the rates that are certified, if not 0 or 1, and those that are guaranteed with confidence."""
     found = []
     policy, confidence = artifact.policy, artifact.confidence
     for certificate in [*artifact.certificates, *(policy.coverage if policy is not None else [])]:
@@ -280,36 +280,36 @@ def list_certified_rates(artifact: CalibrationArtifact) -> list[CertifiedRate]:
             for one in artifact.feature_map.guaranteed_weights()
             if one.name in confidence.names
         ]
-    # Two of them may speak of the same rate; the first is what held-out prompts say.
+    # Two bounds may be about the same rate; the first one, from held-out prompts, is kept.
     watched = {(one.what, one.group, one.alpha, one.max_wrong_rate): one for one in reversed(found)}
     return list(watched.values())[::-1]
 
 
 @dataclass(frozen=True)
 class CoverageTest(SequentialTest):
-    """Tests of the certified rates, one for each.
+    """Tests of the certified rates of an artifact, one for each rate.
 
-    Where a certificate is right, a bet that its rate is lower, at odds that are fair for the certified one,
-    has wealth of mean at most 1 given everything that came before, the outcomes of other tests included, for
+    If a certificate is right, a bet on a lower rate, at odds that are fair for the certified one, pays at
+    most 1 on average given everything before it. This includes the outcomes of the other tests, because
     prompts are independent of each other. So the mean of the wealth of all m tests is an e-process as well,
     and ever turns 1 into 1/level with probability at most level (Ville). A certificate is wrong with
-    probability at most its delta: in all, a false alarm has probability at most level + delta. This assumes
-    that whether a result is labelled, and when, does not depend on whether it was correct, given what its
-    probability to be labelled was chosen by.
+    probability at most its delta, so a false alarm has probability at most level + delta. This assumes that
+    whether and when a result is labelled does not depend on whether it was correct, given what its
+    probability of being labelled was chosen by.
     """
 
-    kept: FloatArray  # (m,) number of outcomes that kept what is certified
+    kept: FloatArray  # (m,) number of outcomes in which the certified event occurred
 
     @classmethod
     def start(cls, artifact: CalibrationArtifact, now: float) -> CoverageTest:
-        """Begin before any label."""
+        """Return the tests before any label."""
         count = len(list_certified_rates(artifact))
         wealth = EProcess.start([count], RATE_EXPERTS, now)
         return cls(artifact, wealth, MixtureEProcess.start(now=now), np.zeros(count))
 
     @cached_property
     def rates(self) -> list[CertifiedRate]:
-        """The m rates."""
+        """The m certified rates."""
         return list_certified_rates(self.artifact)
 
     @cached_property
@@ -318,12 +318,12 @@ class CoverageTest(SequentialTest):
         return [one.name for one in weights], WeightMatrix.from_weights(weights)
 
     def update(self, one: ObservedResult, label: Label, now: float, least: float) -> CoverageTest:
-        """Return the tests after one more label; `least` as `Label.is_sampled` takes it."""
+        """Return the tests after one more label; for `least` see `Label.is_sampled`."""
         if not self.rates:
             return self
         kept_promise, right = label.judge(one)
         if self.artifact.calibration.drawn_among is not None and not label.shows_drawn:
-            kept_promise = None  # the promise speaks of prompts for which a correct candidate was drawn
+            kept_promise = None  # the guarantee covers only prompts for which a correct candidate was drawn
         outcomes = {"kept": kept_promise, "right": right}
         names, matrix = self._weights
         weights = dict(zip(names, matrix.values(np.array(one.features)[np.newaxis])[0], strict=True))
@@ -333,7 +333,7 @@ class CoverageTest(SequentialTest):
                 sampled
                 and outcomes[it.what] is not None
                 and it.alpha == one.alpha
-                # A certified wrong-answer rate speaks of the policy that was chosen by it.
+                # A certified wrong-answer rate is about the answers of its own policy.
                 and it.max_wrong_rate in {None, one.max_wrong_rate}
                 and uniform < weights[it.group]
                 for it in self.rates
@@ -345,7 +345,7 @@ class CoverageTest(SequentialTest):
         return replace(after, kept=self.kept + (kept & seen))
 
     def to_data(self) -> dict[str, Any]:
-        """Return what has been seen as plain data, without the artifact."""
+        """Return the state as plain data, without the artifact."""
         return {"kept": self.kept.tolist(), **super().to_data()}
 
     @classmethod
@@ -358,9 +358,9 @@ class CoverageTest(SequentialTest):
 class LabelSamplingTest(SequentialTest):
     """Tests of whether labelled results look like the others, one for each quantity and group.
 
-    Results are taken in blocks, each once, when all labels that it will get have come. If a label does not
-    depend on what a result looks like, the labelled ones of a block are drawn from it without replacement,
-    and their ranks among the others and those before them are independent and uniform.
+    Results are tested in blocks, each once, when all its labels should have arrived. If labelling does not
+    depend on what a result looks like, the labelled results of a block are drawn from it without replacement,
+    and their ranks among the unlabelled ones and the labelled ones before are independent and uniform.
     """
 
     layout: Layout  # its tests are those of `DriftTest`
@@ -368,13 +368,13 @@ class LabelSamplingTest(SequentialTest):
 
     @classmethod
     def start(cls, artifact: CalibrationArtifact, now: float) -> LabelSamplingTest:
-        """Begin before any block."""
+        """Return the tests before any block."""
         layout = Layout.from_artifact(artifact)
         wealth = EProcess.start([len(layout.tests)], RANK_EXPERTS, now)
         return cls(artifact, wealth, MixtureEProcess.start(now=now), layout, 0)
 
     def update(self, block: Sequence[tuple[ObservedResult, bool]], last: int) -> LabelSamplingTest:
-        """Return the tests after a block of results and whether each is labelled; `last` is its number."""
+        """Return the tests after a block of (result, whether labelled); `last` numbers its last result."""
         placed = [(one, labelled, *self.layout.assign_bins(one)) for one, labelled in block]
         counts = np.zeros_like(self.layout.counts)
         for _, labelled, bins, seen in placed:
@@ -388,7 +388,7 @@ class LabelSamplingTest(SequentialTest):
         return after
 
     def to_data(self) -> dict[str, Any]:
-        """Return what has been seen as plain data, without the artifact."""
+        """Return the state as plain data, without the artifact."""
         return {"last": self.last, **super().to_data()}
 
     @classmethod

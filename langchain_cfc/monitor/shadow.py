@@ -1,4 +1,4 @@
-"""Comparison of two artifacts on the same draws: what each decides, and how often it is right."""
+"""Compare two artifacts on the same draws: what each decides, and how often it is right."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 
 class ShadowSide(Data):
-    """Figures of what one artifact decided.
+    """Summary of what one artifact decided on the results.
 
     Attributes:
         artifact: Its digest.
         answered: Share of results that it answers.
-        flagged: Share that it flags as not certifiable.
+        flagged: Share of results that it flags as not certifiable.
         candidates: Mean number of candidates in a set.
         answers: Mean number of distinct answers in a set.
         kept: Share of the labelled results whose set holds a correct answer or is flagged; None without
@@ -49,10 +49,10 @@ class ShadowSide(Data):
     def compute(
         cls, artifact: str, sets: AnswerSets, answered: BoolArray, correct: BoolArray, labelled: BoolArray
     ) -> Self:
-        """Compute the figures of an artifact, given by its digest, for N results.
+        """Compute the summary of an artifact, given by its digest, for N results.
 
-        `answered` (N,) are the results it answers, `correct` (N, n) the correct candidates, and `labelled`
-        (N,) the results for which that is known.
+        `answered` (N,) says which results it answers, `correct` (N, n) which candidates are correct, and
+        `labelled` (N,) for which results that is known.
         """
         kept = (sets.accepted & correct).any(axis=1) | sets.not_certifiable
         right = np.take_along_axis(correct, sets.best[:, np.newaxis], axis=1)[:, 0]
@@ -91,8 +91,8 @@ class ShadowComparison(Data):
     def compute(cls, traffic: Traffic, other: CalibrationArtifact, alpha: str) -> ShadowComparison | None:
         """Compare what was served at a level with what another artifact decides on the same draws.
 
-        The other artifact is taken in bot mode if it holds a certified policy. All labels count, so they
-        should be a fair sample (`Traffic.select_sampled`). Returns None without results at this level.
+        The other artifact decides in bot mode if it holds a certified policy for this level. All labels are
+        used, so they should be a fair sample (`Traffic.select_sampled`). Returns None without results.
         """
         traffic = traffic.select_level(alpha)
         if not traffic.results:
@@ -128,7 +128,7 @@ class ShadowComparison(Data):
 
 
 def compare_levels(traffic: Traffic, other: CalibrationArtifact) -> tuple[ShadowComparison, ...]:
-    """Compare at every level that both artifacts hold and results have; see `ShadowComparison.compute`."""
+    """Compare at every level that both artifacts hold and results have, by `ShadowComparison.compute`."""
     both = [alpha for alpha in other.alphas if alpha in traffic.artifact.alphas]
     compared = [ShadowComparison.compute(traffic, other, alpha) for alpha in both]
     return tuple(one for one in compared if one is not None)
@@ -137,19 +137,19 @@ def compare_levels(traffic: Traffic, other: CalibrationArtifact) -> tuple[Shadow
 def shadow(
     monitor: CFCMonitor, other: CalibrationArtifact, *, since: float | None = None
 ) -> tuple[ShadowComparison, ...]:
-    """Compute what another artifact would have decided on the draws that were served.
+    """Compare the served decisions with those that another artifact would have made on the same draws.
 
     No model is called again: stored results hold everything that a decision needs.
 
     Args:
         monitor: The monitor of the artifact that serves.
-        other: The other artifact; it takes as many candidates from the same model and verifier.
-        since: Seconds since 1970: only results from then on; by default since the other artifact was made. Of
-            results that it was calibrated on, only those held out from that count.
+        other: The other artifact; it must take as many candidates from the same model and verifier.
+        since: Use only results from this time on, in seconds since 1970; by default since the other artifact
+            was made. If it was calibrated on such results, only those held out from calibration are used.
 
     Returns:
-        The comparison at every level that both artifacts hold and results have. A fair sample of the labels
-        counts, and incomplete ones do not.
+        A comparison for every level that both artifacts hold and results have. It uses a fair sample of the
+        complete labels.
 
     Raises:
         InputError: If the other artifact cannot decide on these draws, or there are none.
@@ -181,7 +181,7 @@ def shadow(
 
 
 def _check_parts(served: Provenance | None, other: Provenance | None) -> None:
-    """Refuse an artifact for another model or verifier; another version of the model is allowed."""
+    """Raise a FingerprintError for another model, verifier or extractor; versions of a model may differ."""
     if served is None or other is None:
         return
     for part in ("generator", "verifier", "answer"):

@@ -1,4 +1,4 @@
-"""`StatedCounts`: how often adaptive promises are kept, by the coverage that was stated."""
+"""`StatedCounts`: how often the promise is kept at each stated coverage, for adaptive levels."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from langchain_cfc.monitor.observed import Data, Label, ObservedResult
 
 
 class StatedLevel(Data):
-    """The labelled results for which one coverage was stated.
+    """Counts of the labelled results with one stated coverage.
 
     Attributes:
         stated_coverage: The coverage stated for them.
         labels: Number of labels that say whether the promise was kept.
         kept: Number of these results whose set holds a correct answer or is flagged.
-        kept_ci: Approximate two-sided interval of the share kept, in [0, 1] (Wilson 1927). Those of all
-            levels hold together with confidence 95 % (Bonferroni), for one look at a fair sample of labels.
+        kept_ci: Approximate two-sided interval for the share kept, in [0, 1] (Wilson 1927). The intervals of
+            all levels hold jointly with confidence 95 % (Bonferroni), in one look at a fair sample of labels.
     """
 
     stated_coverage: float
@@ -34,24 +34,24 @@ class StatedLevel(Data):
 
 @dataclass(frozen=True)
 class StatedCounts:
-    """Labelled results by the coverage stated for them.
+    """Counts of labelled results by the coverage stated for them.
 
-    No test alarms on these counts: what is guaranteed are the weightings of the feature map, on average over
+    No test alarms on these counts: the guarantee covers the weightings of the feature map, on average over
     calibration sets, and not each level by itself.
     """
 
     artifact: CalibrationArtifact
     labels: IntArray  # (k,) number of labels that say whether the promise was kept, by stated coverage
-    kept: IntArray  # (k,) number of these that say that it was
+    kept: IntArray  # (k,) number of these with a kept promise
 
     @classmethod
     def start(cls, artifact: CalibrationArtifact) -> StatedCounts:
-        """Begin before any label."""
+        """Return the counts before any label, all zero."""
         zeros = np.zeros(len(_list_coverages(artifact)), dtype=np.int64)
         return cls(artifact, zeros, zeros)
 
     def update(self, one: ObservedResult, label: Label, least: float) -> StatedCounts:
-        """Return the counts after one more label; `least` as `Label.is_sampled` takes it."""
+        """Return the counts after one more label; for `least` see `Label.is_sampled`."""
         adaptive = self.artifact.feature_map.adaptive_alpha
         kept, _ = label.judge(one)
         if adaptive is None or kept is None or not label.is_sampled(one, least):
@@ -92,6 +92,6 @@ def _compute_interval(successes: int, size: int, failing: float) -> tuple[float,
 
 
 def _list_coverages(artifact: CalibrationArtifact) -> list[float]:
-    """List the coverages that may be stated at any level, descending; none where levels are not adaptive."""
+    """List the coverages that may be stated at any level, descending; empty if levels are not adaptive."""
     stated = {one for alpha in artifact.alphas for one in artifact.list_adaptive_coverages(alpha)}
     return sorted(stated, reverse=True)

@@ -1,4 +1,4 @@
-"""What the tests of a monitor show, as data and in words."""
+"""The state of a monitor's tests, as data and in words."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from langchain_cfc.monitor.sequential_tests import CertifiedRate, CoverageTest, 
 from langchain_cfc.monitor.stated import StatedLevel
 from langchain_cfc.monitor.store import Evidence, ResultCounts
 
-_LARGEST_LOG = 700.0  # whose exponential is a finite number
+_LARGEST_LOG = 700.0  # its exponential is still a finite float
 _OUTCOMES = {ANSWERED: "answered", EMPTY: "left with an empty set", FLAGGED: "flagged as not certifiable"}
 _RATES = {"kept": "the rate of kept promises", "right": "the rate of right answers"}
 _KINDS = {
@@ -28,7 +28,7 @@ _KINDS = {
     "rates": "Certified rates",
     "labelled": "Labelled results beside the others",
 }
-# Quantities that no feature text names.
+# Names in words for quantities that are not features.
 _PLAIN_NAMES = {
     "mean_score": "mean score",
     "min_score": "min score",
@@ -42,21 +42,21 @@ class Test(Data):
     """One test and its evidence so far.
 
     Attributes:
-        kind: `drift` of what prompts look like; `kept` and `right`: a certified rate that is not kept;
-            `labelled`: results with a label that do not look like the others.
+        kind: What it tests for: `drift`: prompts look different than in calibration; `kept` and `right`: a
+            certified rate does not hold; `labelled`: labelled results look different from the others.
         what: The quantity or rate, in words; features keep the names from their text.
-        what_name: The same for people, such as `share of hard questions`.
-        group: The prompts in which it is watched, in words.
-        group_name: The name of these prompts for people, such as `very hard questions`.
+        what_name: The same in plain language, such as `share of hard questions`.
+        group: The group of prompts that is tested, in words.
+        group_name: The same in plain language, such as `very hard questions`.
         alpha: Error level; None for quantities that do not depend on one.
         outcomes: Number of results or labels that it has seen.
-        evidence: The largest value that its wealth ever had, from a stake of 1.
-        needed: The value at which it alarms by itself, whatever the other tests of its kind show; together
+        evidence: The largest wealth that it ever had, from a stake of 1.
+        needed: The evidence at which it alarms by itself, whatever the other tests of its kind show; together
             with others it alarms earlier, see `CombinedTest`.
-        alarm: Whether the tests of its kind alarm together and this is one of those that make them do so.
+        alarm: Whether the tests of its kind alarm together and this test alone has reached 1 / level too.
         since: When the change seems to have begun, in ISO 8601, UTC; None without an alarm.
-        seen: The observed share, for rates; None for drift.
-        certified: The certified one; None for drift.
+        seen: The observed share, for rates; None for other kinds, and before the first label.
+        certified: The certified share, for rates; None for other kinds.
         shift: For drift, which way results moved and how far: the observed share and the expected one,
             over all results so far. None for other kinds, and before the first result.
     """
@@ -78,7 +78,7 @@ class Test(Data):
 
     @property
     def progress(self) -> float:
-        """How far it is on the way from a stake of 1 to an alarm, by orders of magnitude: in [0, 1]."""
+        """Progress from a stake of 1 to an alarm by itself, on a logarithmic scale, in [0, 1]."""
         return _measure_progress(self.evidence, self.needed)
 
     def sentence(self) -> str:
@@ -101,16 +101,16 @@ class Test(Data):
 
 
 class CombinedTest(Data):
-    """All tests of one kind together, by the mean of their wealth; see `MixtureEProcess`.
+    """All tests of one kind, combined by the mean of their wealth; see `MixtureEProcess`.
 
     Attributes:
         kind: `drift`; `rates`: certified rates, of kept promises and right answers; `labelled`.
         tests: Number of tests.
-        evidence: The largest value that the mean ever had, from 1.
-        needed: The value at which it alarms, 1 / level.
-        alarm: Whether it does.
+        evidence: The largest mean so far, from a stake of 1.
+        needed: The evidence at which the tests alarm, 1 / level.
+        alarm: Whether they do.
         since: When the change seems to have begun, in ISO 8601, UTC; None without an alarm.
-        leading: The test with the largest share of the evidence, in words; None without any outcome.
+        leading: The test with the most evidence, in words; None if it has seen no outcome.
     """
 
     kind: Literal["drift", "rates", "labelled"]
@@ -123,7 +123,7 @@ class CombinedTest(Data):
 
     @property
     def progress(self) -> float:
-        """How far it is on the way to an alarm, by orders of magnitude: in [0, 1]."""
+        """Progress from a stake of 1 to an alarm, on a logarithmic scale, in [0, 1]."""
         return _measure_progress(self.evidence, self.needed)
 
     def sentence(self) -> str:
@@ -139,7 +139,7 @@ def _measure_progress(evidence: float, needed: float) -> float:
 
 
 def format_evidence(evidence: float) -> str:
-    """Format evidence, short enough for a column."""
+    """Format evidence as a number short enough for a column."""
     if evidence >= 1_000_000:  # noqa: PLR2004 - where digits become too many
         return f"{evidence:.0e}"
     return f"{evidence:,.0f}" if evidence >= 10 else f"{evidence:.1f}"  # noqa: PLR2004 - two digits
@@ -147,12 +147,12 @@ def format_evidence(evidence: float) -> str:
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits on what is served, statistics aside; None for no limit.
+    """Fixed limits, checked besides the statistical tests; None for no limit.
 
     Attributes:
         age_days: Age of the artifact, in days.
         failing: Share of the latest prompts that cannot be served, in [0, 1].
-        seconds: 99th percentile of how long the latest results took.
+        seconds: 99th percentile of the time that the latest results took, in seconds.
     """
 
     age_days: float | None = None
@@ -160,7 +160,7 @@ class Limits:
     seconds: float | None = None
 
     def list_breaches(self, age_days: float, counts: ResultCounts, models: Sequence[str]) -> Iterator[str]:
-        """List what exceeds its limit, in sentences; any model that was not calibrated does."""
+        """Yield a sentence for every limit that is exceeded, and for every model that was not calibrated."""
         for model in models:
             yield f"The model {model} answers, and was not calibrated"
         if self.age_days is not None and age_days > self.age_days:
@@ -182,9 +182,9 @@ class EvidenceCurve(Data):
     """The evidence of one test over time.
 
     Attributes:
-        name: What it tests and where, in words.
+        name: The quantity or rate and the group of prompts, in words.
         test: The test.
-        points: Numbers of outcomes, and the natural logarithm of the evidence after so many.
+        points: Pairs of a number of outcomes and the natural logarithm of the wealth after them.
     """
 
     name: str
@@ -202,15 +202,15 @@ class MonitorStatus(Data):
         labels: Number of labels.
         failures: Number of prompts that could not be served.
         answered: Share of results with an answer set that is not empty; None without results.
-        flagged: Share that is not certifiable.
+        flagged: Share of results that are not certifiable; None without results.
         failing: Share of the latest prompts that could not be served; None without any.
-        seconds: Median and 99th percentile of how long the latest results took; None if not measured.
+        seconds: Median and 99th percentile of the seconds that the latest results took; None if not measured.
         models: Names of models that answer and were not calibrated.
-        level: Probability of any false alarm of either kind.
-        together: The tests of each kind together, which is what alarms; without kinds that have no tests.
-        tests: All tests, those with most evidence first.
-        stated: Labelled results by the coverage stated for them, where levels are adaptive.
-        breaches: What is not as calibrated or beyond its limit, in sentences, statistics aside.
+        level: Probability of ever raising a false alarm, for each of drift and certified rates.
+        together: The combined test of each kind that has tests; these decide on alarms.
+        tests: All tests, those closest to an alarm first.
+        stated: Labelled results by the coverage stated for them, if levels are adaptive.
+        breaches: Limits that are exceeded and models that were not calibrated, in sentences.
         notes: What the monitor cannot test, and why.
     """
 
@@ -238,17 +238,17 @@ class MonitorStatus(Data):
 
     @property
     def alarms(self) -> tuple[Test, ...]:
-        """The tests that alarm: what is served is not what was calibrated, or a certified rate is broken."""
+        """The alarming tests for drift and for certified rates."""
         return tuple(one for one in self.tests if one.alarm and one.kind != "labelled")
 
     @property
     def doubts(self) -> tuple[Test, ...]:
-        """The tests by which labelled results do not look like the others."""
+        """The alarming tests by which labelled results look different from the others."""
         return tuple(one for one in self.tests if one.alarm and one.kind == "labelled")
 
 
 def list_curves(evidence: Evidence, level: float, most: int) -> Iterator[EvidenceCurve]:
-    """List the curves of the tests with most evidence: at most so many of drift, and of certified rates."""
+    """Yield the curves of the tests closest to an alarm: up to `most` for drift, and as many for rates."""
     of_drift = _list_tests_by_group("drift", evidence.drift, evidence, level)
     of_rates = _list_tests_of_rates(evidence.kept, level)
     for tests, curve in ((of_drift, evidence.drifted), (of_rates, evidence.broken)):
@@ -299,14 +299,14 @@ def make_status(
 
 
 def _rank_test(test: Test) -> tuple[float, float]:
-    """Return the place of a test among others, those with most evidence first."""
+    """Return a sort key that puts the tests closest to an alarm first."""
     return -test.progress, -test.evidence
 
 
 def _list_tests_by_group(
     kind: Literal["drift", "labelled"], tests: SequentialTest, evidence: Evidence, level: float
 ) -> Iterator[Test]:
-    """List the tests of one quantity in one group each, in the order of those of `DriftTest`."""
+    """Yield a test for each quantity and group, in the order of `DriftTest.tests`."""
     drift = evidence.drift
     words = {one.name: one.words for one in drift.artifact.feature_map.guaranteed_weights()}
     for place, (watched, group) in enumerate(drift.tests):
@@ -342,7 +342,7 @@ def _list_tests_of_rates(kept: CoverageTest, level: float) -> Iterator[Test]:
 
 
 def _name_rate(rate: CertifiedRate) -> str:
-    """Name a certified rate in words, by the wrong-answer rate where several are certified."""
+    """Name a certified rate in words, with the certified wrong-answer rate if there is one."""
     if rate.max_wrong_rate is None:
         return _RATES[rate.what]
     return f"{_RATES[rate.what]} (at most {format_share(float(rate.max_wrong_rate))} wrong)"
@@ -354,7 +354,7 @@ def name_quantity(watched: ReferenceHistogram) -> str:
 
 
 def _name_for_people(watched: ReferenceHistogram, words: Mapping[str, str]) -> str:
-    """Name a quantity for people: a column that is a group by itself is the share of it in a prompt."""
+    """Name a quantity in plain language; a feature that is itself a group becomes a share of the group."""
     known = words.get(watched.name)
     return name_quantity(watched) if known is None else f"share of {name_group(known, watched.name)}"
 
@@ -372,7 +372,7 @@ def _summarize(tests: SequentialTest, place: int, level: float) -> dict[str, Any
 
 
 def _combine_tests(evidence: Evidence, tests: Sequence[Test], level: float) -> Iterator[CombinedTest]:
-    """Combine the tests of each kind that has any."""
+    """Yield the combined test of each kind that has any tests."""
     kinds: tuple[tuple[Literal["drift", "rates", "labelled"], SequentialTest, set[str]], ...]
     kinds = (
         ("drift", evidence.drift, {"drift"}),
@@ -450,7 +450,7 @@ def _describe_shift(
         outcome = int(np.argmax(np.abs(results - calibration)))
         shares = _format_shares(results[outcome], f"are {_OUTCOMES[outcome]}", calibration[outcome])
         return f"{'more' if results[outcome] > calibration[outcome] else 'fewer'}: {shares}"
-    # The edge at which the cumulative shares are farthest apart, as Kolmogorov and Smirnov compare them.
+    # The edge at which the cumulative shares are farthest apart, as in the Kolmogorov-Smirnov statistic.
     below, expected_below = results.cumsum()[:-1], calibration.cumsum()[:-1]
     place = int(np.argmax(np.abs(below - expected_below)))
     edge = f"{watched.edges[place]:.3g}"

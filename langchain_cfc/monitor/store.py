@@ -1,4 +1,4 @@
-"""`MonitorStore`: results, labels and failures of many processes, and the state of the tests."""
+"""`MonitorStore`: results, labels and failures from many processes, and the state of the tests."""
 
 from __future__ import annotations
 
@@ -39,19 +39,19 @@ from langchain_cfc.monitor.observed import ANSWERED, DAY, FLAGGED, Label, Observ
 from langchain_cfc.monitor.sequential_tests import BLOCK, CoverageTest, DriftTest, LabelSamplingTest
 from langchain_cfc.monitor.stated import StatedCounts
 
-# Results that one transaction shows to the tests.
+# Most rows per query and transaction, and the number of latest results that figures are about.
 _PAGE = 1000
-# Points of a curve; beyond that, half of them are dropped.
+# Most points of a curve; beyond that, half of them are dropped.
 MAX_POINTS = 400
 _LISTS = ("scores", "accepted", "features", "codes", "lengths", "models")
-# Missing results that an error names.
+# Most results that an error or warning names.
 _MOST_LISTED = 5
 
 _metadata = MetaData()
 
 
 class _Json(TypeDecorator[Any]):
-    """Plain data as JSON text; null where a join finds no row."""
+    """Column of plain data, stored as JSON text; None where a join finds no row."""
 
     impl = Text
     cache_ok = True
@@ -65,7 +65,7 @@ class _Json(TypeDecorator[Any]):
         return None if value is None else json.loads(value)
 
 
-# The state of the tests of each artifact, by its digest, among other facts.
+# Holds the state of each artifact's tests under its digest, among other facts.
 _facts = define_facts("monitor_facts", _metadata)
 
 _results = Table(
@@ -90,8 +90,8 @@ _results = Table(
     Column("models", _Json, nullable=False),
     Column("binding", Text, nullable=False),
     Column("seconds", Double),
-    # Whether the tests have seen it. They take results in the order in which they find them: one that another
-    # process was still writing when a later one was seen comes after that.
+    # Whether the tests have seen it. They take results in the order in which they find them: a result that
+    # another process commits late comes after results with higher numbers.
     Column("seen", Boolean, nullable=False, server_default=false()),
 )
 
@@ -116,10 +116,10 @@ _failures = Table(
     Column("number", ROW_NUMBER, primary_key=True),
     Column("at", Double, nullable=False),
     Column("artifact", Text, nullable=False),
-    Column("error", Text, nullable=False),  # name of its type; its message may quote a prompt
+    Column("error", Text, nullable=False),  # name of its type only, because its message may quote a prompt
 )
 
-# Results, each with its label if it has one: `label` is its number, and `labelled_at` is when it came.
+# Results, each with its label if it has one: `label` is the label's number, `labelled_at` its time.
 _labelled_results = select(
     _results,
     _labels.c.number.label("label"),
@@ -131,9 +131,9 @@ _labelled_results = select(
 
 @dataclass(frozen=True)
 class Curve:
-    """Logarithms of the wealth of m tests, after every so many outcomes."""
+    """Logarithms of the wealth of m tests, recorded every `step` outcomes."""
 
-    step: int = 1  # number of outcomes from one point to the next; doubled whenever there are too many points
+    step: int = 1  # number of outcomes between two points; doubled whenever there are too many points
     outcomes: int = 0  # number of outcomes so far
     # Number of outcomes, time, and the m logarithms to three decimals
     points: tuple[tuple[int, float, list[float]], ...] = ()
@@ -170,18 +170,18 @@ class Failure:
 
 @dataclass(frozen=True)
 class ResultCounts:
-    """Counts and figures of what a store holds of an artifact."""
+    """Counts and figures about an artifact's results in a store."""
 
     results: int
-    answered: int  # number of those with an answer set that is not empty
-    flagged: int  # number of those that are not certifiable
+    answered: int  # number of results with an answer set that is not empty
+    flagged: int  # number of results that are not certifiable
     labels: int
     failures: int  # number of prompts that could not be served
     failing: float | None  # share of the latest prompts that could not be served; None without any
-    models: tuple[str, ...]  # names that the models of the latest results gave themselves
-    # Share of the latest results whose parts could not be verified; None without any
+    models: tuple[str, ...]  # distinct model names that the latest results report
+    # Share of the latest results whose components could not be verified; None without any
     unverified: float | None
-    # Median and 99th percentile of how long the latest results took; None if not measured
+    # Median and 99th percentile of the seconds that the latest results took; None if not measured
     seconds: tuple[float, float] | None
 
     def share(self, count: int) -> float | None:
@@ -197,12 +197,12 @@ class Evidence:
     kept: CoverageTest  # do certified rates hold?
     sampled: LabelSamplingTest  # do labelled results look like the others?
     stated: StatedCounts  # how often are adaptive promises kept?
-    drifted: Curve  # wealth of the first over time
-    broken: Curve  # wealth of the second over time
+    drifted: Curve  # wealth of the drift tests over time
+    broken: Curve  # wealth of the tests of certified rates over time
 
     @classmethod
     def start(cls, artifact: CalibrationArtifact, now: float) -> Evidence:
-        """Begin before any result."""
+        """Return the state before any result."""
         parts = (
             DriftTest.start(artifact, now),
             CoverageTest.start(artifact, now),
@@ -217,7 +217,7 @@ class Evidence:
         return replace(self, drift=drift, drifted=self.drifted.update(drift.wealth.log, one.at))
 
     def add_label(self, one: ObservedResult, label: Label, now: float, least: float) -> Evidence:
-        """Return the state after one more label; `least` as `Label.is_sampled` takes it."""
+        """Return the state after one more label; for `least` see `Label.is_sampled`."""
         kept = self.kept.update(one, label, now, least)
         stated = self.stated.update(one, label, least)
         return replace(self, kept=kept, stated=stated, broken=self.broken.update(kept.wealth.log, now))
@@ -264,7 +264,7 @@ class MonitorStore(DatabaseStore):
         """Write labels, all or none, and return how many were new; a result keeps its first label.
 
         A label that does not fit its result is an error, or with `leave_out_unfit` a warning. A later label
-        that says otherwise is a warning.
+        that contradicts the first one is a warning.
         """
         labels = list(labels)
         given: dict[str, Label] = {}
@@ -299,10 +299,10 @@ class MonitorStore(DatabaseStore):
     def update_evidence(
         self, artifact: CalibrationArtifact, now: float, *, least: float = 1.0, label_days: float = 14.0
     ) -> Evidence:
-        """Show the tests of an artifact all results and labels that are new, and return their state.
+        """Update the tests of an artifact with all new results and labels, and return their state.
 
-        Processes that do so at the same time take turns, so that each result and label is seen once. Results
-        older than `label_days` are taken to have all labels that they will get.
+        Concurrent processes take turns, so that each result and label is seen once. Results older than
+        `label_days` are assumed to have all labels that they will ever get.
         """
         while True:
             with self.begin_write() as connection:
@@ -341,7 +341,7 @@ class MonitorStore(DatabaseStore):
         return [row.id for row in self.read_rows(query)]
 
     def count_results(self, digest: str) -> ResultCounts:
-        """Count what there is of an artifact."""
+        """Count the results, labels and failures of an artifact."""
         ours = _results.c.artifact == digest
         outcomes = select(_results.c.outcome, func.count()).where(ours).group_by(_results.c.outcome)
         wanted = (_results.c.at, _results.c.models, _results.c.binding, _results.c.seconds)
@@ -370,11 +370,11 @@ class MonitorStore(DatabaseStore):
         )
 
     def reset_after_fork(self) -> None:
-        """Drop connections that the parent process holds as well."""
+        """Drop the connections inherited from the parent process, without closing them."""
         self.engine.dispose(close=False)
 
     def delete_before(self, before: float) -> None:
-        """Delete results before a time that the tests have seen, with their labels; the evidence stays."""
+        """Delete old failures, and old results with their labels once the tests have seen both."""
         old = (_results.c.at < before) & _results.c.seen
         waiting = select(_labels.c.result).where(~_labels.c.seen)
         with self.begin_write() as connection:
@@ -385,7 +385,7 @@ class MonitorStore(DatabaseStore):
         return {**super()._list_first_facts(), "turn": "0"}
 
     def _take_turn(self, connection: Connection) -> None:
-        """Wait for other processes that update evidence; writing this row locks it until the end."""
+        """Wait for other processes that update evidence: writing this row locks it until the commit."""
         connection.execute(update(_facts).where(_facts.c.name == "turn").values(value=_facts.c.value))
 
 
@@ -424,10 +424,10 @@ def _select_fitting(
 def _warn_of_changes(
     labels: Iterable[Label], first: Mapping[str, Label], known: Mapping[str, ObservedResult]
 ) -> None:
-    """Warn of labels that say otherwise than the first one of their result, which counts."""
+    """Warn about labels that contradict the first label of their result, which is the one used."""
     changed = []
     for one in labels:
-        with suppress(InputError):  # one that does not fit says nothing
+        with suppress(InputError):  # a label that does not fit contradicts nothing
             said = zip(first[one.id].judge(known[one.id]), one.judge(known[one.id]), strict=True)
             if any(None not in pair and pair[0] != pair[1] for pair in said):
                 changed.append(one.id)
@@ -460,7 +460,7 @@ def _read_unseen(connection: Connection, artifact: CalibrationArtifact, table: T
 
 
 def _read_block(connection: Connection, sampled: LabelSamplingTest, before: float) -> Sequence[Any]:
-    """Return the next block of results whose labels have come, with these; empty if there are too few."""
+    """Return the next block of results old enough to have all their labels; empty if there are too few."""
     due = (
         (_results.c.artifact == sampled.artifact.digest)
         & _results.c.seen

@@ -1,4 +1,4 @@
-"""Served results in the form that calibration and evaluation take."""
+"""Convert served results to the form that calibration and evaluation take."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ class Traffic:
 
     artifact: CalibrationArtifact
     results: tuple[ObservedResult, ...]
-    labels: Mapping[str, Label]  # the labels by the id of the result
+    labels: Mapping[str, Label]  # by the id of the result
 
     def __len__(self) -> int:
         """The number of results N."""
         return len(self.results)
 
     def select_labelled(self, *, leave_out_incomplete: bool = False) -> Traffic:
-        """Select the results with complete labels; an incomplete label is an error unless left out."""
+        """Select the results with complete labels; raise an InputError for others, or leave them out."""
         known = [one for one in self.results if one.id in self.labels]
         whole = [one for one in known if self.labels[one.id].is_complete]
         if len(whole) < len(known) and not leave_out_incomplete:
@@ -69,13 +69,13 @@ class Traffic:
         return replace(self, results=tuple(one for one in self.results if one.alpha == alpha))
 
     def to_batch(self) -> LabelledBatch:
-        """Return all results with their labels; candidates without one count as wrong."""
+        """Return all results as a batch with their labels; unlabelled candidates count as wrong."""
         n, combination = self.artifact.n, self.artifact.combination
         kinds = self.artifact.calibration.prompt_kinds
         drawn = np.array([len(one.scores) for one in self.results], dtype=np.int64)
 
         def pad(rows: Iterable[Sequence[Any]], kind: type[np.generic]) -> Any:
-            # Behind a prompt's own candidates there is padding, which `keep_drawn` overwrites.
+            # Prompts with fewer candidates than n are padded with zeros, which `keep_drawn` overwrites.
             return np.array([[*row, *[0] * (n - len(row))] for row in rows], dtype=kind).reshape(-1, n)
 
         batch = LabelledBatch(
@@ -97,13 +97,13 @@ class Traffic:
                 name: pad((one.outputs[name] for one in self.results), np.float64)
                 for name in (() if combination is None else combination.names)
             },
-            # Serving takes no other kinds of prompts.
+            # Serving refuses other kinds of prompts.
             prompt_kinds=None if kinds is None else frozenset(kinds),
         )
         return batch.keep_drawn(drawn)
 
     def to_batch_for(self, artifact: CalibrationArtifact) -> LabelledBatch:
-        """Return all results with the scores that another artifact would see; refuse where they lack any."""
+        """Return the results as another artifact would see them; raise an InputError if it cannot."""
         if (artifact.n, artifact.draws) != (self.artifact.n, self.artifact.draws):
             held, wanted = (one.draws or f"{one.n} candidates" for one in (self.artifact, artifact))
             msg = f"results hold {held}, and the other artifact decides on {wanted}"
@@ -131,12 +131,12 @@ class Traffic:
 
     @property
     def models(self) -> tuple[str, ...]:
-        """Names that the models gave themselves in their responses."""
+        """Distinct names that the models reported in their responses."""
         return tuple(dict.fromkeys(model for one in self.results for model in one.models))
 
 
 def check_time(since: float) -> None:
-    """Refuse a number that cannot be seconds since 1970."""
+    """Raise an InputError for a number that cannot be seconds since 1970."""
     if not 0.0 <= since < _LATEST:
         msg = f"since: expected seconds since 1970, got {since!r}"
         raise InputError(msg)
