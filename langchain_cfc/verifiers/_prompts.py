@@ -1,10 +1,10 @@
-"""The one reader of prompts: their kind, and their content as text, messages or JSON.
+"""Read prompts: their kind, and their content as text, messages or JSON.
 
 A prompt may be text, a message, messages in any form that LangChain reads, a prompt value or a mapping. Some
 readers can use its text only (reward models, embeddings), others take messages with images (judging models),
 others need to recognise the prompt (replay), and a chain that was calibrated on texts takes one human message
-as a text. All of them start here, so that none silently drops what another one keeps:
-`PromptContent.other_parts` lists what the text does not say, and `require_text` raises if there is any.
+as a text. All of them use this module, so that none silently drops a part of the prompt:
+`PromptContent.other_parts` lists what the text leaves out, and `require_text` raises if there is any.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from langchain_cfc.errors import CFCError, PromptKindError
 
 __all__ = ["messages_to_text"]
 
-# Where blocks of one kind go by a provider's name.
+# Providers' names for blocks of a common kind.
 _KINDS = {"image_url": "image", "input_image": "image", "input_audio": "audio", "input_file": "file"}
-# Blocks that repeat `AIMessage.tool_calls`, which transcripts show.
+# Blocks that repeat `AIMessage.tool_calls`, which transcripts show already.
 _TOOL_CALL_BLOCKS = {"tool_call", "tool_use", "function_call"}
 
 
 def classify_prompt(prompt: Any) -> PromptKind:
     """Return the kind of a prompt: `text`, `messages` or `object`.
 
-    A message, a prompt value of messages and any list or tuple are `messages`; a mapping and anything else
-    that is no text are an `object`.
+    A message, a prompt value of messages, and any list or tuple are `messages`. A mapping, and anything else
+    that is not text, is an `object`.
     """
     if isinstance(prompt, (str, StringPromptValue)):
         return "text"
@@ -56,14 +56,14 @@ def unwrap_prompt(prompt: Any) -> Any:
 
 
 def convert_to_calibrated_kind(prompt: Any, calibrated: Collection[str] | None) -> Any:
-    """Return a prompt as the generator was calibrated to take it, or refuse one of another kind.
+    """Return a prompt in a kind that the generator was calibrated on, or raise an error.
 
-    A prompt template that takes a text would write the `repr` of messages into the prompt. A chain that was
-    calibrated on texts alone therefore gets the text of one human message, if that is all that there is.
-    `calibrated` are the kinds of the calibration prompts; None where they are unknown.
+    A prompt template for texts would write the `repr` of messages into the prompt. A chain that was
+    calibrated on texts, but not on messages, therefore gets the text of one human message, if the prompt
+    holds no more. `calibrated` are the kinds of the calibration prompts; None if they are unknown.
 
     Raises:
-        PromptKindError: If its kind is not among them, or a text would not hold all of its messages.
+        PromptKindError: If its kind is not among them, and it is not one human message with text only.
     """
     kind = classify_prompt(prompt)
     if calibrated is None or kind in calibrated:
@@ -79,16 +79,16 @@ def convert_to_calibrated_kind(prompt: Any, calibrated: Collection[str] | None) 
 
 
 def messages_to_text(prompt: Any) -> str:
-    """Return the text of a prompt that is one human message of text alone.
+    """Return the text of a prompt that consists of one human message with text only.
 
-    `CFCRunnable` calls it where the calibration prompts were texts and it is given messages. In a chain of
-    your own: `RunnableLambda(messages_to_text) | chain`.
+    `CFCRunnable` calls this if it gets messages, but the calibration prompts were texts. In your own chain:
+    `RunnableLambda(messages_to_text) | chain`.
 
     Args:
         prompt: Text, a message, messages in any form that LangChain reads, or a prompt value.
 
     Returns:
-        The text of the message; a text as it is.
+        The text of the message; a text prompt unchanged.
 
     Raises:
         PromptKindError: If a text would not hold all of it: a system prompt, earlier turns, images or other
@@ -124,7 +124,7 @@ def _convert_messages(prompt: Any) -> list[BaseMessage]:
 
 
 def _list_lost_parts(messages: Sequence[BaseMessage]) -> list[str]:
-    """Return what of messages is lost where only the text of one human message is kept."""
+    """List what would be lost if only the text of one human message were kept."""
     if not messages:
         return ["an empty list, without any message,"]
     others = [
@@ -142,13 +142,13 @@ def _list_lost_parts(messages: Sequence[BaseMessage]) -> list[str]:
 
 @dataclass(frozen=True)
 class PromptContent:
-    """What a prompt holds.
+    """The content of a prompt: its text, its messages, and its other parts.
 
     Attributes:
         kind: `text` for a text and for a single human message that holds nothing but text; `messages` for any
             other message or messages; `object` for a mapping.
-        text: The text; of messages their transcript, with every part that is not text named in brackets where
-            it stands, such as `[image]`; of a mapping its canonical JSON.
+        text: The text; for messages their transcript, where every part that is not text is named in brackets
+            in its place, such as `[image]`; for a mapping its canonical JSON.
         messages: The messages; empty unless `kind` is `messages`.
         other_parts: The parts that `text` only names, such as `image in message 0`.
     """
@@ -162,7 +162,7 @@ class PromptContent:
         """Return the text, or the transcript of several messages, for a `reader` that reads text only.
 
         Raises:
-            CFCError: Of the type given, if the prompt is a mapping or holds a part that is not text; the
+            CFCError: Of the type `failure`, if the prompt is a mapping or holds a part that is not text; the
                 message ends with the `hint`.
         """
         if self.kind == "object":
@@ -179,8 +179,8 @@ def read_prompt(prompt: Any, hint: str, failure: type[CFCError]) -> PromptConten
     """Read a prompt without dropping any part of it.
 
     Raises:
-        CFCError: Of the type given, if the prompt is of another kind, holds no messages, or is a mapping that
-            is not JSON; the message ends with the `hint`.
+        CFCError: Of the type `failure`, if the prompt is of no known kind, holds no messages, or is a mapping
+            that is not JSON; the message ends with the `hint`.
     """
     if isinstance(prompt, (str, StringPromptValue)):
         return PromptContent("text", unwrap_prompt(prompt))

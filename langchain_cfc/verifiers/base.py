@@ -1,4 +1,4 @@
-"""What a verifier is, what it returns, and how one or several of them score the candidates of a prompt.
+"""Verifiers: their interface, checks of what they return, and scoring with one or several of them.
 
 A verifier is set-wise: it sees the prompt and all n candidates, and returns n scores in [0, 1], smaller is
 better. A judge that states a confidence p is wrapped as 1 - p.
@@ -35,9 +35,9 @@ from langchain_cfc.sampling.fingerprints import compute_fingerprint, is_identifi
 
 
 class VerifierInput(TypedDict):
-    """What a verifier that is a Runnable is invoked with: the prompt, and n candidates in draw order.
+    """Input of a verifier that is a Runnable: the prompt, and n candidates in draw order.
 
-    Where the candidates are the claims of one answer, `answers` are the answers drawn, that one first.
+    If the candidates are the claims of one answer, `answers` holds all drawn answers, that one first.
     """
 
     prompt: Any
@@ -61,17 +61,17 @@ _OUTPUT_HINT = "one of several verifiers returns one finite number per candidate
 
 
 class BaseVerifier(FlowRunnable[VerifierInput, list[float]]):
-    """A verifier that is a Runnable, written as one flow for the sync and the async path.
+    """Base class of verifiers that are Runnables, written as one flow for the sync and the async path.
 
     A subclass implements `flow(given, config)`, a generator that returns n scores in [0, 1], smaller is
-    better, for a `VerifierInput`. The calls of the flow acquire permits within the limits of the prompt that
-    is served, call by call. A candidate that cannot be scored is a `VerifierError`.
+    better, for a `VerifierInput`. Each call of the flow acquires its own permit within the limits of the
+    prompt that is served. A candidate that cannot be scored raises a `VerifierError`.
 
     Attributes:
-        fingerprint: What it states about itself, see `langchain_cfc.sampling.fingerprints`.
-        shares_scores: Whether candidates of one text share one score, because it looks at texts alone.
-        separate_scores: Whether it scores each candidate without looking at the others, so that scores stay
-            what they are where a draw rule stops earlier; None where it does not say.
+        fingerprint: What the verifier states about itself, see `langchain_cfc.sampling.fingerprints`.
+        shares_scores: Whether candidates with equal texts share one score, because it sees texts only.
+        separate_scores: Whether it scores each candidate without looking at the others, so that scores do not
+            change if a draw rule stops earlier; None if unknown.
     """
 
     fingerprint: Mapping[str, Any]
@@ -80,13 +80,13 @@ class BaseVerifier(FlowRunnable[VerifierInput, list[float]]):
 
 
 class TextVerifier(BaseVerifier):
-    """A verifier that looks at texts alone: candidates of one text share one score."""
+    """Base class of verifiers that see texts only: candidates with equal texts share one score."""
 
     shares_scores = True
 
     @abstractmethod
     def score_texts(self, prompt: Any, config: RunnableConfig, texts: list[str]) -> Steps[list[float]]:
-        """Score distinct texts, in the order of the draws."""
+        """Return the scores of distinct texts, which are given in draw order."""
 
     def flow(self, given: VerifierInput, config: RunnableConfig) -> Steps[list[float]]:
         """Score each distinct text once."""
@@ -95,7 +95,7 @@ class TextVerifier(BaseVerifier):
 
 
 def make_verifier_call(verifier: Verifier) -> Call:
-    """Make a call with a `VerifierInput` of a verifier; raise a `VerifierError` if it is none."""
+    """Make a `Call` of a verifier with a `VerifierInput`; raise a `VerifierError` if it cannot be called."""
     if not isinstance(verifier, Runnable) and not callable(verifier):
         msg = f"got a {type(verifier).__name__} as verifier: {_HINT}"
         raise VerifierError(msg)
@@ -132,17 +132,17 @@ def check_outputs(outputs: Any, n: int, name: str) -> list[float]:
 def list_values(
     values: Any, n: int, owner: str, *, what: str, hint: str, failure: type[CFCError]
 ) -> list[Any]:
-    """Return what a verifier or labeler gave for n candidates as a list; raise `failure` if it is none."""
+    """Return the n values of a verifier or labeler as a list; raise `failure` if they are not n in order."""
     if isinstance(values, np.ma.MaskedArray):
         msg = f"{owner} returned a masked array, whose masked values would count as {what}: {hint}"
         raise failure(msg)
     cause: Exception | None = None
     listed: list[Any] | None = None
-    # The keys of a mapping, the members of a set and the bytes of a text come in no order of candidates.
+    # The keys of a mapping, the members of a set and the parts of a text are not in the order of candidates.
     if not isinstance(values, (Mapping, AbstractSet, str, bytes, bytearray)):
         try:
             listed = list(values)
-        except Exception as error:  # noqa: BLE001 - one that yields its values may fail only here
+        except Exception as error:  # noqa: BLE001 - a generator may fail only here
             cause = error
     if listed is None:
         reason = f" ({describe_error(cause)})" if cause is not None else ""
@@ -171,7 +171,7 @@ def _to_float(value: Any) -> float:
 
 
 def to_python_scalar(value: Any) -> Any:
-    """Return a number or boolean of NumPy, Torch and the like as Python's own; anything else as it is."""
+    """Convert a number or boolean of NumPy, Torch and similar to Python's own; return other values as is."""
     try:
         return value.item() if hasattr(value, "item") else value
     except (TypeError, ValueError, RuntimeError):
@@ -184,9 +184,8 @@ def combined_fingerprint(
 ) -> dict[str, Any]:
     """Return the fingerprint of a verifier or labeler that is made of parts.
 
-    `settings` are plain values that change its results, `parts` by role what the user gave it (None where it
-    was left out). The method is its `id` only if every part states its identity, since an id vouches for all
-    of them.
+    `settings` are plain values that change its results; `parts` maps roles to what the user passed (None if
+    left out). The method is the `id` only if every part identifies itself, as an id vouches for all of them.
     """
     stated = {role: compute_fingerprint(part) for role, part in parts.items() if part is not None}
     known = all(is_identified(one) for one in stated.values())
@@ -216,23 +215,23 @@ class Pointwise(TextVerifier):
 
 
 def pointwise(judge: Judge) -> Pointwise:
-    """Make a verifier of something that judges one candidate at a time.
+    """Make a verifier from a judge that sees one candidate at a time.
 
     Args:
         judge: A Runnable on `{"prompt": ..., "candidate": text}`, or a function `(prompt, text) -> score`,
             plain or async; the score lies in [0, 1], smaller is better.
 
     Returns:
-        A verifier; the judgements of a prompt run concurrently, and candidates of one text share one.
+        A verifier. Judgements of a prompt run concurrently, and candidates with equal texts share one.
     """
     return Pointwise(judge)
 
 
 class VerifierEnsemble:
-    """Several verifiers that are asked about the same candidates, concurrently.
+    """Several verifiers that are called with the same candidates, concurrently.
 
     Args:
-        verifiers: By the names that the records' `scores` have. Raw outputs may be any finite numbers.
+        verifiers: By their names in the records' `scores`. Raw outputs may be any finite numbers.
     """
 
     def __init__(self, verifiers: Mapping[str, Verifier]) -> None:
@@ -267,7 +266,7 @@ class VerifierScores:
 
     Attributes:
         scores: n verifier scores in [0, 1], smaller is better.
-        outputs: For each candidate the raw outputs of several verifiers by name; None where there is one.
+        outputs: For each candidate, the raw outputs of several verifiers by name; None if there is only one.
     """
 
     scores: Sequence[float]
@@ -275,12 +274,12 @@ class VerifierScores:
 
 
 class CandidateScorer:
-    """Scores the candidates of a prompt by one verifier, or by several.
+    """Scores the candidates of a prompt with one verifier or several.
 
     Args:
         verifier: A verifier, or an ensemble of several.
-        combine: The outputs of an ensemble, n numbers by name, to n scores in [0, 1]; without it the outputs
-            of the first verifier are the scores.
+        combine: Function from the outputs of an ensemble, n numbers by name, to n scores in [0, 1]; without
+            it, the outputs of the first verifier are the scores.
 
     Raises:
         VerifierError: If the verifier is neither a Runnable nor a function.
@@ -296,10 +295,10 @@ class CandidateScorer:
         self.shares_scores = isinstance(verifier, BaseVerifier) and verifier.shares_scores
 
     def score(self, given: VerifierInput, config: RunnableConfig) -> Steps[VerifierScores]:
-        """Return the scores, checked, with the raw outputs of several verifiers.
+        """Return the checked scores, with the raw outputs if there are several verifiers.
 
         Raises:
-            VerifierError: If a verifier fails, or returns anything else than it should.
+            VerifierError: If a verifier fails or returns invalid values.
         """
         n = len(given["candidates"])
         if isinstance(self._verifier, Call):

@@ -1,7 +1,7 @@
-"""Whether a claim is supported: by further answers of the same model, or by a retrieved context.
+"""Verifiers of claims: support by further answers of the same model, or by a retrieved context.
 
-Both verifiers ask a judge of entailment, as `SelfConsistency(entails=...)` does: a model of natural language
-inference, or a chat model by `EntailmentJudge`. They take whole answers as candidates as well as claims.
+Both verifiers ask an entailment judge, as `SelfConsistency(entails=...)` does: a natural language inference
+model, or a chat model in an `EntailmentJudge`. Candidates may be claims or whole answers.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from langchain_cfc.verifiers.entailment import Entailment, EntailmentInput, esti
 class ClaimAgreement(BaseVerifier):
     """Score = 1 - the mean probability with which the other answers to the prompt entail the claim.
 
-    A claim that the model makes again and again scores low, one that it made once scores 1. It needs further
-    answers: collect and serve claims with n of at least 2, of which the first is split. For k distinct claims
-    and n answers it asks the judge k (n - 1) times.
+    A claim that the model makes again and again scores low; one that no other answer supports scores 1. This
+    needs further answers: collect and serve claims with n of at least 2, of which the first answer is split.
+    For k distinct claims and n answers, the judge is called at most k (n - 1) times.
 
     Source: Manakul, Liusie and Gales (2023), "SelfCheckGPT: zero-resource black-box hallucination detection
     for generative large language models", with natural language inference.
 
     Args:
         entails: A Runnable on `{"prompt", "premise", "hypothesis"}`, or a function of the three, plain or
-            async; see `read_entailment` for what it may return. A probability of entailment is used as it is.
+            async; see `read_entailment` for what it may return. Probabilities of entailment are used as such.
     """
 
     def __init__(self, entails: Entailment) -> None:
@@ -39,7 +39,7 @@ class ClaimAgreement(BaseVerifier):
         self._judge = _make_judge(entails)
 
     def __repr__(self) -> str:
-        """State what it does in the form of a call."""
+        """Return the form of the call that makes the verifier."""
         return "ClaimAgreement(entails=...)"
 
     def flow(self, given: VerifierInput, config: RunnableConfig) -> Steps[list[float]]:
@@ -60,8 +60,8 @@ class ContextSupport(BaseVerifier):
 
     Args:
         entails: As in `ClaimAgreement`.
-        context: Makes the passages of a prompt, such as what was retrieved for it: a function or Runnable
-            from the prompt to a text or a list of texts. It has to find what the chain has seen.
+        context: Function or Runnable from a prompt to its passages, a text or a list of texts, such as what
+            was retrieved for it. It has to return what the chain has seen.
     """
 
     separate_scores = True
@@ -73,7 +73,7 @@ class ContextSupport(BaseVerifier):
         self._context = make_silent_call("context", context, VerifierError)
 
     def __repr__(self) -> str:
-        """State what it does in the form of a call."""
+        """Return the form of the call that makes the verifier."""
         return "ContextSupport(entails=..., context=...)"
 
     def flow(self, given: VerifierInput, config: RunnableConfig) -> Steps[list[float]]:
@@ -94,7 +94,7 @@ def _make_judge(entails: Entailment) -> Call:
 def _ask(
     judge: Call, given: VerifierInput, premises: Sequence[str], config: RunnableConfig
 ) -> Steps[list[list[float]]]:
-    """Return for each candidate the probability that each premise entails it; no pair is asked twice."""
+    """Return for each candidate the probability that each premise entails it; ask about each pair once."""
     texts = [one.text for one in given["candidates"]]
     pairs = [(premise, text) for text in dict.fromkeys(texts) for premise in dict.fromkeys(premises)]
     asked: list[Any] = [

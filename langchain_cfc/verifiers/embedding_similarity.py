@@ -1,4 +1,4 @@
-"""Embedding similarity: how near a candidate lies to a context."""
+"""Embedding similarity: score candidates by how close they are to a context."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ _HINT = (
 
 
 class EmbeddingSimilarity(TextVerifier):
-    """Score = (1 - cosine) / 2, by the cosine between a candidate and the passage of a context nearest to it.
+    """Score = (1 - cosine) / 2, with the cosine between a candidate and the nearest passage of a context.
 
     The score lies in [0, 1], and smaller is better: 0 is the same direction, 0.5 a right angle, 1 the
-    opposite one. How near a text lies says what it is about, not whether it is right: a denial lies close to
-    what it denies. Calibration finds out what that is worth.
+    opposite one. Similarity shows what a text is about, not whether it is right: a denial lies close to what
+    it denies. Calibration shows how much the score is worth.
 
     Args:
         embeddings: Any LangChain embeddings; called once for the distinct texts of a prompt's candidates and
-            once for its passages, at the same time.
-        context: Prompt to context, a function or Runnable, plain or async, that returns a text, a `Document`
-            or a sequence of either. If left out, what a mapping holds under `context`, else the prompt's own
-            text. A prompt that holds more than text, such as an image, is then refused with a
-            `VerifierError`.
+            once for its passages, concurrently.
+        context: Function or Runnable, plain or async, from a prompt to its context: a text, a `Document` or a
+            sequence of either. By default, the value under `context` if the prompt is a mapping that has it,
+            else the prompt's own text; a prompt that holds more than text, such as an image, is then refused
+            with a `VerifierError`.
 
     Raises:
-        InputError: If these are no embeddings.
+        InputError: If `embeddings` are not LangChain embeddings.
     """
 
     def __init__(self, embeddings: Embeddings, *, context: Context | None = None) -> None:
@@ -75,7 +75,7 @@ class EmbeddingSimilarity(TextVerifier):
             )
             raise VerifierError(msg)
         nearest = (candidates @ context.T).max(axis=1)
-        # Round-off lifts the cosine of equal directions above 1.
+        # Round-off can lift the cosine of equal directions above 1.
         scores: list[float] = np.clip((1.0 - nearest) / 2.0, 0.0, 1.0).tolist()
         return scores
 
@@ -108,7 +108,7 @@ class EmbeddingSimilarity(TextVerifier):
 
 
 class _WithFingerprint:
-    """Embeddings with what they state about themselves."""
+    """A stand-in for embeddings that carries their fingerprint."""
 
     def __init__(self, embeddings: Embeddings) -> None:
         self.fingerprint = describe_embeddings(embeddings)
@@ -123,7 +123,7 @@ def _read_passage(passage: Any) -> str:
 
 
 def _normalise(found: Any, texts: Sequence[str]) -> Vectors:
-    """Return vectors of length one; raise a `VerifierError` without one vector with a direction per text."""
+    """Return unit vectors; raise a `VerifierError` unless each text has a finite, non-zero vector."""
     try:
         vectors = np.array(found, dtype=np.float64)
     except (TypeError, ValueError) as error:
@@ -142,7 +142,7 @@ def _normalise(found: Any, texts: Sequence[str]) -> Vectors:
             "model take such a text?"
         )
         raise VerifierError(msg)
-    # By the largest number first: the squares of very large or small ones are no floats.
+    # Divide by the largest entry first: squares of very large or small numbers overflow or underflow.
     vectors /= largest
     scaled: Vectors = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
     return scaled

@@ -1,8 +1,7 @@
-"""Entailment between answers: a judge of it, and how its verdicts group answers by their meaning.
+"""Entailment between answers: judges of it, and grouping of answers by meaning.
 
-Whatever judges, whether a model of natural language inference or a chat model, says for a premise and a
-hypothesis that the one entails the other, contradicts it or does neither. Two answers have one meaning if
-each entails the other.
+A judge, which is a natural language inference model or a chat model, says whether a premise entails a
+hypothesis, contradicts it or does neither. Two answers have the same meaning if each entails the other.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ one word: entailment, contradiction or neutral."""
 
 _ENTAILED = "entailment"
 _LABELS = frozenset({_ENTAILED, "neutral", "contradiction", "not_entailment"})
-# What stands around a word in a reply.
+# Characters that may surround a label in a reply.
 _AROUND = " \t\r\n.,:;!\"'`*_"
 _EXPECTED = (
     "expected True or False, one of the labels entailment, neutral and contradiction, or the probability of "
@@ -47,7 +46,7 @@ _EXPECTED = (
 
 
 class EntailmentInput(TypedDict):
-    """What a judge of entailment that is a Runnable is invoked with."""
+    """Input of an entailment judge that is a Runnable."""
 
     prompt: Any
     premise: str
@@ -57,18 +56,18 @@ class EntailmentInput(TypedDict):
 class EntailmentJudge(PromptedModel, FlowRunnable[EntailmentInput, bool]):
     """Asks a chat model whether one answer entails another; for `SelfConsistency(entails=...)`.
 
-    The model sees the question and both answers, and replies with one word. One request per ordered pair of
-    answers, without streaming. Any other reply is a `VerifierError`.
+    The model sees the question and both answers, and replies with one word. Each ordered pair of answers
+    takes one request, without streaming. Any other reply raises a `VerifierError`.
 
     Source: Farquhar et al. (2024), "Detecting hallucinations in large language models using semantic
     entropy", where chat models judge entailment besides models of natural language inference.
 
     Args:
         model: A chat model, or a binding or retry around one. A temperature of 0 makes verdicts repeatable.
-        question: Makes text or messages of a prompt, as for `ModelJudge`.
+        question: Converts a prompt to text or messages, as for `ModelJudge`.
 
     Raises:
-        InputError: If the model is no Runnable.
+        InputError: If the model is not a Runnable.
     """
 
     def __init__(self, model: Runnable[Any, Any], *, question: Question | None = None) -> None:
@@ -98,16 +97,16 @@ class EntailmentJudge(PromptedModel, FlowRunnable[EntailmentInput, bool]):
 def read_entailment(reply: Any) -> bool:
     """Return whether a judge says that the premise entails the hypothesis.
 
-    The reply is a boolean; a label or a message that holds one; the probability of each label, of which that
-    of entailment must be the largest; or what a pipeline of transformers returns, one or several mappings
-    with `label` and `score`. Anything else, or an unknown label, is a `VerifierError`.
+    The reply is a boolean; a label, or a message that holds one; a mapping of labels to probabilities, which
+    says so if that of entailment is the largest; or the output of a `transformers` pipeline, one or several
+    mappings with `label` and `score`. Anything else, or an unknown label, raises a `VerifierError`.
     """
     entailed, other = _read_probabilities(reply)
     return entailed > other
 
 
 def estimate_entailment(reply: Any) -> float:
-    """Return the probability, 1 or 0 for a bare verdict, in what `read_entailment` takes."""
+    """Return the probability of entailment in a reply; 1 or 0 if it states a verdict only."""
     return _read_probabilities(reply)[0]
 
 
@@ -127,7 +126,7 @@ def _read_probabilities(reply: Any) -> tuple[float, float]:
 
 
 def _unwrap_labels(value: Any) -> Any:
-    """Return the label, or the probabilities by label, in what a pipeline of transformers returns."""
+    """Return the label or the probabilities by label in the output of a `transformers` pipeline."""
     listed = value if isinstance(value, list) else [value]
     if not listed or not all(isinstance(one, Mapping) and one.keys() == {"label", "score"} for one in listed):
         return value
@@ -153,12 +152,11 @@ def _unreadable(reply: Any) -> VerifierError:
 def group_by_entailment(
     judge: Call, prompt: Any, answers: Sequence[str], config: RunnableConfig
 ) -> Steps[dict[str, str]]:
-    """Group distinct answers by their meaning, and return for each the first answer of its group.
+    """Group distinct answers by their meaning, and map each to the first answer of its group.
 
-    An answer joins the first group whose first answer it entails and is entailed by, in the order of the
-    draws, and else begins a group of its own. That is the clustering of Kuhn et al. (2023). All answers that
-    are left are compared with the first of them at once, so k answers in c groups take at most 2 k c calls
-    in 2 c rounds.
+    In draw order, an answer joins the first group whose first answer it entails and is entailed by, or begins
+    a group of its own. This is the clustering of Kuhn et al. (2023). All remaining answers are compared with
+    the first of them concurrently, so k answers in c groups take at most 2 k c calls in 2 c rounds.
     """
     groups: dict[str, str] = {}
     left = list(answers)
@@ -175,7 +173,7 @@ def group_by_entailment(
 def _select_entailed(
     judge: Call, prompt: Any, pairs: Sequence[tuple[str, str]], config: RunnableConfig
 ) -> Steps[list[tuple[str, str]]]:
-    """Return those pairs whose first answer entails the second."""
+    """Return the pairs whose first answer entails the second."""
     if not pairs:
         return []
     asked = [

@@ -1,4 +1,4 @@
-"""Verifiers made of evaluators, such as those of openevals."""
+"""Make verifiers from evaluators, such as those of openevals."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ Arguments: TypeAlias = Runnable[Any, Any] | Callable[[Any], Any] | Callable[[Any
 class EvaluatorVerifier(TextVerifier):
     """Asks an evaluator about each distinct text of a prompt's candidates, concurrently.
 
-    The score lies in [0, 1], and smaller is better, whichever way the evaluator counts. Made by
-    `from_evaluator`.
+    Made by `from_evaluator`. The score lies in [0, 1], and smaller is better, even if the evaluator's larger
+    values are better.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class EvaluatorVerifier(TextVerifier):
         self.fingerprint = combined_fingerprint(
             self.name, settings, {"evaluator": evaluator, "arguments": arguments}
         )
-        # Which of `inputs` and `outputs` it takes by keyword; None where it takes no keywords.
+        # Which of `inputs` and `outputs` it takes by keyword; None if it takes no keywords.
         self._keywords = _find_keywords(evaluator)
         function: Any = evaluator
         self._call = (
@@ -115,28 +115,28 @@ def from_evaluator(
     range: tuple[float, float] = (0.0, 1.0),  # noqa: A002 - what evaluators call it
     arguments: Arguments | None = None,
 ) -> EvaluatorVerifier:
-    """Make a verifier of an evaluator.
+    """Make a verifier from an evaluator, such as one of openevals.
 
     An evaluator with a parameter `outputs` is called with keywords, as those of openevals are: `inputs` is
     the prompt, `outputs` the candidate's text. A Runnable is invoked with `{"prompt": ..., "candidate":
-    text}`, any other function called with `(prompt, text)`. All may be async.
+    text}`, any other function is called with `(prompt, text)`. All may be async.
 
-    It returns a number, a bool, a mapping or object with a `score`, or a list of such mappings. Models inside
-    of a function are out of reach: those of a judge that quotes candidates should be made with
+    It returns a number, a bool, a mapping or object with a `score`, or a list of such mappings. Streaming
+    cannot be disabled here for models inside a function: if a judge quotes candidates, make its models with
     `disable_streaming=True`, or users who stream the chain see its tokens.
 
     Args:
         evaluator: A function or Runnable, plain or async.
-        key: Which result to read: the one of a list with this `key`, or what a mapping without a `score`
-            holds under it. Needed only where there are several.
-        higher_is_better: Whether a larger value is a better one, as it is throughout openevals; the score is
-            then 1 - value. Pass False for an evaluator of a fault, such as toxicity.
-        range: The smallest and the largest value it gives, scaled to 0 and 1; True and False are the ends.
-        arguments: Prompt to further keyword arguments, such as `reference_outputs` or `context`: a function
-            or Runnable, plain or async, asked once per prompt.
+        key: Which result to read: the entry of a list with this `key`, or the value under this key in a
+            mapping without a `score`. Needed only if there are several.
+        higher_is_better: Whether larger values are better, as throughout openevals; the score is then 1 - the
+            scaled value. Pass False for an evaluator of a defect, such as toxicity.
+        range: Smallest and largest value, scaled to 0 and 1; False and True stand for 0 and 1.
+        arguments: Function or Runnable, plain or async, from a prompt to further keyword arguments, such as
+            `reference_outputs` or `context`; called once per prompt.
 
     Returns:
-        A verifier; the evaluations of a prompt run concurrently, and candidates of one text share one.
+        A verifier. Evaluations of a prompt run concurrently, and candidates with equal texts share one.
 
     Raises:
         InputError: If the evaluator cannot be called, its parameters cannot be read, the range is empty, or
@@ -178,7 +178,7 @@ def to_evaluator_inputs(prompt: Any) -> Any:
 
 
 def _read_value(result: Any, key: str | None) -> Any:
-    """Return the value that a result holds."""
+    """Return the value in an evaluator's result."""
     if hasattr(result, "model_dump"):
         result = result.model_dump()
     if isinstance(result, Mapping):

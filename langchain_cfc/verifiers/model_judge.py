@@ -1,4 +1,4 @@
-"""A chat model as judge: the probability that a candidate is correct, in one of three ways."""
+"""A chat model as judge: the probability that a candidate is correct, obtained in one of three ways."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ PROPOSED = """\
 _HOW_PROBABLY = (
     "How probably is the answer correct, in whole percent from 0 (surely wrong) to 100 (surely correct)?"
 )
-# A number in the form's place would be repeated by small models.
+# A placeholder, because small models would repeat a number in its place.
 _FORM = "this form, with your number in place of the brackets:\nPercent: <number>"
 ASKED: Mapping[Mode, str] = {
     "logprobs": "Is the answer correct? Reply with one word, Yes or No.",
@@ -62,6 +62,7 @@ _PERCENT = "probability that the answer is correct, in percent: a whole number f
 _LINE = re.compile(r"percent\s*:\s*(\d{1,3})\s*%?", re.IGNORECASE)
 
 
+# The docstrings and descriptions of these two are part of the schema that the model is sent.
 class Estimate(BaseModel):
     """How probably the proposed answer is correct."""
 
@@ -78,22 +79,22 @@ class ReasonedEstimate(BaseModel):
 class ModelJudge(PromptedVerifier):
     """Score = 1 - P(correct), in [0, 1], smaller is better, where P(correct) is a chat model's judgement.
 
-    The model sees the question and one candidate. Costs one request per distinct text. How the probability is
-    obtained is fixed at construction, the same for all candidates, since scores of two scales cannot be
+    The model sees the question and one candidate. Each distinct text takes one request. The mode, which says
+    how the probability is obtained, is fixed at construction, because scores on different scales cannot be
     compared:
 
-    - `logprobs`: the model says Yes or No, and the probability is that of the word Yes against No, from the
-      log-probabilities of its token;
+    - `logprobs`: the model says Yes or No, and the probability is that of Yes against No, from the
+      log-probabilities of this token;
     - `structured`: the model states a probability, as structured output;
     - `line`: the model states it in a line of text.
 
-    The default is `logprobs` where the model, also inside a binding or retry, has the
-    settings `logprobs` and `top_logprobs`; else `structured` where it is a chat model that can call tools or
-    has structured output of its own; else `line`. The first does not hold for reasoning models, nor for
-    OpenAI's Responses API, which need one of the others.
+    The default is `logprobs` if the model, also inside a binding or retry, has the settings `logprobs` and
+    `top_logprobs`; else `structured` if it is a chat model that can call tools or has structured output of
+    its own; else `line`. Reasoning models and OpenAI's Responses API do not support `logprobs`: choose one of
+    the other modes for them.
 
-    A stated probability is a whole percent, mostly a round one, and many candidates share it. Candidates can
-    also argue for themselves: measure on labelled candidates what a judge is worth, with
+    A stated probability is a whole percent, mostly a round number, and many candidates share it. Candidates
+    can also argue for themselves: measure how good a judge is on labelled candidates, with
     `langchain_cfc.scoring`.
 
     Source: Zheng et al. (2023), "Judging LLM-as-a-Judge with MT-Bench and Chatbot Arena", single answer
@@ -101,17 +102,17 @@ class ModelJudge(PromptedVerifier):
 
     Args:
         model: A chat model, or a binding or retry around one. It is called without streaming; its cache
-            stays. A temperature of 0 makes judgements repeatable.
+            stays in use. A temperature of 0 makes judgements repeatable.
         criterion: What makes an answer correct, in a sentence or more.
         mode: How the probability is obtained, see above.
         reasoning: Whether the model reasons before it judges, which takes more tokens.
-        question: Makes text or messages of a prompt: a function or Runnable, plain or async. Without it text
-            is quoted, messages are handed on as they are, and of an object its canonical JSON is shown.
-        top_logprobs: How many likeliest tokens to ask for, at least 2; hosted models return up to 20. Other
-            modes ignore it.
+        question: Function or Runnable, plain or async, that converts a prompt to text or messages. By default
+            text is quoted, messages are passed on unchanged, and an object is shown as canonical JSON.
+        top_logprobs: Number of most likely tokens to ask for, at least 2; hosted models return up to 20.
+            Other modes ignore it.
 
     Raises:
-        InputError: If an argument is not one of these, or the model cannot do what the mode wants.
+        InputError: If an argument is invalid, or the model does not support the mode.
     """
 
     def __init__(
@@ -140,7 +141,7 @@ class ModelJudge(PromptedVerifier):
         del texts
         instructions = INSTRUCTIONS.format(criterion=self.criterion)
         asked = (ASKED_TO_REASON if self.reasoning else ASKED)[self.mode]
-        # What requests share comes first, so that servers can reuse it.
+        # The part that requests share comes first, so that servers can reuse it.
         return "\n\n".join([instructions, question, PROPOSED.format(text=text), asked])
 
     def _read_score(self, reply: Any, slot: int) -> float:
@@ -168,7 +169,7 @@ def _check_mode(mode: Mode) -> Mode:
 
 
 def _choose_mode(model: Runnable[Any, Any]) -> Mode:
-    """Choose by the rule of the class's docstring."""
+    """Return the default mode by the rule in the docstring of `ModelJudge`."""
     inner = find_chat_model(model)
     if inner is not None and {"logprobs", "top_logprobs"} <= set(type(inner).model_fields):
         return "logprobs"
@@ -176,7 +177,7 @@ def _choose_mode(model: Runnable[Any, Any]) -> Mode:
 
 
 def _has_structured_output(model: Runnable[Any, Any]) -> bool:
-    # A binding's arguments would be lost on the way to structured output.
+    # Not for bindings: `with_structured_output` would lose their arguments.
     return isinstance(model, BaseChatModel) and any(
         getattr(type(model), name) is not getattr(BaseChatModel, name)
         for name in ("bind_tools", "with_structured_output")
@@ -186,7 +187,7 @@ def _has_structured_output(model: Runnable[Any, Any]) -> bool:
 def _prepare_model(
     model: Runnable[Any, Any], mode: Mode, reasoning: bool, top_logprobs: int
 ) -> Runnable[Any, Any]:
-    """Return the model as it is called: without streaming, and as the mode needs it."""
+    """Return the model prepared for calls: without streaming, and with what the mode needs."""
     silent = without_streaming_and_cache(model, fresh=False)
     if mode == "logprobs":
         return request_logprobs(silent, top_logprobs, short=not reasoning)
@@ -203,9 +204,9 @@ def _prepare_model(
 
 
 class _WithoutRaising(Runnable[Any, Any]):
-    """Structured output that returns what could not be parsed, as `include_raw` promises it.
+    """Structured output that returns replies that cannot be parsed, as `include_raw` promises.
 
-    The client of OpenAI parses before that, and raises.
+    OpenAI's client parses a reply before LangChain does, and would raise.
     """
 
     def __init__(self, structured: Runnable[Any, Any]) -> None:
@@ -234,7 +235,7 @@ def _read_structured(reply: Any, slot: int) -> float:
 
 def _read_line(reply: Any, slot: int) -> float:
     lines = [line for line in str(getattr(reply, "text", reply)).splitlines() if line.strip()]
-    # Only emphasis may stand around it.
+    # Only emphasis marks may surround the line.
     matched = _LINE.fullmatch(lines[-1].strip(" \t*_`")) if lines else None
     if matched is None:
         raise _unreadable(slot, shorten_reply(reply), "a last line such as 'Percent: 50'")

@@ -1,4 +1,4 @@
-"""P(True): how probable the word "true" is when a model is asked about a candidate."""
+"""P(True): the probability of the word "true" when a model is asked about a candidate."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ Is the proposed answer true or false?
 Reply with nothing but the letter, A or B.""",
     "words": "Is the proposed answer true or false? Reply with nothing but the word, True or False.",
 }
-# A model that was asked for a letter may still reply with the word behind it.
+# A model that is asked for a letter may still reply with the word.
 CHOICES: Mapping[Wording, Choice] = {
     "letters": Choice(frozenset({"a", "true"}), frozenset({"b", "false"})),
     "words": Choice(frozenset({"true"}), frozenset({"false"})),
@@ -49,14 +49,14 @@ CHOICES: Mapping[Wording, Choice] = {
 
 
 class PTrue(PromptedVerifier):
-    """Score = 1 - P(True), in [0, 1], smaller is better: how far from "true" a model judges a candidate.
+    """Score = 1 - P(True), in [0, 1], smaller is better, where a model judges whether a candidate is true.
 
     The model sees the question and one candidate, and is asked whether it is true. P(True) is the probability
-    of its first word being "true", against "false", from the log-probabilities of that token and summed over
-    spellings: p(T) / (p(T) + p(F)). Costs one request of a few tokens per distinct text.
+    that its first word is "true" rather than "false", from the log-probabilities of that token, summed over
+    spellings: p(T) / (p(T) + p(F)). Each distinct text takes one request of a few tokens.
 
-    Usually the model is the one that drew the candidates. Small models know little of what they know, and
-    candidates can argue for themselves: measure on labelled candidates what it is worth, with
+    Usually the model is the one that drew the candidates. Small models judge their own knowledge badly, and
+    candidates can argue for themselves: measure how good the score is on labelled candidates, with
     `langchain_cfc.scoring`.
 
     Source: Kadavath et al. (2022), "Language Models (Mostly) Know What They Know", section 3.
@@ -64,15 +64,15 @@ class PTrue(PromptedVerifier):
     Args:
         model: A chat model that returns log-probabilities, such as `ChatOpenAI` with any compatible server,
             or a binding or retry around one. It is called with `logprobs` and `top_logprobs`, without
-            streaming; its cache stays.
+            streaming; its cache stays in use.
         ideas: Whether it also sees all sampled candidates of the prompt, in draw order.
-        wording: Whether it is asked for the `letters` (A) and (B), or for the `words` themselves.
-        question: Makes text or messages of a prompt: a function or Runnable, plain or async. Without it text
-            is quoted, messages are handed on as they are, and of an object its canonical JSON is shown.
-        top_logprobs: How many likeliest tokens to ask for, at least 2; hosted models return up to 20.
+        wording: Whether it is asked for the `letters` A and B, or for the `words` True and False.
+        question: Function or Runnable, plain or async, that converts a prompt to text or messages. By default
+            text is quoted, messages are passed on unchanged, and an object is shown as canonical JSON.
+        top_logprobs: Number of most likely tokens to ask for, at least 2; hosted models return up to 20.
 
     Raises:
-        InputError: If an argument is not one of these.
+        InputError: If an argument is invalid.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class PTrue(PromptedVerifier):
 
     def _write_request(self, question: str, text: str, texts: Sequence[str]) -> str:
         ideas = [IDEAS.format(ideas="\n".join(texts))] if self.ideas else []
-        # What requests share comes first, so that servers can reuse it.
+        # The part that requests share comes first, so that servers can reuse it.
         return "\n\n".join([INSTRUCTIONS, question, *ideas, PROPOSED.format(text=text), ASKED[self.wording]])
 
     def _read_score(self, reply: Any, slot: int) -> float:

@@ -1,10 +1,10 @@
 """Verifiers that ask a model about each distinct candidate, and read its reply or its log-probabilities.
 
-A prompt of text is quoted in the request. Messages are handed on as they are, images included, and the
-request follows as one further message.
+A text prompt is quoted in the request. Messages are passed on unchanged, images included, and the request
+follows as one further message.
 
 A model that is asked to reply with one of two words gives each of them, in several spellings, a probability.
-Their ratio is a finer judgement than the word that was drawn, and it is there after one token.
+Their ratio is a finer judgement than the word that was sampled, and is available after one token.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ _HINT = "pass question=, a function that makes text or messages of a prompt"
 
 
 class PromptedModel:
-    """Asks a model about a prompt and what was answered to it.
+    """Base of classes that ask a model about a prompt and answers to it.
 
-    `model` is the judging model as the user gave it, `called` the same as it is called; for `question` see
-    `ModelJudge`.
+    `model` is the judging model as the user passed it, `called` the same model as it is prepared for calls;
+    for `question` see `ModelJudge`.
     """
 
     name: str | None
@@ -60,23 +60,23 @@ class PromptedModel:
 
     @abstractmethod
     def _write_sample(self, question: str) -> str:
-        """Write the words that all requests share, with the names of what differs in braces."""
+        """Return the text that all requests share, with names in braces for the parts that differ."""
 
     def _ask_each(
         self, prompt: Any, config: RunnableConfig, write_requests: Callable[[str], list[str]]
     ) -> Steps[list[Any]]:
-        """Send requests about one prompt, concurrently; `write_requests` is given the question's words."""
+        """Send requests about one prompt concurrently; `write_requests` gets the question's text."""
         if self._make_question is not None:
             [prompt] = yield from self._make_question.invoke_cheaply([prompt], config)
-        # Many chat templates refuse two messages of one speaker in a row, so a single human message of text
-        # is quoted as text is.
+        # Many chat templates refuse two messages of one role in a row, so a single human message with text
+        # only is quoted like a text.
         content = read_prompt(prompt, _HINT, VerifierError)
         question = ABOVE if content.messages else QUESTION.format(question=content.text)
         requests = [[*content.messages, HumanMessage(words)] for words in write_requests(question)]
         return (yield from self._ask.invoke_each(requests, config))
 
     def _make_fingerprint(self, **settings: Any) -> dict[str, Any]:
-        """Return the settings, the model's fingerprint, and a digest of the words that all requests share."""
+        """Return the settings, the model's fingerprint, and a digest of the text that all requests share."""
         words = [self._write_sample(place) for place in (QUESTION, ABOVE)]
         source = "prompt" if self.question is None else "own"
         return combined_fingerprint(
@@ -96,14 +96,14 @@ class PromptedVerifier(PromptedModel, BaseVerifier):
 
     @abstractmethod
     def _write_request(self, question: str, text: str, texts: Sequence[str]) -> str:
-        """Write a request about a candidate's `text`, given the `texts` of all candidates in draw order."""
+        """Return the request about a candidate's `text`; `texts` are those of all candidates in draw order."""
 
     @abstractmethod
     def _read_score(self, reply: Any, slot: int) -> float:
         """Return the score in [0, 1] that a reply states; raise a `VerifierError` if it states none."""
 
     def flow(self, given: VerifierInput, config: RunnableConfig) -> Steps[list[float]]:
-        """Ask once per distinct text."""
+        """Ask the model once per distinct text."""
         texts = [candidate.text for candidate in given["candidates"]]
 
         def ask(distinct: list[str]) -> Steps[list[float]]:
@@ -124,7 +124,7 @@ class PromptedVerifier(PromptedModel, BaseVerifier):
 
 
 def check_model(model: Any) -> Runnable[Any, Any]:
-    """Return a judging model; raise an `InputError` if it is no Runnable."""
+    """Return a judging model unchanged; raise an `InputError` if it is not a Runnable."""
     if isinstance(model, Runnable):
         return model
     msg = f"got a {type(model).__name__} as judging model; expected a chat model, such as ChatOpenAI(...)"
@@ -135,18 +135,18 @@ def check_model(model: Any) -> Runnable[Any, Any]:
 TOP_LOGPROBS = 20
 # The most by which a server's rounding can lift a log-probability above 0.
 _ROUNDING = 1e-3
-# What stands around a word in one token: blanks, as some servers spell them too, brackets, emphasis.
+# Characters that may surround a word in one token: blanks, also as some servers spell them, and punctuation.
 _AROUND = string.whitespace + string.punctuation + "\u0120\u010a\u2581"
-# A word may come in brackets or after a line break, each a token of its own.
+# The word may follow a bracket or a line break, each of which may be a token.
 _FEW_TOKENS = 4
 _SHOWN = 120
 
 
 def request_logprobs(model: Runnable[Any, Any], top: int, *, short: bool) -> Runnable[Any, Any]:
-    """Return a model that returns `top` alternatives to its tokens; with `short`, only of the first few.
+    """Bind a model to return the `top` likeliest tokens at each place, and with `short` few tokens in all.
 
-    The model is a chat model that accepts `logprobs` and `top_logprobs`, or a binding or retry around one.
-    Fewer than 2 alternatives are an `InputError`.
+    The model is a chat model that accepts `logprobs` and `top_logprobs`, or a binding or retry around one;
+    `short` works if it has `max_tokens`. A `top` below 2 raises an `InputError`.
     """
     if top < 2:  # noqa: PLR2004 - a choice is between two
         msg = f"top_logprobs must be at least 2, for a choice between two words; got {top}"
@@ -157,7 +157,7 @@ def request_logprobs(model: Runnable[Any, Any], top: int, *, short: bool) -> Run
 
 
 def find_chat_model(part: Runnable[Any, Any]) -> BaseChatModel | None:
-    """Return the chat model itself, or inside bindings and retries; None where none can be seen."""
+    """Return the chat model, also from inside bindings and retries; None if there is none."""
     while isinstance(part, RunnableBindingBase):
         part = part.bound
     return part if isinstance(part, BaseChatModel) else None
@@ -165,7 +165,7 @@ def find_chat_model(part: Runnable[Any, Any]) -> BaseChatModel | None:
 
 @dataclass(frozen=True)
 class Choice:
-    """Two answers between which a model is asked to choose, each as words in lower case."""
+    """Two answers that a model is asked to choose between, each as words in lower case."""
 
     yes: frozenset[str]
     no: frozenset[str]
@@ -178,18 +178,18 @@ class Choice:
 
 @dataclass(frozen=True)
 class Token:
-    """A token of a reply, with what the server states about it."""
+    """A token of a reply, with the server's entry about it."""
 
     text: str
     entry: Mapping[str, Any]
 
     @property
     def word(self) -> str:
-        """The token without what stands around a word, in lower case; may be empty."""
+        """The token in lower case, without blanks and punctuation around the word; may be empty."""
         return _strip(self.text)
 
     def list_alternatives(self) -> str:
-        """Return what could have stood there, likeliest first, for messages."""
+        """Return the alternatives to the token, most likely first, as text for messages."""
         return ", ".join(repr(str(one.get("token"))) for one in self.entry.get("top_logprobs") or [])
 
 
@@ -198,12 +198,11 @@ def read_choice(
 ) -> tuple[float | None, Token | None]:
     """Return the probability of `no` against `yes`, and the token that it was read from.
 
-    The token is the first word of the reply; with a `label`, the word of a last line `label: word`. It is
-    None where there is no such word, and the probability is None where neither answer is among its
-    alternatives.
+    The token is the first word of the reply; with a `label`, the word in a last line `label: word`. It is
+    None if there is no such word, and the probability is None if neither answer is among its alternatives.
 
     Raises:
-        VerifierError: If the reply carries no log-probabilities that can be read; `slot` names the candidate.
+        VerifierError: If the reply has no readable log-probabilities; the message names the slot.
     """
     tokens = _read_tokens(reply, slot)
     if label is None:
@@ -215,7 +214,7 @@ def read_choice(
 
 def _read_tokens(reply: Any, slot: int) -> list[Token]:
     found = (getattr(reply, "response_metadata", None) or {}).get("logprobs")
-    # OpenAI's servers and those like them wrap the list, Ollama's do not.
+    # OpenAI-compatible servers wrap the list in a mapping, Ollama's do not.
     entries = found.get("content") if isinstance(found, Mapping) else found
     if not isinstance(entries, list) or not all(isinstance(one, Mapping) for one in entries) or not entries:
         msg = (
@@ -228,7 +227,7 @@ def _read_tokens(reply: Any, slot: int) -> list[Token]:
 
 
 def _find_last_word(tokens: Sequence[Token], choice: Choice, label: str) -> Token | None:
-    """Return the token of the choice in a last line `label: word`; None if the reply does not end so."""
+    """Return the token of the word in a last line `label: word`; None if the reply does not end like that."""
     for position in range(len(tokens) - 1, -1, -1):
         if tokens[position].word:
             before = "".join(token.text for token in tokens[:position])
@@ -256,7 +255,7 @@ def _compute_no_probability(token: Token, choice: Choice, slot: int) -> float | 
     no = _log_sum(logprob for text, logprob in logprobs.items() if _strip(text) in choice.no)
     if yes == no == -math.inf:
         return None
-    # Not 1 - p(yes): near certainty that would make ties of what differs.
+    # Not 1 - p(yes), which near certainty would round different probabilities to ties.
     if yes >= no:
         odds = math.exp(no - yes)
         return odds / (1.0 + odds)
@@ -264,14 +263,14 @@ def _compute_no_probability(token: Token, choice: Choice, slot: int) -> float | 
 
 
 def _read_logprobs(entry: Mapping[str, Any]) -> dict[str, float]:
-    """Return what could have stood in a token's place, itself included, with log-probabilities."""
+    """Return the log-probabilities of a token and its alternatives, by their texts."""
     listed = entry.get("top_logprobs") or []
     # One alternative says nothing about the other word, which may be nearly as likely.
     if len(listed) < 2:  # noqa: PLR2004 - a choice is between two
         msg = f"it has {len(listed)} top_logprobs"
         raise ValueError(msg)
     logprobs = {}
-    # The token that was drawn need not be among the likeliest.
+    # The sampled token need not be among the most likely ones.
     for one in [entry, *listed]:
         logprob = float(one["logprob"])
         if not logprob <= _ROUNDING:  # NaN fails this as well
@@ -282,12 +281,12 @@ def _read_logprobs(entry: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _strip(text: str) -> str:
-    """Return a text without what stands around a word, in lower case."""
+    """Return a text in lower case, without blanks and punctuation at both ends."""
     return text.strip(_AROUND).casefold()
 
 
 def _log_sum(logprobs: Iterable[float]) -> float:
-    """Return the logarithm of the sum of some probabilities."""
+    """Return the logarithm of the sum of probabilities that are given as logarithms."""
     given = list(logprobs)
     most = max(given, default=-math.inf)
     return most if math.isinf(most) else most + math.log(math.fsum(math.exp(one - most) for one in given))

@@ -1,7 +1,7 @@
-"""A reward model or reranker behind HTTP, with the interface of vLLM's `/score`.
+"""A reward model or reranker over HTTP, with the interface of vLLM's `/score`.
 
-The requests use the standard library: langchain-core brings an HTTP client only in its later versions. Each
-async request has a thread of its own, because it does nothing but wait.
+Requests use the standard library: langchain-core brings an HTTP client only in its later versions. Each async
+request runs in a thread of its own, which does nothing but wait.
 """
 
 from __future__ import annotations
@@ -34,26 +34,26 @@ _SHOWN = 200
 
 
 class RewardModel(TextVerifier):
-    """Score = 1 - reward, or the logistic of minus the reward where rewards are not bounded.
+    """Score = 1 - reward, or a logistic function of the negative reward if rewards are unbounded.
 
-    The score lies in [0, 1], and smaller is better; rewards are larger for better texts. A prompt costs one
-    request, `POST <base_url>/score`, which holds the prompt as `text_1` and its distinct texts as `text_2`.
-    vLLM serves that for reward models with one output and for rerankers, and mostly answers with the sigmoid
-    of the reward, which is in [0, 1].
+    The score lies in [0, 1], and smaller is better; rewards are larger for better texts. A prompt takes one
+    request, `POST <base_url>/score`, with the prompt as `text_1` and the candidates' distinct texts as
+    `text_2`. vLLM serves this for reward models with one output and for rerankers, and mostly answers with
+    the sigmoid of the reward, which is in [0, 1].
 
     Args:
-        base_url: Where it is served, such as `http://localhost:8000`; `/v1` may follow.
-        model: Name under which it is served; the fingerprint states it, and not where that is.
+        base_url: Where the model is served, such as `http://localhost:8000`; `/v1` may follow.
+        model: Name under which it is served; the fingerprint states this name, but not the address.
         api_key: Sent as bearer token. Neither messages nor `repr` show it.
-        question: Prompt to the text that candidates are judged by, a function or Runnable, plain or async. If
-            left out, the prompt's own text, or the transcript of its messages. A prompt that holds more than
-            text, such as an image, is then refused with a `VerifierError`.
-        scale: For rewards of any size, the reward that gives score 1 / (1 + e): the score is
+        question: Function or Runnable, plain or async, from a prompt to the text that candidates are judged
+            by. By default, the prompt's own text, or the transcript of its messages; a prompt that holds more
+            than text, such as an image, is then refused with a `VerifierError`.
+        scale: For rewards of any size, the reward that gives score 1 / (1 + e), above 0: the score is
             1 / (1 + exp(reward / scale)), which falls as rewards grow. None for rewards in [0, 1].
         timeout: Seconds that the server may be silent, above 0.
 
     Raises:
-        InputError: If an argument cannot be used.
+        InputError: If an argument is invalid.
     """
 
     def __init__(
@@ -138,7 +138,7 @@ class RewardModel(TextVerifier):
             raise VerifierError(msg) from error
 
     async def _apost(self, body: Mapping[str, Any]) -> Any:
-        """Post in a thread; the loop's own pool has few more than there are cores."""
+        """Post in a new thread, because the loop's own pool has few more threads than there are cores."""
         executor = ContextThreadPoolExecutor(1)
         try:
             return await asyncio.wrap_future(executor.submit(self._post, body))
@@ -166,14 +166,14 @@ class RewardModel(TextVerifier):
         )
 
     def _quote(self, content: bytes) -> str:
-        """Return the beginning of a body without the key; servers quote the key that they refuse."""
+        """Return the beginning of a body without the key, because servers may quote a key they refuse."""
         text = content.decode("utf-8", "replace")
         if self._key is not None:
             text = text.replace(self._key.get_secret_value(), "***")
         return repr(text if len(text) <= _SHOWN else text[:_SHOWN] + "...")
 
     def _read_rewards(self, answer: Any, count: int) -> list[float]:
-        """Return the rewards in the order of the texts, whatever order they came in."""
+        """Return the rewards in the order of the texts; the server may send them in any order."""
         data = answer.get("data") if isinstance(answer, Mapping) else None
         entries = data if isinstance(data, Sequence) else []
         found = {one.get("index"): one.get("score") for one in entries if isinstance(one, Mapping)}
@@ -188,10 +188,10 @@ class RewardModel(TextVerifier):
 
 
 class _NoRedirect(HTTPRedirectHandler):
-    """Follows no redirects, which would hand the key and the prompts to whatever server they name."""
+    """Refuses redirects, which would send the key and the prompts to another server."""
 
     def redirect_request(self, *args: Any, **kwargs: Any) -> None:
-        """Return None, which makes an error of it."""
+        """Return None, which turns the redirect into an error."""
         del args, kwargs
 
 
@@ -202,7 +202,7 @@ def _make_url(base_url: str) -> str:
     except ValueError:
         named = False
     if not named:
-        # Not shown, because it may hold a secret.
+        # The URL is not shown, because it may hold a secret.
         msg = "base_url must start with http:// or https:// and name a host, and its port be a port"
         raise InputError(msg)
     if "@" in parts.netloc or parts.query or parts.fragment:
@@ -216,7 +216,7 @@ def _check_key(api_key: SecretStr | str | None) -> SecretStr | None:
         return None
     key = api_key if isinstance(api_key, SecretStr) else SecretStr(api_key)
     secret = key.get_secret_value()
-    # A line break from a file would be refused later on, by a message that shows the key.
+    # A line break from a file would be refused later, in a message that shows the key.
     if not secret or not all("!" <= character <= "~" for character in secret):
         msg = "api_key must be visible ASCII characters without blanks; does it end in a line break?"
         raise InputError(msg)
@@ -230,6 +230,6 @@ def _is_reward(value: Any) -> bool:
 
 
 def _logistic(value: float) -> float:
-    """Return 1 / (1 + exp(-value)), with full precision at its small end, where the best texts differ."""
+    """Return 1 / (1 + exp(-value)), with full precision near 0, where the best texts differ."""
     grown = math.exp(-abs(value))
     return (grown if value < 0.0 else 1.0) / (1.0 + grown)

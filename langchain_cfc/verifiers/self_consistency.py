@@ -28,24 +28,24 @@ Equivalence: TypeAlias = (
     Runnable[Any, Any] | Callable[[Any, str, str], bool] | Callable[[Any, str, str], Awaitable[bool]]
 )
 
-# Quotes and marks of emphasis, on either side; what ends a sentence, or opens one in Spanish.
+# Quotes and marks of emphasis, on both sides; signs that end a sentence, or open one in Spanish.
 _AROUND = "\"'`*_\u2018\u2019\u201a\u201c\u201d\u201e\u00ab\u00bb\u2039\u203a"
 _BEFORE = _AROUND + "\u00a1\u00bf "
 _AFTER = _AROUND + ".,;:!?\u3001\u3002 "
 
 
 def normalise_answer(text: str) -> str:
-    """Return an answer without what seldom changes its meaning.
+    """Return an answer without differences that seldom change its meaning.
 
-    Compatibility forms are unified (Unicode NFKC) and letters casefolded, white space is collapsed. Quotes
-    and marks of emphasis are stripped from both ends, and what ends a sentence from the end. Other signs
-    stay: `-5` is not `5`, `50%` not `50` and `[0, 1)` not `(0, 1]`. NFKC also makes `x²` the same as `x2`.
+    Compatibility forms are unified (Unicode NFKC), letters are casefolded, and white space is collapsed.
+    Quotes and marks of emphasis are stripped from both ends, and signs that end a sentence from the end.
+    Others stay: `-5` is not `5`, `50%` not `50` and `[0, 1)` not `(0, 1]`. NFKC also makes `x²` equal `x2`.
 
     Args:
         text: An answer.
 
     Returns:
-        A text that is equal for answers that differ in nothing else; it may be empty.
+        The normalised answer; it may be empty.
 
     Examples:
         >>> normalise_answer(' "New  York." ')
@@ -56,7 +56,7 @@ def normalise_answer(text: str) -> str:
 
 
 class SelfConsistency(BaseVerifier):
-    """Score = 1 - the share of the n candidates that give the same answer, itself among them.
+    """Score = 1 - the share of the n candidates that give the same answer, itself included.
 
     The score lies in [0, 1 - 1/n], and smaller is better: 0 means that all candidates agree. This is the vote
     of Wang et al. (2022, "Self-consistency improves chain of thought reasoning in language models"). Answers
@@ -65,25 +65,25 @@ class SelfConsistency(BaseVerifier):
     Two candidates agree if their answers are equal, or if a judge says that they mean the same. There are two
     kinds of judges, with two ways to group:
 
-    - `equivalent` joins answers that are equivalent, or connected by answers that are. Judges contradict
-      themselves: one may hold a and b, b and c, but not a and c for equivalent, and then no share is right
-      for all three. Connected components are the smallest groups that split no pair which the judge joined,
-      and do not depend on the order of the draws. The price is that one false pair joins two groups, and k
-      distinct answers cost k (k - 1) / 2 calls.
-    - `entails` puts an answer into the first group whose first answer it entails and is entailed by, in the
-      order of the draws. These are the clusters of meaning of semantic entropy (Kuhn et al. 2023, "Semantic
-      uncertainty"; Farquhar et al. 2024, "Detecting hallucinations in large language models using semantic
-      entropy"). k distinct answers in c groups cost at most 2 k c calls.
+    - `equivalent` groups answers that are connected by equivalent pairs. Judges can contradict themselves:
+      one may call a and b equivalent, and b and c, but not a and c, and then no share is right for all three.
+      Connected components are the smallest groups that split no pair joined by the judge, and do not depend
+      on draw order. The price is that one false pair joins two groups, and that k distinct answers cost
+      k (k - 1) / 2 calls.
+    - `entails` puts an answer into the first group whose first answer it entails and is entailed by, in draw
+      order. These are the clusters of meaning of semantic entropy (Kuhn et al. 2023, "Semantic uncertainty";
+      Farquhar et al. 2024, "Detecting hallucinations in large language models using semantic entropy"). k
+      distinct answers in c groups cost at most 2 k c calls.
 
-    Semantic entropy is one number per prompt, and a verifier gives one per candidate: here the share of its
-    cluster. Features see the spread of the clusters in these scores: `mean_score` is 1 - the sum of the
-    squared shares (the quadratic entropy), `min_score` is 1 - the largest share, and the mean of
+    Semantic entropy is one number per prompt, whereas a verifier gives one per candidate: here 1 - the share
+    of its cluster. Features see the spread of the clusters in these scores: `mean_score` is 1 - the sum of
+    the squared shares (the quadratic entropy), `min_score` is 1 - the largest share, and the mean of
     -log(1 - score) is the discrete semantic entropy itself. The features `entropy` and `distinct_answers`
-    count answers of the extractor as they are written, not clusters.
+    count extracted answers as they are written, not clusters.
 
     Args:
-        answer: Text to answer, a function or Runnable, plain or async; the whole text if left out.
-        normalise: Answer to what is compared, plain or async; None compares answers as they are.
+        answer: Function or Runnable, plain or async, from a text to its answer; by default the whole text.
+        normalise: The same from an answer to the text that is compared; None compares answers as they are.
         equivalent: Whether two distinct answers mean the same: a Runnable on `{"prompt": ..., "first":
             answer, "second": answer}` or a function `(prompt, first, second)`, plain or async, that returns a
             bool. It is asked once per pair, concurrently.
@@ -136,8 +136,8 @@ class SelfConsistency(BaseVerifier):
         return f"SelfConsistency({', '.join(f'{name}: {value}' for name, value in self._settings.items())})"
 
     def flow(self, given: VerifierInput, config: RunnableConfig) -> Steps[list[float]]:
-        """Compute one share per group of candidates that agree."""
-        # The code that scores the first candidates of a record once more, where a draw rule keeps only these.
+        """Group the candidates that agree, and score each by the share of its group."""
+        # The same code rescores the first candidates of a record if a draw rule keeps only these.
         return score_groups((yield from self.find_groups(given, config)))
 
     def find_groups(self, given: VerifierInput, config: RunnableConfig) -> Steps[list[int]]:
@@ -154,7 +154,7 @@ class SelfConsistency(BaseVerifier):
         return [names.index(name) for name in names]
 
     def _find_answers(self, config: RunnableConfig, texts: list[str]) -> Steps[list[str]]:
-        """Return what is compared, for each text."""
+        """Return the normalised answer of each text."""
         answers: list[Any] = texts
         for reader in filter(None, [self._extract, self._normalise]):
             answers = yield from reader.invoke_cheaply(answers, config)
@@ -194,7 +194,7 @@ _Pair: TypeAlias = tuple[str, str]
 
 
 def group_connected(answers: Sequence[str], joined: Iterable[_Pair]) -> dict[str, str]:
-    """Return for each distinct answer a name of its connected component, given the pairs that are joined."""
+    """Map each distinct answer to a name of its connected component, given the joined pairs."""
     names = {answer: answer for answer in answers}
     for first, second in joined:
         kept, gone = names[first], names[second]

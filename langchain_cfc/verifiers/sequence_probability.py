@@ -1,4 +1,4 @@
-"""Sequence probability: how probable a candidate was to the model that drew it."""
+"""Sequence probability: the probability of a candidate under the model that drew it."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ _ROUNDING = 1e-3
 
 
 class SequenceProbability(BaseVerifier):
-    """Score = 1 - exp(sum of the token log-probabilities) of the draw itself; costs no further call.
+    """Score = 1 - exp(sum of the candidate's token log-probabilities); needs no further call.
 
     The score lies in [0, 1], and smaller is better: 0 is a candidate that the model was certain to give. The
-    generator must return token log-probabilities, such as `ChatOpenAI(logprobs=True)` does, in
+    generator must return token log-probabilities, as `ChatOpenAI(logprobs=True)` does, in
     `response_metadata["logprobs"]["content"]`.
 
     Args:
-        per_token: Whether to take the mean of the log-probabilities in place of their sum, which is the
-            geometric mean of the tokens' probabilities: long candidates then do not score worse for being
+        per_token: Whether to use the mean of the log-probabilities instead of their sum, that is, the
+            geometric mean of the tokens' probabilities, so that long candidates do not score worse for being
             long. Malinin and Gales (2021, "Uncertainty estimation in autoregressive structured prediction")
             compare the two.
     """
@@ -39,7 +39,7 @@ class SequenceProbability(BaseVerifier):
         return f"SequenceProbability({'per_token=True' if self.per_token else ''})"
 
     def flow(self, given: VerifierInput, config: RunnableConfig) -> Steps[list[float]]:
-        """Score each candidate by its own log-probabilities; the prompt plays no role."""
+        """Score each candidate by its own log-probabilities; the prompt is not used."""
         del config
         yield from ()  # nothing is called
         return [self._score(slot, candidate) for slot, candidate in enumerate(given["candidates"])]

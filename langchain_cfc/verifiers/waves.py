@@ -1,4 +1,4 @@
-"""`SeenCandidates`: what a draw rule looks at between the waves of a prompt, in serving as in collecting."""
+"""`SeenCandidates`: what a draw rule looks at between waves of draws, both in serving and in collecting."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from langchain_cfc.verifiers.base import CandidateScorer, VerifierInput, Verifie
 
 @dataclass
 class SeenCandidates:
-    """The scores and answers of a prompt's candidates, made once each as waves of draws need them.
+    """The scores and answers of a prompt's candidates, computed when a wave of draws needs them.
 
     Attributes:
-        scorer: Scores them.
+        scorer: Scores the candidates.
         description: Extracts their answers.
         prompt: The prompt.
         config: Config of the runs that extract answers.
         judging: Config of the runs that score.
-        scored_separately: Whether scores stay what they are when further candidates are drawn.
+        scored_separately: Whether scores do not change when further candidates are drawn.
         scores: The scores so far.
         answers: The answers so far, by text.
     """
@@ -41,10 +41,10 @@ class SeenCandidates:
     answers: dict[str, str] = field(default_factory=dict)
 
     def choose_next_wave(self, rule: DrawRule, draws: list[DrawnCandidate]) -> Steps[int]:
-        """Return how many further candidates the draw rule wants; 0 where it stops."""
+        """Return how many further candidates the draw rule wants; 0 if it stops."""
         if len(draws) == rule.at_most:
             return 0
-        # What the rule does not look at is made when all are drawn.
+        # Answers or scores that the rule does not look at are computed after the last draw.
         answers = None
         if rule.needs_answers:
             answers = [(yield from self.description.extract_answers(draws, self.config, self.answers))]
@@ -54,8 +54,8 @@ class SeenCandidates:
     def score(self, draws: list[DrawnCandidate]) -> Steps[VerifierScores]:
         """Return the scores of all candidates so far.
 
-        A verifier that compares candidates is asked about all of them again, any other about new ones alone.
-        One that gives candidates of one text one score is asked about no text twice.
+        A verifier that compares candidates scores all of them again; any other scores new ones only, and no
+        text that already has a score if equal texts share one.
         """
         done = len(self.scores.scores)
         if done == len(draws):
@@ -78,7 +78,7 @@ class SeenCandidates:
     def score_claims(
         self, claims: list[DrawnCandidate], answers: list[DrawnCandidate]
     ) -> Steps[VerifierScores]:
-        """Return the scores of the claims of the first answer; the others are there to be compared."""
+        """Return the scores of the first answer's claims; the other answers are there for comparison."""
         if not claims:
             return VerifierScores([])
         given = VerifierInput(prompt=self.prompt, candidates=claims, answers=answers)
