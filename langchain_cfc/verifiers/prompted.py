@@ -96,7 +96,7 @@ class PromptedVerifier(PromptedModel, BaseVerifier):
 
     @abstractmethod
     def _write_request(self, question: str, text: str, texts: Sequence[str]) -> str:
-        """Return the request about a candidate's `text`; `texts` are those of all candidates in draw order."""
+        """Return the request about a candidate's `text`; `texts` are of all candidates in draw order."""
 
     @abstractmethod
     def _read_score(self, reply: Any, slot: int) -> float:
