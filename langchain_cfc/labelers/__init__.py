@@ -1,4 +1,4 @@
-"""Labelers: offline, they say whether each candidate is correct, given the reference of the record.
+"""Labelers decide offline whether each candidate is correct, given the reference of the record.
 
 Importing this package loads nothing; each name is loaded when it is first used.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from langchain_cfc._internal.imports import make_lazy
 
-# Type checkers know this name; importing it would cost as much as the rest of this module.
+# Type checkers know this name; importing it from `typing` would cost as much as the rest of this module.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from langchain_cfc.labelers.agreement import (

@@ -1,52 +1,50 @@
-"""How far labels can be trusted: agreement with people, and what mistakes do to the promised coverage.
+"""How far labels can be trusted: agreement with people, and what mistakes do to the guaranteed coverage.
 
-**Agreement.** With p_jh the share of candidates that a judge labels j and people label h, and p_j., p_.h the
-shares of either alone, the observed agreement is p_o = sum_k p_kk, that by chance p_e = sum_k p_k. p_.k, and
-kappa = (p_o - p_e) / (1 - p_e) (Cohen 1960). Kappa is a smooth function of the shares, and by the delta
-method the error of its estimate is the mean over the candidates of
+**Agreement.** Let p_jh be the share of candidates that a judge labels j and people label h, and p_j. and p_.h
+the shares of either alone. The observed agreement is p_o = sum_k p_kk, the agreement by chance is
+p_e = sum_k p_k. p_.k, and kappa = (p_o - p_e) / (1 - p_e) (Cohen 1960). Kappa is a smooth function of the
+shares. By the delta method, the error of its estimate is the mean over the candidates of
 
     u = (1{j = h} - (1 - kappa) (p_.j + p_h.) - p_o + 2 (1 - kappa) p_e) / (1 - p_e).
 
 For independent candidates the variance is mean(u^2) / N, which is that of Fleiss, Cohen and Everitt (1969,
 "Large sample standard errors of kappa and weighted kappa", Psychological Bulletin 72), equation 13.
-Candidates of one prompt are not independent; there the sums of u over each of I prompts take the place of
-its values, and
+Candidates of one prompt are not independent. Then the sums of u over each of I prompts replace its values:
 
     var(kappa) = I / (I - 1) sum_i (sum of u in prompt i)^2 / N^2.
 
-The interval is kappa's on the scale of atanh(kappa), which keeps it within [-1, 1] and covers better where
-one label is rare, and is no shorter than so many prompts allow: what none of them showed may
-still happen, to a share u of them that (1 - u)^I is half of 1 - confidence. Were all of that share
-disagreement, or all agreement, kappa would move by u p_o / (1 - p_e) down, or u (1 - p_o) / (1 - p_e) up.
+The interval is computed on the scale of atanh(kappa), which keeps it within [-1, 1] and covers better if one
+label is rare. It is also no shorter than I prompts allow: what none of them showed may still happen to a
+share u of prompts, where (1 - u)^I = (1 - confidence) / 2. If that share were all disagreement, kappa would
+move down by u p_o / (1 - p_e); if it were all agreement, kappa would move up by u (1 - p_o) / (1 - p_e).
 
-**Mistakes.** Calibration promises that the answer set holds a candidate that is *labelled* correct, with
-probability c = 1 - alpha at least. Let L be that event, T the one that the set holds a candidate that *is*
-correct; "or the prompt is flagged" may stand after both, for a flag looks at no label. Wrong candidates are
-labelled correct with probability e0, correct ones wrong with e1.
+**Mistakes.** Calibration guarantees that the answer set holds a candidate that is *labelled* correct, with
+probability at least c = 1 - alpha. Let L be that event, and T the event that the set holds a candidate that
+*is* correct; "or the prompt is flagged" may be added to both, because a flag does not depend on the prompt's
+labels. Wrong candidates are labelled correct with probability e0, correct ones wrong with probability e1.
 
-*Independent mistakes.* Suppose that, given which candidates are correct and whatever the set is made from,
-distinct answers are labelled independently of one another, with probabilities of a mistake that are at most
-e0 and e1 for each. Where the set, of at most m distinct answers, holds no correct one, L needs a mistake on
-one of them: P(L | not T) <= q = 1 - (1 - e0)^m. So 1 - c >= P(not L) >= (1 - q) P(not T), and
+*Independent mistakes.* Suppose that, given which candidates are correct and everything that the set is made
+from, distinct answers are labelled independently of one another, with probabilities of a mistake of at most
+e0 and e1. If the set, of at most m distinct answers, holds no correct one, L requires a mistake on one of
+them: P(L | not T) <= q = 1 - (1 - e0)^m. So 1 - c >= P(not L) >= (1 - q) P(not T), and
 
     P(T) >= 1 - (1 - c) / (1 - e0)^m.
 
-Where it holds a correct one, L may fail only if that one is labelled wrong: P(L) >= (1 - e1) P(T), and
+If the set holds a correct one, L can fail only if that one is labelled wrong: P(L) >= (1 - e1) P(T), and
 
     P(T) <= P(L) / (1 - e1).
 
-Correct candidates labelled wrong cost no coverage, then: they make thresholds larger and answer sets with
-them.
+So correct candidates that are labelled wrong cost no coverage: they make thresholds and answer sets larger.
 
-*Any mistakes.* A judge may err on the same kind of answer again and again, and most where the score is best.
-Then nothing better holds than counting: L without T takes a wrong candidate that is labelled correct, T
-without L a correct one that is labelled wrong. With W wrong and R correct candidates per prompt on average,
-and e0, e1 their mislabelled shares overall,
+*Any mistakes.* A judge may err on the same kind of answer again and again, and most often where the score is
+best. Then nothing better than counting holds: L without T requires a wrong candidate that is labelled
+correct, T without L a correct one that is labelled wrong. With W wrong and R correct candidates per prompt on
+average, and overall mislabelled shares e0 and e1 of these,
 
     P(L) - e0 W <= P(T) <= P(L) + e1 R,
 
-and there are mistakes that attain either end. For m = 1 and mistakes at rates of exactly e0 and e1,
-independent ones, P(T) is settled: (P(L) - e0) / (1 - e0 - e1) (Rogan and Gladen 1978).
+and each bound is attained by some mistakes. For m = 1 and independent mistakes at rates of exactly e0 and e1,
+P(T) is determined: (P(L) - e0) / (1 - e0 - e1) (Rogan and Gladen 1978).
 """
 
 from __future__ import annotations
@@ -66,10 +64,10 @@ class Kappa:
 
     Attributes:
         value: 1 for labels that always agree, 0 for labels that agree as often as by chance; at least -1.
-        low: Lower end of its interval.
-        high: Upper end.
-        confidence: Confidence level of the two-sided interval; approximate, and too short where either side
-            gave one of the labels to fewer than about ten independent candidates.
+        low: Lower end of the interval.
+        high: Upper end of the interval.
+        confidence: Confidence level of the two-sided interval. The interval is approximate, and too short if
+            either side gave one of the labels to fewer than about ten independent candidates.
     """
 
     value: float
@@ -80,7 +78,7 @@ class Kappa:
 
 @dataclass(frozen=True)
 class Agreement:
-    """A judge's labels compared with those of people, which are taken to be right.
+    """A judge's labels compared with those of people, which are assumed to be right.
 
     Attributes:
         correct_called_correct: Number of correct candidates that the judge calls correct.
@@ -88,8 +86,8 @@ class Agreement:
         wrong_called_correct: Number of wrong candidates that it calls correct.
         wrong_called_wrong: Number of wrong candidates that it calls wrong.
         n_prompts: Number of independent prompts that these candidates are from.
-        kappa: Agreement beyond chance; None where both give every candidate one and the same label, which
-            chance alone would do as well.
+        kappa: Agreement beyond chance; None if both give every candidate the same label, because agreement by
+            chance is then perfect as well.
     """
 
     correct_called_correct: int
@@ -121,16 +119,16 @@ def compare_labels(
     Args:
         judge: N labels, True where the judge calls the candidate correct.
         people: N labels of the same candidates.
-        prompts: The id of each candidate's prompt; without it all candidates are taken as independent, which
-            several of one prompt are not: the interval would be too short.
+        prompts: The id of each candidate's prompt. By default all candidates are treated as independent; if
+            several are of one prompt, the interval is then too short.
         confidence: Confidence level of the interval, in (0, 1).
 
     Returns:
         The confusion table, the shares of mistakes and kappa with its interval.
 
     Raises:
-        InputError: If there are no candidates, their numbers differ, a label is no boolean or the confidence
-            is no level.
+        InputError: If there are no candidates, their numbers differ, a label is not a boolean, or the
+            confidence is not in (0, 1).
 
     Examples:
         >>> found = compare_labels([True, True, False, False], [True, False, False, False])
@@ -154,26 +152,25 @@ def compare_labels(
 def bound_true_coverage(
     labelled: float, *, error_on_wrong: float, error_on_correct: float, largest_set: int
 ) -> tuple[float, float]:
-    """Bound true coverage given labelled coverage, for mistakes that are independent.
+    """Bound true coverage given labelled coverage, for independent mistakes of the labeler.
 
-    It holds where, given which candidates are correct and whatever the set is made from (scores and features
-    among it), distinct answers are labelled independently of one another. A judge that is fooled by the same
-    kind of answer as the verifier breaks this; `bound_true_coverage_at_worst` needs nothing of the kind. It
-    holds
-    for *covered or flagged* like for coverage, and within a group by the rates there.
+    This assumes that, given which candidates are correct and everything that the set is made from (scores and
+    features included), distinct answers are labelled independently of one another. A judge that is fooled by
+    the same kind of answer as the verifier violates this; `bound_true_coverage_at_worst` does not assume it.
+    The bounds also hold for *covered or flagged*, and within a group, with the rates of the group.
 
     Args:
-        labelled: Share of prompts whose set holds a candidate labelled correct, promised or measured, in
+        labelled: Share of prompts whose set holds a candidate labelled correct, guaranteed or measured, in
             [0, 1].
-        error_on_wrong: Largest probability that a wrong candidate is labelled correct, e0, in [0, 1). Rates
-            that were estimated should enter by the upper ends of their intervals.
+        error_on_wrong: Largest probability that a wrong candidate is labelled correct, e0, in [0, 1). For an
+            estimated rate, pass the upper end of its interval.
         error_on_correct: Largest probability that a correct one is labelled wrong, e1, in [0, 1).
-        largest_set: Most distinct answers that a set holds, m; n at most.
+        largest_set: Largest number m of distinct answers in a set; at most n.
 
     Returns:
         Lower and upper bound of the share of prompts whose set holds a correct candidate: 1 - (1 - labelled)
-        / (1 - e0)^m, not below 0, and labelled / (1 - e1), not above 1. The lower bound holds of a promised,
-        the upper one only of a measured share, as a promise is no upper bound.
+        / (1 - e0)^m, not below 0, and labelled / (1 - e1), not above 1. If `labelled` is guaranteed, only the
+        lower bound holds, as a guarantee is not an upper bound; if it is measured, both hold.
 
     Raises:
         InputError: If a number lies outside of its range.
@@ -187,7 +184,7 @@ def bound_true_coverage(
     if not isinstance(largest_set, int) or largest_set < 1:  # type: ignore[redundant-expr]  # floats come too
         msg = f"largest_set is {largest_set!r}; expected a whole number of at least 1"
         raise InputError(msg)
-    # Rates of 1 leave nothing to divide by, and say nothing.
+    # A large power may underflow to 0, and then the lower bound is 0.
     right = (1.0 - error_on_wrong) ** largest_set
     low = 1.0 - (1.0 - labelled) / right if right > 0.0 else 0.0
     return max(0.0, low), min(1.0, labelled / (1.0 - error_on_correct))
@@ -201,7 +198,7 @@ def bound_true_coverage_at_worst(
     wrong_per_prompt: float,
     correct_per_prompt: float,
 ) -> tuple[float, float]:
-    """Bound true coverage given labelled coverage, whatever the mistakes depend on.
+    """Bound true coverage given labelled coverage, for mistakes that may depend on anything.
 
     Args:
         labelled: As in `bound_true_coverage`.
@@ -263,7 +260,7 @@ def _compute_kappa(
 ) -> Kappa | None:
     size = len(pairs)
     calls, truths = Counter(call for call, _ in pairs), Counter(truth for _, truth in pairs)
-    # In whole numbers, so that agreement by chance is 1 only where it is.
+    # In whole numbers, so that round-off cannot make agreement by chance look like 1.
     by_chance = sum(calls[label] * truths[label] for label in (True, False))
     if by_chance == size**2:
         return None
@@ -276,7 +273,7 @@ def _compute_kappa(
         sums[prompt] += error / (1.0 - expected)
     deviation = _compute_deviation(list(sums.values()), size)
     low, high = _compute_interval(kappa, NormalDist().inv_cdf(0.5 + confidence / 2.0) * deviation)
-    # What none of the prompts showed may still happen, to a share `unseen` of them.
+    # What none of the prompts showed may still happen to a share `unseen` of prompts.
     unseen = 1.0 - ((1.0 - confidence) / 2.0) ** (1.0 / len(sums))
     low = min(low, kappa - unseen * observed / (1.0 - expected))
     high = max(high, kappa + unseen * (1.0 - observed) / (1.0 - expected))
@@ -292,7 +289,7 @@ def _compute_interval(kappa: float, half: float) -> tuple[float, float]:
 
 
 def _compute_deviation(sums: Sequence[float], size: int) -> float:
-    """Return the standard error from the sums over prompts; infinite where there is one prompt only."""
+    """Return the standard error from the sums over prompts; infinite if there is only one prompt."""
     if len(sums) == 1:
         return math.inf
     return math.sqrt(len(sums) / (len(sums) - 1) * math.fsum(one * one for one in sums)) / size

@@ -1,7 +1,7 @@
-"""What a labeler is, what it returns, and how it labels the candidates of a prompt.
+"""Labelers: their interface, checks of what they return, and labelling of a prompt's candidates.
 
-A labeler is the paper's A(X, y): offline it says of each candidate of a prompt whether it is correct, given
-the reference of the record. Like a verifier it is set-wise: it sees the prompt, its reference and all n
+A labeler is the paper's A(X, y): offline, it decides for each candidate of a prompt whether it is correct,
+given the reference of the record. Like a verifier it is set-wise: it sees the prompt, its reference and all n
 candidates, and returns n booleans.
 """
 
@@ -20,11 +20,11 @@ from langchain_cfc.verifiers.base import list_values, to_python_scalar
 
 
 class LabelerInput(TypedDict):
-    """What a labeler that is a Runnable is invoked with.
+    """Input of a labeler that is a Runnable.
 
-    `prompt` is the input of the record, `reference` the JSON value that its labels are made with (None where
-    it has none), `candidates` are the n candidates in draw order, or the claims of one answer. `id` is the
-    record's, and may be left out: only labels that were written down by it need it.
+    `prompt` is the input of the record, `reference` the JSON value that candidates are judged by (None if the
+    record has none), `candidates` are the n candidates in draw order, or the claims of one answer. `id` is
+    that of the record, and may be left out: only labels that are looked up by id need it.
     """
 
     prompt: Any
@@ -45,22 +45,22 @@ _HINT = "a labeler returns True or False for each candidate, True where it is co
 
 
 class BaseLabeler(FlowRunnable[LabelerInput, list[bool]]):
-    """A labeler that is a Runnable, written as one flow for the sync and the async path.
+    """Base class of labelers that are Runnables, written as one flow for the sync and the async path.
 
-    A subclass implements `flow(given, config)`, a generator that returns n booleans, True where the candidate
-    is correct, for a `LabelerInput`. The calls of the flow acquire permits within the limits of the prompt
-    that is labelled, call by call. An unusable reference, or a candidate that cannot be labelled, is a
+    A subclass implements `flow(given, config)`, a generator that returns n booleans, True if the candidate is
+    correct, for a `LabelerInput`. Each call of the flow acquires its own permit within the limits of the
+    prompt that is labelled. An unusable reference, or a candidate that cannot be labelled, raises a
     `LabelerError`.
 
     Attributes:
-        fingerprint: What it states about itself, see `langchain_cfc.sampling.fingerprints`.
+        fingerprint: What the labeler states about itself, see `langchain_cfc.sampling.fingerprints`.
     """
 
     fingerprint: Mapping[str, Any]
 
 
 def make_labeler_call(labeler: Labeler) -> Call:
-    """Make a call with a `LabelerInput` of a labeler; raise a `LabelerError` if it is none."""
+    """Make a `Call` of a labeler with a `LabelerInput`; raise a `LabelerError` if it cannot be called."""
     if not isinstance(labeler, Runnable) and not callable(labeler):
         msg = f"got a {type(labeler).__name__} as labeler: {_HINT}"
         raise LabelerError(msg)
@@ -68,7 +68,7 @@ def make_labeler_call(labeler: Labeler) -> Call:
 
 
 def check_labels(labels: Any, n: int) -> list[bool]:
-    """Return n labels; raise a `LabelerError` unless there are n booleans: 1 and "true" are none."""
+    """Return n labels; raise a `LabelerError` unless there are n booleans, which 1 and "true" are not."""
     values = list_values(labels, n, "the labeler", what="labels", hint=_HINT, failure=LabelerError)
     values = [to_python_scalar(value) for value in values]
     for slot, value in enumerate(values):
@@ -84,15 +84,16 @@ Reads: TypeAlias = Literal["answer", "text"]
 class CandidateLabeling:
     """Asks a labeler about the candidates of a prompt.
 
-    Candidates of one answer have one label: otherwise a set of distinct answers could not say what it holds.
+    Candidates with the same answer get the same label; otherwise it would be undefined whether a set of
+    distinct answers holds a correct one.
 
     Args:
         labeler: The labeler.
-        reads: What it is shown where there is an answer extractor: each distinct `answer` as if it were the
-            text, or the whole `text` of the first candidate that gives it.
+        reads: What the labeler sees if there is an answer extractor: each distinct `answer` as if it were the
+            text, or the whole `text` of the first candidate with that answer.
 
     Raises:
-        LabelerError: If it is no labeler.
+        LabelerError: If `labeler` cannot be called.
     """
 
     def __init__(self, labeler: Labeler, reads: Reads = "answer") -> None:
@@ -106,14 +107,14 @@ class CandidateLabeling:
 
         Args:
             given: Prompt, reference and all candidates.
-            answers: Their answers; None without an extractor.
+            answers: The candidates' answers; None without an extractor.
             config: Config of child runs.
 
         Returns:
             One label per candidate.
 
         Raises:
-            LabelerError: If the labeler fails, or returns anything but one boolean for each that it is shown.
+            LabelerError: If the labeler fails, or does not return one boolean per candidate that it is shown.
         """
         draws = given["candidates"]
         if answers is None:
@@ -137,10 +138,10 @@ class CandidateLabeling:
 
 
 def reject_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return the object of its pairs, as `object_pairs_hook` of a JSON reader.
+    """Make a JSON object from its pairs, for the parameter `object_pairs_hook` of `json.loads`.
 
     Raises:
-        ValueError: If a key stands twice in it.
+        ValueError: If a key occurs twice.
     """
     fields = dict(pairs)
     if len(fields) < len(pairs):

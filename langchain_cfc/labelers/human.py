@@ -23,14 +23,14 @@ _WORDS = {"true": True, "false": False, "yes": True, "no": False, "1": True, "0"
 By = Literal["id", "prompt"]
 _NAMES: tuple[By, By] = ("id", "prompt")
 
-# A spreadsheet calculates a cell that begins with = + - or @, and rewrites one that looks like a number or a
-# date: 3/4 becomes a day in April. One that begins with this is text to all of them.
+# Spreadsheets evaluate cells that begin with = + - or @, and rewrite those that look like a number or a date:
+# 3/4 becomes a day in April. A cell that begins with this mark is text to all of them.
 TEXT_MARK = "'"
 
 
 @dataclass(frozen=True)
 class SheetRow:
-    """A label of one candidate, and the line that it is from."""
+    """The label of one candidate, and the line that it was read from."""
 
     line: int  # counted from 1; a CSV row of several lines has the number of its last one
     correct: bool | None  # None for a label that is still missing
@@ -47,11 +47,12 @@ class Sheet:
 
 
 def read_sheet(path: str | Path, *, partly: bool = False) -> Sheet:
-    """Read a file of the form that `HumanLabels` describes; with `partly`, labels may be missing.
+    """Read a file in the format of `HumanLabels`; with `partly`, labels may be missing.
 
     Raises:
         InputError: If it is neither `.csv` nor `.jsonl`, or cannot be read.
-        RecordError: If a line lacks a field, holds something else in it, or contradicts an earlier one.
+        RecordError: If there are no labels, or a line lacks a field, has an invalid value in it, or
+            contradicts an earlier one.
     """
     source = Path(path)
     if source.suffix not in {".csv", ".jsonl"}:
@@ -87,10 +88,10 @@ def read_sheet(path: str | Path, *, partly: bool = False) -> Sheet:
 
 
 def format_value(value: Any) -> str:
-    r"""Return a prompt or a candidate as such a file has it: text as it is, anything else as canonical JSON.
+    r"""Return a prompt or a candidate as such a file states it: a text itself, any other value as JSON.
 
-    Lines end in \n, because spreadsheet programs change line ends within cells. What is no JSON is a
-    `LabelerError`.
+    JSON is canonical. Line ends of a text become \n, because spreadsheet programs change them within cells. A
+    value that is not JSON raises a `LabelerError`.
     """
     if isinstance(value, str):
         return value.replace("\r\n", "\n").replace("\r", "\n")
@@ -104,7 +105,7 @@ def format_value(value: Any) -> str:
 def _read_row(
     source: str, line: int, row: Mapping[str, Any], *, partly: bool
 ) -> tuple[By, tuple[str, str], bool | None]:
-    """Return what a row is found by, its key (id or prompt, and text) and its label."""
+    """Return whether a row goes by id or prompt, its key (id or prompt, and text) and its label."""
     given: list[By] = [one for one in _NAMES if row.get(one) is not None]
     if len(given) != 1:
         problem = f"found {'both' if given else 'neither'} of id and prompt; expected one"
@@ -132,19 +133,19 @@ def _find_label_column(row: Mapping[str, Any]) -> str:
 
 
 def _read_csv_rows(source: str, text: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    # Spreadsheet programs separate by the sign that is usual in their country.
+    # Spreadsheet programs use the separator of their locale.
     delimiter = max(",;\t", key=text.partition("\n")[0].count)
     reader = csv.DictReader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
     try:
         for row in reader:
-            # A line that is too short holds None, one that is too long a list under None.
+            # `DictReader` fills short rows with None, and puts the surplus of long rows under the key None.
             if None in row or None in row.values():
                 problem = (
                     f"found another number of fields than the {len(reader.fieldnames or [])} of the header"
                 )
                 raise RecordError(source, reader.line_num, "", problem)
-            # Only a marked column has marked cells. They may lack the mark: some programs drop it from a cell
-            # that was opened.
+            # Only columns with a marked name have marked cells. A cell may have lost its mark, because some
+            # programs drop it from a cell that was opened.
             cells = {
                 name.removeprefix(TEXT_MARK): cell.removeprefix(TEXT_MARK)
                 if name.startswith(TEXT_MARK)
@@ -155,7 +156,7 @@ def _read_csv_rows(source: str, text: str) -> Iterator[tuple[int, dict[str, Any]
             word = cells.get(column, "")
             yield reader.line_num, {**cells, column: _WORDS.get(word.strip().lower(), word)}
     except csv.Error as error:
-        # The reader of the rows has not counted the one that it could not read.
+        # `DictReader` has not counted the row that it could not read; the reader inside it has.
         raise RecordError(source, reader.reader.line_num, "", f"not CSV: {error}") from error
 
 
@@ -177,24 +178,24 @@ class HumanLabels(BaseLabeler):
 
     The file is JSON Lines (`.jsonl`) or CSV with a header (`.csv`), in UTF-8. Each line has
 
-    - `id`, that of the record, or `prompt`, its input; one of the two, the same throughout the file. In CSV
-      an input that is no text is written as JSON with sorted keys and without spaces;
-    - `text`, the candidate exactly as it was drawn, but for the kind of its line ends;
-    - `correct`, or `supported` of claims: true or false; in CSV also yes, no, 1 or 0, in any case.
+    - `id`, the id of the record, or `prompt`, its input: one of the two, the same throughout the file. In CSV
+      an input that is not text is written as JSON with sorted keys and without spaces;
+    - `text`, the candidate exactly as it was drawn, except for the kind of its line ends;
+    - `correct`, or `supported` for claims: true or false; in CSV also yes, no, 1 or 0, in any letter case.
 
-    Further fields are ignored. A line may be repeated with the same label. Where several people disagree,
+    Further fields are ignored. A line may be repeated with the same label. If several people disagree,
     resolve it first; `compare_labels` measures how often they do.
 
-    CSV may be separated by commas, semicolons or tabs. An apostrophe before a column's name means that an
-    apostrophe before its cells is no part of them: it keeps spreadsheet programs from rewriting what they
-    take for a number, a date or a formula. The sheets of `write_review` are written like that.
+    CSV may be separated by commas, semicolons or tabs. If a column's name begins with an apostrophe, an
+    apostrophe at the start of its cells is not part of them: it keeps spreadsheet programs from rewriting
+    what they take for a number, a date or a formula. `write_review` writes its sheets like that.
 
     Args:
-        path: The file, read at once.
+        path: The file, which is read immediately.
 
     Raises:
         InputError: If it is neither kind of file or cannot be read.
-        RecordError: If a line lacks a field, holds something else in it, or contradicts an earlier one.
+        RecordError: If a line lacks a field, has an invalid value in it, or contradicts an earlier one.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -203,7 +204,7 @@ class HumanLabels(BaseLabeler):
         self.fingerprint = combined_fingerprint(self.name, {"labels": self._sheet.digest}, {})
 
     def __repr__(self) -> str:
-        """State how many labels there are, and what they are found by."""
+        """State the number of labels, and whether they go by id or prompt."""
         sheet = self._sheet
         return f"HumanLabels({sheet.source}: {len(sheet.rows)} by {sheet.by} and text)"
 

@@ -1,4 +1,4 @@
-"""A labeler made of a judge that sees the reference: a model, a function, or an evaluator of openevals."""
+"""A labeler made from a judge that sees the reference: a model, a function, or an evaluator of openevals."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ class JudgeLabels(BaseLabeler):
     A function with a parameter `outputs` is called with keywords, as the evaluators of openevals are:
     `inputs` is the prompt, `outputs` the candidate's text, `reference_outputs` the reference. Any other
     function is called with `(prompt, reference, text)`, a Runnable with `{"prompt": ..., "reference": ...,
-    "candidate": text}`. All may be async. What the judge returns is read as `from_evaluator` of
-    `langchain_cfc.verifiers` reads it.
+    "candidate": text}`. All may be async. The judge's result is read as by `from_evaluator` of
+    `langchain_cfc.verifiers`.
 
     A judge makes mistakes, and a guarantee that was calibrated on its labels is about what the judge calls
-    correct. Have people label a sample, `compare_labels`, and see `bound_true_coverage`.
+    correct. Have people label a sample, use `compare_labels`, and see `bound_true_coverage`.
 
     Args:
         judge: A function or Runnable, plain or async, that returns True or False; or a number, with one of
             the two limits.
         at_least: Smallest number that means correct.
-        at_most: Largest number that means correct, for a judge of a fault; True is the upper end of the
-            range, so that 0 stands for False.
+        at_most: Largest number that means correct, for a judge of a defect; True and False are the upper and
+            the lower end of the range.
         key: See `from_evaluator`.
-        range: The smallest and the largest number that the judge gives; True and False are the ends.
-        reference: The keyword for the reference, where the judge takes keywords; None does not pass it.
+        range: Smallest and largest number that the judge gives; False and True are these ends.
+        reference: The keyword for the reference, if the judge takes keywords; None does not pass it.
 
     Raises:
         InputError: If both limits are given, one lies outside of the range, or the judge cannot be called.
@@ -61,7 +61,7 @@ class JudgeLabels(BaseLabeler):
         self._keyword = reference
         self._at_most = at_most is not None
         self._limit = _scale_limit(at_least, at_most, range)
-        # An unusable judge is refused here, and not with the first prompt.
+        # Refuse an unusable judge now, and not at the first prompt.
         self._make_evaluator(None)
         rule = "as it says" if at_most is None else f"at most {at_most!r}"
         settings = {
@@ -86,7 +86,7 @@ class JudgeLabels(BaseLabeler):
         return [self._is_correct(share) for share in shares]
 
     def _make_evaluator(self, reference: Any) -> EvaluatorVerifier:
-        """Make a verifier that gives the judge the reference of one prompt."""
+        """Make a verifier that passes the reference of one prompt to the judge."""
         judge = self._judge
         if isinstance(judge, Runnable):
             return self._make_verifier(RunnableLambda(partial(_add_reference, reference)) | judge)
@@ -94,7 +94,7 @@ class JudgeLabels(BaseLabeler):
             msg = f"expected a judge, a function or Runnable, got a {type(judge).__name__}"
             raise InputError(msg)
         if not _takes_outputs(judge):
-            # No closure, because closures cannot be pickled.
+            # Not a closure, because closures cannot be pickled.
             function = _ajudge if is_async_callable(judge) else _judge
             return self._make_verifier(partial(function, judge, reference))
         keyword = self._keyword
@@ -114,7 +114,7 @@ class JudgeLabels(BaseLabeler):
 
 
 def _scale_limit(at_least: float | None, at_most: float | None, ends: tuple[float, float]) -> float | None:
-    """Return the limit as a share of the range, by the arithmetic that makes shares of numbers."""
+    """Return the limit as a share of the range, by the same arithmetic as `EvaluatorVerifier` for numbers."""
     if at_least is not None and at_most is not None:
         msg = "at_least= and at_most= are both given; a judge counts one way"
         raise InputError(msg)

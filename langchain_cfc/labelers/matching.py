@@ -1,16 +1,16 @@
 """Labelers that compare texts with the reference, and exact match after a published normalisation.
 
-`NormalisedMatch` is exact match as question answering measures it. Both of its normalisations are for English
-answers, and are what the evaluation scripts of the two datasets do:
+`NormalisedMatch` is the exact match of question answering benchmarks. Both of its normalisations are for
+English answers, and are those of the evaluation scripts of two datasets:
 
 - `squad` (Rajpurkar et al. 2016, evaluation script of SQuAD v1.1): lower case; every ASCII punctuation sign
   is deleted; the words a, an and the become a space; white space is collapsed and trimmed.
 - `triviaqa` (Joshi et al. 2017, evaluation script of TriviaQA v1.0): the same, but punctuation becomes a
   space instead of being deleted, and the signs ‘, ’ and ´ count as punctuation as well.
 
-So "U.S.A." is "usa" to the first and "u s" to the second, because a single a is an article to it.
-Neither removes accents, or any other sign outside of ASCII. Signs of numbers are lost: to `squad` "-5" is
-"5", and "3.14" is "314"; compare numbers with `NumericMatch`.
+So "U.S.A." becomes "usa" in the first and "u s" in the second, where the single a is taken for an article.
+Neither removes accents, or any non-ASCII sign except those three. Signs of numbers are lost: `squad` makes
+"-5" to "5", and "3.14" to "314"; compare numbers with `NumericMatch`.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ Reading: TypeAlias = Runnable[Any, Any] | Callable[[str], str] | Callable[[str],
 
 
 class TextMatcher(BaseLabeler):
-    """Compares each distinct text, or the answer that an extractor finds in it, with the reference.
+    """Base class of labelers that compare each distinct text, or its extracted answer, with the reference.
 
-    `settings` are plain values that change its labels, `parts` by role what the user gave it (None where it
-    was left out); the part `answer` is the extractor.
+    `settings` are plain values that change the labels; `parts` maps roles to what the user passed (None if
+    left out); the part `answer` is the extractor.
     """
 
     def __init__(self, name: str, settings: Mapping[str, Any], parts: Mapping[str, Any]) -> None:
@@ -53,10 +53,10 @@ class TextMatcher(BaseLabeler):
 
     @abstractmethod
     def read_reference(self, reference: Any) -> Callable[[str], bool]:
-        """Return the test of whether an answer is correct; an unusable reference is a `LabelerError`."""
+        """Return a test for correct answers; raise a `LabelerError` if the reference is unusable."""
 
     def make_test(self, given: LabelerInput, config: RunnableConfig) -> Steps[Callable[[str], bool]]:
-        """Return the test for one prompt; overridden where more than the reference decides."""
+        """Return the test for one prompt; overridden if it depends on more than the reference."""
         del config
         yield from ()  # nothing is called
         return self.read_reference(given["reference"])
@@ -110,14 +110,14 @@ _PUNCTUATION: dict[Convention, dict[int, str]] = {
 
 
 def compute_normal_form(text: str, convention: Convention = "squad") -> str:
-    """Return an answer as one of the two datasets compares it, see the top of the module.
+    """Return an answer as normalised for one of the two datasets, see the top of the module.
 
     Args:
         text: An answer.
         convention: `squad` or `triviaqa`.
 
     Returns:
-        What is compared; it may be empty.
+        The normal form; it may be empty.
 
     Examples:
         >>> compute_normal_form("The  Rock-'n'-Roll  Hall!")
@@ -130,17 +130,17 @@ def compute_normal_form(text: str, convention: Convention = "squad") -> str:
 
 
 class NormalisedMatch(TextMatcher):
-    """A candidate is correct if its normal form is that of an alias in the reference, or holds it.
+    """A candidate is correct if its normal form equals, or contains, that of an alias in the reference.
 
-    The reference is a text, or a list of texts any of which is right. What has an empty normal form, such as
-    "The" or "!!!", matches nothing; there alone this departs from the published scripts, to which it would
-    equal an empty output.
+    The reference is a text, or a list of texts of which any is right. A text with an empty normal form, such
+    as "The" or "!!!", matches nothing. This is the only difference from the published scripts, in which it
+    equals an empty output.
 
     Args:
         convention: `squad` or `triviaqa`, see the top of the module.
-        anywhere: Whether it is enough that an alias stands somewhere in the candidate, as whole words: for
-            models that answer in sentences. "Lima, not Cusco" then holds Cusco too.
-        answer: Text to answer, a function or Runnable, plain or async; the whole text if left out.
+        anywhere: Whether an alias may occur anywhere in the candidate, as whole words, for models that answer
+            in sentences. "Lima, not Cusco" then contains Cusco too.
+        answer: Function or Runnable, plain or async, from a text to its answer; by default the whole text.
 
     Raises:
         InputError: If the convention is neither.
@@ -158,7 +158,7 @@ class NormalisedMatch(TextMatcher):
         self._anywhere = anywhere
 
     def read_reference(self, reference: Any) -> Callable[[str], bool]:
-        """Compare with the normal forms of the aliases."""
+        """Return a test that compares with the normal forms of the aliases."""
         forms = {compute_normal_form(alias, self._convention) for alias in list_text_aliases(reference)} - {
             ""
         }

@@ -5,12 +5,12 @@ Four places are searched, and the first that names an option decides:
 1. the whole answer is a letter (`B`, `(B)`, `b.`, `**B**`) or the text of an option;
 2. it says what its answer is: `Answer: B`, `the answer is (B)`, `the correct option is B`, `Answer: Paris`;
 3. it begins with a letter set off by a sign: `B. Paris`, `(B) Paris`, `B: because ...`;
-4. somewhere in it stands a letter in round brackets: `so it must be (B)`.
+4. it contains a letter in round brackets: `so it must be (B)`.
 
-A place that names two options, such as `Answer: B ... Answer: C`, or `B. Paris` where Paris is C, names none,
-and the candidate is wrong. So is one that names none anywhere. Texts of options are compared without case,
-surrounding punctuation and emphasis. Options that a candidate discusses in other words are not searched for:
-"not Paris but Rome" would be found to say Paris.
+If the deciding place names two options, as in `Answer: B ... Answer: C`, or `B. Paris` where Paris is C, the
+candidate is wrong. It is also wrong if no place names an option. Texts of options are compared without case,
+surrounding punctuation and emphasis. They are not searched for within other words: "not Paris but Rome" would
+be found to say Paris.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ Options: TypeAlias = (
 )
 
 _LETTERS = string.ascii_uppercase
-# The letters of options that are not given.
+# The letters of the options if no options are given.
 DEFAULT_LETTERS = "ABCDE"
 _MARKS = r"[\s*_\"'`(\[]*"
 _BARE = re.compile(rf"{_MARKS}([A-Za-z])[\s*_\"'`)\].,:;!]*")
-# No two repetitions of the same signs are adjacent: on a long run of them that would take for ever.
+# No two repetitions of the same signs are adjacent, which would backtrack for very long on a run of them.
 _SAID = r"(?i:\b(?:answer|choice|option)[\s*_]*(?:is\b(?:\s*:)?|[:=]))"
 _STATED_LETTER = re.compile(
     rf"{_SAID}{_MARKS}(?:(?i:option|choice)\b{_MARKS})?([A-Z]|(?<=\()[a-z](?=\)))(?!\w|['\u2019])"
@@ -60,10 +60,10 @@ class MultipleChoice(TextMatcher):
 
     Args:
         options: The texts of the 1 to 26 options in order, the first being A: a list or tuple for all
-            prompts, or a function or Runnable, plain or async, that makes one of the prompt. Without them
+            prompts, or a function or Runnable, plain or async, that makes one from the prompt. Without them
             only letters are read.
-        letters: The letters of the options where no options are given.
-        answer: Text to answer, a function or Runnable, plain or async; the whole text if left out.
+        letters: The letters of the options if no options are given.
+        answer: Function or Runnable, plain or async, from a text to its answer; by default the whole text.
 
     Raises:
         InputError: If the letters are not distinct capital letters, or the options not distinct texts.
@@ -88,14 +88,14 @@ class MultipleChoice(TextMatcher):
     def read_reference(
         self, reference: Any, options: Mapping[str, str] | None = None
     ) -> Callable[[str], bool]:
-        """Compare with the letter that the reference names, given options or those of all prompts."""
+        """Return a test for the letter that the reference names, among `options` or those of all prompts."""
         known = self._options if options is None else options
         letters = "".join(known.values()) or self._letters
         right = _find_right_letter(reference, letters, known)
         return lambda answer: find_choice(answer, letters, known) == right
 
     def make_test(self, given: LabelerInput, config: RunnableConfig) -> Steps[Callable[[str], bool]]:
-        """Make the options of the prompt first, where a function makes them."""
+        """Return the test for one prompt, whose options are made first if a function makes them."""
         if self._make_options is None:
             return (yield from super().make_test(given, config))
         options = yield from self._make_options.invoke_one(given["prompt"], config)
@@ -103,7 +103,7 @@ class MultipleChoice(TextMatcher):
 
 
 def find_choice(text: str, letters: str, options: Mapping[str, str]) -> str | None:
-    """Return the letter that an answer chooses; None where no option is named, or two at the same place.
+    """Return the letter that an answer chooses; None if no option is named, or two at the same place.
 
     `options` maps the normalised text of each option to its letter, and may be empty.
 
@@ -136,7 +136,7 @@ def _find_bare(text: str, options: Mapping[str, str]) -> Iterator[str | None]:
 
 def _find_stated(text: str, options: Mapping[str, str]) -> Iterator[str | None]:
     yield from (letter.upper() for letter in _STATED_LETTER.findall(text))
-    # What follows a statement ends with the line, or where the next one begins.
+    # A stated answer ends with its line, or where the next statement begins.
     rests = (rest for line in text.splitlines() for rest in _STATING.split(line)[1:])
     yield from (options.get(normalise_answer(rest)) for rest in rests)
 

@@ -1,7 +1,7 @@
-r"""The final number of a text, compared exactly.
+r"""Find the final number of a text, and compare it exactly.
 
-The number that counts is the first one after the last `####`, as GSM8K marks final answers (Cobbe et al.
-2021, "Training verifiers to solve math word problems"), else the last number of the text. Read are
+The final number is the first one after the last `####`, with which GSM8K marks final answers (Cobbe et al.
+2021, "Training verifiers to solve math word problems"), else the last number of the text. These are read:
 
 - whole numbers and decimals with a point: `42`, `0.50`, `.5`;
 - separators of thousands: `1,234,567`, and `12,34,567` as in India;
@@ -10,19 +10,19 @@ The number that counts is the first one after the last `####`, as GSM8K marks fi
 - scientific notation: `1.5e3`, `3 x 10^5`, `3 × 10^-5`;
 - `thousand`, `million`, `billion` and `trillion` after the number, by powers of a thousand.
 
-Currency signs, percent signs and units around a number are dropped. A number that a letter stands directly
-before, as in `H2O`, is none. A text whose final number is written in another way has no number: `1,23` and
+Currency signs, percent signs and units around a number are dropped. Digits directly after a letter, as in
+`H2O`, are not a number. A text whose final number is written in another way has no number: `1,23` and
 `1.234,5` may be decimals, lists or typing errors, `3/4/2025` is a date, and `5k`, `5M` or `5B` may be
 anything.
 
-What stays ambiguous, and is read like this:
+These notations remain ambiguous, and are read like this:
 
 - `50%` is 50, as GSM8K writes references, and not 0.5;
 - `5 apples for 3 boys` is 3, and `12:30` is 30: make models state the answer last, or extract it;
 - `-5` at the start of a line is a negative number, though it may be an item of a list;
 - a calculation is not carried out: `2 + 3` is 3, `10^5` is 5, but `45/9` is a fraction and so 5;
-- `$5.00-$7.00` is 7, of a range the upper end;
-- words (`five`) and LaTeX (`\frac{3}{4}`) are not read, extract them with `answer=`.
+- `$5.00-$7.00` is 7, the upper end of the range;
+- words (`five`) and LaTeX (`\frac{3}{4}`) are not read: extract them with `answer=`.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ _NUMBER = re.compile(
 _SCALES = {"": 0, "thousand": 3, "million": 6, "billion": 9, "trillion": 12}
 _PLAIN = re.compile(r"[0-9]*(?:\.[0-9]+)?")
 _SEPARATED = re.compile(r"[1-9](?:[0-9]{0,2}(?:,[0-9]{3})+|[0-9]?(?:,[0-9]{2})+,[0-9]{3})(?:\.[0-9]+)?")
-# Beyond any answer, and far below where arithmetic on whole numbers takes noticeable time.
+# Most digits, and largest exponent: beyond any answer, and far below where arithmetic takes noticeable time.
 _LONGEST = 400
-# NFKC writes them with the slash of fractions; on whole texts it would make `52` of `5²`.
+# NFKC writes them with a fraction slash; applied to whole texts, it would turn `5²` into `52`.
 _VULGAR = {ord(sign): f" {unicodedata.normalize('NFKC', sign)}" for sign in "¼½¾⅐⅑⅒⅓⅔⅕⅖⅗⅘⅙⅚⅛⅜⅝⅞"}
 
 
@@ -72,7 +72,7 @@ def find_final_number(text: str) -> Fraction | None:
         text: Any text.
 
     Returns:
-        The exact number; None where there is none, or it is written in a way that is not read.
+        The exact number; None if there is none, or if it is written in a way that is not read.
 
     Examples:
         >>> find_final_number("She pays 3 x $1,250.50 = $3,751.50."), find_final_number("about 1 1/2 cups")
@@ -92,7 +92,7 @@ def extract_number(text: str) -> str:
         text: Any text.
 
     Returns:
-        A decimal where it ends, else a fraction; empty where `find_final_number` finds none.
+        A decimal if that is exact, else a fraction; empty if `find_final_number` finds none.
 
     Examples:
         >>> extract_number("She pays $1,250.50."), extract_number("a third, 1/3"), extract_number("none")
@@ -106,19 +106,19 @@ def extract_number(text: str) -> str:
 
 
 class NumericMatch(TextMatcher):
-    """A candidate is correct if its final number is that of the reference.
+    """A candidate is correct if its final number equals that of the reference.
 
     The reference is a number, a text that holds exactly one or marks its final one with `####`, or a list of
-    such. Numbers are compared as fractions: 0.1 is 1/10, and 0.333 is not 1/3 unless the tolerance allows it.
-    A float is taken as the decimal that it prints as. A candidate whose final number cannot be read is wrong.
+    these. Numbers are compared as fractions: 0.1 is 1/10, and 0.333 is not 1/3 unless the tolerance allows
+    it. A float counts as the decimal that it prints as. A candidate without a readable final number is wrong.
 
     Args:
         tolerance: Largest absolute difference that counts as equal, at least 0; text such as "0.01" or
             "1/100", or a number.
-        answer: Text to answer, a function or Runnable, plain or async; the whole text if left out.
+        answer: Function or Runnable, plain or async, from a text to its answer; by default the whole text.
 
     Raises:
-        InputError: If the tolerance is no finite number of at least 0.
+        InputError: If the tolerance is not a finite number of at least 0.
     """
 
     def __init__(self, *, tolerance: str | float | Fraction = 0, answer: Reading | None = None) -> None:
@@ -126,7 +126,7 @@ class NumericMatch(TextMatcher):
         super().__init__("numeric-match", {"tolerance": str(self._tolerance)}, {"answer": answer})
 
     def read_reference(self, reference: Any) -> Callable[[str], bool]:
-        """Compare with the numbers of the aliases."""
+        """Return a test that compares with the numbers of the aliases."""
         expected = [_read_reference_number(one) for one in list_aliases(reference)]
 
         def is_near(answer: str) -> bool:
@@ -191,6 +191,6 @@ def _read_decimal(body: str) -> Fraction | None:
 
 
 def _read_integer(digits: str) -> int | None:
-    """Return the value of digits; None for too many of them, and for those of a date, `4/2025`."""
+    """Return the value of digits; None if there are too many, or if they are of a date, as in `4/2025`."""
     plain = digits.replace("\u2212", "-")
     return int(plain) if len(plain) <= _LONGEST and not re.search("[/\u2044]", plain) else None

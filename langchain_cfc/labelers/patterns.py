@@ -1,6 +1,6 @@
 """Match candidates by regular expressions, or by a field of their JSON.
 
-Python's `re` cannot be stopped. A pattern with nested repetitions, such as `(a+)+b`, may take time that
+Python's `re` cannot be interrupted. A pattern with nested repetitions, such as `(a+)+b`, may take time that
 doubles with each further character of a candidate, and nothing here bounds it. Patterns are trusted like
 code: use none that others wrote, and test yours on long texts that do not match.
 """
@@ -22,23 +22,22 @@ _GROUP = "answer"
 
 
 class PatternMatch(TextMatcher):
-    """A candidate is correct if what a pattern finds in it equals the reference, or it matches the reference.
+    """A candidate is correct if a pattern finds the reference in it, or if the reference matches it.
 
-    With a `pattern`, its first match is searched in the candidate. What counts is the group named `answer`,
-    or the whole match where there is no such group; a candidate is correct if that equals a text of the
-    reference exactly, up to white space at both ends. Without a match, or where the group took no part in it,
-    it is wrong.
+    With a `pattern`, the candidate is searched for the first match. Its group named `answer`, or the whole
+    match if there is no such group, must equal a text of the reference exactly, up to white space at both
+    ends. Without a match, or if the group took no part in it, the candidate is wrong.
 
-    Without a `pattern`, the reference is one, or a list of several, and a candidate is correct if one of them
-    matches all of it, up to white space at both ends.
+    Without a `pattern`, the reference is a pattern, or a list of patterns, and a candidate is correct if one
+    of them matches all of it, up to white space at both ends.
 
     Args:
         pattern: A regular expression, with flags inside, as in `(?i)answer: (?P<answer>.+)`, or compiled. See
             the top of the module for the time that it may take.
-        answer: Text to answer, a function or Runnable, plain or async; the whole text if left out.
+        answer: Function or Runnable, plain or async, from a text to its answer; by default the whole text.
 
     Raises:
-        InputError: If the pattern is no regular expression on text.
+        InputError: If the pattern is not a regular expression for text.
     """
 
     def __init__(
@@ -53,7 +52,7 @@ class PatternMatch(TextMatcher):
         super().__init__("pattern-match", settings, {"answer": answer})
 
     def read_reference(self, reference: Any) -> Callable[[str], bool]:
-        """Compare what the pattern finds with the texts of the reference, or match these as patterns."""
+        """Return a test that compares the pattern's match with the reference, or matches the reference."""
         texts = list_text_aliases(reference)
         if self._pattern is None:
             patterns = _compile_references(texts)
@@ -96,14 +95,14 @@ class JsonField(TextMatcher):
     """A candidate is correct if the value at a path of its JSON equals the reference.
 
     The text of a structured candidate (`DrawnCandidate.data`) is its JSON, so that both are read alike. The
-    text may stand in one fence of Markdown. Numbers are compared as numbers, exactly and by the decimals that
-    were written: 5 is 5.0, and 0.1 is not 0.1000001. Texts, booleans and null equal only their like ("5" is
-    not 5, and true is not 1); lists and objects are equal if they hold equal values. A candidate is wrong if
-    it is no JSON (NaN is none), holds a key twice in one object, or lacks the path.
+    JSON may be enclosed in one Markdown fence. Numbers are compared as numbers, exactly and by the decimals
+    that were written: 5 is 5.0, and 0.1 is not 0.1000001. Texts, booleans and null equal only values of the
+    same type ("5" is not 5, and true is not 1); lists and objects are equal if they hold equal values. A
+    candidate is wrong if it is not JSON (NaN is not), holds a key twice in one object, or lacks the path.
 
     Args:
-        *path: Keys of objects, and positions in lists counted from 0; none for the whole value.
-        answer: Text to JSON text, a function or Runnable, plain or async; the whole text if left out.
+        *path: Keys of objects, and positions in lists counted from 0; empty for the whole value.
+        answer: Function or Runnable, plain or async, from a text to JSON text; by default the whole text.
 
     Raises:
         InputError: If the path holds anything but texts and whole numbers of at least 0.
@@ -125,7 +124,7 @@ class JsonField(TextMatcher):
         super().__init__("json-field", {"path": json.dumps(path)}, {"answer": answer})
 
     def read_reference(self, reference: Any) -> Callable[[str], bool]:
-        """Compare the value at the path with the reference."""
+        """Return a test that compares the value at the path with the reference."""
         return partial(self._is_equal, _read_reference_json(reference))
 
     def _is_equal(self, expected: Any, answer: str) -> bool:
@@ -156,7 +155,7 @@ def _is_step(step: Any) -> bool:
 
 
 def _read_reference_json(reference: Any) -> Any:
-    """Parse the reference in the same way as what is compared with it."""
+    """Parse the reference in the same way as candidates."""
     if reference is None:
         msg = "the record has no reference, and no value of a candidate can be compared with none"
         raise LabelerError(msg)
@@ -170,7 +169,7 @@ def _read_reference_json(reference: Any) -> Any:
 def _parse(text: str) -> Any:
     return json.loads(
         text,
-        # Neither rounds, nor takes time to write out what 1e999999 stands for.
+        # A Decimal does not round, and does not write out all digits of 1e999999.
         parse_float=Decimal,
         parse_int=Decimal,
         parse_constant=_refuse_constant,
