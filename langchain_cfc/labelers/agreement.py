@@ -43,8 +43,8 @@ average, and overall mislabelled shares e0 and e1 of these,
 
     P(L) - e0 W <= P(T) <= P(L) + e1 R,
 
-and each bound is attained by some mistakes. For m = 1 and independent mistakes at rates of exactly e0 and e1,
-P(T) is determined: (P(L) - e0) / (1 - e0 - e1) (Rogan and Gladen 1978).
+and for each bound there are mistakes that attain it. For m = 1 and independent mistakes at rates of exactly
+e0 and e1, P(T) is determined: (P(L) - e0) / (1 - e0 - e1) (Rogan and Gladen 1978).
 """
 
 from __future__ import annotations

@@ -9,8 +9,8 @@ English answers, and are those of the evaluation scripts of two datasets:
   space instead of being deleted, and the signs ‘, ’ and ´ count as punctuation as well.
 
 So "U.S.A." becomes "usa" in the first and "u s" in the second, where the single a is taken for an article.
-Neither removes accents, or any non-ASCII sign except those three. Signs of numbers are lost: `squad` makes
-"-5" to "5", and "3.14" to "314"; compare numbers with `NumericMatch`.
+Neither removes accents, or any non-ASCII sign except those three. Signs of numbers are lost: `squad` turns
+"-5" into "5", and "3.14" into "314"; compare numbers with `NumericMatch`.
 """
 
 from __future__ import annotations

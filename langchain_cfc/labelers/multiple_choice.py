@@ -9,8 +9,8 @@ Four places are searched, and the first that names an option decides:
 
 If the deciding place names two options, as in `Answer: B ... Answer: C`, or `B. Paris` where Paris is C, the
 candidate is wrong. It is also wrong if no place names an option. Texts of options are compared without case,
-surrounding punctuation and emphasis. They are not searched for within other words: "not Paris but Rome" would
-be found to say Paris.
+surrounding punctuation and emphasis. They are not searched for inside other text, where "not Paris but Rome"
+would be found to say Paris.
 """
 
 from __future__ import annotations

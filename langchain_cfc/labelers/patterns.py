@@ -52,7 +52,7 @@ class PatternMatch(TextMatcher):
         super().__init__("pattern-match", settings, {"answer": answer})
 
     def read_reference(self, reference: Any) -> Callable[[str], bool]:
-        """Return a test that compares the pattern's match with the reference, or matches the reference."""
+        """Return a test that compares the pattern's match with the reference, or uses it as a pattern."""
         texts = list_text_aliases(reference)
         if self._pattern is None:
             patterns = _compile_references(texts)

@@ -150,7 +150,7 @@ class Layout:
 
 @dataclass(frozen=True)
 class SequentialTest:
-    """Base of the tests of one kind, with the evidence of each."""
+    """Base class of the tests of one kind, with the evidence of each test."""
 
     artifact: CalibrationArtifact
     wealth: EProcess  # of each of the m tests

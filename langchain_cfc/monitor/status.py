@@ -42,8 +42,8 @@ class Test(Data):
     """One test and its evidence so far.
 
     Attributes:
-        kind: What it tests for: `drift`: prompts look different than in calibration; `kept` and `right`: a
-            certified rate does not hold; `labelled`: labelled results look different from the others.
+        kind: `drift` (prompts look different than in calibration), `kept` or `right` (a certified rate does
+            not hold), or `labelled` (labelled results look different from the others).
         what: The quantity or rate, in words; features keep the names from their text.
         what_name: The same in plain language, such as `share of hard questions`.
         group: The group of prompts that is tested, in words.
@@ -51,9 +51,9 @@ class Test(Data):
         alpha: Error level; None for quantities that do not depend on one.
         outcomes: Number of results or labels that it has seen.
         evidence: The largest wealth that it ever had, from a stake of 1.
-        needed: The evidence at which it alarms by itself, whatever the other tests of its kind show; together
+        needed: The evidence at which it alarms by itself, regardless of the other tests of its kind; together
             with others it alarms earlier, see `CombinedTest`.
-        alarm: Whether the tests of its kind alarm together and this test alone has reached 1 / level too.
+        alarm: Whether the tests of its kind alarm together, and its own wealth has reached 1 / level as well.
         since: When the change seems to have begun, in ISO 8601, UTC; None without an alarm.
         seen: The observed share, for rates; None for other kinds, and before the first label.
         certified: The certified share, for rates; None for other kinds.

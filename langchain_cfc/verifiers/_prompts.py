@@ -63,7 +63,7 @@ def convert_to_calibrated_kind(prompt: Any, calibrated: Collection[str] | None) 
     holds no more. `calibrated` are the kinds of the calibration prompts; None if they are unknown.
 
     Raises:
-        PromptKindError: If its kind is not among them, and it is not one human message with text only.
+        PromptKindError: If its kind is not among them, and it cannot be converted without loss.
     """
     kind = classify_prompt(prompt)
     if calibrated is None or kind in calibrated:

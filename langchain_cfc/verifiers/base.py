@@ -132,7 +132,7 @@ def check_outputs(outputs: Any, n: int, name: str) -> list[float]:
 def list_values(
     values: Any, n: int, owner: str, *, what: str, hint: str, failure: type[CFCError]
 ) -> list[Any]:
-    """Return the n values of a verifier or labeler as a list; raise `failure` if they are not n in order."""
+    """Return the n values of a verifier or labeler as a list; raise `failure` unless there are n in order."""
     if isinstance(values, np.ma.MaskedArray):
         msg = f"{owner} returned a masked array, whose masked values would count as {what}: {hint}"
         raise failure(msg)

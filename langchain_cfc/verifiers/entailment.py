@@ -97,8 +97,8 @@ class EntailmentJudge(PromptedModel, FlowRunnable[EntailmentInput, bool]):
 def read_entailment(reply: Any) -> bool:
     """Return whether a judge says that the premise entails the hypothesis.
 
-    The reply is a boolean; a label, or a message that holds one; a mapping of labels to probabilities, which
-    says so if that of entailment is the largest; or the output of a `transformers` pipeline, one or several
+    The reply is a boolean; a label, or a message that holds one; a mapping of labels to probabilities, of
+    which entailment must have the largest; or the output of a `transformers` pipeline, one or several
     mappings with `label` and `score`. Anything else, or an unknown label, raises a `VerifierError`.
     """
     entailed, other = _read_probabilities(reply)

@@ -154,7 +154,7 @@ class SelfConsistency(BaseVerifier):
         return [names.index(name) for name in names]
 
     def _find_answers(self, config: RunnableConfig, texts: list[str]) -> Steps[list[str]]:
-        """Return the normalised answer of each text."""
+        """Return the answer of each text in the form that is compared."""
         answers: list[Any] = texts
         for reader in filter(None, [self._extract, self._normalise]):
             answers = yield from reader.invoke_cheaply(answers, config)
