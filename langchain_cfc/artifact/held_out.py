@@ -38,7 +38,7 @@ def tabulate_draws(
     """
     rule, combination = artifact.draw_rule, artifact.combination
     if rule is not None and combination is not None and not scores_separately(artifact.provenance):
-        table, _ = tabulate_raw(records, combination.names, weighted=True)
+        table, _ = tabulate_raw(records, combination.names, weighted=True, shortened=True)
         table = replay_outputs(rule, table, combination.names, artifact.provenance)
         return with_scores(table, combination.score_all(table.stack_outputs(combination.names)))
     n, shortened = (artifact.n, False) if rule is None else (None, True)

@@ -303,10 +303,16 @@ def _tabulate_outputs(
 
     If all verifiers score separately, the draw rule is applied after the combination, and may use its scores.
     """
-    labelled, raw = tabulate_raw(
-        records, names, n=config.n, provenance=provenance, weighted=True, claims=True
-    )
     rule = config.draw_rule
+    labelled, raw = tabulate_raw(
+        records,
+        names,
+        n=config.n,
+        provenance=provenance,
+        weighted=True,
+        shortened=rule is not None,
+        claims=True,
+    )
     if rule is None:
         check_first_candidates(labelled, provenance, names)
     if rule is None or scores_separately(provenance):

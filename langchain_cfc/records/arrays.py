@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from langchain_cfc._internal.arrays import FloatArray
 from langchain_cfc.candidates import (
     LabelledBatch,
@@ -109,6 +111,7 @@ def with_scores(labelled: LabelledBatch, scores: FloatArray) -> LabelledBatch:
     Returns:
         The prompts with these scores.
     """
+    scores = np.where(labelled.draws.is_drawn, scores, 1.0)  # padding keeps its score
     # Precomputed statistics belong to the old scores.
     return replace(labelled, draws=replace(labelled.draws, scores=scores, precomputed={}))
 

@@ -6,6 +6,7 @@ import functools
 import zlib
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -18,9 +19,10 @@ from langchain_cfc.calibration import CalibrationConfig
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.certificates import certify
 from langchain_cfc.decision import decide
+from langchain_cfc.draw_rules import parse_draw_rule
 from langchain_cfc.errors import AttainabilityWarning, InputError
 from langchain_cfc.experiments import compare
-from langchain_cfc.records import Provenance, tabulate
+from langchain_cfc.records import Provenance, read_records, tabulate, write_records
 from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc.verifiers import SelfConsistency, VerifierEnsemble
 from tests.factories import drawn_candidates, reload_artifact
@@ -282,6 +284,34 @@ def calibrate_both(draws: str, **options: Any) -> CalibrationArtifact:
         draws, make_outputs(records_of(size=200)), BOTH, combine=["votes", "judge"], **options
     )
     return reload_artifact(made)
+
+
+@pytest.mark.parametrize("separate", [True, False])
+def test_a_combination_is_fitted_to_records_that_the_rule_stopped_itself(
+    separate: bool, tmp_path: Path
+) -> None:
+    rule = parse_draw_rule(RULES[0])
+    whole = make_outputs(records_of(size=200))
+    drawn = rule.count_draws(tabulate(whole).draws).tolist()
+    few = [make_outputs([one], seen)[0] for one, seen in zip(whole, drawn, strict=True)]
+    provenance = BOTH
+    if separate:  # as if neither verifier compared candidates
+        provenance = Provenance(n=8, verifier={"id": "both"}, separate_scores=True)
+    write_records(tmp_path / "r.jsonl", few, provenance.model_copy(update={"draws": rule.text}))
+    stopped = read_records(tmp_path / "r.jsonl")
+    options: dict[str, Any] = {"combine": ["votes", "judge"], "features": "hat(mean_score, 3)"}
+    artifact = calibrate_with(rule.text, stopped, stopped.provenance, **options)
+    table = tabulate_draws(artifact, stopped)
+    assert table.draws.counts.tolist() == drawn
+    assert (table.draws.scores[~table.draws.is_drawn] == 1.0).all()
+    assert decide(artifact, table.draws).accepted[table.draws.is_drawn].any()
+    if not separate:  # the rule looks at answers, so candidates that it did not draw change nothing
+        full = calibrate_with(rule.text, whole, provenance, **options)
+        assert full.combination == artifact.combination
+        np.testing.assert_array_equal(tabulate_draws(full, whole).draws.scores, table.draws.scores)
+    # Control: they were stopped by this rule and by no other.
+    with pytest.raises(InputError, match="another rule"):
+        calibrate_with("lead(3, at_most=8)", stopped, stopped.provenance, **options)
 
 
 @mostly_long("draws", [RULES[0], RULES[2]], quick=1)
