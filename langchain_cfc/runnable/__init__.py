@@ -1,4 +1,4 @@
-"""The runnable: draw, score, features, threshold, set or abstention."""
+"""`CFCRunnable` and `CFCChatModel`: serve a generator with conformal answer sets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Graphs of serving chains, as `Runnable.get_graph` returns them."""
+"""Build the graphs of serving chains that `Runnable.get_graph` returns."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def draw_serving_graph(
 def draw_fallback_graph(
     either: Runnable[Any, Any], first: Runnable[Any, Any], fallback: Runnable[Any, Any]
 ) -> Graph:
-    """Return the graph of a runnable that asks the first, and where that abstains the fallback."""
+    """Return the graph of a runnable that asks the first chain, and the fallback if that abstains."""
     graph = Graph()
     asked = graph.add_node(either.get_input_schema())
     answered = graph.add_node(first)

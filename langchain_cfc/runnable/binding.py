@@ -13,13 +13,14 @@ from langchain_cfc.sampling.fingerprints import compare_fingerprints, compute_fi
 
 
 def check_binding(artifact: CalibrationArtifact, parts: Mapping[str, tuple[Any, str | None]]) -> Binding:
-    """Return how far the parts that serve are known to be those that were calibrated.
+    """Return whether the serving parts could be verified to be the calibrated ones.
 
-    `parts` are `generator`, `verifier` and `answer`, and for claims `splitter`, each with the id that the
-    user gives it; a part is None where there is none. Warns of parts that do not state their identity.
+    `parts` maps `generator`, `verifier` and `answer`, and for claims `splitter`, to the part (None if there
+    is none) and the id that the user gives it. Warns about parts that do not state their identity. The
+    binding is `matched`, `unverified` if a part cannot be compared, or `unbound` without provenance.
 
     Raises:
-        FingerprintError: If one of them is another.
+        FingerprintError: If a part differs from the calibrated one.
     """
     _check_extractor(artifact, given=parts["answer"][0] is not None)
     provenance = artifact.provenance
@@ -28,7 +29,7 @@ def check_binding(artifact: CalibrationArtifact, parts: Mapping[str, tuple[Any, 
     calibrated: dict[str, dict[str, Any] | None] = {name: getattr(provenance, name) for name in parts}
     unknown: dict[str, str] = {}
     for name, (part, given_id) in parts.items():
-        # Which answers are blank depends on the extractor, even where nothing else looks at answers.
+        # The extractor determines which answers are blank, even if nothing else uses answers.
         extracted = bool(artifact.calibration.extracted_answers)
         if name == "answer" and part is None and calibrated[name] is None and not extracted:
             continue
@@ -46,7 +47,7 @@ def check_binding(artifact: CalibrationArtifact, parts: Mapping[str, tuple[Any, 
 
 
 def _advise(calibrated: Mapping[str, Mapping[str, Any] | None], unknown: Iterable[str]) -> str:
-    """Return what the user can do about parts that cannot be verified."""
+    """Return advice on what to do about parts that cannot be verified."""
     by_id = {name: (calibrated[name] or {}).get("id") for name in unknown}
     known = [f"{name}_id={given!r}" for name, given in by_id.items() if given is not None]
     advice = [f"If you know that they are the same, pass {', '.join(known)}"] if known else []
@@ -58,7 +59,7 @@ def _advise(calibrated: Mapping[str, Mapping[str, Any] | None], unknown: Iterabl
 
 
 def _check_extractor(artifact: CalibrationArtifact, *, given: bool) -> None:
-    """Require the extractor of calibration wherever the decision depends on distinct answers."""
+    """Require an extractor exactly if calibration had one, where the decision depends on distinct answers."""
     extracted = bool(artifact.calibration.extracted_answers)
     if artifact.needs_answers and extracted != given:
         named = artifact.provenance.answer if artifact.provenance is not None else None
@@ -75,12 +76,11 @@ def _check_extractor(artifact: CalibrationArtifact, *, given: bool) -> None:
 
 
 class ModelVersionWatcher:
-    """Warns, once for each, of models that answer under another name than when calibrated.
+    """Warns once about each model whose reported name did not occur in the calibration records.
 
-    A served model may be replaced behind its name, or a fallback or a router may answer in its place; only
-    the responses show it. That is drift, which voids the guarantee gradually: it warns, and results hold the
-    names. It is for artifacts whose records state a `model_version`, or a list of them where several models
-    draw.
+    A provider may replace the model behind a name, or a fallback or a router may answer instead; only the
+    responses show it. This is drift, which erodes the guarantee gradually, so it only warns, and results list
+    the names. For artifacts whose records state a `model_version`, or a list of them if several models draw.
     """
 
     def __init__(self, artifact: CalibrationArtifact) -> None:
@@ -88,7 +88,7 @@ class ModelVersionWatcher:
         self._known = set(list_calibrated_models(artifact))
 
     def check(self, served: Iterable[str]) -> None:
-        """Compare the names that models gave themselves while they drew for one prompt."""
+        """Warn about unknown names among those that the models reported while drawing for one prompt."""
         for version in served:
             if version not in self._known:
                 self._known.add(version)
@@ -97,7 +97,7 @@ class ModelVersionWatcher:
 
 
 def list_calibrated_models(artifact: CalibrationArtifact) -> frozenset[str]:
-    """Return the names that the models of the calibration records gave themselves; empty if unknown."""
+    """Return the model names reported in the calibration records; empty if unknown."""
     stated = _get_model_version(artifact)
     several = stated if isinstance(stated, (list, tuple)) else [stated]
     return frozenset(str(name) for name in several if name is not None)

@@ -57,73 +57,74 @@ if TYPE_CHECKING:
     from langchain_core.runnables.graph import Graph
     from typing_extensions import Self
 
-# Fields that hold the user's own objects.
+# Fields that hold the user's own objects; shown and serialised by name only.
 _PARTS = ("generator", "verifier", "splitter", "answer", "metadata")
 
 
 class CFCRunnable(AnsweringRunnable[CFCResult]):
     """A chat model or chain that returns calibrated answer sets, or abstains.
 
-    Invoked with whatever the generator takes, it draws the artifact's n candidates, or those that the
-    artifact's draw rule wants, scores them with the
-    verifier, and returns a `CFCResult`: the answer set that the calibrated threshold admits, or an
-    abstention. A failure raises one typed error; no answer is made from the candidates that are left.
+    It takes the same input as the generator. It draws the artifact's n candidates (or as many as the
+    artifact's draw rule asks for), scores them with the verifier, and returns a `CFCResult`: the answer set
+    that the calibrated threshold admits, or an abstention. If a call fails, it raises one typed error; it
+    never answers from the remaining candidates.
 
     Args:
         generator: The chat model or chain that was calibrated, or a model's name such as
             `openai:gpt-4o-mini`.
         verifier: A Runnable on `{"prompt", "candidates"}` or a function `(prompt, candidates) -> scores`;
-            see `langchain_cfc.verifiers`. Where the artifact combines several, a mapping of them by name.
+            see `langchain_cfc.verifiers`. If the artifact combines several verifiers, a mapping by name.
         artifact: The calibration artifact.
-        output: `answers` for sets of whole answers, or `claims` where the artifact was calibrated with
-            `unit="claims"`: then the first of the artifact's n answers is split into claims, those that the
-            threshold reaches are dropped, and a `ClaimsResult` holds what is left.
-        splitter: With claims, what splits an answer: a function or Runnable from its text to spans, see
-            `langchain_cfc.claims`. By default a `SentenceSplitter`.
-        answer: Text to extracted answer, a function or Runnable; the one used for the calibration records,
-            if there was one.
-        metadata: Prompt to metadata mapping, a function or Runnable; needed where the feature map uses
+        output: `answers` for sets of whole answers, or `claims` if the artifact was calibrated with
+            `unit="claims"`: then the first of the artifact's n answers is split into claims, the claims that
+            the threshold reaches are dropped, and the rest is returned as a `ClaimsResult`.
+        splitter: For claims only: a function or Runnable from an answer's text to spans, see
+            `langchain_cfc.claims`. Default: `SentenceSplitter`.
+        answer: Answer extractor: a function or Runnable from text to extracted answer. Must be the one used
+            for the calibration records, if any.
+        metadata: A function or Runnable from prompt to metadata mapping; required if the feature map uses
             metadata.
-        alpha: Error level where the artifact holds several; may also be given per call,
+        alpha: Error level, if the artifact holds several; may also be given per call,
             `chain.invoke(prompt, alpha=0.1)`.
-        sampling: `requests` draws by n separate requests; `single_request` by one request for n choices,
-            where the provider offers that, and by separate ones for choices that it does not bring.
-        max_answers: Sets of more distinct answers are withheld, with the reason `too_many_answers`. No
-            guarantee speaks of them: a correct answer that they hold is lost.
-        min_agreement: How many of the n candidates must give the best answer; else the set is withheld, with
-            the reason `too_little_agreement`.
+        sampling: `requests` sends n separate requests. `single_request` sends one request for n choices, if
+            the provider supports that, and separate requests for any choices it does not return.
+        max_answers: Withhold sets with more distinct answers than this; the reason is `too_many_answers`.
+            The guarantee does not cover withheld sets: a correct answer in one is lost.
+        min_agreement: Minimum number of the n candidates that must give the best answer; otherwise the set is
+            withheld with the reason `too_little_agreement`.
         bot: Answer or abstain by the artifact's certified policy, which fixes `alpha`, `max_answers` and
             `min_agreement`; results then carry both guarantees, about the sets and about wrong answers.
-        max_wrong_rate: In bot mode the certified rate to answer by, where the artifact holds several. It is
-            fixed here, before any question: choosing it by the answers would void it.
-        max_concurrency: Most calls of generator and verifier at once, over all prompts and threads that this
-            runnable serves. A config's `max_concurrency` holds for its own call or batch in the same way.
-        timeout: Seconds that a prompt may take.
-        generator_id: What the records call the generator (`id` in their provenance), for generators that
+        max_wrong_rate: In bot mode, which certified rate to use if the artifact holds several. It is fixed
+            here, before the first question: choosing it after seeing answers would void it.
+        max_concurrency: Maximum number of concurrent generator and verifier calls, over all prompts and
+            threads that this runnable serves. A config's `max_concurrency` limits its own call or batch.
+        timeout: Time limit per prompt, in seconds.
+        generator_id: The generator's `id` in the provenance of the calibration records, for generators that
             do not state it themselves.
         verifier_id: The same for the verifier.
         answer_id: The same for the answer extractor.
         splitter_id: The same for the splitter.
-        show_rejected: Whether results hold the texts of rejected candidates. Off by default, because whatever
-            streams or stores a result would then pass them on.
+        show_rejected: Whether results include the texts of rejected candidates. Off by default, because
+            anything that streams or stores a result would expose them.
         on_abstain: `return` returns an abstention as a result, which `or_else` acts on; `raise` raises an
-            `AbstentionError` that holds it, for code that handles errors, such as `with_fallbacks`.
+            `AbstentionError` that holds the result, for error handling such as `with_fallbacks`.
 
     Raises:
-        FingerprintError: If generator, verifier or extractor are not those calibrated, or the map's metadata
-            function is missing.
-        InputError: If `alpha` is not among the artifact's levels, the artifact holds no policy for `bot` or
-            one is given beside it, `max_wrong_rate` is not certified or not given although several are, the
-            generator has a fixed seed, or `single_request` does not suit it.
+        FingerprintError: If the generator, verifier, extractor or splitter is not the calibrated one, or the
+            feature map needs metadata and there is no metadata function.
+        InputError: If `alpha` is not among the artifact's levels; if `bot` is set and the artifact holds no
+            policy, or `alpha`, `max_answers` or `min_agreement` is given too; if `max_wrong_rate` is not
+            certified, or missing although several rates are; if the generator has a fixed seed; or if it
+            does not support `single_request`.
         MissingExtraError: If the generator is given by name and LangChain's `langchain` is not installed.
 
     Warns:
         FingerprintWarning: If the artifact names a generator, verifier or extractor and the part given does
             not state its identity.
-        SamplingWarning: If a model that caches or streams is out of reach.
+        SamplingWarning: If a model's caching or streaming cannot be switched off.
     """
 
-    # Frozen, because what was checked at construction must be what serves.
+    # Frozen, so that the parts checked at construction are the parts that serve.
     model_config = ConfigDict(arbitrary_types_allowed=True, extra="forbid", frozen=True)
 
     generator: SkipValidation[Runnable[Any, Any]]
@@ -157,14 +158,14 @@ class CFCRunnable(AnsweringRunnable[CFCResult]):
         return CFCResult if self.output == "answers" else ClaimsResult
 
     def get_input_schema(self, config: RunnableConfig | None = None) -> type[BaseModel]:
-        """Return the schema by which `as_tool` and API servers ask this chain.
+        """Return the input schema that `as_tool` and API servers use.
 
         Args:
             config: LangChain config.
 
         Returns:
-            The generator's schema where that has named fields, such as the variables of a prompt template;
-            else a text, which every chat model takes. `invoke` takes whatever the generator takes.
+            The generator's schema if it has named fields, such as the variables of a prompt template;
+            otherwise a string, which every chat model accepts. `invoke` accepts any input of the generator.
         """
         schema: type[Any] = self.generator.get_input_schema(config)
         described = schema.model_json_schema()
@@ -173,16 +174,16 @@ class CFCRunnable(AnsweringRunnable[CFCResult]):
         return create_model_v2(self.get_name("Input"), root=str)
 
     def guarantee_of(self, message: AIMessage) -> Guarantee:
-        """Return the whole guarantee of a message that this chain answered with.
+        """Return the full guarantee of a message that this chain produced.
 
         Args:
-            message: What `as_answer` or a `CFCChatModel` around this chain returned.
+            message: The output of `as_answer`, or of a `CFCChatModel` around this chain.
 
         Returns:
-            The guarantee as the result carried it.
+            The guarantee that the result carried.
 
         Raises:
-            InputError: If the message states no guarantee, or that of another artifact or level.
+            InputError: If the message states no guarantee, or one of another artifact or level.
         """
         stated = (message.response_metadata.get("cfc") or {}).get("guarantee")
         if stated is None:
@@ -211,11 +212,11 @@ class CFCRunnable(AnsweringRunnable[CFCResult]):
         return guarantee
 
     def with_retry(self, **kwargs: Any) -> Runnable[Any, CFCResult]:
-        """Return a chain that is asked again after an error; see `Runnable.with_retry`.
+        """Return a chain that retries after an error; see `Runnable.with_retry`.
 
         Raises:
-            InputError: If it would be asked again after an abstention: a guarantee holds for the first draw,
-                and not for the first that is answered.
+            InputError: If it would also retry after an abstention: the guarantee holds for the first draw,
+                not for the first draw that leads to an answer.
         """
         if self.on_abstain == "raise":
             refuse_repeated_draws(kwargs.get("retry_if_exception_type", (Exception,)))
@@ -232,9 +233,9 @@ class CFCRunnable(AnsweringRunnable[CFCResult]):
         return VerifierEnsemble(verifier) if isinstance(verifier, Mapping) else verifier
 
     def __init__(self, **fields: Any) -> None:
-        """Check that what serves is what was calibrated."""
+        """Check that the given parts are the calibrated ones, and build the pipeline."""
         super().__init__(**fields)
-        # Not in `model_post_init`, where pydantic would make an error of its own out of an InputError.
+        # Not in `model_post_init`, where pydantic would turn an InputError into its own error.
         artifact = self.artifact
         if self.alpha is not None:
             artifact.level(self.alpha)
@@ -260,7 +261,7 @@ class CFCRunnable(AnsweringRunnable[CFCResult]):
         is_model_known = bool(list_calibrated_models(artifact))
         self._pipeline = ServingPipeline(
             artifact=artifact,
-            # Where the records say who answered, `ModelVersionWatcher` compares with that.
+            # If the records name the models that answered, `ModelVersionWatcher` does this check.
             sampler=Sampler(self.generator, self.sampling, watches_model=not is_model_known),
             scorer=scorer,
             description=Description(self.answer, self.metadata),
@@ -272,7 +273,7 @@ class CFCRunnable(AnsweringRunnable[CFCResult]):
         )
 
     def _choose_splitter(self) -> Splitter | None:
-        """Return what splits answers into claims, None for whole answers; refuse what does not suit."""
+        """Return the splitter, None for whole answers; refuse arguments that the unit does not allow."""
         unit = self.artifact.unit
         if self.output != unit:
             msg = f"the artifact was calibrated for {unit}: pass output={unit!r}"
@@ -288,7 +289,7 @@ class CFCRunnable(AnsweringRunnable[CFCResult]):
         return SentenceSplitter() if self.splitter is None else self.splitter
 
     def __repr_args__(self) -> Any:
-        """Show parts by their name alone: headers, addresses and bodies of a model may hold secrets."""
+        """Show parts by name only: a model's headers, addresses and request bodies may hold secrets."""
         for name, value in super().__repr_args__():
             yield name, _get_name(value) if name in _PARTS else value
 
@@ -319,7 +320,7 @@ class CFCRunnable(AnsweringRunnable[CFCResult]):
     def _make_guarantees(
         self, policy: AnswerPolicy, binding: Binding
     ) -> dict[tuple[str, float | None], Guarantee]:
-        """Return the guarantees of each level that may be asked for; see `ServingPipeline.guarantees`."""
+        """Return the guarantees for every level a call may ask for; see `ServingPipeline.guarantees`."""
         artifact = self.artifact
         found: dict[tuple[str, float | None], Guarantee] = {}
         for alpha in (self._resolve_level(None),) if self.bot else artifact.alphas:
@@ -337,23 +338,23 @@ class CFCRunnable(AnsweringRunnable[CFCResult]):
 
     @property
     def guarantee(self) -> Guarantee:
-        """The guarantee of an answer set at this runnable's level, as every result carries it.
+        """The guarantee of an answer set at this runnable's level, which every result carries.
 
-        Where levels are adaptive, results carry that of their prompt.
+        With adaptive levels, each result carries the guarantee of its own prompt instead.
         """
         return self._pipeline.guarantees[self._resolve_level(None), None]
 
     def get_graph(self, config: RunnableConfig | None = None) -> Graph:
         """Return generator, verifier and decision as a graph; see `Runnable.get_graph`."""
         del config  # the graph does not depend on it
-        # Drawing is rare, and its modules cost a tenth of the import.
+        # Imported late: graphs are rarely drawn, and their modules take a tenth of the import time.
         from langchain_cfc.runnable._drawing import draw_serving_graph
 
         draws = self.artifact.draws or f"{self.artifact.n} draws"
         return draw_serving_graph(self, generator=self.generator, verifier=self.verifier, draws=draws)
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        """Return a copy, checked like a new one: what was compared once must be what serves."""
+        """Return a copy with the given changes, checked like a new runnable."""
         fields = self._get_fields()
         copied = copy.deepcopy(fields) if deep else fields
         return type(self)(**{**copied, **(update or {})})
@@ -367,7 +368,7 @@ class CFCRunnable(AnsweringRunnable[CFCResult]):
         return type(self)(**copy.deepcopy(self._get_fields(), memo))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle the fields; the copy is checked again when it is made from them."""
+        """Pickle the fields only, so that unpickling constructs the runnable and repeats all checks."""
         return partial(type(self), **self._get_fields()), ()
 
     def _get_fields(self) -> dict[str, Any]:
@@ -377,9 +378,9 @@ class CFCRunnable(AnsweringRunnable[CFCResult]):
         """Return the answer set of a prompt, or an abstention.
 
         Args:
-            input: The prompt, of the kind that the calibration prompts have: a text, messages or an object.
-                One human message of text alone may stand for a text.
-            config: LangChain config; `max_concurrency` bounds the calls of generator and verifier together.
+            input: The prompt, of the same kind as the calibration prompts: a text, messages or an object.
+                A single human message with text only may replace a text.
+            config: LangChain config; `max_concurrency` limits generator and verifier calls together.
             **kwargs: `alpha`: error level for this call.
 
         Returns:
@@ -387,13 +388,13 @@ class CFCRunnable(AnsweringRunnable[CFCResult]):
 
         Raises:
             DrawError: If fewer than n candidates could be drawn.
-            VerifierError: If the verifier failed or returned something that is no score.
+            VerifierError: If the verifier failed or returned an invalid score.
             SplitterError: If an answer could not be split into claims.
             DescriptionError: If the answer extractor or the metadata function failed.
             ServingTimeoutError: If it took longer than `timeout`.
             FeatureError: If the prompt's metadata lacks what the feature map reads.
             PromptKindError: If the prompt is of another kind than the calibration prompts.
-            InputError: If the level is not among the artifact's.
+            InputError: If the artifact does not hold the level.
             AbstentionError: If it abstains, with `on_abstain="raise"`.
         """
         return self._call_with_config(self._serve, input, config, **kwargs)
@@ -428,7 +429,7 @@ class CFCRunnable(AnsweringRunnable[CFCResult]):
     def _start(
         self, prompt: Any, run_manager: RunManager, config: RunnableConfig, alpha: Level | None
     ) -> tuple[Steps[CFCResult], AbstractContextManager[None]]:
-        """Return the flow that serves a prompt, and the limits within which it runs."""
+        """Return the flow that serves a prompt, and a context manager with the limits to run it under."""
         child = detached_from_graph(make_child_config(config, run_manager, NOSTREAM))
         steps = self._pipeline.serve(prompt, self._resolve_level(alpha), child, Progress(run_manager))
         deadline = None if self.timeout is None else time.monotonic() + self.timeout
@@ -452,7 +453,7 @@ class CFCRunnable(AnsweringRunnable[CFCResult]):
 
 
 def _get_name(part: Any) -> str | None:
-    """Return what a part is called in the code: a function by its name, anything else by its class."""
+    """Return a part's name in the code: a function's name, or the class name of anything else."""
     if part is None:
         return None
     return str(getattr(part, "__name__", None) or type(part).__name__)

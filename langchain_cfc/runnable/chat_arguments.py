@@ -1,4 +1,4 @@
-"""Pass the arguments of a call, such as tools, to the models inside a chain."""
+"""Pass call arguments, such as tools, to the models inside a chain."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ Arguments: TypeAlias = Mapping[str, Any]
 
 
 def configure_chain(chain: AnyRunnable, alpha: Level | None, arguments: Arguments) -> AnyRunnable:
-    """Return a copy of a chain at another level, or whose models get further arguments.
+    """Return a copy of a chain with another error level, or with further arguments for its models.
 
     Args:
         chain: A `CFCRunnable`, alone or in bindings, retries, sequences, fallbacks and `or_else`.
-        alpha: Error level; None leaves it as it is.
-        arguments: For each call of the models that answer: in a sequence the last that can be reached.
+        alpha: Error level; None leaves it unchanged.
+        arguments: Arguments of each call to the answering models; in a sequence, of the last reachable model.
 
     Returns:
-        The copy; generators are compared with what was calibrated once more.
+        The copy; its generators are again compared with the calibrated ones.
 
     Raises:
-        InputError: If nothing in the chain takes them, or the level is not the artifact's.
-        FingerprintError: If they make the generator another than the calibrated one.
+        InputError: If nothing in the chain takes the arguments, or the artifact does not hold the level.
+        FingerprintError: If the arguments make the generator differ from the calibrated one.
     """
     served = _configure(chain, alpha, arguments)
     if served is None:
@@ -42,11 +42,11 @@ def configure_chain(chain: AnyRunnable, alpha: Level | None, arguments: Argument
 
 
 def changes_generator(chain: AnyRunnable, arguments: Arguments) -> bool:
-    """Return whether further arguments would make the generator of a chain another one.
+    """Return whether further arguments would change the fingerprint of a chain's generator.
 
     Args:
         chain: A `CFCRunnable`, alone or in bindings, retries, sequences, fallbacks and `or_else`.
-        arguments: For each call of the model that answers, such as `tools`; None unsets what is bound.
+        arguments: Arguments of each call to the answering model, such as `tools`; None unsets a bound one.
 
     Returns:
         False only if the generator is known to be called with equal arguments already.
@@ -62,7 +62,7 @@ def changes_generator(chain: AnyRunnable, arguments: Arguments) -> bool:
 
 
 def find_cfc_runnable(chain: Any) -> CFCRunnable | None:
-    """Return the `CFCRunnable` of a chain that is asked first; None where none can be seen."""
+    """Return the first `CFCRunnable` that a chain invokes; None if it cannot be found from outside."""
     if isinstance(chain, CFCRunnable):
         return chain
     inner: list[Any] = []
@@ -78,7 +78,7 @@ def find_cfc_runnable(chain: Any) -> CFCRunnable | None:
 
 
 def _configure(part: Any, alpha: Level | None, arguments: Arguments) -> AnyRunnable | None:
-    """The same part, what answers in it called with further arguments; None where nothing takes them."""
+    """Return a copy of a part whose answering model gets further arguments; None if nothing takes them."""
     for kind, configure in _CONFIGURE.items():
         if isinstance(part, kind):
             return configure(part, alpha, arguments)
@@ -97,10 +97,10 @@ def _configure_cfc_runnable(served: CFCRunnable, alpha: Level | None, arguments:
 
 
 def _does_id_cover(served: CFCRunnable, changed: AnyRunnable) -> bool:
-    """Whether the id given to a generator still vouches for it when it is called with further arguments.
+    """Return whether the user's id for a generator still vouches for it with further arguments.
 
-    The id was given to the generator without them. It covers the changed one if the fingerprints are equal,
-    or if the records state whatever differs, so that it is compared.
+    The id was given to the generator without the arguments. It also covers the changed generator if the
+    fingerprints are equal, or if the records state every key that differs, so that these are compared.
     """
     before, after = compute_fingerprint(served.generator), compute_fingerprint(changed)
     if not is_identified(before) or not is_identified(after):
@@ -115,7 +115,7 @@ def _configure_or_else(chain: OrElse, alpha: Level | None, arguments: Arguments)
     first = _configure(chain.first, alpha, arguments)
     if first is None:
         return None
-    # A level belongs to the artifact that holds it, but the fallback gets the same tools, if any.
+    # The fallback gets the same tools, but not the level, which belongs to the first chain's artifact.
     second = _configure(chain.fallback, None, arguments) if arguments else None
     return chain.model_copy(update={"first": first, "fallback": chain.fallback if second is None else second})
 
@@ -126,7 +126,7 @@ def _configure_binding(
     bound = _configure(binding.bound, alpha, arguments)
     if bound is None:
         return None
-    # What is bound outside would overrule the call.
+    # Drop outer bound arguments of the same names: they would override those of the call.
     kwargs = {name: value for name, value in binding.kwargs.items() if name not in arguments}
     return binding.model_copy(update={"bound": bound, "kwargs": kwargs})
 
@@ -143,7 +143,7 @@ def _configure_fallbacks(
 def _configure_sequence(
     sequence: RunnableSequence[Any, Any], alpha: Level | None, arguments: Arguments
 ) -> AnyRunnable | None:
-    """The last step that takes them is the one that answers; a model before it writes a query."""
+    """Configure the last step that takes the arguments: an earlier model only prepares, e.g. a query."""
     steps = sequence.steps
     for position in reversed(range(len(steps))):
         changed = _configure(steps[position], alpha, arguments)
@@ -153,7 +153,7 @@ def _configure_sequence(
 
 
 def _bind_model(model: Any, arguments: Arguments) -> AnyRunnable | None:
-    # A model that is configured per call would be bound as it is by default.
+    # Binding a model that is configured per call would bind its default configuration.
     if isinstance(model, DynamicRunnable) or not hasattr(model, "bind_tools"):
         return None
     bound: AnyRunnable = model.bind_tools(**arguments) if "tools" in arguments else model.bind(**arguments)

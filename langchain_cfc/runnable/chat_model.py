@@ -1,7 +1,7 @@
 """`CFCChatModel`: a chain that answers or abstains, with the interface of a chat model.
 
-It draws, scores and decides as the chain inside does, and returns the decision as one message. What a chat
-model is called with beyond its messages, such as tools, goes to the model that draws the candidates.
+It invokes the chain inside and returns the decision as one message. Call arguments other than the messages,
+such as tools, are passed on to the model that draws the candidates.
 """
 
 from __future__ import annotations
@@ -47,58 +47,57 @@ Message = TypeVar("Message", bound=BaseMessage)
 LLMRun: TypeAlias = CallbackManagerForLLMRun | AsyncCallbackManagerForLLMRun
 
 PROVIDER = "langchain-cfc"
-# What LangChain passes to a chat model for tracing alone, and takes out again before it generates.
+# Arguments that LangChain passes to a chat model for tracing only, and removes before it generates.
 _FOR_TRACING = {"ls_structured_output_format", "structured_output_format"}
-# Config of the runs below a stream that is being asked for its decision.
+# Config for the child runs of `stream`, set while its only chunk is computed.
 _STREAM_CONFIG: ContextVar[RunnableConfig | None] = ContextVar("langchain_cfc_streaming", default=None)
-# How many chains made for arguments of calls are cached: an agent binds the same few tools again and again.
+# Number of configured chains to cache: an agent binds the same few tools again and again.
 _CACHE_SIZE = 16
 
 
 class CFCChatModel(BaseChatModel):
-    """A chat model that returns the best calibrated answer of its chain, or abstains in words.
+    """A chat model that returns the best calibrated answer of its chain, or an abstention message.
 
-    It is invoked with messages and returns one: the best answer of the chain's set, or an abstention in
-    words. `response_metadata["cfc"]` holds the reason and what identifies the guarantee, as plain data;
-    `CFCRunnable.guarantee_of(message)` returns the whole guarantee. Streams hold exactly one chunk, because
-    nothing is decided before the last candidate is scored.
+    `response_metadata["cfc"]` of the returned message holds the reason and the fields that identify the
+    guarantee, as plain data; `CFCRunnable.guarantee_of(message)` returns the full guarantee. Streams yield
+    exactly one chunk, because nothing can be decided before the last candidate is scored.
 
-    Generator, verifier and metadata function get the messages as they are, images included. A chain that was
-    calibrated on texts gets the text of one human message; a conversation that a text would not hold, such as
-    one with a system prompt, earlier turns or images, is refused (`langchain_cfc.verifiers.messages_to_text`
-    says which).
+    Generator, verifier and metadata function get the messages unchanged, images included. A chain that was
+    calibrated on texts gets the text of a single human message; a conversation that cannot be reduced to a
+    text, such as one with a system prompt, earlier turns or images, is refused (see
+    `langchain_cfc.verifiers.messages_to_text`).
 
-    Tools, `stop` and every other argument of a call go to the chat model in the generator, for each draw, and
-    `alpha` chooses the error level. Candidates may then be tool calls; those of the best one, under fresh
-    ids, are the message's. Arguments like these change what the model says: calibrate with the same ones.
-    Fingerprints compare them with what the records state, and other ones are refused. Each set of arguments
-    is served by a copy of the chain, whose own `max_concurrency` counts by itself.
+    `alpha` selects the error level. Tools, `stop` and all other call arguments are passed to the chat model
+    in the generator, for each draw. Candidates may then be tool calls; the message carries the tool calls of
+    the best candidate, with fresh ids. Such arguments change the model's output, so calibrate with the same
+    ones: arguments whose fingerprint differs from the records are refused. Each set of arguments is served by
+    its own copy of the chain, and a `max_concurrency` of the chain limits each copy separately.
 
-    The message's `usage_metadata` is the sum over draws and verifier. Each of their calls is a run of its own
-    below this one, which usage callbacks and tracers count. So that they do not count the same tokens twice,
-    the message that they are shown states its usage in `response_metadata["cfc"]` instead. LangChain's cache
-    is off by default: it cannot tell verifiers apart.
+    The message's `usage_metadata` is the sum over draws and verifier. Each of their calls is a child run that
+    usage callbacks and tracers already count. To avoid double counting, the message that callbacks see has
+    its usage in `response_metadata["cfc"]` instead. LangChain's cache is off by default because its key does
+    not include the verifier.
 
     Args:
-        chain: A `CFCRunnable`, or whatever else returns its results, such as `chain.or_else(...)`.
-        abstain_message: What is said on abstention.
-        on_abstain: `return` says so in words, `raise` raises an `AbstentionError` that holds the result, for
-            code that handles errors, such as `with_fallbacks`; by default as the chain does.
+        chain: A `CFCRunnable`, or a chain that returns its results, such as `chain.or_else(...)`.
+        abstain_message: The text of an abstention.
+        on_abstain: `return` returns the abstention message; `raise` raises an `AbstentionError` that holds
+            the result, for error handling such as `with_fallbacks`. Default: as the chain does.
         full_result: Whether `response_metadata["cfc"]` holds the whole result; see `CFCResult.to_message`.
-        stop: Stop sequences of the draws where a call gives none.
-        temperature: The same for the temperature of the draws; calibration was for one.
-        max_tokens: The same for their length.
-        streaming: Whether LangChain asks for streams of its own accord; they hold one chunk.
+        stop: Default stop sequences of the draws, for calls that give none.
+        temperature: Default temperature of the draws; must be the calibrated one.
+        max_tokens: Default limit on the length of a draw, in tokens.
+        streaming: Whether LangChain streams by itself where it can; streams yield one chunk.
 
     Raises:
-        InputError: If a call has arguments and there is no chat model in the chain that they could reach.
-        FingerprintError: If arguments make the generator another than the calibrated one.
-        PromptKindError: If the chain was calibrated on texts and the messages hold more than one.
-        AbstentionError: If a call abstains, with `on_abstain="raise"` here, or in the chain and not otherwise
-            here.
+        InputError: If a call has arguments and the chain has no reachable chat model that takes them.
+        FingerprintError: If the arguments make the generator differ from the calibrated one.
+        PromptKindError: If the chain was calibrated on texts and the messages hold more than a text.
+        AbstentionError: If a call abstains and `on_abstain` is `raise`, here or, if it is unset here, in the
+            chain.
     """
 
-    # Other settings of a model belong to the generator; one given here would be ignored without a word.
+    # Other model settings belong to the generator; given here, they would be silently ignored.
     model_config = ConfigDict(arbitrary_types_allowed=True, extra="forbid")
 
     chain: Runnable[Any, Any]
@@ -119,7 +118,7 @@ class CFCChatModel(BaseChatModel):
 
     @property
     def _identifying_params(self) -> dict[str, Any]:
-        """What traces show: names and numbers, no prompt and no key."""
+        """The fields that traces show: names and numbers, but no prompts or keys."""
         served = find_cfc_runnable(self.chain)
         if served is None:
             return {}
@@ -135,11 +134,11 @@ class CFCChatModel(BaseChatModel):
         }
 
     def __repr_args__(self) -> Any:
-        """Show the same as traces, because LangChain writes what it cannot serialise as its `repr`."""
+        """Show only what traces show, because LangChain serialises unknown objects by their `repr`."""
         return self._identifying_params.items()
 
     def _get_ls_params(self, stop: list[str] | None = None, **kwargs: Any) -> LangSmithParams:
-        """Return what tracers record: the generator's model, under a provider that has no price list."""
+        """Return tracing parameters: the generator's model, with a provider that has no price list."""
         params = LangSmithParams(ls_provider=PROVIDER, ls_model_type="chat")
         served = find_cfc_runnable(self.chain)
         given = self._merge_arguments(stop, kwargs)
@@ -161,22 +160,21 @@ class CFCChatModel(BaseChatModel):
         tool_choice: str | None = None,
         **kwargs: Any,
     ) -> Runnable[LanguageModelInput, AIMessage]:
-        """Let candidates call tools.
+        """Return this model with tools that candidates may call.
 
         Args:
-            tools: What may be called. The `bind_tools` of the generator's model gets dictionaries as they
-                are, and anything else as an OpenAI-style schema, which every provider takes.
-            tool_choice: What the generator's model understands by it; usually `any`, `auto`, `none` or a
-                tool's name.
+            tools: The tools. The `bind_tools` of the generator's model gets dictionaries unchanged, and
+                anything else as an OpenAI-style schema, which every provider accepts.
+            tool_choice: Passed on to the generator's model; usually `any`, `auto`, `none` or a tool's name.
             **kwargs: Further arguments of the generator's `bind_tools`.
 
         Returns:
-            This model with the tools bound. An abstention calls none.
+            This model with the tools bound. An abstention calls no tools.
 
         Raises:
-            InputError: If there is no chat model in the chain that tools could reach.
-            NotImplementedError: If the generator's model calls no tools.
-            FingerprintError: If the arguments make the generator another than the calibrated one.
+            InputError: If the chain has no reachable chat model.
+            NotImplementedError: If the generator's model does not support tools.
+            FingerprintError: If the arguments make the generator differ from the calibrated one.
         """
         given = {
             **kwargs,
@@ -184,16 +182,16 @@ class CFCChatModel(BaseChatModel):
         }
         if tool_choice is not None:
             given["tool_choice"] = tool_choice
-        # What cannot be served is refused now rather than at the first call.
+        # Fail now rather than at the first call.
         self._get_chain(None, {name: given[name] for name in given.keys() - _FOR_TRACING})
         return self.bind(**given)
 
     def with_retry(self, **kwargs: Any) -> Runnable[LanguageModelInput, AIMessage]:
-        """Return a model that is asked again after an error; see `Runnable.with_retry`.
+        """Return a model that retries after an error; see `Runnable.with_retry`.
 
         Raises:
-            InputError: If it would be asked again after an abstention: a guarantee holds for the first draw,
-                and not for the first that is answered.
+            InputError: If it would also retry after an abstention: the guarantee holds for the first draw,
+                not for the first draw that leads to an answer.
         """
         served = find_cfc_runnable(self.chain)
         chain_raises = served is not None and served.on_abstain == "raise"
@@ -201,8 +199,8 @@ class CFCChatModel(BaseChatModel):
             refuse_repeated_draws(kwargs.get("retry_if_exception_type", (Exception,)))
         return super().with_retry(**kwargs)
 
-    # LangChain's `stream` does not pass its run to `_stream`, and the draws would be runs of their own that
-    # its callbacks do not see. So the run's id is chosen here, and passed to `_stream` in a context variable.
+    # LangChain's `stream` does not pass its run to `_stream`, so the draws would start root runs that its
+    # callbacks do not see. The run id is therefore chosen here and passed to `_stream` in a context variable.
 
     def stream(
         self,
@@ -212,7 +210,7 @@ class CFCChatModel(BaseChatModel):
         stop: list[str] | None = None,
         **kwargs: Any,
     ) -> Iterator[AIMessageChunk]:
-        """Stream the decision as one chunk; arguments are those of `invoke`."""
+        """Stream the decision as one chunk; takes the arguments of `invoke`."""
         given = ensure_config(config)
         manager, run_id = get_callback_manager_for_config(given), given.get("run_id") or uuid4()
         chunks = super().stream(input, {**given, "callbacks": manager, "run_id": run_id}, stop=stop, **kwargs)
@@ -241,7 +239,7 @@ class CFCChatModel(BaseChatModel):
         async for chunk in chunks:
             yield chunk
 
-    # Callbacks have been called when these return, so what they return may bear the usage.
+    # Callbacks have run by the time these return, so the returned messages may carry their usage.
 
     def generate(self, *args: Any, **kwargs: Any) -> LLMResult:
         """Generate for several prompts; see `BaseChatModel.generate`."""
@@ -252,7 +250,7 @@ class CFCChatModel(BaseChatModel):
         return _result_with_usage(await super().agenerate(*args, **kwargs))
 
     def _should_stream(self, *, async_api: bool, run_manager: LLMRun | None = None, **kwargs: Any) -> bool:
-        """Do not stream inside `_generate`, which knows its run and notifies listeners itself."""
+        """Return False inside `_generate`, which has a run manager and notifies stream listeners itself."""
         return run_manager is None and super()._should_stream(async_api=async_api, **kwargs)
 
     def _generate(
@@ -308,9 +306,9 @@ class CFCChatModel(BaseChatModel):
     def _prepare_call(
         self, stop: list[str] | None, run_manager: LLMRun | None, kwargs: Arguments
     ) -> tuple[Runnable[Any, Any], RunnableConfig | None]:
-        """Return the chain that serves a call, and the config under which it runs."""
+        """Return the chain that serves a call, and the config of its run."""
         given = self._merge_arguments(stop, kwargs)
-        # How a decision is delivered does not concern the draws.
+        # `stream` concerns the delivery of the decision, not the draws.
         alpha, _ = given.pop("alpha", None), given.pop("stream", None)
         config = (
             _STREAM_CONFIG.get()
@@ -320,21 +318,21 @@ class CFCChatModel(BaseChatModel):
         return self._get_chain(alpha, given), config
 
     def _merge_arguments(self, stop: list[str] | None, kwargs: Arguments) -> dict[str, Any]:
-        """Return the arguments of a call, completed by those of this model."""
+        """Return the arguments of a call, with this model's own settings as defaults."""
         own = {"stop": stop or self.stop, "temperature": self.temperature, "max_tokens": self.max_tokens}
         return {**{name: value for name, value in own.items() if value is not None}, **kwargs}
 
     def _get_chain(self, alpha: Level | None, arguments: Arguments) -> Runnable[Any, Any]:
-        """Return the chain at a level, its generator called with further arguments."""
+        """Return the chain at error level `alpha`, with further arguments for its generator."""
         if alpha is None and not arguments:
             return self.chain
         try:
             key = json.dumps([alpha, arguments], sort_keys=True)
         except TypeError:
-            # Such as a class: whether two calls mean the same is unknown.
+            # Not JSON, for example a class: equality of arguments is unknown, so the chain is not cached.
             return configure_chain(self.chain, alpha, arguments)
         base, chain = self._chains.get(key, (None, None))
-        # A copy of this model may hold another chain and still what was made of the first.
+        # A copy of this model with another `chain` still has the cache entries of the original chain.
         if chain is None or base is not self.chain:
             chain = configure_chain(self.chain, alpha, arguments)
             latest = list(self._chains.items())[1 - _CACHE_SIZE :]
@@ -368,18 +366,18 @@ class CFCChatModel(BaseChatModel):
         return self._make_message(result, run_manager)
 
     def _catch_abstention(self, error: AbstentionError) -> Any:
-        """Return the result that a chain raised, if abstentions are said in words; else raise it again."""
+        """Return the result in the error if abstentions are returned as messages; otherwise re-raise."""
         if self.on_abstain == "return":
             return error.result
         raise error
 
     def _make_message(self, result: Any, run_manager: LLMRun | None) -> AIMessage:
-        """Return the message of a run as callbacks may see it: with the run's id, and without its usage.
+        """Return the message of a run as callbacks may see it: with the run's id, without `usage_metadata`.
 
-        Usage is kept in the decision, from where `_with_usage` takes it once callbacks have been called.
+        The usage is kept in the decision; `_with_usage` restores it after callbacks have run.
 
         Raises:
-            AbstentionError: If the result is an abstention, with `on_abstain="raise"`.
+            AbstentionError: If the result is an abstention and `on_abstain` is `raise`.
         """
         if self.on_abstain == "raise" and isinstance(result, CFCResult) and result.abstained:
             raise AbstentionError(result)
@@ -398,20 +396,20 @@ class CFCChatModel(BaseChatModel):
 
 
 def _with_usage(message: Message) -> Message:
-    """Return a copy of a message that bears the usage which its decision states for callbacks."""
+    """Return a copy of a message with `usage_metadata` restored from its decision."""
     decision = message.response_metadata.get("cfc") or {}
     usage = decision.get("usage")
     if usage is None:
         return message
     changes: dict[str, Any] = {"usage_metadata": usage}
-    if "candidates" not in decision:  # the whole result has its usage, the short form has not
+    if "candidates" not in decision:  # `usage` is a field of the whole result, but not of the short form
         short = {name: value for name, value in decision.items() if name != "usage"}
         changes["response_metadata"] = {**message.response_metadata, "cfc": short}
     return message.model_copy(update=changes)
 
 
 def _result_with_usage(result: LLMResult) -> LLMResult:
-    """Return copies of generations whose messages bear their usage; callbacks may have kept the originals."""
+    """Return a copy of a result with usage restored; the originals stay, as callbacks may have kept them."""
     generations: list[Any] = [
         [
             one.model_copy(update={"message": _with_usage(one.message)})
@@ -430,9 +428,9 @@ def _make_chunk(message: AIMessage) -> ChatGenerationChunk:
 
 
 def _make_child_config(manager: LLMRun | BaseCallbackManager, run_id: UUID) -> RunnableConfig:
-    """Return the config of runs below that of a chat model, which stream into no graph.
+    """Return the config for child runs of a chat model's run; they do not stream into a graph.
 
-    LangChain's managers of model runs have no `get_child`, because its own models have no children.
+    LangChain's run managers of models have no `get_child`, because its own models have no child runs.
     """
     is_async = isinstance(manager, (AsyncCallbackManager, AsyncCallbackManagerForLLMRun))
     parent = (AsyncCallbackManagerForChainRun if is_async else CallbackManagerForChainRun)(

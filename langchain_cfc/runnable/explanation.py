@@ -1,4 +1,4 @@
-"""A decision in words that the user of a bot understands: no names of features, no thresholds."""
+"""Explain a decision to the end user of a bot: no feature names, no thresholds."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from langchain_cfc.guarantee.words import NOT_BY_LEVEL
 if TYPE_CHECKING:
     from langchain_cfc.runnable.result import CFCResult
 
-# A level that exceeds a threshold by less than this has reached it.
+# A level above the threshold by no more than this counts as equal to it (rounding error).
 _ROUND_OFF = 1e-9
-# Where one answer is all that was drawn, as by a rule that stops early.
+# For prompts with a single candidate, for example after a draw rule that stopped early.
 _ONLY = "the only answer that the model gave"
 _ABOUT_ONLY = {
     "no_candidate_accepted": f"{_ONLY} did not pass the check",
@@ -26,7 +26,7 @@ _ABOUT_ONLY = {
 
 
 def explain_reason(result: CFCResult) -> str:
-    """Return a sentence that says why a result is an answer or an abstention."""
+    """Return one sentence that explains why the result is an answer or an abstention."""
     claims = getattr(result, "claims", None)
     if claims is not None:
         return _explain_claims(result, len(claims), sum(one.kept for one in claims))
@@ -58,14 +58,14 @@ def explain_reason(result: CFCResult) -> str:
 
 
 def explain_result(result: CFCResult) -> str:
-    """Return why a result is an answer or an abstention, what kind of question it was, and the promise."""
+    """Return the reason for answering or abstaining, the kind of question, and the promise, as text."""
     return " ".join(
         filter(None, [explain_reason(result), _describe_question(result), _describe_promise(result)])
     )
 
 
 def _explain_claims(result: CFCResult, total: int, kept: int) -> str:
-    """Return a sentence that says what was kept of an answer."""
+    """Return a sentence that says how many claims of the answer were kept, or why none was."""
     if not total:
         return "Abstained, because the model's answer claims nothing."
     if result.unknown_categories:
@@ -79,12 +79,12 @@ def _explain_claims(result: CFCResult, total: int, kept: int) -> str:
 
 
 def _name_unknown(result: CFCResult) -> str:
-    """Name the categories of a prompt that were not calibrated on."""
+    """Return the prompt's categories that do not occur in the calibration data, as text."""
     return " and ".join(f"{key} is {result.metadata[key]!r}" for key in result.unknown_categories)
 
 
 def _explain_answer(result: CFCResult, given: str, passed: str) -> str:
-    """Say why an answer was given, and how many candidates give it."""
+    """Return why an answer was given and how many candidates agree on it, to follow "Answered"."""
     if len(result.answers) > 1:
         return f", because {passed}; these are {len(result.answers)} different answers"
     if len(result.candidates) == 1:
@@ -112,20 +112,20 @@ def _count_agreeing(result: CFCResult) -> int:
 
 
 def _ignores_sets(result: CFCResult) -> bool:
-    """Return whether a certified policy decided that looks at no threshold."""
+    """Return whether the decision was made by a certified policy that ignores thresholds."""
     wrong = result.guarantee.wrong_answers
     return wrong is not None and wrong.policy.ignores_sets
 
 
 def _is_best_alone(result: CFCResult) -> bool:
-    """Return whether the set is the best candidate although its level is above the threshold."""
+    """Return whether the set holds only the best candidate, added although it is above the threshold."""
     lowest = min(one.level for one in result.candidates if one.accepted and one.level is not None)
     return lowest - result.threshold > _ROUND_OFF
 
 
 def _describe_question(result: CFCResult) -> str:
-    """Return what the decision took the question for; empty where that has no words."""
-    if result.guarantee.threshold_rule == "marginal":  # it looks at no features
+    """Return a sentence on the question's difficulty and groups; empty if neither is known."""
+    if result.guarantee.threshold_rule == "marginal":  # this rule uses no features
         return ""
     groups = [
         f"{key}: {escape_controls(str(value))}"
@@ -142,7 +142,7 @@ def _describe_question(result: CFCResult) -> str:
 
 
 def _describe_difficulty(features: dict[str, float]) -> str | None:
-    """Return what kind of question the features place a prompt in; None where they say nothing."""
+    """Return the question's difficulty according to its features; None if they do not tell."""
     difficulty = place_question(features)
     if difficulty == "medium":
         return "a question of medium difficulty"
@@ -150,7 +150,7 @@ def _describe_difficulty(features: dict[str, float]) -> str | None:
 
 
 def _describe_certificate(wrong: WrongRateCertificate) -> str:
-    """Return what is certified of a bot that decides by the mean score."""
+    """Return the certificate of a bot that decides by the mean score, in words."""
     everyone = wrong.groups[0]
     return (
         f"Of the questions that are answered, at most {format_share(float(wrong.max_wrong_rate))} get a "
@@ -161,7 +161,7 @@ def _describe_certificate(wrong: WrongRateCertificate) -> str:
 
 
 def _describe_promise(result: CFCResult) -> str:
-    """Return what is promised, and what it is worth for one answer."""
+    """Return what is promised, and what the promise does not say about a single answer."""
     guarantee = result.guarantee
     wrong = ""
     if guarantee.wrong_answers is not None:
@@ -176,7 +176,7 @@ def _describe_promise(result: CFCResult) -> str:
     if groups:
         scope.append(f"in each of {groups} groups")
     if soft:
-        # What is stated follows the mean score, which tells easy from hard prompts.
+        # Stated levels are a function of the mean score, which separates easy from hard prompts.
         placed = guarantee.stated_coverage is not None or _describe_difficulty(result.features) is not None
         scope.append("for easy as well as for hard questions" if placed else f"under {soft} soft weightings")
     *others, last = scope

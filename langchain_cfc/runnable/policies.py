@@ -1,4 +1,4 @@
-"""What to do with a result: answer or abstain in words, or ask a fallback."""
+"""Turn a result into a chat message or text (`Answer`), or ask a fallback on abstention (`OrElse`)."""
 
 from __future__ import annotations
 
@@ -33,22 +33,22 @@ Output = TypeVar("Output")
 Configs: TypeAlias = RunnableConfig | list[RunnableConfig] | None
 
 ABSTAIN_MESSAGE = "I do not know."
-"""What is said on abstention unless another text is given."""
+"""The default text of an abstention."""
 
 
 class AnsweringRunnable(RunnableSerializable[Any, Output]):
-    """A runnable that answers or abstains, with what is usually done next."""
+    """Base class of runnables that answer or abstain; the prompts of a batch share one limit."""
 
     def as_answer(
         self, *, abstain_message: str = ABSTAIN_MESSAGE, text: bool = False, full_result: bool = False
     ) -> Runnable[Any, AIMessage | str]:
-        """Return a chain that says the best answer, or the abstention in words.
+        """Return a chain that outputs the best answer, or an abstention message.
 
         Args:
-            abstain_message: What is said on abstention.
-            text: Whether to return plain text, as a tool should; by default it is a message, with the
+            abstain_message: The text of an abstention.
+            text: Whether to return plain text, as a tool should; by default it returns a message with the
                 decision in `response_metadata["cfc"]`.
-            full_result: Whether the message holds the whole result there; see `CFCResult.to_message`.
+            full_result: Whether that metadata holds the whole result; see `CFCResult.to_message`.
 
         Returns:
             A chain that ends with the answer.
@@ -56,24 +56,24 @@ class AnsweringRunnable(RunnableSerializable[Any, Output]):
         return self | Answer(abstain_message=abstain_message, text=text, full_result=full_result)
 
     def or_else(self, fallback: Runnable[Any, Any] | Callable[[Any], Any]) -> OrElse:
-        """Return a chain that asks a fallback where this abstains: a stronger model, a search tool, a person.
+        """Return a chain that asks a fallback when this one abstains: a stronger model, a search, a person.
 
-        Errors are raised as usual; `with_fallbacks` is for them. An abstention is a result and no error, so
-        `with_fallbacks` does not see it, unless `on_abstain="raise"` makes an error of it.
+        Errors are still raised; use `with_fallbacks` for those. An abstention is a result, not an error, so
+        `with_fallbacks` does not see it unless `on_abstain="raise"` turns it into one.
 
         Args:
-            fallback: Asked with the same prompt. Another `CFCRunnable` answers under its own artifact, which
-                must have been calibrated on prompts on which this one abstains: by its abstentions this one
-                selects the prompts, and with an artifact for all prompts the two together may have far less
-                coverage than either guarantees. Anything else answers without a guarantee.
+            fallback: Invoked with the same prompt. Another `CFCRunnable` answers under its own artifact,
+                which must have been calibrated on prompts on which this chain abstains: the abstentions
+                select the prompts, and with an artifact calibrated on all prompts the combined coverage may
+                be far below what either guarantees. Any other fallback answers without a guarantee.
 
         Returns:
-            A chain that returns the result of this, or what the fallback returns; a fallback that returns
-            None raises a `ServingError`, because None is no answer.
+            A chain that returns this chain's result or the fallback's output. If the fallback returns None,
+            it raises a `ServingError`.
         """
         return OrElse(first=self, fallback=coerce_to_runnable(fallback))
 
-    # The four batches differ from LangChain's in one thing: their prompts share one limit.
+    # The four batch methods differ from LangChain's only in that all prompts of a batch share one limit.
 
     def batch(self, inputs: list[Any], config: Configs = None, **kwargs: Any) -> list[Output]:
         """Serve several prompts; see `Runnable.batch`."""
@@ -98,7 +98,7 @@ class AnsweringRunnable(RunnableSerializable[Any, Output]):
 
 
 def refuse_repeated_draws(exception_types: Any) -> None:
-    """Refuse retries on an `AbstentionError`: a guarantee holds for the first draw, not the first answered.
+    """Refuse to retry on `AbstentionError`: the guarantee holds for the first draw, not the first answered.
 
     Args:
         exception_types: The `retry_if_exception_type` of a retry.
@@ -117,7 +117,7 @@ def refuse_repeated_draws(exception_types: Any) -> None:
 
 
 class OrElse(AnsweringRunnable[Any]):
-    """Returns the first chain's answer set, or on abstention what the fallback returns; made by `or_else`."""
+    """A chain with a fallback for abstentions, as made by `or_else`."""
 
     model_config = ConfigDict(arbitrary_types_allowed=True, extra="forbid", frozen=True)
 
@@ -137,16 +137,16 @@ class OrElse(AnsweringRunnable[Any]):
         return Any
 
     def get_input_schema(self, config: RunnableConfig | None = None) -> type[BaseModel]:
-        """Return the input schema of the first chain, which decides what a tool made of this one takes."""
+        """Return the input schema of the first chain, which a tool made from this chain also uses."""
         schema: type[Any] = self.first.get_input_schema(config)
         return schema
 
     def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:  # noqa: A002 - LangChain's name
-        """Return the answer set, or what the fallback returns; `kwargs` such as `alpha` are for the first."""
+        """Return the first chain's result, or the fallback's output; only the first chain gets `kwargs`."""
         return self._call_with_config(self._run, input, config, **kwargs)
 
     async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:  # noqa: A002 - LangChain's name
-        """Return the answer set, or what the fallback returns, asynchronously."""
+        """Return the first chain's result, or the fallback's output, asynchronously; see `invoke`."""
         return await self._acall_with_config(self._arun, input, config, **kwargs)
 
     def _run(
@@ -188,10 +188,10 @@ class OrElse(AnsweringRunnable[Any]):
 
 
 class Answer(RunnableSerializable[Any, AIMessage | str]):
-    """Turns a result into words; made by `as_answer`.
+    """The step that turns a result into a message or text, as made by `as_answer`.
 
     Args:
-        abstain_message: What is said on abstention.
+        abstain_message: The text of an abstention.
         text: Whether to return plain text instead of a message.
         full_result: Whether messages hold the whole result; see `CFCResult.to_message`.
     """
@@ -201,24 +201,23 @@ class Answer(RunnableSerializable[Any, AIMessage | str]):
     full_result: bool = False
 
     def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> AIMessage | str:  # noqa: A002 - LangChain's name
-        """Return the best answer or the abstention in words.
+        """Return the best answer or the abstention message.
 
         Args:
-            input: A `CFCResult`, or what a fallback returned in its place.
+            input: A `CFCResult`, or the output of a fallback.
             config: LangChain config.
             **kwargs: Not supported.
 
         Returns:
-            A message or text. What a fallback returned says in `response_metadata["cfc"]` that nothing is
-            guaranteed.
+            A message or text. The message of a fallback has `guarantee: None` in `response_metadata["cfc"]`.
 
         Raises:
-            ServingError: If a fallback returned None, which is no answer.
+            ServingError: If the input is None, because the fallback gave no answer.
         """
         return self._call_with_config(self._answer, input, config, **kwargs)
 
     def to_message(self, given: Any) -> AIMessage:
-        """Return the best answer or the abstention as a message, also with `text`; see `invoke`."""
+        """Return the best answer or the abstention as a message, even if `text` is set; see `invoke`."""
         if isinstance(given, CFCResult):
             return given.to_message(self.abstain_message, full_result=self.full_result)
         return _make_uncertified(given)
@@ -229,7 +228,7 @@ class Answer(RunnableSerializable[Any, AIMessage | str]):
 
 
 def _make_uncertified(given: Any) -> AIMessage:
-    """Return what a fallback returned as a message that claims no guarantee."""
+    """Return the output of a fallback as a message that states no guarantee."""
     note = {"cfc": {"guarantee": None}}
     if isinstance(given, AIMessage):
         return given.model_copy(update={"response_metadata": {**given.response_metadata, **note}})

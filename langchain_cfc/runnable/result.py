@@ -1,4 +1,4 @@
-"""`CFCResult`: the answer set or the abstention, as plain data."""
+"""`CFCResult` and `ClaimsResult`: the answer set or the abstention, as plain data."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def _strict_json(number: float) -> float | str:
     return number if math.isfinite(number) else str(number)
 
 
-# JSON has no infinity; the text is read back as the number. Pydantic's setting `ser_json_inf_nan` would not
-# reach `model_dump(mode="json")`, and the schema would allow numbers alone.
+# JSON has no infinity, so it is written as text, which is read back as a number. Pydantic's setting
+# `ser_json_inf_nan` has no effect on `model_dump(mode="json")`, and its schema would only allow numbers.
 _Number: TypeAlias = Annotated[
     float,
     PlainSerializer(_strict_json, when_used="json"),
@@ -34,7 +34,7 @@ _Number: TypeAlias = Annotated[
 ]
 
 
-# What messages hold by default: a part of the whole result, under the same names.
+# The fields of the result that messages hold by default.
 _SHORT: Any = {
     "reason": True,
     "guarantee": {
@@ -47,18 +47,18 @@ _SHORT: Any = {
 
 
 class ScoredCandidate(BaseModel):
-    """One of the n candidates, with its score.
+    """One candidate, with its score and whether it was accepted.
 
     Attributes:
         slot: Request slot, 0 ... n - 1.
         score: Verifier score in [0, 1], smaller is better.
-        scores: Raw outputs by verifier, where the artifact combines several; None otherwise.
+        scores: Raw outputs by verifier, if the artifact combines several; None otherwise.
         level: Smallest threshold at which it enters the set; None if it never does.
         accepted: Whether it is in the answer set.
-        text: Its text; None where it was rejected, unless the runnable was told to show rejected candidates.
-        data: Structured output, or text and tool calls, as a JSON object, under the same rule; None where the
-            candidate is text.
-        answer: The extracted answer, under the same rule; None without an extractor.
+        text: Its text; None if it was rejected, unless `show_rejected` is set.
+        data: Structured output, or text and tool calls, as a JSON object; None if the candidate is text, or
+            if it was rejected, as for `text`.
+        answer: The extracted answer; None without an extractor, or if it was rejected, as for `text`.
         same_as: Slot of the first candidate with the same answer: its own, or an earlier one.
         length: Number of characters of its answer, 0 for a blank one.
     """
@@ -78,30 +78,30 @@ class ScoredCandidate(BaseModel):
 
 
 class CFCResult(BaseModel):
-    """The decision for one prompt. Plain data, no message objects: graph runtimes would stream those.
+    """The decision for one prompt, as plain data (a graph runtime would stream message objects).
 
     Attributes:
         abstained: Whether there is no answer.
-        reason: `answered`, `no_candidate_accepted` (the threshold lies below every level, where the artifact
-            allows empty sets), `only_blank_answers` (every candidate is blank or a refusal, or no answer was
-            found in it), `not_certifiable` (it reached the cap, the artifact keeps too little to decide it,
-            or no calibration prompt was of the prompt's category),
-            `too_many_answers`, `too_little_agreement` or `mean_score_too_high` (the policy withholds such a
-            set; the accepted candidates are still listed). Of claims `no_claim_kept`, or `no_claims` where
-            the answer makes none.
-        answers: The distinct answers of the set, best first: extracted answers where there is an extractor,
-            else texts.
-        best: The first of them; None on abstention.
-        threshold: The unclipped threshold; `inf` where none can be certified, in JSON the text `"inf"`.
+        reason: `answered`, `no_candidate_accepted` (the threshold lies below every level, and the artifact
+            allows empty sets), `only_blank_answers` (every candidate is blank or a refusal, or the extractor
+            found no answer in it), `not_certifiable` (the threshold reached the cap, the artifact keeps too
+            few calibration prompts to determine it, or the prompt's category is unknown), or
+            `too_many_answers`, `too_little_agreement` or `mean_score_too_high` (the policy withholds the
+            set; the accepted candidates are still listed). For claims also `no_claim_kept`, or `no_claims`
+            if the answer makes none.
+        answers: The distinct answers of the set, best first: extracted answers if there is an extractor,
+            otherwise texts.
+        best: The first of `answers`; None on abstention.
+        threshold: The unclipped threshold; `inf` if none can be certified, in JSON the text `"inf"`.
         features: The prompt's features by name.
-        metadata: What the metadata function returned for the prompt.
-        unknown_categories: The metadata keys under which it has a category that was not calibrated on, which
-            is why it is not certifiable; mostly empty.
-        guarantee: What is guaranteed about this answer set.
-        candidates: All n, in draw order; rejected texts are left out by default.
-        models: The names that the models that drew the candidates give themselves, if any.
-        usage: Tokens that draws and verifier took, a query written for a retriever included; None where no
-            model states any.
+        metadata: The metadata function's output for the prompt.
+        unknown_categories: The metadata keys whose category does not occur in the calibration data, which
+            makes the prompt not certifiable; usually empty.
+        guarantee: The guarantee of this answer set.
+        candidates: All n, in draw order; by default without the texts of rejected ones.
+        models: The names reported by the models that drew the candidates, if any.
+        usage: Tokens used by draws and verifier, including queries written for a retriever; None if no model
+            reports any.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -120,35 +120,35 @@ class CFCResult(BaseModel):
     usage: dict[str, Any] | None
 
     def __bool__(self) -> bool:
-        """Return whether there is an answer, so that `if result:` does not take an abstention for one."""
+        """Return whether there is an answer, so that `if result:` is false for an abstention."""
         return not self.abstained
 
     @property
     def stated_coverage(self) -> float | None:
-        """The coverage stated for this prompt, see `Guarantee`; None where nothing is promised about sets.
+        """The coverage stated for this prompt, see `Guarantee`; None if no coverage is guaranteed.
 
         The answer set holds a correct answer, or the prompt is flagged, with at least this probability on
-        average over prompts. Where levels are adaptive that is an average over prompts with different stated
-        coverages, and not one over those with this one.
+        average over prompts. With adaptive levels, the average is over prompts with different stated
+        coverages, not over the prompts with this stated coverage.
         """
         return self.guarantee.stated_coverage
 
     def to_message(self, abstain_message: str, *, full_result: bool = False) -> AIMessage:
         """Return the best answer or the abstention as the message of a chat model.
 
-        Messages are copied into every checkpoint of a conversation, so by default they hold of the decision
-        only the reason and what identifies the guarantee. `CFCRunnable.guarantee_of` returns the whole
-        guarantee of a message.
+        Messages are copied into every checkpoint of a conversation, so by default they hold only the reason
+        and the fields that identify the guarantee. `CFCRunnable.guarantee_of` returns the full guarantee of a
+        message.
 
         Args:
             abstain_message: The text of an abstention.
             full_result: Whether the message holds the whole result, candidates and guarantee included.
 
         Returns:
-            A message with plain data in `response_metadata["cfc"]`: `reason`, and of the `guarantee` its
-            `kind`, `alpha`, `target_coverage`, `stated_coverage`, `binding` and `artifact_digest`, in bot
-            mode also the `max_wrong_rate` of its `wrong_answers`; or all fields of the result. Its
-            `usage_metadata` is the `usage`. A best answer that calls tools becomes a message that calls them.
+            A message with plain data in `response_metadata["cfc"]`: all fields of the result, or by default
+            `reason` and, of `guarantee`, the fields `kind`, `alpha`, `target_coverage`, `stated_coverage`,
+            `binding` and `artifact_digest`, in bot mode also the `max_wrong_rate` of its `wrong_answers`. Its
+            `usage_metadata` is `usage`. If the best answer calls tools, so does the message.
         """
         shown = self.model_dump(mode="json") if full_result else self._dump_short()
         metadata: dict[str, Any] = {"cfc": shown}
@@ -163,7 +163,7 @@ class CFCResult(BaseModel):
         if "tool_calls" not in data:
             return AIMessage(self.best, **further)
         calls = [{**call, "id": f"call_{uuid4().hex}"} for call in data["tool_calls"]]
-        # Calls whose arguments are no JSON were scored and accepted like any other.
+        # Calls with invalid JSON arguments were scored and accepted like any other.
         invalid = [
             invalid_tool_call(**call, id=f"call_{uuid4().hex}", error=None)
             for call in data.get("invalid_tool_calls", ())
@@ -174,16 +174,16 @@ class CFCResult(BaseModel):
         return self.model_dump(mode="json", include=_SHORT, exclude_none=True)
 
     def explain_reason(self) -> str:
-        """Explain in a sentence, in the words of a user, why it answered or abstained."""
+        """Return one sentence, for end users, that explains why it answered or abstained."""
         return explain_reason(self)
 
     def explain(self) -> str:
-        """Explain in a few sentences, in the words of a user, the decision and what is promised about it."""
+        """Return a few sentences, for end users, that explain the decision and what is promised about it."""
         return explain_result(self)
 
 
 def read_result(data: Mapping[str, Any]) -> CFCResult:
-    """Read a result from plain data, as `model_dump(mode="json")` wrote it.
+    """Return the result that `model_dump(mode="json")` wrote as plain data.
 
     Args:
         data: The fields of a `CFCResult` or a `ClaimsResult`.
@@ -192,21 +192,21 @@ def read_result(data: Mapping[str, Any]) -> CFCResult:
         The result.
 
     Raises:
-        pydantic.ValidationError: If they are the fields of neither.
+        pydantic.ValidationError: If the fields are valid for neither.
     """
     kind = ClaimsResult if "claims" in data else CFCResult
     return kind.model_validate(data)
 
 
 class ScoredClaim(BaseModel):
-    """One claim of an answer, with its score.
+    """One claim of an answer, with its score and whether it was kept.
 
     Attributes:
-        start: Its first character in the answer.
-        end: The character after its last.
+        start: Offset of its first character in the answer.
+        end: Offset after its last character.
         score: Verifier score in [0, 1], smaller is better; its confidence is 1 - score.
-        kept: Whether it is left in the answer.
-        text: The claim; None where it was dropped, unless the runnable was told to show rejected text.
+        kept: Whether it stays in the answer.
+        text: The claim; None if it was dropped, unless `show_rejected` is set.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -219,12 +219,12 @@ class ScoredClaim(BaseModel):
 
 
 class ClaimsResult(CFCResult):
-    """The decision about the claims of one answer: a `CFCResult` whose only answer is what is left of it.
+    """A `CFCResult` for the claims of one answer; its only answer is the text that remains.
 
     Attributes:
-        text: What is left of the answer, in its own words; None on abstention.
-        claims: All claims, in the order of the answer; the texts of dropped ones are left out by default.
-        full_text: The whole answer, where the runnable was told to show rejected text; else None.
+        text: The answer without its dropped claims, otherwise unchanged; None on abstention.
+        claims: All claims, in the order of the answer; by default without the texts of dropped ones.
+        full_text: The whole answer if `show_rejected` is set; otherwise None.
     """
 
     text: str | None
@@ -243,9 +243,10 @@ class ClaimsResult(CFCResult):
         described: Mapping[str, Any],
         hidden: bool,
     ) -> ClaimsResult:
-        """Make the result of an answer with m claims, of which `kept` says what is left.
+        """Return the result for an answer with m claims.
 
-        `described` are the other fields of a result, and `hidden` is whether dropped text is left out.
+        `kept` and `scores` hold one value per claim, `described` the other fields of a result. `hidden` says
+        whether to leave out dropped text.
         """
         text = restore_text(answer, spans, kept) or None
         return cls.model_validate(
@@ -275,11 +276,11 @@ class ClaimsResult(CFCResult):
         """Return the whole answer with its dropped claims marked.
 
         Args:
-            before: What stands before text that was dropped; by default Markdown strikes it through.
-            after: What stands after it.
+            before: Text to insert before dropped text; the default is a Markdown strikethrough.
+            after: Text to insert after it.
 
         Returns:
-            The whole answer. Text of no claim is not marked.
+            The whole answer. Text outside claims is not marked.
 
         Raises:
             InputError: If the result does not hold the whole answer.

@@ -1,4 +1,4 @@
-"""How one prompt is served: draw, score, features, threshold, set or abstention."""
+"""Serve one prompt: draw, score, compute features and threshold, return a set or abstain."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ from langchain_cfc.verifiers.waves import SeenCandidates
 
 
 def make_scorer(verifier: Any, artifact: CalibrationArtifact) -> CandidateScorer:
-    """Make what scores candidates for an artifact, of a verifier or of a `VerifierEnsemble`.
+    """Return the candidate scorer for an artifact, from a verifier or a `VerifierEnsemble`.
 
     Raises:
-        FingerprintError: If the verifiers are not those that the artifact combines.
+        FingerprintError: If the names of the verifiers are not those that the artifact combines.
     """
     combination = artifact.combination
     ensemble = verifier if isinstance(verifier, VerifierEnsemble) else None
@@ -53,7 +53,7 @@ def make_scorer(verifier: Any, artifact: CalibrationArtifact) -> CandidateScorer
 
 
 def _combine(combination: Combination, outputs: Mapping[str, Sequence[float]]) -> list[float]:
-    """Combine the outputs of several verifiers as in calibration."""
+    """Combine the outputs of several verifiers into scores, as in calibration."""
     raw = np.column_stack([outputs[name] for name in combination.names])
     try:
         scores: list[float] = combination.score(raw).tolist()
@@ -65,19 +65,19 @@ def _combine(combination: Combination, outputs: Mapping[str, Sequence[float]]) -
 
 @dataclass(frozen=True)
 class ServingPipeline:
-    """The parts of a runnable, ready to serve.
+    """The checked parts of a `CFCRunnable`, with the flow that serves one prompt.
 
     Attributes:
         artifact: The calibration artifact.
         sampler: Draws the candidates.
         scorer: Scores them.
-        description: Extracts answers and describes the prompt.
-        guarantees: By error level, and by the error level stated for a prompt; None for that of no prompt
-            in particular.
-        versions: Watches which models answer; None where the records do not say which did.
-        policy: Which sets are answered.
-        show_rejected: Whether results hold the texts of rejected candidates, or of dropped claims.
-        splitter: Splits an answer into claims; None where whole answers are kept or rejected.
+        description: Extracts answers and computes the prompt's metadata.
+        guarantees: Guarantees by (error level, error level stated for a prompt); the second key is None for
+            the guarantee that refers to no particular prompt.
+        versions: Watches which models answer; None if the records do not name the calibrated models.
+        policy: Decides which sets are answered.
+        show_rejected: Whether results include the texts of rejected candidates, or of dropped claims.
+        splitter: Splits an answer into claims; None if the unit is whole answers.
     """
 
     artifact: CalibrationArtifact
@@ -93,9 +93,9 @@ class ServingPipeline:
     def serve(self, prompt: Any, level: str, config: RunnableConfig, progress: Progress) -> Steps[CFCResult]:
         """Return the answer set or the abstention for a prompt.
 
-        `level` is one of the artifact's error levels, fixed before anything is drawn: a later choice would
-        void the guarantee. The runs under `config` must stream into no graph, because a judge may quote the
-        candidate that it rejects.
+        `level` is one of the artifact's error levels. It is fixed before the first draw; choosing it later
+        would void the guarantee. Runs under `config` must not stream into a graph, because a judge may quote
+        the candidate that it rejects.
 
         Raises:
             PromptKindError: If the prompt is of another kind than the calibration prompts.
@@ -103,7 +103,7 @@ class ServingPipeline:
         prompt = convert_to_calibrated_kind(prompt, self.artifact.calibration.prompt_kinds)
         metadata = yield from self.description.describe_prompt(prompt, config)
         recorder = UsageRecorder()
-        # A recorder of its own: a judge that draws candidates itself is none of the models that answer.
+        # Recorded separately: a verifier that itself draws candidates must not count as an answering model.
         judging = UsageRecorder()
         seen = SeenCandidates(
             self.scorer,
@@ -147,7 +147,7 @@ class ServingPipeline:
         return result
 
     def _draw_uniforms(self) -> FloatArray | None:
-        """Draw a random number where thresholds are randomised, from a source that users cannot control."""
+        """Return a uniform number that users cannot predict; None unless thresholds are randomised."""
         if not self.artifact.randomised:
             return None
         return np.array([(secrets.randbits(52) + 0.5) / 2.0**52])
@@ -178,7 +178,7 @@ class ServingPipeline:
         )
         distinct = tuple(dict.fromkeys(map(texts.__getitem__, decisions.best_first(0))))
         answers = distinct if decisions.answered[0] else ()
-        # Pydantic validates all candidates as plain data at once faster than one by one.
+        # Validating all candidates at once, as plain data, is faster than building them one by one.
         return CFCResult.model_validate(
             {
                 "abstained": not answers,
@@ -192,8 +192,8 @@ class ServingPipeline:
         )
 
     def _describe_decision(self, level: str, decisions: Decisions) -> dict[str, Any]:
-        """Return the fields of a result about threshold, features and guarantee."""
-        # The marginal rule looks at no features, and a policy that ignores sets at no flags.
+        """Return a result's fields on threshold, features, unknown categories and guarantee."""
+        # The marginal rule uses no features, and a policy that ignores sets uses no flags.
         flags_categories = self.artifact.threshold_rule != "marginal" and not self.policy.ignores_sets
         return {
             "threshold": float(decisions.thresholds[0]),
@@ -249,7 +249,7 @@ class ServingPipeline:
         scored: VerifierScores,
         decisions: Decisions,
     ) -> tuple[dict[str, Any], ...]:
-        """Return the fields of each `ScoredCandidate`."""
+        """Return the fields of the result's `ScoredCandidate` objects, in draw order."""
         inside: list[bool] = decisions.accepted[0].tolist()
         levels: list[float] = decisions.levels[0].tolist()
         batch = decisions.draws
