@@ -1,4 +1,4 @@
-"""Draw exactly n candidates for a prompt, from models that neither stream nor cache."""
+"""Draw exactly n candidates for a prompt, with streaming and caching of the models switched off."""
 
 from __future__ import annotations
 

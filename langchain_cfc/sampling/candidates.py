@@ -1,4 +1,4 @@
-"""`DrawnCandidate`: one output of a generator. `Description`: its answer, and the metadata of its prompt."""
+"""`DrawnCandidate`: one output of a generator. `Description`: answer extractor and metadata function."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class DrawnCandidate:
     """One output of a generator, with its raw message.
 
     Attributes:
-        text: What a reader sees; canonical JSON of `data` where the candidate is structured or calls tools,
-            empty where the provider marks the message as a refusal.
-        message: The chat message, where the generator returned one.
-        data: Structured output, or a message's text and tool calls, as a JSON object; what records hold as
-            `message`. None where the candidate is text.
+        text: The visible text; canonical JSON of `data` if the candidate is structured or calls tools, empty
+            if the provider marks the message as a refusal.
+        message: The chat message, if the generator returned one.
+        data: Structured output, or a message's text and tool calls, as a JSON object; records store it as
+            `message`. None if the candidate is text.
     """
 
     text: str
@@ -36,7 +36,7 @@ class DrawnCandidate:
 
 
 class StrippedCandidate(DrawnCandidate):
-    """A candidate of a store from which its message was removed; to read `message` is an error."""
+    """A stored candidate whose message was removed; reading `message` raises an error."""
 
     def __init__(self, text: str, data: dict[str, Any] | None = None) -> None:
         object.__setattr__(self, "text", text)
@@ -95,7 +95,7 @@ def _read_text(slot: int, message: BaseMessage) -> str:
     blocks = [] if isinstance(content, str) else [block for block in content if isinstance(block, dict)]
     # The two marks are those of OpenAI's two interfaces.
     if message.additional_kwargs.get("refusal") or "refusal" in [block.get("type") for block in blocks]:
-        # Blank in records as in serving, so that set rules treat it alike: it is never an answer.
+        # Refusals are blank in calibration and serving alike, so set rules never admit them.
         return ""
     text = str(message.text)
     media = [] if text else [block["type"] for block in message.content_blocks if block["type"] in _MEDIA]
@@ -109,9 +109,9 @@ def _read_text(slot: int, message: BaseMessage) -> str:
 
 
 def _read_tool_calls(message: AIMessage) -> dict[str, Any]:
-    """Return a message that calls tools as plain data.
+    """Return the text and tool calls of a message as plain data.
 
-    The calls' ids are left out: they are random for each message, and equal calls are equal answers.
+    Call ids are left out: they are random, and equal calls must count as equal answers.
     """
     data: dict[str, Any] = {"content": str(message.text), "tool_calls": _without_ids(message.tool_calls)}
     if message.invalid_tool_calls:
@@ -124,7 +124,7 @@ def _without_ids(calls: Iterable[Any]) -> list[dict[str, Any]]:
 
 
 def _dump(slot: int, data: Any) -> str:
-    """Write JSON as records do, so that answers are compared and measured alike offline."""
+    """Return JSON in the form that records use, so that answers compare alike online and offline."""
     try:
         return canonical_json(data)
     except (TypeError, ValueError) as error:
@@ -139,11 +139,11 @@ def _unreadable(slot: int, output: Any) -> DrawError:
 
 
 class Description:
-    """Calls the answer extractor and the metadata function, offline and online alike.
+    """Calls the answer extractor and the metadata function, in the same way online and offline.
 
     Args:
-        answer: Text to extracted answer; None where the text itself is the answer.
-        metadata: Prompt to metadata; None where there is none.
+        answer: Text to extracted answer; None if the text itself is the answer.
+        metadata: Prompt to metadata; None if there is no metadata function.
 
     Attributes:
         has_extractor: Whether there is an answer extractor.
@@ -159,7 +159,7 @@ class Description:
     ) -> Steps[list[str]]:
         """Return the answer of each candidate; equal texts are extracted once.
 
-        `known` holds answers by their texts from an earlier call, and is given the new ones.
+        `known` maps texts to answers from earlier calls; new answers are added to it.
 
         Raises:
             DescriptionError: If the extractor fails, or returns anything but text.
@@ -176,7 +176,7 @@ class Description:
         return [known[text] for text in texts]
 
     def describe_prompt(self, prompt: Any, config: RunnableConfig) -> Steps[Mapping[str, Scalar]]:
-        """Return texts, numbers and booleans of a prompt by name; none without a metadata function.
+        """Return a prompt's metadata (texts, numbers and booleans by name); empty without a function for it.
 
         Raises:
             DescriptionError: If the function fails, or returns anything else.

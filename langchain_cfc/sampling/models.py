@@ -1,4 +1,4 @@
-"""The models inside a generator: find them, make them by name, switch off their streaming and caches."""
+"""Find the models inside a generator, make them by name, and switch off their streaming and caches."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from langchain_cfc.execution import Call, call_by_keys, describe_error
 from langchain_cfc.execution.langgraph_compat import copy_with_deferred_settings, get_deferred_settings
 from langchain_cfc.sampling.fingerprints import PASSED_ON
 
-# What most fields hold; a model that replays records has hundreds of thousands.
+# Skipped early, because most fields hold these, and a model that replays records has very many of them.
 _SCALARS = (str, float, int, type(None))
 
 
 def resolve_generator(generator: Any, settings: Mapping[str, Any] | None = None) -> Runnable[Any, Any]:
-    """Return a generator as a Runnable; for a model's name, the model that `init_chat_model` makes.
+    """Return a generator as a Runnable; a model's name is resolved by `init_chat_model`.
 
     Args:
         generator: A Runnable, a function, or a model's name such as `openai:gpt-4o-mini`.
-        settings: Settings of a model that is given by name, such as `temperature`.
+        settings: Settings of a model given by name, such as `temperature`.
 
     Returns:
         The Runnable.
 
     Raises:
-        MissingExtraError: If a name is given and `langchain`, or its provider's package, is not installed.
-        InputError: If no model can be made of a name and its settings.
+        MissingExtraError: If a name is given and `langchain`, or OpenAI's package for it, is not installed.
+        InputError: If no model can be made from the name and the settings.
     """
     if not isinstance(generator, str):
         runnable: Runnable[Any, Any] = coerce_to_runnable(generator)
@@ -45,16 +45,16 @@ def resolve_generator(generator: Any, settings: Mapping[str, Any] | None = None)
     module = require("langchain.chat_models", "langchain", purpose)
     try:
         model: Runnable[Any, Any] = module.init_chat_model(generator, **(settings or {}))
-    except Exception as error:  # whatever the provider's package raises, such as for a missing key
+    except Exception as error:  # the provider's package may raise anything, for example without a key
         msg = f"no chat model can be made of the name {generator!r}: {describe_error(error)}"
         raise InputError(msg) from error
     return model
 
 
 def list_required_packages(name: str) -> dict[str, str]:
-    """Return what must be installed for a model given by name: by module, the extra that brings it.
+    """Return the modules that a model given by name requires, each with the extra that installs it.
 
-    Packages of providers that are no extra are not among them.
+    Packages of providers without an extra are not listed.
     """
     has_extra = name.startswith(("openai:", "gpt-"))
     return {"langchain": "langchain", **({"langchain_openai": "openai"} if has_extra else {})}
@@ -64,10 +64,10 @@ def walk_runnables(part: Any) -> Iterator[Runnable[Any, Any]]:
     """Yield a Runnable and all Runnables in its fields, itself first.
 
     Args:
-        part: A Runnable; other values in fields are searched or skipped.
+        part: A Runnable, or any other value; models, mappings, lists and tuples are searched.
 
     Yields:
-        Runnables, depth first, in the order of fields. What a function has closed over is not among them.
+        Runnables, depth first, in the order of fields, without those in the closures of functions.
     """
     left = [part]
     while left:
@@ -77,7 +77,7 @@ def walk_runnables(part: Any) -> Iterator[Runnable[Any, Any]]:
         if isinstance(one, Runnable):
             yield one
         if isinstance(one, BaseModel):
-            # Not by `getattr`, which warns where a field is deprecated.
+            # Not by `getattr`, which warns about deprecated fields.
             values: Iterable[Any] = map(vars(one).get, type(one).model_fields)
         elif isinstance(one, Mapping):
             values = one.values()
@@ -89,7 +89,7 @@ def walk_runnables(part: Any) -> Iterator[Runnable[Any, Any]]:
 
 
 def _walk_with_closures(part: Any, seen: set[int]) -> Iterator[Runnable[Any, Any]]:
-    """Yield the Runnables in a part, and in what its functions have closed over, as far as LangChain sees."""
+    """Yield the Runnables in a part and in the closures of its functions, as far as LangChain finds them."""
     for one in walk_runnables(part):
         yield one
         # A function may call the very chain that it is part of.
@@ -100,12 +100,12 @@ def _walk_with_closures(part: Any, seen: set[int]) -> Iterator[Runnable[Any, Any
 
 
 def has_model(part: Any) -> bool:
-    """Return whether a part is or holds a language model, also in a function that has closed over it."""
+    """Return whether a part is or holds a language model, including in a function's closure."""
     return any(_is_model(one) for one in _walk_with_closures(part, set()))
 
 
 def has_retriever(part: Any) -> bool:
-    """Return whether a part is or holds a retriever, also in a function that has closed over it."""
+    """Return whether a part is or holds a retriever, including in a function's closure."""
     return any(isinstance(one, BaseRetriever) for one in _walk_with_closures(part, set()))
 
 
@@ -128,7 +128,7 @@ def refuse_seed(generator: Runnable[Any, Any]) -> None:
 
 
 def find_seed(settings: Mapping[str, Any]) -> int | None:
-    """Return the fixed seed in settings or in what they pass on to the request; None without any."""
+    """Return the fixed seed in settings, or in mappings that they pass on to the request; None if none."""
     passed_on = (settings[name] for name in PASSED_ON if isinstance(settings.get(name), Mapping))
     seeds = (given.get("seed") for given in (settings, *passed_on))
     # llama.cpp and others write "no fixed seed" as -1.
@@ -136,7 +136,7 @@ def find_seed(settings: Mapping[str, Any]) -> int | None:
 
 
 def list_opaque_parts(generator: Runnable[Any, Any]) -> list[str]:
-    """Return the names of the functions in a generator, whose models cannot be seen from outside."""
+    """Return the names of a generator's functions, whose models cannot be seen from outside."""
     return [
         one.get_name()
         for one in walk_runnables(generator)
@@ -145,7 +145,7 @@ def list_opaque_parts(generator: Runnable[Any, Any]) -> list[str]:
 
 
 def list_hidden_models(generator: Runnable[Any, Any]) -> list[str]:
-    """Return the models that functions have closed over, and that stream or cache, as `model in function`."""
+    """Return the models in closures of functions that may stream or cache, as `model in function`."""
     seen: set[int] = set()
     found = [
         f"{type(model).__name__} in {one.get_name()}"
@@ -165,30 +165,31 @@ def _is_model(part: Runnable[Any, Any]) -> bool:
 def _may_stream_or_cache(model: Runnable[Any, Any]) -> bool:
     deferred = get_deferred_settings(model)
     settings = vars(model) if deferred is None else {"disable_streaming": None, **deferred}
-    # Text models only stream when asked to.
+    # Text models have no `disable_streaming`: they stream only when asked to.
     return not (settings.get("cache") is False and settings.get("disable_streaming", True) is True)
 
 
-# `streaming` is the provider's own: left on, ChatOpenAI asks for a stream and cannot read it then.
+# `streaming` is a provider's field: left on, ChatOpenAI requests a stream that it then cannot read.
 _WITHOUT_STREAMING: dict[str, Any] = {"disable_streaming": True, "streaming": False}
-# Arguments that a request must not have: several choices would be paid for, and one of them used.
+# Arguments removed from requests: streaming, and several choices, which are all billed but only one is used.
 _UNWANTED = {"n", "candidate_count", "stream"}
 
 
 def without_streaming_and_cache(part: Runnable[Any, Any], *, fresh: bool = True) -> Runnable[Any, Any]:
     """Return a copy of a generator or verifier whose models neither stream nor cache.
 
-    A streaming model would show rejected candidates' tokens to the user, and so would a judge that quotes
-    them. A cache would return n times the same answer. Models are reached on their own and wherever LangChain
-    keeps them in fields: bindings, retries, sequences, maps, fallbacks, models configured per call. Inside a
-    function they stay as they are.
+    A streaming model would show the tokens of rejected candidates to the user, and so would a judge that
+    quotes them. A cache would return the same answer n times. Models are found wherever LangChain keeps them
+    in fields: bindings, retries, sequences, maps, fallbacks, models configured per call. Models inside a
+    function stay unchanged.
 
     Args:
         part: A chat model, a chain, or anything else.
-        fresh: Whether models draw candidates: caches are switched off, and each request asks for one answer.
+        fresh: Whether the models draw candidates. If so, caches are switched off and each request asks for a
+            single answer; otherwise only streaming is switched off.
 
     Returns:
-        The copy; the part itself where it holds no model.
+        The copy; the part itself if it holds no model.
     """
     if isinstance(part, (BaseChatModel, BaseLLM)):
         return part.model_copy(update=_change_model_fields(part, fresh=fresh))
@@ -208,7 +209,7 @@ def make_silent_call(
     failure: type[CFCError],
     keys: Sequence[str] | None = None,
 ) -> Call:
-    """Make a `Call` whose models do not stream; functions get their arguments by `keys` of a mapping."""
+    """Return a `Call` whose models do not stream; a function gets the values of `keys` as its arguments."""
     if isinstance(target, Runnable):
         return Call(name, without_streaming_and_cache(target, fresh=False), failure)
     return Call(name, target if keys is None else call_by_keys(target, keys), failure)
@@ -217,12 +218,12 @@ def make_silent_call(
 def make_optional_call(
     name: str, target: Runnable[Any, Any] | Callable[..., Any] | None, failure: type[CFCError], *keys: str
 ) -> Call | None:
-    """Make a call as `make_silent_call` does; None where the user left the part out."""
+    """Return the result of `make_silent_call`; None if the user gave no target."""
     return None if target is None else make_silent_call(name, target, failure, keys or None)
 
 
 def _change_model_fields(model: BaseChatModel | BaseLLM, *, fresh: bool) -> dict[str, Any]:
-    """Return the new values of a model's fields; providers have some of these fields or not."""
+    """Return the new values of a model's fields, limited to fields that the model's class has."""
     changes = dict(_WITHOUT_STREAMING)
     if fresh:
         values = vars(model)
@@ -237,7 +238,7 @@ def _change_model_fields(model: BaseChatModel | BaseLLM, *, fresh: bool) -> dict
 
 
 def _ask_for_one_answer(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of a request without those that ask for several answers or for a stream."""
+    """Return the arguments of a request without those that ask for several answers or a stream."""
     kept = {name: value for name, value in arguments.items() if name not in _UNWANTED}
     kept |= {
         name: _ask_for_one_answer(kept[name]) for name in PASSED_ON if isinstance(kept.get(name), Mapping)
@@ -246,7 +247,7 @@ def _ask_for_one_answer(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _silence_fields(part: Any, *, fresh: bool) -> Any:
-    """Return a copy of a pydantic object whose fields hold silent models; itself where none changes."""
+    """Return a copy of a pydantic object with silent models in its fields; itself if nothing changes."""
     fields = {name: vars(part)[name] for name in type(part).model_fields if name in vars(part)}
     inner = {name: _silence_value(value, fresh=fresh) for name, value in fields.items()}
     if isinstance(part, RunnableConfigurableAlternatives):
@@ -267,7 +268,7 @@ def _make_silent(factory: Callable[[], Runnable[Any, Any]], *, fresh: bool) -> R
 
 
 def _silence_value(value: Any, *, fresh: bool) -> Any:
-    """Return a field's value with silent models; the value itself where it holds none."""
+    """Return a field's value with silent models; the value itself if it holds no models."""
     if isinstance(value, Runnable):
         return without_streaming_and_cache(value, fresh=fresh)
     if isinstance(value, BaseModel):

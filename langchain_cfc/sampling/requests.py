@@ -1,4 +1,4 @@
-"""Generators taken apart: what runs once per prompt, what is sampled n times, and the model in that."""
+"""Split generators into the part that runs once per prompt and the part that is sampled n times."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ AnyRunnable = Runnable[Any, Any]
 
 
 class GeneratorParts(NamedTuple):
-    """A generator, cut before its first model call."""
+    """A generator, cut before the model that answers."""
 
-    once: AnyRunnable | None  # what prepares a request, such as retrieval and the prompt template
-    sampled: AnyRunnable  # what is drawn from n times
+    once: AnyRunnable | None  # prepares a request, for example retrieval and the prompt template
+    sampled: AnyRunnable  # is invoked for each of the n candidates
 
 
 def split_generator(generator: AnyRunnable) -> GeneratorParts:
-    """Cut a chain before the model that answers, so that n candidates share one context.
+    """Cut a chain before the model that answers, so that all n candidates share one context.
 
-    What stands before the first model of a sequence runs once per prompt. So does everything up to the last
-    retriever, a model that only writes its query included, as long as a model follows. Maps, branches and
-    fallbacks are not cut inside, nor is a chain with bound arguments.
+    The steps before the first model of a sequence run once per prompt. So do all steps up to the last
+    retriever, including a model that only writes its query, as long as a model follows. Maps, branches,
+    fallbacks and chains with bound arguments are not cut.
     """
     if isinstance(generator, RunnableSequence):
         return _split_steps(generator.steps)
-    # Bound arguments would go to the first step of what is bound.
+    # Bound arguments belong to the first step of the bound sequence, so it must stay whole.
     if _is_transparent(generator) and not generator.kwargs:
         once, sampled = split_generator(generator.bound)
         if once is not None:
@@ -53,18 +53,18 @@ def _split_steps(steps: list[AnyRunnable]) -> GeneratorParts:
 
 
 def _find_first_sampled(steps: list[AnyRunnable]) -> int | None:
-    """Return the step with the first model after the last retriever, or else with the first model."""
+    """Return the position of the first model after the last retriever, or else of the first model."""
     models = [position for position, step in enumerate(steps) if has_model(step)]
     retrieved = max((position for position, step in enumerate(steps) if has_retriever(step)), default=-1)
     if retrieved in models and has_retriever(split_generator(steps[retrieved]).once):
-        # A sequence within the sequence, cut after its own retriever.
+        # The step is a nested sequence, which is cut after its own retriever.
         return retrieved
     after = [position for position in models if position > retrieved]
     return next(iter(after or models), None)
 
 
 def _is_transparent(part: AnyRunnable) -> TypeGuard[RunnableBindingBase[Any, Any]]:
-    """Return whether a part is a binding or retries; others may do anything around what they bind."""
+    """Return whether a part is a binding or a retry; other wrappers may change the behaviour arbitrarily."""
     return isinstance(part, (RunnableBinding, RunnableRetry))
 
 
@@ -78,21 +78,21 @@ def _rebind(binding: RunnableBindingBase[Any, Any], bound: AnyRunnable) -> AnyRu
 
 @dataclass(frozen=True)
 class AnsweringModel:
-    """The chat model that a sampled part begins with."""
+    """The chat model at the beginning of a sampled part, with its wrappers and the following steps."""
 
     model: BaseChatModel
     wrappers: tuple[RunnableBindingBase[Any, Any], ...]  # bindings and retries around it, outermost first
-    after: AnyRunnable | None  # what reads its message, such as a parser
+    after: AnyRunnable | None  # reads the model's message, for example a parser
 
     def wrap(self, inner: AnyRunnable) -> AnyRunnable:
-        """Return another runnable inside the same wrappers."""
+        """Return another runnable with the same wrappers around it."""
         for wrapper in reversed(self.wrappers):
             inner = _rebind(wrapper, inner)
         return inner
 
 
 def find_answering_model(sampled: AnyRunnable) -> AnsweringModel | None:
-    """Return the one chat model that a sampled part begins with; None where it begins otherwise."""
+    """Return the chat model at the beginning of a sampled part; None if it does not begin with one."""
     if isinstance(sampled, BaseChatModel):
         return AnsweringModel(sampled, (), None)
     if isinstance(sampled, RunnableSequence):
@@ -106,27 +106,27 @@ def find_answering_model(sampled: AnyRunnable) -> AnsweringModel | None:
     found = find_answering_model(sampled.bound)
     if found is None:
         return None
-    # Bound arguments go to the first step of what is bound, which is the model.
+    # Bound arguments belong to the first step of the bound sequence, which is the model.
     without_arguments = sampled.model_copy(update={"kwargs": {}})
     after = None if found.after is None else _rebind(without_arguments, found.after)
     return AnsweringModel(found.model, (sampled, *found.wrappers), after)
 
 
 class SingleUsageModel(DelegatingChatModel):
-    """A chat model whose choices each name the model that made them, and of which the first has the usage.
+    """Wraps a chat model so that every choice names the model, and only the first choice has the usage.
 
-    With several choices, clients give the usage of the whole request to each of them, and none has the
-    model's name; code that adds usage up, such as LangChain's own callback, counts n-fold or not at all.
+    With several choices, clients put the usage of the whole request into each message and the model's name
+    into none. Code that sums usage, such as LangChain's own callback, then counts it n times or not at all.
     """
 
     @classmethod
     def of(cls, model: BaseChatModel) -> SingleUsageModel:
-        """Wrap a model, with its callbacks, tags and rate limiter."""
+        """Return a wrapper of a model that keeps its callbacks, tags and rate limiter."""
         shared = {name: getattr(model, name) for name in BaseChatModel.model_fields}
         return cls(model=model, **shared)
 
     def change_result(self, result: ChatResult) -> ChatResult:
-        """Name the model in each choice, and leave the usage to the first."""
+        """Put the model's name into each choice, and remove the usage from all but the first."""
         for position, generation in enumerate(result.generations):
             message = generation.message
             message.response_metadata = {**(result.llm_output or {}), **message.response_metadata}
@@ -136,10 +136,10 @@ class SingleUsageModel(DelegatingChatModel):
 
 
 class MultipleChoiceRequest(RunnableSerializable[Any, list[BaseMessage]]):
-    """Asks a chat model for several choices in one request, and returns as many messages as came."""
+    """Asks a chat model for several choices in one request; returns as many messages as it responds with."""
 
     model: SingleUsageModel
-    parameter: str  # what the model's provider calls the number of choices
+    parameter: str  # the provider's name for the number of choices
 
     def invoke(
         self,
@@ -170,7 +170,7 @@ class MultipleChoiceRequest(RunnableSerializable[Any, list[BaseMessage]]):
     def _make_arguments(
         self, config: RunnableConfig | None, choices: int, kwargs: dict[str, Any]
     ) -> dict[str, Any]:
-        """Return the arguments of `generate_prompt`; LangChain takes the parts of a config one by one."""
+        """Return the arguments of `generate_prompt`, which takes the parts of a config separately."""
         given = ensure_config(config)
         return {
             **{key: given.get(key) for key in ("callbacks", "tags", "metadata", "run_id")},
@@ -181,8 +181,8 @@ class MultipleChoiceRequest(RunnableSerializable[Any, list[BaseMessage]]):
 
 
 def get_choices_parameter(model: BaseChatModel) -> str:
-    """Return what the provider of a model calls the number of choices."""
-    # langchain-google-genai and langchain-google-vertexai read it under Google's own name.
+    """Return the name that a model's provider uses for the number of choices."""
+    # langchain-google-genai and langchain-google-vertexai use Google's own name.
     return "candidate_count" if type(model).__module__.startswith("langchain_google") else "n"
 
 

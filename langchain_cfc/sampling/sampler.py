@@ -1,4 +1,4 @@
-"""`Sampler`: exactly n candidates for a prompt, by separate requests or by one."""
+"""`Sampler`: draw exactly n candidates for a prompt, with n separate requests or a single one."""
 
 from __future__ import annotations
 
@@ -54,33 +54,33 @@ from langchain_cfc.sampling.usage import (
 
 SamplingName: TypeAlias = Literal["requests", "single_request"]
 
-# How often requests that failed are repeated, where others of the same prompt succeeded.
+# How often failed requests are repeated if other requests of the same prompt succeeded.
 TOP_UPS = 2
-# Settings with which a model gives one answer however often it is asked.
+# Settings with which a model gives the same answer to every request.
 _SAME_ANSWER = {"temperature": 0, "top_k": 1}
 
 
 class Sampler:
     """Draws exactly n candidates from a generator.
 
-    The generator's models neither cache nor stream while they draw. What prepares a request, such as
-    retrieval, runs once per prompt. Requests that fail are repeated for their slots, and what the others
-    returned is kept: it was paid for. If none succeeds, none is repeated, because then it is not chance. A
-    failure must not depend on what the answer would have been, or the candidates left are no sample of what
-    the model says.
+    Caching and streaming of the generator's models are switched off. Steps that prepare a request, such as
+    retrieval, run once per prompt. Failed requests are repeated for their slots; candidates already drawn
+    are kept, because they were paid for. If all requests of the first wave fail, none is repeated, because
+    the cause is then not chance. Assumption: whether a request fails does not depend on the answer that it
+    would have given. Otherwise the candidates are not a sample of the model's output.
 
     Args:
         generator: A chat model or chain.
-        sampling: `requests`: n separate requests. `single_request`: one request for n choices, where the
-            provider offers that; choices that it does not bring are drawn by separate requests.
-        watches_model: Whether to warn if another model answers than was asked for.
+        sampling: `requests`: n separate requests. `single_request`: one request for n choices, if the
+            provider supports that; choices that it does not return are drawn by separate requests.
+        watches_model: Whether to warn if a model other than the requested one answers.
 
     Raises:
-        InputError: If the generator fixes a seed, or `single_request` does not suit it.
+        InputError: If the generator fixes a seed, or does not support `single_request`.
 
     Warns:
-        SamplingWarning: If a model that caches or streams is out of reach; at the first draw, if the
-            temperature is 0 or `top_k` 1; once for each other model that answers than was asked for.
+        SamplingWarning: If a model's caching or streaming cannot be switched off; at the first draw, if the
+            temperature is 0 or `top_k` 1; once for each model that answers without being the requested one.
     """
 
     def __init__(
@@ -92,16 +92,16 @@ class Sampler:
     ) -> None:
         stated = compute_fingerprint(generator)
         self._once, self._sampled = split_generator(without_streaming_and_cache(generator))
-        # What runs once per prompt may have a seed, and stream: no candidate is in it.
+        # The part that runs once per prompt may have a seed and may stream: it draws no candidate.
         refuse_seed(self._sampled)
         self._same_answer = next(
             (f"{name} {value}" for name, value in _SAME_ANSWER.items() if stated.get(name) == value), None
         )
-        # Several models would answer under several names, and which of them was asked for what is unknown.
+        # With several models, it is unknown which of them a reported name must match.
         models = sum(isinstance(one, BaseChatModel) for one in walk_runnables(self._sampled))
         self._asked: str | None = stated.get("model") if models == 1 and watches_model else None
         model = find_answering_model(self._sampled)
-        # Then the messages themselves state all that callbacks would.
+        # If the output is the answering model's own message, it states all that callbacks would report.
         self._has_plain_messages = model is not None and model.after is None and not has_model(self._once)
         self._choices: Runnable[Any, Any] | None = None
         if sampling == "single_request":
@@ -125,19 +125,19 @@ class Sampler:
         _warn_of_hidden_models(hidden)
 
     def draw(self, prompt: Any, n: int, config: RunnableConfig | None = None) -> list[DrawnCandidate]:
-        """Draw n candidates outside a serving chain, as for calibration records.
+        """Draw n candidates outside a serving chain, for example for calibration records.
 
         Args:
-            prompt: What the generator is invoked with.
+            prompt: The generator's input.
             n: Number of candidates, at least 1.
-            config: LangChain config; `max_concurrency` bounds the requests at once.
+            config: LangChain config; `max_concurrency` limits the number of concurrent requests.
 
         Returns:
-            n candidates in the order of their slots.
+            n candidates in slot order.
 
         Raises:
             DrawError: If fewer than n could be drawn, one cannot be read as text, or they are visibly not n
-                draws, as from a cache or with one fixed seed.
+                separate draws (from a cache, or with one fixed seed).
         """
         given = ensure_config(config)
         with apply_config_limits(given):
@@ -160,23 +160,24 @@ class Sampler:
         store: CandidateStore | None = None,
         choose_next_wave: Callable[[list[DrawnCandidate]], Steps[int]] | None = None,
     ) -> Steps[list[DrawnCandidate]]:
-        """Draw n candidates as a part of a larger flow, or more in waves; see `draw`.
+        """Draw n candidates, or several waves of candidates, as part of a larger flow; see `draw`.
 
         Args:
-            prompt: What the generator is invoked with.
-            n: Number of candidates, at least 1; of the first wave, if others may follow.
+            prompt: The generator's input.
+            n: Number of candidates, at least 1; with `choose_next_wave`, the size of the first wave.
             config: Config that the runs of the draws inherit.
             progress: Gets an event for each candidate.
-            recorder: Records the draws, also where some fail.
-            store: Holds candidates that were drawn before, and is given each new one as soon as it is there.
-            choose_next_wave: Says after each wave, given all candidates so far, how many more to draw at
-                once; 0 stops. Without it the first wave is the only one.
+            recorder: Records models and usage, even if some draws fail.
+            store: Holds candidates drawn earlier, and gets each new candidate as soon as it is drawn.
+            choose_next_wave: Called after each wave with all candidates so far; returns the size of the next
+                wave, 0 to stop. By default there is only the first wave.
 
         Returns:
-            The candidates in the order of their slots, whenever they were completed.
+            The candidates in slot order, regardless of the order in which they were drawn.
 
         Raises:
-            DrawError: If fewer than n could be drawn, or one cannot be read as text.
+            DrawError: If fewer than n could be drawn, one cannot be read as text, or they are visibly not
+                separate draws; then those in `store` are discarded.
         """
         recorder = recorder or UsageRecorder()
         if not self._has_plain_messages:
@@ -201,7 +202,7 @@ class Sampler:
                 is_model_expected=self._is_model_expected,
             )
             if repetition is not None:
-                if store is not None:  # or the next run would take them for n draws
+                if store is not None:  # otherwise the next run would reuse them
                     store.discard()
                 msg = (
                     f"{repetition}. Each candidate must be drawn by itself: switch off caches (cache=False "
@@ -218,7 +219,7 @@ class Sampler:
         known: Mapping[int, DrawnCandidate],
         recorder: UsageRecorder,
     ) -> Steps[list[DrawnCandidate]]:
-        """Draw candidates that are not known yet, at once, and return those of all slots of the wave."""
+        """Draw the candidates of a wave that are not known yet, and return all candidates of the wave."""
         slots = [slot for slot in wave if slot not in known]
         if not self._has_plain_messages:
             request.observers.update({slot: SlotObserver() for slot in slots})
@@ -234,7 +235,7 @@ class Sampler:
             outputs.update(zip(missing, (yield from ask(request, missing)), strict=True))
             failed = [slot for slot in slots if isinstance(outputs[slot], BaseException)]
             missing = failed if len(failed) < len(slots) or not is_first else []
-        if self._has_plain_messages and request.receive is None:  # a store's were recorded one by one
+        if self._has_plain_messages and request.receive is None:  # with a store, `_save` records them
             for slot in slots:
                 recorder.record(outputs[slot], drawn=True)
         self._warn_after_drawing(recorder)
@@ -254,15 +255,15 @@ class Sampler:
             raise DrawError(msg) from error
 
     def _save(self, store: CandidateStore, recorder: UsageRecorder, slot: int, output: Any) -> None:
-        """Save a candidate, once its usage is recorded."""
+        """Record the usage of a candidate and save it."""
         if self._has_plain_messages:
             recorder.record(output, drawn=True)
-        # One that cannot be read is refused together with the others.
+        # An unreadable candidate is not saved; `_draw_wave` raises its error.
         with suppress(DrawError):
             store.save(slot, make_candidate(slot, output))
 
     def _ask_separately(self, request: _Request, slots: Sequence[int]) -> Steps[list[Any]]:
-        """Send one request per slot; return for each slot the generator's output, or the exception."""
+        """Send one request per slot; return the generator's output, or the exception, for each slot."""
         configs = {
             slot: add_handler(request.config, request.observers[slot], DRAW_TAG, f"cfc:candidate:{slot}")
             if slot in request.observers
@@ -290,7 +291,7 @@ class Sampler:
         return outputs
 
     def _ask_for_choices(self, request: _Request, slots: Sequence[int]) -> Steps[list[Any]]:
-        """Send one request for as many choices as slots, and separate ones for slots left empty."""
+        """Send one request for as many choices as slots, then separate requests for the missing choices."""
         choices: Any = self._choices
         config = add_tags(request.config, DRAW_TAG)
         (messages,) = yield call_each(
@@ -317,7 +318,7 @@ class Sampler:
         return outputs + (yield from self._ask_separately(request, empty)) if empty else outputs
 
     def _incomplete_error(self, error: Exception, slot: int, failed: int, size: int) -> DrawError:
-        """Build the error for candidates that could not be drawn, of which the first is in `slot`."""
+        """Return the error for `failed` of `size` candidates that could not be drawn, the first in `slot`."""
         msg = (
             f"{failed} of {size} candidates could not be drawn, first candidate {slot}: "
             f"{describe_error(error)}. Nothing is made of fewer: those left may be no fair sample"
@@ -329,7 +330,7 @@ class Sampler:
         return DrawError(msg)
 
     def _warn_before_drawing(self, n: int) -> None:
-        """Warn of a global cache that reaches into functions, and of settings that make candidates equal."""
+        """Warn about a global cache that applies inside functions, or settings that make candidates equal."""
         if self._functions and get_llm_cache() is not None:
             self._warn_once(
                 "cache",
@@ -345,7 +346,7 @@ class Sampler:
             )
 
     def _warn_after_drawing(self, recorder: UsageRecorder) -> None:
-        """Warn of other models that answered, and of models that streamed all the same, as in an agent."""
+        """Warn if a model other than the requested one answered, or a model still streamed (in an agent)."""
         for name in recorder.versions:
             if self._asked is not None and not is_same_model(self._asked, name):
                 self._warn_once(
@@ -367,27 +368,27 @@ class Sampler:
 
 
 class CandidateStore(Protocol):
-    """Stores candidates one by one, so that those of an unfinished prompt need not be drawn again."""
+    """Stores the candidates of one prompt, so that an interrupted run need not draw them again."""
 
     def load(self, prepared: Any) -> Mapping[int, DrawnCandidate]:
-        """Return candidates by slot that were drawn with the same prepared input."""
+        """Return the stored candidates by slot, if they were drawn with the same prepared input."""
 
     def save(self, slot: int, draw: DrawnCandidate) -> None:
-        """Save a candidate as soon as it is there."""
+        """Save a candidate; called as soon as it is drawn."""
 
     def discard(self) -> None:
-        """Discard all candidates of the prompt, which were refused."""
+        """Discard all candidates of the prompt, because the sampler rejected them."""
 
 
 @dataclass(frozen=True)
 class _Request:
-    """What all requests of one prompt share."""
+    """Data shared by all requests of one prompt."""
 
     given: Any  # the prepared input
-    config: RunnableConfig  # what the runs of the draws inherit
+    config: RunnableConfig  # inherited by the runs of the draws
     progress: Progress  # gets an event for each candidate
-    receive: Callable[[int, Any], None] | None  # called with slot and output as soon as a candidate is there
-    observers: dict[int, SlotObserver]  # of model calls, by slot; none where messages state all
+    receive: Callable[[int, Any], None] | None  # called with slot and output as soon as a candidate is drawn
+    observers: dict[int, SlotObserver]  # of model calls, by slot; empty if the messages state everything
 
 
 def _warn_of_hidden_models(hidden: Iterable[str]) -> None:

@@ -1,7 +1,7 @@
 """Callback handlers that watch the draws of a prompt: models, tokens, and repeated answers.
 
-`UsageRecorder` counts over all model runs of a prompt, `SlotObserver` looks at those of one candidate, and
-`find_repetition` says from the latter whether n candidates are visibly not n draws.
+`UsageRecorder` sums over all model runs of a prompt, and `SlotObserver` watches the runs of one candidate.
+From the observers, `find_repetition` detects candidates that are visibly not separate draws.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def add_handler(config: RunnableConfig, handler: BaseCallbackHandler, *tags: str
 
 
 class _ModelObserver(BaseCallbackHandler):
-    """Is called for model runs alone, inline, because it costs less than handing it to a thread."""
+    """Base of handlers for model runs only; called inline, which is cheaper than handing over to a thread."""
 
     ignore_chain = True
     ignore_agent = True
@@ -50,7 +50,7 @@ class _ModelObserver(BaseCallbackHandler):
 
 
 def _first_messages(response: LLMResult) -> Iterator[BaseMessage | None]:
-    """Yield the first message of each prompt's response; of several choices each has the whole usage."""
+    """Yield the first message of each prompt's response: with several choices, each repeats the usage."""
     for batch in response.generations:
         if batch:
             yield batch[0].message if isinstance(batch[0], ChatGeneration) else None
@@ -58,16 +58,16 @@ def _first_messages(response: LLMResult) -> Iterator[BaseMessage | None]:
 
 @dataclass(eq=False)
 class UsageRecorder(_ModelObserver):
-    """Records every model run of a prompt's draws, also of models whose messages a parser drops.
+    """Records every model run of a prompt's draws, even if a parser drops the model's message.
 
     Attributes:
-        usages: Tokens by the name that a model gives itself, empty where it gives none; of all that answered,
-            those that prepare a request included.
-        answers: How many requests were answered, by the same names.
-        answered: How many requests were answered in all.
-        silent: How many of them did not state their usage.
-        versions: What the models that drew call themselves, in the order in which they first did.
-        streamed: Whether any of them streamed.
+        usages: Tokens by the name that a model reports (empty if it reports none), including models that
+            prepare a request.
+        answers: Number of answered requests, by the same names.
+        answered: Number of answered requests in total.
+        silent: Number of answered requests without usage information.
+        versions: Names reported by the models that drew candidates, in order of first appearance.
+        streamed: Whether any model that drew candidates streamed.
     """
 
     ignore_chat_model = True
@@ -94,7 +94,7 @@ class UsageRecorder(_ModelObserver):
             self.record(message, drawn=DRAW_TAG in (tags or []))
 
     def record(self, message: Any, *, drawn: bool) -> None:
-        """Record what a model's message states; `drawn` says whether it is a candidate's."""
+        """Record the name and usage in a model's message; `drawn` says whether it drew a candidate."""
         if not isinstance(message, AIMessage):
             return
         stated = message.response_metadata.get("model_name")
@@ -111,34 +111,34 @@ class UsageRecorder(_ModelObserver):
 
     @property
     def usage(self) -> UsageMetadata | None:
-        """Tokens of all requests that were answered; None where no message states any."""
+        """Tokens of all answered requests; None if no message states any."""
         return reduce(add_usage, self.usages.values()) if self.usages else None
 
 
 @dataclass(eq=False)
 class SlotObserver(_ModelObserver):
-    """Observes the model calls of one candidate, also of models deep in a function or a graph.
+    """Observes the model calls of one candidate, including models deep inside a function or a graph.
 
     Attributes:
-        message_ids: The ids of the messages that models gave; None for one without an id.
-        seeds: The fixed seeds that calls asked for.
+        message_ids: The ids of the models' messages; None for a message without an id.
+        seeds: The fixed seeds of the calls.
     """
 
-    # Threads may share it without a lock: each method changes one of these, by one call.
+    # Threads may share it without a lock: each method changes one field by one atomic call.
     message_ids: list[str | None] = field(default_factory=list)
     seeds: set[int] = field(default_factory=set)
 
     def on_chat_model_start(
         self, serialized: dict[str, Any], messages: list[list[BaseMessage]], **kwargs: Any
     ) -> None:
-        """Note a fixed seed."""
+        """Record the fixed seed of a call, if any."""
         del serialized, messages
         seed = find_seed(kwargs.get("invocation_params") or {})
         if seed is not None:
             self.seeds.add(seed)
 
     def on_llm_end(self, response: LLMResult, **kwargs: Any) -> None:
-        """Note the ids of the messages."""
+        """Record the ids of the messages."""
         del kwargs
         self.message_ids.extend(
             [None if message is None else message.id for message in _first_messages(response)]
@@ -152,13 +152,12 @@ def find_repetition(
     choices: int = 0,
     is_model_expected: bool,
 ) -> str | None:
-    """Return why n candidates are visibly not n draws, as a clause for messages; None where nothing was seen.
+    """Return why the candidates cannot be separate draws, as a clause for messages; None if they may be.
 
-    A chain may share one message between candidates, such as a rewritten question, as long as another message
-    of each is new. A candidate without a model call counts as a draw only if no other has its text, and is
-    suspicious only where a model is known to be called for every candidate, or was called for others.
-    `observers` are by slot, and empty where nothing could be observed. The first candidates, as many as
-    `choices`, came with one request, and are not looked at.
+    Candidates may share a message, such as a rewritten question, as long as each also has a new one. A
+    candidate without a model call is rejected if another candidate has the same text, and a model is known to
+    be called for every candidate, or was called for others. `observers` are by slot, and empty if nothing
+    could be observed. The first `choices` candidates came from a single request and are not checked.
     """
     if choices:
         observers = {slot: one for slot, one in observers.items() if slot >= choices}
@@ -167,7 +166,7 @@ def find_repetition(
         for slot, draw in enumerate(draws)
         if slot >= choices and draw.message is not None
     }
-    # A message without an id may be new, and is never seen.
+    # A message without an id counts as new, so None is never in `seen`.
     seen: set[str | None] = set()
     for slot in sorted(ids):
         if ids[slot] and seen.issuperset(ids[slot]):
@@ -193,13 +192,13 @@ def find_repetition(
     return None
 
 
-# What providers put behind a model's name: an alias, or a date or number of three digits and more.
+# Suffixes that providers add to a model's name: an alias, or a date or number of at least three digits.
 _ALIAS = re.compile(r"[-:]latest$")
 _VERSION = re.compile(r"([-@_:]\d{3,}(-\d{2})*)?(-preview)?")
 
 
 def is_same_model(asked: str, answered: str) -> bool:
-    """Return whether a model that answered is the one asked for, perhaps under a dated or numbered name.
+    """Return whether the answering model is the requested one, perhaps under a dated or numbered name.
 
     Examples:
         >>> is_same_model("gpt-4o-mini", "gpt-4o-mini-2024-07-18")
