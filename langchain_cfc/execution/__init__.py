@@ -1,4 +1,4 @@
-"""Calls of models and of user code: sync or async, concurrent within one limit, with typed failures."""
+"""Call models and user code, sync or async, concurrently within a shared limit, with typed errors."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""What this package relies on in LangChain and LangGraph that is not part of their public interface.
+"""All uses of private names of LangChain and LangGraph, so that an incompatible release breaks one module.
 
-Every private name is used here and nowhere else, so that an incompatible release breaks one module. Methods
-with a leading underscore that LangChain asks subclasses to override or to call (`_generate`,
-`_call_with_config` and the like) are its interface for subclasses and stay with the subclasses.
+Exceptions are the underscore methods that LangChain asks subclasses to override or call, such as `_generate`
+and `_call_with_config`: these are its interface for subclasses and are used there.
 """
 
 from __future__ import annotations
@@ -24,21 +23,21 @@ from langchain_core.prompt_values import PromptValue
 from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.utils.utils import LC_ID_PREFIX
 
-# Keeps LangGraph from streaming the tokens and messages of models.
+# Tag that keeps LangGraph from streaming the tokens and messages of models.
 NOSTREAM = "nostream"
-# Of the settings that a graph hands down, the one that code may ask for: the store and context of its run.
+# The one setting of a graph that is kept for inner code: it holds the store and context of the graph's run.
 _RUNTIME = "__pregel_runtime"
 _CHECKPOINT_KEYS = {"checkpoint_ns", "checkpoint_id", "checkpoint_map"}
-# Where `init_chat_model` keeps the settings of a model that is made at each call.
+# Attribute in which `init_chat_model` keeps the settings of a model that is made at each call.
 _DEFERRED_SETTINGS = "_default_config"
 
 
 def detached_from_graph(config: RunnableConfig) -> RunnableConfig:
-    """Detach child runs from an enclosing LangGraph run: drop its stream handlers and its checkpointer.
+    """Return a config without the stream handlers and the checkpointer of an enclosing LangGraph run.
 
-    LangGraph hands both to whatever runs below a node. Tags can tell it to leave models out, but not graphs
-    that draw candidates, such as agents, nor functions that bear the name of the node. Graphs that run under
-    the returned config are graphs of their own.
+    LangGraph passes both to everything that runs below a node. A tag can exclude models from streaming, but
+    not graphs that draw candidates, such as agents, nor functions with the same name as the node. Graphs that
+    run under the returned config are independent of the enclosing one.
     """
     changes: dict[str, Any] = {}
     if settings := config.get("configurable"):
@@ -56,7 +55,7 @@ def detached_from_graph(config: RunnableConfig) -> RunnableConfig:
 
 
 def _is_stream(handler: BaseCallbackHandler) -> bool:
-    """Return whether a handler is one of LangGraph's streams, of which no name is public."""
+    """Return whether a handler is one of LangGraph's stream handlers, whose classes are not public."""
     return type(handler).__module__.startswith("langgraph.")
 
 
@@ -69,7 +68,7 @@ def get_deferred_settings(part: Any) -> dict[str, Any] | None:
 
 
 def copy_with_deferred_settings(part: Runnable[Any, Any], settings: Mapping[str, Any]) -> Runnable[Any, Any]:
-    """Return a copy of a model that is made at each call, with other settings."""
+    """Return a copy of a model that is made at each call, with its settings replaced."""
     copy = object.__new__(type(part))
     vars(copy).update({**vars(part), _DEFERRED_SETTINGS: settings})
     return copy
@@ -78,27 +77,27 @@ def copy_with_deferred_settings(part: Runnable[Any, Any], settings: Mapping[str,
 def get_tracing_params(
     model: BaseChatModel, /, stop: list[str] | None = None, **kwargs: Any
 ) -> LangSmithParams:
-    """Return what a chat model states about itself for tracing."""
+    """Return the parameters that a chat model reports for tracing."""
     return model._get_ls_params(stop=stop, **kwargs)  # noqa: SLF001 - the documented hook for tracing
 
 
 def convert_model_input(model: BaseChatModel, given: Any) -> PromptValue:
-    """Convert what a chat model is invoked with, as the model does."""
+    """Return the input of a chat model as a prompt value, converted as the model does it."""
     return model._convert_input(given)  # noqa: SLF001 - every chat model converts its input like this
 
 
 def make_message_id(run_id: UUID) -> str:
-    """Return the id that LangChain gives to the message of a run."""
+    """Return the id that LangChain gives to the message of the run `run_id`."""
     return f"{LC_ID_PREFIX}-{run_id}"
 
 
 def is_generated_block_id(block_id: Any) -> bool:
-    """Return whether LangChain made up the id of a content block while it converted the block."""
+    """Return whether LangChain generated the id of a content block when it converted the block."""
     return str(block_id).startswith("lc_")
 
 
 class DelegatingChatModel(BaseChatModel):
-    """A chat model that hands each call to another one and may change the results.
+    """A chat model that delegates each call to another model and may change the results.
 
     Attributes:
         model: The other chat model.
@@ -107,7 +106,7 @@ class DelegatingChatModel(BaseChatModel):
     model: BaseChatModel
 
     def change_result(self, result: ChatResult) -> ChatResult:
-        """Change what the other model returned."""
+        """Return the other model's result, changed by subclasses."""
         return result
 
     @property

@@ -1,9 +1,8 @@
-"""Limits on how many calls run at once and until when, shared by everything that a prompt sets off.
+"""Concurrency limits and deadlines, shared by all calls that serve a prompt or a batch.
 
-LangChain's `max_concurrency` holds for one `batch` at a time. Where batches nest, as n draws do inside a
-batch of prompts, the numbers multiply: 8 prompts of 8 draws are 64 requests in flight. Here the draws and the
-verification of all prompts acquire permits from the same `ConcurrencyLimiter`, in threads or on an event
-loop.
+LangChain's `max_concurrency` applies to each `batch` separately. If batches nest, like n draws inside a batch
+of prompts, the limits multiply: 8 prompts with 8 draws each are 64 requests in flight. Here, the draws and
+the verification of all prompts acquire permits from one `ConcurrencyLimiter`, in threads or on an event loop.
 """
 
 from __future__ import annotations
@@ -34,33 +33,33 @@ T = TypeVar("T")
 
 RunManager: TypeAlias = CallbackManagerForChainRun | AsyncCallbackManagerForChainRun
 
-# Where a config carries the limiter that the prompts of a batch share. The runnable takes it out again.
+# Key under which a config carries the limiter of a batch; removed before the config is passed on to children.
 _SHARED = "__cfc_limit"
-# Keys of a config that name one run, not its children.
+# Keys of a config that identify a single run, and are not passed on to its children.
 _OF_ONE_RUN = {"run_name", "run_id"}
 _TOO_LATE = "the time for this prompt was over before a call could start"
 
 
 class ConcurrencyLimiter:
-    """Grants at most `size` permits at once, first come first served, to threads and event loops alike.
+    """Grants at most `size` permits at a time, first come first served, to threads and event loops alike.
 
     Args:
         size: Number of permits, at least 1.
 
     Raises:
-        InputError: If it is no whole number of at least 1.
+        InputError: If it is not a whole number of at least 1.
     """
 
     def __init__(self, size: int) -> None:
-        # With no permit at all, or half a permit, callers would wait for ever.
+        # With zero permits or half a permit, callers would wait for ever.
         if not isinstance(size, int) or size < 1:  # type: ignore[redundant-expr]  # configs hold anything
             msg = f"max_concurrency is {size!r}: expected a whole number of at least 1, or None for no limit"
             raise InputError(msg)
         self.size = size
         self._free = size
         self._waiting: deque[_Waiter] = deque()
-        # Re-entrant: a task that is never resumed releases its permit when it is garbage-collected, which may
-        # happen anywhere, also while this lock is held.
+        # Re-entrant: a task that is never resumed releases its permit when it is garbage-collected, which can
+        # happen at any time, even while this thread holds the lock.
         self._lock = threading.RLock()
 
     def acquire(self, deadline: float | None = None) -> None:
@@ -86,7 +85,7 @@ class ConcurrencyLimiter:
             raise ServingTimeoutError(_TOO_LATE)
 
     async def aacquire(self) -> None:
-        """Acquire a permit on an event loop, where waiting ends by cancellation."""
+        """Acquire a permit on an event loop; cancel the task to stop waiting."""
         loop = asyncio.get_running_loop()
         woken: asyncio.Future[None] = loop.create_future()
         waiter = _Waiter(partial(_wake, loop, woken))
@@ -98,7 +97,7 @@ class ConcurrencyLimiter:
             raise
 
     def release(self) -> None:
-        """Hand a permit to the next waiter, or leave it free."""
+        """Return a permit: pass it to the next waiter, or mark it as free."""
         with self._lock:
             while self._waiting:
                 if self._waiting.popleft().grant():
@@ -106,7 +105,7 @@ class ConcurrencyLimiter:
             self._free += 1
 
     def _acquire_or_enqueue(self, waiter: _Waiter) -> bool:
-        """Take a free permit and return True, or put the waiter in line."""
+        """Take a free permit and return True, or enqueue the waiter and return False."""
         with self._lock:
             if self._free:
                 self._free -= 1
@@ -116,24 +115,24 @@ class ConcurrencyLimiter:
             return waiter.has_permit
 
     def _withdraw(self, waiter: _Waiter) -> None:
-        """Stop waiting; a permit that was granted meanwhile goes to the next waiter."""
+        """Stop waiting; a permit that was granted in the meantime goes to the next waiter."""
         with self._lock:
             if waiter.has_permit:
                 self.release()
                 return
-            with suppress(ValueError):  # its loop is closed, and it was passed over already
+            with suppress(ValueError):  # `release` has already dropped it, because its loop is closed
                 self._waiting.remove(waiter)
 
 
 class _Waiter:
-    """A caller that waits for a permit; `wake` raises a RuntimeError if its event loop is closed."""
+    """A caller that waits for a permit; its `wake` raises a RuntimeError if the event loop is closed."""
 
     def __init__(self, wake: Callable[[], object]) -> None:
         self.has_permit = False
         self._wake = wake
 
     def grant(self) -> bool:
-        """Grant it the permit; return False if its event loop is closed."""
+        """Wake the caller and mark the permit as granted; return False if its event loop is closed."""
         try:
             self._wake()
         except RuntimeError:
@@ -148,7 +147,7 @@ def _wake(loop: asyncio.AbstractEventLoop, woken: asyncio.Future[None]) -> None:
     except RuntimeError:
         is_same_loop = False
     if is_same_loop:
-        # From another thread this takes a turn of the loop, and a byte through a socket to start it.
+        # Cheaper than `call_soon_threadsafe`, which needs a write to a socket and another loop iteration.
         _resolve(woken)
     else:
         loop.call_soon_threadsafe(_resolve, woken)
@@ -160,25 +159,25 @@ def _resolve(woken: asyncio.Future[None]) -> None:
 
 
 class RetryingCaller(Protocol):
-    """Makes calls that may be repeated after failures: offline, where no user waits."""
+    """Interface of callers that repeat failed calls; for offline use, where no user waits."""
 
     async def aoutcome(self, arun: Callable[[Any], Awaitable[Any]], item: Any, within: CallLimits) -> Any:
-        """Call until it succeeds or attempts run out, each time with a permit.
+        """Call `arun(item)` until it succeeds or attempts run out, each time with a permit.
 
-        Returns the result, or the exception of the last call.
+        Returns the result, or the exception of the last attempt.
         """
 
 
 @dataclass(frozen=True)
 class CallLimits:
-    """The limits that calls must keep to.
+    """The limits under which calls are made.
 
     Attributes:
-        limiter: Where calls acquire their permits; None where there is no limit.
-        deadline: When no call may start any more, in `time.monotonic()` seconds.
-        occupied: Limiters of which the enclosing calls hold a permit.
-        attempts: How calls on an event loop are repeated; None where each is made once, as it is in threads.
-            Calls made inside a call are repeated with it, not by themselves.
+        limiter: Grants permits to calls; None if concurrency is not limited.
+        deadline: Time after which no call may start, in `time.monotonic()` seconds; None for no deadline.
+        occupied: Limiters from which the enclosing calls hold a permit.
+        attempts: Repeats failed calls on an event loop; None to make each call once, as threads always do.
+            Nested calls are not repeated by themselves, but with the call that encloses them.
     """
 
     limiter: ConcurrencyLimiter | None = None
@@ -187,10 +186,10 @@ class CallLimits:
     attempts: RetryingCaller | None = None
 
     def permit(self) -> AbstractContextManager[None]:
-        """Acquire a permit for a block: `with current_limits().permit():`.
+        """Return an acquired permit for a block: `with current_limits().permit():`.
 
         Raises:
-            ServingTimeoutError: If none became free before the deadline.
+            ServingTimeoutError: If no permit became free before the deadline.
         """
         self.check_deadline()
         if self.limiter is None:
@@ -199,9 +198,9 @@ class CallLimits:
         return _Permit(self, self.limiter)
 
     async def apermit(self) -> AbstractContextManager[None]:
-        """Acquire a permit on an event loop: `with await current_limits().apermit():`."""
-        # No `async with`: as an async generator it would not notice that its task is never resumed, and would
-        # keep the permit for good.
+        """Return an acquired permit on an event loop: `with await current_limits().apermit():`."""
+        # Not an `async with`: an async generator would not notice that its task is never resumed, and would
+        # never release the permit.
         self.check_deadline()
         if self.limiter is None:
             return nullcontext()
@@ -216,7 +215,8 @@ class CallLimits:
     def nest_in(self, outer: CallLimits) -> CallLimits:
         """Return these limits for a prompt that is served inside a call of another prompt.
 
-        A limiter of which the outer calls hold a permit grants no further one: all permits may be held so.
+        If the outer calls hold a permit of this limiter, the outer limiter is used instead: acquiring a
+        second permit could deadlock, because all permits may be held by outer calls.
         """
         limiter = outer.limiter if self.limiter in outer.occupied else self.limiter
         deadlines = [one for one in (self.deadline, outer.deadline) if one is not None]
@@ -226,12 +226,12 @@ class CallLimits:
 
 
 class _Permit(AbstractContextManager[None]):
-    """An acquired permit; calls made inside the block run one after the other under it.
+    """An acquired permit; calls made inside the block share it and run one after the other.
 
-    Acquiring further permits while holding one would deadlock as soon as all are held like that.
+    If they acquired further permits, they would deadlock as soon as all permits are held by outer calls.
     """
 
-    # No generator: one is made for every call.
+    # A class, not a generator, because one is made for every call.
     def __init__(self, limits: CallLimits, limiter: ConcurrencyLimiter) -> None:
         self._limits = limits
         self._limiter = limiter
@@ -262,15 +262,15 @@ _LIMITS: ContextVar[CallLimits] = ContextVar("langchain_cfc_bounds", default=_NO
 
 
 def current_limits() -> CallLimits:
-    """Return the limits of the prompt that is being served here."""
+    """Return the limits of the prompt that is being served in this context."""
     return _LIMITS.get()
 
 
 @contextmanager
 def apply_limits(limits: CallLimits, config: RunnableConfig | None = None) -> Iterator[None]:
-    """Serve under limits, which threads and tasks started meanwhile inherit.
+    """Apply limits to a block, including the threads and tasks that it starts.
 
-    LangChain merges `config` into the config of runs started meanwhile; by default the one that it has now.
+    LangChain merges `config` into the config of runs started in the block; by default its current config.
     """
     inherited = var_child_runnable_config.get() if config is None else config
     shared = None if inherited is None else _without_shared(inherited)
@@ -291,7 +291,7 @@ def set_context_variable(variable: ContextVar[T], value: T) -> Iterator[None]:
     try:
         yield
     finally:
-        # A task that is never resumed ends where it is garbage-collected, and that is another context.
+        # A task that is never resumed ends when it is garbage-collected, in a different context.
         with suppress(ValueError):
             variable.reset(token)
 
@@ -311,18 +311,18 @@ def share_limiter(
 def apply_config_limits(
     config: RunnableConfig, child: RunnableConfig | None = None
 ) -> AbstractContextManager[None]:
-    """Apply a config's `max_concurrency` where no limiter holds yet; `child` is for the runs inside."""
+    """Apply a config's `max_concurrency` unless a limiter already applies; inner runs inherit `child`."""
     return apply_limits(CallLimits(find_limiter(config)), child or config)
 
 
 def make_child_config(config: RunnableConfig, run_manager: RunManager, *tags: str) -> RunnableConfig:
     """Return the config of child runs, with further tags.
 
-    Without handlers it hands on no callbacks, because managing them for each child costs more than all else
-    here; the flow must then run under it (`apply_limits`), or LangChain adds them again.
+    If there are no handlers, it passes on no callbacks, because a callback manager per child is expensive.
+    The flow must then run under this config (`apply_limits`), otherwise LangChain adds the callbacks again.
     """
     callbacks = run_manager.get_child() if run_manager.handlers else None
-    # Empty values are left out, because LangChain copies them at every turn.
+    # Empty values are left out, because LangChain copies them for every run.
     rest = {key: value for key, value in _without_shared(config).items() if value and key not in _OF_ONE_RUN}
     return add_tags(RunnableConfig(**{**rest, "callbacks": callbacks}), *tags)  # type: ignore[typeddict-item]
 
@@ -330,16 +330,16 @@ def make_child_config(config: RunnableConfig, run_manager: RunManager, *tags: st
 def add_tags(config: RunnableConfig, *tags: str) -> RunnableConfig:
     """Return a config with further tags.
 
-    LangChain's `merge_configs` would take in again what the surrounding run was configured with.
+    Not by LangChain's `merge_configs`, which would also merge the config of the surrounding run.
     """
     return {**config, "tags": [*(config.get("tags") or []), *tags]}
 
 
 def find_limiter(config: RunnableConfig) -> ConcurrencyLimiter | None:
-    """Return the limiter that holds for one prompt's config.
+    """Return the limiter for a prompt with this config; None if there is no limit.
 
-    Inside a call of another prompt it is that prompt's, because `max_concurrency` was inherited from there;
-    then that of the batch; else a limiter of this prompt's own.
+    Inside a call of another prompt, it is that prompt's limiter, from which `max_concurrency` was inherited.
+    Otherwise it is the limiter of the batch, or a new one for this prompt.
     """
     shared: ConcurrencyLimiter | None = (config.get("configurable") or {}).get(_SHARED)
     most = config.get("max_concurrency")
@@ -354,14 +354,14 @@ def _without_shared(config: RunnableConfig) -> RunnableConfig:
 
 
 def run_with_timeout(run: Callable[[], T], seconds: float) -> T:
-    """Call in another thread and return the result, or raise a `ServingTimeoutError` after some seconds.
+    """Return the result of a call in another thread; raise a `ServingTimeoutError` after `seconds`.
 
-    A thread cannot be stopped: its current call goes on to its end, but the limits let no further one start.
+    A thread cannot be stopped: its current call runs to its end, but the limits let no further call start.
     """
     executor = ContextThreadPoolExecutor(1)
     try:
         future = executor.submit(run)
-        # Waited for first, because a TimeoutError raised by the call itself says nothing about this timeout.
+        # Not `result(timeout)`, which could not be told from a TimeoutError raised by the call itself.
         if not wait([future], min(seconds, threading.TIMEOUT_MAX)).done:
             raise _timeout_error(seconds)
         return future.result()
@@ -370,7 +370,7 @@ def run_with_timeout(run: Callable[[], T], seconds: float) -> T:
 
 
 async def arun_with_timeout(awaitable: Awaitable[T], seconds: float | None) -> T:
-    """Await, and cancel it with a `ServingTimeoutError` after some seconds; None waits for ever."""
+    """Await the result; after `seconds`, cancel it and raise a `ServingTimeoutError`. None waits for ever."""
     if seconds is None:
         return await awaitable
     task = asyncio.ensure_future(awaitable)

@@ -1,8 +1,8 @@
-"""Flows: one description of a sequence of calls, carried out by sync or by async calls.
+"""Flows: sequences of calls that are written once and run either synchronously or asynchronously.
 
-LangChain wants both paths to be real: `asyncio.run` inside a sync call breaks clients that live on another
-loop, and a sync call inside an async one blocks the loop. So that nothing is written twice, a flow is a
-generator that yields the `Step`s to be called and is sent their results.
+LangChain needs a real implementation of both paths: `asyncio.run` inside a sync call breaks clients that
+belong to another loop, and a sync call inside an async one blocks the loop. To avoid writing everything
+twice, a flow is a generator that yields the `Step`s to call and receives their results.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Step:
-    """A call that a flow waits for: `run` makes it in a thread, `arun` on an event loop."""
+    """A call that a flow waits for: `run` makes it synchronously, `arun` on an event loop."""
 
     run: Callable[[], Any]
     arun: Callable[[], Awaitable[Any]]
@@ -64,13 +64,13 @@ class Step:
 
 Steps: TypeAlias = Generator[Step, Any, T]
 
-# More than ever wait at once; threads are only started as they are needed.
+# More than are ever needed at once; threads are only started on demand.
 _MOST_THREADS = 1000
 _THREADS: ContextVar[ThreadPoolExecutor | None] = ContextVar("langchain_cfc_threads", default=None)
 
 
 def run_flow(steps: Steps[T]) -> T:
-    """Carry a flow out by sync calls and return its result; what a call raises is raised where it yielded."""
+    """Run a flow with sync calls and return its result; errors of a call are raised inside the flow."""
     resume: Callable[[], Step] = partial(next, steps)
     try:
         with _shared_threads():
@@ -86,7 +86,7 @@ def run_flow(steps: Steps[T]) -> T:
 
 
 async def arun_flow(steps: Steps[T]) -> T:
-    """Carry a flow out by async calls; see `run_flow`."""
+    """Run a flow with async calls and return its result; see `run_flow`."""
     resume: Callable[[], Step] = partial(next, steps)
     try:
         while True:
@@ -107,11 +107,11 @@ def call_each(
     *,
     hold_permits: bool = True,
 ) -> Step:
-    """Return a step that calls with each of some items, concurrently as far as the limits allow.
+    """Return a step that makes one call per item, as concurrently as the limits allow.
 
-    The step gives a list in the order of the items, with the result or the exception of each call. Where the
-    deadline lets a call start no more, the step itself raises the `ServingTimeoutError`. With `hold_permits`
-    False, no permits are acquired: the calls acquire their own.
+    The step's result is a list in the order of the items, with the result or the exception of each call. If
+    the deadline passes before a call can start, the step itself raises a `ServingTimeoutError`. If
+    `hold_permits` is False, the step acquires no permits, because the calls acquire their own.
     """
     return Step(
         partial(_call_each, run, items, hold_permits=hold_permits),
@@ -120,7 +120,7 @@ def call_each(
 
 
 def unwrap_outcomes(outcomes: Sequence[Any]) -> list[Any]:
-    """Return the results that `call_each` gave, or raise the first exception among them."""
+    """Return the results of `call_each`, or raise the first exception among them."""
     for outcome in outcomes:
         if isinstance(outcome, Exception):
             raise outcome
@@ -128,7 +128,7 @@ def unwrap_outcomes(outcomes: Sequence[Any]) -> list[Any]:
 
 
 def map_distinct(texts: Sequence[str], flow: Callable[[list[str]], Steps[Iterable[T]]]) -> Steps[list[T]]:
-    """Run a flow once with the distinct texts, in their order, and return its result for each text."""
+    """Run a flow once on the distinct texts, in order of appearance, and return its result for each text."""
     distinct = list(dict.fromkeys(texts))
     by_text = dict(zip(distinct, (yield from flow(distinct)), strict=True))
     return [by_text[text] for text in texts]
@@ -139,7 +139,7 @@ def _call_each(run: Callable[[Any], Any], items: Sequence[Any], *, hold_permits:
     one = partial(_call, run, limits)
     pool = _THREADS.get()
     most = len(items) if limits.limiter is None else min(limits.limiter.size, len(items))
-    if most <= 1:  # one after the other needs no thread
+    if most <= 1:  # sequential calls need no threads
         return [copy_context().run(one, item) for item in items]
     if pool is None or most < len(items):
         with ContextThreadPoolExecutor(most) as executor:
@@ -147,7 +147,7 @@ def _call_each(run: Callable[[Any], Any], items: Sequence[Any], *, hold_permits:
     futures = []
     for item in items:
         context = copy_context()
-        # Flows inside the call get threads of their own, since waiting for shared ones in one may deadlock.
+        # Flows inside the call get their own threads: waiting in a shared thread for others may deadlock.
         context.run(_THREADS.set, None)
         futures.append(pool.submit(context.run, one, item))
     return [future.result() for future in futures]
@@ -155,9 +155,10 @@ def _call_each(run: Callable[[Any], Any], items: Sequence[Any], *, hold_permits:
 
 @contextmanager
 def _shared_threads() -> Iterator[None]:
-    """Share threads between the calls of a flow and of flows inside it; starting them costs more than a flow.
+    """Share one thread pool between the steps of a flow, because starting threads costs more than a flow.
 
-    There is one for each call, where LangChain has few more than there are cores: these wait for servers.
+    There is one thread per call, whereas LangChain's default is little more than the number of cores: these
+    threads only wait for servers.
     """
     if _THREADS.get() is not None:
         yield
@@ -178,17 +179,17 @@ async def _acall_each(
     if len(items) == 1:
         return [await asyncio.ensure_future(_acall(arun, limits, items[0]))]
     tasks = [asyncio.ensure_future(_acall(arun, limits, item)) for item in items]
-    # With return_exceptions it waits for all of them, so that none goes on when this is cancelled.
+    # With `return_exceptions`, this waits for all tasks, even if it is cancelled, so that none goes on.
     await asyncio.gather(*tasks, return_exceptions=True)
     return [task.result() for task in tasks]
 
 
 def _call(run: Callable[[Any], Any], limits: CallLimits, item: Any) -> Any:
-    # A permit that could not be acquired in time is no outcome of the call, and ends the flow.
+    # Failing to acquire a permit in time is not an outcome of the call: it raises and ends the step.
     with limits.permit():
         try:
             return run(item)
-        except Exception as error:  # noqa: BLE001 - an outcome like any other; the flow looks at it
+        except Exception as error:  # noqa: BLE001 - an outcome like any other; the flow handles it
             return error
 
 
@@ -198,7 +199,7 @@ async def _acall(arun: Callable[[Any], Awaitable[Any]], limits: CallLimits, item
     with await limits.apermit():
         try:
             return await arun(item)
-        except Exception as error:  # noqa: BLE001 - an outcome like any other; the flow looks at it
+        except Exception as error:  # noqa: BLE001 - an outcome like any other; the flow handles it
             return error
 
 
@@ -206,7 +207,7 @@ class Progress:
     """Dispatches custom events such as `cfc:drawn` to the handlers of a run, if any handler takes them.
 
     Args:
-        run_manager: Of the run that the events belong to; None where there is no run.
+        run_manager: Manager of the run that the events belong to; None if there is no run.
 
     Attributes:
         has_listeners: Whether any handler takes custom events.
@@ -220,7 +221,7 @@ class Progress:
             self._config["callbacks"] = run_manager.get_child()
 
     def dispatch(self, name: str, data: Mapping[str, Any]) -> None:
-        """Dispatch a custom event; only where `has_listeners`."""
+        """Dispatch a custom event; call this only if `has_listeners`."""
         dispatch_custom_event(name, dict(data), config=self._config)
 
     async def adispatch(self, name: str, data: Mapping[str, Any]) -> None:
@@ -228,15 +229,15 @@ class Progress:
         await adispatch_custom_event(name, dict(data), config=self._config)
 
     def report(self, name: str, data: Mapping[str, Any]) -> Steps[None]:
-        """Dispatch a custom event as a part of a flow, if any handler takes it."""
+        """Dispatch a custom event as part of a flow, if any handler takes custom events."""
         if self.has_listeners:
             yield Step(lambda: self.dispatch(name, data), lambda: self.adispatch(name, data))
 
 
 class FlowRunnable(Runnable[Input, Output], ABC):
-    """A Runnable that is written as one flow for the sync and the async path.
+    """A Runnable that is written as a single flow for the sync and the async path.
 
-    The calls of the flow acquire permits within the limits of the prompt that is served, call by call.
+    Each call of the flow acquires its own permit, within the limits of the prompt that is being served.
     """
 
     @abstractmethod
@@ -252,9 +253,9 @@ class FlowRunnable(Runnable[Input, Output], ABC):
         """
 
     def steps(self, given: Input, config: RunnableConfig) -> Steps[Output]:
-        """Run as a part of a larger flow: in a run of its own, if any handler listens to chain runs."""
-        # What the environment asks for, such as tracers, is only known once LangChain has made a manager.
-        # A run without listeners costs more than many a flow.
+        """Run as part of a larger flow: as a child run if any handler listens to chain runs, else inline."""
+        # A run without listeners costs more than many flows do. Handlers that the environment asks for, such
+        # as tracers, are only known once LangChain has made a manager.
         callbacks = config.get("callbacks")
         handlers = [] if callbacks is None else CallbackManager.configure(callbacks).handlers
         if all(handler.ignore_chain for handler in handlers):
@@ -263,11 +264,11 @@ class FlowRunnable(Runnable[Input, Output], ABC):
         return output
 
     def invoke(self, input: Input, config: RunnableConfig | None = None, **kwargs: Any) -> Output:  # noqa: A002 - LangChain's name
-        """Carry the flow out."""
+        """Run the flow."""
         return self._call_with_config(self._run, input, config, **kwargs)
 
     async def ainvoke(self, input: Input, config: RunnableConfig | None = None, **kwargs: Any) -> Output:  # noqa: A002 - LangChain's name
-        """Carry the flow out, asynchronously."""
+        """Run the flow asynchronously."""
         return await self._acall_with_config(self._arun, input, config, **kwargs)
 
     def _run(self, given: Input, run_manager: CallbackManagerForChainRun, config: RunnableConfig) -> Output:
@@ -287,15 +288,15 @@ Target: TypeAlias = Runnable[Any, Any] | Callable[[Any], Any]
 
 
 class Call:
-    """A function or Runnable, plain or async, called with one value or with several.
+    """Calls a function or Runnable, plain or async, with one value or with several.
 
-    A call holds a permit, and whatever it calls itself shares that permit; a flow acquires permits itself,
-    for each of its calls.
+    A call holds a permit, which its nested calls share. A `FlowRunnable` instead acquires a permit for each
+    of its own calls.
 
     Args:
-        part: What it is, for messages: `verifier`, `answer extractor`, `metadata function`.
-        target: What to call.
-        failure: The error that its failures become; one of this type that it raises itself passes.
+        part: The target's role, for messages: `verifier`, `answer extractor`, `metadata function`.
+        target: The function or Runnable.
+        failure: The error type that its errors are converted to; errors of this type pass unchanged.
     """
 
     def __init__(self, part: str, target: Target, failure: type[CFCError]) -> None:
@@ -304,10 +305,10 @@ class Call:
         self._failure = failure
 
     def invoke_one(self, value: Any, config: RunnableConfig) -> Steps[Any]:
-        """Call with one value; models that a function calls inherit the config.
+        """Return the target's result for one value; models that a function calls inherit the config.
 
         Raises:
-            CFCError: Of the type given, if the target fails, or is async where nothing can wait for it.
+            CFCError: Of type `failure`, if the target fails, or is async but called synchronously.
         """
         if not isinstance(self._target, FlowRunnable):
             return (yield from self.invoke_each([value], config))[0]
@@ -315,14 +316,14 @@ class Call:
             return (yield from self._target.steps(value, config))
 
     def invoke_each(self, values: Sequence[Any], config: RunnableConfig) -> Steps[list[Any]]:
-        """Call with each value, concurrently."""
+        """Return the target's results for several values, called concurrently."""
         run, arun = partial(self._run, config), partial(self._arun, config)
         with self._convert_errors():
             hold_permits = not isinstance(self._target, FlowRunnable)
             return unwrap_outcomes((yield call_each(run, arun, values, hold_permits=hold_permits)))
 
     def invoke_cheaply(self, values: Sequence[Any], config: RunnableConfig) -> Steps[list[Any]]:
-        """Call with each value; a plain function one by one, which costs less than a thread for each call."""
+        """Like `invoke_each`, but call a plain function sequentially, which is cheaper than using threads."""
         if isinstance(self._target, Runnable) or inspect.iscoroutinefunction(self._target):
             return (yield from self.invoke_each(values, config))
         with self._convert_errors():
@@ -334,7 +335,7 @@ class Call:
     def _run(self, config: RunnableConfig, value: Any) -> Any:
         if isinstance(self._target, Runnable):
             return self._refuse_awaitable(self._target.invoke(value, config))
-        # Runnables that a function calls without a config take it from there. Each call has its own context.
+        # Runnables that the function calls without a config inherit this one. Each call has its own context.
         var_child_runnable_config.set(config)
         return self._refuse_awaitable(self._target(value))
 
@@ -357,7 +358,7 @@ class Call:
         return results
 
     async def _arun_all(self, config: RunnableConfig, values: Sequence[Any]) -> list[Any]:
-        """Call in one thread, off the loop, and await awaitable results on it."""
+        """Call in one thread, off the event loop, and await any awaitable results on the loop."""
         function: Any = self._target
         limits = current_limits()
         results: list[Any] = []
@@ -365,7 +366,7 @@ class Call:
         def run_all() -> None:
             for value in values:
                 limits.check_deadline()
-                results.append(function(value))  # results before a failure must be closed
+                results.append(function(value))  # appended one by one: after a failure they must be closed
 
         with await limits.apermit(), set_context_variable(var_child_runnable_config, config):
             try:
@@ -393,7 +394,7 @@ class Call:
 
 
 def _close_coroutines(results: Sequence[Any]) -> None:
-    """Close coroutines that will not be awaited, which would warn about that later."""
+    """Close coroutines that will not be awaited, so that Python does not warn about them."""
     for one in results:
         if inspect.iscoroutine(one):
             one.close()
@@ -403,17 +404,17 @@ _PLAIN = (float, int, str, list, dict)
 
 
 async def _await_if_needed(result: Any) -> Any:
-    """Await what does not look async but is: `RunnableLambda(lambda x: judge(x))`, or a `__call__`."""
-    # Whether a value is plain is found out faster than whether it can be awaited.
+    """Await results of callables that do not look async, such as `RunnableLambda(lambda x: judge(x))`."""
+    # Checking for plain values is faster than checking whether a value can be awaited.
     return result if isinstance(result, _PLAIN) or not inspect.isawaitable(result) else await result
 
 
 def call_by_keys(function: Callable[..., Any], keys: Sequence[str] | None) -> Callable[[Any], Any]:
-    """Make a function of one mapping, which holds its arguments; async if it is.
+    """Return a function of a single mapping that calls `function` with its values; async if that is.
 
-    `keys` are those of its positional arguments, in their order; None passes all of the mapping by keyword.
+    `keys` are the keys of the positional arguments, in order; None passes the whole mapping by keyword.
     """
-    # No closure, because closures cannot be pickled.
+    # Not a closure, because closures cannot be pickled.
     return partial(_acall_by_keys if is_async_callable(function) else _call_by_keys, function, keys)
 
 
@@ -427,7 +428,7 @@ async def _acall_by_keys(
     return await _call_by_keys(function, keys, given)
 
 
-# These errors may quote a model's answer, or code that failed on one.
+# Errors that may quote a model's answer, directly or from code that failed on one.
 _QUOTING = (DrawError, SplitterError, VerifierError, DescriptionError)
 
 
@@ -437,7 +438,7 @@ def redact_errors() -> Iterator[None]:
     try:
         yield
     except _QUOTING as error:
-        # The constructor of a user's own subclass is unknown.
+        # Raised as the base type, because the constructor of a user's subclass is unknown.
         kind = next(one for one in _QUOTING if isinstance(error, one))
         cause = f" ({type(error.__cause__).__name__})" if error.__cause__ is not None else ""
         msg = (
@@ -448,8 +449,8 @@ def redact_errors() -> Iterator[None]:
 
 
 def describe_error(error: BaseException) -> str:
-    """Return type and text of an exception, quoted for messages; the type alone if its `__str__` fails."""
+    """Return the type and text of an exception, quoted for messages; only the type if `__str__` fails."""
     try:
         return f"{type(error).__name__}: {quote(str(error))}"
-    except Exception:  # noqa: BLE001 - a `__str__` of the user's own may fail like all else
+    except Exception:  # noqa: BLE001 - a user-defined `__str__` may fail
         return type(error).__name__

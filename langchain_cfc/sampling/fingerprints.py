@@ -1,14 +1,14 @@
-"""Fingerprints: what a part states about itself, and whether the parts that serve were calibrated.
+"""Compute fingerprints of generators, verifiers and extractors, and compare serving with calibrated parts.
 
-A fingerprint is a flat mapping such as `{"id": "my-judge", "model": "gpt-4o-mini", "temperature": 0.7}`.
-A chat model states every sampling parameter that is known here, `null` where it is unset, so that a parameter
-that appears or disappears is a stated difference and not a gap. Everything else that it was given beyond its
-defaults stands under `settings`. What cannot be described, such as a function in a chain, is listed under
+A fingerprint is a mapping such as `{"id": "my-judge", "model": "gpt-4o-mini", "temperature": 0.7}`. A chat
+model states every sampling parameter that is known here, `null` if it is unset, so that a parameter that
+appears or disappears counts as a difference and not as a gap. Other settings that differ from their defaults
+are listed under `settings`. Parts that cannot be described, such as a function in a chain, are listed under
 `unnamed`.
 
-Two fingerprints that state a difference are refused. They match if neither side leaves anything unstated;
-otherwise they are unverified. An `id` that the user gives vouches for what cannot be described.
-`model_version`, the name that a served model reports, may drift and only warns.
+If two fingerprints state different values, the part is refused. They match if they are equal and neither side
+leaves anything unstated; otherwise they are unverified. An `id` given by the user vouches for parts that
+cannot be described. `model_version`, the name that a served model reports, may drift, so it only warns.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ __all__ = [
 Fingerprint = Mapping[str, Any]
 Match = Literal["matched", "unverified"]
 
-# The names of LangChain's tracing parameters in a fingerprint.
+# LangChain's tracing parameters, with their names in a fingerprint.
 _LANGCHAIN_NAMES = {
     "ls_model_name": "model",
     "ls_temperature": "temperature",
     "ls_max_tokens": "max_tokens",
     "ls_stop": "stop",
 }
-# What every chat model states, null where it is unset.
+# Parameters that every chat model's fingerprint states, null if unset.
 SAMPLING_PARAMETERS = (
     "temperature",
     "max_tokens",
@@ -74,7 +74,7 @@ SAMPLING_PARAMETERS = (
     "reasoning",
     "verbosity",
 )
-# Other names that providers give to the same settings.
+# Providers' other names for the same settings.
 _ALIASES = {
     "model_name": "model",
     "stop_sequences": "stop",
@@ -84,10 +84,10 @@ _ALIASES = {
     "num_predict": "max_tokens",
     "repetition_penalty": "repeat_penalty",
 }
-# Settings whose content goes into the request next to the other settings.
+# Settings whose entries become request parameters like the other settings.
 PASSED_ON = ("model_kwargs", "extra_body", "options")
-# Arguments and fields that do not change what is drawn: delivery, accounting, retries. Whatever `n` says, the
-# sampler asks for the choices itself.
+# Arguments and fields that do not change what is drawn: delivery, accounting, retries. `n` is among them
+# because the sampler sets the number of choices itself.
 _NO_EFFECT = frozenset(
     {
         *("n", "candidate_count", "logprobs", "top_logprobs"),
@@ -99,16 +99,16 @@ _NO_EFFECT = frozenset(
         *("on_abstain", "full_result"),  # of a `CFCChatModel`
     }
 )
-# Fields of a model that say where and how it is reached, by the end of their names.
+# Endings of the names of fields that say where and how a model is reached.
 _CONNECTION = (
     *("key", "token", "secret", "password", "credentials", "headers"),
     *("url", "uri", "endpoint", "_base", "host", "proxy", "region", "location"),
     *("organization", "project", "timeout", "retries", "client", "session"),
 )
-# What embeddings call their model, provider by provider, and fields that do not change a vector.
+# Names of the model field in providers' embeddings classes, and fields that do not change a vector.
 _EMBEDDING_MODELS = ("model", "model_name", "model_id", "repo_id", "deployment")
 _EMBEDDING_DELIVERY = ("chunk_size", "batch_size", "show_progress", "show_progress_bar", "skip_empty")
-# Bound arguments that make another generator of a model.
+# Bound arguments that turn a model into a different generator; compared by a common digest.
 _TOOLS = ("tools", "tool_choice", "functions", "response_format")
 _TOOLS_DIGEST = "tools_digest"
 _PROMPT_DIGEST = "prompt_digest"
@@ -118,19 +118,19 @@ _UNNAMED = "unnamed"
 
 
 def compute_fingerprint(part: object, given_id: str | None = None) -> dict[str, Any]:
-    """Return what a generator, verifier or extractor states about itself.
+    """Return the fingerprint of a generator, verifier or extractor.
 
     Args:
-        part: Anything. An attribute `fingerprint` (a mapping) is taken as it is. A chat model states its name
-            and settings, also inside a binding, retries or a sequence. A part that is configured per call,
-            or has fallbacks, states nothing: which model answers is not known yet.
-        given_id: The user's name for it, stored as `id`; it vouches for the steps that cannot be described.
+        part: Any object. If it has an attribute `fingerprint` (a mapping), that is used. A chat model states
+            its name and settings, also inside a binding, retries or a sequence. A part that is configured
+            per call or has fallbacks states nothing, because it is not known yet which model will answer.
+        given_id: The user's name for the part, stored as `id`; it vouches for steps that cannot be described.
 
     Returns:
-        The fingerprint as plain data; empty where nothing is known.
+        The fingerprint as plain data; empty if nothing is known.
 
     Raises:
-        FingerprintError: If the part states another id than the user gives.
+        FingerprintError: If the part states an id other than `given_id`.
     """
     known = _describe_part(part, {})
     if given_id is None:
@@ -148,21 +148,21 @@ def is_identified(stated: Mapping[str, Any]) -> bool:
 
 def _is_unnamed(key: str) -> bool:
     """Return whether a fingerprint's key lists parts that cannot be described."""
-    # Fingerprints of several parts carry the role in front: `model.unnamed`.
+    # Keys of composite fingerprints have the role as a prefix: `model.unnamed`.
     return key.rpartition(".")[2] == _UNNAMED
 
 
 def _describe_part(part: object, bound: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fingerprint of a part that is called with the `bound` arguments."""
-    # Wrappers come first: they have the attributes of what they wrap, without what they change about it.
+    # Wrappers come first: they forward the attributes of the wrapped part, without their own changes to it.
     if isinstance(part, RunnableBindingBase):
         known = _describe_part(part.bound, {**part.kwargs, **bound})
-        # Others, such as a message history, may change the prompt.
+        # Other wrappers, such as a message history, may change the prompt.
         is_plain = isinstance(part, (RunnableBinding, RunnableRetry))
         return known if is_plain or not known else _add_unnamed(known, [type(part).__name__])
     if isinstance(part, (DynamicRunnable, RunnableWithFallbacks)):
         return {}
-    # Reading a missing attribute of a model that is only made when called would make the model.
+    # `getattr` alone would instantiate a model that is only made when called, if the attribute is missing.
     own = getattr(part, "fingerprint", None) if inspect.getattr_static(part, "fingerprint", None) else None
     if isinstance(own, Mapping):
         return _add_bound_arguments(own, bound)
@@ -188,9 +188,9 @@ def _add_bound_arguments(own: Mapping[str, Any], bound: Mapping[str, Any]) -> di
 
 
 def _describe_sequence(sequence: RunnableSequence[Any, Any], bound: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fingerprint of the step that answers, with digests of the steps around it."""
+    """Return the fingerprint of the answering step, with digests of the steps around it."""
     steps = list(_flatten_steps(sequence))
-    # A sequence hands its arguments to its first step.
+    # A sequence passes its arguments to its first step.
     stated = [_describe_part(step, bound if position == 0 else {}) for position, step in enumerate(steps)]
     speaking = [position for position, known in enumerate(stated) if known]
     if not speaking:
@@ -209,7 +209,7 @@ def _describe_sequence(sequence: RunnableSequence[Any, Any], bound: Mapping[str,
         elif isinstance(step, BasePromptTemplate) and position < answering:
             prompts.append(written)
         else:
-            # A step that stands behind a prompt gets the prompt, and not the input.
+            # The position matters: after a prompt template, a step receives the prompt instead of the input.
             before = "between" if prompts else "before"
             others.append([before if position < answering else "after", written])
     known = stated[answering]
@@ -225,7 +225,7 @@ def _describe_sequence(sequence: RunnableSequence[Any, Any], bound: Mapping[str,
 
 
 def _flatten_steps(sequence: RunnableSequence[Any, Any]) -> Iterator[Any]:
-    """Yield the steps of a sequence and of the sequences in it."""
+    """Yield the steps of a sequence, with nested sequences flattened."""
     for step in sequence.steps:
         if isinstance(step, RunnableSequence):
             yield from _flatten_steps(step)
@@ -234,14 +234,14 @@ def _flatten_steps(sequence: RunnableSequence[Any, Any]) -> Iterator[Any]:
 
 
 def _is_identity(step: Any) -> bool:
-    """Return whether a step hands on what it gets; a message and its text are the same candidate."""
+    """Return whether a step passes its input on; a message and its text count as the same candidate."""
     if type(step) is RunnablePassthrough:
         return step.func is None and step.afunc is None
     return type(step) is StrOutputParser
 
 
 def _serialise(step: Any, known: Mapping[str, Any]) -> str | None:
-    """Return a step as text that is equal for equal steps; None where there is none."""
+    """Return a step as text, equal for equal steps; None if it cannot be described."""
     if known:
         return json.dumps(known, sort_keys=True) if is_identified(known) else None
     try:
@@ -249,15 +249,15 @@ def _serialise(step: Any, known: Mapping[str, Any]) -> str | None:
         text = dumps(step)
     except (TypeError, ValueError):
         return None
-    # LangChain writes other objects by their address in memory, which would never be equal again.
+    # LangChain writes other objects with their memory address, which differs in every process.
     return None if '"not_implemented"' in text else text
 
 
 def _list_fields(part: Any) -> Any:
-    """Return what LangChain writes of a part of a step.
+    """Return LangChain's serialised form of a part of a step.
 
-    Raises `TypeError` for what this does not describe: a step that is configured per call is written with its
-    default, and a class of the user's own by its name, whatever its code does.
+    Raises `TypeError` for parts that it does not fully describe: a step configured per call is written with
+    its default only, and a user's class only by its name.
     """
     is_described = isinstance(part, Serializable) and type(part).__module__.startswith("langchain")
     if not is_described or isinstance(part, DynamicRunnable):
@@ -273,7 +273,7 @@ def _name_step(step: Any) -> str:
 
 
 def _describe_chat_model(model: BaseChatModel, bound: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fingerprint of a chat model; empty where it does not name its model."""
+    """Return the fingerprint of a chat model; empty if it does not name its model."""
     params: Mapping[str, Any] = get_tracing_params(model, **bound)
     if params.get("ls_model_name") is None:
         return {}
@@ -291,15 +291,15 @@ def _describe_chat_model(model: BaseChatModel, bound: Mapping[str, Any]) -> dict
 
 
 def state_settings(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return how a fingerprint states those settings of a chat model that have no name of their own in it.
+    """Return the fingerprint entries for settings of a chat model that have no key of their own.
 
     Args:
-        given: Fields or request arguments by name; those without effect on what is drawn are left out. Only
-            digests of texts and structures are kept: a setting that is unknown here may hold a secret.
+        given: Fields or request arguments by name; those without effect on what is drawn are left out. Texts
+            and structures are kept as digests only, because a setting that is unknown here may be a secret.
 
     Returns:
-        `settings` and `tools_digest`, null where there are none, `prompt_digest` and `steps_digest`, null for
-            a model on its own, and `unnamed` where a setting is no plain data.
+        `settings` and `tools_digest`, null if there are none; `prompt_digest` and `steps_digest`, null for a
+            model on its own; and `unnamed` if a setting is not plain data.
     """
     flat = dict(_flatten_settings(given))
     described, unnamed = _describe_settings(flat)
@@ -309,7 +309,7 @@ def state_settings(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def describe_embeddings(embeddings: Embeddings) -> dict[str, Any]:
-    """Return what embeddings state about themselves by providers' conventions; empty without a model."""
+    """Return the fingerprint of embeddings, read by providers' conventions; empty if they name no model."""
     known = compute_fingerprint(embeddings)
     found = (getattr(embeddings, name, None) for name in _EMBEDDING_MODELS)
     model = next((name for name in found if isinstance(name, str)), None)
@@ -327,9 +327,9 @@ def describe_embeddings(embeddings: Embeddings) -> dict[str, Any]:
 
 
 def _read_own_settings(model: BaseModel, base: type) -> dict[str, Any]:
-    """Return the fields of a model that may change what it returns, if they are not their defaults.
+    """Return the fields of a model that may change its output: sampling parameters and non-default values.
 
-    Those of `base` are left out: they are about callbacks, caches and names.
+    The fields of `base` are left out: they concern callbacks, caches and names.
     """
     inherited = getattr(base, "model_fields", {})
     settings = {}
@@ -340,8 +340,8 @@ def _read_own_settings(model: BaseModel, base: type) -> dict[str, Any]:
             continue
         if name in inherited or (field is not None and field.exclude):
             continue
-        # A setting that is known is stated whatever its default; any other one only if it was changed. The
-        # model's name is stated by its tracing parameters.
+        # Sampling parameters are always stated, other settings only if they differ from their default and do
+        # not concern the connection. The model's name comes from the tracing parameters.
         usual = _ALIASES.get(name, name)
         is_unstated = name.endswith(_CONNECTION) or (field is not None and _is_default(field, value))
         if usual != "model" and (usual in SAMPLING_PARAMETERS or not is_unstated):
@@ -352,12 +352,12 @@ def _read_own_settings(model: BaseModel, base: type) -> dict[str, Any]:
 def _is_default(field: FieldInfo, value: Any) -> bool:
     try:
         return bool(value == field.get_default(call_default_factory=True, validated_data={}))
-    except Exception:  # noqa: BLE001 - a factory of the provider's, or a comparison that is no boolean
+    except Exception:  # noqa: BLE001 - a provider's default factory, or a comparison without a boolean result
         return False
 
 
 def _flatten_settings(settings: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield settings by their usual names, with those that some pass on; later ones take precedence."""
+    """Yield settings by their usual names, including those in `PASSED_ON`; later ones take precedence."""
     for name, value in settings.items():
         if name in PASSED_ON and isinstance(value, Mapping):
             yield from _flatten_settings(value)
@@ -368,10 +368,9 @@ def _flatten_settings(settings: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 def _describe_settings(
     settings: Mapping[str, Any], *, verbatim: bool = False
 ) -> tuple[dict[str, Any], list[str]]:
-    """Return settings as plain data, and the names of those that have none.
+    """Return settings as plain data, and the names of settings that cannot be written as such.
 
-    Texts and structures stand as digests unless they are asked for `verbatim`: a setting that is unknown here
-    may hold anything, also a secret.
+    Texts and structures become digests unless `verbatim` is set: an unknown setting may hold a secret.
     """
     described: dict[str, Any] = {}
     unnamed = []
@@ -379,10 +378,10 @@ def _describe_settings(
         if isinstance(value, SecretStr) or name in _TOOLS or (value is None and not verbatim):
             continue
         try:
-            # As a file would return it, so that numbers as keys and tuples compare equal.
+            # Converted to JSON and back, so that tuples and numeric keys equal those read from a file.
             plain = value.model_dump(mode="json") if isinstance(value, BaseModel) else value
             written = json.dumps(plain, sort_keys=True, allow_nan=False)
-        except Exception:  # noqa: BLE001 - whatever an object of the provider's does
+        except Exception:  # noqa: BLE001 - a provider's object may raise anything
             unnamed.append(f"the setting {name}")
             continue
         is_short = isinstance(plain, (bool, int, float))
@@ -391,7 +390,7 @@ def _describe_settings(
 
 
 def _digest_tools(bound: Mapping[str, Any]) -> tuple[dict[str, str], list[str]]:
-    """Return a SHA-256 over the tools and formats that a model is bound to, or what has no description."""
+    """Return a SHA-256 of the bound tools and response formats, and the names of any that are unreadable."""
     tools = {name: bound[name] for name in _TOOLS if bound.get(name) is not None}
     if not tools:
         return {}, []
@@ -403,7 +402,7 @@ def _digest_tools(bound: Mapping[str, Any]) -> tuple[dict[str, str], list[str]]:
 
 
 def _describe_tool(tool: Any) -> Any:
-    """Return what a model is shown of a tool or a format that is no JSON; raises `TypeError` without it."""
+    """Return a tool or format as the schema that a model is shown; raise `TypeError` if there is none."""
     try:
         return convert_to_openai_tool(tool)
     except Exception as error:
@@ -412,34 +411,34 @@ def _describe_tool(tool: Any) -> Any:
 
 
 def _add_unnamed(known: dict[str, Any], unnamed: Sequence[str]) -> dict[str, Any]:
-    """Return a fingerprint with further parts that cannot be described."""
+    """Return a fingerprint with further entries in its list of parts that cannot be described."""
     if not unnamed:
         return known
     return {**known, _UNNAMED: [*known.get(_UNNAMED, []), *unnamed]}
 
 
 _DRIFTING = "model_version"
-# How many keys a message names.
+# Maximum number of keys that a message lists.
 _SHOWN = 4
 
 
 def compare_fingerprints(part: str, calibrated: Fingerprint | None, serving: Fingerprint) -> Match:
-    """Refuse a part that states that it is not the calibrated one.
+    """Return whether a serving part is known to be the calibrated one; refuse it if it differs.
 
     Args:
-        part: `generator`, `verifier` or `answer`, for messages.
-        calibrated: The artifact's statement; None where its records made none.
-        serving: What serves.
+        part: `generator`, `verifier`, `answer` or `splitter`, for messages.
+        calibrated: The artifact's fingerprint of the part; None if the records had none.
+        serving: The fingerprint of the serving part.
 
     Returns:
         `matched` if both state the same and leave nothing out; else `unverified`, for the reason that
             `explain_doubt` gives.
 
     Raises:
-        FingerprintError: If something that both state differs.
+        FingerprintError: If a key that both state has different values.
 
     Warns:
-        FingerprintWarning: If the served model reports another version of itself.
+        FingerprintWarning: If the served model reports a different version.
     """
     calibrated = calibrated or {}
     if calibrated.get(_TOOLS_DIGEST) is not None:
@@ -447,7 +446,7 @@ def compare_fingerprints(part: str, calibrated: Fingerprint | None, serving: Fin
     shared = [key for key in calibrated if key in serving and not _is_unnamed(key)]
     different = [key for key in shared if calibrated[key] != serving[key]]
     if serving.get(_TOOLS_DIGEST) and "model" in shared and not {"id", _TOOLS_DIGEST} & set(calibrated):
-        # A model that was named without tools had none.
+        # A fingerprint that names a model but no tools means that the model had no tools.
         calibrated, different = {**calibrated, _TOOLS_DIGEST: None}, [*different, _TOOLS_DIGEST]
     if _DRIFTING in different:
         msg = (
@@ -471,12 +470,12 @@ def compare_fingerprints(part: str, calibrated: Fingerprint | None, serving: Fin
 def explain_doubt(calibrated: Fingerprint | None, serving: Fingerprint) -> str | None:
     """Return why two fingerprints that do not contradict each other fail to match; None if they match.
 
-    An `id` that both share vouches for what serving does not state. It vouches for what the records do not
-    state unless they describe the model: then a setting that was added since is not covered.
+    A shared `id` vouches for everything that the serving fingerprint does not state. It also vouches for what
+    the records do not state, unless they describe the model: then settings added since are not covered.
 
     Args:
-        calibrated: The artifact's statement; None where its records made none.
-        serving: What serves.
+        calibrated: The artifact's fingerprint of the part; None if the records had none.
+        serving: The fingerprint of the serving part.
 
     Returns:
         The reason as a clause, for messages.
@@ -504,7 +503,7 @@ def explain_doubt(calibrated: Fingerprint | None, serving: Fingerprint) -> str |
 
 
 def _without_unset_tools(serving: Fingerprint) -> Fingerprint:
-    """Return a fingerprint that does not rule tools out: they may still be bound to each call."""
+    """Return a fingerprint without a null `tools_digest`, because tools may still be bound to each call."""
     return {key: value for key, value in serving.items() if key != _TOOLS_DIGEST or value is not None}
 
 
