@@ -1,3 +1,3 @@
-"""What all packages share and users need not know, and the version, which the build reads from here."""
+"""Helpers that all packages share, and the version, which the build reads from here."""
 
 __version__ = "0.1.0"

@@ -1,4 +1,4 @@
-"""Array types of the numerical modules, a checked conversion to floats, and equal numbers in rows."""
+"""Array types of the numerical modules, and functions to convert to floats and to find equal numbers."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from langchain_cfc.errors import InputError
 FloatArray: TypeAlias = npt.NDArray[np.float64]
 IntArray: TypeAlias = npt.NDArray[np.int64]
 BoolArray: TypeAlias = npt.NDArray[np.bool_]
-# Pairs of candidates that are compared at a time.
+# Maximum number of pairs of candidates to compare at a time.
 _MOST_PAIRS = 2**22
 
 
 def to_float_array(numbers: npt.ArrayLike, name: str) -> FloatArray:
-    """Convert to float64, without a copy if it already is; an InputError for other values or ragged rows."""
+    """Return an array of float64, copied only if needed; an InputError for other values or ragged rows."""
     try:
         return np.asarray(numbers, dtype=np.float64)
     except (TypeError, ValueError) as error:
@@ -26,14 +26,14 @@ def to_float_array(numbers: npt.ArrayLike, name: str) -> FloatArray:
 
 
 def find_first_equal(numbers: IntArray) -> IntArray:
-    """Find for each of (N, n) numbers the first slot of the same prompt with an equal number.
+    """Return, for each of (N, n) numbers, the first slot in its row with an equal number.
 
     Examples:
         >>> find_first_equal(np.array([[7, 3, 7], [3, 3, 5]])).tolist()
         [[0, 1, 0], [0, 0, 2]]
     """
     size, n = numbers.shape
-    # Compare all pairs of candidates, for so many prompts at a time as take a few megabytes.
+    # Compare all pairs of candidates, for as many prompts at a time as fit into a few megabytes.
     rows = max(1, _MOST_PAIRS // n**2)
     first = np.empty_like(numbers)
     for start in range(0, size, rows):

@@ -1,4 +1,4 @@
-"""Stores in databases: opening, creating, checking and locking them, with errors that say what to do."""
+"""`DatabaseStore`: open, create, check and lock a store in a database, with errors that say what to do."""
 
 from __future__ import annotations
 
@@ -38,22 +38,22 @@ from langchain_cfc._internal.suggestions import suggest_file
 from langchain_cfc.errors import StoreError
 
 StoreT = TypeVar("StoreT", bound="DatabaseStore")
-# Type of a primary key that counts rows.
+# Type of an auto-incrementing primary key.
 ROW_NUMBER = BigInteger().with_variant(Integer, "sqlite")
-# Seconds to wait for another process that creates the tables, and between two attempts.
+# Seconds to wait for another process that is creating the tables, and between two attempts.
 _PATIENCE, _INTERVAL = 30.0, 0.05
-# The package's key among the advisory locks of a PostgreSQL database.
+# The package's key for advisory locks in a PostgreSQL database.
 _LOCK = 0x1A7C_CFC0
 # SQLite's message for a folder that does not exist or is not writable.
 _UNOPENED = "unable to open database file"
 _IO_ERROR = "disk I/O error"
-# Linux lists mounts here, with mount points in the fifth column and these characters escaped.
+# On Linux, the list of mounts, with mount points in the fifth column and these characters escaped.
 _MOUNTS = Path("/proc/self/mountinfo")
 _MOUNT_ESCAPES = {"\\040": " ", "\\011": "\t", "\\012": "\n", "\\134": "\\"}
 
 
 def define_facts(name: str, metadata: MetaData) -> Table:
-    """Define a table of facts about a store, as JSON by name: `format`, `version` and others."""
+    """Return a table of facts about a store: JSON values by name, such as `format` and `version`."""
     return Table(
         name, metadata, Column("name", Text, primary_key=True), Column("value", Text, nullable=False)
     )
@@ -66,8 +66,8 @@ class StoreNotFoundError(StoreError):
 class DatabaseStore:
     """Base of stores: tables in an SQLite file, given by its path, or in a database, given by its URL.
 
-    A subclass defines the tables by that of their facts, and says what errors call a store that is not there,
-    is another database, or has tables of another version.
+    A subclass sets the table of facts, whose `MetaData` holds all tables of the store; the store's format and
+    version; and the words of errors about a missing store, another database or another version.
     """
 
     _facts: ClassVar[Table]
@@ -85,7 +85,7 @@ class DatabaseStore:
             str(self._url.database) if self.is_sqlite else self._url.render_as_string(hide_password=True)
         )
         try:
-            # Named parameters, so that rows can be passed to the driver as they are.
+            # Named parameters, so that rows can be passed to the driver unchanged.
             style = {"paramstyle": "named"} if self.is_sqlite else {}
             self.engine: Engine = create_engine(self._url, **style)
         except ModuleNotFoundError as error:
@@ -101,8 +101,8 @@ class DatabaseStore:
                 msg = f"{self._not_found} {self.name}{suggest_file(self.path)}"
                 raise StoreNotFoundError(msg)
             if create and not self.path.exists():
-                # SQLite would follow the umask; the files that it adds take the mode of this one. Where this
-                # fails, opening the store fails as well and says why.
+                # SQLite would follow the umask; the files that it adds take the mode of this one. If this
+                # fails, opening the store fails as well, with an error that says why.
                 with suppress(OSError):
                     self.path.touch(PRIVATE)
         try:
@@ -118,11 +118,11 @@ class DatabaseStore:
         self.close()
 
     def close(self) -> None:
-        """Close the connections; everything written is on disk already."""
+        """Close the connections; everything written is already on disk."""
         self.engine.dispose()
 
     def _open(self, *, create: bool) -> None:
-        """Create the tables if need be, and check that they are those of this kind of store."""
+        """Create the tables if needed, and check the format and version of the store."""
         if create and self._read_format() is None:
             self._create()
         if self._read_format() != self._format:
@@ -137,18 +137,18 @@ class DatabaseStore:
             raise StoreError(msg)
 
     def _create(self) -> None:
-        """Create the tables unless there are any; processes that start together take turns."""
+        """Create the tables unless they exist; processes that start at the same time take turns."""
         with self.lock(_PATIENCE):
             if not self._can_create():
                 return
             if self.is_sqlite:
                 with self._explain_errors("write"), self.engine.connect() as connection:
-                    # A permanent setting of the file, so only once the file is known to be a store.
+                    # A permanent setting of the file, so only once it is known not to be another database.
                     connection.exec_driver_sql("PRAGMA journal_mode = WAL")
             with self.begin_write() as connection:
                 self._facts.metadata.create_all(connection)
             with self.begin_write() as connection:
-                # Remove what an interrupted creation has left.
+                # Remove facts that an interrupted creation left behind.
                 connection.execute(self._facts.delete())
                 self.write_facts(connection, self._list_first_facts())
 
@@ -158,7 +158,7 @@ class DatabaseStore:
         return self._read_format() is None and not (others and self.is_sqlite)
 
     def _list_first_facts(self) -> dict[str, str]:
-        """Return the facts of a new store as JSON."""
+        """Return the facts of a new store, as JSON by name."""
         return {"version": json.dumps(self._version), "format": json.dumps(self._format)}
 
     def _list_tables(self) -> set[str]:
@@ -166,7 +166,7 @@ class DatabaseStore:
             return set(inspect(connection).get_table_names())
 
     def _read_format(self) -> Any:
-        """Return the format; None before the tables are complete."""
+        """Return the format that the store states; None before its tables are complete."""
         return self._read_fact("format") if self._facts.name in self._list_tables() else None
 
     def _read_fact(self, name: str) -> Any:
@@ -174,7 +174,7 @@ class DatabaseStore:
         return json.loads(rows[0].value) if rows else None
 
     def write_facts(self, connection: Connection, facts: Mapping[str, str]) -> None:
-        """Write facts as JSON by name in the transaction of a connection, in place of earlier ones."""
+        """Write facts, as JSON by name, in a connection's transaction; they replace earlier facts."""
         rows = [{"name": name, "value": value} for name, value in facts.items()]
         connection.execute(self._facts.delete().where(self._facts.c.name.in_(facts)))
         connection.execute(self._facts.insert(), rows)
@@ -203,7 +203,7 @@ class DatabaseStore:
 
     @contextmanager
     def begin_snapshot(self) -> Iterator[Connection]:
-        """Open a connection that sees one state of the database, regardless of concurrent writes."""
+        """Open a connection that sees a single state of the database, regardless of concurrent writes."""
         with self.begin_read() as connection:
             if self.is_sqlite:
                 # The driver begins transactions only for writes.
@@ -213,7 +213,10 @@ class DatabaseStore:
                 yield connection.execution_options(isolation_level="REPEATABLE READ")
 
     def check_pages(self, *, thoroughly: bool = False) -> None:
-        """Check an SQLite file, `thoroughly` including indexes; PostgreSQL's server has its own checksums."""
+        """Raise a StoreError if an SQLite file is damaged; PostgreSQL's server has its own checksums.
+
+        With `thoroughly`, the check includes the indexes.
+        """
         if not self.is_sqlite or not self.path.is_file():
             return
         with self.begin_read() as connection:
@@ -224,7 +227,7 @@ class DatabaseStore:
             raise StoreError(msg)
 
     def measure_size(self) -> int:
-        """Return the size in bytes of SQLite's file and journal, or of PostgreSQL's tables and indexes."""
+        """Return the size in bytes of the SQLite file and journal, or of PostgreSQL's tables and indexes."""
         if self.is_sqlite:
             real = self.path.resolve()
             files = (real, real.with_name(f"{real.name}-wal"))
@@ -234,7 +237,7 @@ class DatabaseStore:
             return sum(int(connection.exec_driver_sql(size).scalar_one()) for size in sizes)
 
     def reclaim_space(self) -> None:
-        """Give the space of removed content back to the file system; content is never at risk."""
+        """Return the space of removed content to the file system; remaining content is never at risk."""
         commands = ["VACUUM", "PRAGMA wal_checkpoint(TRUNCATE)"]
         if not self.is_sqlite:
             commands = [f"VACUUM FULL {table}" for table in self._list_own_tables()]
@@ -260,7 +263,7 @@ class DatabaseStore:
 
     @contextmanager
     def _explain_errors(self, what: str) -> Iterator[None]:
-        """Convert the database's errors to a StoreError that says where it failed and what was kept."""
+        """Convert database errors to a StoreError that says what failed and what was kept."""
         try:
             yield
         except SQLAlchemyError as error:
@@ -272,23 +275,23 @@ class DatabaseStore:
             raise StoreError(msg) from error
 
     def _explain_cause(self, cause: str) -> str:
-        """Return what an error of SQLite leaves out."""
-        if _UNOPENED in cause:  # it creates files next to its own even for reading
+        """Return a hint that SQLite's own error message lacks, or an empty text."""
+        if _UNOPENED in cause:  # SQLite creates files next to its own, even for reading
             return "; its folder must be there and writable, even to read"
-        if _IO_ERROR in cause:  # also where the disk has no room for the index of its journal
+        if _IO_ERROR in cause:  # also reported if the disk has no room for the index of the journal
             with suppress(OSError):
                 return f"; {disk_usage(self.path.parent).free // 1024} KiB are free on its disk"
         return ""
 
     @contextmanager
     def lock(self, patience: float = 0.0) -> Iterator[None]:
-        """Keep other runs from using the store; a StoreError if another one does for so many seconds."""
+        """Lock the store against other runs; raise a StoreError if it stays locked for `patience` seconds."""
         if not self.is_sqlite:
             with self._advisory_lock(patience):
                 yield
             return
         _check_one_name(self.path)
-        # The same lock for all symbolic links to the file.
+        # Resolved, so that all symbolic links to the file share one lock.
         lock = FileLock(f"{self.path.resolve()}.lock")
         try:
             lock.acquire(timeout=patience, poll_interval=_INTERVAL)
@@ -306,8 +309,8 @@ class DatabaseStore:
     def _advisory_lock(self, patience: float) -> Iterator[None]:
         end = time.monotonic() + patience
         with self._explain_errors("lock"), self.engine.connect() as connection:
-            # The server detects a dead client by keepalives, and releases its lock. The pool gets no
-            # connection with these settings back.
+            # By keepalives the server detects a dead client and releases its lock. The connection is detached
+            # so that it does not return to the pool with these settings.
             connection.detach()
             for setting in ("idle = 30", "interval = 10", "count = 3"):
                 connection.execute(text(f"SET tcp_keepalives_{setting}"))
@@ -316,12 +319,12 @@ class DatabaseStore:
                 if time.monotonic() >= end:
                     raise self._busy()
                 time.sleep(_INTERVAL)
-            # The session holds the lock, so the transaction need not stay open.
+            # The lock belongs to the session, so the transaction need not stay open.
             connection.commit()
             try:
                 yield
             finally:
-                # A lost session has released its lock, and its error is already being raised.
+                # A lost session has already released its lock, and its error is already being raised.
                 with suppress(SQLAlchemyError):
                     connection.execute(text("SELECT pg_advisory_unlock(:key)"), {"key": _LOCK})
 
@@ -345,10 +348,10 @@ def _parse_url(where: str | os.PathLike[str]) -> URL:
 def _check_one_name(path: Path) -> None:
     """Reject an SQLite file that has a second name: a hard link, or a mount of the file itself.
 
-    SQLite keeps its journal and its shared memory next to the name by which a file was opened, and the lock
-    file is there as well. Two processes that use two names of one file see different ones, and corrupt it
-    (https://www.sqlite.org/howtocorrupt.html, "Multiple links to the same file"). Symbolic links are followed
-    and are safe, and so is a folder that is mounted elsewhere.
+    SQLite puts its journal and shared memory next to the name by which a file was opened; the lock file is
+    there as well. Two processes that use different names of the same file do not share them and corrupt it
+    (https://www.sqlite.org/howtocorrupt.html, "Multiple links to the same file"). Symbolic links are resolved
+    and therefore safe, and so is a folder that is mounted elsewhere.
     """
     real = path.resolve()
     if not real.is_file():

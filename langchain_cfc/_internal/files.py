@@ -1,4 +1,4 @@
-"""Atomic writing of files, the time that is written in them, and bounded reading of untrusted ones."""
+"""Write files atomically, determine their creation time, and read untrusted files up to a size limit."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from langchain_cfc.errors import InputError
 if sys.platform != "win32":
     import fcntl
 
-# Modes of new files before the umask: of those that hold prompts and answers, and of all others.
+# Modes of new files before the umask: files that hold prompts and answers, and all others.
 PRIVATE, _SHARED = 0o600, 0o666
-# Characters of the target's name in the names of temporary files, which have at most 255 bytes.
+# Maximum number of the target's characters in the name of a temporary file, which has at most 255 bytes.
 _NAME_CHARACTERS = 40
 _RANDOM_BYTES = 8
 
 
 def read_creation_time() -> datetime:
-    """Return the current time in UTC; `SOURCE_DATE_EPOCH` replaces it for reproducible files.
+    """Return the current time in UTC, or `SOURCE_DATE_EPOCH` if it is set, for reproducible files.
 
-    Raises `InputError` if that is no whole number of seconds (reproducible-builds.org).
+    Raises `InputError` if that is not a whole number of seconds (reproducible-builds.org).
     """
     stated = os.environ.get("SOURCE_DATE_EPOCH")
     try:
@@ -40,7 +40,7 @@ def read_creation_time() -> datetime:
 
 
 def check_target(path: str | os.PathLike[str]) -> None:
-    """Refuse a path that `atomic_writer` cannot write to, before work is done for it."""
+    """Raise an `InputError` for a path that `atomic_writer` cannot write to, before work is done for it."""
     target = Path(os.path.realpath(path))
     _mode_to_keep(target)
     if not target.parent.is_dir():
@@ -54,10 +54,10 @@ def check_target(path: str | os.PathLike[str]) -> None:
 def atomic_writer(path: str | os.PathLike[str], *, private: bool = False) -> Iterator[BinaryIO]:
     """Open a binary file for writing that replaces `path` only once everything is on disk.
 
-    Readers of `path` see the old content or none, never part of the new, even after a failure. The mode is
-    that of the replaced file, else what the umask allows, and of a `private` file to its owner alone. A
+    Until then, and after a failure, readers of `path` see the old content or none, never part of the new. A
+    replaced file keeps its mode; a new one gets what the umask allows, for the owner only if `private`. A
     symbolic link is followed, not replaced. Temporary files of killed processes next to `path` are removed.
-    An InputError if `path` cannot be written.
+    Raises an InputError if `path` cannot be written.
     """
     target = Path(os.path.realpath(path))
     mode = _mode_to_keep(target)
@@ -72,9 +72,9 @@ def atomic_writer(path: str | os.PathLike[str], *, private: bool = False) -> Ite
                 file.flush()
                 os.fsync(file.fileno())
                 if sys.platform != "win32":
-                    # While it is locked, or another process might remove it as stale.
+                    # Still open and locked, so that no other process removes it as stale.
                     temporary.replace(target)
-        if sys.platform == "win32":  # which cannot rename open files
+        if sys.platform == "win32":  # cannot rename open files
             with _name_failures(target):
                 temporary.replace(target)
     except BaseException:
@@ -83,7 +83,7 @@ def atomic_writer(path: str | os.PathLike[str], *, private: bool = False) -> Ite
 
 
 def read_regular(path: Path, most_bytes: int) -> bytes:
-    """Read an untrusted file; an InputError if it is not a regular file or larger than the limit."""
+    """Return the bytes of an untrusted file; raise an InputError if it is not regular or too large."""
     # Opening a pipe would wait for a writer.
     if not stat.S_ISREG(path.stat().st_mode):
         msg = "not a regular file"
@@ -97,14 +97,14 @@ def read_regular(path: Path, most_bytes: int) -> bytes:
 
 
 class _NewFile(io.FileIO):
-    """A new file whose failed writes name the target, unlike other errors in the block."""
+    """A new file whose write errors become InputErrors that name the target."""
 
     def __init__(self, path: Path, target: Path, mode: int) -> None:
         super().__init__(path, "xb", opener=lambda name, flags: os.open(name, flags, mode))
         self._target = target
 
     def write(self, data: Any, /) -> int:
-        """Write as much as the system accepts."""
+        """Write as much as the system accepts, and return the number of bytes."""
         with _name_failures(self._target):
             return super().write(data)
 
@@ -123,7 +123,7 @@ def _mode_to_keep(target: Path) -> int | None:
     if not target.exists():
         return None
     if not target.is_file() or not os.access(target, os.W_OK):
-        # Replacing would succeed on a read-only file, and would destroy a device such as /dev/null.
+        # Replacing would succeed even on a read-only file, and would destroy a device such as /dev/null.
         msg = f"cannot write {target}: it is not a regular file, or it is read-only"
         raise InputError(msg)
     return stat.S_IMODE(target.stat().st_mode)
@@ -134,7 +134,7 @@ def _no_folder(target: Path) -> InputError:
 
 
 def _create(target: Path, mode: int) -> tuple[Path, BinaryIO]:
-    """Create a file next to the target with what the umask leaves of a mode, locked while it is open."""
+    """Create a temporary file next to the target, with a mode before the umask; locked while it is open."""
     while True:
         temporary = target.with_name(f"{_prefix(target)}{secrets.token_hex(_RANDOM_BYTES)}.tmp")
         try:
@@ -144,14 +144,14 @@ def _create(target: Path, mode: int) -> tuple[Path, BinaryIO]:
         except OSError as error:
             msg = f"cannot write {target}: {error.strerror} in the folder {target.parent}"
             raise InputError(msg) from error
-        # Another process may have removed it as stale before it was locked.
+        # Another process may have removed it as stale before it was locked; then try again.
         if not _can_lock(file) or temporary.exists():
             return temporary, file
         file.close()
 
 
 def _remove_stale(target: Path) -> None:
-    """Remove the temporary files of killed processes next to the target, which are not locked."""
+    """Remove unlocked temporary files next to the target, which killed processes left behind."""
     prefix, length = _prefix(target), 2 * _RANDOM_BYTES
     with suppress(OSError):
         for path in target.parent.iterdir():

@@ -1,10 +1,10 @@
-"""Late imports: the names of a package when they are first used (PEP 562), and optional dependencies."""
+"""Late imports: lazy attributes of packages (PEP 562), and optional dependencies."""
 
 from __future__ import annotations
 
 import importlib
 
-# Type checkers know this name; importing it would take longer than the rest of this module.
+# Type checkers know this name; importing it from `typing` would take longer than the rest of this module.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def make_lazy(
     package: dict[str, Any], names: Mapping[str, tuple[str, ...]]
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Build `__getattr__` and `__dir__` of a package from its `globals()` and the names of each module."""
+    """Return `__getattr__` and `__dir__` for a package, from its `globals()` and the names in each module."""
     homes = {name: module for module, listed in names.items() for name in listed}
 
     def load(name: str) -> Any:
@@ -31,7 +31,7 @@ def make_lazy(
 
 
 def require(module: str, extra: str, purpose: str) -> Any:
-    """Import a module of an extra for a purpose; a MissingExtraError if it is not installed."""
+    """Return a module of an extra, imported; raise a MissingExtraError if it is not installed."""
     try:
         return importlib.import_module(module)
     except ImportError as error:
@@ -39,7 +39,7 @@ def require(module: str, extra: str, purpose: str) -> Any:
 
 
 def check_installed(extras: Mapping[str, str], purpose: str) -> None:
-    """Check that modules, each with its extra, are installed; a MissingExtraError names those missing."""
+    """Raise a MissingExtraError that names the modules, given with their extras, that are not installed."""
     from importlib.util import find_spec
 
     missing = {module: extra for module, extra in extras.items() if find_spec(module) is None}

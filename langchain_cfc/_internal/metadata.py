@@ -1,4 +1,4 @@
-"""The metadata of many prompts: values that a feature map may group by."""
+"""`JsonMetadata`: the metadata of many prompts, stored compactly as JSON."""
 
 from __future__ import annotations
 
@@ -20,27 +20,26 @@ Scalar: TypeAlias = str | int | float | bool
 class JsonMetadata(Sequence[Mapping[str, Scalar]]):
     """The metadata of N prompts as JSON, parsed on access; equal texts are stored once.
 
-    A million prompts have a million mappings, but usually few different ones.
-
+    Even a million prompts usually have few distinct mappings.
 
     Examples:
         >>> JsonMetadata.of(['{"topic": "art"}', "{}", '{"topic": "art"}'])[2]["topic"]
         'art'
     """
 
-    texts: Sequence[str]  # Distinct JSON objects of texts, finite numbers and booleans
+    texts: Sequence[str]  # Distinct JSON objects whose values are texts, finite numbers or booleans
     codes: IntArray  # (N,) index into `texts` for each prompt
 
     @classmethod
     def of(cls, texts: Iterable[str]) -> JsonMetadata:
-        """Encode N JSON objects that are known to hold only texts, finite numbers and booleans."""
+        """Return the metadata for N JSON objects, known to hold only texts, finite numbers and booleans."""
         known: dict[str, int] = {}
         codes = [known.setdefault(text, len(known)) for text in texts]
         return cls(tuple(known), np.array(codes, dtype=np.int64))
 
     @classmethod
     def concatenate(cls, parts: Iterable[JsonMetadata]) -> JsonMetadata:
-        """Concatenate the metadata of several parts of a dataset."""
+        """Return the concatenated metadata of several parts of a dataset."""
         known: dict[str, int] = {}
         codes: list[IntArray] = []
         for part in parts:
@@ -66,7 +65,7 @@ class JsonMetadata(Sequence[Mapping[str, Scalar]]):
         return (_parse_json(self.texts[code]) for code in self.codes.tolist())
 
     def take(self, rows: IntArray) -> JsonMetadata:
-        """Select prompts by (m,) row numbers."""
+        """Return the metadata of the prompts at (m,) row numbers."""
         return JsonMetadata(self.texts, self.codes[rows])
 
 

@@ -1,4 +1,4 @@
-"""Plugins of other distributions by entry point (`SCHEME:REST`), and objects by import path."""
+"""Load plugins of other distributions by entry point (`SCHEME:REST`), and objects by import path."""
 
 from __future__ import annotations
 
@@ -22,15 +22,16 @@ _SCHEMED = re.compile(r"([a-z][a-z0-9+-]+):(.+)")
 
 
 def is_plugin_source(source: str | os.PathLike[str], folder: Path = Path()) -> bool:
-    """Return whether a source has the form `SCHEME:REST` and is not the name of an existing file."""
+    """Return whether a source has the form `SCHEME:REST` and is not an existing file in `folder`."""
     schemed = isinstance(source, str) and _SCHEMED.fullmatch(source) is not None
     return schemed and not (folder / source).exists()
 
 
 def load_plugin(group: str, kind: str, returns: type[Kind], source: str, *given: object) -> Kind:
-    """Call the plugin for the scheme of a source with the rest and `given`, and check what it returns.
+    """Return the result of the plugin for `SCHEME:REST`, called with REST and `given`.
 
-    `kind` names the plugins in messages. A RecordError if there is no plugin, an InputError if it fails.
+    `kind` names the plugins in messages. Raises a RecordError if there is no plugin, and an InputError if
+    there are several, or if it fails or returns another type than `returns`.
     """
     scheme, _, rest = source.partition(":")
     found = entry_points(group=group)
@@ -71,12 +72,12 @@ FACTORY = (
 
 
 def import_object(path: str) -> Any:
-    """Import the object at `MODULE:NAME` or `FILE.py:NAME`.
+    """Return the object at `MODULE:NAME` or `FILE.py:NAME`.
 
-    Modules in the working directory are found, as by `python -m`; a file's own folder is searched first, as
-    by `python FILE.py`.
+    The working directory is searched first, as with `python -m`; for a file its own folder, as with
+    `python FILE.py`.
     """
-    # Only a path may hold a colon before the last one.
+    # Only a file path may contain further colons.
     module, _, name = path.rpartition(":") if ".py:" in path else path.partition(":")
     file = Path(module).resolve() if module.endswith(".py") else None
     folder = str(Path.cwd() if file is None else file.parent)
@@ -97,7 +98,7 @@ def import_object(path: str) -> Any:
 
 
 def load_object(path: str, arguments: Mapping[str, Any] | None = None) -> Any:
-    """Load an object by the import path of its factory, called with `arguments`, or of itself."""
+    """Return the object at an import path; a factory, or any object with `arguments`, is called first."""
     part = import_object(path)
     if not arguments and not _is_factory(part):
         return part

@@ -1,4 +1,4 @@
-"""How data is written: JSON that is equal for equal values, its digest, and fields that are left out."""
+"""Write data as canonical JSON, compute digests, and leave out fields that have their default."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ _CANONICAL = json.JSONEncoder(sort_keys=True, ensure_ascii=False, allow_nan=Fals
 
 
 def canonical_json(value: Any) -> str:
-    """Return the JSON of a value, equal for equal values; a TypeError or ValueError if it has none."""
+    """Return a value as JSON, equal for equal values; raise a TypeError or ValueError if it has none."""
     return _CANONICAL.encode(value)
 
 
 def compute_sha256(content: str | bytes) -> str:
-    """Return the SHA-256 of a text or of bytes in hexadecimal, after the name of the algorithm."""
+    """Return the SHA-256 of a text or bytes as `sha256:` and hexadecimal digits."""
     data = content.encode() if isinstance(content, str) else content
     return f"sha256:{hashlib.sha256(data).hexdigest()}"
 
 
 class OmitsDefaults(BaseModel):
-    """Base of data that is written without fields that have their default.
+    """Base of models that are serialised without fields that have their default value.
 
-    A format gets new fields this way, while what was written before keeps its content and digest.
+    New fields can then be added to a format without changing the content and digest of existing data.
     """
 
-    # The fields that are left out; None for all that have a default.
+    # The fields that may be left out; None for all fields with a default.
     _omitted: ClassVar[tuple[str, ...] | None] = None
 
     @model_serializer(mode="wrap")

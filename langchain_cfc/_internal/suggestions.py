@@ -1,4 +1,4 @@
-"""What errors suggest: the name, the file or the share that was probably meant."""
+"""Suggestions for error messages: the name, file or share that the user probably meant."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from difflib import get_close_matches
 from itertools import islice
 from pathlib import Path
 
-# Files of a folder that are compared with one that is missing.
+# Maximum number of files in a folder that are compared with the missing one.
 _MOST_FILES = 10_000
 
 
 def find_nearest(given: str, known: Iterable[str]) -> str | None:
-    """Return the known name that is most like the given one; None if none is like it."""
+    """Return the known name that is most similar to the given one; None if no name is similar."""
     return next(iter(get_close_matches(given, known, n=1)), None)
 
 
 def suggest_name(given: str, known: Iterable[str]) -> str:
-    """Return the end of a message about an unknown name: a known one like it, or nothing.
+    """Return the end of a message about an unknown name: a similar known one, or an empty text.
 
     Examples:
         >>> suggest_name("topics", ["topic", "level"]), suggest_name("topics", ["level"])
@@ -31,7 +31,7 @@ def suggest_name(given: str, known: Iterable[str]) -> str:
 
 
 def suggest_share(given: object) -> str:
-    """Return the end of a message about something that is no share: the share that it is in percent, if any.
+    """Return the end of a message about an invalid share: the value read as percent or with a decimal comma.
 
     Examples:
         >>> suggest_share(20), suggest_share("5 %"), suggest_share("0,2"), suggest_share("some")
@@ -51,10 +51,7 @@ def suggest_share(given: object) -> str:
 
 
 def suggest_file(missing: str | os.PathLike[str]) -> str:
-    """Return the end of a message about a missing file: a file of its folder with a similar name, or nothing.
-
-    A folder that is missing itself is named.
-    """
+    """Return the end of a message about a missing file: its missing folder, a similar file, or nothing."""
     path = Path(missing)
     if not path.parent.is_dir():
         return f"; there is no folder {path.parent}"

@@ -1,4 +1,4 @@
-"""Sanitizing of untrusted text for terminals and messages, and words of messages."""
+"""Sanitise untrusted text for terminals and messages, and format numbers and names in messages."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ def redact_secrets(text: str) -> str:
 
 
 def quote(text: str, longest: int = _LONGEST) -> str:
-    """Return the beginning of an untrusted text, without secrets and control characters, for a message."""
-    # Cut after redaction, because half a secret is not recognizable; cut roughly before, to bound the work.
+    """Return the beginning of an untrusted text, without secrets or control characters, for a message."""
+    # Cut after redaction, because half a secret is not recognisable; a rough cut before bounds the work.
     shown = escape_controls(redact_secrets(text[: 20 * longest]))
     if len(shown) <= longest:
         return shown
@@ -63,7 +63,7 @@ def quote(text: str, longest: int = _LONGEST) -> str:
 
 
 def format_percent(share: float, spec: str = ".0f") -> str:
-    """Write a share in percent, the number in a format such as `.1f`.
+    """Return a share as text in percent, with the number in a format such as `.1f`.
 
     Examples:
         >>> format_percent(0.825), format_percent(0.8254, ".1f")
@@ -73,7 +73,7 @@ def format_percent(share: float, spec: str = ".0f") -> str:
 
 
 def format_limit(number: float) -> str:
-    """Write the largest number that is allowed, rounded down to four digits.
+    """Return an upper limit as text, rounded down to four significant digits.
 
     Examples:
         >>> format_limit(0.59), format_limit(0.43999999999999995), format_limit(0.0)
@@ -84,7 +84,7 @@ def format_limit(number: float) -> str:
 
 
 def pluralize(number: int, noun: str) -> str:
-    """Write a number with its noun.
+    """Return a number with its noun, in the plural unless the number is 1.
 
     Examples:
         >>> pluralize(1, "answer"), pluralize(1200, "prompt")
@@ -94,7 +94,7 @@ def pluralize(number: int, noun: str) -> str:
 
 
 def join_names(names: Sequence[str], most: int | None = None) -> str:
-    """Join names as a sentence does; those beyond the first `most` are counted.
+    """Return names joined by commas and "and"; names beyond the first `most` are only counted.
 
     Examples:
         >>> join_names(["a", "b", "c"]), join_names(["a", "b", "c"], 2)

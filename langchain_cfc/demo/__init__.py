@@ -1,4 +1,4 @@
-"""The demo: calibrate on a recording that ships with the package, and serve held-out prompts of it."""
+"""The demo: calibrate on a recording that ships with the package, and serve its held-out prompts."""
 
 from __future__ import annotations
 
@@ -36,22 +36,22 @@ __all__ = [
 ]
 
 ALPHA = "0.2"
-# How hard a prompt looks (mean score), whether it is among the hardest fifth, and what it is about.
+# How hard a prompt looks (mean score), whether it is among the hardest fifth, and its topic.
 FEATURES = "mean_score + hard(mean_score, 0.8) + group(topic)"
 SET_RULE = "unique(all)"
 TEST_FRACTION = 0.3
-# What the bot is certified for, in one artifact.
+# The rates of wrong answers that the bot is certified for, in one artifact.
 MAX_WRONG_RATES = ("0.05", "0.1")
 
-# Prompts with what `CFCRunnable` returned.
+# Prompts with the results of `CFCRunnable`.
 Served: TypeAlias = tuple[tuple[PromptRecord, CFCResult], ...]
-# Wraps prompts while they are served; the second argument is their number.
+# Wraps an iterable of prompts to show progress; the second argument is their number.
 Tracker: TypeAlias = Callable[[Iterable[Any], int], Iterable[Any]]
 
 
 @dataclass(frozen=True)
 class DemoResult:
-    """The artifact of a demo, its evaluation, and what was served."""
+    """The artifact of a demo, its evaluation, and the results that were served."""
 
     artifact: CalibrationArtifact
     report: EvaluationReport  # on the held-out prompts
@@ -61,31 +61,31 @@ class DemoResult:
 
 @dataclass(frozen=True)
 class BotDemoResult:
-    """The artifact of a bot that is rarely wrong, its evaluation, and what it served."""
+    """The artifact of a bot that is rarely wrong, its evaluation, and the results that it served."""
 
     artifact: CalibrationArtifact
     answers: tuple[AnswersReport, ...]  # on the held-out prompts, at each certified rate, ascending
     served: Served  # at the smallest rate
-    plain_wrong: int  # held-out prompts whose first candidate is wrong: what the model alone would say
+    plain_wrong: int  # held-out prompts that the model alone would get wrong, with its first candidate
 
 
 def load_recording() -> Records:
-    """Return the recording that ships with the package; `DATA.md` next to it states its source."""
+    """Return the recording that ships with the package; `DATA.md` in this folder states its source."""
     return read_records(str(files("langchain_cfc.demo").joinpath("facts.jsonl.gz")))
 
 
 def demo_chain(artifact: CalibrationArtifact | str | os.PathLike[str]) -> CFCRunnable:
-    """Return a chain that serves the recording under an artifact, without a key and without a network.
+    """Return a chain that serves the recording under an artifact, without an API key or network access.
 
     Args:
         artifact: The artifact that `langchain-cfc demo` writes, or another one calibrated on the recording;
             the object or its file.
 
     Returns:
-        A chain that answers the recorded questions, given as text or as one human message.
+        A chain that answers the recorded questions, given as text or as a single human message.
 
     Raises:
-        ArtifactError: If the file is no artifact, or not one of the recording.
+        ArtifactError: If the file is not a valid artifact, or one that was calibrated on other records.
     """
     loaded = artifact if isinstance(artifact, CalibrationArtifact) else CalibrationArtifact.load(artifact)
     outputs = () if loaded.combination is None else loaded.combination.names
@@ -96,16 +96,16 @@ def run_demo(seed: str | int, out: Path, progress: Tracker = lambda prompts, _: 
     """Calibrate answer sets on one part of the recording and serve the rest through `CFCRunnable`.
 
     Args:
-        seed: Another seed gives another split.
-        out: Where to write the artifact; it is read back from there before it serves.
+        seed: Seed of the split.
+        out: Path to write the artifact to; serving uses the artifact as read back from there.
         progress: Wraps the prompts while they are served; its second argument is their number.
 
     Returns:
-        The artifact, its evaluation and what was served.
+        The artifact, its evaluation and the served results.
 
     Raises:
         InputError: If the artifact cannot be written.
-        CFCError: If what was served differs from what `evaluate` computes.
+        CFCError: If the served results differ from those that `evaluate` computes.
     """
     source = load_recording()
     with warnings.catch_warnings(record=True) as caught:
@@ -120,23 +120,23 @@ def run_demo(seed: str | int, out: Path, progress: Tracker = lambda prompts, _: 
 
 
 def run_bot_demo(seed: str | int, out: Path, progress: Tracker = lambda prompts, _: prompts) -> BotDemoResult:
-    """Certify a bot that is rarely wrong on one part of the recording and let it answer the rest.
+    """Certify a rarely wrong bot on one part of the recording, and let it answer the rest.
 
     Args:
-        seed: Another seed gives another split.
-        out: Where to write the artifact; it is read back from there before it serves.
-        progress: Wraps the prompts while they are served, once at each rate; see `run_demo`.
+        seed: Seed of the split.
+        out: Path to write the artifact to; serving uses the artifact as read back from there.
+        progress: Wraps the prompts while they are served, once for each rate; see `run_demo`.
 
     Returns:
-        The artifact, its evaluation and what was served.
+        The artifact, its evaluation and the served results.
 
     Raises:
         InputError: If the artifact cannot be written.
         UnattainableTargetError: If no rate of `MAX_WRONG_RATES` can be certified.
-        CFCError: If what was served differs from what `evaluate` computes.
+        CFCError: If the served results differ from those that `evaluate` computes.
     """
     source = load_recording()
-    # The policy looks at no features: a constant is enough.
+    # The policy uses no features, so a constant is enough.
     artifact = _calibrate(source, out, max_wrong_rate=MAX_WRONG_RATES, features="1", seed=seed)
     answers = evaluate(artifact, source).all_answers
     parts, held_out, by_rate = make_replay_parts(source), _list_held_out(source, artifact), []
@@ -157,7 +157,7 @@ def _calibrate(source: Records, out: Path, **options: Any) -> CalibrationArtifac
 
 
 def _list_held_out(source: Records, artifact: CalibrationArtifact) -> list[PromptRecord]:
-    """Return the prompts that were held out when the artifact was made."""
+    """Return the test prompts of the artifact's split."""
     split = artifact.calibration.split
     return [record for record in source if split.part(record.id, record.cluster) == "test"]
 
@@ -172,17 +172,17 @@ def is_promise_kept(record: PromptRecord, result: CFCResult) -> bool:
 
 
 def is_best_correct(record: PromptRecord, result: CFCResult) -> bool:
-    """Return whether the best answer that a result gives is a correct one."""
+    """Return whether the best answer of a result is correct."""
     return result.best in _list_correct(record)
 
 
 def _list_correct(record: PromptRecord) -> set[str]:
-    """Return the correct ones among the recorded answers."""
+    """Return the correct answers among those recorded for a prompt."""
     return {candidate.answer_key for candidate in record.candidates if candidate.correct}
 
 
 def _check_served(served: float, expected: float) -> None:
-    """Require that the runnable and `evaluate`, which decide by the same function, agree."""
+    """Raise a CFCError unless the runnable and `evaluate`, which decide by the same function, agree."""
     if not math.isclose(served, expected):
         msg = f"serving counts {served:g} where evaluation counts {expected:g}: please report this"
         raise CFCError(msg)

@@ -1,4 +1,4 @@
-"""Serve recorded candidates as if a model drew them, to run the whole path without a model."""
+"""Replay recorded candidates as if a model drew them, to run the whole pipeline without a model."""
 
 from __future__ import annotations
 
@@ -36,24 +36,24 @@ from langchain_cfc.verifiers._prompts import read_prompt
 
 _SCORE = "cfc_recorded_score"
 _OUTPUTS = "cfc_recorded_outputs"
-# How much of a recording is searched for prompts like one that it lacks: characters of each, and prompts.
+# Limits of the search for prompts similar to a missing one: characters per prompt, and number of prompts.
 _COMPARED, _MOST_COMPARED = 200, 5_000
 
 
 class ReplayChatModel(BaseChatModel):
-    """Answers a recorded prompt with its recorded candidates, each in its request slot.
+    """A chat model that answers recorded prompts with their recorded candidates, by request slot.
 
-    So a prompt gets the same candidates however often it is asked, also where a draw rule stops early. Asked
-    outside a chain that draws, it takes one after the other; asked for `n` choices, it gives the first n.
-    Made by `from_records`.
+    A prompt therefore always gets the same candidates, even if a draw rule stops early. Outside a draw, the
+    model returns the candidates one after the other; asked for `n` choices, it returns the first n. Use
+    `from_records` to make one.
 
     Attributes:
-        fingerprint: That of the model which was recorded.
+        fingerprint: The fingerprint of the recorded model.
     """
 
     fingerprint: dict[str, Any]
 
-    # Private, because LangChain and this package search all public fields of a model, again and again.
+    # Private, because LangChain and this package search the public fields of a model over and over.
     _records: Mapping[str, PromptRecord] = PrivateAttr(default_factory=dict)
     _served: dict[str, int] = PrivateAttr(default_factory=lambda: defaultdict(int))
     _lock: threading.Lock = PrivateAttr(default_factory=threading.Lock)
@@ -62,14 +62,14 @@ class ReplayChatModel(BaseChatModel):
     def from_records(
         cls, records: Iterable[PromptRecord], provenance: Provenance | None = None
     ) -> ReplayChatModel:
-        """Make a model that replays these records.
+        """Return a model that replays these records.
 
         Args:
-            records: Records with text inputs; their labels play no role.
+            records: Records whose candidates are texts; their labels are ignored.
             provenance: The records' header; its generator becomes the model's fingerprint.
 
         Raises:
-            InputError: If two records have the same input, or a candidate is no text.
+            InputError: If two records have the same input, or a candidate is not a text.
         """
         by_input: dict[str, PromptRecord] = {}
         for record in records:
@@ -88,16 +88,15 @@ class ReplayChatModel(BaseChatModel):
         return model
 
     def find_record(self, prompt: Any) -> PromptRecord:
-        """Return what was recorded for a prompt (text, messages or a JSON object).
+        """Return the record of a prompt (text, messages or a JSON object).
 
         Raises:
-            DrawError: If the recording does not hold it; the message names the recorded prompts that are
-                most like it.
+            DrawError: If the prompt was not recorded; the message names the most similar recorded prompts.
         """
         key = compute_prompt_key(prompt)
         if key in self._records:
             return self._records[key]
-        # Comparing takes time with the square of the length.
+        # The time for a comparison grows with the square of the length.
         starts = [known[:_COMPARED] for known in itertools.islice(self._records, _MOST_COMPARED)]
         nearest = get_close_matches(key[:_COMPARED], starts, n=3, cutoff=0.0)
         msg = (
@@ -107,7 +106,7 @@ class ReplayChatModel(BaseChatModel):
         raise DrawError(msg)
 
     def __repr__(self) -> str:
-        """State how many prompts it can replay."""
+        """Return the class name with the number of prompts that it can replay."""
         return f"ReplayChatModel({len(self._records)} prompts)"
 
     @property
@@ -137,11 +136,11 @@ class ReplayChatModel(BaseChatModel):
 
 
 class RecordedScores:
-    """Verifier of replayed candidates: returns their recorded scores.
+    """Verifier of replayed candidates that returns their recorded scores.
 
     Args:
         provenance: The records' header; its verifier becomes the fingerprint.
-        output: One of several verifiers, whose recorded raw outputs are returned instead.
+        output: Name of one of several verifiers, whose recorded raw outputs are returned instead.
     """
 
     def __init__(self, provenance: Provenance | None = None, *, output: str | None = None) -> None:
@@ -167,7 +166,7 @@ class RecordedScores:
 
 
 class RecordedAnswers:
-    """Answer extractor of replayed candidates: returns the answers recorded for their texts."""
+    """Answer extractor of replayed candidates that returns the answers recorded for their texts."""
 
     def __init__(self, records: Iterable[PromptRecord], provenance: Provenance | None = None) -> None:
         self.fingerprint = _get_stated(provenance, "answer")
@@ -188,10 +187,10 @@ class RecordedAnswers:
 
 
 class RecordedClaims:
-    """Splitter of replayed answers: returns the recorded claims.
+    """Splitter of replayed answers that returns the recorded claims.
 
     Args:
-        records: Records of claims with their answers and spans.
+        records: Records of claims, with answers and spans.
         provenance: The records' header; its splitter becomes the fingerprint.
 
     Raises:
@@ -219,7 +218,7 @@ class RecordedClaims:
 
 
 class RecordedClaimScores:
-    """Verifier of replayed claims: returns their recorded scores; see `RecordedScores`."""
+    """Verifier of replayed claims that returns their recorded scores; see `RecordedScores`."""
 
     def __init__(
         self,
@@ -236,7 +235,7 @@ class RecordedClaimScores:
         """Return one recorded score per claim.
 
         Raises:
-            VerifierError: If these are not the claims recorded for the prompt, or lack the output.
+            VerifierError: If these are not the claims recorded for the prompt, or the output is missing.
         """
         claims, name = self._claims.get(compute_prompt_key(prompt), ()), self._output
         scores = [one.score if name is None else (one.scores or {}).get(name) for one in claims]
@@ -247,31 +246,31 @@ class RecordedClaimScores:
 
 
 class RecordedMetadata:
-    """Metadata function of replayed prompts: returns the metadata recorded for them."""
+    """Metadata function of replayed prompts that returns their recorded metadata."""
 
     def __init__(self, records: Iterable[LabelledRecord]) -> None:
         self._metadata = {compute_prompt_key(record.input): dict(record.metadata) for record in records}
 
     def __call__(self, prompt: Any) -> dict[str, Any]:
-        """Return the metadata recorded for this prompt; nothing for a prompt that was not recorded."""
+        """Return the metadata recorded for this prompt; empty if the prompt was not recorded."""
         return self._metadata.get(compute_prompt_key(prompt), {})
 
 
 def make_replay_parts(source: Records, outputs: Sequence[str] = ()) -> dict[str, Any]:
-    """Return what `CFCRunnable` takes besides an artifact, to serve a recording as if a model drew it.
+    """Return the arguments of `CFCRunnable`, besides the artifact, that replay a recording.
 
     Args:
-        source: Labelled records with text inputs, and their header; the labels play no role.
-        outputs: The verifiers that the artifact combines, whose raw outputs were recorded; none if it does
-            not.
+        source: Labelled records whose candidates are texts, and their header; the labels are ignored.
+        outputs: Names of the verifiers that the artifact combines, whose raw outputs were recorded; empty if
+            it combines none.
 
     Returns:
-        Generator, verifier, answer extractor and metadata function, all by name; of claims the splitter in
-        place of the extractor. All candidates of a prompt come with one request, and none waits for
-        another, because there is nothing to wait for.
+        Generator, verifier, answer extractor and metadata function, by argument name; for claims the splitter
+        instead of the extractor. One request returns all candidates of a prompt, and calls are not
+        concurrent, because replaying never waits.
 
     Raises:
-        InputError: If the records cannot be replayed; see the parts.
+        InputError: If the records cannot be replayed; see the classes of the parts.
     """
     provenance = source.provenance
     records: Sequence[LabelledRecord]
@@ -281,7 +280,7 @@ def make_replay_parts(source: Records, outputs: Sequence[str] = ()) -> dict[str,
         records = claims = list(source.claims())
         read_scores = partial(RecordedClaimScores, claims)
         splitter = RecordedClaims(claims, provenance)
-        # A model replays candidates; of these answers there is one for each prompt.
+        # The model replays candidates: here a single one per prompt, its answer.
         replayed = [
             PromptRecord(
                 id=record.id,
@@ -313,7 +312,7 @@ def _replay(record: PromptRecord, slot: int) -> ChatGeneration:
 
 
 def _find_slot(run_manager: CallbackManagerForLLMRun | None) -> int | None:
-    """Return the slot of the candidate that a run draws, by its innermost tag; None outside a draw."""
+    """Return the slot of the candidate that a run draws, from its innermost tag; None outside a draw."""
     tags = run_manager.tags if run_manager is not None else []
     slots = [tag.rpartition(":")[2] for tag in tags if tag.startswith(f"{DRAW_TAG}:")]
     return int(slots[-1]) if slots else None
@@ -324,10 +323,10 @@ def _get_stated(provenance: Provenance | None, part: str) -> dict[str, Any]:
 
 
 def compute_prompt_key(prompt: Any) -> str:
-    """Return a text that is equal for equal prompts, by which a record is found.
+    """Return a text that is equal for equal prompts, used to look up records.
 
-    A text and the single human message that a chat model makes of it have the same key. Everything that a
-    model is shown counts: two prompts with one text and different images have different keys.
+    A text and the single human message that a chat model turns it into have the same key. The key covers all
+    content shown to a model: prompts with the same text and different images have different keys.
 
     Args:
         prompt: Text, messages or a JSON object.
@@ -346,10 +345,10 @@ def compute_prompt_key(prompt: Any) -> str:
 
 
 def _describe_message(message: BaseMessage) -> dict[str, Any]:
-    """Return all that a model is shown of a message.
+    """Return everything in a message that a model is shown.
 
-    Content is compared as LangChain's standard blocks, because chat models get some blocks in that form,
-    whatever form they were recorded in. Ids that LangChain makes up while it converts them are left out.
+    Content is converted to LangChain's standard blocks, because chat models get some blocks in that form,
+    regardless of their recorded form. Ids that LangChain generates in the conversion are left out.
     """
     blocks = [
         {key: value for key, value in block.items() if key != "id" or not is_generated_block_id(value)}
