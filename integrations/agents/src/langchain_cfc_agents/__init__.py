@@ -1,4 +1,4 @@
-"""LangChain agents whose final answer is guarded: `create_agent(..., middleware=[GuardedAnswer(chain)])`."""
+"""Guard the final answers of LangChain agents: `create_agent(..., middleware=[GuardedAnswer(chain)])`."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""`FinalAnswerMiddleware`: the agent's own model decides whether to go on; another one ends the run.
+"""`FinalAnswerMiddleware`: the agent's own model decides when to answer; another model gives the answer.
 
-The agent's handler is called twice with the same messages: for its own model, without streaming, and, where
-that one wants to answer, for the answerer in its place. So every change that inner middleware makes to
-messages and system prompt holds for both.
+The agent's handler is called with its own model, without streaming. If that model wants to answer, the
+handler is called again with the same messages and the answerer in place of the model. All changes that inner
+middleware makes to messages and system prompt therefore apply to both.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from langchain_cfc.extend import add_tags, redact_errors, set_context_variable, 
 Request: TypeAlias = ModelRequest[Any]
 Response: TypeAlias = ModelResponse[Any]
 
-# Runs whose answer is discarded, unless it calls tools.
+# Tag of runs whose answer is discarded unless it calls tools.
 ROUTING_TAG = "cfc:routing"
-# The fields of a request that the model is shown.
+# The request fields whose content the model is shown.
 _SHOWN = {"messages", "system_message", "system_prompt", "state"}
 
 
 class FinalAnswerMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
-    """Lets another chat model give the final answer of an agent.
+    """Middleware by which another chat model gives the final answer of an agent.
 
     Args:
-        answerer: Asked in the place of the agent's model, with the messages that this one was shown. The
-            decision behind its answer is in `response_metadata["cfc"]`.
+        answerer: The model that answers in place of the agent's model, given the same messages. Its messages
+            hold the decision behind the answer in `response_metadata["cfc"]`.
     """
 
     def __init__(self, answerer: BaseChatModel) -> None:
@@ -46,15 +46,15 @@ class FinalAnswerMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
         self._answerer = answerer
 
     def wrap_model_call(self, request: Request, handler: Callable[[Request], Response]) -> Response:
-        """Ask the agent's model whether it calls tools; see `AgentMiddleware.wrap_model_call`.
+        """Return tool calls of the agent's model, or the answerer's answer; see `AgentMiddleware`.
 
         Returns:
-            Its own response if it calls tools; else that of the answerer.
+            The response of the agent's model if it calls tools; otherwise the answerer's response.
 
         Raises:
             InputError: If the agent is asked for structured output, or for anything else that cannot be
                 guarded.
-            ServingError: If there is no answer, or it is not the answerer's.
+            ServingError: If there is no answer, or it does not come from the answerer.
         """
         self._check(request)
         with _hide_messages():
@@ -81,14 +81,14 @@ class FinalAnswerMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
             )
 
     def _check(self, request: Request) -> None:
-        """Refuse a request that cannot be guarded, before anything is asked."""
+        """Raise an error for a request that cannot be guarded, before any model is called."""
 
     def _make_overrides(self) -> dict[str, Any]:
-        """Return the changes that put the answerer, without tools and settings, into a request."""
+        """Return the request fields that replace the model by the answerer, without tools or settings."""
         return {"model": self._answerer, "tools": [], "tool_choice": None, "model_settings": {}}
 
     def _make_response(self, routed: Response, answered: Response) -> Response:
-        """Return the answerer's message, with the cost of the discarded answer."""
+        """Return the answerer's message, with the usage of the discarded answer in its metadata."""
         message = _find_last(answered)
         decision = None if message is None else message.response_metadata.get("cfc")
         if message is None or not isinstance(decision, dict):
@@ -110,19 +110,19 @@ class FinalAnswerMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
 
 
 class _RoutingRequest(ModelRequest[Any]):
-    """A request for the agent's model without streaming; also for any model that inner middleware chooses."""
+    """A request whose model never streams, even if inner middleware replaces the model."""
 
     def __init__(self, **given: Any) -> None:
-        # From LangChain 1.5 on its `__init__` sets fields past `__setattr__`.
+        # Since LangChain 1.5, the base class's `__init__` bypasses `__setattr__`.
         super().__init__(**{name: _prepare_field(name, value) for name, value in given.items()})
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Set a field; a model is replaced by one that neither streams nor caches."""
+        """Set a field; a model is replaced by a copy that does not stream."""
         super().__setattr__(name, _prepare_field(name, value))
 
 
 def _prepare_field(name: str, value: Any) -> Any:
-    """Return a model that neither streams nor caches, and other fields as they are.
+    """Return a copy of a model that does not stream, and other fields unchanged.
 
     Raises:
         InputError: If the field asks for structured output.
@@ -141,7 +141,7 @@ class _AnswerRequest(ModelRequest[Any]):
     """A request for the answerer; inner middleware may change only what the model is shown."""
 
     def override(self, **overrides: Any) -> Request:
-        """Return the same request of the same model, with other messages."""
+        """Return a copy with other messages or system prompt; all other changes are ignored."""
         shown: Any = {name: value for name, value in overrides.items() if name in _SHOWN}
         return super().override(**shown)
 
@@ -153,7 +153,7 @@ def _convert(kind: type[Request], request: Request, **changes: Any) -> Request:
 
 @contextmanager
 def _hide_messages() -> Iterator[None]:
-    """Keep whole messages of any model out of LangGraph's streams; without streaming there are no chunks."""
+    """Keep whole messages of models out of LangGraph's streams (models that do not stream emit no chunks)."""
     with set_context_variable(
         var_child_runnable_config, add_tags(ensure_config(), TAG_NOSTREAM, ROUTING_TAG)
     ):
@@ -166,13 +166,13 @@ def _find_last(response: Response) -> AIMessage | None:
 
 
 def _calls_tools(response: Response) -> bool:
-    """Whether the agent goes on, as its graph sees it: calls that cannot be read do not count."""
+    """Return whether the agent's graph goes on to call tools; invalid tool calls do not count."""
     message = _find_last(response)
     return message is not None and bool(message.tool_calls)
 
 
 def _describe_cost(routed: Response) -> dict[str, Any]:
-    """Describe the discarded answer: its models and its usage, and none of its text."""
+    """Return the models and the usage of the discarded answer, without its text."""
     thrown = [message for message in routed.result if isinstance(message, AIMessage)]
     names = [message.response_metadata.get("model_name") for message in thrown]
     taken: UsageMetadata | None = None
@@ -183,7 +183,7 @@ def _describe_cost(routed: Response) -> dict[str, Any]:
 
 @contextmanager
 def _refuse_interrupts() -> Iterator[None]:
-    """Refuse interrupts: a resumed step starts again, and would draw other candidates."""
+    """Convert interrupts to errors: a resumed step starts from the beginning and would draw again."""
     try:
         yield
     except GraphBubbleUp as interrupt:

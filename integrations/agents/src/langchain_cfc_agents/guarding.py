@@ -1,4 +1,4 @@
-"""`GuardedAnswer`: an agent that answers only what its chain decided."""
+"""`GuardedAnswer`: middleware that replaces an agent's final answer by the decision of a chain."""
 
 from __future__ import annotations
 
@@ -23,35 +23,35 @@ _DIGEST = "text_digest"
 class GuardedAnswer(FinalAnswerMiddleware):
     """Guards the final answer of an agent: `create_agent(model, tools, middleware=[GuardedAnswer(chain)])`.
 
-    The agent's own model is asked as ever, but its tokens are not streamed. If it calls tools, its
-    message passes through as it is. If it wants to answer, that answer is discarded, and the chain gets the
-    messages that the model was shown, system prompt included, as `prompt_data` writes them. What the chain
-    decides ends the run: its best answer, or the abstention in words, also where the chain has
-    `on_abstain="raise"`. `response_metadata["cfc"]` holds the reason and what identifies the guarantee, and
-    next to them what the discarded answer cost (`["cfc"]["routing"]`). It streams as one chunk.
+    The agent's own model is called as usual, but without streaming. If it calls tools, its message passes
+    through unchanged. If it wants to answer, its answer is discarded, and the chain gets the messages that
+    the model was shown, including the system prompt, in the form of `prompt_data`. The chain's decision ends
+    the run: its best answer, or the abstention message, even if the chain has `on_abstain="raise"`.
+    `response_metadata["cfc"]` holds the reason, the fields that identify the guarantee, and the models and
+    usage of the discarded answer (`["cfc"]["routing"]`). The message streams as one chunk.
 
-    What is promised: a prompt is the list of messages at which the agent wants to answer. Questions, tools,
-    the model that calls them and its choice not to call another are how prompts come about; of the chain's n
-    candidates none is the discarded answer, and all are drawn for the prompt as it stands. So the chain's
-    guarantee holds over prompts that come about as those did that it was calibrated on: record them with
-    `RecordPrompt` and the same agent. Nothing is promised for questions on which the agent never comes to an
-    answer, and a text next to calls of tools is not guarded.
+    What is promised: a prompt is the list of messages at which the agent wants to answer. The questions, the
+    tools, and the model that decides when to call them and when to stop determine the distribution of
+    prompts. All n candidates of the chain are drawn for the given prompt, and none is the discarded answer.
+    The chain's guarantee therefore holds for prompts that arise in the same way as those it was calibrated
+    on: record them with `RecordPrompt` and the same agent. Nothing is promised for questions on which the
+    agent never tries to answer, and text next to tool calls is not guarded.
 
     Args:
-        chain: A `CFCRunnable`, alone or within another runnable, such as `chain.or_else(...)`, which takes
-            messages as `prompt_data` writes them.
-        abstain_message: What is said on abstention.
-        strict: Whether a run that ends in another way is an error: a tool that returns directly (refused
-            before anything is asked), a limit of calls, or middleware that changes the answer after it was
-            decided. If not, such a message passes as it is, and what `response_metadata["cfc"]` says, if it
-            is there at all, is what the chain decided and not what was made of it.
-        full_result: Whether `response_metadata["cfc"]` holds the whole result, the answer set included.
+        chain: A `CFCRunnable`, alone or within another runnable such as `chain.or_else(...)`, that takes
+            messages in the form of `prompt_data`.
+        abstain_message: The text of an abstention.
+        strict: Whether a run that ends in another way is an error: by a tool that returns directly (refused
+            before any model is called), by a call limit, or by middleware that changes the answer after the
+            decision. If False, such a message passes unchanged; its `response_metadata["cfc"]`, if present,
+            describes the chain's decision and not the changed message.
+        full_result: Whether `response_metadata["cfc"]` holds the whole result, including the answer set.
 
     Raises:
-        InputError: If there is no `CFCRunnable` to be seen in the chain; when called, if the agent has a
-            `response_format`, or a tool that returns directly.
-        ServingError: When called, if nothing could be drawn, scored or decided, or something else ends the
-            run.
+        InputError: If no `CFCRunnable` can be found in the chain; when called, if the agent has a
+            `response_format`, or with `strict` a tool that returns directly.
+        ServingError: When called, if drawing, scoring or deciding fails, or with `strict` if something else
+            ends the run.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class GuardedAnswer(FinalAnswerMiddleware):
             )
             raise InputError(msg)
         reading: Runnable[Any, Any] = RunnableLambda(prompt_data)
-        # Raised to middleware that asks again after errors, an abstention would lead to a second draw.
+        # A raised abstention would make retrying middleware draw a second time, hence `on_abstain="return"`.
         super().__init__(
             CFCChatModel(
                 chain=reading | chain,
@@ -81,10 +81,10 @@ class GuardedAnswer(FinalAnswerMiddleware):
         self._strict = strict
 
     def after_agent(self, state: AgentState[Any], runtime: Any) -> None:
-        """Check that the run ends with the decision of the chain.
+        """Check that the run ends with the chain's decision.
 
         Raises:
-            ServingError: If it does not.
+            ServingError: If it does not and `strict` is set.
         """
         del runtime
         if self._strict and not self._is_decision(state["messages"][-1]):
@@ -100,7 +100,7 @@ class GuardedAnswer(FinalAnswerMiddleware):
         self.after_agent(state, runtime)
 
     def _make_response(self, routed: Response, answered: Response) -> Response:
-        """Return the chain's message, with a digest by which `after_agent` recognises its text."""
+        """Return the chain's message, with a digest of its text that `after_agent` checks."""
         (message,) = super()._make_response(routed, answered).result
         decision = {**message.response_metadata["cfc"], _DIGEST: _digest_text(message)}
         metadata = {**message.response_metadata, "cfc": decision}
@@ -116,15 +116,15 @@ class GuardedAnswer(FinalAnswerMiddleware):
             raise InputError(msg)
 
     def _is_decision(self, message: AnyMessage) -> bool:
-        """Whether a message is the decision of the chain."""
+        """Return whether a message is the chain's unchanged decision, or a fallback's answer."""
         decision = message.response_metadata.get("cfc") if isinstance(message, AIMessage) else None
         if not isinstance(decision, dict) or "guarantee" not in decision:
             return False
-        if decision["guarantee"] is None:  # a fallback's, which has no guarantee
+        if decision["guarantee"] is None:  # the answer of a fallback, without a guarantee
             return True
         return bool(decision.get(_DIGEST) == _digest_text(message))
 
 
 def _digest_text(message: BaseMessage) -> str:
-    """Return the SHA-256 of the text of a message."""
+    """Return the SHA-256 of a message's text."""
     return "sha256:" + hashlib.sha256(str(message.text).encode("utf-8", "surrogatepass")).hexdigest()

@@ -1,4 +1,4 @@
-"""The messages at which an agent answers, as plain data: in records and in serving the same."""
+"""Convert the messages at which an agent answers to plain data, in the same way for records and serving."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ _ROLES: dict[type[BaseMessage], str] = {
     SystemMessage: "system",
     ToolMessage: "tool",
 }
-# Metadata that states how blocks of content are to be read.
+# Response metadata that determines how content blocks are interpreted.
 _OF_BLOCKS = ("output_version", "model_provider")
 
 
 def prompt_data(messages: Sequence[BaseMessage]) -> list[dict[str, Any]]:
-    """Return messages as records hold them, and as chat models take them.
+    """Return messages as plain data, in the form that records hold and chat models accept.
 
-    What a model is not shown is left out: ids and usage of messages, artifacts of tools, and response
-    metadata, earlier decisions among it. Calls of tools keep their ids, for results refer to them.
+    Data that a model is not shown is left out: message ids, usage, tool artifacts, and response metadata,
+    including earlier decisions. Tool calls keep their ids, because tool results refer to them.
 
     Args:
-        messages: What the agent's model is shown, the system prompt first.
+        messages: The messages that the agent's model is shown, system prompt first.
 
     Returns:
-        For each its `role` (`system`, `user`, `assistant`, `tool`), its `content`, and what else it has. All
-        of it is JSON where the content is. LangChain's `convert_to_messages` makes the messages again.
+        For each message its `role` (`system`, `user`, `assistant`, `tool`), its `content` and its other
+        fields; JSON data if the content is. LangChain's `convert_to_messages` restores the messages.
 
     Raises:
         InputError: If a message is of another kind.
@@ -58,7 +58,7 @@ def _to_data(message: BaseMessage) -> dict[str, Any]:
     if isinstance(message, ToolMessage):
         optional |= {"tool_call_id": message.tool_call_id, "status": _failure(message)}
     if isinstance(message, AIMessage) and message.invalid_tool_calls:
-        # LangChain reads these again where providers put them, and then it reads no others.
+        # LangChain restores invalid calls from the provider's field only, and then ignores `tool_calls`.
         further["tool_calls"] = [
             *(
                 _to_raw_call({**call, "args": json.dumps(call["args"]), "error": None})
@@ -80,7 +80,7 @@ def _failure(message: ToolMessage) -> str | None:
 
 
 def _to_raw_call(call: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a call as OpenAI writes it, with its arguments as text."""
+    """Return a tool call in OpenAI's format, with its arguments as text."""
     function = {"name": call["name"], "arguments": call["args"] or ""}
     return {"id": call["id"], "type": "function", "function": function}
 

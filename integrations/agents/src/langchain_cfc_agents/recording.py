@@ -1,4 +1,4 @@
-"""Recording the prompts at which an agent answers, so that calibration sees what serving will see."""
+"""Record the prompts at which an agent answers, so that calibration uses the prompts of serving."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from langchain_cfc.records import Example
 from langchain_cfc_agents.asking import FinalAnswerMiddleware
 from langchain_cfc_agents.prompts import prompt_data
 
-# Where a run's last message holds the prompt.
+# Key under which the response metadata of a run's last message holds the prompt.
 PROMPT = "prompt"
 
 
 class RecordPrompt(FinalAnswerMiddleware):
-    """Replaces `GuardedAnswer` while prompts are recorded.
+    """Middleware that replaces `GuardedAnswer` while prompts are recorded.
 
-    The agent runs as it will when it serves, up to the point where it wants to answer. There the run ends
-    with an empty message, whose `response_metadata["prompt"]` is the prompt: what the chain would be given.
+    The agent runs as in serving until it wants to answer. The run then ends with an empty message, whose
+    `response_metadata["prompt"]` is the prompt that the chain would get.
     """
 
     def __init__(self) -> None:
@@ -38,23 +38,23 @@ def answer_prompts(
 ) -> Iterator[Example]:
     """Run an agent on each question, up to the prompt at which it answers.
 
-    Store every result, since it has cost something: `model_dump_json()` of each makes a line of a file, and
-    the examples read back from it are what `langchain_cfc.collect` takes.
+    Store every result, because runs cost money: `model_dump_json()` of each result makes a line of a file,
+    and `langchain_cfc.collect` takes the examples read back from it.
 
     Args:
-        agent: Made with `RecordPrompt` in the place of `GuardedAnswer`, else as it will serve, and without a
-            checkpointer: each question is a conversation of its own.
-        questions: Their `input` is a question, a conversation so far as a list of messages, or the state that
-            the agent is invoked with.
-        max_concurrency: How many runs are under way at once, at least 1.
+        agent: The agent that will serve, with `RecordPrompt` in place of `GuardedAnswer` and without a
+            checkpointer, because each question is a conversation of its own.
+        questions: Examples whose `input` is a question, a conversation so far as a list of messages, or the
+            state that the agent is invoked with.
+        max_concurrency: Maximum number of concurrent runs, at least 1.
 
     Yields:
         The questions, in the order in which their runs end, with the prompt as `input`. Id, reference,
-        metadata and cluster stay as they are.
+        metadata and cluster are unchanged.
 
     Raises:
-        CollectionError: After all others, if runs failed or ended otherwise. A calibration without these
-            speaks of questions on which the agent comes to an answer.
+        CollectionError: After all results, if runs failed or ended without a prompt. A calibration without
+            these questions covers only questions on which the agent comes to an answer.
     """
     asked = list(questions)
     failed: list[tuple[str, str]] = []
@@ -67,7 +67,7 @@ def answer_prompts(
 async def aanswer_prompts(
     agent: Runnable[Any, Any], questions: Iterable[Example], *, max_concurrency: int = 8
 ) -> AsyncIterator[Example]:
-    """Do the same as `answer_prompts`, asynchronously: for tools that are async."""
+    """Do the same as `answer_prompts`, asynchronously, for agents with async tools."""
     asked = list(questions)
     failed: list[tuple[str, str]] = []
     limited: RunnableConfig = {"max_concurrency": max_concurrency}
@@ -88,7 +88,7 @@ def _make_state(given: str | list[Any] | dict[str, Any]) -> dict[str, Any]:
 
 
 def _read_prompt(question: Example, ended: Any, failed: list[tuple[str, str]]) -> Iterator[Example]:
-    """Yield the prompt of a question, if its run came to one."""
+    """Yield the question with the recorded prompt as its input; if there is none, add it to `failed`."""
     if isinstance(ended, Exception):
         failed.append((question.id, f"{type(ended).__name__}: {ended}"))
         return
