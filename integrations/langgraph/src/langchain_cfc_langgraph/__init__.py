@@ -1,4 +1,4 @@
-"""Answers with a guarantee, abstentions as edges, and a person to ask, in LangGraph."""
+"""LangGraph nodes and edges: answers with a guarantee, routing of abstentions, and a person to ask."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`guarded_graph`: all nodes as one graph."""
+"""`guarded_graph`: a graph made of all nodes of this package."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ def guarded_graph(
     abstain_message: str = ABSTAIN_MESSAGE,
     retry: RetryPolicy | Sequence[RetryPolicy] | None = None,
 ) -> CompiledStateGraph[Any, Any, Any, Any]:
-    """Make a graph that answers, or abstains and asks a person.
+    """Return a graph that answers, or abstains and asks a person.
 
-    Its nodes are `clear`, `decide`, `ask_person` and, where the state holds `messages`, `say`.
+    Its nodes are `clear`, `decide`, `ask_person` (with `escalate`) and `say` (if the state has `messages`).
 
     Args:
         chain: A `CFCRunnable`; see `cfc_node`.
-        checkpointer: Stores a thread while a person thinks; as a subgraph it has its parent's.
-        state: The state, derived from `CFCState`.
-        question: Where the question is read; see `cfc_node`.
-        escalate: The outcomes for which a person is asked; with none of them the graph ends there.
-        abstain_message: The message in `messages` where there is no answer.
+        checkpointer: Stores a thread while a person thinks; a subgraph uses that of its parent.
+        state: The state's type, derived from `CFCState`.
+        question: Where to read the question; see `cfc_node`.
+        escalate: The outcomes for which a person is asked; for all other outcomes the graph ends.
+        abstain_message: The message added to `messages` if there is no answer.
         retry: LangGraph's policy for decisions that fail, such as `RetryPolicy(retry_on=(DrawError,
-            ServingTimeoutError))`. It draws again, so only for failures that do not depend on what was drawn;
-            for those of a verifier its own `with_retry()` keeps the draws.
+            ServingTimeoutError))`. It draws again, so use it only for failures that do not depend on the
+            candidates; if a verifier fails, its own `with_retry()` keeps the draws.
 
     Returns:
         The compiled graph.

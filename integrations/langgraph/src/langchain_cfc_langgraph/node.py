@@ -1,4 +1,4 @@
-"""`cfc_node`: a question in the state becomes a decision in the state."""
+"""`cfc_node`: a node that reads a question from the state and writes the decision to it."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ Update: TypeAlias = dict[str, Any]
 
 
 def cfc_node(chain: Runnable[Any, Any], *, question: Question = "question") -> Runnable[Any, Update]:
-    """Make a node that answers or abstains, in sync and in async graphs.
+    """Return a node that answers or abstains, in sync and async graphs.
 
-    It reads the question and `alpha`, and writes `asked`, `decision` and `answer`; see `CFCState`. A failure
-    is raised, and nothing is written. LangGraph puts the words of errors into checkpoints and streams: those
-    that may quote candidates are left to the error that it was raised from (`__cause__`). An abstention is no
-    failure: one that a chain with `on_abstain="raise"` raises is a decision like any other.
+    It reads the question and `alpha`, and writes `asked`, `decision` and `answer`; see `CFCState`. If the
+    chain fails, the node raises and writes nothing. LangGraph puts error messages into checkpoints and
+    streams, so messages that may quote candidates are only kept in the original error (`__cause__`). An
+    abstention is not a failure: if the chain has `on_abstain="raise"`, it is still written as a decision.
 
     Args:
-        chain: A `CFCRunnable`, or anything made of one that returns a `CFCResult`, such as
+        chain: A `CFCRunnable`, or a runnable around one that returns a `CFCResult`, such as
             `chain.with_retry()`.
-        question: The key of the state that holds the question, or a function from the state to what the chain
-            takes, such as `lambda state: state["messages"][-1].text`.
+        question: The state's key for the question, or a function from the state to the chain's input, such as
+            `lambda state: state["messages"][-1].text`.
 
     Returns:
         The node, for `add_node`.
@@ -59,21 +59,21 @@ def cfc_node(chain: Runnable[Any, Any], *, question: Question = "question") -> R
 
 
 def clear(state: CFCState) -> Update:
-    """Clear the last decision, so that no state shows it next to a question that fails.
+    """Return an update that clears the last decision, so that it never stands next to a new question.
 
     Args:
-        state: The state as a question comes in.
+        state: The state with a new question.
 
     Returns:
-        None for `asked`, `decision` and `answer`. `alpha` becomes `level`, so that the next question does not
-        find it should this one fail.
+        None for `asked`, `decision` and `answer`. `alpha` is moved to `level`, so that it does not apply to
+        the next question even if this one fails.
     """
     level = state.get("alpha")
     return dict(CFCState(alpha=None, level=level, asked=None, decision=None, answer=None))
 
 
 def _read_question(state: Any, question: Question) -> tuple[Any, Any, dict[str, Any]]:
-    """Return the question, the same as plain data, and the level as an argument of the chain."""
+    """Return the question, the question as plain data, and the error level as arguments of the chain."""
     prompt = question(state) if callable(question) else _get(state, question)
     if prompt is None:
         where = "question= found nothing" if callable(question) else f"nothing under {question!r}"
@@ -92,12 +92,12 @@ def _read_question(state: Any, question: Question) -> tuple[Any, Any, dict[str, 
 
 
 def _get(state: Any, key: str) -> Any:
-    """Return what a state holds under a key, be it a mapping or an object; None where it holds nothing."""
+    """Return the value under a key of a state, a mapping or an object; None if there is none."""
     return state.get(key) if isinstance(state, dict) else getattr(state, key, None)
 
 
 def _to_plain(prompt: Any) -> Any:
-    """Return a question as plain data: text, JSON, or messages as role and content."""
+    """Return a question as plain data: text, JSON, or messages as roles and contents."""
     try:
         if not isinstance(prompt, (str, dict)):
             messages = (
@@ -114,7 +114,7 @@ def _to_plain(prompt: Any) -> Any:
 
 
 def _make_update(asked: Any, result: Any) -> Update:
-    """Return the update of the state; the level, which held for this question alone, is taken out."""
+    """Return the update of the state; it resets the level, which applied to this question only."""
     if not isinstance(result, CFCResult):
         msg = (
             f"the chain returned {type(result).__name__}; expected CFCResult. Pass the CFCRunnable itself: "

@@ -1,4 +1,4 @@
-"""`ask_person`: where the chain abstained, the graph waits for a person."""
+"""`ask_person`: a node that interrupts the graph and waits for a person's answer after an abstention."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ REPLY = (
 def ask_person(state: CFCState, config: RunnableConfig) -> CFCState:
     """Wait for a person's answer; the graph needs a checkpointer.
 
-    The interrupt's value is plain data without any candidate: `question`, `outcome`, `why` it abstained, what
-    was `promised`, and how to `reply`. A reply that cannot be used leaves the graph waiting, and the next
-    interrupt says in `refused` why.
+    The interrupt's value is plain data without any candidate: `question`, `outcome`, `why` the chain
+    abstained, what was `promised`, and how to `reply`. After an unusable reply, the graph interrupts again
+    and gives the reason in `refused`.
 
     Args:
         state: The state after a `cfc_node` that abstained.
         config: The node's config.
 
     Returns:
-        The person's answer for the state's `answer`. Its guarantee is None.
+        The update with the person's `answer`, whose guarantee is None.
 
     Raises:
         InputError: If the state holds no decision.
@@ -41,13 +41,13 @@ def ask_person(state: CFCState, config: RunnableConfig) -> CFCState:
         "promised": result.guarantee.sentence,
         "reply": REPLY,
     }
-    # Before Python 3.11 async graphs do not hand on the context in which `interrupt` looks for the config.
+    # Before Python 3.11, async graphs do not pass on the context in which `interrupt` looks for the config.
     with set_config_context(config) as context:
         return {"answer": context.run(_await_reply, asking)}
 
 
 def _await_reply(asking: dict[str, Any]) -> CFCAnswer:
-    """Return the first usable reply; each is read once, so a new interrupt follows one that is not."""
+    """Return the first usable reply; every unusable reply is followed by a new interrupt."""
     reply = interrupt(asking)
     while (refused := _find_problem(reply)) is not None:
         reply = interrupt({**asking, "refused": refused})

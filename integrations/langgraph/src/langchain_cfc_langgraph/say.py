@@ -1,4 +1,4 @@
-"""`say`: the answer as a message, for states that hold a conversation."""
+"""`say`: a node that adds the answer as a message, for states that hold a conversation."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from langchain_cfc_langgraph.state import CFCState, read_decision
 
 
 class SayNode(Protocol):
-    """A node as LangGraph declares it, by the name of its argument."""
+    """A node as LangGraph's types declare it, including the name of its argument."""
 
     def __call__(self, state: CFCState) -> dict[str, Any]:
-        """Return the message that the state gets."""
+        """Return the update with the new message."""
 
 
 def say(*, abstain_message: str = ABSTAIN_MESSAGE) -> SayNode:
-    """Make a node that adds one message to the state's `messages`.
+    """Return a node that adds one message to the state's `messages`.
 
     Args:
-        abstain_message: The message where there is no answer.
+        abstain_message: The text of the message if there is no answer.
 
     Returns:
-        The node, for `add_node`. The message's `response_metadata["cfc"]` holds the decision, as `to_message`
-        of a `CFCResult` writes it; for the answer of a person the guarantee is None.
+        The node, for `add_node`. The message's `response_metadata["cfc"]` holds the decision in the form of
+        `CFCResult.to_message`; for a person's answer, the guarantee is None.
     """
 
     def add_message(state: CFCState) -> dict[str, Any]:

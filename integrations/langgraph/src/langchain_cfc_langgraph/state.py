@@ -1,4 +1,4 @@
-"""The state of a graph as plain data, and the outcomes that choose the next node."""
+"""`CFCState`: a graph's state as plain data. `outcome`: choose the next node after a decision."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import ValidationError
 
-# Pydantic, which reads the states of some graphs, does not take those of `typing` before Python 3.12.
+# Before Python 3.12, pydantic, which validates the states of some graphs, rejects `typing.TypedDict`.
 from typing_extensions import TypedDict
 
 from langchain_cfc import CFCResult
@@ -17,14 +17,14 @@ Outcome = Literal["answered", "abstained", "not_certifiable"]
 
 
 class CFCAnswer(TypedDict):
-    """An answer, who gave it, and what is promised about it.
+    """An answer, with its author and its guarantee.
 
     Attributes:
-        text: The best answer; None where a person was asked and knows none either.
-        answers: The answer set, best first, of which the guarantee speaks; a person's one answer, or none.
+        text: The best answer; None if a person was asked and does not know either.
+        answers: The answer set that the guarantee is about, best first; a person's single answer, or none.
         by: Who answered.
-        name: The person's name, where they gave one; None otherwise.
-        guarantee: The fields of a `Guarantee`; None for what a person says, about which nothing is promised.
+        name: The person's name if they gave it; None otherwise.
+        guarantee: The fields of a `Guarantee`; None for a person's answer.
     """
 
     text: str | None
@@ -37,12 +37,12 @@ class CFCAnswer(TypedDict):
 class CFCState(TypedDict, total=False):
     """The keys that the nodes of this package read and write; derive your own state from it.
 
-    All that they write is made of dicts, lists, texts, numbers, booleans and None.
+    The nodes write only dicts, lists, texts, numbers, booleans and None.
 
     Attributes:
         question: The prompt, of any kind that the chain takes.
-        alpha: Error level of the next decision, where the artifact holds several; taken once.
-        level: The same, as long as that decision is under way; `clear` takes it out of `alpha`.
+        alpha: Error level of the next decision, if the artifact holds several; used once.
+        level: The error level of the decision in progress; `clear` moves it here from `alpha`.
         asked: The question that `decision` and `answer` belong to, as plain data.
         decision: The fields of the `CFCResult`, `result.model_dump(mode="json")`.
         answer: The answer; None until there is one.
@@ -57,15 +57,14 @@ class CFCState(TypedDict, total=False):
 
 
 def outcome(state: CFCState) -> Outcome:
-    """Return where to go after a decision, for `add_conditional_edges`.
+    """Return the outcome of a decision, as the path function of `add_conditional_edges`.
 
     Args:
         state: The state after a `cfc_node`.
 
     Returns:
-        `answered`; `not_certifiable` where no set can be certified for prompts like this; `abstained` for any
-        other reason: no candidate was accepted where the artifact allows empty sets, or the policy withholds
-        the set.
+        `answered`; `not_certifiable` if no set can be certified for prompts like this; `abstained` for any
+        other reason, for example because no candidate was accepted or the policy withholds the set.
 
     Raises:
         InputError: If the state holds no decision.
@@ -77,10 +76,10 @@ def outcome(state: CFCState) -> Outcome:
 
 
 def read_decision(state: CFCState) -> CFCResult:
-    """Read the decision that a state holds.
+    """Return the decision that a state holds.
 
     Raises:
-        InputError: If it holds none, or one that this version cannot read.
+        InputError: If there is none, or this version cannot read it.
     """
     decision = state.get("decision")
     if decision is None:
