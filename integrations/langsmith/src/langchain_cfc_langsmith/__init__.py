@@ -1,11 +1,11 @@
-"""LangSmith and langchain-cfc: datasets in, calibration records out, decisions as feedback, experiments.
+"""LangSmith for langchain-cfc: datasets, calibration records, feedback and experiments.
 
 - `collect` reads datasets: `langchain-cfc collect --source langsmith:my-dataset`, or `dataset_rows`.
-- `push_records` and `pull_records` keep calibration records as a dataset, without loss.
-- `FeedbackHandler` writes what was decided for a served prompt to its run, in the background.
-- `feedback_labels` reads what people said of served results, for a monitor:
+- `push_records` and `pull_records` store calibration records as a dataset and restore them without loss.
+- `FeedbackHandler` writes the decision about a served prompt to its run, in the background.
+- `feedback_labels` reads people's feedback on served results as labels for a monitor:
   `langchain-cfc monitor labels artifact.json monitor.db langsmith:correct`.
-- `Experiment` measures a `CFCRunnable` under `langsmith.evaluate`, by the package's own `evaluate`.
+- `Experiment` measures a `CFCRunnable` under `langsmith.evaluate`, using the package's own `evaluate`.
 """
 
 from __future__ import annotations

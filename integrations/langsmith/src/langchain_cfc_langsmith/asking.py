@@ -1,4 +1,4 @@
-"""Requests to LangSmith, with failures as one typed error."""
+"""Requests to LangSmith, whose failures are converted to a single error type."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ _LONGEST = 300
 
 
 def make_client(client: Client | None) -> Client:
-    """Return the client, or make one as the environment says; its threads are not needed."""
+    """Return the client, or a new one configured by the environment, without its background threads."""
     return Client(auto_batch_tracing=False) if client is None else client
 
 
 @contextmanager
 def translate_errors(what: str) -> Iterator[None]:
-    """Turn failures of LangSmith into one error; the client itself repeats what may pass by itself.
+    """Convert failures of LangSmith to a `CollectionError`; the client itself retries transient failures.
 
     Args:
-        what: What is being done, for messages.
+        what: The current action, for messages.
 
     Raises:
-        CollectionError: If the service cannot be reached, refuses, or answers something that is no answer.
+        CollectionError: If the service cannot be reached, refuses, or returns an invalid response.
     """
     try:
         yield
     except CFCError:
         raise
-    except Exception as error:  # whatever the client makes of a malformed answer
-        # The lines after the first repeat the request, part of the key included.
+    except Exception as error:  # the client may raise anything for a malformed response
+        # Only the first line: the others repeat the request, including part of the key.
         first_line = str(error).partition("\n")[0][:_LONGEST]
         advice = (
             "; is LANGSMITH_API_KEY the key of this workspace?"
@@ -48,7 +48,7 @@ def translate_errors(what: str) -> Iterator[None]:
 
 
 def find_dataset(client: Client, dataset: str) -> Dataset:
-    """Find a dataset by its name or by its id."""
+    """Return a dataset, given by its name or its id."""
     with translate_errors(f"finding the dataset {dataset!r}"):
         named = {"dataset_id" if _is_uuid(dataset) else "dataset_name": dataset}
         found: Dataset = client.read_dataset(**named)
@@ -60,20 +60,20 @@ def iterate_examples(
 ) -> Iterator[Example]:
     """Yield the examples of one version of a dataset, a page at a time.
 
-    The client's own paging takes a page that is shorter than it asked for as the last one, which loses the
-    rest where a server sends shorter pages; here only an empty page is the last.
+    The client's own paging stops at the first page that is shorter than requested, which loses examples if a
+    server limits pages. Here, only an empty page ends the reading.
 
     Args:
         client: The client.
         dataset: The dataset.
         as_of: Time of the version, in ISO 8601.
-        splits: Only examples of these; all if empty.
+        splits: Names of splits to read; empty for all examples.
 
     Yields:
         Each example once.
 
     Raises:
-        CollectionError: If a page cannot be read, or an example comes twice.
+        CollectionError: If a page cannot be read, or an example is listed twice.
     """
     seen: set[UUID] = set()
     while True:

@@ -24,24 +24,24 @@ from langchain_cfc_langsmith.source import row_of
 
 
 class Experiment:
-    """What `langsmith.evaluate` takes: a target, an evaluator and a summary evaluator.
+    """Target, evaluator and summary evaluator for `langsmith.evaluate`.
 
-    Every prompt is served by the chain, all its candidates are labelled, and the two make a record. The
-    summary is what `langchain_cfc.evaluate` says of these records: coverage and kept promise on prompts that
-    calibration never saw, others being set aside or refused as it does.
+    The chain serves every prompt, all its candidates are labelled, and result and labels make a record. The
+    summary is the report of `langchain_cfc.evaluate` on these records: coverage and kept promise on prompts
+    that were not used for calibration. It sets other prompts aside or refuses them, as `evaluate` does.
 
     Args:
-        chain: The chain, at its own level.
-        labeler: Whether candidates are correct; the one that labelled the calibration records.
-        columns: What inputs, outputs and metadata of the examples mean, as in the collection that the chain
-            was calibrated with; see `row_of`. Prompts are made of inputs and metadata alone.
-        reads: What the labeler is shown where there is an answer extractor, see `CandidateLabeling`.
+        chain: The chain, which serves at its own error level.
+        labeler: The labeler that labelled the calibration records.
+        columns: Maps inputs, outputs and metadata of the examples to fields, as in the collection of the
+            calibration records; see `row_of`. Prompts are made from inputs and metadata only.
+        reads: What the labeler is shown if there is an answer extractor; see `CandidateLabeling`.
     """
 
     def __init__(
         self, chain: CFCRunnable, labeler: Labeler, columns: Columns, *, reads: Reads = "answer"
     ) -> None:
-        # All candidates are labelled, so all must be seen here.
+        # All candidates are labelled, so rejected texts are needed here.
         self._chain = chain.model_copy(update={"show_rejected": True})
         self._description = Description(None, chain.metadata)
         self._labelling = CandidateLabeling(labeler, reads)
@@ -52,41 +52,41 @@ class Experiment:
 
     @property
     def records(self) -> list[PromptRecord]:
-        """A record for each prompt that was served and labelled."""
+        """The records of all prompts that were served and labelled."""
         return list(self._records.values())
 
     def target(self, inputs: dict[str, Any], metadata: dict[str, Any] | None) -> dict[str, Any]:
-        """Serve an example, for `evaluate`.
+        """Serve an example; the target for `langsmith.evaluate`.
 
         Args:
-            inputs: Its inputs.
-            metadata: Its metadata.
+            inputs: The example's inputs.
+            metadata: The example's metadata.
 
         Returns:
-            `answer`, `abstained`, `reason` and `answers`: nothing of rejected candidates.
+            `answer`, `abstained`, `reason` and `answers`, without rejected candidates.
         """
         prompt, run_id = self._prompt(inputs, metadata), _get_run_id()
         with _disable_tracing_if_local():
             return self._store_result(run_id, prompt, self._chain.invoke(prompt))
 
     async def atarget(self, inputs: dict[str, Any], metadata: dict[str, Any] | None) -> dict[str, Any]:
-        """Serve an example, for `aevaluate`; see `target`."""
+        """Serve an example asynchronously; the target for `langsmith.aevaluate`, see `target`."""
         prompt, run_id = self._prompt(inputs, metadata), _get_run_id()
         with _disable_tracing_if_local():
             return self._store_result(run_id, prompt, await self._chain.ainvoke(prompt))
 
     def evaluator(self, run: Run, example: Example) -> EvaluationResults:
-        """Return what was decided for an example, and whether the promise was kept; see `scores_of`.
+        """Return the decision about an example, and whether the promise was kept, as scores.
 
         Args:
             run: A run of the target.
             example: Its example.
 
         Returns:
-            The scores.
+            The scores; see `scores_of`.
 
         Raises:
-            InputError: If the target did not serve it, or was asked something else.
+            InputError: If the target did not serve the example, or served another prompt.
             LabelerError: If its candidates cannot be labelled.
         """
         expected = self._columns.create_example(row_of(example), f"example {example.id}", 0)
@@ -110,16 +110,16 @@ class Experiment:
         return EvaluationResults(results=scores_of(result, correct))
 
     def summary(self, runs: Sequence[Run], examples: Sequence[Example]) -> EvaluationResults:
-        """Return what the package's `evaluate` says of an experiment.
+        """Return the main figures of `langchain_cfc.evaluate` for an experiment.
 
         Args:
             runs: The runs of the target.
-            examples: Their examples.
+            examples: Their examples; not used.
 
         Returns:
-            `cfc_coverage`, `cfc_kept_promise`, `cfc_abstention_rate`, `cfc_not_certifiable_rate` and
-            `cfc_mean_set_size`, with intervals in the comments; `cfc_contradicted`, 1 if that contradicts the
-            promise; and `cfc_unmeasured`, the number of examples that could not be served or labelled.
+            `cfc_coverage`, `cfc_kept_promise`, `cfc_abstention_rate` and `cfc_not_certifiable_rate`, with
+            95 % intervals in the comments; `cfc_mean_set_size`; `cfc_contradicted`, 1 if the results
+            contradict the promise; `cfc_unmeasured`, the number of examples not served or not labelled.
 
         Raises:
             CalibrationError: As `report` does.
@@ -132,11 +132,11 @@ class Experiment:
         return EvaluationResults(results=[*_make_summary(report, own), unmeasured])
 
     def report(self) -> EvaluationReport:
-        """Return the whole report on all records; see `langchain_cfc.evaluate`.
+        """Return the full report on all records; see `langchain_cfc.evaluate`.
 
         Raises:
-            CalibrationError: If nothing was measured, an example was served twice, or none of the prompts is
-                new to the artifact.
+            CalibrationError: If nothing was measured, an example was served twice, or all prompts were used
+                for calibration.
         """
         return self._report(self.records)
 
@@ -167,7 +167,7 @@ class Experiment:
 
 
 def _select_prompt_columns(columns: Columns) -> Columns:
-    """Select the columns that make prompts, without those of references and labels."""
+    """Return the columns that make prompts, without those of references and labels."""
     named = {columns.input, *(columns.inputs or ())} - {None}
     if columns.prompt is not None:
         template = parse_template(columns.prompt)
@@ -191,10 +191,10 @@ def _get_run_id() -> UUID:
 
 @contextmanager
 def _disable_tracing_if_local() -> Iterator[None]:
-    """Disable tracing within an evaluation that is to stay local.
+    """Disable tracing within an evaluation that is meant to stay local.
 
-    With `upload_results=False` the runs of LangSmith's own functions stay here, but those of LangChain's
-    runnables in them are sent all the same.
+    With `upload_results=False`, LangSmith does not upload the runs of its own functions, but still those of
+    LangChain runnables inside them.
     """
     if get_tracing_context().get("enabled") != "local":
         yield

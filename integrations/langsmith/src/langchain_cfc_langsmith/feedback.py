@@ -1,4 +1,4 @@
-"""`FeedbackHandler`: the decision about a served prompt, written to its run in the background."""
+"""`FeedbackHandler`: write the decision about a served prompt to its run, in the background."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from langchain_cfc_langsmith.labelling import label_served
 from langchain_cfc_langsmith.scores import scores_of
 
 _LOGGER = logging.getLogger(__name__)
-# A run, and with the first its project, appears when the tracer has sent it, a moment later.
+# A run (and a new project) only appears once the tracer has sent it, a moment later.
 _PATIENT = Retrying(
     retry=retry_if_exception_type(LangSmithNotFoundError),
     stop=stop_after_attempt(5),
@@ -45,23 +45,23 @@ class _ServedPrompt(NamedTuple):
 class FeedbackHandler(BaseCallbackHandler):
     """Writes the scores of `scores_of` as feedback on the run of every prompt that a `CFCRunnable` serves.
 
-    Pass it as a callback where the run is traced to LangSmith, `chain.invoke(prompt, {"callbacks":
-    [handler]})`. An answer never waits for it and never fails with it: what is to be written waits in a queue
-    of bounded length for threads in the background. What does not fit, or is refused, is counted in `lost`,
-    logged, and warned of when it is flushed; at the end of the process it is flushed for ten seconds at most.
+    Pass it as a callback to runs that are traced to LangSmith: `chain.invoke(prompt, {"callbacks":
+    [handler]})`. It never delays an answer and never makes it fail: a bounded queue passes feedback to
+    background threads. Feedback that does not fit into the queue, or is refused, is counted in `lost`,
+    logged, and warned about by `flush`. When the process ends, flushing takes at most ten seconds.
 
     Args:
-        client: The client; made as the environment says if left out.
-        project: Project that the runs are traced to; that of the environment if left out.
-        labeler: Whether candidates are correct, where references are known, as in a replay or a trial.
-        reference: Prompt to its reference, None where it has none; goes with `labeler`.
-        reads: What the labeler is shown where there is an answer extractor, see `CandidateLabeling`.
-        most_waiting: How many served prompts may wait to be written, at least 1.
-        threads: How many write at the same time, at least 1.
+        client: The client; by default configured by the environment.
+        project: Project that the runs are traced to; by default that of the environment.
+        labeler: Labels candidates, if references are known, as in a replay or a trial.
+        reference: Function from a prompt to its reference, or None if it has none; required with `labeler`.
+        reads: What the labeler is shown if there is an answer extractor; see `CandidateLabeling`.
+        most_waiting: Maximum number of served prompts in the queue, at least 1.
+        threads: Number of threads that write, at least 1.
 
     Attributes:
-        written: How many served prompts have all their feedback.
-        lost: How many do not, and will not.
+        written: Number of served prompts whose feedback is complete.
+        lost: Number of served prompts whose feedback is incomplete and will stay so.
 
     Raises:
         InputError: If only one of `labeler` and `reference` is given, or a number is less than 1.
@@ -99,25 +99,25 @@ class FeedbackHandler(BaseCallbackHandler):
 
     @property
     def written(self) -> int:
-        """How many served prompts have all their feedback."""
+        """Number of served prompts whose feedback is complete."""
         return self._writer.written
 
     @property
     def lost(self) -> int:
-        """How many do not, and will not."""
+        """Number of served prompts whose feedback is incomplete and will stay so."""
         return self._writer.lost
 
     def flush(self, timeout: float | None = None) -> bool:
-        """Wait until everything is written, or lost.
+        """Wait until all feedback is written or lost; return whether the queue is empty.
 
         Args:
-            timeout: Most seconds to wait; None for as long as it takes.
+            timeout: Maximum seconds to wait; None waits for ever.
 
         Returns:
-            Whether nothing waits any more.
+            Whether the queue is empty.
 
         Warns:
-            CFCWarning: If feedback was lost since the last time, or still waits.
+            CFCWarning: If feedback was lost since the last call, or is still waiting.
         """
         return self._writer.flush(timeout)
 
@@ -129,22 +129,22 @@ class FeedbackHandler(BaseCallbackHandler):
         run_id: UUID,
         **kwargs: Any,
     ) -> None:
-        """Note the prompt of a run."""
+        """Remember the prompt of a run until it ends."""
         del serialized, kwargs
         self._begun[run_id] = inputs
 
     def on_chain_end(self, outputs: Any, *, run_id: UUID, **kwargs: Any) -> None:
-        """Hand the decision to the threads that write."""
+        """Queue the decision of a run for writing."""
         del kwargs
         prompt = self._begun.pop(run_id, None)
-        # Runnables around the chain may return the same result: it is reported once, for its own run. Objects
-        # are compared, because LangChain's `with_fallbacks` does not say which run a run belongs to.
+        # Runnables around the chain may return the same result: it is reported once, for its own run. It is
+        # recognised by identity, because LangChain's `with_fallbacks` does not state the parent of a run.
         if isinstance(outputs, CFCResult) and self._reported.get(id(outputs)) is not outputs:
             self._reported[id(outputs)] = outputs
             self._writer.put(_ServedPrompt(run_id, prompt, outputs))
 
     def on_chain_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
-        """Forget a run that ended without a decision; a raised abstention is a decision."""
+        """Forget a run that failed; a raised abstention is still reported as a decision."""
         if isinstance(error, AbstentionError):
             self.on_chain_end(error.result, run_id=run_id, **kwargs)
             return
@@ -153,7 +153,7 @@ class FeedbackHandler(BaseCallbackHandler):
 
 
 class _Writer:
-    """The queue of decisions, and the threads that write them."""
+    """The queue of decisions and the threads that write them to LangSmith."""
 
     def __init__(
         self,
@@ -203,7 +203,7 @@ class _Writer:
                 return
             self._started = True
         for number in range(self._threads):
-            # Daemons, for a service that does not answer must not keep the process from its end.
+            # Daemons, so that a service that does not respond cannot keep the process alive.
             threading.Thread(target=self._work, name=f"cfc-feedback-{number}", daemon=True).start()
 
     def _work(self) -> None:
@@ -211,7 +211,7 @@ class _Writer:
             served = self._waiting.get()
             try:
                 self._write(served)
-            except Exception as error:  # noqa: BLE001 - a thread that ends would take the others' work with it
+            except Exception as error:  # noqa: BLE001 - the thread must go on with the other prompts
                 self._lose(str(error))
             else:
                 with self._lock:
@@ -229,7 +229,7 @@ class _Writer:
         failure: Exception | None = None
         try:
             correct = self._label(served)
-        except Exception as error:  # noqa: BLE001 - a labeler or a reference that fails; the decision is known
+        except Exception as error:  # noqa: BLE001 - labelling failed; the decision is written all the same
             failure = error
         guarantee = served.result.guarantee
         source_info = {"artifact": guarantee.artifact_digest, "alpha": guarantee.alpha}
@@ -243,11 +243,11 @@ class _Writer:
                     score=one.score,
                     value=one.value,
                     comment=one.comment,
-                    # The same where a request is repeated.
+                    # Derived, so that a repeated request does not add feedback twice.
                     feedback_id=uuid5(served.run_id, one.key),
                     session_id=project_id,
                     source_info=source_info,
-                    # What may pass by itself, the client repeats below this; here it would wait for minutes.
+                    # The client also retries at a lower level; retries at this level would take minutes.
                     stop_after_attempt=1,
                 )
         if failure is not None:

@@ -1,4 +1,4 @@
-"""Labels of served candidates, by the rule that collected records follow."""
+"""Label served candidates by the same rule as collected records."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ def label_served(
     candidates: Sequence[ScoredCandidate],
     config: RunnableConfig,
 ) -> Steps[list[bool]]:
-    """Label each served candidate; one whose text a result does not show counts as incorrect.
+    """Return the labels of served candidates; a candidate whose text is hidden counts as incorrect.
 
     Args:
-        labelling: Asks the labeler.
-        prompt: What was asked.
-        reference: The reference.
+        labelling: Calls the labeler.
+        prompt: The served prompt.
+        reference: Its reference.
         candidates: The n candidates.
         config: Config of child runs.
 
     Returns:
-        n labels.
+        n labels, in the order of the candidates.
 
     Raises:
         LabelerError: If the labeler fails.

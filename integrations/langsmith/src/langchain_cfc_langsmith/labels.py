@@ -1,4 +1,4 @@
-"""Labels for a monitor: what people said of served results in LangSmith."""
+"""Labels for a monitor, read from people's feedback on served results in LangSmith."""
 
 from __future__ import annotations
 
@@ -14,34 +14,35 @@ from langchain_cfc.errors import CFCWarning, InputError
 from langchain_cfc.monitor import Label, parse_labels
 from langchain_cfc_langsmith.asking import make_client, translate_errors
 
-# Runs that one request asks for; their ids stand in its address.
+# Maximum number of runs per request, because their ids are part of the URL.
 _AT_ONCE = 25
 
 
 def feedback_labels(
     names: Sequence[str], key: str = "correct", *, probability: float = 1.0, client: Client | None = None
 ) -> list[Label]:
-    """Read labels from the feedback on runs, for `CFCMonitor.label`.
+    """Return labels from the feedback on runs, for `CFCMonitor.label`.
 
-    The score 1 or 0 says whether the best answer is right. The value
-    `{"correct": [true, false, ...], "probability": 0.2}` speaks of all candidates, as `Label` does. The first
-    feedback of a run counts.
+    A score of 1 or 0 says whether the best answer is correct. A value such as
+    `{"correct": [true, false, ...], "probability": 0.2}` labels all candidates, as `Label` does. If a run has
+    several feedbacks, the first one counts.
 
     Args:
         names: Names of results, such as `monitor.list_unlabelled()`; those that are run ids are looked up.
         key: Key of the feedback.
-        probability: With what probability a result was chosen to be labelled, where its value does not say.
-        client: The client; made as the environment says if left out.
+        probability: Probability, in (0, 1], with which a result was selected for labelling, unless the
+            feedback's value states it.
+        client: The client; by default configured by the environment.
 
     Returns:
-        The labels that there are.
+        The labels found.
 
     Raises:
         CollectionError: If LangSmith cannot be reached, or refuses.
         InputError: If the probability is out of range.
 
     Warns:
-        CFCWarning: If feedback says neither; it is left out.
+        CFCWarning: If feedback has neither form; it is left out.
     """
     if not 0.0 < probability <= 1.0:
         msg = f"a probability lies in (0, 1], got {probability}"
@@ -61,11 +62,11 @@ def plugged_labels(rest: str, names: Sequence[str]) -> list[Label]:
     """Return the labels for `langchain-cfc monitor labels ... langsmith:KEY` or `KEY?probability=0.2`.
 
     Args:
-        rest: What follows the colon.
+        rest: The text after `langsmith:`.
         names: Names of results that have no label yet.
 
     Returns:
-        The labels that there are.
+        The labels found.
 
     Raises:
         InputError: If an option is unknown or out of range.

@@ -1,8 +1,8 @@
-"""Calibration records as a dataset of LangSmith and back, without loss.
+"""Store calibration records as a LangSmith dataset and restore them without loss.
 
-One dataset holds one records file. An example is named by its dataset and its record, so that pushing again
-after an interruption adds what is missing and nothing twice; and it says how many there are, so that a
-dataset that lacks one is noticed.
+One dataset holds one records file. An example's id is derived from its dataset and record, so that pushing
+again after an interruption adds only what is missing. Each example states the total number of records, so
+that missing ones are noticed.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from langchain_cfc.records import Provenance, Records
 from langchain_cfc_langsmith.asking import find_dataset, iterate_examples, make_client, translate_errors
 from langchain_cfc_langsmith.source import dataset_rows
 
-# Few enough that their ids fit in one address.
+# Few enough that their ids fit into one URL.
 _BATCH = 50
 _OURS = "cfc"
 _MOST_LISTED = 10
 
 
 class PushResult(NamedTuple):
-    """How many examples a push added and found.
+    """The numbers of examples that a push added and that existed before.
 
     Attributes:
-        dataset_id: The dataset.
-        created: How many examples are new.
-        already: How many were there before, with the same content.
+        dataset_id: Id of the dataset.
+        created: Number of new examples.
+        already: Number of examples that existed with the same content.
     """
 
     dataset_id: UUID
@@ -46,7 +46,7 @@ class PushResult(NamedTuple):
 
 
 class _Entry(NamedTuple):
-    """A record with its place in the dataset, as an example holds it."""
+    """The content of an example: a record, with its position in the dataset."""
 
     row: int
     of: int
@@ -61,25 +61,25 @@ def push_records(
     provenance: Provenance | None = None,
     client: Client | None = None,
 ) -> PushResult:
-    """Store records as a dataset: inputs, reference and labelled candidates, with where they come from.
+    """Store records as a dataset: inputs, references, labelled candidates and provenance.
 
     Args:
         records: At least one record; `read_records("records.jsonl")` reads a file.
-        dataset: Name of the dataset, made if there is none. It holds these records and no others.
-        provenance: Where the records come from; if left out, that of the `Records`.
-        client: The client; made as the environment says if left out.
+        dataset: Name of the dataset, created if it does not exist. It must hold only these records.
+        provenance: Provenance of the records; by default that of a `Records` object.
+        client: The client; by default configured by the environment.
 
     Returns:
-        What was added, and what was there before.
+        The numbers of examples that were added and that existed before.
 
     Raises:
-        RecordError: If the records are not one dataset.
-        InputError: If the dataset holds other records, or other content for one of these.
-        CollectionError: If LangSmith cannot be reached or refuses; push again then.
+        RecordError: If the records do not form a valid dataset.
+        InputError: If the dataset holds one of these records with other content, or from another file.
+        CollectionError: If LangSmith cannot be reached or refuses; then push again.
     """
     if provenance is None and isinstance(records, Records):
         provenance = records.provenance
-    # All of them before the first is sent.
+    # Check all records before the first one is sent.
     good = [require_candidates(one) for one in check_records(records, provenance)]
     service = make_client(client)
     into = _ensure_dataset(service, dataset)
@@ -97,19 +97,19 @@ def pull_records(
     as_of: str | None = None,
     client: Client | None = None,
 ) -> int:
-    """Write the records of a dataset that `push_records` made to a file, in their order, whole or not at all.
+    """Write a dataset made by `push_records` to a records file, in the original order, all or nothing.
 
     Args:
-        dataset: Name or id.
-        path: Where to write, see `write_records`.
-        as_of: The version, see `dataset_rows`; the latest if left out.
-        client: The client; made as the environment says if left out.
+        dataset: Name or id of the dataset.
+        path: The file to write; see `write_records`.
+        as_of: The version, see `dataset_rows`; by default the latest.
+        client: The client; by default configured by the environment.
 
     Returns:
-        How many records were written.
+        Number of records written.
 
     Raises:
-        RecordError: If an example is no record, records are missing, or they come from different places.
+        RecordError: If an example is not a record, records are missing, or they come from several files.
         InputError: If the file cannot be written.
         CollectionError: If LangSmith cannot be reached, or there is no such dataset or version.
     """
@@ -158,7 +158,7 @@ def _push(client: Client, dataset: Dataset, batch: Sequence[_Entry]) -> int:
 
 
 def _example_id(dataset: Dataset, record: PromptRecord) -> UUID:
-    # Ids are unique in a workspace, and a record may be in several datasets.
+    # Derived from both, because ids are unique in a workspace and a record may be in several datasets.
     return uuid5(dataset.id, record.id)
 
 
@@ -171,7 +171,7 @@ def _make_example(name: UUID, entry: _Entry) -> dict[str, Any]:
         "id": name,
         "inputs": {"input": fields.pop("input")},
         "reference_outputs": outputs,
-        # In one place of its own: LangSmith adds names to metadata.
+        # Under a single key, because LangSmith adds its own keys to the metadata.
         "metadata": {_OURS: {**ours, "record": fields}},
     }
 
@@ -197,7 +197,7 @@ def _read_entry(source: str, example: Example) -> _Entry:
 
 
 def _check_whole(source: str, entries: Sequence[_Entry]) -> None:
-    """Refuse a dataset that lacks a record, for what is left would not be a sample any more."""
+    """Raise a RecordError if records are missing, because the rest would no longer be a random sample."""
     if not entries:
         raise RecordError(source, 0, "", "no records; expected at least one")
     missing = sorted(set(range(entries[0].of)) - {one.row for one in entries})

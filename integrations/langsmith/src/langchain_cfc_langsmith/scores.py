@@ -1,4 +1,4 @@
-"""Scores of a served prompt: its decision, and with labels whether the promise was kept."""
+"""Scores of a served prompt: its decision and, with labels, whether the promise was kept."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from langchain_cfc import CFCResult
 
 
 def scores_of(result: CFCResult, correct: Sequence[bool] | None = None) -> list[EvaluationResult]:
-    """Return a decision as feedback; it holds no text of any candidate.
+    """Return a decision as feedback, without the text of any candidate.
 
     Args:
         result: The served result.
-        correct: For each of the n candidates whether it is correct; only accepted ones are looked at. None
-            where there is no reference.
+        correct: Labels of the n candidates, of which only those of accepted candidates are used; None if
+            there is no reference.
 
     Returns:
         - `cfc_answered`, `cfc_abstained`, `cfc_not_certifiable`: 1 or 0; the reason is the comment.
         - `cfc_set_size`: number of candidates in the set.
-        - `cfc_threshold`: the threshold; no score where it reached the cap, which its value says;
-          to the last digit in the comment.
+        - `cfc_threshold`: the threshold, without a score if it is infinite. The value says whether it reached
+          the cap; the comment holds all digits.
         - With labels, `cfc_covered`: 1 if the set holds a correct candidate; `cfc_kept_promise`: 1 if it does
-          or the prompt is flagged; and where it is answered, `cfc_correct`: 1 if the best answer is correct.
+          or the prompt is flagged; and if it is answered, `cfc_correct`: 1 if the best answer is correct.
     """
     flagged = result.reason == "not_certifiable"
     accepted = [one.accepted for one in result.candidates]

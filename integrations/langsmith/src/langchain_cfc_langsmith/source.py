@@ -1,4 +1,4 @@
-"""Datasets of LangSmith as rows for `collect`, pinned to one version."""
+"""Read LangSmith datasets as rows for `collect`, pinned to one version."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ def dataset_rows(
 ) -> Rows:
     """Return a dataset as rows, from which `read_examples` makes examples.
 
-    Its version is settled here: every reading is of the same examples, whatever is edited meanwhile. The name
-    of the rows says which version it is, and opens the same again.
+    The version is fixed here, so that every iteration yields the same examples even if the dataset is edited.
+    The name of the rows contains the version and can be used to open it again.
 
     Args:
-        dataset: Name or id.
-        as_of: The version: a time with its zone, in ISO 8601 or as `datetime`, or a tag such as `prod`. The
-            latest if left out.
-        splits: Only examples of these splits; all if empty.
-        client: The client; made as the environment says if left out.
+        dataset: Name or id of the dataset.
+        as_of: The version: a time with its zone, in ISO 8601 or as `datetime`, or a tag such as `prod`. By
+            default the latest.
+        splits: Names of splits to read; empty for all examples.
+        client: The client; by default configured by the environment.
 
     Returns:
-        The rows, see `row_of`, read a page at a time while iterating.
+        The rows, see `row_of`; they are read page by page during iteration.
 
     Raises:
         InputError: If a time has no zone.
@@ -49,7 +49,7 @@ def dataset_rows(
     found = find_dataset(service, dataset)
     version = _read_version(service, found, as_of).as_of.isoformat()
     wanted = tuple(sorted(splits))
-    # Text after a question mark would be taken for the version.
+    # Text after a question mark in a name would be parsed as the version, so the id is used instead.
     name = str(found.id) if "?" in found.name else found.name
     chosen = "".join(f"&split={split}" for split in wanted)
 
@@ -61,23 +61,23 @@ def dataset_rows(
 
 
 def source_rows(rest: str) -> Rows:
-    """Return the rows that `collect` reads where its source is `langsmith:` and this.
+    """Return the rows that `collect` reads for the source `langsmith:REST`.
 
     Args:
-        rest: `DATASET`, or `DATASET?as_of=VERSION&split=SPLIT`; signs may be percent-encoded after the
-            question mark, and `split` may be there several times.
+        rest: `DATASET`, or `DATASET?as_of=VERSION&split=SPLIT`; characters after the question mark may be
+            percent-encoded, and `split` may be repeated.
 
     Returns:
         The rows; see `dataset_rows`.
 
     Raises:
-        InputError: If it says anything else.
+        InputError: If `rest` has another form.
         CollectionError: As `dataset_rows` does.
     """
     dataset, _, query = rest.partition("?")
     said: dict[str, list[str]] = {"as_of": [], "split": []}
     for part in filter(None, query.split("&")):
-        # Not `parse_qs`, which would make a space of the plus in a time zone.
+        # Not `parse_qs`, which would turn the plus in a time zone into a space.
         key, _, value = part.partition("=")
         if key not in said or not value:
             msg = f"langsmith:{rest}: found {part!r}; expected as_of=VERSION or split=SPLIT"
@@ -90,15 +90,15 @@ def source_rows(rest: str) -> Rows:
 
 
 def row_of(example: Example) -> dict[str, Any]:
-    """Return an example as a row, whose columns `Columns` can name.
+    """Return an example as a row, with column names that `Columns` can refer to.
 
     Args:
         example: An example.
 
     Returns:
-        `id`; `split`, several of them sorted and joined by plus signs, None without any; `inputs`, `outputs`
-        and `metadata` as objects, into which dots lead (`inputs.question`). What is in these also stands by
-        its own name, unless two of them have that name, or it is one of the five.
+        `id`; `split` (several are sorted and joined by plus signs, None without any); and `inputs`, `outputs`
+        and `metadata` as objects, whose fields are addressed with dots (`inputs.question`). A field is also
+        available by its own name, unless that name occurs twice or is one of these five.
     """
     parts: dict[str, Mapping[str, Any]] = {
         "inputs": example.inputs or {},
@@ -134,9 +134,9 @@ def _read_version(client: Client, dataset: Dataset, as_of: str | datetime | None
 
 
 def _parse_time(as_of: str | None) -> datetime | None:
-    """Parse a text as a time; None where it is a tag."""
+    """Return the time that a text states; None if it is a tag."""
     try:
-        # Python 3.10 does not know the Z.
+        # Python 3.10 does not parse the suffix Z.
         return None if as_of is None else datetime.fromisoformat(as_of.replace("Z", "+00:00"))
     except ValueError:
         return None
