@@ -1,6 +1,6 @@
 """Generators and verifiers for langchain-cfc, over any OpenAI-compatible chat completions API.
 
-The functions make parts, in Python and by `factory = "langchain_cfc_openai:NAME"` in a `collect.toml`.
+Use the functions in Python, or by `factory = "langchain_cfc_openai:NAME"` in a `collect.toml`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`ChatCompletions`: `ChatOpenAI` that states all parameters of its draws, and what to do where it fails."""
+"""`ChatCompletions`: a `ChatOpenAI` with a complete fingerprint, and errors that say what to do."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from langchain_cfc_openai.failures import EndpointError, explain_failures, make_
 
 StructuredOutput: TypeAlias = Literal["json_schema", "function_calling"]
 
-# What a request may hold that changes what is drawn; the rest says how a request is made and accounted for.
-# Tools and formats change it as well: of these every model's fingerprint holds a digest, where there are any.
+# Request parameters that change what is drawn; the others concern delivery and accounting. Tools and response
+# formats change it as well, but fingerprints state them as a digest.
 DRAWING = (
     "model",
     "temperature",
@@ -53,35 +53,35 @@ _PARSED = (
 
 
 class ChatCompletions(ChatOpenAI):
-    """A chat model behind `/v1/chat/completions`, never the Responses API.
+    """A chat model that uses `/v1/chat/completions`, never the Responses API.
 
     Args:
-        structured_output: How `with_structured_output` asks for it by default: `json_schema` by
-            `response_format`, `function_calling` by a tool. None where the model draws candidates.
+        structured_output: Default method of `with_structured_output`: `json_schema` uses `response_format`,
+            `function_calling` uses a tool. None if the model draws candidates.
     """
 
     structured_output: StructuredOutput | None = None
-    # Several choices of one request, and log-probabilities of each, are there and nowhere else.
+    # Only chat completions offer several choices per request, with log-probabilities for each.
     use_responses_api: bool | None = False
 
     @property
     def fingerprint(self) -> Mapping[str, Any]:
-        """The model and every parameter that changes what it draws; None where the endpoint chooses.
+        """The model and every parameter that changes what it draws; None if the endpoint chooses its value.
 
-        Parameters are stated also where they are left alone, so that one bound to a call is seen as another:
-        serving compares what both sides state. Key, address, time limits and retries are not among them.
+        Unset parameters are stated as well, so that serving notices when one is bound to a call: it compares
+        only keys that both sides state. Key, address, timeouts and retries are left out.
         """
         sent = self._default_params
-        # Under the name that other chat models have in fingerprints.
+        # Renamed to the common name in fingerprints of chat models.
         sent["max_tokens"] = sent.pop("max_completion_tokens", None)
         stop = sent.get("stop")
         sent["stop"] = [stop] if isinstance(stop, str) else stop
         stated = {name: sent.pop(name, None) for name in DRAWING} | {
             "structured_output": self.structured_output
         }
-        # What else `model_kwargs` brings, and that this model is complete by itself.
+        # Adds the other settings, including `model_kwargs`, and null digests of tools, prompts and steps.
         stated |= state_settings(sent)
-        # As a file gives it back, so that numbers as keys and tuples compare equal.
+        # Converted to JSON and back, so that tuples and numeric keys equal those read from a file.
         written: dict[str, Any] = json.loads(json.dumps(stated))
         return written
 
@@ -92,21 +92,21 @@ class ChatCompletions(ChatOpenAI):
         method: Literal["function_calling", "json_mode", "json_schema"] | None = None,
         **kwargs: Any,
     ) -> Runnable[LanguageModelInput, Any]:
-        """The same as of `ChatOpenAI`, by the method that this model is made with; only for one that judges.
+        """Return the model with structured output, by default with this model's method; for judges only.
 
         Raises:
-            InputError: If candidates are to be parsed; see `bind`.
+            InputError: If the model draws candidates (`structured_output` is None); see `bind`.
         """
         if self.structured_output is None:
             raise InputError(_PARSED)
         return super().with_structured_output(schema, method=method or self.structured_output, **kwargs)
 
     def bind(self, **kwargs: Any) -> Any:
-        """The same as of any chat model; a `response_format` only for a model that judges.
+        """Return the model with bound arguments; a `response_format` is allowed for judges only.
 
         Raises:
-            InputError: If candidates are to be parsed. Where one is cut off the client fails, it is drawn
-                again, and those left are no sample of what the model says.
+            InputError: If the model draws candidates and gets a `response_format`. Candidates that are cut
+                off would fail to parse and be drawn again, so the rest is no sample of the model's output.
         """
         if self.structured_output is None and kwargs.get("response_format") is not None:
             raise InputError(_PARSED)
@@ -144,9 +144,9 @@ class ChatCompletions(ChatOpenAI):
 
 
 def _require_choice(result: ChatResult, asked: Mapping[str, Any]) -> ChatResult:
-    """Return the result; refuse it if one choice was requested and none came.
+    """Return the result; raise an `EndpointError` if a single choice was requested and none came.
 
-    Of several that were asked for, those that do not come are drawn by separate requests.
+    If several choices were requested, the missing ones are drawn by separate requests.
     """
     if not result.generations and (asked.get("n") or 1) == 1:
         msg = (

@@ -1,7 +1,7 @@
-"""Connections that end with their owner: a model, or the event loop that opened them.
+"""HTTP clients whose connections are closed with their owner: a model, or the event loop that opened them.
 
-LangChain's models share one pool of async connections, which are of no use once their loop is closed. A
-script that collects, which takes a loop of its own, and then serves on another would fail with them.
+LangChain's models share one pool of async connections, which become unusable when their event loop is closed.
+A script that first collects, on its own loop, and then serves on another loop would fail.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from typing import Any, TypeAlias
 
 import openai
 
-# The client of a loop, and what closes it.
+# The client of an event loop, and the generator that closes it.
 _Connections: TypeAlias = tuple[openai.DefaultAsyncHttpxClient, AsyncGenerator[None, None]]
 
 
 class ModelwiseClient(openai.DefaultHttpxClient):
-    """An HTTP client that closes its connections once no model, and no copy of one, has it any more."""
+    """An HTTP client that closes its connections when no model, or copy of one, refers to it any more."""
 
     def __del__(self) -> None:
-        # A client whose constructor failed has nothing to close, and errors here reach no caller.
+        # If the constructor failed there is nothing to close, and errors in `__del__` reach no caller.
         with suppress(Exception):
             self.close()
 
 
 class LoopwiseClient(openai.DefaultAsyncHttpxClient):
-    """An async HTTP client with connections of its own for each event loop."""
+    """An async HTTP client with separate connections for each event loop."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -37,12 +37,12 @@ class LoopwiseClient(openai.DefaultAsyncHttpxClient):
         """Send a request over a connection of the running loop."""
         loop = asyncio.get_running_loop()
         if loop not in self._of:
-            # Those of loops that were closed without their generators are of no use.
+            # Drop clients of loops that were closed without closing their async generators.
             for ended in [one for one in list(self._of) if one.is_closed()]:
                 self._of.pop(ended, None)
             closing = self._closing(loop)
             self._of[loop] = openai.DefaultAsyncHttpxClient(), closing
-            # Before a loop ends it closes the async generators that were begun on it, and nothing else.
+            # The only hook at the end of a loop: it closes the async generators that were started on it.
             await closing.__anext__()
         return await self._of[loop][0].send(*request, **options)
 

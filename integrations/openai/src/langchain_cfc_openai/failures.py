@@ -1,7 +1,7 @@
-"""Failures of an endpoint as one error that says what to do.
+"""Convert failures of an endpoint to `EndpointError`, with a message that says what to do.
 
-The client's own exception stays its cause, so that code that repeats requests still sees the status and the
-time that the server asked for.
+The client's own exception stays its cause, so that code that retries requests still sees the status and the
+server's `retry-after` time.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ _NO_ENDPOINT = "check that base_url= is that of an OpenAI-compatible API, whose 
 
 
 class EndpointError(ServingError):
-    """An endpoint that refuses a request, cannot be reached, or answers with something else than it should.
+    """An endpoint refuses a request, cannot be reached, or returns an invalid response.
 
-    It is the cause of the `DrawError` or `VerifierError` that serving ends with.
+    It is the cause of the `DrawError` or `VerifierError` that serving raises.
     """
 
 
 @contextmanager
 def explain_failures() -> Iterator[None]:
-    """Turn failures of a request into an `EndpointError` that says what to do.
+    """Convert failures of a request to an `EndpointError` that says what to do.
 
-    Other exceptions pass: an answer that does not match its schema is no failure of the endpoint.
+    Other exceptions pass: an answer that does not match its schema is not a failure of the endpoint.
     """
     try:
         yield
@@ -52,13 +52,13 @@ def explain_failures() -> Iterator[None]:
 
 
 def make_unreadable_error(error: Exception) -> EndpointError:
-    """Return the error for a body that is JSON, but no chat completion."""
+    """Return the error for a response that is JSON but not a chat completion."""
     msg = f"the endpoint's response is no chat completion ({describe_error(error)}): {_NO_ENDPOINT}"
     return EndpointError(msg)
 
 
 def _describe_failure(error: Exception) -> tuple[str, str]:
-    """Return what happened, and what to do."""
+    """Return what happened and what to do about it, as two texts."""
     if isinstance(error, openai.APIStatusError):
         return _describe_status(error)
     if isinstance(error, openai.APITimeoutError):

@@ -1,4 +1,4 @@
-"""`generator`, `p_true` and `judge`: models set up as a collection and a `CFCRunnable` need them."""
+"""`generator`, `p_true` and `judge`: models configured for collections and for `CFCRunnable`."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from langchain_cfc.verifiers import ModelJudge, PTrue
 from langchain_cfc_openai.chat import ChatCompletions, StructuredOutput
 from langchain_cfc_openai.connections import LoopwiseClient, ModelwiseClient
 
-# Stated here, since clients have other defaults in other versions.
+# Stated here, because the client's defaults differ between versions.
 _WAITING: Mapping[str, Any] = {"timeout": 120.0, "max_retries": 2}
 
 
 class Endpoint(TypedDict, total=False):
-    """How a model is reached, and what its server knows beyond OpenAI's API.
+    """Connection settings of a model, and request fields beyond OpenAI's API.
 
     Attributes:
-        base_url: Address of the API, such as `http://127.0.0.1:8000/v1`; OPENAI_BASE_URL, or OpenAI's own,
-            unless given.
-        api_key: OPENAI_API_KEY unless given. Any text does for a server that wants none.
-        timeout: Seconds that one request may take; 120 unless given.
-        max_retries: How often the client repeats a request that a busy or broken server failed, after as
-            long as it asks for; 2 unless given. 0 suits a collection, which does that itself.
-        default_headers: Headers of every request, as gateways want them.
-        extra_body: Further fields that go into a request, such as `{"top_k": 20}`; part of the fingerprint.
+        base_url: Address of the API, such as `http://127.0.0.1:8000/v1`. Default: OPENAI_BASE_URL, or
+            OpenAI's own API.
+        api_key: Default: OPENAI_API_KEY. Any text will do for a server that needs no key.
+        timeout: Time limit of a request, in seconds; default 120.
+        max_retries: How often the client repeats a request after an error of a busy or broken server, waiting
+            as long as the server asks; default 2. Use 0 in a collection, which retries by itself.
+        default_headers: Headers of every request, for example for gateways.
+        extra_body: Further fields of the request body, such as `{"top_k": 20}`; part of the fingerprint.
     """
 
     base_url: str
@@ -57,39 +57,39 @@ def generator(
     logprobs: bool = True,
     **endpoint: Unpack[Endpoint],
 ) -> ChatCompletions:
-    """Make a model from which candidates are drawn.
+    """Return a chat model for drawing candidates.
 
-    It neither streams nor caches, has no seed, and asks for the log-probabilities that `SequenceProbability`
-    scores with. `sampling="single_request"`, of `CFCRunnable` or in a `collect.toml`, asks for all n choices
-    at once; those that a server does not bring are drawn by separate requests.
+    It neither streams nor caches, has no seed, and requests the log-probabilities that `SequenceProbability`
+    needs. `sampling="single_request"`, of `CFCRunnable` or in a `collect.toml`, requests all n choices at
+    once; choices that a server does not return are drawn by separate requests.
 
     Args:
-        model: The model's name, as the endpoint knows it.
-        temperature: At least 0; None leaves it to the endpoint. At 0 all candidates are one.
-        top_p: Share of probability that tokens are drawn from, in (0, 1].
-        max_tokens: Most tokens of a candidate, sent as `max_completion_tokens`. A server that does not know
-            that name takes `extra_body={"max_tokens": ...}`.
-        stop: Text that ends a candidate, or up to four of them.
+        model: The model's name at the endpoint.
+        temperature: At least 0; None leaves it to the endpoint. At 0, all candidates are (nearly) the same.
+        top_p: Probability mass that tokens are sampled from, in (0, 1].
+        max_tokens: Maximum number of tokens of a candidate, sent as `max_completion_tokens`. For a server
+            that does not know that name, use `extra_body={"max_tokens": ...}`.
+        stop: One text, or up to four, that ends a candidate.
         presence_penalty: In [-2, 2].
         frequency_penalty: In [-2, 2].
-        logit_bias: By number of a token, what is added to its logit, in [-100, 100].
-        reasoning_effort: Of reasoning models, such as `low`.
-        verbosity: Of models that know it, such as `low`.
-        response_format: What the endpoint holds candidates to, as JSON in the form of the API.
-        logprobs: False for models that refuse to give log-probabilities, as reasoning models do. The verifier
-            must then be one that does not need the generator's.
+        logit_bias: Values in [-100, 100] that are added to logits, by token number.
+        reasoning_effort: For reasoning models, for example `low`.
+        verbosity: For models that support it, for example `low`.
+        response_format: The format that the endpoint enforces for candidates, as JSON in the API's form.
+        logprobs: Set to False for models that refuse log-probabilities, such as reasoning models. The
+            verifier must then not need the generator's log-probabilities.
         endpoint: See `Endpoint`.
 
     Returns:
-        The model, to be used as it is, bound to tools, or behind a prompt.
+        The model, to use by itself, with bound tools, or after a prompt template.
 
     Raises:
-        InputError: If a setting is of another kind, or there is no key.
+        InputError: If a setting is invalid, or there is no key.
     """
     more = endpoint.pop("extra_body", None) or {}
     if response_format is not None:
-        # As the field of its name, clients would parse it, fail on a candidate that was cut off, and so have
-        # it drawn again: what is left would be no sample of what the model says.
+        # Not passed by name: the client would then parse candidates, fail on those that are cut off, and draw
+        # them again, so that the candidates would not be a sample of the model's output.
         more = {"response_format": dict(response_format), **more}
     return _make_model(
         model,
@@ -119,22 +119,22 @@ def p_true(
     temperature: float | None = 0.0,
     **endpoint: Unpack[Endpoint],
 ) -> PTrue:
-    """`PTrue` with a model: one short request for each distinct text, read from its log-probabilities.
+    """Return a `PTrue` verifier: one short request per distinct text, scored by its log-probabilities.
 
     Args:
-        model: The judging model's name; mostly the one that draws.
+        model: The judging model's name; usually that of the generator.
         ideas: See `PTrue`.
         wording: See `PTrue`.
         question: See `PTrue`.
-        top_logprobs: See `PTrue`. Endpoints that return fewer refuse 20.
-        temperature: 0 makes judgements repeatable; None for models that refuse it.
+        top_logprobs: See `PTrue`. Endpoints with a lower limit refuse 20.
+        temperature: 0 makes judgements repeatable; None for models that refuse the parameter.
         endpoint: See `Endpoint`.
 
     Returns:
-        The verifier; its fingerprint states the model, its parameters and a digest of the words.
+        The verifier; its fingerprint states the model, its parameters and a digest of the prompt's wording.
 
     Raises:
-        InputError: If a setting is of another kind, or there is no key.
+        InputError: If a setting is invalid, or there is no key.
     """
     judging = _make_model(model, endpoint, temperature=temperature)
     return PTrue(judging, ideas=ideas, wording=wording, question=question, top_logprobs=top_logprobs)
@@ -154,28 +154,28 @@ def judge(
     reasoning_effort: str | None = None,
     **endpoint: Unpack[Endpoint],
 ) -> ModelJudge:
-    """`ModelJudge` with a model: one request for each distinct text.
+    """Return a `ModelJudge` verifier, with one request per distinct text.
 
     Args:
         model: The judging model's name.
         criterion: See `ModelJudge`.
-        mode: `structured`: the model states a probability as structured output; `logprobs` and `line` see
-            `ModelJudge`.
+        mode: `structured`: the model states a probability as structured output. For `logprobs` and `line`,
+            see `ModelJudge`.
         reasoning: See `ModelJudge`.
         question: See `ModelJudge`.
         top_logprobs: See `ModelJudge`.
-        structured_output: What the endpoint is asked for in the mode `structured`: `json_schema`, a
-            `response_format`, or `function_calling`, a tool, which more endpoints know.
-        temperature: 0 makes judgements repeatable; None for models that refuse it.
-        max_tokens: Most tokens of a judgement, reasoning included.
-        reasoning_effort: Of reasoning models, such as `low`.
+        structured_output: Method of the mode `structured`: `json_schema` uses a `response_format`;
+            `function_calling` uses a tool, which more endpoints support.
+        temperature: 0 makes judgements repeatable; None for models that refuse the parameter.
+        max_tokens: Maximum number of tokens of a judgement, including reasoning.
+        reasoning_effort: For reasoning models, for example `low`.
         endpoint: See `Endpoint`.
 
     Returns:
-        The verifier; its fingerprint states the model, its parameters and a digest of the words.
+        The verifier; its fingerprint states the model, its parameters and a digest of the prompt's wording.
 
     Raises:
-        InputError: If a setting is of another kind, or there is no key.
+        InputError: If a setting is invalid, or there is no key.
     """
     judging = _make_model(
         model,
@@ -196,10 +196,10 @@ def judge(
 
 
 def _make_model(model: str, endpoint: Endpoint, **settings: Any) -> ChatCompletions:
-    """Make the model; settings that are None are left out."""
+    """Return the model with the given settings; settings that are None are left out."""
     unknown = [name for name in endpoint if name not in Endpoint.__annotations__]
     if unknown:
-        # The client would send it along, and warn.
+        # The client would only warn, and send unknown settings along.
         msg = (
             f"{', '.join(unknown)} is no setting; what only your server knows goes into extra_body, the rest "
             f"is {', '.join(Endpoint.__annotations__)}"
@@ -211,7 +211,7 @@ def _make_model(model: str, endpoint: Endpoint, **settings: Any) -> ChatCompleti
             {
                 "model": model,
                 "disable_streaming": True,
-                # Given one client, LangChain makes another that overlooks the environment's proxies.
+                # Given only one client, LangChain makes another that ignores proxies of the environment.
                 "http_client": ModelwiseClient(),
                 "http_async_client": LoopwiseClient(),
                 **_WAITING,
@@ -219,9 +219,9 @@ def _make_model(model: str, endpoint: Endpoint, **settings: Any) -> ChatCompleti
                 **given,
             }
         )
-        chat_model.fingerprint  # noqa: B018 - settings that are no JSON are refused here, not when serving
+        chat_model.fingerprint  # noqa: B018 - refuse settings that are not JSON here, not when serving
     except ValidationError as error:
-        # Without its input, for the key is among it.
+        # Without the error's input, which contains the key.
         wrong = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors())
         raise InputError(_describe_refusal(wrong)) from None
     except openai.OpenAIError as error:
