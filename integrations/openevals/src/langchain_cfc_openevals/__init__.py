@@ -1,7 +1,7 @@
-"""Evaluators of openevals as verifiers and as labelers of langchain-cfc.
+"""Use evaluators of openevals as verifiers and labelers of langchain-cfc.
 
-`judge_verifier` and `judge_labeler` make them of a prompt and a chat model, `verifier` and `labeler` of
-evaluators that ask no model. All are factories for `collect.toml` as well.
+`judge_verifier` and `judge_labeler` make them from a prompt and a chat model, `verifier` and `labeler` from
+evaluators that call no chat model. All four can be used as factories in `collect.toml`.
 """
 
 from __future__ import annotations

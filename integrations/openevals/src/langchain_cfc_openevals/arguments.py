@@ -1,4 +1,4 @@
-"""Further keywords of an evaluator, such as `context`: a function of the prompt, or fields of it by name."""
+"""Further keywords of an evaluator, such as `context`: from a function of the prompt, or from its fields."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ Arguments: TypeAlias = Mapping[str, str] | Target
 
 
 def to_callable(given: Arguments | None, candidate: str) -> Any:
-    """Return the function that makes the keywords of a prompt.
+    """Return the function that computes an evaluator's further keywords from a prompt.
 
     Args:
-        given: A function or Runnable on the prompt that returns a mapping; or by keyword the field of a
-            prompt that is a mapping.
-        candidate: The keyword that is taken.
+        given: A function or Runnable from the prompt to a mapping of keywords; or, for prompts that are
+            mappings, a mapping from keywords to fields of the prompt.
+        candidate: The keyword of the candidate, which is reserved.
 
     Returns:
-        A function or Runnable, whose models are kept out of streams; None where nothing is given.
+        A function or Runnable, whose models do not stream; None if nothing is given.
 
     Raises:
-        InputError: If it is none of these, or names the keyword that is taken.
+        InputError: If `given` is none of these, or uses the reserved keyword.
     """
     if given is None:
         return None
@@ -44,7 +44,7 @@ def to_callable(given: Arguments | None, candidate: str) -> Any:
 
 
 def describe_arguments(given: Arguments | None) -> str:
-    """Describe the arguments as one plain value, for a fingerprint."""
+    """Return a description of the arguments as a text, for a fingerprint."""
     if isinstance(given, Mapping):
         return ", ".join(f"{name}: {field}" for name, field in sorted(given.items()))
     return "none" if given is None else "own"

@@ -1,7 +1,7 @@
-"""The evaluators of openevals that need no model to judge, and those of your own.
+"""Evaluators of openevals that need no judging model, and evaluators of your own.
 
-What openevals lets pass here is refused: a list of references counts as one text that no candidate equals, a
-type checker that was called wrongly as one that found nothing.
+Some mistakes that openevals accepts silently are refused here. For example, openevals treats a list of
+references as one text that no candidate equals, and a wrongly called type checker as one that finds nothing.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def _each_alias(text: str, reference: Any) -> list[tuple[Any, Any]]:
 
 
 def _as_json(text: str, reference: Any) -> list[tuple[Any, Any]]:
-    """The value that a text is; no pair where it is none, or not of the reference's kind."""
+    """Return the text's JSON value with the reference; no pair if it is invalid or of another type."""
     kind: type = dict if isinstance(reference, Mapping) else list
     if not isinstance(reference, (dict, list)) or not reference or not _is_of_objects(reference):
         msg = f"the reference {reference!r:.80} is no JSON object with fields, nor a list of such objects"
@@ -59,20 +59,20 @@ def _is_of_objects(value: Any) -> bool:
 
 @dataclass(frozen=True)
 class _BuiltinEvaluator:
-    """Where an evaluator is found in openevals, and how it is called.
+    """Where to find an evaluator of openevals, and how to call it.
 
     Attributes:
         home: Its module.
-        names: The plain function and the async one, or the functions that make them.
-        is_factory: Whether these make it.
-        pairs: What it compares with what.
+        names: Names of the plain and the async function, or of the factories that make them.
+        is_factory: Whether the names are those of factories.
+        pairs: Turns text and reference into pairs to compare; see `Evaluator`.
         compares: Whether it needs a reference.
         settings: Its default settings.
-        closed: Settings that ask a model, whose faults would pass for right answers.
-        ends: Its scores.
-        graded: Whether scores lie between the ends.
+        closed: Refused settings: they call a model, whose failures would count as correct answers.
+        ends: Its smallest and largest score.
+        graded: Whether scores may lie between the ends.
         takes_inputs: Whether it accepts the prompt.
-        program: A program that it calls, and whose verdict is tried on a text that is wrong.
+        program: A program that it calls, which is first tested on a text with an error.
     """
 
     home: str
@@ -104,7 +104,7 @@ _BUILTINS = {
         ("create_embedding_similarity_evaluator", "create_async_embedding_similarity_evaluator"),
         True,
         _each_alias,
-        # A cosine; a dot product lies there as well for embeddings of length one, and is refused beyond.
+        # A cosine, or a dot product, which lies in this range for embeddings of length one; else refused.
         ends=(-1.0, 1.0),
     ),
     "json_match": _BuiltinEvaluator(
@@ -114,7 +114,7 @@ _BUILTINS = {
         _as_json,
         settings={"aggregator": "all"},
         closed=frozenset({"rubric", "judge", "model"}),
-        # Its own `inputs`, for traces, conflict with those that it is called with.
+        # It passes its own `inputs` for traces, which would conflict with those given by the caller.
         takes_inputs=False,
     ),
     "mypy": _BuiltinEvaluator(
@@ -139,18 +139,18 @@ def resolve_evaluator(
     arguments: Arguments | None,
     given_id: str | None,
 ) -> Evaluator:
-    """Resolve an evaluator from its name or from a function of yours.
+    """Return the evaluator for a name or for a function of yours.
 
     Args:
         given: One of `exact_match`, `levenshtein_distance`, `embedding_similarity`, `json_match` and `mypy`;
-            or a function, plain or async, that takes `outputs` by keyword.
-        settings: What openevals makes it with.
+            or a function, plain or async, with the keyword `outputs`.
+        settings: Arguments of openevals's factory.
         offline: Whether there is a reference; there is none when serving.
-        arguments: Where further keywords come from, see `to_callable`.
-        given_id: What a function of yours is called in the fingerprint.
+        arguments: Source of further keywords, see `to_callable`.
+        given_id: Id of your function in the fingerprint.
 
     Raises:
-        InputError: If it is neither, or cannot be made so.
+        InputError: If `given` is neither, or the evaluator cannot be made with these arguments.
     """
     name = given if isinstance(given, str) else _name_of(given)
     if name is None:
@@ -172,7 +172,7 @@ def resolve_evaluator(
 
 
 def _name_of(function: Any) -> str | None:
-    """Return the name of a function that openevals exports itself."""
+    """Return the name of an evaluator that was given as openevals's own function; None for others."""
     return next(
         (
             name
@@ -234,7 +234,7 @@ def _serialize_settings(name: str, settings: Mapping[str, Any]) -> str:
 
 
 def _check_program(program: str, function: Callable[..., Any]) -> str:
-    """Return the version of a program, after checking that it finds a wrong type."""
+    """Return the version of a program, after checking that it detects a type error."""
     try:
         program_version = subprocess.run(  # noqa: S603 - a name from the table above
             [program, "--version"], check=True, capture_output=True, text=True

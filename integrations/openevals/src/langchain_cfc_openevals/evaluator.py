@@ -1,4 +1,4 @@
-"""An evaluator of openevals as data: what is called, with which keywords, and its fingerprint."""
+"""`Evaluator`: an evaluator's functions, keywords and fingerprint. `PromptEvaluator`: call it."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ INPUTS, OUTPUTS, REFERENCE = "inputs", "outputs", "reference_outputs"
 
 
 def compare_whole(text: str, reference: Any) -> list[tuple[Any, Any]]:
-    """Return one comparison, of the text with the whole reference."""
+    """Return a single pair to compare: the text and the whole reference."""
     return [(text, reference)]
 
 
 def to_range(ends: Sequence[float] | None) -> tuple[float, float] | None:
-    """Return the ends of a range as a pair; files hold lists.
+    """Return the ends of a range as a pair, also from a list, as files hold them.
 
     Raises:
-        InputError: If there are not two.
+        InputError: If there are not exactly two ends.
     """
     if ends is None:
         return None
@@ -45,16 +45,16 @@ class Evaluator:
     """An evaluator with its fingerprint, its scale and its keywords.
 
     Attributes:
-        function: What is called with keywords; None where there is only an async one.
-        afunction: The same, async; None where there is none, and the other is called in a thread.
+        function: The function, called with keywords; None if there is only an async one.
+        afunction: The async function; None if there is none, so that `function` is called in a thread.
         fingerprint: Its fingerprint, see `langchain_cfc.sampling.fingerprints`.
-        arguments: Prompt to further keywords, a function or Runnable; None without any.
-        candidate: The keyword that takes the candidate's text.
-        pairs: Turns text and reference into pairs to compare: of several pairs the best result counts, and
-            without a pair the candidate is wrong.
-        check: Raises a `VerifierError` for a result that breaks the evaluator's own rules.
-        ends: The smallest and the largest score that it gives.
-        graded: Whether it may give scores between the ends.
+        arguments: A function or Runnable from the prompt to further keywords; None if there are none.
+        candidate: The keyword for the candidate's text.
+        pairs: Turns text and reference into pairs to compare. The best result of several pairs counts; if
+            there is no pair, the candidate is wrong.
+        check: Raises a `VerifierError` for a result that violates the evaluator's own rules.
+        ends: The smallest and the largest possible score.
+        graded: Whether scores may lie between the ends.
         takes_inputs: Whether it accepts the prompt.
     """
 
@@ -72,18 +72,18 @@ class Evaluator:
     def make_keywords(
         self, prompt: Any, config: RunnableConfig, failure: type[CFCError]
     ) -> Steps[dict[str, Any]]:
-        """Make the further keywords for a prompt.
+        """Return the further keywords for a prompt.
 
         Args:
-            prompt: What candidates were drawn for.
-            config: Config for whatever is called.
-            failure: The error that failures become.
+            prompt: The prompt.
+            config: Config of the call.
+            failure: The error type that failures are converted to.
 
         Returns:
-            The keywords, which take the place of `inputs` or the reference if they are called so.
+            The keywords; they replace `inputs` or the reference if they have the same name.
 
         Raises:
-            CFCError: Of the type given, if they cannot be made or would take the candidate's place.
+            CFCError: Of type `failure`, if they cannot be computed or would replace the candidate.
         """
         if self.arguments is None:
             return {}
@@ -98,11 +98,11 @@ class Evaluator:
 
 
 class PromptEvaluator(Runnable[Mapping[str, Any], Any]):
-    """An evaluator that is invoked with `prompt`, `candidate` and, offline, `reference`.
+    """A Runnable around an evaluator; its input has `prompt`, `candidate` and, offline, `reference`.
 
     Args:
-        evaluator: The evaluator that is called.
-        further: Keywords that it gets as well.
+        evaluator: The evaluator to call.
+        further: Further keywords for it.
     """
 
     def __init__(self, evaluator: Evaluator, further: Mapping[str, Any]) -> None:
@@ -112,7 +112,7 @@ class PromptEvaluator(Runnable[Mapping[str, Any], Any]):
         self._further = further
 
     def invoke(self, input: Mapping[str, Any], config: RunnableConfig | None = None, **kwargs: Any) -> Any:  # noqa: A002 - LangChain's name
-        """Return its result about one candidate; models that it calls inherit the config."""
+        """Return the result for one candidate; models that the evaluator calls inherit the config."""
         return self._call_with_config(self._results, input, config, **kwargs)
 
     async def ainvoke(
@@ -121,7 +121,7 @@ class PromptEvaluator(Runnable[Mapping[str, Any], Any]):
         config: RunnableConfig | None = None,
         **kwargs: Any,
     ) -> Any:
-        """Return its result about one candidate, asynchronously."""
+        """Return the result for one candidate, asynchronously."""
         return await self._acall_with_config(self._aresults, input, config, **kwargs)
 
     def _results(self, given: Mapping[str, Any]) -> Any:
@@ -145,7 +145,7 @@ class PromptEvaluator(Runnable[Mapping[str, Any], Any]):
         offered = {INPUTS: to_evaluator_inputs(given["prompt"]), **reference, **self._further}
         pairs = self._evaluator.pairs(given["candidate"], offered.get(REFERENCE))
         keywords = [
-            # An evaluator that requires a reference fails when serving, rather than getting None.
+            # Without a reference the keyword is left out, so that an evaluator that requires one fails.
             {**offered, **({REFERENCE: one} if REFERENCE in offered else {}), self._evaluator.candidate: text}
             for text, one in pairs
         ]

@@ -1,7 +1,7 @@
-"""A judge: a prompt of openevals, or one of your own, and a chat model of LangChain that answers it.
+"""Judges: a prompt of openevals or of your own, answered by a LangChain chat model.
 
-The model is kept out of streams, for it quotes candidates that may be rejected. What it replies is held
-against the scale that it was asked to use; openevals hands on whatever came.
+The model does not stream, because it quotes candidates that may be rejected. Unlike openevals, this module
+checks that the reply uses the requested scale.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ from langchain_cfc_openevals.evaluator import INPUTS, OUTPUTS, REFERENCE, Evalua
 
 
 class JudgeSettings(TypedDict, total=False):
-    """How a judge is asked, in the words of `openevals.create_llm_as_judge`.
+    """Settings of a judge, with the names of `openevals.create_llm_as_judge`.
 
     Attributes:
-        system: A system message in front.
-        continuous: Whether it gives a number from 0 to 1 instead of True or False.
-        choices: The numbers that it chooses from instead, at least two.
-        use_reasoning: Whether it gives reasons before its score; True by default.
-        few_shot_examples: Judgements to go by, appended to the prompt.
-        output_schema: JSON schema or pydantic class of what it returns instead of one score; `key` says
+        system: A system message before the prompt.
+        continuous: Whether the judge returns a number from 0 to 1 instead of True or False.
+        choices: At least two numbers to choose from instead.
+        use_reasoning: Whether the judge gives reasons before its score; True by default.
+        few_shot_examples: Example judgements, appended to the prompt.
+        output_schema: JSON schema or pydantic class of the output, instead of a single score; `key` says
             which field to read.
         structured_output_kwargs: For the model's `with_structured_output`, such as `{"method": ...}`.
     """
@@ -66,19 +66,19 @@ def make_judge(
     arguments: Arguments | None = None,
     candidate: str = OUTPUTS,
 ) -> Evaluator:
-    """Make an evaluator of a judge: a chat model and its prompt.
+    """Return an evaluator in which a chat model judges by a prompt.
 
     Args:
         model: A chat model, or the name of one, such as `openai:gpt-4o`.
-        prompt: Text with `{inputs}`, `{outputs}` and the like in it, or the name of such a text in
-            `openevals.prompts`, or a template of LangChain.
-        settings: How it is asked.
+        prompt: Text with placeholders such as `{inputs}` and `{outputs}`, the name of such a text in
+            `openevals.prompts`, or a LangChain template.
+        settings: Settings of the judge.
         offline: Whether it gets the reference, which does not exist when serving.
-        arguments: Where other keywords of the prompt come from, see `to_callable`.
-        candidate: The keyword by which the prompt shows the candidate.
+        arguments: Source of further keywords of the prompt, see `to_callable`.
+        candidate: The prompt's keyword for the candidate.
 
     Raises:
-        InputError: If the model is no chat model, the prompt does not show the candidate or shows a
+        InputError: If the model is not a chat model, the prompt does not contain the candidate or contains a
             keyword without a value, or the settings contradict each other.
     """
     _check_settings(settings)
@@ -121,7 +121,7 @@ def _resolve_chat_model(given: BaseChatModel | str) -> BaseChatModel:
 
 
 def _resolve_prompt(prompt: str | BasePromptTemplate[Any]) -> str | BasePromptTemplate[Any]:
-    """Return the text of a prompt, also of one given by its name; a template stays as it is."""
+    """Return the text of a prompt, given as text or by its name, or a template unchanged."""
     if isinstance(prompt, BasePromptTemplate):
         return prompt
     if not isinstance(prompt, str):
@@ -141,7 +141,7 @@ def _is_structured(prompt: Any, settings: JudgeSettings) -> bool:
 
 
 def _find_keywords(resolved: str | BasePromptTemplate[Any]) -> set[str]:
-    """Return the keywords that a prompt shows."""
+    """Return the keywords that occur in a prompt."""
     if isinstance(resolved, BasePromptTemplate):
         return set(resolved.input_variables)
     try:
@@ -162,7 +162,7 @@ def _check_keywords(resolved: Any, arguments: Arguments | None, candidate: str, 
         )
         raise InputError(msg)
     if arguments is not None and not isinstance(arguments, Mapping):
-        # What a function returns is only known once it is called.
+        # The keywords that a function returns are only known when it is called.
         return
     given = {INPUTS, candidate, *(arguments or ()), *([REFERENCE] if offline else ())}
     missing = sorted(shown - given)
@@ -203,7 +203,7 @@ def _list_scores(settings: JudgeSettings) -> list[float]:
 
 
 def _check_score(settings: JudgeSettings, result: Any) -> None:
-    """Refuse a score that is none of those asked for."""
+    """Raise a `VerifierError` for a score outside the requested scale."""
     score: Any = to_python_scalar(result.get("score")) if isinstance(result, Mapping) else None
     choices = settings.get("choices")
     if choices is not None:
@@ -230,7 +230,7 @@ def _state_settings(
     arguments: Arguments | None,
     candidate: str,
 ) -> dict[str, Any]:
-    """State everything that changes a judgement besides the model."""
+    """Return everything besides the model that affects a judgement, for the fingerprint."""
     words = resolved if isinstance(resolved, str) else dumps(resolved)
     if '"not_implemented"' in words and not isinstance(resolved, str):
         msg = "the judge's template holds what is no plain data, so that it could not be recognised"
@@ -246,7 +246,7 @@ def _state_settings(
     given: Mapping[str, Any] = settings
     further = {name: digest(given[name]) for name, digest in digests.items() if given.get(name)}
     return {
-        # How openevals words a scale and appends examples depends on its version.
+        # openevals's wording of scales and examples depends on its version.
         "openevals": version("openevals"),
         "prompt": _sha256(words),
         "candidate": candidate,

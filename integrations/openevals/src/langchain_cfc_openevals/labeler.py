@@ -1,4 +1,4 @@
-"""Evaluators as labelers: offline, with the record's reference, and a rule from a score to yes or no."""
+"""Evaluators as labelers: used offline, with the record's reference and a rule from score to label."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from langchain_cfc_openevals.verifier import Prompt
 
 
 class EvaluatorLabeler(BaseLabeler):
-    """Asks an evaluator about each distinct text, and applies a rule to its score.
+    """A labeler that calls an evaluator for each distinct text and applies a rule to its score.
 
-    What cannot be decided is a `LabelerError`: a result without a score, one that is not of its scale, one
-    between True and False without a limit. Made by `labeler` and `judge_labeler`.
+    Undecidable results raise a `LabelerError`: a result without a score, a score outside the scale, or a
+    score between False and True without a limit. Made by `labeler` and `judge_labeler`.
     """
 
     def __init__(
@@ -42,15 +42,15 @@ class EvaluatorLabeler(BaseLabeler):
             msg = f"scores lie from {low:g} to {high:g}: say with at_least= or at_most= which mean correct"
             raise InputError(msg)
         self._reading = partial(JudgeLabels, at_least=at_least, at_most=at_most, key=key, range=(low, high))
-        # Results that cannot be read this way are refused here, not with the first prompt.
+        # Building the reader here reports invalid settings now, not at the first prompt.
         self.fingerprint = self._reading(PromptEvaluator(evaluator, {})).fingerprint
 
     def __repr__(self) -> str:
-        """State what counts as correct."""
+        """Return the class name with the rule for correct answers."""
         return f"EvaluatorLabeler(correct: {self.fingerprint['correct']})"
 
     def flow(self, given: LabelerInput, config: RunnableConfig) -> Steps[list[bool]]:
-        """Evaluate each distinct text once; further arguments are made once."""
+        """Return the labels; each distinct text is evaluated once, and further keywords are computed once."""
         further = yield from self._evaluator.make_keywords(given["prompt"], config, LabelerError)
         return (yield from self._reading(PromptEvaluator(self._evaluator, further)).flow(given, config))
 
@@ -67,22 +67,22 @@ def judge_labeler(
     range: tuple[float, float] | None = None,  # noqa: A002 - what evaluators call it
     **settings: Unpack[JudgeSettings],
 ) -> EvaluatorLabeler:
-    """A prompt of openevals and a chat model as a labeler.
+    """Return a labeler made from a judging prompt and a chat model.
 
-    What is calibrated on its labels promises what the judge calls correct. Have people label a sample, and
+    A calibration on its labels promises answers that the judge calls correct. Have people label a sample, and
     see `langchain_cfc.labelers.compare_labels` and `bound_true_coverage`.
 
     Args:
-        model: A chat model, or the name of one; not the verifier's, of which `collect` warns.
+        model: A chat model, or the name of one. It should not be the verifier's: `collect` warns about that.
         prompt: As in `judge_verifier`. `{reference_outputs}` is the record's reference.
-        at_least: Smallest score that means correct, in the scale of the judge. Without a limit it judges
-            with True and False.
+        at_least: Smallest score that means correct, in the judge's scale. A judge that returns True or False
+            needs no limit.
         at_most: Largest score that means correct, for a prompt that asks for a fault.
         arguments: As in `judge_verifier`.
         candidate: As in `judge_verifier`.
         key: As in `judge_verifier`.
         range: As in `judge_verifier`.
-        **settings: How the model is asked, see `JudgeSettings`.
+        **settings: Settings of the judge, see `JudgeSettings`.
 
     Raises:
         InputError: If the model, the prompt, a limit or a setting cannot be used.
@@ -102,22 +102,23 @@ def labeler(
     range: tuple[float, float] | None = None,  # noqa: A002 - what evaluators call it
     id: str | None = None,  # noqa: A002 - what the package calls it everywhere
 ) -> EvaluatorLabeler:
-    """An evaluator that asks no chat model, as a labeler.
+    """Return a labeler made from an evaluator that calls no chat model.
 
     Args:
-        evaluator: `exact_match`, `levenshtein_distance` and `embedding_similarity` compare texts, of several
-            in the reference with the nearest; `json_match` compares objects, and a candidate that is none is
-            wrong; `mypy` looks at code. Or a function of yours with the keyword `outputs`, plain or async.
-        settings: What openevals makes it with, such as `{"model": "openai:text-embedding-3-small"}`.
-        at_least: Smallest score that means correct; needed where scores are numbers.
-        at_most: Largest score that means correct, for an evaluator of a fault.
+        evaluator: `exact_match`, `levenshtein_distance` and `embedding_similarity` compare texts; if the
+            reference lists several, the nearest counts. `json_match` compares objects; a candidate that is
+            not an object is wrong. `mypy` checks code. Or a function of yours with the keyword `outputs`,
+            plain or async.
+        settings: Arguments of openevals's factory, such as `{"model": "openai:text-embedding-3-small"}`.
+        at_least: Smallest score that means correct; required if scores are numbers.
+        at_most: Largest score that means correct, for an evaluator that measures a fault.
         arguments: As in `judge_verifier`.
         key: Which of several results to read.
-        range: Its smallest and largest score, if they are not those that openevals states.
-        id: What a function of yours is called in the fingerprint, if it cannot say itself.
+        range: Smallest and largest score, if they differ from those that openevals states.
+        id: Id of your function in the fingerprint, if it states none itself.
 
     Raises:
-        InputError: If there is no such evaluator, or it cannot be made or read so.
+        InputError: If there is no such evaluator, or it cannot be made or read with these arguments.
     """
     resolved = resolve_evaluator(evaluator, settings, offline=True, arguments=arguments, given_id=id)
     return EvaluatorLabeler(resolved, key, at_least, at_most, to_range(range))

@@ -1,4 +1,4 @@
-"""Evaluators as verifiers: when serving, without a reference."""
+"""Evaluators as verifiers: used when serving, without a reference."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Prompt: TypeAlias = str | BasePromptTemplate[Any]
 
 
 class EvaluatorVerifier(BaseVerifier):
-    """Asks an evaluator about each distinct text of a prompt's candidates, concurrently.
+    """A verifier that calls an evaluator for each distinct text of a prompt's candidates, concurrently.
 
     The score lies in [0, 1], and smaller is better. Made by `verifier` and `judge_verifier`.
     """
@@ -40,11 +40,11 @@ class EvaluatorVerifier(BaseVerifier):
         self._reading = partial(
             from_evaluator, key=key, higher_is_better=higher_is_better, range=ends or evaluator.ends
         )
-        # Results that cannot be read this way are refused here, not with the first prompt.
+        # Building the reader here reports invalid settings now, not at the first prompt.
         self.fingerprint = self._reading(PromptEvaluator(evaluator, {})).fingerprint
 
     def flow(self, given: VerifierInput, config: RunnableConfig) -> Steps[list[float]]:
-        """Evaluate each distinct text once; further arguments are made once."""
+        """Return the scores; each distinct text is evaluated once, and further keywords are computed once."""
         further = yield from self._evaluator.make_keywords(given["prompt"], config, VerifierError)
         return (yield from self._reading(PromptEvaluator(self._evaluator, further)).flow(given, config))
 
@@ -60,25 +60,23 @@ def judge_verifier(
     range: tuple[float, float] | None = None,  # noqa: A002 - what evaluators call it
     **settings: Unpack[JudgeSettings],
 ) -> EvaluatorVerifier:
-    """A prompt of openevals and a chat model as a verifier, 1 - what the model says.
+    """Return a verifier made from a judging prompt and a chat model; its score is 1 - the judge's.
 
-    The model is called without streaming, so that the user never sees it quote rejected candidates. A reply
-    that is not of the scale it was asked for is an error. Judge labels with another model: `collect` warns
-    of the same.
+    The model does not stream, so that the user never sees quotes of rejected candidates. A reply outside the
+    requested scale is an error. Use another model for labels: `collect` warns if it is the same.
 
     Args:
         model: A chat model, or the name of one, such as `openai:gpt-4o`.
-        prompt: Name of a text in `openevals.prompts`, such as `RAG_GROUNDEDNESS_PROMPT`; text of yours with
-            `{inputs}` and `{outputs}` in it; or a template of LangChain. It must do without a reference.
-        arguments: Where further keywords of the prompt come from, such as `context`: a function or Runnable
-            on the prompt that returns a mapping, asked once per prompt; or by keyword the field of a prompt
-            that is a mapping, such as `{"context": "documents"}`. They may name `inputs`.
-        candidate: The keyword by which the prompt shows the candidate; `context` where what was retrieved is
-            the candidate.
-        key: Which field to read where `output_schema` has several.
+        prompt: Name of a text in `openevals.prompts`, such as `RAG_GROUNDEDNESS_PROMPT`; your own text with
+            `{inputs}` and `{outputs}` in it; or a LangChain template. It must not need a reference.
+        arguments: Source of further keywords of the prompt, such as `context`: a function or Runnable from
+            the prompt to a mapping, called once per prompt; or, for prompts that are mappings, a mapping from
+            keywords to fields, such as `{"context": "documents"}`. May include `inputs`.
+        candidate: The prompt's keyword for the candidate; `context` if the candidate is retrieved text.
+        key: Which field to read if `output_schema` has several.
         higher_is_better: False for a prompt that asks for a fault, such as toxicity.
-        range: Smallest and largest value of a field that `output_schema` has; else the scale's own.
-        **settings: How the model is asked, see `JudgeSettings`.
+        range: Smallest and largest value of the field of `output_schema`; by default the scale's own.
+        **settings: Settings of the judge, see `JudgeSettings`.
 
     Raises:
         InputError: If the model, the prompt or a setting cannot be used.
@@ -97,17 +95,17 @@ def verifier(
     range: tuple[float, float] | None = None,  # noqa: A002 - what evaluators call it
     id: str | None = None,  # noqa: A002 - what the package calls it everywhere
 ) -> EvaluatorVerifier:
-    """An evaluator that asks no model, as a verifier.
+    """Return a verifier made from an evaluator that calls no chat model.
 
     Args:
-        evaluator: `mypy`, or a function of yours with the keyword `outputs`, plain or async. What compares
-            with a reference needs `arguments` that give `reference_outputs`.
-        settings: What openevals makes it with, such as `code_extraction_strategy`.
+        evaluator: `mypy`, or a function of yours with the keyword `outputs`, plain or async. An evaluator
+            that compares with a reference needs `arguments` that return `reference_outputs`.
+        settings: Arguments of openevals's factory, such as `code_extraction_strategy`.
         arguments: As in `judge_verifier`.
         key: Which of several results to read.
-        higher_is_better: False for an evaluator of a fault.
-        range: Its smallest and largest value, if they are not those that openevals states.
-        id: What a function of yours is called in the fingerprint, if it cannot say itself.
+        higher_is_better: False for an evaluator that measures a fault.
+        range: Smallest and largest value, if they differ from those that openevals states.
+        id: Id of your function in the fingerprint, if it states none itself.
 
     Raises:
         InputError: If there is no such evaluator, it cannot be made, or it needs a reference.
