@@ -1,4 +1,4 @@
-"""Collections of langchain-cfc on a Ray cluster."""
+"""Run collections of langchain-cfc on a Ray cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`collect_on_ray`: the same collection, run by a cluster."""
+"""`collect_on_ray`: run a collection on the actors of a Ray cluster."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ def collect_on_ray(
 ) -> CollectionResult:
     """Draw, score and label n candidates for each example, on the cluster that Ray is connected to.
 
-    The same as `langchain_cfc.collect.collect` except that the components are created by a factory, on each
-    of the actors, and that the limits of `options.call_policy` hold for all actors together. This process
-    alone writes the store. To resume a run that was interrupted, call this again.
+    The same as `langchain_cfc.collect.collect`, except that a factory creates the components on each actor,
+    and that the limits of `options.call_policy` apply to all actors together. Only this process writes the
+    store. To resume an interrupted run, call this again.
 
     Args:
-        examples: The prompts; those that the store holds already are not added again.
-        factory: What creates the components, on each actor: an import path `MODULE:NAME`, or a function or
-            bound method that can be pickled.
+        examples: The prompts; those that are already in the store are not added again.
+        factory: Creates the components on each actor: an import path `MODULE:NAME`, or a function or bound
+            method that can be pickled.
         store: Path of an SQLite file on this machine, or the URL of a PostgreSQL database.
         options: Limits, callbacks and further options; None for the defaults.
         actors: Number of actors, at least 1 and at most `options.call_policy.concurrency`, which they share.
-        each: Ray's options of each actor, such as `num_cpus`, `num_gpus`, `resources` and `runtime_env`.
+        each: Ray options for each actor, such as `num_cpus`, `num_gpus`, `resources` and `runtime_env`.
 
     Returns:
         How the run ended.
@@ -61,7 +61,7 @@ async def acollect_on_ray(
     actors: int = 2,
     each: Mapping[str, Any] | None = None,
 ) -> CollectionResult:
-    """Do the same as `collect_on_ray` on an event loop that runs already.
+    """Do the same as `collect_on_ray`, asynchronously, on a running event loop.
 
     Args:
         examples: As in `collect_on_ray`.

@@ -1,12 +1,12 @@
-"""Collections as pipelines of Ray Data: from prompts in Parquet to Parquet that `calibrate` reads.
+"""Collections as Ray Data pipelines: from prompts in Parquet to Parquet that `calibrate` reads.
 
-Prompts go through a chain of yours (`collect_prompts`), or each is repeated n times, drawn by a processor of
-`ray.data.llm`, and put together again (`repeat_prompts`, `encode_draw`, `label_draws`). Both ways end in the
-same rows, scored and labelled by the executor of every other collection, and in the same folder of finished
-rows (`Parts`). Needs the extra `[data]`.
+Either your own chain draws the candidates (`collect_prompts`), or each prompt is repeated n times, a
+processor of `ray.data.llm` draws one candidate per row, and the candidates are grouped again
+(`repeat_prompts`, `encode_draw`, `label_draws`). Both ways produce the same rows, scored and labelled by the
+executor of all other collections, in a folder of finished rows (`Parts`). Needs the extra `[data]`.
 
-Between these functions a dataset holds one prompt, or one candidate, a row, as columns of text: `id`,
-`cluster`, and as JSON `input`, `reference` and `metadata`.
+Between these functions, a dataset has one row per prompt or per candidate, with columns of text: `id`,
+`cluster`, and `input`, `reference` and `metadata` as JSON.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _DRAW = ("slot", "message", "error")
 _DRAWS = pa.list_(pa.struct({"slot": pa.int64(), "message": _TEXT, "error": _TEXT}))
 _NOTES = {"error": _TEXT, "models": pa.list_(_TEXT), "configuration": _TEXT}
 _ROWS = pa.schema([*parquet_schema(), *(pa.field(name, kind) for name, kind in _NOTES.items())])
-# Batches of an actor at a time: one that waits for its slowest call does not hold up the next.
+# Concurrent batches per actor, so that a batch that waits for its slowest call does not delay the next.
 _BATCHES = 2
 
 
@@ -65,14 +65,14 @@ _BATCHES = 2
 
 
 def make_prompts(rows: Dataset, columns: Columns) -> Dataset:
-    """Return the prompts of a dataset.
+    """Return a dataset of prompts, made from the rows of any dataset.
 
     Args:
         rows: Any dataset, such as `ray.data.read_parquet("questions.parquet")`.
-        columns: What its columns mean.
+        columns: Maps its columns to the fields of a prompt.
 
     Returns:
-        One row per prompt. Running it raises `RecordError` where a row is no prompt.
+        One row per prompt. Running the dataset raises `RecordError` if a row is not a valid prompt.
     """
     return rows.map_batches(_make_prompts, fn_kwargs={"columns": columns}, batch_format="pyarrow")
 
@@ -86,14 +86,14 @@ def _make_prompts(batch: Any, columns: Columns) -> Any:
 
 
 def repeat_prompts(prompts: Dataset, n: int) -> Dataset:
-    """Return n rows for each prompt, for a processor that draws one candidate a row.
+    """Return n rows for each prompt, for a processor that draws one candidate per row.
 
     Args:
-        prompts: Prompts, as `make_prompts` makes them.
+        prompts: Prompts, as from `make_prompts`.
         n: Number of candidates per prompt, at least 1.
 
     Returns:
-        The same columns, with the request slot (`slot`, from 0) and the name of the candidate (`draw`).
+        The same columns, plus the request slot (`slot`, from 0) and a unique name of the candidate (`draw`).
 
     Raises:
         InputError: If n is less than 1.
@@ -115,7 +115,7 @@ def _repeat(batch: Any, n: int) -> Any:
 
 
 def read_messages(row: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the messages of a prompt, as chat endpoints and engines take them.
+    """Return the messages of a prompt in the format of chat endpoints and engines.
 
     Args:
         row: A row of `repeat_prompts`.
@@ -124,7 +124,7 @@ def read_messages(row: Mapping[str, Any]) -> list[dict[str, Any]]:
         Objects with `role` and `content`.
 
     Raises:
-        RecordError: If the input is an object, which only a chain of yours can turn into messages.
+        RecordError: If the input is an object, which only your own chain can turn into messages.
     """
     given = json.loads(row["input"])
     if isinstance(given, dict):
@@ -136,15 +136,15 @@ def read_messages(row: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def encode_draw(row: Mapping[str, Any], output: str | BaseMessage | Mapping[str, Any]) -> dict[str, Any]:
-    """Return the row of a candidate, from what a processor made of a row of `repeat_prompts`.
+    """Return the row of a candidate, from a processor's output for a row of `repeat_prompts`.
 
     Args:
         row: The row.
-        output: The text, the message, or the body of an OpenAI-compatible chat completion.
+        output: A text, a message, or the body of an OpenAI-compatible chat completion.
 
     Returns:
-        The columns of the prompt, `slot`, `draw`, the candidate's `message` as JSON, and an `error` that is
-        empty unless the body holds no answer.
+        The columns of the prompt, `slot`, `draw`, the candidate's `message` as JSON, and `error`, which is
+        empty unless the body contains no answer.
     """
     kept = {name: row[name] for name in (*_PROMPT.names, "slot", "draw")}
     if isinstance(output, Mapping):
@@ -186,22 +186,22 @@ def collect_prompts(
     batch_size: int = 64,
     each: Mapping[str, Any] | None = None,
 ) -> Dataset:
-    """Draw, score and label the candidates of prompts, with any chain.
+    """Return a dataset that draws, scores and labels the candidates of prompts, with any chain.
 
     Args:
-        prompts: Prompts, as `make_prompts` makes them.
-        factory: What creates the components, once on each actor: an import path `MODULE:NAME`, or a function
-            or bound method that can be pickled.
-        actors: Number of actors, at least 1.
-        call_policy: Limits, rates and retries of the calls of each actor, not of the cluster; None for the
+        prompts: Prompts, as from `make_prompts`.
+        factory: Creates the components, once on each actor: an import path `MODULE:NAME`, or a function or
+            bound method that can be pickled.
+        actors: Maximum number of actors, at least 1.
+        call_policy: Limits, rates and retries of calls per actor, not for the whole cluster; None for the
             defaults.
         config: LangChain config that all runs inherit; it is pickled.
         batch_size: Number of prompts that an actor gets at a time, at least 1.
         each: Further options of `Dataset.map_batches` for the actors, such as `num_gpus`, `resources` and
-            `runtime_env`. Without `num_cpus` an actor claims no processor, because most wait for calls.
+            `runtime_env`. `num_cpus` defaults to 0, because most actors only wait for calls.
 
     Returns:
-        One row per prompt for `Parts.write`: a record, or an `error` in its place.
+        One row per prompt for `Parts.write`: a record, or an `error` instead.
 
     Raises:
         InputError: If the factory cannot be pickled.
@@ -220,14 +220,14 @@ def label_draws(
     batch_size: int = 64,
     each: Mapping[str, Any] | None = None,
 ) -> Dataset:
-    """Put the candidates of each prompt together, score and label them.
+    """Return a dataset that groups candidates by prompt, and scores and labels them.
 
-    A prompt of which a candidate failed or is missing becomes a row with an `error` that says which.
+    If a candidate of a prompt failed or is missing, the prompt's row has an `error` that says which.
 
     Args:
-        draws: Candidates, as `encode_draw` makes them; those of a prompt need not be next to each other.
-        factory: As in `collect_prompts`. The generator is not called: it is the model that serves later, as
-            which the records name it, and n says how many candidates a prompt must have.
+        draws: Candidates, as from `encode_draw`; those of a prompt need not be adjacent.
+        factory: As in `collect_prompts`. The generator is not called, but the records name it as the model
+            that will serve. Its n is the number of candidates that a prompt must have.
         actors: As in `collect_prompts`.
         call_policy: As in `collect_prompts`.
         config: As in `collect_prompts`.
@@ -255,7 +255,7 @@ def _map_on_actors(
     each: Mapping[str, Any] | None,
 ) -> Dataset:
     check_picklable(settings)
-    # A block is what an actor gets at a time, and what is durable at a time.
+    # A block is the unit of work of an actor, and the unit that is written to disk.
     return rows.repartition(target_num_rows_per_block=batch_size).map_batches(
         kind,
         fn_constructor_args=(settings,),
@@ -286,7 +286,7 @@ class _Collector:
         self._configuration = json.dumps(known, sort_keys=True, ensure_ascii=False)
 
     async def __call__(self, batch: Any) -> AsyncIterator[Any]:
-        """Yield the rows of a batch of prompts, which are processed at the same time."""
+        """Yield the rows of a batch of prompts, which are processed concurrently."""
         rows = await asyncio.gather(*map(self._process, batch.to_pylist()))
         yield pa.Table.from_pylist(rows, schema=_ROWS)
 
@@ -296,7 +296,7 @@ class _Collector:
         try:
             drawn = await self._draw(example, row)
             record = await self._judge(example, drawn)
-        except (CFCError, ValueError) as error:  # pydantic's, of text that JSON cannot hold, is a ValueError
+        except (CFCError, ValueError) as error:  # pydantic raises a ValueError for text that JSON cannot hold
             return {**encode_record(example), **notes, "error": describe_error(error)}
         return {**encode_record(record), **notes, "models": _name_models(drawn)}
 
@@ -305,7 +305,7 @@ class _Collector:
         return _check(await self._executor.draw(example, StreamJournal({}, None)))
 
     async def _judge(self, example: Example, drawn: Outcome) -> PromptRecord:
-        """Score and label the candidates of a prompt."""
+        """Score and label the candidates of a prompt, and return the record."""
         draws: Sequence[DrawnCandidate] = drawn.result
         scores = drawn.scores
         if scores is None:
@@ -374,13 +374,13 @@ def _read_example(row: Mapping[str, Any]) -> Example:
 
 
 def _check(outcome: Outcome) -> Outcome:
-    """Return the outcome of a stage that succeeded."""
+    """Return the outcome of a stage if it succeeded; otherwise raise its error."""
     if isinstance(outcome.result, CFCError):
         raise outcome.result
     return outcome
 
 
 def _name_models(drawn: Outcome) -> list[str]:
-    """Return what the models that drew call themselves, where they do."""
+    """Return the names reported by the models that drew candidates, sorted."""
     known = [one.model for one in drawn.usage.calls if one.drew]
     return sorted({name for name in known if name})

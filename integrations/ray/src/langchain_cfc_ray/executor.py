@@ -1,4 +1,4 @@
-"""`RayExecutor`: runs the stages of prompts on actors of a Ray cluster."""
+"""`RayExecutor`: run the stages of prompts on actors of a Ray cluster."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ from langchain_cfc_ray.worker import Event, Factory, Job, StreamJournal, Worker,
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-# Seconds without any actor after which a prompt fails; an autoscaler takes minutes to bring a node.
+# Seconds without any actor after which a prompt fails; an autoscaler takes minutes to start a node.
 PATIENCE = 600.0
 # Seconds between two checks whether an actor is back.
 _PAUSE = 1.0
-# A prompt that has killed so many workers would kill the next one as well.
+# After this many dead workers, a prompt is assumed to be the cause and fails.
 MAX_DEATHS = 4
-# Maximum stages of prompts that travel to an actor together, and the seconds in which they gather.
+# Maximum number of stages in one message to an actor, and the seconds to wait for more of them.
 _CHUNK = 64
 _LINGER = 0.005
-# Maximum calls at once on one actor; large, because prompts of actors that died move to the others.
+# Maximum concurrent calls on one actor; large, because prompts of dead actors move to the others.
 _AT_ONCE = 1000
 
 
 @dataclass(eq=False)
 class _Job:
-    """A stage of a prompt that is on an actor, or about to go there."""
+    """A stage of a prompt that runs on an actor, or is about to be sent to it."""
 
     stage: str
     arguments: tuple[Any, ...]
@@ -48,13 +48,13 @@ class _Job:
     outcome: asyncio.Future[Outcome]
 
     def describe(self) -> Job:
-        """Return what the worker needs; the journal there begins where this one is."""
+        """Return the job for the worker, with a journal in the current state of this one."""
         is_draw = self.stage == "draw"
         drawn = dict(self.journal.drawn) if is_draw else {}
         return self.stage, self.arguments, StreamJournal(drawn, self.journal.context if is_draw else None)
 
     def take(self, event: Event | Outcome) -> None:
-        """Apply a note to the journal, or end with an outcome."""
+        """Apply an event to the journal, or complete the job with an outcome."""
         if self.outcome.done():  # its caller was cancelled
             return
         if isinstance(event, Outcome):
@@ -65,7 +65,7 @@ class _Job:
 
 
 class _Actor:
-    """An actor, and the stages of prompts on it, which travel many at a time."""
+    """An actor with the stages of prompts that run on it; stages are sent in chunks."""
 
     def __init__(self, handle: Any) -> None:
         self.handle = handle
@@ -74,7 +74,7 @@ class _Actor:
         self._sending: set[asyncio.Task[None]] = set()
 
     async def run(self, stage: str, arguments: tuple[Any, ...], journal: Journal) -> Outcome:
-        """Run a stage; raises `RayError` if the actor dies meanwhile."""
+        """Return the outcome of a stage; raise a `RayError` if the actor dies meanwhile."""
         loop = asyncio.get_running_loop()
         job = _Job(stage, arguments, journal, loop.create_future())
         self._waiting.append(job)
@@ -90,7 +90,7 @@ class _Actor:
 
     def _send(self) -> None:
         jobs, self._waiting = self._waiting, []
-        if jobs:  # unless they were sent when the chunk was full
+        if jobs:  # empty if they were already sent in a full chunk
             task = asyncio.ensure_future(self._run_chunk(jobs))
             self._sending.add(task)
             task.add_done_callback(self._sending.discard)
@@ -101,7 +101,7 @@ class _Actor:
             async for reference in self.handle.run.remote([job.describe() for job in jobs]):
                 for number, event in await reference:
                     jobs[number].take(event)
-        except Exception as error:  # noqa: BLE001 - those who wait for the jobs look at it
+        except Exception as error:  # noqa: BLE001 - raised where the jobs are awaited
             failure = error
         for job in jobs:
             if not job.outcome.done():
@@ -112,16 +112,16 @@ class RayExecutor:
     """Runs the stages of prompts on actors of a Ray cluster: `async with RayExecutor(...) as executor:`.
 
     Each prompt goes to the actor with the fewest prompts. When an actor, its process or its node dies, its
-    prompts move to others at once, and it gets new ones when Ray has started it again.
+    prompts move to other actors at once; it gets new prompts when Ray has restarted it.
 
     Args:
-        factory: What creates the components, on each actor: an import path `MODULE:NAME`, or a function or
-            bound method that can be pickled.
-        call_policy: Limits and retries of calls: concurrency and rates are those of the whole cluster.
+        factory: Creates the components on each actor: an import path `MODULE:NAME`, or a function or bound
+            method that can be pickled.
+        call_policy: Limits and retries of calls; concurrency and rates apply to the whole cluster.
         actors: Number of actors, at least 1 and at most `call_policy.concurrency`.
-        each: Ray's options of each actor, such as `num_cpus`, `num_gpus`, `resources` and `runtime_env`.
+        each: Ray options for each actor, such as `num_cpus`, `num_gpus`, `resources` and `runtime_env`.
         config: LangChain config that all runs inherit; it is pickled.
-        patience: Seconds to wait for a first actor, and for one to come back if all have died.
+        patience: Seconds to wait for the first actor, and for any actor to come back if all have died.
 
     Raises:
         InputError: If a setting cannot be used, or the factory cannot be pickled.
@@ -178,20 +178,20 @@ class RayExecutor:
             task.cancel()
         await asyncio.gather(*self._starting, return_exceptions=True)
         for handle in (*(actor.handle for actor in self._actors), *self._limiters):
-            with suppress(RayError):  # of a cluster that has ended itself
+            with suppress(RayError):  # the cluster may have ended
                 ray.kill(handle)
         self._actors, self._limiters, self._ready = [], [], set()
 
     @property
     def configuration(self) -> dict[str, Any]:
-        """Everything that changes records, as plain data, which is the same on all actors."""
+        """Everything that affects records, as plain data; the same on all actors."""
         if self._configuration is None:
             msg = "no actor has begun yet: use it as `async with RayExecutor(...) as executor:`"
             raise InputError(msg)
         return self._configuration
 
     async def draw(self, example: Example, journal: Journal) -> Outcome:
-        """Draw n candidates, except for those that the journal holds."""
+        """Draw n candidates, except for those that the journal already holds."""
         return await self._run("draw", journal, example)
 
     async def split(self, answer: DrawnCandidate, journal: Journal) -> Outcome:
@@ -205,7 +205,7 @@ class RayExecutor:
         journal: Journal,
         answers: Sequence[DrawnCandidate] | None = None,
     ) -> Outcome:
-        """Score the candidates of a prompt, or the claims of the first of its answers."""
+        """Score the candidates of a prompt, or the claims of its first answer."""
         return await self._run("score", journal, example, draws, answers)
 
     async def label(self, example: Example, draws: Sequence[DrawnCandidate], journal: Journal) -> Outcome:
@@ -213,7 +213,7 @@ class RayExecutor:
         return await self._run("label", journal, example, draws)
 
     def _start_limiter(self) -> str | None:
-        """Start the actor with the rate limiters, and return its name."""
+        """Start the actor with the rate limiters and return its name; None if there is no rate limit."""
         started = start_limiter(self._call_policy)
         if started is None:
             return None
@@ -222,12 +222,12 @@ class RayExecutor:
         return name
 
     def _start_actor(self, concurrency: int, limiter_name: str | None) -> Any:
-        """Start an actor, which Ray starts again on any node if it dies."""
+        """Start an actor, which Ray restarts on any node if it dies."""
         options = {
             "scheduling_strategy": "SPREAD",
             **self._each,
             "max_restarts": -1,
-            # Prompts in flight move to another actor at once, instead of waiting for this one to be back.
+            # Prompts in flight move to another actor at once instead of waiting for this one.
             "max_task_retries": 0,
             "max_concurrency": max(_AT_ONCE, 2 * self._call_policy.concurrency),
         }
@@ -236,7 +236,7 @@ class RayExecutor:
     async def _run(self, stage: str, journal: Journal, *arguments: Any) -> Outcome:
         """Run a stage of a prompt on the least busy actor, and on another one if that dies.
 
-        Raises `CFCError` if no actor can run it, which is not the prompt's fault and ends the run.
+        Raises `CFCError` if no actor is available, which is not the prompt's fault and ends the run.
         """
         error: CFCError | None = None
         for _ in range(MAX_DEATHS):
@@ -249,7 +249,7 @@ class RayExecutor:
             except RayError as death:
                 error = CollectionError(f"{MAX_DEATHS} workers died while at it, the last one so: {death}")
                 self._drop(actor)
-                # Requests in flight may have been answered: at most as many as candidates are missing.
+                # Requests in flight may have been answered and billed: at most one per missing candidate.
                 for _ in range(self.configuration["n"] - len(journal.drawn) if stage == "draw" else 1):
                     journal.record_lost_request()
         return Outcome(error, Usage())
@@ -257,8 +257,8 @@ class RayExecutor:
     async def _least_busy(self) -> _Actor:
         """Return the ready actor with the fewest prompts.
 
-        Raises `CollectionError` if none becomes ready in time, and `CFCError` if an actor cannot create its
-        components, or has created others than the rest.
+        Raises `CollectionError` if none becomes ready in time, and `CFCError` if an actor could not create
+        its components, or created different ones than the other actors.
         """
         try:
             if not self._any_ready.is_set():
@@ -274,7 +274,7 @@ class RayExecutor:
         return min(self._ready, key=lambda actor: actor.load)
 
     def _drop(self, actor: _Actor) -> None:
-        """Use an actor no more until it is back."""
+        """Stop using an actor until it has been restarted."""
         if actor in self._ready:
             self._ready.discard(actor)
             if not self._ready:
@@ -287,7 +287,7 @@ class RayExecutor:
         task.add_done_callback(self._starting.discard)
 
     async def _add_when_started(self, actor: _Actor) -> None:
-        """Use an actor as soon as it has created its components, if they are those of all others."""
+        """Use an actor as soon as it has created its components, if they equal those of the others."""
         started = await self._start_worker(actor)
         if self._configuration is None and not isinstance(started, CFCError):
             self._configuration = started
@@ -304,7 +304,7 @@ class RayExecutor:
             try:
                 started: dict[str, Any] | CFCError = await actor.handle.start.remote()
             except ActorDiedError as error:
-                if self._configuration is None:  # it never started, so its settings do not work
+                if self._configuration is None:  # no actor has started yet, so the settings do not work
                     return CollectionError(f"an actor could not be started: {error}")
             except RayTaskError as error:
                 return CollectionError(f"an actor could not begin: {error.cause!r:.500}")
@@ -316,7 +316,7 @@ class RayExecutor:
 
 
 def check_picklable(settings: WorkerSettings) -> None:
-    """Refuse settings that cannot be sent to other machines."""
+    """Raise an `InputError` if the settings cannot be sent to other machines."""
     try:
         cloudpickle.dumps(settings)
     except Exception as error:
@@ -328,7 +328,7 @@ def check_picklable(settings: WorkerSettings) -> None:
 
 
 def explain_difference(one: Mapping[str, Any] | None, other: Mapping[str, Any]) -> str:
-    """Explain how the configurations of two actors differ."""
+    """Return a message that explains how the configurations of two actors differ."""
     known = one or {}
     different = [name for name in {**known, **other} if known.get(name, math.nan) != other.get(name)]
     listed = "; ".join(f"{name}: {known.get(name)!r:.80} and {other.get(name)!r:.80}" for name in different)

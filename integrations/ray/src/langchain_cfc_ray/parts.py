@@ -1,9 +1,9 @@
-"""`Parts`: a folder of Parquet files in which a pipeline of Ray Data keeps what is finished.
+"""`Parts`: a folder of Parquet files in which a Ray Data pipeline keeps its finished rows.
 
-Each write task makes one file, which appears whole, under a name that a repeated task uses again. So a file
-is result and checkpoint at once: whatever dies, a row is in the folder or it is not, and the next run asks
-for the missing ones only. Ray Data's own checkpoints filter where a dataset is read, which is before prompts
-are repeated, and never let a failed row be tried again.
+Each write task creates one file atomically, under a name that a repeated task reuses. A file is therefore
+both result and checkpoint: after any crash, a row is either in the folder or not, and the next run computes
+only the missing rows. Ray Data's own checkpoints filter rows where a dataset is read, which is before prompts
+are repeated, and never retry a failed row.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ from langchain_cfc_ray.executor import explain_difference
 if TYPE_CHECKING:
     from ray.data import Dataset
 
-# Rows that are written to a records file at a time.
+# Minimum number of rows to write to a records file at a time.
 _GROUP = 5000
 
 
 @dataclass(frozen=True)
 class Merged:
-    """What a records file was made of.
+    """The result of `Parts.merge`: the number of records, and the prompts that failed.
 
     Attributes:
         labelled: Number of records.
-        failed: What went wrong with the prompts that failed, by id.
+        failed: Errors of failed prompts, by prompt id.
     """
 
     labelled: int
@@ -53,11 +53,11 @@ class Merged:
 
 
 class Parts:
-    """A folder of finished rows, so that nothing is computed, or paid for, twice.
+    """A folder of finished rows, so that nothing is computed or paid for twice.
 
     Args:
-        path: The folder, which all nodes reach: a path, or a URI such as `s3://bucket/parts`.
-        key: The column whose values are unique: `id` for prompts, `draw` for their candidates.
+        path: The folder, accessible from all nodes: a path, or a URI such as `s3://bucket/parts`.
+        key: The column with unique values: `id` for prompts, `draw` for candidates.
     """
 
     def __init__(self, path: str | os.PathLike[str], key: str = "id") -> None:
@@ -70,11 +70,11 @@ class Parts:
         """Return the rows whose key is not in the folder yet.
 
         Args:
-            rows: Any dataset with a column of the key.
-            retry_failed: Whether rows that failed count as missing.
+            rows: Any dataset with the key column.
+            retry_failed: Whether failed rows count as missing.
 
         Returns:
-            The rows that are left to do.
+            The remaining rows.
         """
         finished = self._read_finished(retry_failed=retry_failed)
         if not len(finished):
@@ -83,15 +83,15 @@ class Parts:
         return rows.map_batches(_skip, fn_kwargs=known, batch_format="pyarrow", zero_copy_batch=True)
 
     def write(self, rows: Dataset) -> None:
-        """Run a pipeline, and keep its rows as they are finished.
+        """Run a pipeline and write its rows to the folder as they are finished.
 
         Args:
-            rows: A dataset with a column of the key, and a text `error` that is empty where nothing failed.
+            rows: A dataset with the key column, and a text column `error` that is empty for successful rows.
 
         Raises:
             InputError: If records were made by other components than those in the folder.
-            CollectionError: If the pipeline ends early, as where an actor cannot create its components; what
-                was written stays.
+            CollectionError: If the pipeline ends early, for example because an actor cannot create its
+                components; rows written so far are kept.
         """
         try:
             known = next(self._configurations(), None)
@@ -107,14 +107,14 @@ class Parts:
             raise CollectionError(msg) from error
 
     def merge(self, path: str | os.PathLike[str]) -> Merged:
-        """Write the labelled prompts as one records file, which `read_records` and `calibrate` take.
+        """Write the labelled prompts to one records file, for `read_records` and `calibrate`.
 
         Args:
-            path: Where to write Parquet; the file appears, or replaces an older one, when it is complete.
+            path: The Parquet file; it appears, or replaces an older one, only when it is complete.
 
         Returns:
-            How many prompts were labelled, and which ones failed. A calibration without those that failed
-            covers the other prompts only.
+            The number of labelled prompts, and the failed ones. A calibration without the failed prompts
+            covers only prompts like the others.
 
         Raises:
             CollectionError: If no prompt was labelled.
@@ -143,7 +143,7 @@ class Parts:
         return Merged(sum(map(len, chosen.values())), failed)
 
     def _list(self) -> list[str]:
-        """Return the names of all complete files, the oldest run first."""
+        """Return the names of all complete files, oldest run first."""
         found = self._files.get_file_info(FileSelector(self._folder, allow_not_found=True))
         names = (one.path for one in found if one.type == FileType.File and _is_part(one.base_name))
         return sorted(names)
@@ -153,7 +153,7 @@ class Parts:
             yield name, pq.read_table(name, filesystem=self._files, columns=list(names), partitioning=None)
 
     def _read_finished(self, *, retry_failed: bool) -> Any:
-        """Return the keys that need not be computed, as an Arrow array."""
+        """Return the keys of the finished rows, as an Arrow array."""
         keys = [pa.array([], pa.string())]
         for _, rows in self._read_columns(self.key, "error"):
             good = rows.filter(pc.equal(rows["error"], "")) if retry_failed else rows
@@ -161,7 +161,7 @@ class Parts:
         return pa.concat_arrays(keys)
 
     def _configurations(self) -> Iterator[str]:
-        """Yield the different configurations that made records."""
+        """Yield the distinct configurations that made the records."""
         seen = set()
         for name in self._list():
             if "configuration" not in pq.read_schema(name, filesystem=self._files).names:
@@ -173,9 +173,9 @@ class Parts:
                     yield one
 
     def _choose_rows(self) -> tuple[dict[str, list[int]], dict[str, str], set[str]]:
-        """Return the rows of each file to keep, errors by prompt, and the models that drew.
+        """Return the row numbers to keep by file, the errors by prompt, and the models that drew.
 
-        A prompt is labelled once, however often its task was repeated.
+        Each prompt is kept once, even if its task was repeated.
         """
         inputs: dict[str, int] = {}
         chosen: dict[str, list[int]] = {}
@@ -196,7 +196,7 @@ class Parts:
         return chosen, {prompt: error for prompt, error in failed.items() if prompt not in inputs}, models
 
     def _read_chosen(self, chosen: Mapping[str, list[int]], schema: Any) -> Iterator[Any]:
-        """Yield the chosen rows in groups of a size that suits a reader."""
+        """Yield the chosen rows in groups that are large enough for efficient reading."""
         group: list[Any] = []
         for name, numbers in chosen.items():
             table = pq.read_table(name, filesystem=self._files, columns=schema.names, partitioning=None)
@@ -209,7 +209,7 @@ class Parts:
 
 
 class _PartsSink(Datasink[None]):  # type: ignore[misc]  # Ray is not typed
-    """Writes what a task hands over as one file, which appears when it is complete."""
+    """Writes the rows of each task to one file, which appears only when it is complete."""
 
     def __init__(self, files: FileSystem, folder: str, configuration: str | None) -> None:
         self._files = files
@@ -244,7 +244,7 @@ class _PartsSink(Datasink[None]):  # type: ignore[misc]  # Ray is not typed
 
 
 def _name_nulls(table: Any) -> Any:
-    """Give columns without any value the type of text, so that all files have the same schema."""
+    """Return a table whose all-null columns have the type text, so that all files have the same schema."""
     fields = [
         field.with_type(pa.string()) if pa.types.is_null(field.type) else field for field in table.schema
     ]
@@ -256,11 +256,11 @@ def _is_part(name: str) -> bool:
 
 
 def _skip(batch: Any, key: str, finished: Any) -> Any:
-    """Return the rows of a batch whose keys are not among those in Ray's object store."""
+    """Return the rows of a batch whose keys are not in `finished`, a reference into Ray's object store."""
     return batch.filter(pc.invert(pc.is_in(batch[key].cast(pa.string()), value_set=ray.get(finished))))
 
 
 def _find_reason(text: str) -> str:
-    """Return the first error in the text of an error of Ray, which begins with where it happened."""
+    """Return the first error message in a Ray error's text, which begins with a traceback."""
     found = re.search(r"^\s*([\w.]+(?:Error|Exception): .+)$", text, re.MULTILINE)
     return found[1] if found else text[-500:]

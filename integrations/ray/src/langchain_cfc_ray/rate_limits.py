@@ -1,4 +1,4 @@
-"""One rate limit for a whole cluster: an actor that holds the rate limiters, and limiters that ask it."""
+"""Rate limits for a whole cluster: an actor that holds the rate limiters, and limiters that call it."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from langchain_cfc.collect import CallPolicy
 from langchain_cfc.extend import RetryPolicy, TokenRateLimiter
 
-# Concurrent requests to the actor beyond those that wait: the ones that settle tokens.
+# Concurrent requests to the actor in addition to waiting ones: those that settle tokens.
 _SPARE = 64
 
 
 class LimiterActor:
-    """Holds the rate limiters of all calls of a cluster, as an actor."""
+    """The actor that holds the rate limiters for all calls of a cluster."""
 
     def __init__(self, policy: CallPolicy) -> None:
         self._limiters = policy.create_retry_policy().rate_limiters
 
     async def acquire(self, number: int, *, blocking: bool) -> bool:
-        """Wait until one of the limiters lets a call through."""
+        """Wait until limiter `number` lets a call through; without `blocking`, return whether it does now."""
         return await self._limiters[number].aacquire(blocking=blocking)
 
     async def settle(self, number: int, calls: int, tokens: int) -> None:
-        """Settle the tokens of finished calls."""
+        """Report the tokens of finished calls to limiter `number`."""
         limiter = self._limiters[number]
         if isinstance(limiter, TokenRateLimiter):
             limiter.settle(calls, tokens)
 
 
 class ClusterRateLimiter(BaseRateLimiter):
-    """Rate limiter that asks a `LimiterActor`, for one of its limiters by number."""
+    """A rate limiter that delegates to one of the limiters of a `LimiterActor`, by its number."""
 
     def __init__(self, actor: Any, number: int) -> None:
         self._actor = actor
@@ -51,22 +51,22 @@ class ClusterRateLimiter(BaseRateLimiter):
 
 
 class ClusterTokenRateLimiter(ClusterRateLimiter, TokenRateLimiter):
-    """A rate limiter of tokens, which are settled once a call has answered."""
+    """A `ClusterRateLimiter` for tokens, whose number is reported when a call has been answered."""
 
     def settle(self, calls: int, tokens: int) -> None:
-        """Settle the tokens of finished calls, without waiting for the actor."""
+        """Report the tokens of finished calls, without waiting for the actor."""
         self._actor.settle.remote(self._number, calls, tokens)
 
 
 def start_limiter(policy: CallPolicy) -> tuple[str, Any] | None:
     """Start the actor that holds the rate limiters of a cluster; return its name and handle.
 
-    It runs on the node of the driver, without which the run ends anyway. Should it die, Ray starts it again
-    and repeats the requests that it had not answered. None if the policy has no rate limit.
+    It runs on the driver's node, without which the run would end anyway. If it dies, Ray restarts it and
+    repeats unanswered requests. None if the policy has no rate limit.
     """
     if not policy.create_retry_policy().rate_limiters:
         return None
-    # Ray restarts actors with the same arguments, and handles among those do not stay valid; names do.
+    # By name: Ray restarts actors with the same arguments, and a handle among those would be invalid by then.
     name = f"langchain-cfc-turns-{uuid4().hex}"
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
     options = {
@@ -81,7 +81,7 @@ def start_limiter(policy: CallPolicy) -> tuple[str, Any] | None:
 
 
 def create_cluster_retry_policy(policy: CallPolicy, limiter_name: str | None) -> RetryPolicy:
-    """Create a retry policy whose rate limiters are those of the cluster; None if there is no rate limit."""
+    """Return a retry policy that uses the cluster's rate limiters; `limiter_name` is None if it has none."""
     local = policy.create_retry_policy()
     if limiter_name is None:
         return local

@@ -1,4 +1,4 @@
-"""`Worker`: an actor that runs the stages of prompts, with clients of its own."""
+"""`Worker`: an actor that runs the stages of prompts, with its own clients."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class WorkerSettings:
     """Settings that every worker of a run gets.
 
     Attributes:
-        factory: What creates the components, on the worker.
+        factory: Creates the components on the worker.
         call_policy: Limits and retries of calls on the whole cluster.
         config: LangChain config that all runs inherit.
     """
@@ -34,16 +34,16 @@ class WorkerSettings:
     config: RunnableConfig | None
 
 
-# The name of a journal's method, and its arguments.
+# A call of a journal: the name of the method, and its arguments.
 Event: TypeAlias = tuple[str, tuple[Any, ...]]
-# A stage of a prompt, as the name of an executor's method and the arguments that come before the journal.
+# A stage of a prompt: the name of an executor's method, its arguments except the journal, and the journal.
 Job: TypeAlias = tuple[str, tuple[Any, ...], "StreamJournal"]
-# Seconds in which events gather before they travel together: one message costs as much as many events.
+# Seconds to wait for further events before a message: the cost of a message hardly depends on its size.
 _LINGER = 0.01
 
 
 class StreamJournal:
-    """The journal of a stage on a worker: notes travel to the driver, which alone writes the store.
+    """The journal of a stage on a worker; it sends its events to the driver, which alone writes the store.
 
     Args:
         drawn: Stored candidates by slot.
@@ -56,11 +56,11 @@ class StreamJournal:
         self._note: Callable[[Event], object] = _ignore
 
     def connect(self, note: Callable[[Event], object]) -> None:
-        """Pass all notes to a function."""
+        """Send all events to a function from now on."""
         self._note = note
 
     def resume(self, context: str) -> Mapping[int, DrawnCandidate]:
-        """Return the candidates that need not be drawn again for the prepared input with this digest."""
+        """Return the stored candidates if they were drawn for the prepared input with this digest."""
         self._note(("resume", (context,)))
         return self.drawn if context == self.context else {}
 
@@ -69,28 +69,28 @@ class StreamJournal:
         self._note(("save_draw", (slot, draw, usage)))
 
     def discard_draws(self) -> None:
-        """Delete all stored candidates, because the sampler refused them."""
+        """Delete all stored candidates, because the sampler rejected them."""
         self._note(("discard_draws", ()))
 
     def announce(self, requests: int) -> None:
-        """Note that so many further requests may follow, as those of another wave of draws."""
+        """Record that up to `requests` more requests may follow, for example another wave of draws."""
         self._note(("announce", (requests,)))
 
     def record_lost_request(self) -> None:
-        """Note that a request failed that may have been answered."""
+        """Record that a failed request may still have been answered and billed."""
         self._note(("record_lost_request", ()))
 
     async def flush(self) -> None:
-        """Do nothing: a round trip to the driver before every request would take longer than the request."""
+        """Do nothing, because a round trip to the driver before every request would take too long."""
 
 
 def _ignore(event: Event) -> None:
-    """Take no notice, where nothing is stored."""
+    """Ignore an event, as a journal that is not connected does."""
     del event
 
 
 class Worker:
-    """Runs the stages of prompts in a process of its own; clients are created there and never travel.
+    """Runs the stages of prompts in its own process, where it also creates its clients.
 
     Args:
         settings: Settings of all workers.
@@ -105,7 +105,7 @@ class Worker:
 
     @cached_property
     def executor(self) -> LocalExecutor:
-        """What runs the stages, with the components that the factory creates here."""
+        """The executor of the stages, with the components that the factory creates in this process."""
         settings = self._settings
         retry_policy = create_cluster_retry_policy(settings.call_policy, self._limiter_name)
         limiter = ConcurrencyLimiter(self._concurrency)
@@ -119,7 +119,7 @@ class Worker:
             return error
 
     async def run(self, jobs: Sequence[Job]) -> AsyncIterator[list[tuple[int, Event | Outcome]]]:
-        """Run stages of several prompts at the same time; yield notes and outcomes by number as they come."""
+        """Run stages of several prompts concurrently; yield events and outcomes with their job numbers."""
         events: asyncio.Queue[tuple[int, Event | Outcome]] = asyncio.Queue()
         tasks = [asyncio.ensure_future(self._run_job(number, job, events)) for number, job in enumerate(jobs)]
         left = len(jobs)
@@ -142,7 +142,7 @@ class Worker:
         journal.connect(lambda event: events.put_nowait((number, event)))
         try:
             outcome = await _STAGES[stage](self.executor, journal, *arguments)
-        except Exception as error:  # noqa: BLE001 - an outcome like any other, which the driver reports
+        except Exception as error:  # noqa: BLE001 - returned as an outcome, which the driver reports
             outcome = Outcome(CollectionError(f"the worker failed with {error!r:.200}"), Usage())
         events.put_nowait((number, outcome))
 
