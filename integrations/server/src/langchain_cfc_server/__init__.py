@@ -1,4 +1,4 @@
-"""Guarded models behind OpenAI's API: `create_app` makes the application, `run` serves it.
+"""Serve guarded models through OpenAI's API: `create_app` makes the application, `run` serves it.
 
 Importing this package loads nothing; each name below is loaded when it is first used.
 """

@@ -1,4 +1,4 @@
-"""A chain's message as a completion, whole or as a stream of chunks."""
+"""Write a chain's message as a chat completion, whole or as a stream of chunks."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class Answer:
     """The response to one prompt, before it is written out.
 
     Attributes:
-        id: Of the completion.
-        created: When, in seconds.
-        model: The name that it was asked by.
+        id: Id of the completion.
+        created: Unix time of its creation, in seconds.
+        model: The model's name in the request.
         message: The best answer or the abstention, with the decision in `response_metadata["cfc"]`.
     """
 
@@ -29,18 +29,18 @@ class Answer:
 
     @property
     def cfc(self) -> dict[str, Any]:
-        """The decision as plain data; for a fallback only that nothing is guaranteed."""
+        """The decision as plain data; for a fallback's answer only `guarantee: None`."""
         found: dict[str, Any] = self.message.response_metadata["cfc"]
         return found
 
     @property
     def reason(self) -> str:
-        """Why it was answered or abstained on, or `fallback`."""
+        """The reason for answering or abstaining, or `fallback`."""
         return str(self.cfc.get("reason", "fallback"))
 
     @property
     def usage(self) -> dict[str, int] | None:
-        """Tokens of all draws together; None where no model reports them."""
+        """Total number of tokens of all draws; None if no model reports them."""
         used = self.cfc.get("usage")
         if not used:
             return None
@@ -53,7 +53,7 @@ class Answer:
 
     @property
     def promise(self) -> tuple[str, str, float] | None:
-        """What the guarantee is about, its level and its share; None where nothing is promised."""
+        """The kind of the guarantee, its level and the guaranteed share; None without a guarantee."""
         guarantee = self.cfc["guarantee"] or {}
         if (certified := guarantee.get("wrong_answers")) is not None:
             return "right_answers", certified["max_wrong_rate"], 1.0 - float(certified["max_wrong_rate"])
@@ -62,7 +62,7 @@ class Answer:
 
     @property
     def headers(self) -> dict[str, str]:
-        """Headers for clients that ignore the body's extension; none for a fallback's answer."""
+        """Headers with the decision, for clients that ignore `cfc` in the body; none for a fallback."""
         guarantee = self.cfc["guarantee"]
         if guarantee is None:
             return {}
@@ -89,7 +89,7 @@ class Answer:
         return encode_json({**self._head("chat.completion"), "choices": [choice], "cfc": self.cfc, **counted})
 
     def to_events(self, *, with_usage: bool) -> bytes:
-        """Return server-sent events: role, content, end with the decision, and usage if wanted."""
+        """Return server-sent events: role, content, end with the decision, and usage if requested."""
         chunks = self._chunks(with_usage=with_usage)
         return b"".join(b"data: %b\n\n" % encode_json(chunk) for chunk in chunks) + b"data: [DONE]\n\n"
 
@@ -114,7 +114,7 @@ class Answer:
 
     @property
     def calls(self) -> list[tuple[Any, Any, str]]:
-        """Ids, names and arguments of the calls; those that are no JSON object as the model wrote them."""
+        """Ids, names and arguments of the tool calls; invalid arguments are unchanged text of the model."""
         valid = [
             (call["id"], call["name"], encode_json(call["args"]).decode()) for call in self.message.tool_calls
         ]

@@ -1,4 +1,4 @@
-"""`create_app`: models in, an ASGI application out."""
+"""`create_app`: make an ASGI application that serves models."""
 
 from __future__ import annotations
 
@@ -38,19 +38,19 @@ _SUMMARY = "Chat completions that are certified or abstained from."
 
 
 def create_app(models: Mapping[str, Runnable[Any, Any]], settings: Settings) -> FastAPI:
-    """Make an application that serves models behind OpenAI's API.
+    """Return an application that serves models through OpenAI's API.
 
     Args:
-        models: Chains by the names that clients ask for: a `CFCRunnable`, what `or_else` makes of it, or
-            any chain that returns its results. They get lists of messages.
-        settings: Tokens, limits and the like.
+        models: Chains by model name: a `CFCRunnable`, the result of its `or_else`, or any chain that returns
+            its results. They get lists of messages.
+        settings: Tokens, limits and other settings.
 
     Returns:
-        The application, for `langchain_cfc_server.run` or any ASGI server of one process; its
-        `state.traffic` counts its requests.
+        The application, for `langchain_cfc_server.run` or any ASGI server with a single process; its
+        `state.traffic` counts requests.
 
     Raises:
-        InputError: If there are no models, or one of them has a name that cannot be used or is no chain.
+        InputError: If there are no models, a name is invalid, or a model is not a chain.
     """
     ready = make_served_models(models, settings.abstain_message)
     traffic = Traffic(settings.concurrency, settings.connections)
@@ -84,7 +84,7 @@ def create_app(models: Mapping[str, Runnable[Any, Any]], settings: Settings) -> 
         authentication=settings.authentication,
         ignore_sampling=settings.sampling_parameters == "ignore",
     )
-    # A request passes the last one added first.
+    # A request passes through the last added middleware first.
     app.add_middleware(Limits, paths=(COMPLETIONS, RESPONSES), settings=settings, traffic=traffic)
     if settings.authentication:
         app.add_middleware(Authentication, tokens=tokens)
@@ -109,23 +109,23 @@ def _add_paths(
     created = int(time.time())
 
     async def live() -> Response:
-        """Whether the server runs; 503 once a chain has blocked all others for longer than the time limit."""
+        """Return `live`; 503 if a chain has blocked all others for longer than the time limit."""
         return _json({"status": "stalled"}, 503) if completions.is_stalled else _json({"status": "live"})
 
     async def ready() -> Response:
-        """Whether requests are welcome; 503 if not."""
+        """Return whether the server accepts requests; 503 if it does not."""
         return _json({"status": traffic.status}, 200 if traffic.status == "ready" else 503)
 
     async def figures() -> Response:
-        """Figures for Prometheus."""
+        """Return the metrics for Prometheus."""
         return Response(metrics.text(), headers={"content-type": CONTENT_TYPE})
 
     async def list_models() -> Response:
-        """All models that can be asked."""
+        """Return all models that are served."""
         return _json({"object": "list", "data": [one.describe(created) for one in models.values()]})
 
     async def one_model(model: str) -> Response:
-        """One of them."""
+        """Return one of the served models."""
         return _json(find_model(models, model).describe(created))
 
     async def complete(request: Request) -> Response:
@@ -174,10 +174,10 @@ def _add_paths(
 
 
 class _Direct(APIRoute):
-    """A path whose requests go straight to its endpoint, for FastAPI has nothing to fill in."""
+    """A route that calls its endpoint directly, because FastAPI has no parameters to fill in."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """Return the endpoint itself as the handler of requests."""
+        """Return the endpoint itself as the request handler."""
         handler: Callable[[Request], Coroutine[Any, Any, Response]] = self.endpoint
         return handler
 
@@ -188,7 +188,7 @@ def _path(
     endpoint: Callable[..., Awaitable[Response]],
     responses: dict[int | str, dict[str, Any]],
 ) -> None:
-    """Add a path; what it answers is made by hand, and FastAPI only describes it."""
+    """Add a path; its endpoint builds the response itself, so FastAPI only documents it."""
     app.add_api_route(
         address, endpoint, methods=["GET"], response_class=Response, response_model=None, responses=responses
     )
@@ -199,5 +199,5 @@ def _json(data: Any, status: int = 200) -> Response:
 
 
 async def _raise_refused(_: Request, error: Exception) -> Response:
-    """Pass an error of routing on to the middleware that answers all errors."""
+    """Re-raise a routing error, so that the middleware that answers all errors handles it."""
     raise to_refused_error(error)

@@ -1,4 +1,4 @@
-"""Authentication: a request needs a valid bearer token."""
+"""`Authentication`: middleware that requires a valid bearer token."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from langchain_cfc_server.errors import RefusedError
 from langchain_cfc_server.tokens import Client, ClientTokens
 
-# Supervisors and load balancers have no token. These two answer only yes or no.
+# Open, because supervisors and load balancers have no token. These paths only reveal the server's state.
 OPEN_PATHS = frozenset({"/health/live", "/health/ready"})
 METRICS = "/metrics"
 _SCHEME = b"bearer"
@@ -15,18 +15,18 @@ _CLIENT = "langchain_cfc_server.client"
 
 
 def get_client(scope: Scope) -> Client | None:
-    """Return the client whose token a request presented; None where there is none, or none is needed."""
+    """Return the client whose token a request presented; None if no token was checked."""
     client: Client | None = scope.get(_CLIENT)
     return client
 
 
 class Authentication:
-    """Lets requests with a valid bearer token through, and all to the open paths.
+    """Middleware that only passes requests with a valid bearer token, or to an open path.
 
-    A token for the metrics reads them and nothing else; where there is one, no other token reads them.
+    A metrics token gives access to the metrics only. If there is one, no other token may read the metrics.
 
     Args:
-        app: The application that answers those let through.
+        app: The application that answers.
         tokens: The valid tokens.
     """
 
@@ -35,10 +35,10 @@ class Authentication:
         self._tokens = tokens
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Let a request through or refuse it.
+        """Pass a request on or refuse it.
 
         Raises:
-            RefusedError: If there is no valid token, or it is for something else.
+            RefusedError: If the request has no valid token, or the token does not allow this path.
         """
         if scope["type"] == "http" and scope["path"] not in OPEN_PATHS:
             client = scope[_CLIENT] = self._find_client(scope)
@@ -50,7 +50,7 @@ class Authentication:
 
     def _find_client(self, scope: Scope) -> Client:
         given = [value for name, value in scope["headers"] if name == b"authorization"]
-        # Of several headers, a proxy may have checked another one than is read here.
+        # Several headers are refused, because a proxy may have checked another one than this server would.
         scheme, _, token = given[0].partition(b" ") if len(given) == 1 else (b"", b"", b"")
         client = self._tokens.find_client(token.strip(b" "))
         if scheme.lower() != _SCHEME or client is None:

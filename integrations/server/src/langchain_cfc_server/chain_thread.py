@@ -1,8 +1,8 @@
-"""`ChainThread`: an event loop in a thread of its own, on which chains run.
+"""`ChainThread`: an event loop in its own thread, on which chains run.
 
-A chain around a chat model spends milliseconds of CPU time on every candidate. On the loop that serves
-connections, a burst of requests would keep that loop from accepting, refusing and answering health checks
-until much of the work is done. In another thread the interpreter takes turns between the two, every
+A chain around a chat model spends milliseconds of CPU time on every candidate. If chains ran on the loop that
+serves connections, a burst of requests would delay accepting, refusing and health checks until most of the
+work is done. With separate threads, the interpreter switches between the two loops every
 `sys.getswitchinterval()` seconds.
 """
 
@@ -17,14 +17,14 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 Result = TypeVar("Result")
-# Seconds that the thread has to end what it runs when it is stopped; it is a daemon, so nothing waits longer.
+# Seconds to wait for the thread to stop; it is a daemon, so the process ends even if it takes longer.
 _STOP_SECONDS = 5.0
 
 
 class ChainThread:
-    """An event loop in a thread of its own; the thread starts when the first chain runs.
+    """An event loop in its own thread, which starts when the first chain runs.
 
-    All methods but `run` may be called without a running event loop.
+    All methods except `run` may be called without a running event loop.
     """
 
     def __init__(self) -> None:
@@ -33,16 +33,16 @@ class ChainThread:
         self._pinged: float | None = None
 
     async def run(self, begin: Callable[[], Coroutine[Any, Any, Result]]) -> Result:
-        """Run a coroutine in the thread and wait for its end.
+        """Run a coroutine in the thread and return its result.
 
-        If the caller is cancelled, so is the coroutine, and the caller waits until it has ended: a request
-        that still uses resources still counts.
+        If the caller is cancelled, so is the coroutine, and the caller still waits until it has ended: a
+        request must be counted as long as it uses resources.
 
         Args:
-            begin: Makes the coroutine; called in the thread.
+            begin: Creates the coroutine; called in the thread.
 
         Returns:
-            What the coroutine returns.
+            The coroutine's result.
         """
         chains = self._loop()
         caller = asyncio.get_running_loop()
@@ -70,14 +70,14 @@ class ChainThread:
                 is_cancelled = True
                 chains.call_soon_threadsafe(cancel)
         if is_cancelled:
-            # Its outcome is of no use to anyone; looking at it keeps asyncio from logging it as unseen.
+            # Retrieve the unused outcome, so that asyncio does not log an exception that was never retrieved.
             with suppress(Exception, asyncio.CancelledError):
                 tasks[0].result()
             raise asyncio.CancelledError
         return tasks[0].result()
 
     def measure_stall(self) -> float:
-        """Return the seconds since this method scheduled a call that has not run yet; 0 if it ran."""
+        """Return for how many seconds a call that this method scheduled earlier has been pending; else 0."""
         if self._running is None:
             return 0.0
         pinged = self._pinged
@@ -87,7 +87,7 @@ class ChainThread:
         return time.monotonic() - pinged
 
     def stop(self) -> None:
-        """Cancel what still runs and end the thread."""
+        """Cancel all running coroutines and end the thread."""
         if self._thread is None or self._running is None:
             return
         chains, stopping = self._running

@@ -1,4 +1,4 @@
-"""`langchain-cfc serve`: models behind OpenAI's API, from the command line."""
+"""`langchain-cfc serve`: serve models through OpenAI's API from the command line."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def serve(  # noqa: PLR0917 - typer makes every option a parameter
 
 @dataclass(frozen=True)
 class _Server:
-    """Everything that a process needs to serve, which may be another one than where the command runs."""
+    """Everything that a process needs to serve; picklable, because it may be sent to worker processes."""
 
     models: str | None
     name: str | None
@@ -120,7 +120,7 @@ class _Server:
     finish: float
 
     def __call__(self, port: int, supervisor: int | None = None) -> None:
-        # Late, for the help of `langchain-cfc` loads this module.
+        # Imported late, because the help of `langchain-cfc` loads this module.
         from langchain_cfc_server import logs
         from langchain_cfc_server.app import create_app
         from langchain_cfc_server.server import run
@@ -131,7 +131,7 @@ class _Server:
 
 
 def _read_tokens() -> tuple[str, ...]:
-    """Tokens from the environment; never from arguments, which every user of a machine can see."""
+    """Return the tokens from the environment (arguments would be visible to every user of the machine)."""
     found = os.environ.get(TOKENS, "").split()
     if not found:
         msg = (
@@ -158,7 +158,7 @@ def _load_models(path: str | None, name: str | None, *, demo: bool) -> dict[str,
 
 
 def _make_demo() -> Runnable[Any, Any]:
-    """The recording, calibrated on the spot and served through a saved artifact."""
+    """Return a chain that serves the recording under an artifact that is calibrated here."""
     from langchain_cfc.demo import demo_chain, run_demo
 
     with tempfile.TemporaryDirectory() as folder:

@@ -1,4 +1,4 @@
-"""`POST /v1/chat/completions` and `/v1/responses`: a conversation in, a decision out."""
+"""Endpoints `POST /v1/chat/completions` and `/v1/responses`, which answer a conversation with a decision."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from langchain_cfc_server.settings import Settings
 
 
 class Completions:
-    """Answers conversations by the models that they name.
+    """Answers conversations with the models that the requests name.
 
-    Streams, too, begin when the decision is made and hold nothing but it: until then no candidate may be
-    revealed, and errors keep their status.
+    Streams also start only when the decision is made, and contain nothing else: no candidate may be revealed
+    before, and errors keep their HTTP status.
 
     Args:
         models: The models by name.
-        cooldowns: The cooldown of each.
-        settings: The settings of the operator.
-        chains: The thread that asks them.
+        cooldowns: The cooldown of each model, by name.
+        settings: The operator's settings.
+        chains: The thread that runs the chains.
     """
 
     def __init__(
@@ -53,11 +53,11 @@ class Completions:
 
     @property
     def is_stalled(self) -> bool:
-        """Whether a chain has blocked all others for longer than a request may take."""
+        """Whether a chain has blocked all others for longer than the time limit of a request."""
         return self._chains.measure_stall() > self._time_limit
 
     async def complete(self, request: Request) -> Response:
-        """Answer one conversation with a chat completion or its events.
+        """Answer a conversation with a chat completion, whole or as a stream of events.
 
         Args:
             request: The request.
@@ -66,8 +66,8 @@ class Completions:
             The completion, or its events.
 
         Raises:
-            RefusedError: If it cannot be asked like this.
-            CFCError: If the model could not be asked.
+            RefusedError: If the request is invalid or cannot be served.
+            CFCError: If the chain failed.
         """
         check_type(request.headers)
         sampling = schema.SAMPLING_PARAMETERS
@@ -85,7 +85,7 @@ class Completions:
         return _make_response(answer, events, is_stream=True)
 
     async def respond(self, request: Request) -> Response:
-        """Answer one conversation as the Responses API does; arguments and errors are those of `complete`."""
+        """Answer a conversation in the form of the Responses API; see `complete` for arguments and errors."""
         check_type(request.headers)
         asked = read_request(
             await request.body(),
@@ -132,10 +132,10 @@ def _make_response(answer: Answer, content: bytes, *, is_stream: bool = False) -
 
 
 def find_model(models: Mapping[str, ServedModel], name: str) -> ServedModel:
-    """Find the model that a request names.
+    """Return the model that a request names.
 
     Raises:
-        RefusedError: If there is none.
+        RefusedError: If there is no model of that name.
     """
     if name not in models:
         msg = f"there is no such model here; there are: {', '.join(models)}"

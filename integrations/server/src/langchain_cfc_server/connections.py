@@ -1,4 +1,4 @@
-"""Connections of clients: how many may be open, and how long each may wait for what."""
+"""Client connections: a limit on their number, and timeouts for slow senders and slow readers."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from langchain_cfc_server.errors import RefusedError
 
-# Seconds that a connection has for the head of a request, from its first byte.
+# Seconds in which the head of a request must arrive, from its first byte or the start of the connection.
 _HEAD = 10.0
-# Seconds in which a client has to take some of what it was sent.
+# Seconds within which a client must read at least some of the data sent to it.
 _TAKEN = 10.0
-# Connections beyond the limit that are accepted to be refused in words or asked for the server's health, and
-# the seconds that they have to say which.
+# Number of connections beyond the limit that are still accepted, to refuse their request with a message or to
+# answer health checks, and the seconds in which their request must arrive.
 _EXTRA = 64
 _EXTRA_HEAD = 1.0
 _HEALTH = b"GET /health/"
 
 
 class OpenConnections:
-    """The connections that are open, and which of them are idle.
+    """The open connections, with those that are idle.
 
     Attributes:
-        most: Most that are open at once. When a new one comes, the one idle longest is closed; where none is
-            idle, the new one is refused.
-        refused: How many were refused so far.
+        most: Maximum number of open connections. Beyond it, a new connection replaces the one that has been
+            idle longest; if none is idle, the new one is refused.
+        refused: Number of refused connections so far.
 
     Args:
-        most: Most that are open at once.
+        most: Maximum number of open connections.
     """
 
     def __init__(self, most: int) -> None:
@@ -41,17 +41,17 @@ class OpenConnections:
         self._idle: dict[Connection, None] = {}
 
     def __len__(self) -> int:
-        """How many are open."""
+        """Return the number of open connections."""
         return len(self._open)
 
     def add(self, new: Connection) -> bool:
-        """Count a new connection, closing an idle one for it if need be.
+        """Count a new connection; if there are too many, close the one that has been idle longest.
 
         Args:
             new: The connection.
 
         Returns:
-            Whether there are no more than may be.
+            Whether the number of connections is within the limit.
         """
         self._open.add(new)
         if len(self._open) <= self.most:
@@ -64,12 +64,12 @@ class OpenConnections:
         return True
 
     def remove(self, connection: Connection) -> None:
-        """Count a connection no longer."""
+        """Stop counting a connection."""
         self._open.discard(connection)
         self._idle.pop(connection, None)
 
     def set_idle(self, connection: Connection, *, is_idle: bool) -> None:
-        """Note that a connection waits for its next request, or has begun to receive it."""
+        """Record whether a connection is idle, that is, waits for its next request."""
         if not is_idle:
             self._idle.pop(connection, None)
         elif connection in self._open:
@@ -77,16 +77,16 @@ class OpenConnections:
 
     @property
     def is_flooded(self) -> bool:
-        """Whether there are so many that new ones are closed without a word."""
+        """Whether there are so many connections that new ones are closed without a response."""
         return len(self._open) > self.most + _EXTRA
 
 
 class Connection(H11Protocol):
-    """A connection that waits for heads of requests no longer than it should, and refuses in our words.
+    """A uvicorn connection with timeouts, the limit on connections, and this server's error messages.
 
     Args:
-        connections: All that are open.
-        **uvicorn: What uvicorn makes connections with.
+        connections: The open connections.
+        **uvicorn: The arguments of uvicorn's own class.
     """
 
     def __init__(self, connections: OpenConnections, **uvicorn: Any) -> None:
@@ -98,28 +98,28 @@ class Connection(H11Protocol):
 
     @property
     def _cycle(self) -> RequestResponseCycle | None:
-        """The latest request; uvicorn's annotation leaves out that there may be none."""
+        """The latest request; None if there is none yet, which uvicorn's annotation leaves out."""
         return self.cycle
 
     @property
     def awaits_first(self) -> bool:
-        """Whether no request has come yet."""
+        """Whether the connection is still waiting for its first request."""
         return self._cycle is None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn does
-        """Begin to wait for the first request."""
+        """Count the new connection and start the timeout for its first request."""
         super().connection_made(transport)
         self._is_extra = not self._open_connections.add(self)
         if self._open_connections.is_flooded:
             self._open_connections.refused += 1
             transport.abort()
             return
-        # What the system does not take at once is waited for.
+        # Call `pause_writing` as soon as any data cannot be sent at once, to time slow readers.
         transport.set_write_buffer_limits(high=0)
         self._expect_head()
 
     def data_received(self, data: bytes) -> None:
-        """Take in bytes, which may be the head of a request, or only a part of it."""
+        """Process received bytes; start or stop the timeout for the head of a request."""
         self._open_connections.set_idle(self, is_idle=False)
         if self._is_extra and self._cycle is None and not data.startswith(_HEALTH):
             self._refuse_extra()
@@ -132,24 +132,24 @@ class Connection(H11Protocol):
             self._forget_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stop waiting."""
+        """Stop all timeouts and stop counting the connection."""
         self._forget_head()
         self._forget_taking()
         self._open_connections.remove(self)
         super().connection_lost(exc)
 
     def pause_writing(self) -> None:
-        """Begin to wait for a client that does not take what it was sent."""
+        """Start the timeout for a client that does not read the data sent to it."""
         super().pause_writing()
         self._expect_taking()
 
     def resume_writing(self) -> None:
-        """Go on, for it has taken all."""
+        """Stop that timeout, because the client has read all data."""
         self._forget_taking()
         super().resume_writing()
 
     def on_response_complete(self) -> None:
-        """Go on with what has come meanwhile, which may be a part of a head."""
+        """Continue with data received in the meantime, or mark the connection as idle."""
         super().on_response_complete()
         if self._is_extra:
             self.transport.close()
@@ -177,10 +177,10 @@ class Connection(H11Protocol):
             self._is_to_be_taken = None
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse bytes that are no HTTP."""
+        """Refuse bytes that are not valid HTTP."""
         del msg
         if self.conn.our_state not in {h11.IDLE, h11.SEND_RESPONSE}:
-            # The rest of a body that has been answered already.
+            # The rest of a body whose request has already been answered.
             self.transport.close()
             return
         self._refuse(
@@ -188,14 +188,14 @@ class Connection(H11Protocol):
         )
 
     def _refuse_extra(self) -> None:
-        """Refuse any request, since too many connections are open."""
+        """Refuse the connection's request, because too many connections are open."""
         self._open_connections.refused += 1
         msg = "as many connections as this server takes are open already; try again later"
         again = {"Retry-After": "1"}
         self._refuse(RefusedError(429, "too_many_connections", msg, headers=again), b"Too Many Requests")
 
     def _refuse(self, error: RefusedError, reason: bytes) -> None:
-        """Send a refusal as the last thing on this connection."""
+        """Send a refusal and close the connection."""
         response = error.to_response()
         headers = [*response.raw_headers, (b"connection", b"close")]
         for event in (

@@ -1,7 +1,7 @@
-"""`Cooldown`: a model whose upstream keeps failing is left alone for a while (a circuit breaker).
+"""`Cooldown`: a circuit breaker that refuses requests to a model while its upstream keeps failing.
 
-Without it, every request to a provider that is down takes a place until it fails, and adds to the load under
-which the provider is to come back.
+Without it, every request to a provider that is down would occupy a place until it fails, and add to the load
+under which the provider must recover.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from langchain_cfc_server.errors import RefusedError, list_causes
 
 _LOG = logging.getLogger("langchain_cfc_server")
 _FAILURES = (DrawError, VerifierError, ServingTimeoutError)
-# What a provider answers where the prompt is at fault, such as one that is too long.
+# Statuses with which a provider rejects a prompt, for example because it is too long.
 _OF_THE_PROMPT = frozenset({400, 413, 422})
 
 
 class Cooldown:
-    """Refuses requests to a model for a while after so many failures in a row.
+    """Refuses requests to a model for some time after several consecutive failures.
 
-    After that while, one request at a time is let through to probe: an answer ends the cooldown, and a
-    failure begins the next one. Failures are those of the model or its verifier, and requests whose time was
-    over; what a provider refuses because of the prompt is none, or one client could stop all others.
+    Afterwards, one request at a time is let through as a probe: an answer ends the cooldown, and a failure
+    starts the next one. Failures are errors of the model or its verifier, and requests that exceed their time
+    limit. A prompt that the provider rejects is not a failure; otherwise one client could block all others.
 
     Attributes:
-        times: How often a cooldown began.
+        times: Number of cooldowns so far.
 
     Args:
-        model: The name of the model.
-        after: Failures in a row after which a cooldown begins; 0 for never.
-        seconds: How long one lasts.
+        model: The model's name, for logs.
+        after: Number of consecutive failures after which a cooldown starts; 0 for never.
+        seconds: Duration of a cooldown, in seconds.
     """
 
     def __init__(self, model: str, after: int, seconds: float) -> None:
@@ -49,18 +49,18 @@ class Cooldown:
 
     @property
     def is_active(self) -> bool:
-        """Whether the latest requests failed, and none was answered since."""
+        """Whether a cooldown has started and no request has been answered since."""
         return self._ends is not None
 
     @contextmanager
     def watch(self, is_overdue: Callable[[], bool]) -> Iterator[None]:
-        """Note how the request inside the block ends, or refuse it.
+        """Record the outcome of the request inside the block, or refuse the request.
 
         Args:
-            is_overdue: States, when the request is cancelled, whether that was because its time was over.
+            is_overdue: Called when the request is cancelled; returns whether its time limit had passed.
 
         Raises:
-            RefusedError: If the model is left alone at present.
+            RefusedError: If the model is cooling down.
         """
         is_probe = self._admit()
         try:
@@ -80,7 +80,7 @@ class Cooldown:
                 self._is_probed = False
 
     def _admit(self) -> bool:
-        """Whether a request is a probe; refuses one that is to wait."""
+        """Return whether an admitted request is a probe; raise a `RefusedError` during a cooldown."""
         if self._ends is None:
             return False
         left = self._ends - time.monotonic()

@@ -1,4 +1,4 @@
-"""Data as JSON that every parser reads."""
+"""Encode data as JSON that every parser can read."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Any
 
 
 def encode_json(data: Any) -> bytes:
-    """Strict JSON in ASCII, on one line.
+    """Return data as strict JSON in ASCII, on a single line.
 
-    Escapes keep a lone surrogate in an answer from being invalid UTF-8, and control characters in a log from
-    being lines of their own.
+    By the escapes, a lone surrogate in an answer is not invalid UTF-8, and a line break in a log does not
+    start a new line.
 
     Raises:
-        ValueError: If it holds a number that JSON does not know.
+        ValueError: If the data contains NaN or an infinite number.
     """
     return json.dumps(data, allow_nan=False, separators=(",", ":")).encode("ascii")

@@ -1,4 +1,4 @@
-"""Every failure as the error object that OpenAI's clients read."""
+"""Convert every failure to the error object that OpenAI's clients read."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from langchain_cfc.errors import (
 )
 from langchain_cfc_server.encoding import encode_json
 
-# OpenAI's words where it has some; clients choose their exceptions by status alone.
+# OpenAI's names where they exist; clients choose their exceptions by the status only.
 _TYPES = {
     401: "authentication_error",
     403: "permission_error",
@@ -31,14 +31,14 @@ _TYPES = {
 
 
 class RefusedError(Exception):
-    """A request that gets no answer, with the reason for its client.
+    """A request is refused or failed, with the reason for its client.
 
     Args:
         status: HTTP status, 400 or above.
         code: The reason in one word, for programs.
-        message: The reason for people; holds nothing that the client did not send, and no prompt.
-        param: The field of the request that it is about, if any.
-        headers: Headers beyond the usual.
+        message: The reason for people; contains nothing that the client did not send, and no prompt.
+        param: The field of the request that is the problem, if any.
+        headers: Additional headers.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class RefusedError(Exception):
         self.headers = dict(headers or {})
 
     def to_response(self) -> Response:
-        """Return the response that states the reason."""
+        """Return the HTTP response that states the reason."""
         kind = _TYPES.get(self.status, "invalid_request_error")
         error = {"message": self.message, "type": kind, "param": self.param, "code": self.code}
         return Response(
@@ -70,8 +70,8 @@ class DisconnectedError(Exception):
     """The client has disconnected, so that no response can be sent."""
 
 
-# By the first kind that an error is of. The errors' own texts may quote the prompt, a candidate or what a
-# provider said, so clients get these instead.
+# The first matching type counts. Clients get these messages because the errors' own may quote the prompt, a
+# candidate or a provider's response.
 _OF_SERVING: dict[type[Exception], tuple[int, str, str]] = {
     FeatureError: (400, "prompt_not_servable", "the prompt is of a kind that was not there in calibration"),
     PromptKindError: (
@@ -89,7 +89,7 @@ _OF_HTTP = {404: "not_found", 405: "method_not_allowed"}
 
 
 def list_causes(error: BaseException) -> list[BaseException]:
-    """Return an error and what led to it."""
+    """Return an error and its chain of causes, the error itself first."""
     found: list[BaseException] = []
     cause: BaseException | None = error
     while cause is not None and cause not in found:
@@ -105,7 +105,7 @@ def to_refused_error(error: Exception) -> RefusedError:
         error: The exception that was raised while a request was served.
 
     Returns:
-        The error itself if it was meant for the client, else one that gives nothing away.
+        The error itself if it was meant for the client; otherwise one that reveals no details.
     """
     if isinstance(error, RefusedError):
         return error

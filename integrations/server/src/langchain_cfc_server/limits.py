@@ -1,4 +1,4 @@
-"""How large, how many and how long requests may be."""
+"""Limits on the size, the number and the duration of requests."""
 
 from __future__ import annotations
 
@@ -21,31 +21,31 @@ _OVERDUE = "langchain_cfc_server.is_overdue"
 
 
 def is_overdue(scope: Scope) -> bool:
-    """Whether the time for a request was over before there was an answer."""
+    """Return whether the time limit of a request passed before it was answered."""
     return bool(scope.get(_OVERDUE))
 
 
 class RateLimiter:
-    """Lets each client make so many requests at once, and as many a minute from then on (GCRA)."""
+    """Limits each client to a burst of `per_minute` requests, and to that rate afterwards (GCRA)."""
 
     def __init__(self) -> None:
-        # When all that a client has asked for would be done, if it were done one by one at its rate.
+        # By client, the theoretical arrival time: when its requests so far would be done at its rate.
         self._done: dict[str, float] = {}
 
     def take(self, client: Client, now: float) -> float:
-        """Count a request that may be made now.
+        """Count a request if it is allowed now; return the seconds to wait otherwise.
 
         Args:
-            client: Who asks.
+            client: The client that makes the request.
             now: Time on any steady clock, in seconds.
 
         Returns:
-            Seconds until it may be made; 0 if it may, and only then it is counted.
+            Seconds until the request is allowed; 0 if it is allowed now. It is counted only then.
         """
         if client.per_minute is None:
             return 0.0
         done = max(now, self._done.get(client.name, now)) + _MINUTE / client.per_minute
-        # A nanosecond for rounding, or the last of a full minute might be refused.
+        # A nanosecond of tolerance: by rounding, the last request of a full minute might be refused.
         if (wait := done - now - _MINUTE) > 1e-9:  # noqa: PLR2004
             return wait
         self._done[client.name] = done
@@ -53,16 +53,16 @@ class RateLimiter:
 
 
 class Limits:
-    """Keeps the requests to some paths within the settings, and ends the work of those whose client has left.
+    """Middleware that limits the requests to some paths, and cancels work whose client has disconnected.
 
-    A request is counted before its body is read, so that bodies cannot fill the memory. The time for it
-    begins then, too, which bounds slow ones.
+    A request is counted before its body is read, so that bodies cannot fill the memory. Its time limit starts
+    at the same time, which also bounds slow bodies.
 
     Args:
         app: The application that answers.
-        paths: The paths whose requests are work; all others pass.
+        paths: The paths to limit; requests to other paths pass.
         settings: The limits.
-        traffic: Where requests are counted.
+        traffic: Counts the requests.
     """
 
     def __init__(self, app: ASGIApp, paths: Collection[str], settings: Settings, traffic: Traffic) -> None:
@@ -79,10 +79,10 @@ class Limits:
         """Answer a request within the limits.
 
         Raises:
-            RefusedError: If it cannot be done.
+            RefusedError: If the request exceeds a limit, or the server is stopping.
         """
         if scope["type"] == "http" and scope["path"].endswith("\n"):
-            # Starlette's routes end with `$`, which lets a line break follow, and the limits do not.
+            # Starlette's patterns end with `$`, which allows a final line break: it would bypass the limits.
             raise RefusedError(404, "not_found", "nothing is served here")
         if scope["type"] != "http" or scope["path"] not in self._paths or scope["method"] != "POST":
             await self._app(scope, receive, send)
@@ -96,7 +96,7 @@ class Limits:
             body = await self._read_body(scope, receive)
             exchange = _Exchange(send)
             work = self._traffic.work(lambda: self._app(scope, _replay_body(body), exchange.send), name)
-            # From here on the work's end is the request's.
+            # From here on, the request is counted until its work has ended.
             stack.pop_all()
         await self._finish(scope, work, exchange, receive, end)
 
@@ -157,14 +157,14 @@ class Limits:
     async def _finish(
         self, scope: Scope, work: asyncio.Task[None], exchange: _Exchange, receive: Receive, end: float
     ) -> None:
-        """Wait for the work, until its time is over or its client disconnects."""
+        """Wait for the work until it ends, the time limit passes, or the client disconnects."""
         left = asyncio.ensure_future(_wait_for_disconnect(receive))
         try:
             await asyncio.wait(
                 {work, left}, timeout=max(0.0, end - time.monotonic()), return_when=asyncio.FIRST_COMPLETED
             )
             if exchange.finished:
-                # The client has the whole response and may leave.
+                # The whole response has been sent, so the client may disconnect.
                 await asyncio.wait({work})
         finally:
             exchange.closed = not work.done()
@@ -186,7 +186,7 @@ def _make_stop_error() -> RefusedError:
 
 
 class _Exchange:
-    """The sending side of a request, which its work loses when it comes too late."""
+    """The sending side of a request; when it is closed, late parts of the response are dropped."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
@@ -194,23 +194,23 @@ class _Exchange:
         self.closed = False
 
     async def send(self, message: Message) -> None:
-        """Pass a part of the response on."""
+        """Send a part of the response, unless it is closed."""
         if self.closed:
             return
         await self._send(message)
-        # Not before: a client that reads nothing would hold its place for ever.
+        # Set after sending: otherwise a client that reads nothing would occupy its place for ever.
         if message["type"] == "http.response.body" and not message.get("more_body", False):
             self.finished = True
 
 
 async def _wait_for_disconnect(receive: Receive) -> None:
-    """Wait until the client leaves."""
+    """Wait until the client disconnects."""
     while (await receive())["type"] != "http.disconnect":
         pass
 
 
 def _replay_body(body: bytes) -> Receive:
-    """Return a receiving side that holds a body which has been read."""
+    """Return an ASGI `receive` callable for a body that has already been read."""
     messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def receive() -> Message:

@@ -1,4 +1,4 @@
-"""Logs: one JSON object a line."""
+"""Write logs as one JSON object per line."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from typing import Any, TextIO
 from langchain_cfc.errors import CFCWarning
 from langchain_cfc_server.encoding import encode_json
 
-# Loggers whose messages quote no prompt or answer.
+# Loggers whose messages never quote a prompt or answer.
 _OWN = {"langchain_cfc", "langchain_cfc_server", "uvicorn"}
 
 
 class JsonLines(logging.Formatter):
-    """Records as JSON on one line, whatever characters they hold.
+    """A formatter that writes each record as JSON on a single line.
 
-    Of an exception it writes what kind it is and where it came from: its text may quote a prompt. So may
-    messages and warnings of other packages, of which only the origin is written.
+    Of exceptions it writes only the type and the traceback, because their text may quote a prompt. Messages
+    and warnings of other packages may do so as well; only their origin is written.
 
     Args:
-        log_content: Whether these texts are written too.
+        log_content: Whether to write messages and warnings of other packages in full.
     """
 
     def __init__(self, *, log_content: bool = False) -> None:
@@ -56,10 +56,10 @@ class JsonLines(logging.Formatter):
 
 
 def configure(*, log_content: bool) -> None:
-    """Write all logs of this process, and its warnings, as lines of JSON on standard error.
+    """Write all logs and warnings of this process as lines of JSON to standard error.
 
     Args:
-        log_content: Whether they hold what other packages say, which may quote a prompt.
+        log_content: Whether to include messages of other packages, which may quote a prompt.
     """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines(log_content=log_content))
@@ -78,7 +78,7 @@ def configure(*, log_content: bool) -> None:
         file: TextIO | None = None,
         line: str | None = None,
     ) -> None:
-        # Those of langchain-cfc quote no prompt, and say what is to be done about the chain.
+        # Warnings of langchain-cfc quote no prompt, and say what to do about the chain.
         if issubclass(category, CFCWarning):
             logging.getLogger("langchain_cfc").warning("%s", message)
         else:

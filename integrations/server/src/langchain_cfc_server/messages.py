@@ -1,4 +1,4 @@
-"""A conversation in LangChain's messages."""
+"""Convert the messages of a request to LangChain's messages."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from langchain_cfc_server import schema
 
 
 def to_langchain_messages(messages: Sequence[schema.Message]) -> list[BaseMessage]:
-    """Return the messages of a request as a chain takes them.
+    """Return the messages of a request as LangChain messages, one for one.
 
     Args:
-        messages: Of the request.
+        messages: The messages of the request.
 
     Returns:
-        As many messages of LangChain.
+        The LangChain messages, in the same order.
     """
     return [_message(message) for message in messages]
 
@@ -37,7 +37,7 @@ def _message(message: schema.Message) -> BaseMessage:
     if isinstance(message, schema.UserMessage):
         return HumanMessage(content, name=name)
     if isinstance(message, schema.SystemMessage):
-        # As LangChain's OpenAI client tells the two apart.
+        # LangChain's OpenAI client distinguishes system and developer messages by this field.
         said = {"__openai_role__": "developer"} if message.role == "developer" else {}
         return SystemMessage(content, name=name, additional_kwargs=said)
     if isinstance(message, schema.ToolMessage):
@@ -53,7 +53,7 @@ def _content(content: str | Sequence[schema.TextPart | schema.ImagePart] | None)
 
 
 def _calls(calls: Sequence[schema.ToolCall]) -> tuple[list[ToolCall], list[InvalidToolCall]]:
-    """Return earlier calls; those whose arguments are no JSON object, as models may write, apart."""
+    """Return earlier tool calls as two lists: valid ones, and those whose arguments are not a JSON object."""
     valid, invalid = [], []
     for call in calls:
         name, text = call.function.name, call.function.arguments
@@ -68,7 +68,7 @@ def _calls(calls: Sequence[schema.ToolCall]) -> tuple[list[ToolCall], list[Inval
 def _object(text: str) -> dict[str, Any] | None:
     try:
         found = json.loads(text)
-        # What another parser would not read goes on as the text that it is.
+        # Values that other parsers could not read (NaN, lone surrogates) make the call an invalid one.
         json.dumps(found, ensure_ascii=False, allow_nan=False).encode()
     except (ValueError, RecursionError):
         return None

@@ -1,4 +1,4 @@
-"""Figures for Prometheus. No label takes a value that a client makes up."""
+"""Metrics for Prometheus. Labels never take values that clients can invent."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from langchain_cfc_server.tokens import ClientTokens
 from langchain_cfc_server.traffic import Traffic
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
-# Where prometheus_client keeps the figures of several processes, which any of them then reports together.
+# The folder in which prometheus_client shares metrics between processes, so that each can report all.
 SHARED_FOLDER = "PROMETHEUS_MULTIPROC_DIR"
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
-# Name, description, and what is reported for several workers.
+# Name, description, and how the values of several workers are combined.
 _Mode: TypeAlias = Literal["livesum", "livemax", "sum"]
 _GAUGES: tuple[tuple[str, str, _Mode], ...] = (
     ("working", "Requests that are worked on.", "livesum"),
@@ -47,12 +47,12 @@ _OF_MODELS: tuple[tuple[str, str, _Mode], ...] = (
 
 
 class Metrics:
-    """Counts what a server does, apart from other metrics of the process.
+    """The metrics of a server, in their own registry, apart from other metrics of the process.
 
     Args:
-        traffic: The requests of the moment.
-        tokens: The tokens that are valid.
-        cooldowns: The cooldown of every model.
+        traffic: The current requests.
+        tokens: The valid tokens.
+        cooldowns: The cooldown of each model, by name.
     """
 
     def __init__(self, traffic: Traffic, tokens: ClientTokens, cooldowns: Mapping[str, Cooldown]) -> None:
@@ -110,28 +110,28 @@ class Metrics:
         self.refresh()
 
     def count(self, route: str, status: int, outcome: str, seconds: float) -> None:
-        """Count a request that has ended."""
+        """Count a finished request."""
         self._requests.labels(route, str(status), outcome).inc()
         self._seconds.labels(route).observe(seconds)
 
     def count_client(self, client: str, status: int) -> None:
-        """Count a request that has ended for the client that made it."""
+        """Count a finished request for the client that made it."""
         self._of_clients.labels(client, str(status)).inc()
 
     def count_decision(self, model: str, reason: str, usage: Mapping[str, int] | None) -> None:
-        """Count a decision and what it cost."""
+        """Count a decision and the tokens that it used."""
         self._decisions.labels(model, reason).inc()
         if usage is not None:
             self._tokens.labels(model, "input").inc(usage["prompt_tokens"])
             self._tokens.labels(model, "output").inc(usage["completion_tokens"])
 
     def set_promise(self, model: str, promise: tuple[str, str, float]) -> None:
-        """Note what a decision promised: what about, at which level, and how much."""
+        """Set the promise of the latest decision: its kind, its level and its share."""
         kind, level, share = promise
         self._promised.labels(model, kind, level).set(share)
 
     def refresh(self) -> None:
-        """Note the figures of the moment, for other workers may be asked for the metrics."""
+        """Update the gauges to the current values, so that other workers can report them as well."""
         traffic, tokens = self._traffic, self._client_tokens
         for name, number in (
             ("working", traffic.working),
@@ -149,6 +149,6 @@ class Metrics:
             self._gauges["cooldowns"].labels(model).set(cooldown.times)
 
     def text(self) -> bytes:
-        """Return all metrics as Prometheus reads them."""
+        """Return all metrics in the text format of Prometheus."""
         self.refresh()
         return generate_latest(self._exposed)

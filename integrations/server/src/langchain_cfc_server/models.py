@@ -1,4 +1,4 @@
-"""The models that are served, and the levels that each can be asked at."""
+"""`ServedModel`: a chain that is served under a name, and its error levels."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from langchain_cfc.runnable import Answer, changes_generator, configure_chain, f
 from langchain_cfc_server.errors import RefusedError
 from langchain_cfc_server.schema import STRUCTURE_PARAMETERS
 
-# Names stand in addresses, logs and metrics.
+# Names are used in URLs, logs and metrics.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@/-]{0,99}")
 
 
 @dataclass(frozen=True)
 class ServedModel:
-    """A model with the name that clients ask for.
+    """A chain with the model name under which clients request it.
 
     Attributes:
-        name: What clients ask for.
-        chain: The chain that is asked.
+        name: The model's name.
+        chain: The chain that answers.
         answer: Turns its decisions into messages.
-        first: The runnable that is asked first, whose levels can be chosen; None where none is found.
+        first: The first `CFCRunnable` in the chain, whose level can be chosen; None if none is found.
     """
 
     name: str
@@ -39,11 +39,11 @@ class ServedModel:
 
     @property
     def levels(self) -> tuple[str, ...]:
-        """The levels that can be chosen from."""
+        """The error levels that a request may choose."""
         return () if self.first is None or self.first.bot else self.first.artifact.alphas
 
     def describe(self, created: int) -> dict[str, Any]:
-        """Return the entry of the list of models."""
+        """Return the model's entry in the list of models."""
         artifact = None if self.first is None else self.first.artifact
         calibration = artifact and {
             "artifact": artifact.digest,
@@ -62,13 +62,13 @@ class ServedModel:
     async def ask(
         self, prompt: list[BaseMessage], level: str | None, *, with_claims: bool = False
     ) -> AIMessage:
-        """Ask the chain about a conversation.
+        """Invoke the chain with a conversation and return its decision as a message.
 
         Args:
             prompt: The conversation.
-            level: Error level, as `level` gives it.
-            with_claims: Whether the decision lists the claims of the answer. Dropped ones have a text only
-                where the chain was made with `show_rejected`.
+            level: Error level, as returned by the method `level`.
+            with_claims: Whether the decision lists the claims of the answer. Dropped claims have a text only
+                if the chain was made with `show_rejected`.
 
         Returns:
             The best answer or the abstention.
@@ -78,28 +78,28 @@ class ServedModel:
             chain = self._at[str(level)] = configure_chain(self.chain, level, {})
         try:
             found = await chain.ainvoke(prompt)
-        except AbstentionError as error:  # an abstention is an answer to a client, however the chain tells it
+        except AbstentionError as error:  # for clients an abstention is an answer, even if it was raised
             found = error.result
         message = self.answer.to_message(found)
         if not isinstance(found, CFCResult):
             return message
-        # Clients are sent the whole guarantee, which messages only identify.
+        # Clients get the full guarantee, whereas messages only identify it.
         hidden = {"candidates", "features", "metadata", "text", "full_text"}
         hidden |= set() if with_claims else {"claims"}
         decision = found.model_dump(mode="json", exclude=hidden)
         return message.model_copy(update={"response_metadata": {"cfc": decision}})
 
     def level(self, alpha: str | float | None) -> str | None:
-        """Settle the level of a request, before anything is drawn.
+        """Return the error level to use for a request; called before anything is drawn.
 
         Args:
-            alpha: The level asked for, if any.
+            alpha: The requested level, if any.
 
         Returns:
-            The level to ask with; None for the model's own.
+            The level; None for the model's own.
 
         Raises:
-            RefusedError: If it cannot be asked at this level, or needs one.
+            RefusedError: If the model does not support the level, or needs one and none was requested.
         """
         first = self.first
         if first is None or first.bot:
@@ -114,14 +114,14 @@ class ServedModel:
             msg = f"cfc.alpha: {error}"
             raise RefusedError(400, "level_not_calibrated", msg, param="cfc.alpha") from error
         own = held.alphas[0] if first.alpha is None and len(held.alphas) == 1 else first.alpha
-        # Any other is asked of a copy, whose `max_concurrency` counts by itself.
+        # Other levels are served by a copy of the chain, with a separate `max_concurrency`.
         return None if own is not None and held.level(own) == wanted else wanted
 
     def check_structure(self, given: Mapping[str, Any]) -> None:
-        """Refuse tools and formats that the model was not calibrated with.
+        """Check that the tools and formats of a request are those that the model was calibrated with.
 
         Args:
-            given: Those of a request, by the names of its fields; none may be None.
+            given: The request's tools and formats, by field name; no value is None.
 
         Raises:
             RefusedError: For the first one that the generator is not bound to.
@@ -130,7 +130,7 @@ class ServedModel:
             stated: list[Any] = [value]
             if value == STRUCTURE_PARAMETERS[name] and (name != "tool_choice" or "tools" in given):
                 stated.append(None)
-            # Some models write a choice in another way, for which they need the tools.
+            # Some models convert a `tool_choice` to another form, for which they need the tools.
             further = {"tools": given["tools"]} if name == "tool_choice" and "tools" in given else {}
             if all(changes_generator(self.chain, {**further, name: one}) for one in stated):
                 msg = (
@@ -144,18 +144,18 @@ class ServedModel:
 def make_served_models(
     models: Mapping[str, Runnable[Any, Any]], abstain_message: str
 ) -> dict[str, ServedModel]:
-    """Check the names of chains and prepare the chains for requests.
+    """Return the served models for chains by name, after checking the names.
 
     Args:
-        models: Chains by the names that clients ask for: a `CFCRunnable`, what `or_else` makes of it, or
-            any chain that returns its results.
-        abstain_message: What is said on abstention.
+        models: Chains by model name: a `CFCRunnable`, the result of its `or_else`, or any chain that returns
+            its results.
+        abstain_message: The text of an abstention.
 
     Returns:
         The models by name.
 
     Raises:
-        InputError: If there are none, or one of them has a name that cannot be used or is no chain.
+        InputError: If there are no models, a name is invalid, or a model is not a chain.
     """
     if not models:
         msg = "there are no models: give at least one, by the name that clients ask for"

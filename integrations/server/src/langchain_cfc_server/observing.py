@@ -1,4 +1,4 @@
-"""Logs and counts every request, and answers its errors."""
+"""`RequestObserver`: log and count every request, and convert errors to responses."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from langchain_cfc_server.metrics import Metrics
 from langchain_cfc_server.traffic import Traffic
 
 _LOG = logging.getLogger("langchain_cfc_server")
-# As logs of web servers call a client that has left.
+# The status in web server logs for a client that disconnected (nginx).
 _CLIENT_LEFT = 499
 _SERVER_ERROR = 500
 _NOTE = "langchain_cfc_server.note"
@@ -30,19 +30,19 @@ class Note:
     """The log entry of a request, filled in while it is served.
 
     Attributes:
-        route: The path it was for, if it is one of ours; `other` if not.
+        route: The served path that it matches, or `other`.
         id: The request's id.
-        model: The model that was asked, if it is one of ours.
-        status: The status that it got; 0 if none.
-        outcome: What became of it in one word: a decision's reason, or an error's code.
-        decision: The decision's reason, where there was one, even if its client had left by then.
-        usage: Tokens that the draws cost.
-        promise: What the decision promised: what about, at which level, and how much.
-        error: Names of the errors that led to its end, the last one first.
-        where: Where an unexpected error came from.
-        prompt: The prompt, where logs hold content.
-        answer: The answer, likewise.
-        detail: The text of the error, likewise.
+        model: The requested model, if it is served here.
+        status: The HTTP status of the response; 0 if there is none.
+        outcome: The outcome in one word: a decision's reason, or an error's code.
+        decision: The decision's reason, if one was made, even if its client had disconnected.
+        usage: Tokens used by the draws.
+        promise: What the decision promised: its kind, its level and its share.
+        error: Names of the error and its causes, the error first.
+        where: The traceback of an unexpected error, without code.
+        prompt: The prompt, if logs hold content.
+        answer: The answer, if logs hold content.
+        detail: The text of the error, if logs hold content.
     """
 
     route: str
@@ -62,44 +62,44 @@ class Note:
     def record_decision(
         self, reason: str, usage: dict[str, int] | None, promise: tuple[str, str, float] | None
     ) -> None:
-        """Note a decision."""
+        """Record a decision, with its usage and promise."""
         self.outcome = self.decision = reason
         self.usage = usage
         self.promise = promise
 
     def record_error(self, error: BaseException, refusal: RefusedError) -> None:
-        """Note an error, and the refusal that the client got."""
+        """Record an error, and the refusal that the client got for it."""
         self.outcome = refusal.code
         if error is refusal:
             return
         self.error = [type(one).__name__ for one in list_causes(error)]
         self.detail = str(error)
         if refusal.status == _SERVER_ERROR:
-            # Not its text and not the lines of code: both may quote a prompt.
+            # Without the error's text and lines of code, which may quote a prompt.
             frames = traceback.extract_tb(error.__traceback__)
             self.where = [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in frames]
 
     def record_disconnect(self) -> None:
-        """Note that the client has left."""
+        """Record that the client disconnected."""
         self.status, self.outcome = _CLIENT_LEFT, "disconnected"
 
 
 def get_note(scope: Scope) -> Note:
-    """Return the note about the request of a scope."""
+    """Return the log entry of the request with this ASGI scope."""
     note: Note = scope[_NOTE]
     return note
 
 
 class RequestObserver:
-    """Logs every request, answers its errors, and adds the headers that all responses have.
+    """Middleware that logs every request, converts errors to responses, and adds common headers.
 
     Args:
         app: The application that answers.
-        routes: The paths that are served, and those that end with `/` for all below them. All others
-            count as one in metrics, or any client could fill them.
+        routes: The served paths; a path that ends with `/` includes all paths below it. All other paths count
+            as one in metrics; otherwise clients could create labels without bound.
         traffic: States whether the server is about to stop.
-        metrics: Where requests are counted.
-        log_content: Whether logs hold prompts, answers and texts of errors.
+        metrics: Counts the requests.
+        log_content: Whether logs hold prompts, answers and error texts.
     """
 
     def __init__(
@@ -125,7 +125,7 @@ class RequestObserver:
         began = time.perf_counter()
         note = scope[_NOTE] = Note(self._route(scope["path"]))
 
-        # Where a proxy read the length and not the chunks, what follows would be another's request.
+        # Possible request smuggling: a proxy that uses the length would take the rest for another request.
         ambiguous = {name for name, _ in scope["headers"]} >= {b"content-length", b"transfer-encoding"}
 
         async def send_with_headers(message: Message) -> None:
@@ -135,7 +135,7 @@ class RequestObserver:
                 if self._traffic.draining or ambiguous:
                     headers["connection"] = "close"
             await send(message)
-            # Not before: it may never go out.
+            # Set after sending, which may fail.
             if message["type"] == "http.response.start":
                 note.status = message["status"]
 
@@ -158,10 +158,10 @@ class RequestObserver:
             await self._app(scope, receive, send)
         except DisconnectedError:
             note.record_disconnect()
-        except Exception as error:  # noqa: BLE001 - whatever it is, its client gets an answer
+        except Exception as error:  # noqa: BLE001 - the client gets a response for every error
             refusal = to_refused_error(error)
             note.record_error(error, refusal)
-            # Half a response cannot be taken back; the connection ends with it.
+            # A response that has started cannot be replaced; then the connection is closed.
             if not note.status:
                 await refusal.to_response()(scope, receive, send)
 

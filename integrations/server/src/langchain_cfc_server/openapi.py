@@ -1,4 +1,4 @@
-"""The description of the server that clients and fuzzers read."""
+"""Complete the OpenAPI document of the server, for clients and fuzzers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from langchain_cfc_server.models import ServedModel
 from langchain_cfc_server.responses_schema import ResponsesRequest
 from langchain_cfc_server.schema import ChatCompletionChunk, ChatRequest, ErrorResponse
 
-# As FastAPI takes them.
+# The type of FastAPI's argument `responses`.
 Responses: TypeAlias = dict[int | str, dict[str, Any]]
 
 COMPLETIONS, RESPONSES = "/v1/chat/completions", "/v1/responses"
@@ -50,7 +50,7 @@ _EVENT = {
         }
     },
 }
-# An event of the Responses API, whose data has the type that names it.
+# An event of the Responses API; its data has a `type` that equals the event's name.
 _NAMED_EVENT = {
     "type": "object",
     "required": ["event", "data"],
@@ -62,30 +62,30 @@ _NAMED_EVENT = {
 
 
 def describe_json(description: str, model: type[BaseModel]) -> Responses:
-    """Describe a path that answers with JSON."""
+    """Return the OpenAPI description of a JSON response."""
     return {200: {"model": model, "description": description}}
 
 
 def describe_text(description: str, media_type: str) -> Responses:
-    """Describe a path that answers with text."""
+    """Return the OpenAPI description of a text response."""
     return {200: {"description": description, "content": {media_type: {"schema": {"type": "string"}}}}}
 
 
 def describe_errors(*statuses: int) -> Responses:
-    """Describe the errors that a path may answer with."""
+    """Return the OpenAPI description of the errors that a path may return."""
     return {status: {"model": ErrorResponse, "description": _ALL[status]} for status in statuses}
 
 
 def complete_document(
     app: FastAPI, models: Mapping[str, ServedModel], *, authentication: bool, ignore_sampling: bool
 ) -> None:
-    """Add to an app's description what FastAPI cannot know, for bodies are read and tokens checked elsewhere.
+    """Add request bodies, streams and authentication, which FastAPI does not handle here, to the document.
 
     Args:
         app: The app, with all its paths.
         models: The models by name.
         authentication: Whether tokens are checked.
-        ignore_sampling: Whether parameters of sampling are passed over.
+        ignore_sampling: Whether sampling parameters are ignored instead of refused.
     """
     document = app.openapi()
     schemas = document["components"]["schemas"]

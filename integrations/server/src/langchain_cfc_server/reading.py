@@ -1,7 +1,6 @@
-"""From the bytes of a body to a request, or a reason why not.
+"""Parse the bytes of a body as a request, or refuse them with a reason.
 
-JSON is read by the strictest rules: what one parser takes in one way and another in another way, such as a
-name that occurs twice, is refused.
+JSON is parsed strictly: whatever parsers interpret differently, such as duplicate names, is refused.
 """
 
 from __future__ import annotations
@@ -22,22 +21,22 @@ from langchain_cfc_server.schema import StrictRequest
 
 Asked = TypeVar("Asked", bound=StrictRequest)
 
-# Of what is wrong with a request, and of a name in it, as much is said.
+# Maximum number of problems in a message, and of characters of a name.
 _MOST_PROBLEMS = 5
 _LONGEST_NAME = 100
-# Escaped halves of characters, nearly always in pairs.
+# Escaped surrogates, which nearly always come in pairs.
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 class _UnreadableError(ValueError):
-    """JSON that parsers do not agree on."""
+    """JSON that different parsers would interpret differently."""
 
 
 def check_type(headers: Headers) -> None:
-    """Refuse a body that does not say it is JSON in UTF-8.
+    """Check that the headers declare an uncompressed body of JSON in UTF-8.
 
     Raises:
-        RefusedError: If it says anything else, or nothing.
+        RefusedError: If they declare anything else, or no content type.
     """
     kind, _, parameters = headers.get("content-type", "").partition(";")
     charset = parameters.strip().lower().replace('"', "")
@@ -51,19 +50,19 @@ def check_type(headers: Headers) -> None:
 def read_request(
     body: bytes, kind: type[Asked], sampling: AbstractSet[str], *, ignore_sampling: bool
 ) -> Asked:
-    """Read a request from its body, by the strictest rules.
+    """Return the request that a body holds, parsed strictly.
 
     Args:
         body: The whole body.
-        kind: The shape of the request.
-        sampling: Names of its fields that would make the model another one.
-        ignore_sampling: Whether parameters of sampling are passed over; else they are refused.
+        kind: The request's schema.
+        sampling: Names of fields that would make the model differ from the calibrated one.
+        ignore_sampling: Whether these fields are ignored instead of refused.
 
     Returns:
         The request.
 
     Raises:
-        RefusedError: If it is none; the reason quotes names of fields, and no values.
+        RefusedError: If the body is not a valid request; the reason quotes field names but no values.
     """
     data = _parse_json(body)
     if not isinstance(data, dict):
@@ -100,7 +99,7 @@ def _parse_json(body: bytes) -> Any:
     except _UnreadableError as error:
         problem = str(error)
     except ValueError:
-        # Python's limit on the digits of an integer.
+        # Raised by Python's limit on the number of digits of an integer.
         problem = "it holds a number of too many digits"
     else:
         return data
@@ -151,13 +150,13 @@ def _describe_problem(problem: Mapping[str, Any]) -> str:
     if problem["type"] == "extra_forbidden":
         return "unknown field"
     if problem["type"] == "union_tag_invalid":
-        # Pydantic quotes what it found, which may be of any length.
+        # Pydantic's own message quotes the value, which may be of any length.
         return f"expected one of {problem['ctx']['expected_tags']}"
     return str(problem["msg"])
 
 
 def _path(data: Any, problem: Mapping[str, Any]) -> str:
-    """Where in the data a problem is; pydantic also names the types that it tried on the way."""
+    """Return the path of a problem in the data, without the names of types that pydantic adds to it."""
     parts = []
     *_, last = problem["loc"]
     for part in problem["loc"]:
@@ -171,6 +170,6 @@ def _path(data: Any, problem: Mapping[str, Any]) -> str:
 
 
 def _shorten(name: str) -> str:
-    """A name in the words of JSON, so that no character of it means anything."""
+    """Return a name, shortened, and as a JSON string if it has non-ASCII or unprintable characters."""
     shown = name if len(name) <= _LONGEST_NAME else f"{name[:_LONGEST_NAME]}..."
     return shown if shown.isascii() and shown.isprintable() else json.dumps(shown)

@@ -1,4 +1,4 @@
-"""A decision as OpenAI's Responses API states it, whole or as a stream of events."""
+"""Write a decision in the form of OpenAI's Responses API, whole or as a stream of events."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from langchain_cfc_server.responses_schema import Item, ResponsesRequest
 
 
 def list_messages(asked: ResponsesRequest) -> list[schema.Message]:
-    """Return the conversation of a request as messages of chat completions."""
+    """Return the conversation of a request as chat completions messages."""
     given: list[schema.Message] = []
     if asked.instructions is not None:
         given.append(schema.SystemMessage(role="system", content=asked.instructions))
@@ -35,11 +35,11 @@ def _to_message(item: Item) -> schema.Message:
 
 @dataclass(frozen=True)
 class ResponseWriter:
-    """Writes an answer as a response.
+    """Writes an answer as a response of the Responses API.
 
     Attributes:
         asked: The request.
-        answer: What was decided.
+        answer: The answer.
     """
 
     asked: ResponsesRequest
@@ -50,7 +50,7 @@ class ResponseWriter:
         return encode_json(self._make_response(done=True))
 
     def to_events(self) -> bytes:
-        """Return server-sent events: the response as it begins, each item whole, and as it ends."""
+        """Return server-sent events: the initial response, each item as a whole, and the final response."""
         events = enumerate(self._list_events())
         return b"".join(
             b"event: %b\ndata: %b\n\n"

@@ -1,4 +1,4 @@
-"""The shapes of `POST /v1/responses`: the part of OpenAI's Responses API that is spoken, which is text."""
+"""Schemas of `POST /v1/responses`: the supported part of OpenAI's Responses API, text input only."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from langchain_cfc_server.schema import (
     Unguaranteed,
 )
 
-# Each would make the model another one than was calibrated.
+# Each of these would make the model differ from the calibrated one.
 SAMPLING_PARAMETERS = frozenset(
     {
         "include",
@@ -35,7 +35,7 @@ SAMPLING_PARAMETERS = frozenset(
 
 
 class InputText(StrictRequest):
-    """A piece of text that the model is given."""
+    """A piece of text given to the model."""
 
     type: Literal["input_text"]
     text: str
@@ -51,7 +51,7 @@ class OutputText(StrictRequest):
 
 
 class InputMessage(StrictRequest):
-    """A message of the user, or instructions."""
+    """A message of the user, or instructions for the model."""
 
     type: Literal["message"] | None = None
     role: Literal["user", "system", "developer"]
@@ -59,7 +59,7 @@ class InputMessage(StrictRequest):
 
 
 class OutputMessage(StrictRequest):
-    """What was answered before. Clients send back whole messages, so fields without effect are known."""
+    """An earlier answer. Clients send back whole messages, so fields without effect are accepted."""
 
     type: Literal["message"] | None = None
     role: Literal["assistant"]
@@ -73,7 +73,7 @@ Item: TypeAlias = Annotated[InputMessage | OutputMessage, Field(discriminator="r
 
 
 class ResponsesRequest(StrictRequest):
-    """A request: a text or a conversation to be answered. Nothing is stored, so all of it is sent."""
+    """A request: a text or a whole conversation to be answered, because the server stores nothing."""
 
     model: str = Field(min_length=1)
     input: str | Annotated[list[Item], Field(min_length=1, max_length=MOST_MESSAGES, fail_fast=True)]
@@ -86,7 +86,7 @@ class ResponsesRequest(StrictRequest):
     previous_response_id: None = None
     prompt: None = None
     truncation: Literal["disabled"] | None = None
-    # Known, and without any effect here.
+    # Accepted, but without effect here.
     user: str | None = None
     metadata: dict[str, Any] | None = None
     store: bool | None = None
@@ -101,7 +101,7 @@ class _Response(BaseModel):
 
 
 class TextContent(_Response):
-    """The best answer, or the abstention in words."""
+    """The best answer, or the abstention message."""
 
     type: Literal["output_text"]
     text: str
@@ -109,7 +109,7 @@ class TextContent(_Response):
 
 
 class MessageItem(_Response):
-    """The message that was decided on."""
+    """The message with the best answer or the abstention."""
 
     id: str
     type: Literal["message"]
@@ -119,7 +119,7 @@ class MessageItem(_Response):
 
 
 class CallItem(_Response):
-    """A call of a tool, where the best answer is one."""
+    """A tool call, if the best answer makes one."""
 
     id: str
     type: Literal["function_call"]
@@ -130,14 +130,14 @@ class CallItem(_Response):
 
 
 class TokenDetails(_Response):
-    """Details that models do not report here."""
+    """Token details, always 0 because they are not reported here."""
 
     cached_tokens: Literal[0] = 0
     reasoning_tokens: Literal[0] = 0
 
 
 class ResponseUsage(_Response):
-    """Tokens that all draws cost together."""
+    """Total number of tokens used by all draws."""
 
     input_tokens: int
     input_tokens_details: TokenDetails
@@ -147,7 +147,7 @@ class ResponseUsage(_Response):
 
 
 class ResponseObject(_Response):
-    """The decision about one prompt; `usage` is null where no model reports what it used."""
+    """The decision about one prompt; `usage` is null if no model reports it."""
 
     id: str
     object: Literal["response"]

@@ -1,7 +1,7 @@
-"""The shapes of requests and responses: the part of OpenAI's API that is spoken, and the fields beyond it.
+"""Schemas of requests and responses: the supported part of OpenAI's API, and additional fields.
 
-Requests are checked against these. Responses are made as plain data, and described by these for clients and
-tests.
+Requests are validated against them. Responses are built as plain data; for these, the schemas only serve as
+a description for clients and tests.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from langchain_cfc import Guarantee
 from langchain_cfc.decision import Reason
 
-# A body of the largest size that is all messages would cost a second to read.
+# Without this limit, parsing a body of maximum size that consists of tiny messages would take a second.
 MOST_MESSAGES = 2000
-# Each would make the model another one than was calibrated.
+# Each of these would make the model differ from the calibrated one.
 SAMPLING_PARAMETERS = frozenset(
     {
         "audio",
@@ -41,8 +41,8 @@ SAMPLING_PARAMETERS = frozenset(
         "web_search_options",
     }
 )
-# What makes candidates structured, and what stands for none of it: a request may repeat what the model was
-# calibrated with.
+# Parameters that make candidates structured, with the values that mean "none". A request may repeat those
+# that the model was calibrated with.
 STRUCTURE_PARAMETERS: Mapping[str, Any] = {
     "tools": None,
     "tool_choice": "auto",
@@ -52,7 +52,7 @@ Nothing: TypeAlias = None
 
 
 class StrictRequest(BaseModel):
-    """A part of a request, in which unknown fields and other types are refused."""
+    """Base of all parts of a request; unknown fields and wrong types are refused."""
 
     model_config = ConfigDict(extra="forbid", strict=True, hide_input_in_errors=True)
 
@@ -64,12 +64,12 @@ class TextPart(StrictRequest):
     text: str
 
 
-# Lists stop at their first fault: a megabyte of faults would be a million reasons.
+# Validation of lists stops at the first error, because a large body could cause a million of them.
 TextParts: TypeAlias = Annotated[list[TextPart], Field(fail_fast=True)]
 
 
 class ImageUrl(StrictRequest):
-    """Where an image is: an address, or the image itself as a `data:` URL."""
+    """The location of an image: a web address, or the image itself as a `data:` URL."""
 
     url: str = Field(pattern=r"^(https?://|data:image/)")
     detail: Literal["auto", "low", "high"] | None = None
@@ -86,7 +86,7 @@ Part: TypeAlias = Annotated[TextPart | ImagePart, Field(discriminator="type")]
 
 
 class FunctionCall(StrictRequest):
-    """What a tool was called with."""
+    """The tool that was called, and its arguments."""
 
     name: str = Field(min_length=1)
     arguments: str = Field(description="A JSON object, as text.")
@@ -117,7 +117,7 @@ class UserMessage(StrictRequest):
 
 
 class AssistantMessage(StrictRequest):
-    """What was answered before. Clients send back whole messages, so fields that may be empty are known."""
+    """An earlier answer. Clients send back whole messages, so fields without effect are accepted if empty."""
 
     role: Literal["assistant"]
     content: str | TextParts | None = None
@@ -144,16 +144,16 @@ Message: TypeAlias = Annotated[
 
 
 class StreamOptions(StrictRequest):
-    """What a stream holds besides the answer."""
+    """Options for what a stream holds besides the answer."""
 
     include_usage: bool | None = None
     include_obfuscation: bool | None = None
 
 
 class CFCOptions(StrictRequest):
-    """What this server takes beyond OpenAI's API."""
+    """Options of this server beyond OpenAI's API."""
 
-    # No exponents: a level of a million decimals is a short text with one.
+    # No exponents, by which a short text could state a level with a million decimals.
     alpha: (
         Annotated[str, Field(pattern=r"^0?\.[0-9]{1,12}$")] | Annotated[float, Field(gt=0, lt=1)] | None
     ) = Field(default=None, description="Error level, one of those that the model was calibrated at.")
@@ -177,7 +177,7 @@ class ChatRequest(StrictRequest):
     tool_choice: str | dict[str, Any] | None = Field(default=None, description=_REPEATED)
     response_format: dict[str, Any] | None = Field(default=None, description=_REPEATED)
     cfc: CFCOptions | None = None
-    # Known, and without any effect here.
+    # Accepted, but without effect here.
     user: str | None = None
     metadata: dict[str, Any] | None = None
     store: bool | None = None
@@ -192,7 +192,7 @@ class _Response(BaseModel):
 
 
 class ScoredClaim(_Response):
-    """One claim of an answer; the text of a dropped one is null unless the operator shows them."""
+    """One claim of an answer; the text of a dropped claim is null unless the operator shows dropped text."""
 
     start: int
     end: int
@@ -202,7 +202,7 @@ class ScoredClaim(_Response):
 
 
 class Decision(_Response):
-    """What was decided, without the candidates; with the claims of the answer where they were asked for."""
+    """The decision, without the candidates; with the claims of the answer if they were requested."""
 
     abstained: bool
     reason: Reason
@@ -217,13 +217,13 @@ class Decision(_Response):
 
 
 class Unguaranteed(_Response):
-    """What a fallback answered: nothing is promised about it."""
+    """The answer of a fallback, for which there is no guarantee."""
 
     guarantee: None
 
 
 class AnswerMessage(_Response):
-    """The best answer, or the abstention in words."""
+    """The best answer, or the abstention message."""
 
     role: Literal["assistant"]
     content: str | None
@@ -241,7 +241,7 @@ class Choice(_Response):
 
 
 class Usage(_Response):
-    """Tokens that all draws cost together."""
+    """Total number of tokens used by all draws."""
 
     prompt_tokens: int
     completion_tokens: int
@@ -249,7 +249,7 @@ class Usage(_Response):
 
 
 class ChatCompletion(_Response):
-    """The decision about one prompt; without `usage` where no model reports what it used."""
+    """The decision about one prompt; without `usage` if no model reports it."""
 
     id: str
     object: Literal["chat.completion"]
@@ -261,13 +261,13 @@ class ChatCompletion(_Response):
 
 
 class ToolCallDelta(ToolCall):
-    """A whole tool call, for nothing is sent in pieces."""
+    """A whole tool call, because nothing is sent in pieces."""
 
     index: int
 
 
 class Delta(_Response):
-    """What a chunk adds to the message."""
+    """The part of the message that a chunk adds."""
 
     role: Literal["assistant"] | None = None
     content: str | None = None
@@ -285,7 +285,7 @@ class ChunkChoice(_Response):
 
 
 class ChatCompletionChunk(_Response):
-    """An event of a stream: the role, the content, the end with the decision, and usage if wanted."""
+    """An event of a stream: the role, the content, the end with the decision, or the usage if requested."""
 
     id: str
     object: Literal["chat.completion.chunk"]
@@ -297,7 +297,7 @@ class ChatCompletionChunk(_Response):
 
 
 class ModelEntry(_Response):
-    """A model that can be asked."""
+    """A model that is served here."""
 
     id: str
     object: Literal["model"]
@@ -307,7 +307,7 @@ class ModelEntry(_Response):
 
 
 class ModelCalibration(_Response):
-    """What a model was calibrated for; `draws` is the rule that stops drawing before n candidates, if any."""
+    """A model's calibration; `draws` is the rule that may stop drawing before n candidates, if any."""
 
     artifact: str
     n: int
@@ -316,14 +316,14 @@ class ModelCalibration(_Response):
 
 
 class ModelList(_Response):
-    """All models that can be asked."""
+    """The list of all models that are served."""
 
     object: Literal["list"]
     data: list[ModelEntry]
 
 
 class ErrorBody(_Response):
-    """What went wrong, for programs and people."""
+    """The reason of an error, for programs and people."""
 
     message: str
     type: str
@@ -332,12 +332,12 @@ class ErrorBody(_Response):
 
 
 class ErrorResponse(_Response):
-    """A request that got no answer."""
+    """The response to a request that got no answer."""
 
     error: ErrorBody
 
 
 class Health(_Response):
-    """The state that the server is in."""
+    """The current state of the server."""
 
     status: Literal["live", "stalled", "ready", "starting", "draining"]

@@ -1,9 +1,9 @@
-"""Listening and stopping: an application on a port, which loses no request when it is stopped.
+"""Serve an application on a port, and stop without losing requests.
 
-After SIGTERM, the server first goes on for a while: it reports that it is not ready, so that balancers
-send requests elsewhere, and ends every connection with its next response. Requests that come nevertheless
-are answered as ever. Then it stops listening, waits for first requests on connections made just before,
-finishes what is in flight, and ends. Ctrl-C skips the first phase.
+After SIGTERM, the server first continues for a while: it reports that it is not ready, so that balancers send
+requests elsewhere, and closes every connection after its next response. Requests that still arrive are
+answered as usual. Then it stops listening, waits for first requests on connections made just before, finishes
+requests in flight, and ends. Ctrl-C skips the first phase.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from langchain_cfc_server.tokens import ClientTokens
 from langchain_cfc_server.traffic import Traffic
 
 _LOG = logging.getLogger("langchain_cfc_server")
-# Longer than clients keep a connection that they do not use, or one would be closed as they use it again.
+# Seconds; longer than clients keep idle connections, which might otherwise be closed just as they are reused.
 _KEEP_ALIVE = 75
-# Seconds that a thread runs before the loop has its turn.
+# The interpreter's switch interval, in seconds: how long a thread may run before the event loop gets a turn.
 _SWITCH = 0.0005
-# Seconds that connections have for a first request after the server has stopped listening.
+# Seconds to wait for first requests on open connections after the server has stopped listening.
 _LAST = 1.0
-# uvicorn's ticks, of 0.1 s, between two looks at the figures that other workers report.
+# Number of uvicorn's ticks (0.1 s each) between two updates of the metrics that other workers report.
 _TICKS = 10
 
 
@@ -52,19 +52,19 @@ def run(
     finish: float = 60.0,
     supervisor: int | None = None,
 ) -> None:
-    """Serve an application until the process is stopped by a signal; SIGHUP reads its tokens again.
+    """Serve an application until the process is stopped by a signal; SIGHUP reloads its tokens.
 
     Args:
-        app: An application of `create_app`.
+        app: An application made by `create_app`.
         host: Address to listen on.
         port: Port; 0 for a free one, which the log states.
         drain: Seconds from SIGTERM to the end of listening.
-        finish: Seconds that requests in flight have from then on; what takes longer is refused.
-        supervisor: Id of the process that runs several workers. The port is then shared with them, and the
-            server stops when that process has ended.
+        finish: Seconds after that for requests in flight; requests that take longer are refused.
+        supervisor: Id of the process that runs several workers. The port is then shared with the other
+            workers, and the server stops when that process has ended.
 
     Raises:
-        InputError: If it cannot listen there, or a time is none.
+        InputError: If it cannot listen there, or `drain` or `finish` is not a finite number of at least 0.
     """
     for name, seconds in (("drain", drain), ("finish", finish)):
         if not (math.isfinite(seconds) and seconds >= 0):
@@ -78,26 +78,26 @@ def run(
         http=functools.partial(Connection, traffic.connections),  # type: ignore[arg-type]  # it is called, no more
         ws="none",
         lifespan="on",
-        # It accepts every connection that waits in one turn. uvloop accepts one a turn, so under a burst new
-        # requests would wait in the system's queue, neither counted nor refused.
+        # asyncio accepts all waiting connections in one turn of the loop. uvloop accepts one per turn, so
+        # during a burst new requests would wait in the system's queue, neither counted nor refused.
         loop="asyncio",
         log_config=None,
         access_log=False,
         server_header=False,
         proxy_headers=False,
         timeout_keep_alive=_KEEP_ALIVE,
-        # A last resort, for connections whose client does not read.
+        # A last resort for connections whose client does not read.
         timeout_graceful_shutdown=int(finish) + 5,
     )
-    # Closing one socket does not close the other, on which the system goes on to accept.
+    # When one of the two sockets is closed, the system continues to accept connections on the other.
     with listening, listening.dup() as twin:
         _Server(config, app, twin, drain, finish, supervisor).run([listening])
 
 
 def _allow_files(traffic: Traffic) -> None:
-    """Let the process open twice as many files as clients may open connections, or take fewer connections.
+    """Raise the limit on open files to twice the number of connections, or allow fewer connections.
 
-    Every prompt that is worked on needs connections to its model, and those are files too.
+    Every prompt being processed also needs connections to its model, which count as open files.
     """
     try:
         import resource
@@ -118,14 +118,14 @@ def _allow_files(traffic: Traffic) -> None:
 
 
 def open_socket(host: str, port: int, *, is_shared: bool = False) -> socket.socket:
-    """Return a socket at a port, which several processes open where it is shared.
+    """Return a socket bound to a port; with `is_shared`, several processes can bind to the same port.
 
     Raises:
-        InputError: If there can be none.
+        InputError: If the address or port cannot be used.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # By its number, or asyncio does not see that it is TCP and leaves Nagle's algorithm on, which holds the
-    # second part of each response back for 40 ms.
+    # With an explicit protocol: otherwise asyncio does not recognise TCP and leaves Nagle's algorithm on,
+    # which delays the second part of each response by 40 ms.
     listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -140,7 +140,7 @@ def open_socket(host: str, port: int, *, is_shared: bool = False) -> socket.sock
 
 
 class _Server(uvicorn.Server):
-    """uvicorn's server, with a way to stop in which no request is lost."""
+    """uvicorn's server with a shutdown that loses no request."""
 
     def __init__(  # noqa: PLR0917 - made in one place
         self,
@@ -162,7 +162,7 @@ class _Server(uvicorn.Server):
         self._end: float | None = None
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Note that the process is to stop; it ends with exit code 0, as an ordinary end."""
+        """Record that the server is to stop; the signal is not re-raised later, so the exit code is 0."""
         del frame
         if sig == signal.SIGINT:
             self.force_exit = self.should_exit
@@ -170,12 +170,12 @@ class _Server(uvicorn.Server):
         self.should_exit = True
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listen, and log the address."""
+        """Start listening, and log the address."""
         await super().startup(sockets)
-        # What has been imported stays: not to look through it again keeps pauses short.
+        # Imported objects are permanent: excluding them from garbage collection keeps its pauses short.
         gc.collect()
         gc.freeze()
-        # Plain verifiers run in threads, each of which would hold the loop up for 5 ms at a time.
+        # Plain verifiers run in threads, each of which would by default block the loop for 5 ms at a time.
         sys.setswitchinterval(_SWITCH)
         if hasattr(signal, "SIGHUP") and threading.current_thread() is threading.main_thread():
             asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._tokens.reload)
@@ -185,8 +185,8 @@ class _Server(uvicorn.Server):
             _LOG.info("serving", extra={"fields": {"host": host, "port": port, "pid": os.getpid()}})
 
     async def on_tick(self, counter: int) -> bool:
-        """Whether it is time to stop listening."""
-        # A file that cannot be used is reported even if no request comes.
+        """Return whether it is time to stop listening; also update tokens and metrics."""
+        # So that an unusable token file is reported even if no requests come.
         self._tokens.read_if_changed()
         if counter % _TICKS == 0:
             self._metrics.refresh()
@@ -201,7 +201,7 @@ class _Server(uvicorn.Server):
         return self.force_exit or time.monotonic() >= self._end
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Stop listening, wait for first requests, finish what is in flight, end."""
+        """Stop listening, wait for first requests, finish requests in flight, and end."""
         if not self.force_exit:
             await self._stop_listening(sockets or [])
             await self._await_first_requests()
@@ -210,11 +210,11 @@ class _Server(uvicorn.Server):
         _LOG.info("stopped")
 
     async def _stop_listening(self, sockets: list[socket.socket]) -> None:
-        """Stop listening, and lose no connection or request made until then.
+        """Stop listening without losing connections or requests made until then.
 
-        asyncio drops connections that it has accepted and not set up when its server closes, and the system
-        those that are not yet accepted when the last socket that listens closes. So the loop stops accepting,
-        sets up what it has, and what the system holds is taken from it in the moment before it would drop it.
+        When its server closes, asyncio drops connections that are accepted but not set up; when the last
+        listening socket closes, the system drops those not accepted yet. So the loop stops accepting and sets
+        up accepted connections; then, just before the last socket closes, waiting ones are accepted by hand.
         """
         loop = asyncio.get_running_loop()
         for one in sockets:
@@ -233,7 +233,7 @@ class _Server(uvicorn.Server):
         )
         for one in waiting:
             await loop.connect_accepted_socket(connection, one)
-        # What was sent on connections that were used before is read, or they would be closed as idle.
+        # Read data that has arrived on kept-alive connections, which would otherwise be closed as idle.
         await _let_loop_turn()
 
     async def _await_first_requests(self) -> None:
@@ -246,13 +246,13 @@ class _Server(uvicorn.Server):
 
 
 async def _let_loop_turn() -> None:
-    """Let the loop turn until what it has seen by now is done: an accepted connection takes four turns."""
+    """Wait some turns of the loop, so that pending events are processed: a new connection takes four."""
     for _ in range(6):
         await asyncio.sleep(0)
 
 
 def _accept_waiting(listening: socket.socket) -> Iterator[socket.socket]:
-    """Accept and yield all connections that wait."""
+    """Accept and yield all connections that wait in the system's queue."""
     with suppress(OSError):
         while True:
             yield listening.accept()[0]

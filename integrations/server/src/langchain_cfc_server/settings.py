@@ -1,4 +1,4 @@
-"""`Settings`: what an operator decides."""
+"""`Settings`: the operator's settings of a server."""
 
 from __future__ import annotations
 
@@ -13,32 +13,33 @@ from langchain_cfc_server.tokens import check_tokens
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What an operator decides; everything but the tokens has a safe default.
+    """The operator's settings; everything except the tokens has a safe default.
 
-    Without tokens every request is refused, unless authentication is off.
+    Tokens are required unless authentication is off.
 
     Args:
         tokens: Bearer tokens, each of at least 16 characters; a request needs one of them.
-        token_file: File of tokens with their clients, read again whenever it changes; in place of `tokens`.
-        authentication: False serves every client that can reach the port.
-        sampling_parameters: What is done with `temperature`, `tools` and others that would make the model
-            another one than calibrated: `refuse` the request, or `ignore` them, for chat interfaces that
-            always send some.
-        abstain_message: What is said on abstention.
-        body_limit: Most bytes of a request's body.
-        concurrency: Most requests worked on at once.
-        queue: Most that wait for their turn beyond these; more are refused.
-        per_token: Most requests of one client that wait or are worked on at once, where the file of tokens
-            states no other number; more are refused. None for no limit but that of all together.
-        connections: Most connections open at once. Beyond it the connection idle longest is closed for a new
-            one; if none is idle, the new one is refused.
-        time_limit: Seconds from a request's first byte to its answer, waiting included.
-        cooldown_after: Failures of a model or its verifier in a row after which it is left alone; 0: never.
-        cooldown: Seconds for which it is left alone; its requests get a 503 meanwhile.
-        log_content: Whether logs hold prompts, answers and texts of errors, which may quote either.
+        token_file: File with tokens and their clients, read again whenever it changes; instead of `tokens`.
+        authentication: Whether requests need a token; False serves every client that can reach the port.
+        sampling_parameters: How to handle `temperature`, `tools` and other parameters that would make the
+            model differ from the calibrated one: `refuse` the request, or `ignore` the parameters, for chat
+            interfaces that always send some.
+        abstain_message: The text of an abstention.
+        body_limit: Maximum size of a request's body, in bytes.
+        concurrency: Maximum number of requests processed at once.
+        queue: Maximum number of further requests that wait; more are refused.
+        per_token: Maximum number of requests of one client that wait or are processed, unless the token file
+            states another number; more are refused. None for no limit per client.
+        connections: Maximum number of open connections. Beyond it, a new connection replaces the one that
+            has been idle longest; if none is idle, the new one is refused.
+        time_limit: Maximum seconds from the start of a request to its answer, including waiting.
+        cooldown_after: Number of consecutive failures of a model or its verifier that start a cooldown; 0
+            for never.
+        cooldown: Duration of a cooldown, in seconds; the model's requests get a 503 meanwhile.
+        log_content: Whether logs hold prompts, answers, and error texts, which may quote either.
 
     Raises:
-        InputError: If one of them cannot be used, or there are no tokens and authentication is on.
+        InputError: If a setting is invalid, or there are no tokens and authentication is on.
     """
 
     tokens: tuple[str, ...] = field(default=(), repr=False)
@@ -79,7 +80,7 @@ class Settings:
             raise InputError(msg)
 
     def _check_tokens(self) -> None:
-        """Refuse tokens that would let every request in, or none; a token itself is never quoted."""
+        """Check that tokens and authentication fit together; errors never quote a token."""
         if isinstance(self.tokens, str):
             msg = "tokens is a single text: expected a tuple of tokens"
             raise InputError(msg)

@@ -1,13 +1,13 @@
-"""`ClientTokens`: bearer tokens and whose they are, which can be replaced while the server runs.
+"""`ClientTokens`: bearer tokens and their clients, which can be replaced while the server runs.
 
-A file holds one token a line, as it is or as `sha256:` and the hexadecimal digest, and after it what is
-known of its client:
+A file holds one token per line, in plain text or as `sha256:` and the hexadecimal digest, followed by
+attributes of its client:
 
     sha256:9f86d0... name=app concurrent=8 per_minute=600
     sha256:60303a... name=prometheus only=metrics
 
-Lines of one name are one client, so that an old and a new token can be valid together. The file is looked at
-whenever a token is presented, and now and then: there is no moment at which an old token is still let in.
+Lines with the same name belong to one client, so that an old and a new token can both be valid. The file is
+checked whenever a token is presented, so that a removed token is refused at once, and also periodically.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ from pathlib import Path
 from langchain_cfc.errors import InputError
 
 _LOG = logging.getLogger("langchain_cfc_server")
-# What RFC 6750 lets stand after `Bearer`.
+# The syntax that RFC 6750 allows after `Bearer`.
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*")
 _SHORTEST = 16
 _DIGEST = re.compile(r"sha256:([0-9a-f]{64})")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _NUMBER = re.compile(r"[1-9][0-9]{0,8}")
-# Seconds after a change in which another one may leave the time of the file as it is.
+# Seconds after a change in which another change may not alter the file's modification time.
 _UNSETTLED = 2.0
 _EXPECTED = "`TOKEN` or `sha256:DIGEST`, then any of name=, concurrent=, per_minute= and only=metrics"
 
 
 @dataclass(frozen=True)
 class Client:
-    """A client, as its line in the file of tokens describes it.
+    """A client, as described by its line in the token file.
 
     Attributes:
-        name: Stands in logs and metrics; lines of the same name share their limits.
-        concurrent: Most requests that wait or are worked on at once; None for the server's own limit.
-        per_minute: Most requests a minute; None for no limit.
-        only_metrics: Whether it may read the metrics and nothing else.
+        name: Name in logs and metrics; lines with the same name share their limits.
+        concurrent: Maximum number of requests that wait or are processed; None for the server's own limit.
+        per_minute: Maximum number of requests per minute; None for no limit.
+        only_metrics: Whether the client may read the metrics and nothing else.
     """
 
     name: str
@@ -53,16 +53,16 @@ class Client:
 
 
 class ClientTokens:
-    """The valid tokens, read again when their file has changed.
+    """The valid tokens; their file is read again when it has changed.
 
     Attributes:
-        is_stale: Whether the file cannot be used, so that the tokens read before it are still the valid ones.
+        is_stale: Whether the current file is unusable, so that the tokens read before remain valid.
         replaced: How often tokens were replaced.
         refused: How often a changed file could not be used.
 
     Args:
-        tokens: Valid tokens of clients without limits of their own, where there is no file.
-        path: The file of tokens.
+        tokens: Valid tokens of clients without their own limits, if there is no file.
+        path: The token file.
 
     Raises:
         InputError: If the file or a token cannot be used.
@@ -86,19 +86,19 @@ class ClientTokens:
             self._clients = _parse(self._read_file(path), path)
 
     def __len__(self) -> int:
-        """How many tokens are valid."""
+        """Return the number of valid tokens."""
         return len(self._clients)
 
     @property
     def has_metrics_token(self) -> bool:
-        """Whether a token is for the metrics alone, so that no other one reads them."""
+        """Whether there is a token for the metrics only, so that no other token may read them."""
         return any(client.only_metrics for client in self._clients.values())
 
     def find_client(self, presented: bytes) -> Client | None:
-        """Return the client of a token; None if it is not valid now.
+        """Return the client of a token; None if the token is not valid now.
 
         The token is hashed and compared with every digest, so that the time taken reveals neither a token's
-        length, nor its first characters, nor which of them it was.
+        length or first characters nor which token matched.
         """
         self.read_if_changed()
         digest = sha256(presented).digest()
@@ -106,7 +106,7 @@ class ClientTokens:
         return found[0] if found else None
 
     def reload(self) -> None:
-        """Read the file; one that cannot be used is logged and counted, and leaves the tokens as they are."""
+        """Read the file; if it is unusable, log and count that, and keep the current tokens."""
         if self._path is None:
             return
         before = self._read
@@ -128,7 +128,7 @@ class ClientTokens:
         _LOG.info("tokens replaced", extra={"fields": fields})
 
     def read_if_changed(self) -> None:
-        """Read the file if it is not as it was when it was read."""
+        """Read the file again if it has changed, or may have changed, since it was read."""
         if self._path is None:
             return
         try:
@@ -141,7 +141,7 @@ class ClientTokens:
     def _read_file(self, path: Path) -> str:
         self._state, self._read, self._is_settled = None, None, True
         try:
-            # Before it is read: a change in between is then seen the next time.
+            # Taken before reading, so that a change in between is noticed the next time.
             self._state = _get_state(path)
             content = path.read_bytes()
         except OSError as error:
@@ -157,10 +157,10 @@ class ClientTokens:
 
 
 def check_tokens(tokens: Iterable[str]) -> None:
-    """Refuse tokens that could be guessed, or that no client could send; a token itself is never quoted.
+    """Check that tokens are long enough and that clients can send them; errors never quote a token.
 
     Raises:
-        InputError: If there is one.
+        InputError: If a token cannot be used.
     """
     for position, token in enumerate(tokens):
         if not _is_usable(token):
@@ -181,7 +181,7 @@ def _get_state(path: Path) -> tuple[int, ...]:
 
 
 def _parse(text: str, path: Path) -> dict[bytes, Client]:
-    """Return the clients by the digests of their tokens; nothing of the file is quoted in errors."""
+    """Return the clients by the digests of their tokens; errors quote nothing from the file but names."""
     clients: dict[bytes, Client] = {}
     named: dict[str, Client] = {}
     for number, line in enumerate(text.splitlines(), 1):

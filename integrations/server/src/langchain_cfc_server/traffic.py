@@ -1,4 +1,4 @@
-"""`Traffic`: how many requests there are, and whether more are welcome."""
+"""`Traffic`: count requests, limit how many are processed at once, and track the server's state."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from langchain_cfc_server.connections import OpenConnections
 
 
 class Traffic:
-    """The requests that are being served, as all parts of the server see them.
+    """The requests that are being served, shared by all parts of the server.
 
     Attributes:
         started: Whether the server is up.
         draining: Whether it is about to stop: balancers send requests elsewhere, and connections end with
             their next response.
-        admitted: Requests that wait or are worked on.
-        working: Requests that are worked on.
-        over: Whether the server's own time is over, so that nothing begins any more.
-        connections: The connections that are open.
+        admitted: Number of requests that wait or are processed.
+        working: Number of requests that are processed.
+        over: Whether the time to shut down is over, so that no new work may begin.
+        connections: The open connections.
 
     Args:
-        concurrency: Most requests that are worked on at once.
-        connections: Most connections that are open at once.
+        concurrency: Maximum number of requests processed at once.
+        connections: Maximum number of open connections.
     """
 
     def __init__(self, concurrency: int, connections: int) -> None:
@@ -42,42 +42,42 @@ class Traffic:
 
     @property
     def status(self) -> Literal["ready", "starting", "draining"]:
-        """Whether requests are welcome."""
+        """The server's state; it accepts requests if this is `ready`."""
         if self.draining:
             return "draining"
         return "ready" if self.started else "starting"
 
     @property
     def waiting(self) -> int:
-        """Requests that are admitted and not worked on yet."""
+        """Number of requests that are admitted but not processed yet."""
         return self.admitted - self.working
 
     def admit(self, client: str | None) -> None:
-        """Count a request that is let in; `leave` or the end of its work undoes it."""
+        """Count an admitted request; `leave`, or the end of its work, undoes this."""
         self.admitted += 1
         self._admitted_of[client] += 1
 
     def leave(self, client: str | None) -> None:
-        """Count a request no longer."""
+        """Stop counting a request."""
         self.admitted -= 1
         self._admitted_of[client] -= 1
 
     def count_admitted(self, client: str | None) -> int:
-        """Count the admitted requests of a client, given by its name."""
+        """Return the number of admitted requests of a client, given by its name."""
         return self._admitted_of[client]
 
     def work(self, begin: Callable[[], Awaitable[None]], client: str | None) -> asyncio.Task[None]:
-        """Work on an admitted request, as soon as there is a place.
+        """Start a task that processes an admitted request as soon as concurrency allows.
 
-        It counts until the work has really ended, which may be after its client got a time-out:
-        else there would be more work than places.
+        The request is counted until the work has really ended, which may be after the client got a timeout;
+        otherwise more work than allowed could run at once.
 
         Args:
             begin: Begins the work.
-            client: Name of the client that asked.
+            client: Name of the client that made the request.
 
         Returns:
-            Its task.
+            The task.
         """
         task = asyncio.ensure_future(self._run_in_turn(begin))
         self._works.add(task)
@@ -91,7 +91,7 @@ class Traffic:
 
     @contextmanager
     def receiving(self) -> Iterator[None]:
-        """Let the receiving of a body be cancelled when the server's time is over."""
+        """Mark the current task as receiving a body, so that `cancel_all` can cancel it."""
         task = asyncio.current_task()
         if task is not None:
             self._receiving.add(task)
@@ -101,7 +101,7 @@ class Traffic:
             self._receiving.discard(task)
 
     def cancel_all(self) -> None:
-        """Cancel everything under way, since the server's own time is over."""
+        """Cancel all work and receiving, because the time to shut down is over."""
         self.over = True
         for task in (*self._works, *self._receiving):
             task.cancel()

@@ -1,8 +1,8 @@
-"""`run_workers`: a server in several processes on one port, which the system shares out between them.
+"""`run_workers`: run a server in several processes that share one port.
 
-Each worker is a whole server with limits of its own. The system gives every new connection to one of them by
-a hash of its addresses, so that they get about as many. Their figures are added up by any of them that is
-asked, by files in a folder that prometheus_client keeps.
+Each worker is a complete server with its own limits. The operating system assigns every new connection to a
+worker by a hash of its addresses, so that workers get about the same number. Metrics are shared through files
+in a folder of prometheus_client, so that any worker can report the totals.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ from langchain_cfc_server.metrics import SHARED_FOLDER
 from langchain_cfc_server.server import open_socket
 
 _LOG = logging.getLogger("langchain_cfc_server")
-# The exit code of a worker that cannot serve at all, such as for want of an artifact.
+# The exit code of a worker that cannot serve at all, for example because an artifact is missing.
 _UNUSABLE = 2
 # Seconds before a worker that has ended unexpectedly is replaced.
 _PAUSE = 1.0
 
 
 def run_workers(count: int, serve: Callable[[int, int], None], *, host: str, port: int) -> None:
-    """Serve in several processes until this one is stopped by a signal, which all of them get.
+    """Serve in several processes until this process is stopped by a signal, which it passes on to them.
 
-    A worker that ends unexpectedly is replaced. When this process ends, so do they.
+    A worker that ends unexpectedly is replaced. When this process ends, so do the workers.
 
     Args:
-        count: Number of workers.
-        serve: Serves on a port of the host until it is stopped, given the port and the id of this process;
-            it is called in new processes, so it must be importable.
+        count: Number of workers, at least 1.
+        serve: Serves until it is stopped, given the port and the id of this process. It is called in new
+            processes, so it must be importable.
         host: Address to listen on.
         port: Port; 0 for a free one.
 
     Raises:
-        InputError: If it cannot listen there, or the system does not share ports between processes.
+        InputError: If it cannot listen there, or the system cannot share ports between processes.
         SystemExit: If a worker cannot serve.
     """
     if count < 1:
@@ -62,8 +62,8 @@ def run_workers(count: int, serve: Callable[[int, int], None], *, host: str, por
 
 @contextmanager
 def _reserve_port(host: str, port: int) -> Iterator[int]:
-    """Hold a port that nothing else serves on, without listening."""
-    # A port that is to be shared may be opened where another server shares it already, unlike this one.
+    """Reserve a port that no other server uses, without listening on it."""
+    # First opened exclusively, because a shared port could be opened even if another server shares it.
     with open_socket(host, port) as alone:
         found: int = alone.getsockname()[1]
     with open_socket(host, found, is_shared=True):
@@ -100,7 +100,7 @@ class _Supervisor:
         worker = multiprocessing.get_context("spawn").Process(
             target=_work, args=(self._serve, self._port, os.getpid())
         )
-        # It would end a worker that is not ready for it; there it waits until the server handles it.
+        # SIGHUP would kill a worker that does not handle it yet, so it stays blocked until the server does.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
         worker.start()
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})
@@ -114,7 +114,7 @@ class _Supervisor:
         if self._is_stopping:
             return
         _LOG.error("worker ended", extra={"fields": {"pid": worker.pid, "code": worker.exitcode}})
-        # Later, what a worker needs may be out of order for a moment while the others serve.
+        # Only for the first workers: later ones may fail for a transient reason while the others serve.
         if worker.exitcode == _UNUSABLE and worker in self._first:
             self._code = _UNUSABLE
             self._pass_on(signal.SIGTERM, None)
@@ -132,7 +132,7 @@ class _Supervisor:
 
 
 def _work(serve: Callable[[int, int], None], port: int, supervisor: int) -> None:
-    # Ctrl-C in a terminal goes to all processes of a group; these get it from their supervisor, once.
+    # Ctrl-C goes to the whole process group; a worker leaves it, to get the signal only from its supervisor.
     os.setpgrp()
     try:
         serve(port, supervisor)
