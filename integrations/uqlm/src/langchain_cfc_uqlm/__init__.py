@@ -1,4 +1,4 @@
-"""Scorers of uqlm as verifiers of langchain-cfc."""
+"""Use the scorers of uqlm as verifiers of langchain-cfc."""
 
 from __future__ import annotations
 

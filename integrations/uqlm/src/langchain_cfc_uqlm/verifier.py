@@ -1,7 +1,7 @@
-"""Black-box scorers and panels of judges as verifiers: 1 - the confidence that uqlm states.
+"""Black-box scorers and panels of judges of uqlm as verifiers: score = 1 - confidence.
 
-A black-box scorer compares one response with further samples of the same prompt. Here the n candidates are
-the samples: each is compared with the n - 1 others.
+A black-box scorer compares a response with further samples of the same prompt. Here, each candidate is
+compared with the n - 1 others.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from langchain_cfc.verifiers import BaseVerifier, VerifierInput
 
 Scorer: TypeAlias = BlackBoxUQ | LLMPanel
 
-# What a panel makes of its judges' scores.
+# A panel's aggregates of its judges' scores.
 AGGREGATES = ("avg", "min", "max", "median")
-# With `use_best`, these exchange the response for another one before it is scored.
+# With `use_best`, these scorers replace the response by another sample before they score it.
 _EXCHANGING = frozenset({"semantic_negentropy", "semantic_sets_confidence"})
-# What changes the scores of a black-box scorer.
+# Settings that change the scores of a black-box scorer.
 _SETTINGS = ("nli_model_name", "sentence_transformer", "max_length")
-# The most by which means of single-precision numbers leave [0, 1].
+# Tolerance for means of single-precision numbers, which may leave [0, 1] by rounding.
 _ROUNDING = 1e-6
-# A scorer keeps what it is working on in itself, and shares its models with others.
+# A scorer keeps intermediate results in its attributes, and shares its models with other scorers.
 _ONE_AT_A_TIME = threading.Lock()
 
 
 class ScorerVerifier(BaseVerifier):
-    """Score = 1 - the confidence of a scorer of uqlm, in [0, 1], smaller is better; see `from_scorer`."""
+    """A verifier whose score is 1 - uqlm's confidence, in [0, 1], smaller is better; see `from_scorer`."""
 
     def __init__(self, scorer: Scorer, key: str) -> None:
         self.name = f"uqlm-{key.replace('_', '-')}"
@@ -48,7 +48,7 @@ class ScorerVerifier(BaseVerifier):
             self._call = Call("scorer of uqlm", RunnableLambda(self._compare), VerifierError)
 
     def __repr__(self) -> str:
-        """Name the score."""
+        """Return the class names and the key of the score."""
         return f"ScorerVerifier({type(self.scorer).__name__}, {self.key!r})"
 
     def flow(self, given: VerifierInput, config: RunnableConfig) -> Steps[list[float]]:
@@ -62,7 +62,7 @@ class ScorerVerifier(BaseVerifier):
             raise VerifierError(msg)
         distinct = list(dict.fromkeys(texts))
         data = yield from self._call.invoke_one((given["prompt"], distinct), config)
-        # The panel leaves out judges whose words it could not read, so that others would decide.
+        # The panel drops scores of judges that it could not parse, so that the others would decide.
         for number in range(len(self.scorer.judges)):
             self._read(data, f"judge_{number + 1}", len(distinct))
         scores = dict(zip(distinct, self._read(data, self.key, len(distinct)), strict=True))
@@ -95,7 +95,7 @@ class ScorerVerifier(BaseVerifier):
         return data
 
     def _read(self, data: Mapping[str, Any], key: str, n: int) -> list[float]:
-        """Return n confidences in [0, 1]."""
+        """Return n confidences, clipped to [0, 1]; raise a VerifierError for other values."""
         found: Sequence[Any] = data[key]
         values = [to_python_scalar(one) for one in found]
         wrong = next((slot for slot, one in enumerate(values) if not _is_confidence(one)), None)
@@ -109,28 +109,29 @@ class ScorerVerifier(BaseVerifier):
 
 
 def from_scorer(scorer: Scorer, key: str | None = None) -> ScorerVerifier:
-    """Make a verifier of a scorer of uqlm: 1 - its confidence.
+    """Return a verifier whose score is 1 - the confidence of a scorer of uqlm.
 
-    Of a `BlackBoxUQ`, each candidate is scored as the response, with the n - 1 others as the samples:
-    `exact_match`, `noncontradiction`, `entailment`, `cosine_sim` and `bert_score` tell candidates apart.
-    `semantic_negentropy` and `semantic_sets_confidence` say how far all n differ, and are the same for every
-    candidate: a feature for calibration, not a choice among answers. `SelfConsistency(entails=...)` of
-    langchain_cfc scores each candidate by its cluster. A `LLMPanel` judges each distinct text.
+    With a `BlackBoxUQ`, each candidate is scored as the response, with the n - 1 others as the samples.
+    `exact_match`, `noncontradiction`, `entailment`, `cosine_sim` and `bert_score` distinguish candidates.
+    `semantic_negentropy` and `semantic_sets_confidence` measure how much all n candidates differ and are the
+    same for each of them: useful as a feature for calibration, but not to choose among answers. (To score
+    each candidate by its cluster, use langchain_cfc's `SelfConsistency(entails=...)`.) A `LLMPanel` judges
+    each distinct text.
 
-    Scorers of one process take turns, since they keep what they are working on in themselves.
+    The black-box scorers of a process take turns, because they keep intermediate results in attributes.
 
     Args:
         scorer: A `BlackBoxUQ` or a `LLMPanel`. Its `llm` and its postprocessor are not used.
-        key: Which of its scores to take. A `BlackBoxUQ` with one scorer needs none; of a `LLMPanel` it is
-            `avg` (the default), `min`, `max`, `median`, or one judge as `judge_1`.
+        key: Which of its scores to use. Optional for a `BlackBoxUQ` with a single scorer; for a `LLMPanel`,
+            `avg` (the default), `min`, `max`, `median`, or a single judge such as `judge_1`.
 
     Returns:
         A verifier, whose fingerprint holds the version of uqlm, the models and the settings that change
         scores.
 
     Raises:
-        InputError: If it is another object, has no such score, or would score other responses than those
-            that were drawn (`use_best`).
+        InputError: If `scorer` is another object, has no such score, or would score other responses than
+            the candidates (`use_best`).
     """
     if isinstance(scorer, LLMPanel):
         known: Sequence[str] = (*AGGREGATES, *(f"judge_{one + 1}" for one in range(len(scorer.judges))))
