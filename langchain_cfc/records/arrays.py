@@ -111,7 +111,8 @@ def with_scores(labelled: LabelledBatch, scores: FloatArray) -> LabelledBatch:
     Returns:
         The prompts with these scores.
     """
-    scores = np.where(labelled.draws.is_drawn, scores, 1.0)  # padding keeps its score
+    if labelled.draws.drawn is not None:
+        scores = np.where(labelled.draws.is_drawn, scores, 1.0)  # padding keeps its score
     # Precomputed statistics belong to the old scores.
     return replace(labelled, draws=replace(labelled.draws, scores=scores, precomputed={}))
 

@@ -58,7 +58,9 @@ def with_votes(records: list[PromptRecord], seen: int = 8) -> list[PromptRecord]
     return voted
 
 
-def calibrate_with(draws: str, records: Any = None, provenance: Provenance = SEPARATE, **options: Any) -> Any:
+def calibrate_with(
+    draws: str, records: Any = None, provenance: Provenance | None = SEPARATE, **options: Any
+) -> Any:
     given = {"alpha": "0.3", "features": "1", "allow_unattainable": True, **options}
     return calibrate(records or records_of(), draws=draws, provenance=provenance, **given)
 
