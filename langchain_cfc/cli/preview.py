@@ -41,7 +41,7 @@ def preview(
         ),
     ],
     column: Annotated[str | None, typer.Option(help="Column of the dataset that holds the question.")] = None,
-    n: Annotated[int, typer.Option("-n", min=1, help="Candidates per question.")] = 5,
+    n: Annotated[int, typer.Option("--n", "-n", min=1, help="Candidates per question.")] = 5,
     limit: Annotated[int | None, typer.Option(min=1, help="Ask the first questions only.")] = None,
     verifier: Annotated[
         str | None, typer.Option(help="The verifier, in place of how far the candidates agree.")

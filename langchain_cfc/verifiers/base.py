@@ -16,6 +16,7 @@ from typing import Any, TypeAlias, TypedDict
 
 import numpy as np
 from langchain_core.runnables import Runnable, RunnableConfig
+from pydantic import BaseModel
 from typing_extensions import NotRequired
 
 from langchain_cfc.errors import CFCError, VerifierError
@@ -92,6 +93,21 @@ class TextVerifier(BaseVerifier):
         """Score each distinct text once."""
         texts = [candidate.text for candidate in given["candidates"]]
         return (yield from map_distinct(texts, partial(self.score_texts, given["prompt"], config)))
+
+
+def read_token_logprobs(message: Any) -> list[Mapping[str, Any]]:
+    """Return the provider's entry for each token of a message; empty if there is none, or in no known form.
+
+    OpenAI's API wraps the list in a mapping, Ollama does not, and Vertex AI has another name for it. The
+    entries of Ollama are models of its client.
+    """
+    metadata = getattr(message, "response_metadata", None) or {}
+    found = metadata.get("logprobs") or metadata.get("logprobs_result")
+    listed = found.get("content") if isinstance(found, Mapping) else found
+    if not isinstance(listed, list):
+        return []
+    entries = [one.model_dump() if isinstance(one, BaseModel) else one for one in listed]
+    return entries if all(isinstance(one, Mapping) for one in entries) else []
 
 
 def make_verifier_call(verifier: Verifier) -> Call:

@@ -27,7 +27,12 @@ from langchain_cfc.errors import InputError, VerifierError
 from langchain_cfc.execution import Call, Steps, describe_error, map_distinct
 from langchain_cfc.sampling.models import make_optional_call
 from langchain_cfc.verifiers._prompts import read_prompt
-from langchain_cfc.verifiers.base import BaseVerifier, VerifierInput, combined_fingerprint
+from langchain_cfc.verifiers.base import (
+    BaseVerifier,
+    VerifierInput,
+    combined_fingerprint,
+    read_token_logprobs,
+)
 
 Question: TypeAlias = Runnable[Any, Any] | Callable[[Any], Any] | Callable[[Any], Awaitable[Any]]
 
@@ -213,10 +218,8 @@ def read_choice(
 
 
 def _read_tokens(reply: Any, slot: int) -> list[Token]:
-    found = (getattr(reply, "response_metadata", None) or {}).get("logprobs")
-    # OpenAI-compatible servers wrap the list in a mapping, Ollama's do not.
-    entries = found.get("content") if isinstance(found, Mapping) else found
-    if not isinstance(entries, list) or not all(isinstance(one, Mapping) for one in entries) or not entries:
+    entries = read_token_logprobs(reply)
+    if not entries:
         msg = (
             f"candidate {slot}: the judging model returned no token log-probabilities with "
             f"{shorten_reply(reply)}; expected them for each token. Use a model and server that return them "

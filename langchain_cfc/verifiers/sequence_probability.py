@@ -7,9 +7,9 @@ import math
 from langchain_core.runnables import RunnableConfig
 
 from langchain_cfc.errors import VerifierError
-from langchain_cfc.execution import Steps
+from langchain_cfc.execution import Steps, describe_error
 from langchain_cfc.sampling import DrawnCandidate
-from langchain_cfc.verifiers.base import BaseVerifier, VerifierInput
+from langchain_cfc.verifiers.base import BaseVerifier, VerifierInput, read_token_logprobs
 
 # The most by which rounding can lift a sum of log-probabilities above 0.
 _ROUNDING = 1e-3
@@ -19,8 +19,8 @@ class SequenceProbability(BaseVerifier):
     """Score = 1 - exp(sum of the candidate's token log-probabilities); needs no further call.
 
     The score lies in [0, 1], and smaller is better: 0 is a candidate that the model was certain to give. The
-    generator must return token log-probabilities, as `ChatOpenAI(logprobs=True)` does, in
-    `response_metadata["logprobs"]["content"]`.
+    generator must return token log-probabilities in `response_metadata`, as `ChatOpenAI(logprobs=True)`,
+    `ChatOllama(logprobs=True)` and `ChatVertexAI(logprobs=True)` do.
 
     Args:
         per_token: Whether to use the mean of the log-probabilities instead of their sum, that is, the
@@ -45,8 +45,7 @@ class SequenceProbability(BaseVerifier):
         return [self._score(slot, candidate) for slot, candidate in enumerate(given["candidates"])]
 
     def _score(self, slot: int, candidate: DrawnCandidate) -> float:
-        metadata = candidate.message.response_metadata if candidate.message is not None else {}
-        tokens = (metadata.get("logprobs") or {}).get("content")
+        tokens = read_token_logprobs(candidate.message)
         if not tokens:
             msg = (
                 f"candidate {slot} carries no token log-probabilities: ask the model for them, for example "
@@ -54,7 +53,14 @@ class SequenceProbability(BaseVerifier):
                 "verifier"
             )
             raise VerifierError(msg)
-        total = math.fsum(token["logprob"] for token in tokens)
+        try:
+            total = math.fsum(float(token["logprob"]) for token in tokens)
+        except (KeyError, TypeError, ValueError) as error:
+            msg = (
+                f"candidate {slot}: its token log-probabilities cannot be read ({describe_error(error)}); "
+                "expected a number `logprob` for each token"
+            )
+            raise VerifierError(msg) from error
         # Written so that NaN fails it as well; a probability in place of its logarithm would look certain.
         if not total <= _ROUNDING:
             msg = (

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from langchain_core.messages import AIMessage
+from pydantic import BaseModel
 
 from langchain_cfc.errors import VerifierError
 from langchain_cfc.execution import CallLimits, ConcurrencyLimiter, apply_limits
@@ -44,6 +45,33 @@ def test_computed_by_hand() -> None:
     ]
     assert score_candidates(make_candidate(math.log(0.9))) == [pytest.approx(0.1, abs=1e-15)]
     assert score_candidates(make_candidate(0.0, 0.0)) == [0.0]
+
+
+class OllamaToken(BaseModel):
+    """What the client of Ollama 0.6 returns for each token."""
+
+    token: str
+    logprob: float
+    top_logprobs: list[Any] = []
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        {"logprobs": [{"token": "Li", "logprob": math.log(0.5)}, {"token": "ma", "logprob": math.log(0.25)}]},
+        {"logprobs": [OllamaToken.model_validate({"token": "Lima", "logprob": math.log(0.125)})]},
+        {"logprobs_result": [{"token": "Lima", "logprob": math.log(0.125), "top_logprobs": []}]},
+    ],
+)
+def test_other_providers_have_other_forms(metadata: dict[str, Any]) -> None:
+    [score] = score_candidates(make_message_candidate(metadata))
+    assert score == pytest.approx(0.875, abs=1e-15)
+
+
+@pytest.mark.parametrize("entry", [{"token": "x"}, {"token": "x", "logprob": None}, {"logprob": "likely"}])
+def test_entries_without_a_number_are_an_error(entry: dict[str, Any]) -> None:
+    with pytest.raises(VerifierError, match="candidate 0: its token log-probabilities cannot be read"):
+        score_candidates(make_message_candidate({"logprobs": {"content": [entry]}}))
 
 
 def test_per_token_computed_by_hand() -> None:
@@ -95,6 +123,9 @@ def test_rounding_above_zero_stays_a_score() -> None:
         make_message_candidate({"logprobs": {}}),
         make_message_candidate({"logprobs": {"content": None}}),
         make_message_candidate({"logprobs": {"content": []}}),
+        make_message_candidate({"logprobs": []}),
+        make_message_candidate({"logprobs": [0.5]}),
+        make_message_candidate({"logprobs": "none"}),
     ],
 )
 def test_a_candidate_without_log_probabilities_is_refused(candidate: DrawnCandidate) -> None:
