@@ -281,8 +281,13 @@ async def _run(
     with Store(store, create=True) as opened, opened.lock(), shown as on_progress:
         stated = {**configuration, **options.settings, **({} if batcher is None else {"endpoint": "batch"})}
         if options.relabel:
-            await check_relabeling(opened, stated, executor, options.budget, try_first=batcher is None)
-            discard_labels(opened, stated)
+            examples = list(examples)
+            await check_relabeling(
+                opened, stated, examples, executor, options.budget, try_first=batcher is None
+            )
+            corrected = discard_labels(opened, stated, examples)
+            if corrected:
+                options.on_notice(f"{corrected} prompts are labelled by a reference that has changed")
         opened.set_configuration(stated)
         await asyncio.to_thread(opened.add, examples)
         if options.retry_failed:

@@ -1,13 +1,14 @@
 """Make all labels of a store again, with another labeler, answer extractor or metadata function.
 
-The old labels are deleted only after three checks: the rest of the configuration is unchanged, the budget has
-room for new labels, and (without batches) one prompt could be relabelled.
+References, metadata and clusters are taken from the dataset as it is now. The old labels are deleted only
+after three checks: the rest of the configuration is unchanged, the budget has room for new labels, and
+(without batches) one prompt could be relabelled.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from typing import Any
@@ -22,6 +23,7 @@ from langchain_cfc.collect.journal import StoreJournal
 from langchain_cfc.collect.run import MAX_CONSECUTIVE_FAILURES, list_scored
 from langchain_cfc.collect.store import Store, Writer, rows, schema
 from langchain_cfc.errors import CFCError, CollectionError
+from langchain_cfc.records import Example
 
 # Keys that affect only labels, in a configuration and in its part `made_by`.
 _LABELS = ("labeler", "reads", "answer", "metadata")
@@ -29,13 +31,20 @@ _MADE_BY = "made_by"
 
 
 async def check_relabeling(
-    store: Store, configuration: Mapping[str, Any], executor: Executor, budget: Budget, *, try_first: bool
+    store: Store,
+    configuration: Mapping[str, Any],
+    examples: Sequence[Example],
+    executor: Executor,
+    budget: Budget,
+    *,
+    try_first: bool,
 ) -> None:
     """Check that the labels of a store can be made again, before the old ones are deleted.
 
     Args:
         store: The store.
         configuration: The new configuration.
+        examples: The dataset as it is now.
         executor: Makes the new labels.
         budget: Limits for all prompts together.
         try_first: Whether to label one prompt as a test; it is labelled again later. With batches this would
@@ -54,22 +63,35 @@ async def check_relabeling(
         msg = "the budget has no room for new labels, so the old ones were kept: raise max_tokens or max_cost"
         raise CollectionError(msg)
     if try_first:
-        await _try_labeler(store, executor)
+        with store.begin_read() as connection:
+            matched = rows.match_examples(connection, examples)
+        await _try_labeler(store, matched, executor)
 
 
-def discard_labels(store: Store, configuration: Mapping[str, Any]) -> None:
-    """Delete all labels of a store, and replace the part of its configuration that affects labels.
+def discard_labels(store: Store, configuration: Mapping[str, Any], examples: Sequence[Example]) -> int:
+    """Delete all labels of a store, and update its references and the settings that affect labels.
 
-    Candidates, scores and the usage of the old labels stay. Raises `StoreError` if the configurations differ
-    in more than labels.
+    Candidates, scores and the usage of the old labels stay.
+
+    Args:
+        store: The store.
+        configuration: The new configuration.
+        examples: The dataset as it is now, with the references to label by.
+
+    Returns:
+        The number of stored prompts whose reference has changed.
+
+    Raises:
+        StoreError: If the configurations differ in more than labels, or the input of a prompt has changed.
     """
     known = store.configuration
     if not known:
-        return
+        return 0
     given = _check_configuration(store, configuration)
     settled = canonical_json(_replace_labels(known, given))
     prompts = schema.prompts
     with schema.report_damage(store.name), store.begin_write() as connection:
+        corrected = rows.update_examples(store.name, connection, rows.match_examples(connection, examples))
         connection.execute(delete(schema.labels))
         connection.execute(
             update(prompts)
@@ -81,9 +103,10 @@ def discard_labels(store: Store, configuration: Mapping[str, Any]) -> None:
         store.write_facts(connection, {"configuration": settled})
         schema.replace_seal(connection, replace(schema.read_seal(connection), finished=0, total=0))
         schema.seal_facts(connection)
+    return corrected
 
 
-async def _try_labeler(store: Store, executor: Executor) -> None:
+async def _try_labeler(store: Store, matched: Mapping[int, Example], executor: Executor) -> None:
     """Label finished prompts until one succeeds, and store the usage; raise if none does."""
     error: CFCError | None = None
     writer = Writer(store)
@@ -93,7 +116,8 @@ async def _try_labeler(store: Store, executor: Executor) -> None:
             if not candidates:
                 continue
             journal = StoreJournal(writer, work, Stage.LABELLED, 0)
-            outcome = await executor.label(work.example, candidates, journal)
+            example = matched.get(work.position, work.example)
+            outcome = await executor.label(example, candidates, journal)
             usage = journal.total_usage(outcome.usage)
             await writer.write(rows.insert_calls(work.position, Stage.LABELLED, usage))
             if not isinstance(outcome.result, CFCError):

@@ -230,6 +230,34 @@ def test_a_changed_dataset_is_refused_where_ids_stay(collect: Collect, folder: P
     assert "the prompt '0' has another input" in ran.err
 
 
+def test_references_and_columns_may_change_without_drawing_again(
+    collect: Collect, folder: Path, script: Script
+) -> None:
+    path, out = folder / "questions.csv", folder / "records.jsonl"
+    assert collect("--out", out).code == 0
+    asked, first = len(script.requests), list(read_records(out))
+    with path.open(newline="") as file:
+        header, *lines = csv.reader(file)
+    # Nothing is right any more, and there is a new column.
+    with path.open("w", newline="") as file:
+        lines = [
+            [question, '["nobody"]', topic, str(row % 2)] for row, (question, _, topic) in enumerate(lines)
+        ]
+        csv.writer(file).writerows([[*header, "level"], *lines])
+    columns = ("--set", 'source.metadata=["topic", "level"]')
+    refused = collect(*columns)
+    assert refused.code == 2
+    assert "(--relabel)" in refused.err
+    ran = collect(*columns, "--relabel", "--out", out)
+    assert ran.code == 0
+    assert "12 prompts are labelled by a reference that has changed" in " ".join(ran.err.split())
+    assert len(script.requests) == asked
+    again = list(read_records(out))
+    assert [one.input for one in again] == [one.input for one in first]
+    assert not any(candidate.correct for one in again for candidate in one.candidates)
+    assert {one.metadata["level"] for one in again} == {"0", "1"}
+
+
 def test_bad_rows_are_refused_or_set_aside(collect: Collect, folder: Path) -> None:
     path = folder / "questions.csv"
     path.write_text(path.read_text() + "What?,no json,topic\n")

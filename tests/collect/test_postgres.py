@@ -209,7 +209,7 @@ def test_wrong_answers_are_found_and_labels_made_again_in_either(store: Store) -
     put(store, rows.set_error(2, Stage.LABELLED, failed, Usage()))
     assert [one.answer for one in read_wrong_answers(store, 2)] == ["wrong 0", "wrong 1"]
     with pytest.raises(StoreError, match=r"generator\.model was 'a' and is now 'b'"):
-        discard_labels(store, {**stated, "generator": {"model": "b"}, "labeler": {"id": "loose"}})
+        discard_labels(store, {**stated, "generator": {"model": "b"}, "labeler": {"id": "loose"}}, [])
     assert store.stages()[Stage.LABELLED] == 3
     # The extractor is new, too.
     other = {
@@ -218,7 +218,9 @@ def test_wrong_answers_are_found_and_labels_made_again_in_either(store: Store) -
         "answer": {"id": "extract"},
         "made_by": {"labeler": "two", "answer": "x"},
     }
-    discard_labels(store, other)
+    corrected = [one.model_copy(update={"reference": "right"}) for one in examples(2)]
+    assert discard_labels(store, other, corrected) == 2
+    assert [work.example.reference for work in store.read_unfinished()][:2] == ["right", "right"]
     assert (store.stages()[Stage.SCORED], store.failures(), list(store.records())) == (3, [], [])
     assert store.configuration == other
     store.check()

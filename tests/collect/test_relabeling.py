@@ -18,7 +18,7 @@ from langchain_cfc.collect import (
     Store,
     collect,
 )
-from langchain_cfc.errors import CollectionError
+from langchain_cfc.errors import CollectionError, StoreError
 from langchain_cfc.records import Example
 from langchain_cfc.sampling import DrawnCandidate
 from tests.fakes import TOKENS_IN, TOKENS_OUT, NumberedModel
@@ -44,7 +44,19 @@ def make_labeler(knows: Callable[[int], bool]) -> Callable[..., list[bool]]:
     return label
 
 
-def run(path: Path, labeler: Any = label_by_reference, name: str = "old", **options: Any) -> CollectionResult:
+def make_examples(reference: Any = "1", *, digests: bool = False) -> list[Example]:
+    """Return examples, on request with ids that change with the reference."""
+    ids = [f"{reference}-{k}" if digests else str(k) for k in range(SIZE)]
+    return [Example(id=one, input=str(k), reference=reference) for k, one in enumerate(ids)]
+
+
+def run(
+    path: Path,
+    labeler: Any = label_by_reference,
+    name: str = "old",
+    examples: list[Example] | None = None,
+    **options: Any,
+) -> CollectionResult:
     components = Components(
         generator=NumberedModel(echoing=True),
         verifier=lambda _, candidates: [0.5] * len(candidates),
@@ -54,9 +66,9 @@ def run(path: Path, labeler: Any = label_by_reference, name: str = "old", **opti
         verifier_id="v",
         labeler_id=name,
     )
-    examples = [Example(id=str(k), input=str(k), reference="1") for k in range(SIZE)]
     silent: dict[str, Any] = {"on_progress": lambda _: None, "on_notice": lambda _: None}
-    return collect(examples, components, path, CollectionOptions(**silent, **options))
+    given = make_examples() if examples is None else examples
+    return collect(given, components, path, CollectionOptions(**{**silent, **options}))
 
 
 def read(path: Path) -> list[PromptRecord]:
@@ -70,6 +82,51 @@ def path(tmp_path: Path) -> Path:
     path = tmp_path / "store.db"
     assert run(path).status.labelled == SIZE
     return path
+
+
+@pytest.mark.parametrize("digests", [False, True])
+def test_corrected_references_label_what_was_drawn(tmp_path: Path, digests: bool) -> None:
+    path = tmp_path / "corrected.db"
+    run(path, examples=make_examples(digests=digests))
+    before, corrected = read(path), make_examples("2", digests=digests)
+    with pytest.raises(StoreError, match=r"--relabel"):
+        run(path, examples=corrected)
+    assert read(path) == before
+    notices: list[str] = []
+    ended = run(path, examples=corrected, relabel=True, on_notice=notices.append)
+    assert f"{SIZE} prompts are labelled by a reference that has changed" in notices
+    after = read(path)
+    assert [one.id for one in after] == [one.id for one in corrected]
+    for old, new in zip(before, after, strict=True):
+        assert [one.text for one in new.candidates] == [one.text for one in old.candidates]
+        assert [one.correct for one in new.candidates] == ["2" in str(one.text) for one in new.candidates]
+    assert [one.reference for one in after] == ["2"] * SIZE
+    with Store(path) as store:
+        assert store.usage() == ended.status.usage
+    # The next run has nothing left to do, and a second correction of the same references corrects none.
+    assert run(path, examples=corrected).status.labelled == SIZE
+    run(path, examples=corrected, relabel=True, on_notice=notices.append)
+    assert len([one for one in notices if "has changed" in one]) == 1
+
+
+def test_the_labeler_is_tried_on_the_corrected_reference(path: Path) -> None:
+    def strict(_: str, reference: Any, candidates: list[DrawnCandidate]) -> list[bool]:
+        if reference == "1":
+            msg = "no such reference"
+            raise RuntimeError(msg)
+        return [False] * len(candidates)
+
+    with pytest.raises(CollectionError, match="so the old ones were kept"):
+        run(path, strict, "new", relabel=True)
+    assert run(path, strict, "new", make_examples("2"), relabel=True).status.labelled == SIZE
+
+
+def test_prompts_whose_input_has_changed_keep_all_labels(path: Path) -> None:
+    before, changed = read(path), make_examples("2")
+    changed[3] = changed[3].model_copy(update={"input": "another question"})
+    with pytest.raises(StoreError, match="the prompt '3' has another input"):
+        run(path, examples=changed, relabel=True)
+    assert read(path) == before
 
 
 def test_a_labeler_that_always_fails_deletes_nothing(path: Path) -> None:

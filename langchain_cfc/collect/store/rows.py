@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
 from itertools import islice
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from langchain_core.messages import messages_from_dict
 from sqlalchemy import (
@@ -42,6 +42,7 @@ from langchain_cfc.sampling.candidates import StrippedCandidate
 from langchain_cfc.verifiers.base import VerifierScores
 
 Row: TypeAlias = dict[str, Any]
+T = TypeVar("T")
 
 # Number of prompts that are read at a time.
 PAGE = 500
@@ -65,6 +66,13 @@ _SET_LABELLED = _PROMPT.values(
     stage=bindparam("new_stage"), described=bindparam("new_described"), labels_digest=bindparam("new_value")
 )
 _SET_ERROR = _PROMPT.values(error=bindparam("new_value"))
+_SET_EXAMPLE = _PROMPT.values(
+    id=bindparam("new_id"),
+    reference=bindparam("new_reference"),
+    metadata=bindparam("new_metadata"),
+    cluster=bindparam("new_cluster"),
+    digest=bindparam("new_digest"),
+)
 _DELETE_DRAWS = delete(schema.draws).where(schema.draws.c.prompt == bindparam("at"))
 _STRIP_DRAWS = (
     update(schema.draws)
@@ -75,6 +83,7 @@ _STRIP_DRAWS = (
 # Rows are added before rows that refer to them, and candidates are deleted before they are drawn again.
 _ORDER = (
     _ADD_PROMPTS,
+    _SET_EXAMPLE,
     _ADD_ANNOUNCED,
     _DELETE_DRAWS,
     _SET_CONTEXT,
@@ -92,6 +101,11 @@ _ORDER = (
 )
 # Columns of a prompt that hold JSON from the dataset.
 _JSON = ("input", "reference", "metadata")
+_IF_CORRECTED = (
+    "If references were corrected, collect with relabel=True (--relabel), which labels what is stored again"
+)
+# Columns from the dataset that affect neither candidates nor labels.
+_DESCRIPTION = ("metadata", "cluster")
 # Key under which a connection caches the names of the models in the seal.
 _KNOWN_MODELS = "cfc_models"
 
@@ -438,29 +452,120 @@ def add_prompts(
 ) -> int:
     """Add all prompts that are not stored yet, or none if one cannot be used; return the number added.
 
-    A prompt that is already finished comes with its record, whose candidates were drawn by `models`. Raises
-    `StoreError` if another prompt is stored under the same id.
+    Stored prompts take metadata and cluster from the examples, which do not affect candidates or labels. A
+    prompt that is already finished comes with its record, whose candidates were drawn by `models`. Raises
+    `StoreError` if another prompt is stored under the same id, or a prompt only seems to be new: one with the
+    same input is stored that is not among the examples.
     """
     new, stream = 0, iter(items)
+    seen: set[str] = set()
+    inputs: dict[str, str] = {}  # of new prompts without a record, with their ids
     columns = schema.prompts.c
     with store.begin_write() as connection:
         last = connection.execute(select(func.max(columns.position))).scalar()
-        position = 0 if last is None else last + 1
+        first = position = 0 if last is None else last + 1
         while page := list(islice(stream, PAGE)):
             query = select(schema.prompts).where(columns.id.in_([example.id for example, _ in page]))
             known = {row["id"]: dict(row) for row in connection.execute(query).mappings()}
             writes: list[list[Write]] = []
             for example, record in page:
                 row = _prompt_row(position, example)
+                seen.add(example.id)
                 if known.setdefault(example.id, row) is not row:
-                    _check_same(store.name, row, known[example.id])
+                    _check_same(store.name, row, known[example.id], ("input", "reference"))
+                    if known[example.id]["position"] < first:
+                        writes.append(update_example(known[example.id], example))
+                    else:  # it was added a moment ago
+                        _check_same(store.name, row, known[example.id], _DESCRIPTION)
                     continue
                 if record is not None:
                     writes += _record_writes(position, record, models, without_nul=store.without_nul)
+                else:
+                    inputs[row["input"]] = example.id
                 writes.append([(_ADD_PROMPTS, [row])])
                 position, new = position + 1, new + 1
             execute_writes(connection, combine_writes(writes))
+        if first and inputs:
+            _check_new(store.name, connection, first, seen, inputs)
     return new
+
+
+def _check_new(
+    name: str, connection: Connection, first: int, seen: Collection[str], inputs: Mapping[str, str]
+) -> None:
+    """Refuse new prompts whose input was stored before `first` under an id that no example has."""
+    columns = schema.prompts.c
+    stored = connection.execute(select(columns.id, columns.input).where(columns.position < first))
+    replaced = [(one.id, inputs[one.input]) for one in stored if one.id not in seen and one.input in inputs]
+    if replaced:
+        old, new = replaced[0]
+        msg = (
+            f"the input of the prompt {new!r} is stored in {name} under the id {old!r}, which is not in the "
+            f"dataset any more ({len(replaced)} such prompts). {_IF_CORRECTED}; otherwise remove them"
+        )
+        raise StoreError(msg)
+
+
+def match_examples(connection: Connection, examples: Iterable[Example]) -> dict[int, Example]:
+    """Match stored prompts to the examples of their dataset as it is now.
+
+    Args:
+        connection: Connection to the store.
+        examples: The examples.
+
+    Returns:
+        The examples by the position of their stored prompt: the one with the same id, or else the only one
+        with the same input, provided that no other stored prompt without an example has that input. Ids that
+        are digests change when a reference is corrected.
+    """
+    columns = schema.prompts.c
+    stored = connection.execute(select(columns.position, columns.id, columns.input)).all()
+    by_id = {example.id: example for example in examples}
+    ids = {one.id for one in stored}
+    open_prompts = _group_by_input((one.input, one.position) for one in stored if one.id not in by_id)
+    open_examples = _group_by_input(
+        (canonical_json(example.input), example) for example in by_id.values() if example.id not in ids
+    )
+    matched = {one.position: by_id[one.id] for one in stored if one.id in by_id}
+    for key, positions in open_prompts.items():
+        found = open_examples.get(key, [])
+        if len(positions) == len(found) == 1:
+            matched[positions[0]] = found[0]
+    return matched
+
+
+def _group_by_input(pairs: Iterable[tuple[str, T]]) -> dict[str, list[T]]:
+    groups: dict[str, list[T]] = {}
+    for key, value in pairs:
+        groups.setdefault(key, []).append(value)
+    return groups
+
+
+def update_examples(name: str, connection: Connection, matched: Mapping[int, Example]) -> int:
+    """Take id, reference, metadata and cluster of stored prompts from examples; return how many references.
+
+    Raises `StoreError` if the input of a prompt has changed, because its candidates were drawn for the other.
+    """
+    corrected, writes = 0, []
+    for one in connection.execute(select(schema.prompts)).mappings().all():
+        row = dict(one)
+        example = matched.get(row["position"])
+        if example is None:
+            continue
+        _check_same(name, _prompt_row(row["position"], example), row, ("input",))
+        corrected += canonical_json(example.reference) != row["reference"]
+        writes.append(update_example(row, example))
+    execute_writes(connection, combine_writes(writes))
+    return corrected
+
+
+def update_example(row: Mapping[str, Any], example: Example) -> list[Write]:
+    """Return the write that gives a stored prompt the example's columns; none if they are the same."""
+    given = _prompt_row(row["position"], example)
+    if given["digest"] == row["digest"]:
+        return []
+    changed = {f"new_{name}": given[name] for name in ("id", "reference", *_DESCRIPTION, "digest")}
+    return [(_SET_EXAMPLE, [{"at": row["position"], **changed}])]
 
 
 def _record_writes(
@@ -487,11 +592,16 @@ def _record_writes(
     ]
 
 
-def _check_same(name: str, row: Row, known: Row) -> None:
-    differing = [field for field in (*_JSON, "cluster") if row[field] != known[field]]
+def _check_same(name: str, row: Row, known: Mapping[str, Any], fields: Sequence[str]) -> None:
+    differing = [field for field in fields if row[field] != known[field]]
     if differing:
+        advice = (
+            _IF_CORRECTED
+            if differing == ["reference"]
+            else "Collect it into another store, or give changed prompts new ids"
+        )
         msg = (
             f"the prompt {row['id']!r} has another {' and '.join(differing)} in {name}: the dataset "
-            "has changed. Collect it into a store of its own, or give changed prompts new ids"
+            f"has changed. {advice}"
         )
         raise StoreError(msg)
