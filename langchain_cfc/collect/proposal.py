@@ -31,9 +31,12 @@ from langchain_cfc.sampling import DrawnCandidate, Sampler, resolve_generator
 N_DRAWS = 5
 # Limit on the tokens of the trial answers, and the smallest limit that is proposed.
 _TRIAL_TOKENS = 256
-_FEWEST_TOKENS = 16
+# Only five answers are seen: a model that mostly gives one word may give a sentence now and then, and a right
+# answer that is cut off is labelled wrong.
+_FEWEST_TOKENS = 64
 # The proposed limit is at least this many times the longest trial answer.
 _ROOM = 4
+# Fewer than there are on average, so that the limit is rather too high.
 _CHARACTERS_PER_TOKEN = 3
 # Sampling settings in the order in which they are tried: models refuse settings that they do not support.
 _ATTEMPTS: tuple[Mapping[str, Any], ...] = ({"temperature": 0.7, "logprobs": True}, {"temperature": 0.7}, {})

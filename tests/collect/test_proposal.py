@@ -142,7 +142,7 @@ def test_answers_alone_are_matched_whole_and_the_file_is_read_by_collect(tmp_pat
     assert config.generator.model == "openai:local"
     arguments = config.generator.arguments
     assert arguments["base_url"].endswith("/v1")
-    assert (arguments["temperature"], arguments["logprobs"], arguments["max_tokens"]) == (0.7, True, 16)
+    assert (arguments["temperature"], arguments["logprobs"], arguments["max_tokens"]) == (0.7, True, 64)
     parts = config.create_components()
     assert isinstance(parts.verifier, SequenceProbability)
     assert isinstance(parts.labeler, NormalisedMatch)
