@@ -350,6 +350,29 @@ def test_a_ridge_promises_less_and_says_what_it_costs(penalised: Any, kind: str,
     )
 
 
+def test_a_ridge_takes_its_units_from_the_fit_split() -> None:
+    records = make_prompts(0, 300)
+    artifact = calibrate(records, alpha="0.3", features="mean_score", ridge=0.1, fit_fraction=0.25)
+    split = artifact.calibration.split
+    fitting, calibrating = (
+        tabulate([one for one in records if split.part(one.id, None) == part])
+        for part in ("fit", "calibration")
+    )
+    transform = artifact.feature_map.transform
+    scores = artifact.parsed_set_rule.success_scores(calibrating, artifact.cap)
+    asked = transform(tabulate(make_prompts(1, 20)).draws)
+    rule = ConditionalThreshold("0.3", artifact.cap, ridge=0.1)
+    found = decide(artifact, tabulate(make_prompts(1, 20)).draws).thresholds
+
+    def solve(units_of: Any) -> Any:
+        fitted = rule.fit(transform(calibrating.draws), scores, units_of=units_of)
+        return fitted.thresholds(asked)
+
+    np.testing.assert_allclose(found, solve(transform(fitting.draws)), rtol=1e-9)
+    # Control: units from the calibration prompts give other thresholds.
+    assert not np.allclose(found, solve(None), rtol=1e-6)
+
+
 def test_the_slack_of_a_ridge_is_reckoned_where_it_is_served() -> None:
     rng = np.random.default_rng(0)
     records = weighted(make_prompts(0, 400), lambda _: float(np.exp(2 * rng.random())))

@@ -89,6 +89,12 @@ def test_decisions_are_counted_on_prompts_that_had_no_part_in_them() -> None:
             sum(reference_by_name(artifact)["threshold", alpha].counts["1"])
             == artifact.calibration.held_out_size
         )
+    # Randomised thresholds are counted with each prompt's own random number.
+    drawn = calibrate(records, randomised=True, allow_unattainable=True, **OPTIONS)
+    counted = reference_by_name(drawn)["threshold", "0.2"]
+    fitting = tabulate([one for one in records if part(one.id, None) == "fit"])
+    found = decide(drawn, fitting.draws, "0.2", uniforms=drawn.uniforms(fitting)).thresholds
+    assert set(counted.edges) <= set(found[np.isfinite(found)].tolist())
     without = calibrate(records, allow_unattainable=True, **{**OPTIONS, "test_fraction": 0.0})
     assert {one.alpha for one in without.reference} == {None}
     kept = artifact.with_levels([artifact.levels[1]])
