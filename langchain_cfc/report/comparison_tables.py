@@ -50,7 +50,7 @@ _HEADLINES = {
         ("not_certifiable_rate", "Flagged", True),
         ("mean_set_size", "Candidates per set", False),
         ("mean_distinct_answers", "Distinct answers per set", False),
-        ("selective_accuracy", "Best answer right, where there is one", True),
+        ("selective_accuracy", "Best answer right, if there is one", True),
     ),
     "claims": (
         *_KEPT,
@@ -79,9 +79,9 @@ def tabulate_comparison(comparison: ComparisonReport) -> Table:
         head=("Method", *(heading for _, heading, _ in shown)),
         rows=tuple(row(name, method) for name, method in comparison.methods.items()),
         note=(
-            f"Means over the splits, the target is {format_share(comparison.target_coverage)}. Beside each "
-            "its 95 % interval over new prompts; splits share prompts, and the interval allows for that "
-            "(approximate). A method that promises nothing may still look well here, on average."
+            f"Means over the splits; the target is {format_share(comparison.target_coverage)}. Beside each "
+            "is its 95 % interval over new prompts, which accounts approximately for prompts shared by "
+            "splits. A method without a promise may still do well here, on average."
         ),
     )
 
@@ -128,7 +128,7 @@ def tabulate_gaps(comparison: LevelComparison) -> Iterator[Table]:
 
     yield Table(
         id="gaps",
-        caption="Where each method falls short most, in points below the target",
+        caption="Largest shortfall of each method, in points below the target",
         head=("Method", *("Most", "Then", "Then")[:columns]),
         rows=tuple(
             Row(
@@ -138,9 +138,9 @@ def tabulate_gaps(comparison: LevelComparison) -> Iterator[Table]:
             for name, gaps in worst.items()
         ),
         note=(
-            "Prompts are grouped by everything that is known of them; for each property the group that keeps "
-            "the promise most rarely counts. Negative where all groups reach the target; red where the whole "
-            "interval lies below it."
+            "Prompts are grouped by every known property; for each property the group that keeps the promise "
+            "least often counts. Negative if all groups reach the target; red if the whole interval lies "
+            "below it."
         ),
     )
 

@@ -119,7 +119,7 @@ def check_report(path: str | os.PathLike[str]) -> None:
     check_installed({"jinja2": "report", "matplotlib": "report"}, "a page")
     target = Path(path)
     if str(target) == "-":
-        msg = "reports are written to files: give a path"
+        msg = "a report cannot be written to standard output: give a path"
         raise InputError(msg)
     if target.is_dir() or not target.parent.is_dir():
         problem = "is a folder" if target.is_dir() else "lies in a folder that does not exist"

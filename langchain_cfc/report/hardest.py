@@ -154,7 +154,7 @@ def _find_records(texts: Iterable[LabelledRecord], wanted: set[str]) -> Mapping[
     found = {record.id: record for record in source if record.id in wanted}
     missing = sorted(wanted - set(found))
     if missing:
-        msg = f"record {missing[0]!r} is not among the records that texts were to come from"
+        msg = f"record {missing[0]!r} is missing from the records that texts are taken from"
         raise InputError(msg)
     return found
 
@@ -252,7 +252,7 @@ def _explain_outcome(tested: LabelledBatch, decisions: Decisions, row: int) -> s
         f"its set holds {pluralize(held, 'candidate')}, none of them correct" if held else "its set is empty"
     )
     if not correct.any():
-        return f"Missed: {size}. No candidate is correct, so that no threshold could have helped."
+        return f"Missed: {size}. No candidate is correct, so no threshold could have helped."
     level = float(decisions.levels[row, : len(correct)][correct].min())
     enters = (
         f"the best correct one would enter at {level:.3f}"
@@ -272,7 +272,7 @@ def _explain_claims(tested: LabelledBatch, decisions: Decisions, row: int, at_mo
         return f"No claim left: {reason}{claims} dropped, {wrong} unsupported."
     left, dropped = int((kept & ~supported).sum()), int((~kept).sum())
     return (
-        f"Missed: {pluralize(left, 'unsupported claim')} {'is' if left == 1 else 'are'} left, where "
+        f"Missed: {pluralize(left, 'unsupported claim')} {'is' if left == 1 else 'are'} left, but "
         f"{f'at most {at_most}' if at_most else 'none'} may be. Of its "
         f"{pluralize(len(supported), 'claim')} {wrong} {'is' if wrong == 1 else 'are'} unsupported, and "
         f"{dropped} {'was' if dropped == 1 else 'were'} dropped."

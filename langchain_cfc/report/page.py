@@ -54,20 +54,20 @@ _PARTS: dict[Unit, tuple[tuple[str, str], ...]] = {
 # A figure for each family: bars of all methods side by side would be too thin to see.
 _FAMILIES = {"ours": "methods of this package", "paper": "as in the paper", "outside": "from elsewhere"}
 _ALPHA = ("Alpha", "The error level. The target is 1 - alpha.")
-_DIFFICULTY = "Groups by a statistic of the {}, such as their mean score; in part, if it lies between two."
-_INTERVAL = ("Interval", "Where the true figure lies, with confidence 95 %, for prompts drawn like these.")
+_DIFFICULTY = "Groups by a statistic of the {}, such as their mean score; a prompt may belong partly to two."
+_INTERVAL = ("Interval", "Range of the true figure, with confidence 95 %, for prompts drawn like these.")
 _GLOSSARY: dict[Unit, tuple[tuple[str, str], ...]] = {
     "answers": (
         _ALPHA,
         (
             "Candidate",
-            "One of the answers drawn for a prompt, with a score by the verifier; smaller is better.",
+            "One of the answers drawn for a prompt, scored by the verifier; smaller is better.",
         ),
         (
             "Threshold",
-            "What a candidate's score, or its entry level, is held against. It depends on the prompt.",
+            "Limit on a candidate's score, or its entry level. It depends on the prompt.",
         ),
-        ("Answer set", "The candidates that the threshold lets in."),
+        ("Answer set", "The candidates that pass the threshold."),
         ("Covered", "The answer set holds a correct answer."),
         (
             "Flagged",
@@ -76,7 +76,7 @@ _GLOSSARY: dict[Unit, tuple[tuple[str, str], ...]] = {
         ("Promise kept", "Covered or flagged. This is what is promised."),
         (
             "Missed",
-            "Neither covered nor flagged: the promise was broken. An empty set counts, unless flagged.",
+            "Neither covered nor flagged: the promise was broken. Includes empty sets that are not flagged.",
         ),
         ("Attainable", "The share of prompts with a correct candidate. No threshold can cover more."),
         ("Very easy … very hard", _DIFFICULTY.format("candidates")),
@@ -86,14 +86,14 @@ _GLOSSARY: dict[Unit, tuple[tuple[str, str], ...]] = {
         _ALPHA,
         (
             "Claim",
-            "A part of an answer, such as a sentence, with a score by the verifier; smaller is better.",
+            "A part of an answer, such as a sentence, scored by the verifier; smaller is better.",
         ),
         ("Supported", "Right, according to its label."),
-        ("Threshold", "What a claim's score is held against. It depends on the prompt."),
-        ("Dropped", "Not shown, since the score does not pass. All other claims are left in, or kept."),
+        ("Threshold", "Limit on a claim's score. It depends on the prompt."),
+        ("Dropped", "Not shown, because the score does not pass. All other claims are kept."),
         (
             "Promise kept",
-            "No more unsupported claims are left than promised. An answer with no claim left keeps it.",
+            "No more unsupported claims left than promised; an answer with no claim left counts, too.",
         ),
         ("Missed", "More unsupported claims are left than that: the promise was broken."),
         ("Very easy … very hard", _DIFFICULTY.format("claims")),
@@ -118,7 +118,7 @@ def list_artifact_facts(
 ) -> Iterator[tuple[str, str]]:
     """Yield the data and settings an artifact was made from and tested on, as pairs of term and text."""
     facts = artifact.calibration
-    fitted = f", {facts.fit_size:,} others fitted what is fitted" if facts.fit_size else ""
+    fitted = f", {facts.fit_size:,} others were used for fitting" if facts.fit_size else ""
     tested = f"{evaluation.n_test:,} tested them ({evaluation.test_prompts})"
     yield "Prompts", f"{facts.size:,}{facts.weighing} calibrated the thresholds{fitted}, and {tested}"
     claims = evaluation.methods[artifact.threshold_rule].claims
@@ -164,9 +164,9 @@ def list_comparison_facts(comparison: ComparisonReport) -> Iterator[tuple[str, s
     if data.auroc is not None:
         yield "Scores", f"{beats} with probability {data.auroc:.3f} (AUROC)"
     tested = to_percent(comparison.test_fraction)
-    yield "Splits", f"{comparison.splits:,}, from seed {comparison.seed}; {tested} are tested on"
+    yield "Splits", f"{comparison.splits:,}, from seed {comparison.seed}; {tested} of the prompts test"
     fitted = to_percent(comparison.fit_fraction)
-    yield "Fitted on", f"{fitted} of the others, which do not calibrate our methods"
+    yield "Fitted on", f"{fitted} of the others, which our methods do not calibrate on"
     yield "Features", comparison.features
     yield "Set rule", comparison.set_rule
     yield "Groups", comparison.groups
@@ -179,7 +179,7 @@ def _describe_attainable(share: float, size: float, prompts: str) -> str:
 
 def _identify_component(artifact: CalibrationArtifact, part: str) -> str:
     if artifact.provenance is None:
-        return "not known: the records did not say (unbound)"
+        return "unknown: not in the records (unbound)"
     known = getattr(artifact.provenance, part) or {}
     return str(known.get("id") or known.get("model") or "not named")
 
@@ -229,7 +229,7 @@ def draw_comparison(report: ComparisonReport) -> Iterator[Figure]:
                 f"figure-thresholds-{family}",
                 plot_threshold_by_difficulty(report, methods=depending),
                 f"Thresholds in each group at alpha = {report.alpha:g}, {title}",
-                "A rule that knows nothing of difficulty has one threshold for all. Means and standard "
+                "A rule that ignores difficulty has one threshold for all. Means and standard "
                 "deviations over the splits.",
             )
     if len(report.sweep) > 1:
@@ -257,7 +257,7 @@ def draw_comparison(report: ComparisonReport) -> Iterator[Figure]:
             "figure-risk",
             plot_selective_risk(report, methods=report.list_leading()),
             title,
-            f"The line {line} score first, without any promise; each method has a point at each alpha.",
+            f"The line {line} score first, without a promise; each method has a point at each alpha.",
         )
 
 
@@ -287,8 +287,8 @@ def render_report(
         content = _describe_comparison(comparison, names)
     else:
         msg = (
-            "a report needs an artifact together with its evaluation, or a comparison by itself; hardest "
-            "prompts are those of an artifact"
+            "a report needs an artifact together with its evaluation, or only a comparison; hardest prompts "
+            "need an artifact"
         )
         raise InputError(msg)
     unit = comparison.unit if comparison is not None else "answers"
@@ -377,7 +377,7 @@ def _describe_comparison(comparison: ComparisonReport, sources: Sources) -> dict
 def _describe_results(artifact: CalibrationArtifact, evaluation: EvaluationReport) -> _Section:
     what, gives = (
         "Answer sets of the artifact on the test prompts",
-        "those that one threshold for all prompts gives",
+        "those of one threshold for all prompts",
     )
     if artifact.unit == "claims":
         what, gives = (
@@ -394,10 +394,9 @@ def _describe_results(artifact: CalibrationArtifact, evaluation: EvaluationRepor
             make_figure(
                 "figure-stated",
                 plot_stated_coverage(own),
-                "What was stated, and what was kept",
-                "Prompts by the coverage stated for them. Points on or above the line keep what is stated, "
-                "which is promised on average over prompts and not at each point; bars are 95 % intervals, "
-                "which hold together.",
+                "Stated and kept coverage",
+                "Prompts by their stated coverage. Points on or above the line keep it; the promise is on "
+                "average over prompts and not at each point. Bars are 95 % intervals that hold together.",
             ),
         )
     elif any(method.groups for method in evaluation.methods.values()):
@@ -407,7 +406,7 @@ def _describe_results(artifact: CalibrationArtifact, evaluation: EvaluationRepor
                 plot_group_miscoverage(evaluation),
                 "How often the promise is broken in each group",
                 "The line is what the promise allows. A bar above it may be chance: each error bar reaches "
-                "up to the end of the 95 % interval, and the table has the whole interval.",
+                "up to the upper end of the 95 % interval; the table has the whole interval.",
             ),
         )
     return _Section(
@@ -463,7 +462,7 @@ def _describe_methods(comparison: ComparisonReport, *, with_artifact: bool) -> _
         f"{comparison.n_test:,} that are tested on. Features {comparison.features}; set rule "
         f"{comparison.set_rule}."
     )
-    chosen = "A method chosen by these figures looks better on these prompts than it is."
+    chosen = "Figures of a method that was chosen by them are optimistic."
     return _Section(
         id="compared",
         heading="Methods compared",
@@ -482,21 +481,19 @@ def _describe_methods(comparison: ComparisonReport, *, with_artifact: bool) -> _
 def _describe_hardest(hardest: HardestPrompts) -> str:
     shown = len(hardest.prompts)
     which = "All of them" if shown == hardest.missed + hardest.flagged else f"The {shown} hardest"
-    text = "" if hardest.with_text else " Texts are left out, since they were not allowed."
+    text = "" if hardest.with_text else " Texts were not requested."
     if hardest.unit == "claims":
         marked = any(one.marked for one in hardest.prompts)
-        legend = (
-            " Struck through: dropped. Underlined by a wave: left in, though unsupported." if marked else ""
-        )
+        legend = " Struck through: dropped. Wavy underline: kept, but unsupported." if marked else ""
         return (
             f"{pluralize(hardest.missed, 'test prompt')} missed, {hardest.flagged:,} with no claim left. "
-            f"{which}: missed ones by the number of unsupported claims left and the others by mean score, by "
-            f"turns.{legend}{text}"
+            f"{which}: alternately missed ones, by number of unsupported claims left, and others, by mean "
+            f"score.{legend}{text}"
         )
     return (
-        f"{pluralize(hardest.missed, 'test prompt')} missed, {hardest.flagged:,} flagged. {which}: missed "
-        "ones by threshold and flagged ones by mean score, by turns. Candidates with the same answer share a "
-        f"row.{text}"
+        f"{pluralize(hardest.missed, 'test prompt')} missed, {hardest.flagged:,} flagged. {which}: "
+        "alternately missed ones, by threshold, and flagged ones, by mean score. Candidates with the same "
+        f"answer share a row.{text}"
     )
 
 
@@ -506,7 +503,7 @@ def _describe_threshold(prompt: HardPrompt, unit: Unit) -> str:
         return f"No threshold can be certified. {mean}"
     if unit == "claims":
         return f"Claims of score {1.0 - prompt.threshold:.3f} or more are dropped. {mean}"
-    return f"Threshold {prompt.threshold:.3f}: what enters at or below it is in the set. {mean}"
+    return f"Threshold {prompt.threshold:.3f}: candidates that enter at or below it are in the set. {mean}"
 
 
 def write_report(

@@ -165,11 +165,12 @@ def check_promise(seen: Situation) -> Iterator[Recommendation]:
     if seen.contradicted:
         yield _recommend_recalibration(
             seen,
-            "Do not serve this artifact; calibrate again on prompts like those to come",
-            f"The promise was kept too rarely for chance on {join_names(seen.contradicted, GROUPS_NAMED)}. "
-            "Either these records are not like those calibrated on (other prompts, another model, another "
-            "verifier, other labels), or this is the one test in forty that fails by bad luck. Collect "
-            "recent prompts, most of all of these groups.",
+            "Do not serve this artifact; calibrate again on prompts like those to be served",
+            "The promise was kept less often than chance explains on "
+            f"{join_names(seen.contradicted, GROUPS_NAMED)}. "
+            "Either these records differ from those calibrated on (other prompts, another model, another "
+            "verifier, other labels), or this is the one test in forty that fails by chance. Collect "
+            "recent prompts, especially of these groups.",
             recent=True,
         )
 
@@ -180,7 +181,7 @@ def check_bot_mode(seen: Situation) -> Iterator[Recommendation]:
         yield _recommend_recalibration(
             seen,
             "Do not serve bot mode; certify a policy again on recent prompts",
-            "More answered prompts were answered wrongly than the certified rate explains.",
+            "More answers were wrong than the certified rate and chance explain.",
             recent=True,
         )
 
@@ -191,8 +192,8 @@ def check_guarantee(seen: Situation) -> Iterator[Recommendation]:
         rule = seen.config.threshold_rule
         yield _recommend_recalibration(
             seen,
-            "Calibrate with a rule that promises something",
-            "No theorem stands behind these thresholds, however good the figures look.",
+            "Calibrate with a rule that makes a promise",
+            "No theorem covers these thresholds, however good the figures are.",
             threshold_rule="conditional" if rule == "learned" else rule,
             penalised="slopes",
             within_clusters="one",
@@ -203,9 +204,9 @@ def check_binding(seen: Situation) -> Iterator[Recommendation]:
     """Recommend records with a header if serving cannot check model and verifier."""
     if not seen.bound:
         yield Recommendation(
-            "Say which generator and verifier the records came from",
-            "The artifact is unbound: its records have no header, so that serving cannot notice another "
-            "model or verifier. Records that `collect` writes have one; then calibrate again.",
+            "Record which generator and verifier made the records",
+            "The artifact is unbound: its records have no header, so serving cannot detect another "
+            "model or verifier. Use records written by `collect`, which have one, and calibrate again.",
             _format_command("collect", "--config", "collect.toml", "--out", "records.jsonl"),
         )
 
@@ -221,18 +222,18 @@ def check_flagged(seen: Situation) -> Iterator[Recommendation]:
     )
     if seen.attainable_ci[0] <= seen.target:
         ways = (
-            "No verifier can add a correct candidate: draw more of them, use a better model, or choose a "
+            "No verifier can add a correct candidate: draw more candidates, use a better model, or choose a "
             "larger alpha."
         )
     else:
         ways = (
-            "Overall that is enough, so another verifier, or features that tell hard prompts from easy ones "
-            "more sharply, may flag fewer; more candidates would as well."
+            "Overall that is enough, so another verifier, or features that separate hard prompts better "
+            "from easy ones, may flag fewer prompts; so may more candidates."
         )
     yield Recommendation(
-        "Draw more candidates, or have another verifier look at them",
+        "Draw more candidates, or use another verifier",
         f"{to_percent(seen.flagged)} of the test prompts ({format_interval(seen.flagged_ci)}) are flagged: "
-        f"cannot be certified. {reach}. {ways} A plan says what each number of candidates would attain.",
+        f"cannot be certified. {reach}. {ways} A plan shows what each number of candidates would attain.",
         _format_command("plan", *seen.sources.records, "--alpha", seen.alpha),
     )
 
@@ -257,9 +258,9 @@ def check_groups(seen: Situation) -> Iterator[Recommendation]:
     by_group = ("--group", keys[0]) if keys else ()
     yield Recommendation(
         "Decide what to do with the groups that cannot reach the target",
-        f"Too few of their prompts have a correct candidate for {format_share(seen.target)}, whatever the "
-        f"threshold: {named}. Most of them are flagged, which keeps the promise and gives no answer. "
-        f"{ways}.",
+        f"At any threshold, too few of their prompts have a correct candidate for "
+        f"{format_share(seen.target)}: {named}. Most of them are flagged, which keeps the promise and gives "
+        f"no answer. {ways}.",
         _format_command("plan", *seen.sources.records, "--alpha", seen.alpha, *by_group),
     )
 
@@ -286,9 +287,7 @@ def check_set_size(seen: Situation) -> Iterator[Recommendation]:
     )
     names = seen.sources.verifiers
     if len(names) > 1:
-        yield _recommend_recalibration(
-            seen, "Combine the verifiers that these records hold", why, combine=names
-        )
+        yield _recommend_recalibration(seen, "Combine the verifiers of these records", why, combine=names)
     else:
         yield Recommendation(
             "Record a second verifier, and combine the two",
@@ -305,7 +304,7 @@ def check_claims(seen: Situation) -> Iterator[Recommendation]:
     most = seen.config.at_most + 1
     yield _recommend_recalibration(
         seen,
-        f"To keep more of the answers, let {pluralize(most, 'unsupported claim')} be left",
+        f"To keep more of the answers, allow {pluralize(most, 'unsupported claim')}",
         f"{to_percent(found.kept)} of the claims are kept, and {to_percent(found.emptied)} of the answers "
         "have none left. A promise that allows one more unsupported claim keeps more, and so does a larger "
         f"alpha. Of the claims shown, more than {to_percent(found.unsupported_kept)} are then unsupported. A "
@@ -322,12 +321,12 @@ def check_certificate(seen: Situation) -> Iterator[Recommendation]:
     source = (
         "A part of its records is held out for that."
         if seen.certification_left
-        else "It takes labelled prompts that have been used for nothing else."
+        else "It needs labelled prompts that have not been used for anything else."
     )
     yield Recommendation(
-        "Certify this very artifact",
+        "Certify this artifact",
         "The promise is on average over calibration sets: this one may do better or worse. A certificate "
-        f"says how well it does at least, with confidence. {source}",
+        f"bounds from below how well it does, with confidence. {source}",
         _format_command("certify", seen.sources.artifact, *records),
     )
 
@@ -351,7 +350,7 @@ def check_test_size(seen: Situation) -> Iterator[Recommendation]:
     if seen.tested < FEW_PROMPTS:
         yield Recommendation(
             "Evaluate on more prompts",
-            f"{pluralize(seen.tested, 'test prompt')} leave the kept promise anywhere from "
+            f"With {pluralize(seen.tested, 'test prompt')}, the share of kept promises is known only to be "
             f"{format_interval(seen.kept_ci)}.",
             _format_command("evaluate", seen.sources.artifact, "more-records.jsonl", "--alpha", seen.alpha),
         )
@@ -378,8 +377,8 @@ def recommend_calibration(comparison: ComparisonReport, sources: Sources) -> Rec
     """Recommend calibration after a comparison, since a comparison promises nothing by itself."""
     return Recommendation(
         "Calibrate an artifact on prompts that this comparison has not seen",
-        "A comparison promises nothing by itself, and a method chosen by these figures looks better on these "
-        "prompts than it is. New prompts make the promise honest.",
+        "A comparison promises nothing by itself, and figures of a method that was chosen by them are "
+        "optimistic. New prompts make the promise valid.",
         CalibrationConfig(
             alpha=comparison.alpha,
             features=comparison.features,
@@ -395,8 +394,8 @@ def recommend_suggestion(alpha: float, sources: Sources) -> Recommendation:
     """Recommend `suggest` after a comparison; it chooses on prompts that never calibrate."""
     return Recommendation(
         "Choose features, set rule and verifiers on prompts that never calibrate",
-        "It ends with a calibrate command whose calibration prompts the choice has not seen, so that these "
-        "records can do both.",
+        "It ends with a calibrate command whose calibration prompts the choice has not used, so these "
+        "records serve for both.",
         _format_command("suggest", *sources.records, "--alpha", f"{alpha:g}"),
     )
 
@@ -419,11 +418,12 @@ def _recommend_recalibration(
         records = (CALIBRATION_RECORDS,)
         why = (
             f"{why} {CALIBRATION_RECORDS} stands for the records that this artifact was calibrated on: those "
-            "of this report have tested it, and must not calibrate what it advises."
+            "of this report have tested it, and must not calibrate the new artifact."
         )
     if config.only_in_python:
         why = (
-            f"{why} The command line cannot say all of it: {join_names(config.only_in_python, GROUPS_NAMED)}."
+            f"{why} The command line cannot express all of it: "
+            f"{join_names(config.only_in_python, GROUPS_NAMED)}."
         )
     old = PurePath(seen.sources.artifact)
     return Recommendation(title, why, config.command(records, str(old.with_name(f"new-{old.name}"))))

@@ -112,7 +112,7 @@ def _describe_certified_rates(artifact: CalibrationArtifact) -> Promise:
     others: tuple[str, ...] = ()
     if policy.others:
         also = f"At most {join_names(rates[1:])} is certified as well."
-        others = (f"{also} Each rate holds by itself; choose one before any question.",)
+        others = (f"{also} Each rate holds separately; choose one before serving.",)
     return Promise(
         heading="The promise",
         claim=(
@@ -134,7 +134,7 @@ def _state_certificate(certificate: CoverageCertificate) -> str:
     least = format_bound(certificate.shares[0].kept_at_least)
     event = _state_event(None if certificate.claims is None else certificate.claims.at_most)
     return (
-        f"With probability at least {least}, {event}: certified for this very artifact, with confidence "
+        f"With probability at least {least}, {event}: certified for this artifact, with confidence "
         f"{format_share(1.0 - float(certificate.delta))}."
     )
 
@@ -143,21 +143,18 @@ def describe_comparison(comparison: ComparisonReport) -> Promise:
     """Describe a comparison without an artifact; it promises nothing."""
     target = format_share(comparison.target_coverage)
     split = (
-        f"In each of {pluralize(comparison.splits, 'split')}, {comparison.n_test:,} prompts are tested on "
-        f"and {comparison.n_calibration:,} calibrate our methods; the other methods calibrate on those that "
-        "fit our features as well."
+        f"In each of {pluralize(comparison.splits, 'split')}, {comparison.n_test:,} prompts test and "
+        f"{comparison.n_calibration:,} calibrate our methods; the other methods also calibrate on those that "
+        "fit our features."
     )
-    chosen = (
-        "Nothing is promised by a comparison: a method chosen by these figures looks better on these prompts "
-        "than it is."
-    )
-    promises = "What a method promises is said beside it; figures above the target are no promise."
+    chosen = "A comparison promises nothing: figures of a method that was chosen by them are optimistic."
+    promises = "Each method's promise is stated beside it; figures above the target are not a promise."
     aim = f"for {target} of prompts a set with a correct answer, or a flag"
     if comparison.unit == "claims":
         aim = f"in {target} of answers, {format_unsupported(comparison.at_most)}"
     return Promise(
         heading="What is compared",
-        claim=f"Target: {aim}. Not all promise it.",
+        claim=f"Target: {aim}. Not all methods promise it.",
         scope=(split,),
         not_promised=(chosen, promises),
         tables=(tabulate_promises(comparison),),
@@ -169,17 +166,17 @@ def _describe_scope(artifact: CalibrationArtifact, guarantee: Guarantee) -> Iter
     size = f"the {guarantee.calibration_size:,} calibrated on"
     prompts = f"like {size}"
     if artifact.shift is not None:
-        prompts = f"where it is served, which differ from {size} by the ratio {artifact.shift} only"
+        prompts = f"where it is served, which differ from {size} only by the density ratio {artifact.shift}"
     elif artifact.calibration.weight is not None:
-        prompts = f"like those of which {size} were chosen to be labelled"
+        prompts = f"like those from which {size} were selected for labelling"
     others = count_weightings(guarantee.weightings)
     if others:
         yield f"It holds for new prompts {prompts}: over all, over each of {others}, and any mix of them."
     else:
-        yield f"It holds for new prompts {prompts}, on average over all; nothing is said about hard ones."
+        yield f"It holds for new prompts {prompts}, on average over all; it says nothing about hard ones."
     delta = guarantee.failure_probability
     if delta is None:
-        yield "It is on average over calibration sets as well: this very artifact may do better or worse."
+        yield "It is also on average over calibration sets: this artifact may do better or worse."
     else:
         yield state_confidence(delta, guarantee.confident, guarantee.weightings)
     if guarantee.estimated_slack:
@@ -188,7 +185,7 @@ def _describe_scope(artifact: CalibrationArtifact, guarantee: Guarantee) -> Iter
             f"{100 * share:.1f} points for {name_group(words.get(name, name), name)}"
             for name, share in guarantee.estimated_slack.items()
         )
-        yield f"The ridge is estimated to take off coverage: {', '.join(slack)}. An estimate, not a bound."
+        yield f"Estimated loss of coverage by the ridge: {', '.join(slack)}. This is not a bound."
 
 
 def describe_verdict(artifact: CalibrationArtifact, evaluation: EvaluationReport) -> Verdict:
@@ -200,26 +197,26 @@ def describe_verdict(artifact: CalibrationArtifact, evaluation: EvaluationReport
     certificate = artifact.guarantee(str(evaluation.alpha)).certificate
     target = f"the target is {format_share(evaluation.target_coverage)}"
     if own.stated_levels:
-        target = f"stated are {to_percent(own.stated_coverage, 1)} on average"
+        target = f"the mean stated coverage is {to_percent(own.stated_coverage, 1)}"
     aim = (
         target
         if evaluation.guarantee != "certified" or certificate is None
-        else f"certified is at least {format_bound(certificate.shares[0].kept_at_least)}"
+        else f"the certified bound is {format_bound(certificate.shares[0].kept_at_least)}"
     )
     words = (
         f"On {pluralize(evaluation.n_test, 'held-out prompt')} it was kept for "
         f"{to_percent(own.kept_promise, 1)} (95 % interval {interval}); {aim}."
     )
     if evaluation.guarantee == "heuristic":
-        return Verdict("Nothing was promised, so nothing was kept or broken", words, "")
+        return Verdict("Nothing was promised, so there is no promise to check", words, "")
     if evaluation.contradicted:
         named = {group.name: name_group(group.words, group.name) for group in artifact.calibration.groups}
         where = ", ".join(named.get(name, name) for name in evaluation.contradicted)
-        return Verdict(f"Kept too rarely for chance: {where}", words, "bad")
+        return Verdict(f"Kept less often than chance explains: {where}", words, "bad")
     if artifact.shift is not None:
-        unknown = "It is for prompts where the artifact is served, and these are not known to be such."
+        unknown = "It is about prompts where the artifact is served, and these may be others."
         return Verdict("These prompts do not test the promise", f"{unknown} {words}", "")
-    return Verdict("Nothing seen here contradicts the promise", words, "good")
+    return Verdict("These results do not contradict the promise", words, "good")
 
 
 def _describe_answers(evaluation: EvaluationReport) -> Verdict:
@@ -228,12 +225,12 @@ def _describe_answers(evaluation: EvaluationReport) -> Verdict:
     broken = [format_share(one.max_wrong_rate) for one in evaluation.all_answers if one.contradicted]
     if broken:
         return Verdict(
-            "Too many wrong answers for chance: do not serve it",
-            f"{on} more answers were wrong than at most {join_names(broken)} explains.",
+            "More wrong answers than chance explains: do not serve it",
+            f"{on} more answers were wrong than the certified {join_names(broken)} and chance explain.",
             "bad",
         )
     return Verdict(
-        "Nothing seen here contradicts the certified rates",
+        "These results do not contradict the certified rates",
         f"{on} no rate has more wrong answers than chance explains.",
         "good",
     )

@@ -97,7 +97,7 @@ def tabulate_overall(report: EvaluationReport) -> Table:
             sizes("Candidates per set", "mean_set_size"),
             sizes("Distinct answers per set", "mean_distinct_answers"),
         ]
-        note = "Beside each share its 95 % interval. Sizes are means over these prompts, empty sets included."
+        note = "Beside each share is its 95 % interval. Sizes are means over these prompts, with empty sets."
     else:
         rows.append(claims("Claims kept", "kept"))
         rows.append(shares("Answers with no claim left", "abstention_rate", "abstention_ci"))
@@ -107,7 +107,7 @@ def tabulate_overall(report: EvaluationReport) -> Table:
             claims("Unsupported, of the claims shown", "unsupported_kept"),
             claims("Unsupported, of all claims", "unsupported"),
         ]
-        note = "Beside each share of answers its 95 % interval."
+        note = "Beside each share of answers is its 95 % interval."
 
     return Table(
         id="overall",
@@ -142,8 +142,8 @@ def tabulate_stated_levels(method: MethodReport) -> Table:
         head=("Stated", "Prompts", "Promise kept", *results),
         rows=tuple(row(one) for one in method.stated_levels),
         note=(
-            "Less is stated for hard prompts. What is stated is kept on average over all prompts and over "
-            "each group below; at one stated level by itself it need not be."
+            "Less is stated for hard prompts. The stated coverage is kept on average over all prompts and "
+            "over each group below, but not necessarily at each stated level."
         ),
     )
 
@@ -181,7 +181,7 @@ def tabulate_groups(artifact: CalibrationArtifact, report: EvaluationReport) -> 
     head = ["Group", "Prompts", "Promise kept"]
     if other is not None:
         head.append("Kept by one threshold for all")
-    promise = "The promise speaks of each of these groups. " if own[0].name in promised else ""
+    promise = "The promise covers each of these groups. " if own[0].name in promised else ""
     results: tuple[str, ...] = ("Set holds a correct answer", "Flagged", "Candidates per set", "Attainable")
     meant = (
         "Attainable is the share of the group's calibration prompts with a correct candidate: no threshold "
@@ -189,7 +189,7 @@ def tabulate_groups(artifact: CalibrationArtifact, report: EvaluationReport) -> 
     )
     if own[0].claims is not None:
         results, meant = _CLAIMS_HEADINGS, "Shares of claims are of all claims of the group's answers"
-        meant += "." if other is None else "; those under one threshold for all stand in brackets."
+        meant += "." if other is None else "; those under one threshold for all are in brackets."
     yield Table(
         id="groups",
         caption="Group by group",
@@ -221,7 +221,7 @@ def make_promise_cell(
     low = aimed and group.kept_promise_ci[1] < target
     detail = format_interval(group.kept_promise_ci)
     if broken:
-        detail += ", too rarely for chance"
+        detail += ", less often than chance explains"
     elif low:
         detail += ", below target"
     return Cell(to_percent(group.kept_promise), detail, "bad" if broken or low else "")
@@ -295,7 +295,7 @@ def tabulate_rates(policy: CertifiedPolicy, reports: Sequence[AnswersReport]) ->
                         format_interval(seen.wrong_rate_ci, 1),
                         "bad" if broken else "",
                     ),
-                    Cell("too many for chance" if broken else "nothing contradicts it", kind="word"),
+                    Cell("more than chance explains" if broken else "not contradicted", kind="word"),
                 ),
             )
         )
@@ -346,7 +346,7 @@ def tabulate_policies(policy: CertifiedPolicy) -> Table:
         rows=tuple(rows),
         note=f"On {pluralize(certificate.prompts, 'certification prompt')}; all bounds hold together with "
         f"confidence {sure}"
-        + ("; each certified rate, of bot mode, by itself." if certificate.policy.ignores_sets else "."),
+        + ("; each certified rate of bot mode holds separately." if certificate.policy.ignores_sets else "."),
     )
 
 

@@ -197,9 +197,9 @@ def test_a_page_and_the_command_line_say_what_labels_weigh(weighted: LabelledBat
     write_report(page, artifact=artifact, evaluation=evaluate(artifact, weighted))
     said = page.read_text(encoding="utf-8")
     assert f"{facts.size:,} (weighing {facts.weight:.4g}) calibrated" in said
-    assert f"like those of which the {facts.size:,} calibrated on were chosen to be labelled" in said
+    assert f"like those from which the {facts.size:,} calibrated on were selected for labelling" in said
     assert "of the calibration prompts by weight" in said
     artifact.save(tmp_path / "artifact.json")
     shown = run("inspect", tmp_path / "artifact.json").out
     assert f"{facts.size} calibration prompts (weighing {facts.weight:.4g})" in " ".join(shown.split())
-    assert "some were chosen to be labelled" in " ".join(shown.split())
+    assert "from which the labelled ones were selected" in " ".join(shown.split())

@@ -174,7 +174,7 @@ def test_hostile_claims_are_shown_as_they_are_and_marked(claims: Case) -> None:
     # In words as well, for those who do not see the marks.
     assert read.text.count("[dropped:") == len(read.dropped)
     assert read.text.count("[unsupported:") == len(read.unsupported)
-    assert "Struck through: dropped. Underlined by a wave: left in, though unsupported." in read.text
+    assert "Struck through: dropped. Wavy underline: kept, but unsupported." in read.text
 
 
 def test_what_is_marked_is_what_was_decided(claims: Case) -> None:
@@ -211,9 +211,9 @@ def test_missed_answers_come_by_unsupported_claims_and_emptied_ones_by_mean_scor
     assert [one.id for one in found.prompts] == ["two", "worse", "one", "emptied"]
     assert [one.outcome for one in found.prompts] == ["missed", "emptied", "missed", "emptied"]
     assert {one.id: one.why for one in found.prompts} == {
-        "two": "Missed: 2 unsupported claims are left, where none may be. Of its 3 claims 2 are unsupported, "
+        "two": "Missed: 2 unsupported claims are left, but none may be. Of its 3 claims 2 are unsupported, "
         "and 0 were dropped.",
-        "one": "Missed: 1 unsupported claim is left, where none may be. Of its 2 claims 1 is unsupported, "
+        "one": "Missed: 1 unsupported claim is left, but none may be. Of its 2 claims 1 is unsupported, "
         "and 1 was dropped.",
         "worse": "No claim left: all of its 2 claims were dropped, 1 unsupported.",
         "emptied": "No claim left: its only claim was dropped, 1 unsupported.",

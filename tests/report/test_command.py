@@ -66,7 +66,7 @@ def test_texts_and_a_comparison_are_shown_if_asked_for(tmp_path: Path) -> None:
     write_records(records, few)
     ran = run(artifact, records, "-o", out, "--show-text", "--prompts", "2", "--compare", "2")
     assert ran.exit_code == 0, ran.stderr
-    assert "Nothing seen here contradicts the promise." in ran.stdout
+    assert "These results do not contradict the promise." in ran.stdout
     html = out.read_text()
     assert html.count("<blockquote") == 2
     assert first_prompt(html)
@@ -81,7 +81,7 @@ def test_a_broken_promise_ends_with_one(tmp_path: Path) -> None:
     write_records(tmp_path / "bad.jsonl", bad)
     ran = run(path, tmp_path / "bad.jsonl", "-o", out)
     assert ran.exit_code == 1
-    assert "Kept too rarely for chance: all prompts" in out.read_text()
+    assert "Kept less often than chance explains: all prompts" in out.read_text()
 
 
 def test_records_of_another_model_are_noted_on_the_page(artifact: Path, tmp_path: Path) -> None:
@@ -120,7 +120,7 @@ def test_a_draw_rule_is_not_said_to_draw_everything(records: Path, tmp_path: Pat
     ("options", "said"),
     [
         (["--alpha", "0.1"], "was not calibrated at alpha = 0.1"),
-        (["-o", "-"], "reports are written to files"),
+        (["-o", "-"], "a report cannot be written to standard output"),
         (["-o", "RECORDS"], "exists and is not a report"),
     ],
 )

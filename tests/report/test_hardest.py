@@ -60,7 +60,7 @@ def test_each_says_why() -> None:
         "wrong": "Missed: its set holds 1 candidate, none of them correct. 1 of its 2 candidates is correct: "
         "the best correct one would enter at 0.800.",
         "hopeless": "Missed: its set holds 2 candidates, none of them correct. No candidate is correct, so "
-        "that no threshold could have helped.",
+        "no threshold could have helped.",
         "flagged": "Flagged: cannot be certified. 1 of its 2 candidates is correct.",
         "harder": "Flagged: cannot be certified. 0 of its 2 candidates are correct.",
     }
@@ -92,7 +92,7 @@ def test_without_permission_no_text_is_held() -> None:
 
 
 def test_records_without_the_prompts_are_refused() -> None:
-    with pytest.raises(InputError, match="record 'empty' is not among the records"):
+    with pytest.raises(InputError, match="record 'empty' is missing from the records"):
         find_hardest_prompts(ARTIFACT, tabulate(ALL), texts=[COVERED, *ALL[2:]])
 
 

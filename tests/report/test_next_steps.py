@@ -74,7 +74,7 @@ SPEAKS: list[tuple[Any, dict[str, Any], str, dict[str, Any]]] = [
     (
         check_promise,
         {"contradicted": ("topic is 'sums'",)},
-        "kept too rarely for chance on topic is 'sums'",
+        "kept less often than chance explains on topic is 'sums'",
         {},
     ),
     (check_bot_mode, {"wrong_too_often": True}, "certified rate", {"bot": True}),
@@ -274,7 +274,7 @@ def test_a_situation_is_read_off_artifact_and_evaluation(facts: Case) -> None:
     titles = [step.title for step in recommend(seen)]
     assert titles == [
         "Decide what to do with the groups that cannot reach the target",
-        "Certify this very artifact",
+        "Certify this artifact",
         "To answer without showing a set, certify how often answers are wrong",
     ]
     assert seen.flagged < MANY_FLAGGED

@@ -42,7 +42,7 @@ def test_a_page_that_cannot_be_made_leaves_the_old_one(small: Case, tmp_path: Pa
 
 
 def test_where_nothing_can_be_written_that_is_said(small: Case, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="reports are written to files"):
+    with pytest.raises(InputError, match="a report cannot be written to standard output"):
         write_report("-", artifact=small.artifact, evaluation=small.evaluation)
     with pytest.raises(InputError, match="does not exist"):
         write_report(tmp_path / "no" / "page.html", artifact=small.artifact, evaluation=small.evaluation)
