@@ -111,7 +111,7 @@ def make_curve_table(artifact: CalibrationArtifact) -> Table:
     headers = ("answered", "wrong at most", "wrong seen", "alpha", "distinct", "agreeing", "mean score")
     shown = headers if not alone else (*headers[:3], headers[-1])
     if certificate.unit == "claims":
-        shown = ("show claims", "unsupported at most", "of one claim each", "alpha")
+        shown = ("show claims", "unsupported at most", "one claim each", "alpha")
     table = make_table(*shown, texts=0, title=title)
     for point, own in points:
         most, cut = point.policy.max_answers, point.policy.max_mean_score
@@ -137,7 +137,7 @@ def _list_bot_mode(artifact: CalibrationArtifact) -> Iterator[tuple[str, str]]:
     for certificate in artifact.policy.certificates:
         yield "Bot mode", certificate.sentence()
     if artifact.policy.others:
-        yield "", "Each of these rates holds with its confidence by itself; choose one before any question."
+        yield "", "Each of these rates holds separately, with its confidence; choose one before serving."
     for reason in artifact.policy.refused.values():
         yield "Refused", reason
     if abstentions := state_abstentions(artifact.policy):
@@ -158,8 +158,8 @@ def _list_promise(artifact: CalibrationArtifact) -> Iterator[tuple[str, str]]:
             yield (
                 "Confidence",
                 (
-                    "On average over calibration sets: this very artifact may do better or worse; "
-                    "`langchain-cfc certify` says how well."
+                    "On average over calibration sets. This artifact may do better or worse; "
+                    "`langchain-cfc certify` bounds how well it does."
                 ),
             )
         for one in artifact.certificates:
@@ -174,14 +174,17 @@ def _list_promise(artifact: CalibrationArtifact) -> Iterator[tuple[str, str]]:
         yield "Attainable", f"{attainable} have a correct candidate among the {artifact.n}."
     elif artifact.at_most is not None:
         yield from _list_bot_mode(artifact)
-        yield "Dropped", f"As many claims as that takes. {NOTHING_KEPT_IS_KEPT}{_format_refused(artifact)}"
+        yield (
+            "Dropped",
+            f"As many claims as the promise requires. {NOTHING_KEPT_IS_KEPT}{_format_refused(artifact)}",
+        )
     else:
         yield from _list_bot_mode(artifact)
         yield (
             "Flagged",
             (
-                f"{attainable} have a correct candidate that can enter the set. Where too few do, prompts "
-                f"are flagged as not certifiable and abstained on.{_format_refused(artifact)}"
+                f"{attainable} have a correct candidate that can enter the set. Where too few do, "
+                f"prompts are flagged as not certifiable: no answer.{_format_refused(artifact)}"
             ),
         )
     yield from _list_origin(artifact)
@@ -220,7 +223,7 @@ def _format_refused(artifact: CalibrationArtifact) -> str:
         return ""
     worst = max(checks, key=lambda check: check.refused / max(check.asked, 1))
     share = "None" if worst.refused == 0 else format_percent(worst.refused / worst.asked)
-    return f" {share} of {worst.asked} asked in calibration are flagged because too few prompts were kept."
+    return f" {share} of {worst.asked} sampled calibration prompts are flagged: too few prompts were kept."
 
 
 def _format_promise(artifact: CalibrationArtifact, promise: Guarantee) -> str:
@@ -247,12 +250,12 @@ def _format_promise(artifact: CalibrationArtifact, promise: Guarantee) -> str:
 def _format_assumptions(artifact: CalibrationArtifact) -> str:
     alike = "new prompts like those calibrated on (exchangeable)"
     if artifact.shift is not None:
-        alike = f"new prompts differing from those calibrated on by the ratio {artifact.shift} only"
+        alike = f"new prompts that differ from those calibrated on only by the density ratio {artifact.shift}"
     elif artifact.calibration.weight is not None:
-        alike = "new prompts like those of which some were chosen to be labelled, with known probabilities"
+        alike = "new prompts like those from which the labelled ones were selected with known probabilities"
     bound = "generator and verifier as calibrated (unbound: the records did not name them)"
     if artifact.provenance is not None:
         parts = _PARTS[artifact.unit].items()
         named = ", ".join(f"{words} {name_part(artifact, part)}" for part, words in parts)
-        bound = f"{named}, which serving compares"
-    return f"{alike}; right labels; a level chosen before drawing; {bound} (all: --details)."
+        bound = f"the same {named} (serving compares them)"
+    return f"{alike}; correct labels; a level chosen before drawing; {bound} (all: --details)."

@@ -142,9 +142,7 @@ def _exit_on_interrupt() -> Iterator[None]:
     try:
         yield
     except (KeyboardInterrupt, asyncio.CancelledError):
-        get_error_console().print(
-            "given up; what was finished is kept, and the same command goes on from there"
-        )
+        get_error_console().print("cancelled; finished work is kept, and the same command resumes from there")
         raise typer.Exit(EXIT_INTERRUPTED) from None
     finally:
         if before is not None:
@@ -161,11 +159,11 @@ def _stop_on_signals(run: Run, console: Console) -> None:
             return
         run.stop()
         console.print(
-            "stopping once calls that are made live are over; batches go on at their provider, and the same "
-            "command fetches them"
+            "stopping once live calls are finished; batches go on at their provider, and the same command "
+            "fetches them"
             if run.has_batches
-            else "stopping once what is under way is finished; press Ctrl-C (or send SIGTERM) again to give "
-            "it up"
+            else "stopping once prompts in progress are finished; press Ctrl-C (or send SIGTERM) again to "
+            "cancel them"
         )
 
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -183,9 +181,9 @@ def _format_bad_rows(examples: Examples) -> str:
 
 def _list_next_steps(written: Mapping[str, Any], ended: CollectionResult, draws: str | None) -> Iterator[str]:
     if not ended.complete:
-        yield "not every prompt was begun: run the same command again to go on"
+        yield "not every prompt was started: run the same command again to continue"
     elif ended.status.failed:
-        yield "run it again with --retry-failed for those that failed"
+        yield "to retry the failed prompts, run it again with --retry-failed"
     yield f"store         {written['store']}"
     if "records" in written:
         yield f"records       {written['records']}"
@@ -199,12 +197,12 @@ def _list_next_steps(written: Mapping[str, Any], ended: CollectionResult, draws:
     if coverage < _LEAST_ATTAINABLE:
         right = "supported claim" if of_claims else "correct candidate"
         yield (
-            f"next          look at the labels: hardly any prompt has a {right}, so there is "
-            "nothing to certify. If the answers above are right, the labeler does not read them. "
+            f"next          check the labels: hardly any prompt has a {right}, so almost "
+            "nothing can be certified. If the answers above are right, the labeler does not recognise them. "
             "NormalisedMatch compares whole answers, NumericMatch final numbers; "
-            "NormalisedMatch(anywhere=True) finds the reference in a sentence, PatternMatch what a pattern "
-            "finds, and JudgeLabels asks a model (docs/labelers.md). Take one of these, or an answer "
-            "extractor, and run the command again with --relabel, which draws nothing again"
+            "NormalisedMatch(anywhere=True) finds the reference in a sentence, PatternMatch compares what a "
+            "pattern finds, and JudgeLabels asks a model (docs/labelers.md). Use one of these, or an answer "
+            "extractor, and run the command again with --relabel, which draws no candidates again"
         )
         return
     if labelled < _LEAST_PROMPTS:
@@ -265,7 +263,7 @@ def _list_estimate(
     for part in ("generator", "splitter", "verifier", "labeler", "answer"):
         known = parts.get(part)
         if known is not None:
-            name = known.get("id") or known.get("model") or "does not say what it is: give it an id"
+            name = known.get("id") or known.get("model") or "unnamed: give it an id"
             yield f"{part:<13} {name}"
     yield f"first prompt  {first.input!r:.200}"
     yield f"reference     {first.reference!r:.200}"
@@ -275,7 +273,7 @@ def _list_estimate(
         live, batch = format_cost(found.cost), format_cost(found.batch_cost)
         yield "cost          about " + (f"{batch} as batches, {live} live" if is_batch else live)
     if found.measured_on:
-        yield f"taken from    {found.measured_on} finished prompts, verifier and labeler included"
+        yield f"based on      {found.measured_on} finished prompts, verifier and labeler included"
     else:
-        yield f"taken from    the prompts' lengths and {ASSUMED_OUTPUT} tokens an answer: a guess without"
-        yield "              verifier and labeler. Collect a few (--limit 20), then ask again"
+        yield f"based on      prompt lengths and {ASSUMED_OUTPUT} tokens an answer: a rough guess without"
+        yield "              verifier and labeler. Collect a few (--limit 20), then estimate again"

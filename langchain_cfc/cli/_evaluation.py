@@ -72,7 +72,7 @@ def _make_overall_table(report: EvaluationReport) -> Table:
 def format_calls(report: EvaluationReport) -> str:
     """Return a line that says how many candidates are drawn for a thousand questions."""
     each = report.n_candidates if report.mean_draws is None else report.mean_draws
-    most = f", where {1000 * report.n_candidates:,} would be drawn without the rule"
+    most = f", instead of {1000 * report.n_candidates:,} without the rule"
     saved = "" if report.mean_draws is None else most
     return f"A thousand questions like these take {1000 * each:,.0f} draws{saved}."
 
@@ -136,16 +136,18 @@ def _format_kept(group: GroupReport | StatedLevelReport, target: float) -> str:
 
 def format_answers(answers: AnswersReport, *, claims: bool) -> str:
     """Return a line that says how often bot mode answered, and how often wrongly."""
-    verdict = "[bold red]too many for chance[/]" if answers.contradicted else "nothing contradicts that"
+    verdict = "[bold red]more than chance explains[/]" if answers.contradicted else "not contradicted"
     answered, wrongly = "answered", f"{answers.wrong} of {answers.answered} wrongly"
     if claims:
         answered = "of the answers show claims"
-        wrongly = f"of one claim drawn from each, {answers.wrong} of {answers.answered} are unsupported"
+        wrongly = (
+            f"of one claim drawn from each answer, {answers.wrong} of {answers.answered} are unsupported"
+        )
     return (
         f"Bot mode (alpha = {answers.alpha:g}): {format_percent(answers.answered_rate)} {answered}, "
         f"{wrongly} ({format_percent(answers.wrong_rate, '.1f')}, 95 % "
-        f"CI {format_interval(answers.wrong_rate_ci)}); certified are at most "
-        f"{format_share(answers.max_wrong_rate)}: {verdict}."
+        f"CI {format_interval(answers.wrong_rate_ci)}). Certified: at most "
+        f"{format_share(answers.max_wrong_rate)}, {verdict}."
     )
 
 
@@ -173,11 +175,11 @@ def format_verdict(report: EvaluationReport) -> str:
     """Return a line that says whether the results contradict the guarantee."""
     if report.guarantee == "heuristic" and report.all_answers:
         if is_contradicted(report):
-            return "[bold red]More answers are wrong than a certified rate explains.[/]"
-        return "Nothing seen here contradicts the certified rates."
+            return "[bold red]More answers are wrong than a certified rate and chance explain.[/]"
+        return "These results do not contradict the certified rates."
     if report.guarantee == "heuristic":
-        return "No promise was made here: the threshold rule has no guarantee."
+        return "There is no promise to check: the threshold rule has no guarantee."
     if not report.contradicted:
-        scope = " (made for all prompts together only)" if report.guarantee == "marginal" else ""
-        return f"Nothing seen here contradicts the promise{scope}."
-    return f"[bold red]Kept too rarely for chance:[/] {escape(', '.join(report.contradicted))}"
+        scope = " (made only for all prompts together)" if report.guarantee == "marginal" else ""
+        return f"These results do not contradict the promise{scope}."
+    return f"[bold red]Kept less often than chance explains:[/] {escape(', '.join(report.contradicted))}"

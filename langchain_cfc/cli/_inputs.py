@@ -25,14 +25,15 @@ STORE = "SQLite file, or URL of a PostgreSQL database."
 ArtifactPath = Annotated[Path, typer.Argument(metavar="ARTIFACT", help="Calibration artifact.")]
 RecordPaths = Annotated[list[str], typer.Argument(help=f"{DATASET}.")]
 HeldOutPaths = Annotated[
-    list[str], typer.Argument(help=f"{DATASET}. They must not have calibrated the artifact.")
+    list[str], typer.Argument(help=f"{DATASET}. They must not have been used to calibrate the artifact.")
 ]
 RequiredSignature = Annotated[
     list[str] | None,
     typer.Option(
         "--require-signature",
         metavar="KEY",
-        help="Refuse an artifact that this Ed25519 public key, a file or text, has not signed; give several.",
+        help="Load the artifact only if it is signed with this Ed25519 public key (a file or its text); "
+        "repeat to accept several keys.",
     ),
 ]
 OutArtifact = Annotated[Path, typer.Option("--out", "-o", help="Where to write the artifact.")]
@@ -45,7 +46,8 @@ FirstCandidates = Annotated[
         "--n",
         "-n",
         rich_help_panel="Scores and sets",
-        help="Use the first n candidates; only for verifiers that score each by itself. Default: all.",
+        help="Use only the first n candidates; valid only if the verifier scores each separately. Default: "
+        "all.",
     ),
 ]
 Jobs = Annotated[
@@ -66,7 +68,7 @@ def _check_share(share: float | None) -> float | None:
 
 share_option = partial(typer.Option, callback=_check_share)
 split_option = partial(typer.Option, rich_help_panel="Splits")
-SplitsSeed = Annotated[str, split_option(help="Another seed gives other splits.")]
+SplitsSeed = Annotated[str, split_option(help="Seed of the random splits.")]
 TestFraction = Annotated[float, split_option(help="Share of prompts held out for `evaluate`.")]
 
 _SQLITE = b"SQLite format 3\0"
@@ -75,7 +77,7 @@ _SQLITE = b"SQLite format 3\0"
 def check_output(path: Path) -> None:
     """Raise InputError if `path` is `-`, or an existing file that is not an artifact, such as the records."""
     if str(path) == "-":
-        msg = "artifacts are written to files: give --out a path"
+        msg = "an artifact cannot be written to standard output: give --out a path"
         raise InputError(msg)
     if path.is_file() and not looks_like_artifact(path):
         msg = f"{path} exists and is not an artifact; it will not be overwritten: give --out another path"
@@ -109,7 +111,7 @@ def open_records(paths: Sequence[str], outputs: Sequence[str] = ()) -> Iterator[
 
 def _read_store(paths: Sequence[str], outputs: Sequence[str]) -> Dataset:
     if len(paths) > 1:
-        msg = "a store is read by itself: give one store, or files only"
+        msg = "a store cannot be combined with other records: give one store, or files only"
         raise InputError(msg)
     # Imported late: stores need the extra `[collect]`.
     from langchain_cfc.collect.store import Store

@@ -25,11 +25,11 @@ _LABELS = {"answers": ("correct", "wrong"), "claims": ("supported", "unsupported
 
 
 def agreement(
-    records: Annotated[list[Path], typer.Argument(help="Labelled records that the sheet is a sample of.")],
+    records: Annotated[list[Path], typer.Argument(help="Labelled records that the sheet was sampled from.")],
     sheet: Annotated[Path, typer.Argument(help="Sheet that people filled in, CSV or JSON Lines.")],
     coverage: Annotated[
         list[float] | None,
-        typer.Option(help="Coverage that was promised with these labels; give several. Default: 0.9."),
+        typer.Option(help="Coverage promised on the basis of these labels; repeatable. Default: 0.9."),
     ] = None,
     artifact_path: Annotated[
         Path | None,
@@ -39,16 +39,16 @@ def agreement(
 ) -> None:
     """Measure how well the records' labels agree with people.
 
-    It also bounds what a promise made with these labels is worth. The sheet is a random sample of
-    the records' candidates, or of answers with their claims, written by --sample-for-review of `store export`
-    or by `write_review`; rows that are not filled in yet are left out.
+    It also bounds how often a promise made with these labels is truly kept. The sheet is a random sample of
+    the records' candidates, or of answers with their claims, written by `store export --sample-for-review`
+    or by `write_review`. Rows that are not filled in yet are left out.
     """
     with report_errors():
         source = read_records(*records)
         levels, n = coverage or [0.9], None
         if artifact_path is not None:
             if coverage:
-                msg = "an artifact says which coverage it promises: leave --coverage out"
+                msg = "the artifact determines the coverage: leave out --coverage"
                 raise InputError(msg)
             levels, n = _read_promise(CalibrationArtifact.load(artifact_path), source)
         read = track_progress(source.iterate(), "reading records")
@@ -63,15 +63,15 @@ def _read_promise(artifact: CalibrationArtifact, source: Records) -> tuple[list[
     """
     promises = [artifact.guarantee(alpha) for alpha in artifact.alphas]
     if promises[0].kind == "heuristic":
-        msg = "this artifact promises nothing that labels could spoil; give --coverage for one that you state"
+        msg = "this artifact promises no coverage; state one with --coverage instead of --artifact"
         raise InputError(msg)
     own, theirs = (
         provenance.labeler if provenance else None for provenance in (source.provenance, artifact.provenance)
     )
     if own and theirs and own != theirs:
         msg = (
-            f"the artifact was calibrated on labels by {theirs}, and those of the records are by {own}, who "
-            "makes other mistakes: review records that are labelled as the artifact's were"
+            f"the artifact was calibrated on labels by {theirs}, but the records are labelled by {own}, "
+            "which makes other mistakes: review records with labels by the artifact's labeler"
         )
         raise InputError(msg)
     n = artifact.n if artifact.unit == "answers" else None
@@ -89,14 +89,14 @@ def _print_report(console: Console, report: ReviewReport, *, sheet: str) -> None
         low, high = report.kappa.low, report.kappa.high
         console.print(
             f"Cohen's kappa [bold]{report.kappa.value:.2f}[/], {format_share(report.confidence)} interval "
-            f"{low:.2f} to {high:.2f} (0 is chance, 1 agreement)\n"
+            f"{low:.2f} to {high:.2f} (0: chance, 1: full agreement)\n"
         )
     console.print(_make_promises_table(report), "")
     for sentence in _list_assumptions(report):
         console.print(sentence)
     notes = [*report.notes, *_list_empty_promises(report)]
     if notes:
-        print_list(console, notes, "Beware")
+        print_list(console, notes, "Warnings")
 
 
 def _make_confusion_table(report: ReviewReport) -> Table:
@@ -111,9 +111,7 @@ def _make_confusion_table(report: ReviewReport) -> Table:
 def _make_rates_table(report: ReviewReport) -> Table:
     table = make_table("mistakes of the labels, %", "share", f"{format_share(report.confidence)} interval")
     right, wrong = _LABELS[report.unit]
-    of_all = (
-        "answers with one of the former" if report.unit == "claims" else "wrong and labelled correct, of all"
-    )
+    of_all = "answers with an e0 mistake" if report.unit == "claims" else "wrong but labelled correct, of all"
     rates = {
         f"{wrong} ones labelled {right} (e0)": report.error_on_wrong,
         f"{right} ones labelled {wrong} (e1)": report.error_on_correct,
@@ -126,7 +124,7 @@ def _make_rates_table(report: ReviewReport) -> Table:
 
 
 def _make_promises_table(report: ReviewReport) -> Table:
-    headings = ("promised of labels, %", "mistakes", "true at least, %", "with no mistake seen, %")
+    headings = ("promised (labels), %", "mistakes", "true at least, %", "if no mistake seen, %")
     table = make_table(*headings, texts=2)
     for promise in report.promises:
         coverage = f"{100 * promise.coverage:g}"
@@ -146,40 +144,40 @@ def _list_assumptions(report: ReviewReport) -> Iterator[str]:
     sure = format_share((1 + report.confidence) / 2)
     if report.unit == "claims":
         yield (
-            "[bold]True at least[/]: in so many answers no more unsupported claims are left than promised. "
-            "People are taken to be right, and the answers for a random sample. Each bound holds "
-            f"with {sure} confidence, over all prompts together; the last column is the most that a sheet of "
-            "this size can show."
+            "[bold]True at least[/]: share of answers with no more unsupported claims left than promised. "
+            "This assumes that people are right and the answers are a random sample. Each bound holds "
+            f"with {sure} confidence, over all prompts together. The last column is the best bound that a "
+            "sheet of this size can give."
         )
         yield (
-            "- It assumes nothing of the mistakes. The promise holds for every answer without an unsupported "
-            "claim that is labelled supported; the others are counted as broken, as many as the third share "
-            "by the upper end of its interval."
+            "- It assumes nothing about the mistakes. The promise holds for every answer without an e0 "
+            "mistake. All other answers count as broken; their share is the upper end of the third interval."
         )
         yield (
-            "- Supported claims labelled unsupported (e1) take nothing from the promise: more claims are "
-            "dropped."
+            "- Supported claims labelled unsupported (e1) do not weaken the promise; they only cause more "
+            "claims to be dropped."
         )
         return
     yield (
-        "[bold]True at least[/]: so many sets hold a correct candidate, or their prompts are flagged. People "
-        "are taken to be right, and the rows for a random sample. Each bound holds with "
-        f"{sure} confidence, over all prompts together; the last column is the most that a sheet of this "
-        "size can show."
+        "[bold]True at least[/]: share of prompts whose set holds a correct candidate, or that are flagged. "
+        "This assumes that people are right and the rows are a random sample. Each bound holds with "
+        f"{sure} confidence, over all prompts together. The last column is the best bound that a sheet of "
+        "this size can give."
     )
     yield (
-        "- [bold]independent[/] assumes that what a set holds, at most "
-        f"{report.n} distinct answers, is mislabelled independently of each other, of scores and of "
-        "features, a wrong answer with probability e0 at most, by the upper end of its interval. Labels that "
-        "are fooled where the verifier is fooled break this."
+        "- [bold]independent[/] assumes that the distinct answers of a set, at most "
+        f"{report.n}, are mislabelled independently of each other, of scores and of features, and wrong ones "
+        "with probability at most e0, at the upper end of its interval. This fails if labels and verifier "
+        "err on the same answers."
     )
     yield (
-        "- [bold]of any kind[/] assumes nothing of the mistakes. No more sets are flattered than there are "
-        f"wrong candidates labelled correct, {report.n} times the third share per prompt, by the upper end "
-        "of its interval. It holds for independent mistakes too, and may be the better bound."
+        "- [bold]of any kind[/] assumes nothing about the mistakes. A set falsely counts as covered only if "
+        f"it holds a wrong candidate labelled correct; a prompt has {report.n} times the third share of "
+        "these, at the upper end of its interval. It also holds for independent mistakes, and may be the "
+        "better bound."
     )
     yield (
-        "- Correct candidates labelled wrong (e1) take nothing from the promise: they make answer sets "
+        "- Correct candidates labelled wrong (e1) do not weaken the promise; they only make answer sets "
         "larger."
     )
 
@@ -187,11 +185,11 @@ def _list_assumptions(report: ReviewReport) -> Iterator[str]:
 def _list_empty_promises(report: ReviewReport) -> Iterator[str]:
     """Yield notes on promises whose bounds are all zero: the sheet is too small, or mistakes too many."""
     for promise in report.promises:
-        promised = f"of the {format_share(promise.coverage)} that are promised"
+        promised = f"of the promised {format_share(promise.coverage)}"
         if max(promise.independent_limit, promise.at_worst_limit) <= 0.0:
-            yield f"The sheet is too small to say anything {promised}: have more candidates reviewed."
+            yield f"The sheet is too small to confirm any {promised}: review more candidates."
         elif max(promise.independent, promise.at_worst) <= 0.0:
             yield (
-                f"The mistakes that were seen leave nothing {promised}: better labels are needed, or more "
-                "rows."
+                f"With the mistakes found, nothing {promised} can be confirmed: use better labels, or "
+                "review more rows."
             )

@@ -24,7 +24,7 @@ from langchain_cfc.records import read_records
 from langchain_cfc.runnable import CFCResult, CFCRunnable, ClaimsResult
 
 # Options under a heading of their own in the help.
-_part_option = partial(typer.Option, rich_help_panel="Who answers: model and verifier, or a recording")
+_part_option = partial(typer.Option, rich_help_panel="Model and verifier, or a recording")
 
 
 def ask(
@@ -44,12 +44,13 @@ def ask(
         _part_option(
             "--config",
             "-c",
-            help="Instead of these: the settings of the collection, whose prompt template is applied, too.",
+            help="Settings file of the collection, instead of these options; its prompt template is applied, "
+            "too.",
         ),
     ] = None,
     replay: Annotated[
         Path | None,
-        _part_option(help="Records to replay instead of calling a model; 'demo' for the demo's."),
+        _part_option(help="Records to replay instead of calling a model; 'demo' replays the demo's."),
     ] = None,
     alpha: HeldAlpha = None,
     bot: Annotated[
@@ -57,13 +58,13 @@ def ask(
         typer.Option(
             "--bot/--sets",
             help="Answer or abstain by the certified policy, or return an answer set. Default: --bot if the "
-            "artifact certifies nothing else.",
+            "artifact certifies bot mode only.",
             show_default=False,
         ),
     ] = None,
     max_wrong_rate: Annotated[
         str | None,
-        typer.Option(help="Which of several certified wrong-answer rates to answer by; implies --bot."),
+        typer.Option(help="Wrong-answer rate to answer by, if several are certified; implies --bot."),
     ] = None,
     require_signature: RequiredSignature = None,
     show_rejected: Annotated[
@@ -81,7 +82,7 @@ def ask(
         langchain-cfc ask artifact.json "What is the capital of Peru?" \
           --generator mybot:model --verifier mybot:judge
 
-    Exit code 1 if there is no answer set.
+    Exit code 1 if it abstains.
     """
     with report_errors():
         artifact = CalibrationArtifact.load(artifact_path, require_signature=require_signature)
@@ -89,9 +90,7 @@ def ask(
         brought = [one for one in (replay, config) if one is not None]
         if brought and (len(brought) > 1 or any(one is not None for one in named.values())):
             instead = "--config" if replay is None else "--replay"
-            msg = (
-                f"{instead} brings generator, verifier, answer and metadata with it: leave those options out"
-            )
+            msg = f"{instead} already sets generator, verifier, answer and metadata: leave those options out"
             raise InputError(msg)
         # A recording or a collection may bring ids of its parts, which take precedence.
         parts: dict[str, Any] = {
@@ -144,7 +143,7 @@ def _describe_scores(result: CFCResult, scores: Sequence[float]) -> str:
     certified = result.guarantee.wrong_answers
     if certified is not None and certified.policy.ignores_sets:
         cut = 1.0 if certified.policy.max_mean_score is None else certified.policy.max_mean_score
-        return f"mean score {sum(scores) / len(scores):.4g}, largest answered {format_limit(cut)}"
+        return f"mean score {sum(scores) / len(scores):.4g}, answered up to {format_limit(cut)}"
     lowest = f"lowest score {min(scores):.4g}"
     if math.isinf(result.threshold):
         return f"no threshold can be certified for this prompt, {lowest}"
@@ -157,7 +156,7 @@ def _replay_parts(path: Path, artifact: CalibrationArtifact, prompt: str) -> dic
     from langchain_cfc.demo import load_recording
 
     if str(path) != "demo" and not path.exists():
-        msg = f"--replay {path}: no such file; demo stands for the demo's recording{suggest_file(path)}"
+        msg = f"--replay {path}: no such file; 'demo' replays the demo's recording{suggest_file(path)}"
         raise InputError(msg)
     source = load_recording() if str(path) == "demo" else read_records(path)
     parts = make_replay_parts(source, get_verifier_names(artifact))
@@ -181,8 +180,8 @@ def _read_collection(path: Path, question: str) -> tuple[Any, dict[str, Any]]:
 def _import_parts(places: Mapping[str, str | None]) -> dict[str, Any]:
     if places["generator"] is None or places["verifier"] is None:
         msg = (
-            "say who answers: --config with the settings of the collection, --generator and --verifier with "
-            "MODULE:NAME each, or --replay with a records file"
+            "model and verifier are missing: give --config with the settings of the collection, --generator "
+            "and --verifier with MODULE:NAME each, or --replay with a records file"
         )
         raise InputError(msg)
     return {name: None if place is None else load_object(place) for name, place in places.items()}

@@ -40,8 +40,8 @@ def calibrate(
     alpha: Annotated[
         list[str] | None,
         _promise_option(
-            help="Error level; give several to choose one per call when serving. Default: 0.1, or levels "
-            "from 0.05 to 0.9 with --max-wrong-rate."
+            help="Error level; repeat to choose one per call when serving. Default: 0.1, or levels from 0.05 "
+            "to 0.9 with --max-wrong-rate."
         ),
     ] = None,
     features: Annotated[
@@ -52,7 +52,8 @@ def calibrate(
         _promise_option(help="What is kept or rejected: whole answers, or the claims of one answer."),
     ] = "answers",
     at_most: Annotated[
-        int, _promise_option(min=0, help="With --unit claims: how many unsupported claims may be left.")
+        int,
+        _promise_option(min=0, help="With --unit claims: how many unsupported claims an answer may keep."),
     ] = 0,
     set_rule: Annotated[
         str,
@@ -64,27 +65,27 @@ def calibrate(
         bool,
         _scores_option(
             "--never-empty/--allow-empty",
-            help="Where no candidate reaches the threshold: return the best one, or abstain.",
+            help="If no candidate reaches the threshold, return the best one, or abstain.",
         ),
     ] = True,
     threshold_rule: Annotated[
         ThresholdRuleName,
         _scores_option(
             metavar="RULE",
-            help="conditional holds for every weighting that the features span; grouped for disjoint groups, "
-            "with --confident; marginal over all prompts alone; learned without a promise.",
+            help="conditional: promise for every weighting that the features span; grouped: for disjoint "
+            "groups, with --confident; marginal: over all prompts only; learned: no promise.",
         ),
     ] = "conditional",
     combine: Annotated[
         list[str] | None,
-        _scores_option(help="Make one score of the raw outputs of this verifier and others; give several."),
+        _scores_option(help="Verifier whose raw output is combined into one score; repeat for each."),
     ] = None,
     n: FirstCandidates = None,
     draws: Annotated[
         str | None,
         typer.Option(
-            help="When to stop drawing, in place of --n: 'lead(3, at_most=10)', 'below(0.05, at_most=10)' or "
-            "'agree(0.8, rounds=4+4+8)'."
+            help="Rule that stops drawing, instead of --n: 'lead(3, at_most=10)', 'below(0.05, at_most=10)' "
+            "or 'agree(0.8, rounds=4+4+8)'."
         ),
     ] = None,
     cap: Annotated[
@@ -94,11 +95,14 @@ def calibrate(
         int, _scores_option(help="Smallest number of calibration prompts to keep per level; 0 keeps all.")
     ] = WINDOW,
     ridge: Annotated[
-        float, _variant_option(help="Smooth thresholds; the promise then is exact over all prompts only.")
+        float,
+        _variant_option(
+            help="Ridge that smooths thresholds; the promise is then exact only over all prompts."
+        ),
     ] = 0.0,
     penalised: Annotated[
         Literal["slopes", "all"],
-        _variant_option(help="What --ridge penalises; all is the paper's form and promises nothing."),
+        _variant_option(help="What --ridge penalises; 'all' is the paper's form, without a promise."),
     ] = "slopes",
     stability_delta: Annotated[
         str | None,
@@ -109,7 +113,7 @@ def calibrate(
     shift: Annotated[
         str | None,
         _variant_option(
-            help="For a known shift, e.g. 'meta(ratio)': how much more likely a prompt is when serving."
+            help="For a known shift, e.g. 'meta(ratio)': density ratio of serving to calibration prompts."
         ),
     ] = None,
     adaptive_alpha: Annotated[
@@ -123,29 +127,30 @@ def calibrate(
         bool,
         _promise_option(
             "--given-drawn",
-            help="Promise only this: if a correct candidate is drawn, it is kept. Flags fewer prompts.",
+            help="Promise only that if a correct candidate is drawn, one is kept. Flags fewer prompts.",
         ),
     ] = False,
     randomised: Annotated[
         bool,
         _variant_option(
             "--randomised",
-            help="Randomise thresholds: coverage is 1 - alpha for continuous scores with --allow-empty, else "
-            "more.",
+            help="Randomise thresholds: coverage is 1 - alpha for continuous scores with --allow-empty, "
+            "otherwise higher.",
         ),
     ] = False,
     confident: Annotated[
         bool,
         _promise_option(
             "--confident",
-            help="Promise it for this very artifact with confidence 1 - delta, not on average.",
+            help="Guarantee coverage for this artifact with confidence 1 - delta, instead of on average over "
+            "calibration sets.",
         ),
     ] = False,
     max_wrong_rate: Annotated[
         list[str] | None,
         _promise_option(
             help="Bot mode: certify that at most this share of the answered prompts is answered wrongly. "
-            "Give several to choose one when serving."
+            "Repeat to choose one when serving."
         ),
     ] = None,
     wrong_rate_groups: Annotated[
@@ -156,7 +161,7 @@ def calibrate(
         str | None,
         _promise_option(help="Failure probability of --confident and of --max-wrong-rate. Default: 0.05."),
     ] = None,
-    seed: Annotated[str, split_option(help="Another seed gives another split.")] = "0",
+    seed: Annotated[str, split_option(help="Seed of the split.")] = "0",
     fit_fraction: Annotated[
         float | None,
         split_option(help="Share of prompts to fit feature map and combination on. Default: 0.2 if needed."),
@@ -172,7 +177,9 @@ def calibrate(
     ] = "one",
     allow_unattainable: Annotated[
         bool,
-        _promise_option("--allow-unattainable", help="Continue even if the target is out of reach overall."),
+        _promise_option(
+            "--allow-unattainable", help="Continue even if the target is out of reach over all prompts."
+        ),
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print facts and promise as JSON.")] = False,
 ) -> None:

@@ -40,14 +40,14 @@ def certify(
     records: Annotated[
         list[str] | None,
         typer.Argument(
-            help=f"{DATASET}. They must not have calibrated the artifact. Not with --people.",
+            help=f"{DATASET}. They must not have been used to calibrate the artifact. Not with --people.",
             show_default=False,
         ),
     ] = None,
     out_path: Annotated[
         Path | None,
         typer.Option(
-            "--out", "-o", help="Where to write the certified artifact. Default: over the given one."
+            "--out", "-o", help="Where to write the certified artifact. Default: overwrite ARTIFACT."
         ),
     ] = None,
     alpha: Annotated[str | None, typer.Option(help="Error level. Default: all of the artifact's.")] = None,
@@ -56,47 +56,45 @@ def certify(
     ] = "0.05",
     min_kept: Annotated[
         float | None,
-        share_option(help="Exit with 1 unless the promise is certified to be kept this often."),
+        share_option(help="Exit with 1 unless the promise is certified to be kept at least this often."),
     ] = None,
     people: Annotated[
         Path | None,
-        _people_option(
-            metavar="SHEET", help="Sheet of people's labels, CSV. Written if it is not there yet."
-        ),
+        _people_option(metavar="SHEET", help="Sheet of people's labels, CSV. Created if it does not exist."),
     ] = None,
     judge: Annotated[
         list[Path] | None,
-        _people_option(metavar="RECORDS", help="New records with a judge's labels; give several."),
+        _people_option(metavar="RECORDS", help="New records with a judge's labels; repeatable."),
     ] = None,
     until: Annotated[
-        float | None, _people_option(help="Certify that sets keep their promise with this probability.")
+        float | None,
+        _people_option(help="Certify that sets keep their promise with at least this probability."),
     ] = None,
     max_wrong_rate: Annotated[
         str | None, _people_option(help="Certify that bot mode's answers are wrong at most this often.")
     ] = None,
-    share: Annotated[
-        float, _people_option(help="About what share of the prompts goes onto the sheet.")
-    ] = 0.1,
+    share: Annotated[float, _people_option(help="Approximate share of the prompts on the sheet.")] = 0.1,
     figures: FigureFolder = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the certificates as JSON.")] = False,
 ) -> None:
     """Certify an artifact on held-out labelled records.
 
     The certificate is stored in the artifact. Bounds on how often the promise is kept, overall and in every
-    group, and on the size of sets, hold together with confidence 1 - delta for this very artifact. From the
-    calibration file itself, only the part held out by --certification-fraction is used.
+    group, and on the size of sets, hold together with confidence 1 - delta for this artifact. If the
+    records are the calibration file, only the part held out by --certification-fraction is used.
 
-    With --people and --judge, people label a random part of what a judge labelled, from the top of a sheet,
-    and may stop at any time: the same command writes the sheet, says how far the labels have come (exit code
-    1), and certifies once they suffice. A judge's mistakes cost labels, never the certificate.
+    With --people and --judge, people label a random sample of what a judge labelled. They start at the top
+    of a sheet and may stop at any time. The same command writes the sheet, shows the progress (exit code 1),
+    and certifies once there are enough labels. A poor judge means that more labels are needed; it never
+    invalidates the certificate.
     """
     target = out_path or artifact_path
     if people is not None or judge:
         with report_errors():
             if people is None or not judge or records or min_kept is not None:
                 msg = (
-                    "people and a judge certify together: give --people SHEET and --judge RECORDS, with "
-                    "--until or --max-wrong-rate, and neither other records nor --min-kept"
+                    "--people SHEET and --judge RECORDS need each other, and --until or --max-wrong-rate; "
+                    "leave out other records and --min-kept"
                 )
                 raise InputError(msg)
             check_output(target)
@@ -118,8 +116,8 @@ def certify(
         artifact = CalibrationArtifact.load(artifact_path)
         if not records or until is not None or max_wrong_rate is not None or figures is not None:
             msg = (
-                "give the records to certify on, or --people SHEET and --judge RECORDS for --until, "
-                "--max-wrong-rate and --figures"
+                "give the records to certify on; --until, --max-wrong-rate and --figures need --people SHEET "
+                "and --judge RECORDS"
             )
             raise InputError(msg)
         with open_records(records, get_verifier_names(artifact)) as dataset:
@@ -179,7 +177,7 @@ def _print_people(
         f"agrees on {report.agreed}; {report.prompts} prompts were judged."
     )
     if report.waiting:
-        console.print(f"{report.waiting} more are labelled below a gap, and count once it is closed.")
+        console.print(f"{report.waiting} more are labelled below a gap; they count once it is filled.")
     if report.is_certified:
         console.print(f"[bold]{escape(certified.people_certificates[-1].sentence())}[/]")
         console.print(f"certified artifact written to [bold]{escape(target)}[/]", soft_wrap=True)
@@ -187,14 +185,14 @@ def _print_people(
     event = "The promise is kept" if report.about == "sets" else "An answer is right"
     console.print(
         f"{event} with probability at least {format_bound(report.at_least)} so far, with confidence "
-        f"{format_share(1.0 - float(report.delta))}; {format_share(report.target)} is asked for."
+        f"{format_share(1.0 - float(report.delta))}; the target is {format_share(report.target)}."
     )
     if report.expected_labels is None:
         console.print(
-            "The sheet is not expected to suffice: the promise may be kept more rarely than asked for, or "
-            "more judged prompts are needed."
+            "This sheet is not expected to be enough: the true probability may be below the target, or more "
+            "judged prompts are needed."
         )
     else:
-        console.print(f"About {report.expected_labels} more labels are expected to be needed.")
+        console.print(f"About {report.expected_labels} more labels are expected to be enough.")
     if report.next_ids:
         console.print(f"Next to label: {escape(', '.join(report.next_ids))}", soft_wrap=True)

@@ -36,20 +36,20 @@ def collect(
     ] = None,
     store: Annotated[
         str | None,
-        _settings_option(help="SQLite file, or the URL of a PostgreSQL database, that holds everything."),
+        _settings_option(help="Store of the collection: SQLite file, or URL of a PostgreSQL database."),
     ] = None,
     n: Annotated[int | None, _settings_option("--n", "-n", help="Candidates per prompt.")] = None,
     draws: Annotated[
         str | None,
         _settings_option(
-            help="In place of --n, a rule that stops drawing, e.g. 'lead(3, at_most=10)': cheaper, and only "
-            "this rule can be calibrated then."
+            help="Instead of --n, a rule that stops drawing, e.g. 'lead(3, at_most=10)': cheaper, but "
+            "calibration must then use the same rule."
         ),
     ] = None,
     source: Annotated[
         str | None,
         _dataset_option(
-            help="JSON Lines, JSON, CSV or Parquet file, or SCHEME:DATASET where it is installed."
+            help="JSON Lines, JSON, CSV or Parquet file, or SCHEME:DATASET of an installed plugin."
         ),
     ] = None,
     input_: Annotated[
@@ -60,18 +60,18 @@ def collect(
         _dataset_option(help="Template that makes the prompt from columns, e.g. 'Question: {question}'."),
     ] = None,
     reference: Annotated[
-        str | None, _dataset_option(help="Column with the right answer, which labels are made with.")
+        str | None, _dataset_option(help="Column with the right answer, used to label candidates.")
     ] = None,
     id_: Annotated[
         str | None,
         _dataset_option("--id", help="Column with the prompt's id. Default: a digest of the prompt."),
     ] = None,
-    limit: Annotated[int | None, _dataset_option(help="Use only the first prompts, this many.")] = None,
+    limit: Annotated[int | None, _dataset_option(help="Use only the first LIMIT prompts.")] = None,
     set_aside: Annotated[
         bool,
         _dataset_option(
             "--set-aside-bad-rows",
-            help="Skip rows that cannot be used instead of refusing the dataset.",
+            help="Skip unusable rows instead of rejecting the dataset.",
         ),
     ] = False,
     model: Annotated[
@@ -95,22 +95,22 @@ def collect(
     ] = None,
     splitter: Annotated[
         str | None,
-        _part_option(help="With --unit claims, what splits an answer. Default: into sentences."),
+        _part_option(help="With --unit claims, the splitter of answers. Default: by sentences."),
     ] = None,
     concurrency: Annotated[
-        int | None, _call_option(help="Largest number of calls at once. Default: 8.")
+        int | None, _call_option(help="Maximum number of concurrent calls. Default: 8.")
     ] = None,
     max_cost: Annotated[
         float | None,
-        _call_option(help="Largest total cost; needs [prices] in the file, or --set prices.'*'=..."),
+        _call_option(help="Maximum total cost; needs [prices] in the file, or --set prices.'*'=..."),
     ] = None,
     batch: Annotated[
         bool,
         _call_option(
             "--batch",
             help="Send the requests of ChatOpenAI and ChatAnthropic as batches: half the price, and up to 24 "
-            "hours each for draws, scores and labels. What a batch does not answer is called live. A kill or "
-            "Ctrl-C leaves batches at the provider; the same command fetches them.",
+            "hours each for draws, scores and labels. Requests that a batch leaves unanswered are sent live. "
+            "After a kill or Ctrl-C, batches go on at the provider; the same command fetches them.",
         ),
     ] = False,
     retry_failed: Annotated[
@@ -120,20 +120,21 @@ def collect(
         bool,
         typer.Option(
             "--relabel",
-            help="Make all labels again, as with another labeler or extractor; nothing is drawn again.",
+            help="Label all candidates again, e.g. with another labeler or extractor, without drawing again.",
         ),
     ] = False,
     keep_payloads: Annotated[
         bool,
         typer.Option(
             "--keep-payloads",
-            help="Keep raw messages (log-probabilities, response metadata) of prompts that are labelled.",
+            help="Keep raw messages (log-probabilities, response metadata) of labelled prompts.",
         ),
     ] = False,
     dry_run: Annotated[
         bool,
         typer.Option(
-            "--dry-run", help="Read the dataset, make all parts and estimate the cost; call no model."
+            "--dry-run",
+            help="Read the dataset, create all parts and estimate the cost, without calling a model.",
         ),
     ] = False,
     out_path: Annotated[
@@ -146,10 +147,10 @@ def collect(
 ) -> None:
     r"""Draw, score and label n candidates for each prompt of a dataset.
 
-    With --unit claims, one answer is split, and its claims are scored and labelled in place of candidates.
+    With --unit claims, one answer is split, and its claims are scored and labelled instead of candidates.
 
-    Whatever is finished is saved at once. After an interruption or a failure, run the same command again to
-    resume. Exit code 1 if prompts are left or have failed.
+    Each finished step is saved at once. After an interruption or a failure, run the same command again to
+    resume. Exit code 1 if prompts are unfinished or have failed.
 
         langchain-cfc collect --source questions.csv \
           --prompt 'Give the answer alone: {question}' \

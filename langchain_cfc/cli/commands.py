@@ -24,7 +24,7 @@ _ENTRY_POINTS = "langchain_cfc.commands"
 BUILT_IN = {
     "Try": {
         "demo": ("demo:demo", "Calibrate and serve recorded answers; no key or network needed."),
-        "preview": ("preview:preview", "Show what a chain is unsure of, before there are labels."),
+        "preview": ("preview:preview", "Show which questions a chain is unsure of, without labels."),
         "ask": ("ask:ask", "Ask one question: print the answer set, or why there is none."),
     },
     "Collect": {
@@ -38,7 +38,7 @@ BUILT_IN = {
     "Calibrate and check": {
         "suggest": ("suggest:suggest", "Choose a feature map, a set rule and verifiers, with reasons."),
         "calibrate": ("calibrate:calibrate", "Build a calibration artifact from labelled records."),
-        "inspect": ("inspect:inspect", "Check an artifact's digest and say what it promises."),
+        "inspect": ("inspect:inspect", "Check an artifact's digest and show what it promises."),
         "sign": ("sign:sign", "Sign an artifact with an Ed25519 key."),
         "certify": ("certify:certify", "Certify an artifact on held-out labelled records."),
         "evaluate": ("evaluate:evaluate", "Measure an artifact on labelled records."),
@@ -131,7 +131,7 @@ def _make_command(name: str, loaded: Any, settings: dict[str, Any] | None = None
 def _make_substitute(found: EntryPoint, error: Exception) -> Callable[[], None]:
     """Return a stand-in for a command that cannot be loaded; it fails and says why."""
     by = found.dist.name if found.dist is not None else "a distribution"
-    msg = f"{by} brings this command, but it cannot be loaded: {type(error).__name__}: {error}"
+    msg = f"this command of {by} cannot be loaded: {type(error).__name__}: {error}"
 
     def fail() -> None:
         from langchain_cfc.cli._format import report_errors
@@ -164,7 +164,7 @@ def _print_version(wanted: bool) -> None:
 def _options(
     version: Annotated[
         bool,
-        typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and end."),
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit."),
     ] = False,
 ) -> None:
     """Conformal answer sets for LangChain: answer with a guarantee, or abstain.

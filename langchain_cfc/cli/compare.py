@@ -58,15 +58,14 @@ _CLAIMS_HEADINGS = {
     "all_correct_rate": "right",
 }
 _CLAIMS_LEGEND = (
-    "kept: the promise, at most k unsupported claims left, red where that misses the target; worst: the same "
-    "in the group that is worst; claims: share of all claims kept; none: answers that lose all; unsup.: "
-    "unsupported ones among the claims kept; right: answers with no unsupported claim left"
+    "kept: promise kept (at most k unsupported claims left), red if below the target; worst: the same in the "
+    "worst group; claims: share of all claims kept; none: answers with no claim left; unsup.: unsupported "
+    "share of the claims kept; right: answers with no unsupported claim left"
 )
 _LEGEND = (
-    "kept: covered or flagged, red where that misses the target (who flags all keeps 100 %: read it with "
-    "flag); worst: the same in the group that is worst; cov.: the set holds a correct answer; flag: not "
-    "certifiable; none: no answer; answers: distinct ones, 0 where there is none; right: best answer right "
-    "where there is one"
+    "kept: covered or flagged, red if below the target (flagging everything gives 100 %: read it with "
+    "flag); worst: the same in the worst group; cov.: the set holds a correct answer; flag: not certifiable; "
+    "none: no answer; answers: distinct answers, 0 if none; right: best answer right, if there is one"
 )
 _FIGURE_NAMES = {
     "kept_promise": "kept",
@@ -145,7 +144,7 @@ def prepare_outputs(page: Path | None, folder: Path | None) -> None:
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            msg = f"{folder} cannot be a folder ({error.strerror}): give --figures another"
+            msg = f"{folder} cannot be created as a folder ({error.strerror}): give --figures another path"
             raise InputError(msg) from error
 
 
@@ -193,57 +192,61 @@ def compare(
     records: RecordPaths,
     alpha: Annotated[
         list[str] | None,
-        _method_option(help="Error level; give several.", show_default="8 within reach"),
+        _method_option(help="Error level; repeatable.", show_default="8 within reach"),
     ] = None,
     method: Annotated[
         list[str] | None,
         _method_option(
             help="Families (ours, paper, outside) or methods: conditional, marginal, confident, learned, "
-            "each perhaps with a set rule of its own (conditional:best_prefix), or a name of the table. "
-            "Give several. Of claims: conditional, marginal, confident, learned, back-off and "
+            "each optionally with a set rule (conditional:best_prefix), or a name from the table; "
+            "repeatable. For claims: conditional, marginal, confident, learned, back-off and "
             "conditional-back-off.",
             show_default="all",
         ),
     ] = None,
-    features: Annotated[str, _method_option(help="Feature map of methods that name none.")] = FEATURES,
+    features: Annotated[
+        str, _method_option(help="Feature map of methods that do not specify one.")
+    ] = FEATURES,
     unit: Annotated[
         Unit, _method_option(help="What is kept or rejected: whole answers, or the claims of one answer.")
     ] = "answers",
     at_most: Annotated[
-        int, _method_option(min=0, help="With --unit claims: how many unsupported claims may be left.")
+        int, _method_option(min=0, help="With --unit claims: how many unsupported claims an answer may keep.")
     ] = 0,
-    set_rule: Annotated[str, _method_option(help="Set rule of methods that name none.")] = "all",
+    set_rule: Annotated[str, _method_option(help="Set rule of methods that do not specify one.")] = "all",
     groups: Annotated[
         str, _method_option(help="Groups to report: bins(STATISTIC, K), group(KEY) or hard(...).")
     ] = GROUPS,
     combine: Annotated[
         list[str] | None,
-        _method_option(help="Make one score of the raw outputs of this verifier and others; give several."),
+        _method_option(help="Verifier whose raw output is combined into one score; repeat for each."),
     ] = None,
     n: Annotated[int | None, _method_option("--n", "-n", help="Use only the first n candidates.")] = None,
     draws: Annotated[
         str | None,
-        _method_option(help="Stop drawing by this rule, e.g. 'lead(3, at_most=10)', for all methods alike."),
+        _method_option(help="Stop drawing by this rule, e.g. 'lead(3, at_most=10)', for all methods."),
     ] = None,
     splits: Annotated[int, split_option(help="Number of random splits.")] = 100,
     seed: SplitsSeed = "0",
     test_fraction: Annotated[float, split_option(help="Share of prompts to test on in each split.")] = 0.5,
-    fit_fraction: Annotated[float, split_option(help="Share of the others to fit feature maps on.")] = 0.2,
+    fit_fraction: Annotated[
+        float, split_option(help="Share of the remaining prompts to fit feature maps on.")
+    ] = 0.2,
     jobs: Jobs = CORES,
     metric: Annotated[
         list[str] | None,
         typer.Option(
-            help="Metric to print against alpha; give several. Default: "
+            help="Metric to print against alpha; repeatable. Default: "
             f"{' and '.join(_DEFAULT_FIGURES['answers'])}."
         ),
     ] = None,
-    report: Annotated[Path | None, typer.Option(help="Write one HTML page with everything.")] = None,
+    report: Annotated[Path | None, typer.Option(help="Write the whole comparison as one HTML page.")] = None,
     figures: FigureFolder = None,
     as_json: ReportAsJson = False,
 ) -> None:
     """Compare methods on labelled records over random splits.
 
-    The methods are ours, the paper's and those of other papers. Each split holds a part of the prompts out
+    The methods are ours, the paper's and those of other papers. Each split holds out part of the prompts
     and calibrates every method on the rest. Shares are means over splits, in percent.
 
         langchain-cfc compare records.jsonl --report comparison.html

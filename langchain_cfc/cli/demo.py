@@ -34,30 +34,30 @@ _QUESTION, _ANSWER = 47, 14
 
 
 def demo(
-    seed: Annotated[str, typer.Option(help="Another seed gives another split of the recording.")] = "0",
+    seed: Annotated[str, typer.Option(help="Seed of the split of the recording.")] = "0",
     out_path: Annotated[
         Path,
         typer.Option(
             "--out",
             "-o",
-            help=f"Where to write the artifact of the answer sets; that of the bot is {_BOT} in its folder.",
+            help=f"Where to write the artifact of the answer sets; the bot's is {_BOT} in the same folder.",
         ),
     ] = Path("cfc-demo/artifact.json"),
     full: Annotated[
-        bool, typer.Option("--full", help="Print the answer sets as well, and what is promised of them.")
+        bool, typer.Option("--full", help="Also print the answer sets and what is promised for them.")
     ] = False,
     as_json: ReportAsJson = False,
 ) -> None:
     """Calibrate and serve recorded answers; no key or network needed.
 
-    A real model answered the questions. One part of them calibrates, the rest is served through CFCRunnable:
-    by a bot that is rarely wrong, and as answer sets. Exit code 1 if a promise was kept more rarely than
-    chance explains.
+    A real model answered the questions. Some of them calibrate; the rest are served through CFCRunnable, by
+    a bot that is rarely wrong and as answer sets. Exit code 1 if a promise was kept less often than chance
+    explains.
     """
     with report_errors():
         bot_path = out_path.with_name(_BOT)
         if out_path == bot_path:
-            msg = f"{out_path} is where the artifact of the bot goes: give --out another name"
+            msg = f"{out_path} is reserved for the bot's artifact: give --out another name"
             raise InputError(msg)
         for path in (out_path, bot_path):
             check_output(path)
@@ -189,7 +189,7 @@ def print_sets(console: Console, seen: DemoResult) -> None:
     for table in make_report_tables(report):
         console.print(Padding(table, (0, 0, 1, 1)))
     console.print(
-        f"{format_verdict(report)} In brackets 95 % intervals, for all groups together; red where the "
+        f"{format_verdict(report)} 95 % intervals in brackets, for all groups together; red if the "
         "interval lies below the target.\n"
     )
     for note in seen.notes:

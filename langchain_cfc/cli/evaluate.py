@@ -39,9 +39,9 @@ def evaluate(
 ) -> None:
     """Measure an artifact on labelled records.
 
-    The marginal rule, calibrated on the same prompts, is measured next to it. From the calibration
-    file itself, only the part held out by --test-fraction is used. Exit code 1 if the results contradict the
-    promise: if it was kept in some guaranteed group more rarely than chance explains (2.5 % for all groups
+    The marginal rule, calibrated on the same prompts, is measured next to it. If the records are the
+    calibration file, only the part held out by --test-fraction is used. Exit code 1 if the results contradict
+    the promise: if it was kept in some guaranteed group less often than chance explains (2.5 % for all groups
     together), or if bot mode is wrong more often than chance explains.
     """
     with report_errors():

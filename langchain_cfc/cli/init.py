@@ -41,41 +41,41 @@ def init(
         str | None, _dataset_option(help="CSV, JSON Lines, JSON or Parquet file of questions and references.")
     ] = None,
     question: Annotated[
-        str | None, _dataset_option(help="Column of the questions; guessed by its name if left out.")
+        str | None, _dataset_option(help="Column of the questions. Default: guessed by its name.")
     ] = None,
     reference: Annotated[
-        str | None, _dataset_option(help="Column of the right answers; guessed by its name if left out.")
+        str | None, _dataset_option(help="Column of the right answers. Default: guessed by its name.")
     ] = None,
     prompt: Annotated[
         str | None,
-        _dataset_option(help="Template of the prompt. Default 'Give the answer alone: {question}'."),
+        _dataset_option(help="Template of the prompt. Default: 'Give the answer alone: {question}'."),
     ] = None,
     model: Annotated[
         str | None, _model_option(help="Name of the chat model, such as openai:gpt-4o-mini.")
     ] = None,
     base_url: Annotated[
         str | None,
-        _model_option(help="Address of an OpenAI-compatible server that has the model, such as a local one."),
+        _model_option(help="URL of an OpenAI-compatible server that hosts the model, such as a local one."),
     ] = None,
     n: Annotated[int, typer.Option("--n", "-n", min=1, help="Candidates for each prompt.")] = 10,
     out_path: Annotated[Path, typer.Option("--out", "-o", help="Where to write the settings.")] = Path(
         "collect.toml"
     ),
     force: Annotated[bool, typer.Option("--force", help="Overwrite the file if it exists.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print what is proposed as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the proposal as JSON.")] = False,
 ) -> None:
     r"""Propose the settings of a collection from a few real answers.
 
-    Asks the model five of the questions, shows what it answers beside the references and what a labeler makes
-    of it, and writes `collect.toml`. What is not given by an option is asked for, if standard input is a
-    terminal. No key is written: set it in the environment, such as OPENAI_API_KEY.
+    Asks the model five of the questions, shows its answers with the references and their labels, and writes
+    `collect.toml`. On a terminal, prompts for options that are missing. The file holds no API key: set it in
+    the environment, such as OPENAI_API_KEY.
 
         langchain-cfc init --source questions.csv --model openai:gpt-4o-mini
 
         langchain-cfc init --source questions.csv \
           --base-url http://127.0.0.1:11434/v1 --model llama3.2
 
-    Exit code 1 if no answer is correct: look at them before you collect.
+    Exit code 1 if no answer is correct: check the answers before you collect.
     """
     with report_errors():
         needed = {"filelock": "collect", "sqlalchemy": "collect"}
@@ -113,7 +113,7 @@ def init(
         if not is_asking:
             _print_proposal(console, proposal, dataset)
         requests = len(dataset.all) * n
-        console.print(f"\n{escape(str(out_path))} is written. Next, {requests:,} requests:", soft_wrap=True)
+        console.print(f"\n{escape(str(out_path))} written. Next, with {requests:,} requests:", soft_wrap=True)
         console.print(f"  {escape(following)}", soft_wrap=True)
     raise typer.Exit(0 if any(proposal.correct) else EXIT_NO)
 
@@ -140,7 +140,9 @@ def _check_output(path: Path, *, force: bool) -> None:
 def _check_options(source: str | None, model: str | None) -> None:
     missing = [name for name, value in (("--source", source), ("--model", model)) if value is None]
     if missing:
-        msg = f"give {join_names(missing)}: what is missing is asked for only if standard input is a terminal"
+        msg = (
+            f"give {join_names(missing)}: missing options are asked for only if standard input is a terminal"
+        )
         raise InputError(msg)
 
 
@@ -171,12 +173,12 @@ def _ask_model(base_url: str | None) -> tuple[str, str | None]:
         if not given.startswith(("http://", "https://")):
             return given, None
         base_url = given
-    return _ask("Name of the model there"), base_url
+    return _ask("Name of the model on that server"), base_url
 
 
 def _confirm(proposal: Proposal, dataset: Dataset) -> bool:
     _print_proposal(get_error_console(), proposal, dataset)
-    confirmed: bool = typer.confirm("\nWrite this? (n: try another prompt)", default=True, err=True)
+    confirmed: bool = typer.confirm("\nWrite these settings? (n: try another prompt)", default=True, err=True)
     return confirmed
 
 
@@ -221,8 +223,9 @@ def _print_proposal(console: Console, proposal: Proposal, dataset: Dataset) -> N
     console.print(grid)
     if not any(proposal.correct):
         console.print(
-            "\n[yellow]note:[/] no answer is correct. If they are right, the labeler does not read them: try "
-            "another --prompt, or another labeler (docs/labelers.md). If they are wrong, so is the model."
+            "\n[yellow]note:[/] no answer is labelled correct. If the answers are right, the labeler does "
+            "not recognise them: try another --prompt, or another labeler (docs/labelers.md). If they are "
+            "wrong, try another model."
         )
 
 

@@ -37,7 +37,7 @@ from langchain_cfc.guarantee import CoverageCertificate, format_bound
 def inspect(
     artifact_path: ArtifactPath,
     details: Annotated[
-        bool, typer.Option("--details", help="Show every assumption, every group and the whole digest.")
+        bool, typer.Option("--details", help="Show all assumptions, all groups and the full digest.")
     ] = False,
     verify: Annotated[
         bool,
@@ -47,11 +47,11 @@ def inspect(
             "Clarabel.",
         ),
     ] = False,
-    prompts: Annotated[int, typer.Option(min=1, help="How many prompts --verify takes.")] = 20,
+    prompts: Annotated[int, typer.Option(min=1, help="Number of prompts that --verify samples.")] = 20,
     require_signature: RequiredSignature = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print facts and promises as JSON.")] = False,
 ) -> None:
-    """Check an artifact's digest and say what it promises."""
+    """Check an artifact's digest and show what it promises."""
     with report_errors():
         artifact = CalibrationArtifact.load(artifact_path, require_signature=require_signature)
         bounds = recompute_certificates(artifact) if verify else []
@@ -74,7 +74,7 @@ def inspect(
         if levels:
             _print_verification(levels)
     if not all(one.agrees for one in bounds):
-        fail("a certificate of this artifact states what its counts do not give: do not rely on it", 1)
+        fail("a certificate of this artifact contradicts its own counts: do not rely on it", 1)
     if not all(level.agrees for level in levels):
         fail("another solver contradicts a threshold of this artifact; please report it with the artifact", 1)
 
@@ -114,7 +114,11 @@ def _print_bounds(bounds: Sequence[BoundCheck]) -> None:
             table.add_row(one.certificate, one.bound, f"{one.stated:.6g}", found)
         console.print("", table)
     rest = len(bounds) - len(computed)
-    others = f"; {rest} rest on more than counts, and are possible" if rest and not wrong else ""
+    others = (
+        f"; {rest} need more than counts, and are only checked for being possible"
+        if rest and not wrong
+        else ""
+    )
     agree = f"{sum(one.agrees for one in computed)} agree"
     console.print(
         f"\nCertificates: {len(computed)} bounds and tests recomputed from counts, {agree}{others}."
@@ -139,8 +143,8 @@ def _print_verification(levels: Sequence[LevelVerification]) -> None:
     console.print("", table)
     if not all(level.complete for level in levels):
         console.print(
-            "Calibration prompts far from the fit took part by their sums, as the artifact holds them: that "
-            "none of them changes sides is the artifact's own proof (see its radius).",
+            "Calibration prompts far from the fit entered only by their sums, which the artifact holds. That "
+            "none of them changes sides rests on the artifact's own proof (see its radius).",
         )
 
 
@@ -150,13 +154,13 @@ def _print_details(console: Console, artifact: CalibrationArtifact) -> None:
         console.print(f"\n[bold]The promise at alpha = {alpha}[/]\n{escape(promise.sentence)}")
         if promise.estimated_slack:
             slack = [f"{name}: {100 * share:+.2f} points" for name, share in promise.estimated_slack.items()]
-            print_list(console, slack, "The ridge is estimated to take off coverage")
+            print_list(console, slack, "Estimated loss of coverage by the ridge")
         if promise.certificate is not None:
             console.print("", make_certificate_table(promise.certificate))
     promise = artifact.guarantee(artifact.alphas[0])
     if promise.kind != "heuristic":
-        print_list(console, promise.assumptions, "It rests on")
-        print_list(console, promise.not_promised, "It does not say")
+        print_list(console, promise.assumptions, "Assumptions")
+        print_list(console, promise.not_promised, "Not promised")
     console.print("", make_groups_table(artifact))
     if artifact.policy is not None:
         console.print("", make_curve_table(artifact))

@@ -36,11 +36,11 @@ _MOST_LISTED = 10
 
 Artifact = Annotated[Path, typer.Argument(metavar="ARTIFACT", help="The served artifact.")]
 Store = Annotated[
-    str, typer.Argument(help="SQLite file that a monitor writes, or URL of a PostgreSQL database.")
+    str, typer.Argument(help="SQLite file written by a monitor, or URL of a PostgreSQL database.")
 ]
 LeastProbability = Annotated[
     float,
-    typer.Option(help="Smallest probability with which any result is chosen to be labelled."),
+    typer.Option(help="Smallest probability with which any result is selected for labelling."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the outcome as JSON.")]
 Since = Annotated[
@@ -55,31 +55,35 @@ def status(
     store: Store,
     level: Annotated[
         float,
-        typer.Option(help="Probability of ever raising a false alarm: of drift, and of broken promises."),
+        typer.Option(
+            help="Probability of ever raising a false alarm, separately for drift and broken promises."
+        ),
     ] = 0.01,
     least_probability: LeastProbability = 1.0,
     max_age_days: Annotated[
-        float | None, typer.Option(min=0.0, help="Largest age of the artifact, in days.")
+        float | None, typer.Option(min=0.0, help="Maximum age of the artifact, in days.")
     ] = None,
     max_failing: Annotated[
         float | None,
-        share_option(help="Largest share of the latest 1,000 prompts that may fail."),
+        share_option(help="Maximum share of failures among the latest 1,000 prompts."),
     ] = None,
     max_seconds: Annotated[
         float | None,
-        typer.Option(min=0.0, help="Largest time to serve the latest of them, in seconds, 99th percentile."),
+        typer.Option(
+            min=0.0, help="Maximum 99th percentile of the time to serve the latest of them, in seconds."
+        ),
     ] = None,
     report: Annotated[
         Path | None,
-        typer.Option(help="Write one HTML page: alarms, how the evidence grew, and what to do."),
+        typer.Option(help="Write one HTML page: alarms, evidence over time, and what to do."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show whether anything has drifted, a promise is broken or a limit exceeded.
 
-    Exit code 1 if so. You may look as often as you like: the probability that any test ever raises a false
-    alarm is at most the level, for drift; for certified rates, the level and the certificate's own delta
-    together.
+    Exit code 1 if so. You may look as often as you like. The probability that any test of drift ever raises a
+    false alarm is at most the level; for tests of certified rates, at most the level plus the certificate's
+    delta.
     """
     with report_errors():
         from langchain_cfc.monitor import Limits
@@ -122,8 +126,8 @@ def labels(
 ) -> None:
     """Add labels of results, all or none.
 
-    A result keeps its first label. `id` is the run that gave the result. `correct` lists all candidates in
-    draw order, or is one value for the best answer; null stands for a set that was empty or flagged.
+    A result keeps its first label. `id` is the run that produced the result. `correct` lists all candidates
+    in draw order, or is one value for the best answer; null stands for an empty or flagged set.
     """
     with report_errors():
         from langchain_cfc.monitor import read_labels
@@ -135,7 +139,7 @@ def labels(
     if as_json:
         emit_json({"labels": added, "known": len(given) - added, "store": store})
     else:
-        known = f", {len(given) - added} were there already" if added < len(given) else ""
+        known = f", {len(given) - added} were already there" if added < len(given) else ""
         get_console().print(escape(f"{added} labels added to {store}{known}"), soft_wrap=True)
 
 
@@ -144,18 +148,18 @@ def recalibrate(
     artifact: Artifact,
     store: Store,
     out_path: Annotated[
-        Path, typer.Option("--out", "-o", help="Where to write the new artifact, if it certifies.")
+        Path, typer.Option("--out", "-o", help="Where to write the new artifact, if it is certified.")
     ] = Path("recalibrated.json"),
     min_kept: Annotated[
         float | None,
         share_option(
-            help="How often the promise must be certified to be kept, e.g. 0.85. Needed unless the artifact "
-            "was made with --confident or --max-wrong-rate.",
+            help="How often the promise must be certified to be kept, e.g. 0.85. Required unless the "
+            "artifact was made with --confident or --max-wrong-rate.",
         ),
     ] = None,
     since: Since = None,
     alpha: Annotated[
-        list[str] | None, typer.Option(help="Error level; give several. Default: those of the artifact.")
+        list[str] | None, typer.Option(help="Error level; repeatable. Default: those of the artifact.")
     ] = None,
     features: Annotated[str | None, typer.Option(help="Feature map. Default: that of the artifact.")] = None,
     delta: Annotated[
@@ -165,8 +169,8 @@ def recalibrate(
         bool,
         typer.Option(
             "--leave-out-incomplete",
-            help="Skip labels that do not cover every candidate. Only valid if which these are depends "
-            "neither on correctness nor on the results.",
+            help="Skip labels that do not cover every candidate. Only valid if their being incomplete "
+            "depends neither on correctness nor on the results.",
         ),
     ] = False,
     least_probability: LeastProbability = 1.0,
@@ -174,15 +178,18 @@ def recalibrate(
 ) -> None:
     """Calibrate again on labelled results of the monitor.
 
-    The new artifact has the options of the old one, and is written only if it certifies; exit code 1 if not.
-    Some results are held out: one part certifies it, on another both are compared, on the same draws.
+    The new artifact has the options of the old one, and is written only if it is certified; exit code 1 if
+    not. Some results are held out: one part certifies the new artifact, another compares both on the same
+    draws.
     """
     given: dict[str, Any] = {"alpha": alpha, "features": features}
     changes = {name: value for name, value in given.items() if value is not None}
     with report_errors():
         check_output(out_path)
         if out_path.exists() and out_path.samefile(artifact):
-            msg = f"--out {out_path} is the artifact that serves: write to another path, and replace it later"
+            msg = (
+                f"--out {out_path} is the artifact being served: write to another path, and replace it later"
+            )
             raise InputError(msg)
         from langchain_cfc import monitor as monitoring
 
@@ -211,16 +218,14 @@ def recalibrate(
     else:
         console = get_console()
         for one in found.compared:
-            console.print(_make_comparison_table(one, artifact.name, "the new one"), "")
+            console.print(_make_comparison_table(one, artifact.name, "the new artifact"), "")
         for level, kept in found.certified.items():
             share = format_percent(kept, ".1f")
             console.print(f"alpha = {level}: certified to be kept at least {share} of the time")
         for objection in found.objections:
             console.print(f"[bold red]no[/]  {escape(objection)}", soft_wrap=True)
         if found.certifies:
-            console.print(
-                f"[green]it certifies[/]; artifact written to {escape(str(out_path))}", soft_wrap=True
-            )
+            console.print(f"[green]certified[/]; artifact written to {escape(str(out_path))}", soft_wrap=True)
         else:
             console.print("nothing was written")
     raise typer.Exit(0 if found.certifies else EXIT_NO)
@@ -238,8 +243,7 @@ def shadow(
     """Show what another artifact would have decided.
 
     Both are compared on the draws that were served. Only results since the other artifact was made count,
-    because earlier ones may have calibrated it. Where results have labels, it also shows how often both were
-    right.
+    because earlier ones may have calibrated it. For labelled results, it also shows how often each was right.
     """
     with report_errors():
         from langchain_cfc import monitor as monitoring
@@ -317,7 +321,7 @@ def _print_status(console: Console, found: MonitorStatus) -> None:
     for alarm in found.alarms:
         console.print(f"[bold red]alarm[/]      {escape(alarm.sentence())}")
     for doubt in found.doubts:
-        console.print(f"[yellow]labels[/]     {escape(doubt.sentence())}: they do not speak of all results")
+        console.print(f"[yellow]labels[/]     {escape(doubt.sentence())}: they do not represent all results")
     if not found.alarms:
         console.print("[green]no alarm[/]")
     for one in found.together:
@@ -327,8 +331,9 @@ def _print_status(console: Console, found: MonitorStatus) -> None:
     print_notes(console, found.notes)
     if found.alarms:
         console.print(
-            "what is promised rests on prompts, model and verifier being as they were: find what changed, "
-            "label some of the results since then, and calibrate again (langchain-cfc monitor recalibrate)"
+            "the promise holds only if prompts, model and verifier stay as in calibration: find what "
+            "changed, label some of the results since then, and calibrate again (langchain-cfc monitor "
+            "recalibrate)"
         )
 
 
@@ -339,7 +344,7 @@ def _make_test_table(found: MonitorStatus) -> Table:
     tests = [one for one in found.tests if one.kind != "labelled"]
     listed = tests[: max(_MOST_LISTED, len(found.alarms))]
     left = len(tests) - len(listed)
-    table = make_table(title=f"Tests by evidence{f', {left} with less left out' if left else ''}")
+    table = make_table(title=f"Tests by evidence{f', {left} with less not shown' if left else ''}")
     for heading, width in (("what", 24), ("of", 18)):
         table.add_column(heading, no_wrap=True, max_width=width)
     for heading, width in (("seen", 6), ("share", 5), ("evidence", 8), ("alone at", 8)):

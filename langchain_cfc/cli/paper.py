@@ -69,20 +69,20 @@ def synthetic(
     seeds: Annotated[
         int, typer.Option(help="Number of seeds; a verdict needs 100. The paper seems to use 5.")
     ] = 200,
-    seed: Annotated[int, typer.Option(help="Another number gives other seeds.")] = 0,
+    seed: Annotated[int, typer.Option(help="Base seed of all runs.")] = 0,
     jobs: Jobs = CORES,
     alpha: Annotated[
         list[str] | None,
-        typer.Option(help="Level of the main table to print; give several. Default: 0.1 and 0.2."),
+        typer.Option(help="Level of the main table to print; repeatable. Default: 0.1 and 0.2."),
     ] = None,
     figures: FigureFolder = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print every cell as JSON.")] = False,
 ) -> None:
     """Reproduce the paper's synthetic experiment.
 
-    The whole main table and the ablation, cell by cell beside what the paper prints. The paper does not print
-    its generator. The one used here has four numbers that were fitted to the rows of TopK and ICP; all other
-    rows are predictions. A cell marked * lies outside the published mean +- sd; z is the distance of the
+    Prints the main table and the ablation, each cell beside the paper's value. The paper does not publish
+    its generator. The one used here has four parameters, fitted to the rows of TopK and ICP; all other rows
+    are predictions. A cell marked * lies outside the published mean +- sd; z is the distance of the
     published mean of five seeds from ours in standard errors.
 
     Exit code 1 if fewer cells agree than should: 105 of the main table's 120 and 33 of the ablation's 36 in
@@ -115,7 +115,7 @@ def _write_synthetic_figures(found: SyntheticReport, folder: Path) -> None:
 
 def _print_synthetic(console: Console, found: SyntheticReport, *, alphas: list[str]) -> None:
     main = [cell for cell in found.cells if cell.table == "main"]
-    console.print(f"[dim]Here, {found.seeds} seeds, and in brackets the paper.[/]\n")
+    console.print(f"[dim]Our means over {found.seeds} seeds, the paper's in brackets.[/]\n")
     for alpha in alphas:
         console.print(
             _make_main_table([cell for cell in main if float(cell.alpha) == float(alpha)], alpha), ""
@@ -165,7 +165,7 @@ def _list_furthest(cells: list[Cell], most: int = 5) -> str:
 def efficiency(
     records: Annotated[
         list[str] | None,
-        typer.Argument(help="Records, to look at the analysis on them as well.", show_default="none"),
+        typer.Argument(help="Records to repeat the analysis on.", show_default="none"),
     ] = None,
     alpha: Annotated[str, typer.Option(help="Error level of the analysis on records.")] = "0.2",
     prompts: Annotated[
@@ -174,19 +174,19 @@ def efficiency(
     repetitions: Annotated[
         int, typer.Option(help="Calibration sets of each size, for convergence to the oracle.")
     ] = 50,
-    seed: Annotated[int, typer.Option(help="Another number gives other draws.")] = 1,
+    seed: Annotated[int, typer.Option(help="Seed of the draws.")] = 1,
     jobs: Jobs = CORES,
     figures: FigureFolder = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print every cell as JSON.")] = False,
 ) -> None:
     """Compute the paper's efficiency analysis (Proposition 4.3, Theorem 4.4), and test it.
 
-    In worlds with closed forms: mean set sizes of the oracle, of one threshold and of the learned rule, by
-    the integral and simulated; what becomes of the inequality if an assumption is broken; and how fast the
-    learned rule approaches the oracle. With records: the assumptions, estimated by difficulty, and whether
-    the conditional rule's sets are smaller.
+    In worlds with closed forms, it computes mean set sizes of the oracle, of one threshold and of the learned
+    rule, by the integral and by simulation; what happens to the inequality if an assumption is violated; and
+    how fast the learned rule approaches the oracle. With records, it estimates the assumptions by difficulty
+    and whether the conditional rule's sets are smaller.
 
-    Exit code 1 if a cell lies beyond three standard errors, which chance alone does for about one seed in
+    Exit code 1 if a cell lies beyond three standard errors, which happens by chance for about one seed in
     five, or if the learned rule's sizes are further than 1 % from the oracle's with 100,000 calibration
     prompts.
     """
@@ -226,7 +226,7 @@ def _write_efficiency_figures(found: EfficiencyReport, folder: Path) -> None:
 
 
 def _print_efficiency(console: Console, found: EfficiencyReport) -> None:
-    console.print("[dim]E|C| by the integral, and in brackets simulated; alpha down.[/]\n")
+    console.print("[dim]E|C| by the integral, simulated in brackets; one row per alpha.[/]\n")
     for world in dict.fromkeys(cell.world for cell in found.cells):
         cells = [c for c in found.cells if c.world == world and c.n_candidates == _SHOWN_CANDIDATES]
         rules = list(dict.fromkeys(cell.rule for cell in cells))
@@ -281,7 +281,7 @@ def _make_study_command(name: StudyName, title: str) -> Callable[..., None]:
     def command(
         records: RecordPaths,
         alpha: Annotated[
-            list[str] | None, typer.Option(help="Error level; give several. Default: the paper's.")
+            list[str] | None, typer.Option(help="Error level; repeatable. Default: the paper's.")
         ] = None,
         setting: Annotated[
             str | None,
@@ -291,7 +291,7 @@ def _make_study_command(name: StudyName, title: str) -> Callable[..., None]:
             Count, typer.Option(help="What set sizes and TopK's K count: draws, or distinct answers.")
         ] = "drawn",
         group_on: Annotated[
-            GroupedOn, typer.Option(help="Prompts that the bins of GSC are made of; the paper's are test.")
+            GroupedOn, typer.Option(help="Prompts that determine the bins of GSC; the paper uses test.")
         ] = "all",
         splits: Annotated[int, split_option(help="Number of random splits; the paper seems to use 5.")] = 100,
         seed: SplitsSeed = "0",
@@ -325,9 +325,9 @@ def _make_study_command(name: StudyName, title: str) -> Callable[..., None]:
 
     command.__doc__ = f"""Repeat the paper's {title} experiment on any records.
 
-    With its feature map, groups, levels and ablations. Other models give other figures: what is compared are
-    the patterns that its tables show. With records of the paper's own models, collected as the configuration
-    in examples/paper says, it is the experiment.
+    It uses the paper's feature map, groups, levels and ablations. Other models give other figures, so only
+    the patterns in the paper's tables are compared. With records of the paper's own models, collected with
+    the configuration in examples/paper, it is the same experiment.
     """
     return command
 

@@ -38,7 +38,7 @@ _BOT_OPTIONS = frozenset({"--pilot", "--max-wrong-rate", "--delta", "--test-frac
 def plan(
     context: typer.Context,
     pilot: Annotated[
-        list[str] | None, typer.Argument(help=f"{DATASET}. Leave out to state assumptions instead.")
+        list[str] | None, typer.Argument(help=f"{DATASET}. Omit it to state assumptions instead.")
     ] = None,
     alpha: Annotated[str, _promise_option(help="Target error level.")] = "0.1",
     max_wrong_rate: Annotated[
@@ -50,7 +50,7 @@ def plan(
         typer.Option("--n", "-n", help="Candidates per prompt. Default: all that the pilot holds."),
     ] = None,
     group: Annotated[
-        str | None, _promise_option(help="Metadata key; the promise is to hold in each of its groups.")
+        str | None, _promise_option(help="Metadata key; the promise must hold in each of its groups.")
     ] = None,
     attainable: Annotated[
         float | None,
@@ -58,9 +58,7 @@ def plan(
     ] = None,
     assumed_group: Annotated[
         list[str] | None,
-        _assumed_option(
-            help="Assumed group, NAME=SHARE:ATTAINABLE, such as sums=0.3:0.8; several may be given."
-        ),
+        _assumed_option(help="Assumed group, NAME=SHARE:ATTAINABLE, such as sums=0.3:0.8; repeatable."),
     ] = None,
     slack: Annotated[float, _promise_option(help="How far coverage may fall below the target.")] = 0.03,
     delta: Annotated[
@@ -83,7 +81,7 @@ def plan(
 
         langchain-cfc plan --n 5 --attainable 0.9 --alpha 0.15
 
-    With --max-wrong-rate it says how many prompts certify a bot that is rarely wrong.
+    With --max-wrong-rate, it plans how many prompts are needed to certify a bot that is rarely wrong.
 
         langchain-cfc plan pilot.jsonl --max-wrong-rate 0.05
 
@@ -115,14 +113,14 @@ def plan(
             "cost_per_prompt": cost_per_prompt,
         }
         if pilot and (attainable is not None or assumed_group):
-            msg = "a pilot says what is attainable: leave --attainable and --assumed-group out"
+            msg = "attainable coverage is measured on the pilot: leave out --attainable and --assumed-group"
             raise InputError(msg)
         if pilot:
             with open_records(pilot) as dataset:
                 labelled = tabulate(dataset.records)
             found = plan_from_pilot(labelled, group=group, n=n, **settings)
         elif group is not None:
-            msg = "--group needs a pilot; without one state groups with --assumed-group"
+            msg = "--group needs a pilot; without one, state groups with --assumed-group"
             raise InputError(msg)
         elif attainable is not None and n is not None:
             stated = [_parse_group(text) for text in assumed_group or []]
@@ -188,8 +186,8 @@ def _print_bot_plan(console: Console, found: BotPlan) -> None:
     )
     if found.fewest_answered is not None:
         console.print(
-            f"Nothing is certified with fewer than {found.fewest_answered} answered prompts, even if none of "
-            "the answers is wrong. By the pilot, to answer at least so many takes about:\n"
+            f"At least {found.fewest_answered} prompts must be answered to certify this rate, even if no "
+            "answer is wrong. Estimated from the pilot, answering at least these shares takes about:\n"
         )
     table = make_table("answered", "wrong", "labelled prompts", texts=0)
     for step, larger in itertools.zip_longest(found.steps, found.steps[1:]):

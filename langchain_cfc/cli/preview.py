@@ -37,25 +37,26 @@ def preview(
     questions: Annotated[
         str,
         typer.Argument(
-            help="Text file with a question a line; or a dataset (.csv, .jsonl, .json, .parquet)."
+            help="Text file with one question per line, or a dataset (.csv, .jsonl, .json, .parquet)."
         ),
     ],
     column: Annotated[str | None, typer.Option(help="Column of the dataset that holds the question.")] = None,
     n: Annotated[int, typer.Option("--n", "-n", min=1, help="Candidates per question.")] = 5,
-    limit: Annotated[int | None, typer.Option(min=1, help="Ask the first questions only.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Ask only the first LIMIT questions.")] = None,
     verifier: Annotated[
-        str | None, typer.Option(help="The verifier, in place of how far the candidates agree.")
+        str | None, typer.Option(help="Verifier to score with, instead of agreement of the candidates.")
     ] = None,
     answer: Annotated[
-        str | None, typer.Option(help="Answer extractor, a function of the text: answers are compared.")
+        str | None,
+        typer.Option(help="Answer extractor, a function of the text; the extracted answers are compared."),
     ] = None,
-    concurrency: Annotated[int, typer.Option(min=1, help="Most calls at once.")] = 8,
-    as_json: Annotated[bool, typer.Option("--json", help="Print everything that was seen as JSON.")] = False,
+    concurrency: Annotated[int, typer.Option(min=1, help="Maximum number of concurrent calls.")] = 8,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the full result as JSON.")] = False,
 ) -> None:
-    r"""Show what a chain is unsure of, before there are labels.
+    r"""Show which questions a chain is unsure of, without labels.
 
-    Draws a few answers per question, and says how far they agree, which there are, and what they cost. That
-    is a first look and no promise: answers can agree and be wrong.
+    Draws a few answers per question, and shows how far they agree, what the distinct answers are, and what
+    they cost. This is a first look, not a promise: answers can agree and be wrong.
 
         langchain-cfc preview chain.py:chain questions.txt
 
@@ -85,7 +86,7 @@ def _read_questions(source: str, column: str | None) -> Iterator[Any]:
         yield from _read_lines(Path(source))
         return
     if column is None:
-        msg = f"{source} is a dataset: say with --column which of its columns holds the question"
+        msg = f"{source} is a dataset: name the column of the questions with --column"
         raise InputError(msg)
     # Imported late: a text file does not need it.
     from langchain_cfc.collect.sources import BadRow, open_rows
@@ -147,7 +148,7 @@ def _list_summary(found: Preview, shown: int) -> Iterator[str]:
         yield f"failed        {found.failed}"
     if found.unanimous is not None and found.mean_clusters is not None:
         yield f"all agree     on {format_percent(found.unanimous)} of the questions"
-        yield f"answers       {found.mean_clusters:.1f} different ones per question"
+        yield f"answers       {found.mean_clusters:.1f} distinct ones per question"
     tokens = f"{found.input_tokens:,} tokens in, {found.output_tokens:,} out"
     if found.silent_calls == found.calls:
         tokens = "tokens not reported"

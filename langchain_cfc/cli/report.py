@@ -50,9 +50,9 @@ def report(
 ) -> None:
     """Write one HTML page: promise, data, results and next steps.
 
-    The page is a single file that loads nothing and runs nothing. Prompts and answers are in it only with
-    --show-text. From the calibration file itself, only the part held out by --test-fraction is used to
-    test. Exit code 1 as for `evaluate`.
+    The page is a single file without scripts or external resources. It shows prompts and answers only with
+    --show-text. If the records are the calibration file, only the part held out by --test-fraction is used
+    to test. Exit code 1 as for `evaluate`.
     """
     with report_errors():
         reports.check_report(out_path)
@@ -106,7 +106,7 @@ def report(
 def _get_texts(dataset: Dataset) -> Records:
     """Return the records with their texts; refuse the table of a store, which holds none."""
     if isinstance(dataset.records, LabelledBatch):
-        msg = "texts are read from records files: `langchain-cfc store export` writes one from a store"
+        msg = "--show-text needs a records file: `langchain-cfc store export` writes one from a store"
         raise InputError(msg)
     return dataset.records
 

@@ -26,8 +26,8 @@ def sign(
     key: Annotated[
         Path,
         typer.Option(
-            help="Ed25519 private key, PEM or OpenSSH. The password of an encrypted one is read from "
-            f"{PASSWORD}."
+            help="Ed25519 private key, PEM or OpenSSH. The password of an encrypted key is read from "
+            f"the environment variable {PASSWORD}."
         ),
     ],
     as_json: Annotated[bool, typer.Option("--json", help="Print the outcome as JSON.")] = False,

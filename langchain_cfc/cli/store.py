@@ -57,7 +57,7 @@ def status(
     for (stage, error), count in reasons.most_common(_MOST_LISTED):
         console.print(escape(f"{count} failed before they were {stage}: {error}"), soft_wrap=True)
     if len(reasons) > _MOST_LISTED:
-        console.print(f"and for {len(reasons) - _MOST_LISTED} more reasons; --json lists all")
+        console.print(f"and {len(reasons) - _MOST_LISTED} more reasons; --json lists all")
 
 
 @app.command("export")
@@ -68,14 +68,14 @@ def export(
         int | None,
         typer.Option(
             metavar="K",
-            help="Write a sheet for people to label instead, as .csv: of K candidates, or K answers' claims.",
+            help="Write a CSV sheet for people to label instead: K candidates, or the claims of K answers.",
         ),
     ] = None,
     labels: Annotated[
         Path | None,
         typer.Option(
             metavar="SHEET",
-            help="Write only the answers on a filled sheet of claims, with its labels, not the store's.",
+            help="Write only the answers on a filled-in sheet of claims, with the sheet's labels.",
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print what was written as JSON.")] = False,
@@ -107,7 +107,7 @@ def import_(
 ) -> None:
     """Add records that were made elsewhere to a store.
 
-    Records that the store already holds are skipped; different ones of the same id are refused.
+    Records that the store already holds are skipped; a different record with the same id is an error.
     """
     with report_errors():
         source = read_records(*records)
@@ -121,10 +121,10 @@ def check(
     store: Annotated[str, typer.Argument(help=STORE)],
     as_json: Annotated[bool, typer.Option("--json", help="Print the outcome as JSON.")] = False,
 ) -> None:
-    """Read all of a store, and compare every prompt with its digests.
+    """Read a whole store, and check every prompt against its digests.
 
-    A damaged store is refused with exit code 2, by this command and by all others that read one. The others
-    check only what they read.
+    This command, like all others that read a store, rejects a damaged one with exit code 2. The others check
+    only what they read.
     """
     with report_errors(), Store(store) as collection:
         collection.check()
@@ -132,7 +132,7 @@ def check(
     if as_json:
         emit_json({"checked": True, "prompts": total})
     else:
-        get_console().print(f"all {total} prompts are as they were written")
+        get_console().print(f"all {total} prompts match their digests")
 
 
 @app.command("shrink")
@@ -140,10 +140,10 @@ def shrink(
     store: Annotated[str, typer.Argument(help=STORE)],
     as_json: Annotated[bool, typer.Option("--json", help="Print the outcome as JSON.")] = False,
 ) -> None:
-    """Remove the raw messages of prompts that are labelled, such as log-probabilities, and give space back.
+    """Remove the raw messages of labelled prompts, such as log-probabilities, and free the disk space.
 
-    Records stay what they are, and --relabel works, except for labelers that read messages. The same command
-    goes on after an interruption.
+    Records do not change, and --relabel still works, except with labelers that read messages. Run the command
+    again after an interruption.
     """
     with report_errors(), Store(store) as collection:
         shrunk = shrink_store(collection)
@@ -213,16 +213,14 @@ def print_status(
         supported = format_percent(state.supported)
         lines.append(f"claims        {sum(state.candidates)} in {answers} answers, {supported} are supported")
         if state.without_claims:
-            lines.append(f"no claims     in {state.without_claims} answers, which records leave out")
+            lines.append(f"no claims     in {state.without_claims} answers; records leave these out")
     elif state.coverage is not None:
-        lines.append(
-            f"attainable    {format_percent(state.coverage)} have a correct one among {n} candidates"
-        )
+        lines.append(f"attainable    {format_percent(state.coverage)} have a correct candidate among {n}")
     draws = configuration.get("draws")
     if draws is not None and state.labelled:
         mean = sum(state.candidates) / state.labelled
         lines.append(f"drawn         {mean:.1f} of at most {n} candidates a prompt, by {draws}")
-        lines.append("              (calibrate with --draws and this rule; no other one suits)")
+        lines.append("              (calibrate with --draws and this same rule)")
     if any(state.candidates):
         lines.append(f"scores        {format_mean_scores(state)} on average")
     if summary["models"]:
@@ -232,8 +230,8 @@ def print_status(
         lines.append(f"cost          {format_cost(state.cost)}")
     if state.unanswered:
         lines.append(
-            f"unanswered    {state.unanswered} requests were begun and their answers never received; "
-            "budgets count them like the dearest that were answered"
+            f"unanswered    {state.unanswered} requests were started but no answer was received; budgets "
+            "count each like the most expensive one answered"
         )
     lines += [
         f"waiting for   {one['id'] or 'a batch that was being submitted'}, {one['requests']:,} requests; the "
@@ -251,7 +249,7 @@ def _format_models(models: Sequence[str], configuration: Mapping[str, Any]) -> s
     """Return the model names that answers reported, and the one that was asked for if it differs."""
     asked = (configuration.get("generator") or {}).get("model")
     differs = asked is not None and list(models) != [asked]
-    return ", ".join(models) + (f" (asked for: {asked})" if differs else "")
+    return ", ".join(models) + (f" (requested: {asked})" if differs else "")
 
 
 def _print_wrong_answers(

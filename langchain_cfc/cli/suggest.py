@@ -46,33 +46,35 @@ _MOST_SHOWN = 10
 
 def suggest(
     records: Annotated[
-        list[str], typer.Argument(help=f"{DATASET}. They hold the outputs of all that --verifier names.")
+        list[str], typer.Argument(help=f"{DATASET}. They must contain the raw outputs of every --verifier.")
     ],
     alpha: Annotated[str, _promise_option(help="Target error level.")] = "0.1",
     features: Annotated[
         list[str] | None,
-        _scores_option(help="Feature map to choose from; give several. Default: about a dozen."),
+        _scores_option(help="Feature map to choose from; repeatable. Default: about a dozen."),
     ] = None,
     set_rule: Annotated[
         list[str] | None,
-        _scores_option(help="Set rule to choose from; give several. Default: all and best_prefix."),
+        _scores_option(help="Set rule to choose from; repeatable. Default: all and best_prefix."),
     ] = None,
     verifier: Annotated[
         list[str] | None,
         _scores_option(
-            help="Verifier whose raw output may be the score, alone or combined; give several. Default: in a "
-            "file, those whose output every candidate has; in a store, none."
+            help="Verifier whose raw output may be the score, alone or combined; repeatable. Default: for "
+            "files, all whose output every candidate has; for a store, none."
         ),
     ] = None,
     groups: Annotated[
         list[str] | None,
         _promise_option(
-            help="Groups that must be served well, e.g. 'group(topic)'; give several. Default: groups by "
-            "everything that is known about prompts."
+            help="Groups that must be served well, e.g. 'group(topic)'; repeatable. Default: groups by "
+            "everything known about the prompts."
         ),
     ] = None,
     n: FirstCandidates = None,
-    seed: Annotated[str, split_option(help="Another seed chooses on other prompts.")] = "0",
+    seed: Annotated[
+        str, split_option(help="Seed of the split; it determines which prompts the choice uses.")
+    ] = "0",
     fit_fraction: Annotated[float, split_option(help="Share of prompts to choose on.")] = 0.3,
     test_fraction: TestFraction = 0.0,
     certification_fraction: Annotated[
@@ -83,23 +85,23 @@ def suggest(
         bool,
         typer.Option(
             "--draws",
-            help="Choose when to stop drawing instead, for the first --features and --set-rule given: what a "
-            "dozen draw rules save and cost.",
+            help="Choose when to stop drawing instead: compare what a dozen draw rules save and cost, for "
+            "the first --features and --set-rule given.",
         ),
     ] = False,
     cost_per_candidate: Annotated[
         float | None, typer.Option(help="With --draws: cost to draw and score one candidate.")
     ] = None,
     plot: Annotated[
-        Path | None, typer.Option(help="With --draws: write the picture of the rules to this file.")
+        Path | None, typer.Option(help="With --draws: write a plot of the rules to this file.")
     ] = None,
     jobs: Jobs = CORES,
     as_json: Annotated[bool, typer.Option("--json", help="Print the suggestion as JSON.")] = False,
 ) -> None:
     """Choose a feature map, a set rule and verifiers, with reasons.
 
-    The choice is made on the prompts that `calibrate` fits on, never on those that calibrate. The printed
-    command makes the same split, so that its promise holds as if nothing had been chosen.
+    The choice uses the prompts that `calibrate` fits on, never those that calibrate. The printed command
+    makes the same split, so its promise holds as if the options had been fixed in advance.
 
     Exit code 1 if the target is out of reach.
     """
@@ -205,7 +207,7 @@ def _print_suggestion(console: Console, found: Suggestion) -> None:
         f"{found.groups} groups\n"
     )
     console.print(_make_options_table(found))
-    console.print("[dim]gap, kept and flag in %; price: answers shown, a flagged prompt as all[/]")
+    console.print("[dim]gap, kept and flag in %; price: answers shown per prompt, all of them if flagged[/]")
     more = len(found.options) - _MOST_SHOWN
     if more > 0:
         console.print(f"[dim]and {more} more; --json shows all[/]")

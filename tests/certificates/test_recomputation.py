@@ -143,7 +143,7 @@ def test_a_bound_that_its_counts_do_not_give_is_found(
     assert any(not one.agrees for one in recompute_certificates(tampered))
     ran = run("inspect", file, "--verify", "--json", "--prompts", "1")
     assert ran.code == 1
-    assert "states what its counts do not give" in ran.err
+    assert "contradicts its own counts" in ran.err
     assert not all(one["agrees"] for one in json.loads(ran.out)["certificates_verified"])
 
 
@@ -187,7 +187,7 @@ def test_the_command_says_what_was_recomputed(made: dict[str, CalibrationArtifac
     made["sets"].save(path)
     said = " ".join(run("inspect", path, "--verify", "--prompts", "1").out.split())
     assert "bounds and tests recomputed from counts" in said
-    assert "rest on more than counts, and are possible" in said
+    assert "need more than counts, and are only checked for being possible" in said
     # A rule without a solver of its own: certificates alone are verified.
     certify(calibrate(RECORDS, alpha="0.3", features="1", threshold_rule="marginal"), NEW).save(path)
     ran = run("inspect", path, "--verify", "--json")

@@ -84,8 +84,8 @@ def test_it_is_readable_in_eighty_columns(records: Path, sheet: Path) -> None:
     )
     assert report.kappa is not None
     assert f"Cohen's kappa {report.kappa.value:.2f}, 95 % interval {report.kappa.low:.2f} to" in said
-    assert "- independent assumes that what a set holds, at most 10 distinct answers, is mislabelled" in said
-    assert "- of any kind assumes nothing of the mistakes." in said
+    assert "- independent assumes that the distinct answers of a set, at most 10, are mislabelled" in said
+    assert "- of any kind assumes nothing about the mistakes." in said
     assert "holds with 97.5 % confidence" in said
     assert "- 10 of 300 rows are not filled in and were left out." in said
 
@@ -121,7 +121,7 @@ def test_an_artifact_says_what_is_promised(records: Path, sheet: Path, tmp_path:
     assert ran.data["n"] == 4
     ran = run("agreement", records, sheet, "--artifact", path, "--coverage", "0.8")
     assert ran.code == 2
-    assert "leave --coverage out" in ran.err
+    assert "leave out --coverage" in ran.err
 
 
 def test_an_artifact_of_other_labels_or_without_a_promise_is_refused(
@@ -131,11 +131,11 @@ def test_an_artifact_of_other_labels_or_without_a_promise_is_refused(
     ran = run("agreement", records, sheet, "--artifact", artifact(tmp_path, given, labeler="judge"))
     assert ran.code == 2
     assert (
-        "calibrated on labels by {'id': 'judge'}, and those of the records are by {'id': 'exact'}" in ran.err
+        "calibrated on labels by {'id': 'judge'}, but the records are labelled by {'id': 'exact'}" in ran.err
     )
     ran = run("agreement", records, sheet, "--artifact", artifact(tmp_path, given, rule="learned"))
     assert ran.code == 2
-    assert "promises nothing that labels could spoil" in ran.err
+    assert "this artifact promises no coverage" in ran.err
 
 
 def test_a_sheet_that_is_too_small_says_so(records: Path, tmp_path: Path) -> None:
@@ -144,15 +144,15 @@ def test_a_sheet_that_is_too_small_says_so(records: Path, tmp_path: Path) -> Non
     write_review(given, 20, tmp_path / "a.csv")
     ran = run("agreement", records, fill(tmp_path / "a.csv", lambda *key: labels[key]))
     assert ran.code == 0
-    assert "The sheet is too small to say anything of the 90 % that are promised" in flat(ran.out)
+    assert "The sheet is too small to confirm any of the promised 90 %" in flat(ran.out)
     assert flat(ran.out).count("nothing nothing") == 2
     write_review(given, 600, tmp_path / "b.csv")
     ran = run("agreement", records, fill(tmp_path / "b.csv", lambda *key: labels[key]))
     assert "too small" not in ran.out
     ran = run("agreement", records, fill(tmp_path / "b.csv", lambda *_: False))
     assert ran.code == 0
-    assert "The mistakes that were seen leave nothing of the 90 %" in flat(ran.out)
-    assert "nothing is known of how such are labelled" in flat(ran.out)
+    assert "With the mistakes found, nothing of the promised 90 %" in flat(ran.out)
+    assert "it is unknown how these are labelled" in flat(ran.out)
 
 
 def test_bounds_are_rounded_down(records: Path, sheet: Path) -> None:

@@ -95,7 +95,7 @@ def test_a_command_that_cannot_be_loaded_says_whose_it_is_and_why() -> None:
     ran = run("broken", "bot:chain", "--port", "1")
     assert ran.code == 2
     said = " ".join(ran.err.split())
-    assert "plugged-greeting brings this command, but it cannot be loaded" in said
+    assert "this command of plugged-greeting cannot be loaded" in said
     assert "RuntimeError: half installed" in said
 
 

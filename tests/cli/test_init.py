@@ -104,7 +104,7 @@ def test_without_a_terminal_what_is_missing_is_named(folder: Path) -> None:
     ran = run("init")
     assert (ran.code, ran.out) == (2, "")
     assert (
-        "give --source and --model: what is missing is asked for only if standard input is a terminal"
+        "give --source and --model: missing options are asked for only if standard input is a terminal"
         in ran.err
     )
     (folder / "facts.csv").write_text("frage,antwort,thema\nx,y,z\n", encoding="utf-8")
@@ -123,7 +123,7 @@ def test_where_no_answer_is_correct_the_file_is_written_and_the_answer_is_no(url
     (folder / "facts.csv").write_text("\n".join(wrong), encoding="utf-8")
     ran = init(url)
     assert ran.code == 1
-    assert "note: no answer is correct" in ran.out
+    assert "note: no answer is labelled correct" in ran.out
     assert (folder / "collect.toml").exists()
 
 
@@ -191,14 +191,14 @@ def test_in_a_terminal_it_asks_for_what_is_not_given(url: str, folder: Path) -> 
             ("File of questions", "facts.csv"),
             ("Column of the questions (frage and antwort)", "frage"),
             ("Model (such as", url),
-            ("Name of the model there", "gpt-4o-mini-2024-07-18"),
+            ("Name of the model on that server", "gpt-4o-mini-2024-07-18"),
             ("Prompt [Give the answer alone: {frage}]", ""),
-            ("Write this?", ""),
+            ("Write these settings?", ""),
         ]
     )
     assert code == 0, shown
     assert "correct" in shown
-    assert "Next, 400 requests" in shown
+    assert "Next, with 400 requests" in shown
     config = read_config(folder / "collect.toml")
     assert config.source.columns.prompt == "Give the answer alone: {frage}"
     # The only column beside the question.
@@ -210,9 +210,9 @@ def test_in_a_terminal_another_prompt_may_be_tried(url: str, folder: Path) -> No
     code, shown = converse(
         [
             ("Prompt [", ""),
-            ("Write this?", "n"),
+            ("Write these settings?", "n"),
             ("Another prompt [", "{question}"),
-            ("Write this?", "y"),
+            ("Write these settings?", "y"),
         ],
         *("--source", "facts.csv", "--base-url", url, "--model", "gpt-4o-mini-2024-07-18"),
     )

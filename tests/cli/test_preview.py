@@ -63,7 +63,7 @@ def test_the_page_in_80_columns() -> None:
     assert lines[0].split()[-3:] == ["25", "%", "0.75"]
     assert "and 1 more" in ran.out
     assert "all agree     on 67 % of the questions" in ran.out
-    assert "answers       2.0 different ones per question" in ran.out
+    assert "answers       2.0 distinct ones per question" in ran.out
     assert NO_GUARANTEE in " ".join(ran.out.split())
 
 
@@ -108,7 +108,7 @@ def test_datasets_by_column(folder: Path, name: str) -> None:
     (folder / name).write_text(text)
     ran = run("preview", "looked_at:chain", name, "--column", "q", "--json")
     assert [one["question"] for one in ran.data["questions"]] == ["a hard one", "an easy one"]
-    assert "say with --column" in run("preview", "looked_at:chain", name).err
+    assert "name the column of the questions with --column" in run("preview", "looked_at:chain", name).err
     assert "the columns are id, q" in run("preview", "looked_at:chain", name, "--column", "text").err
 
 

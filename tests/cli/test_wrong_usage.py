@@ -26,7 +26,7 @@ QUICK = ("--splits", "2", "--jobs", "1", "--alpha", "0.4")
         (("suggest", RECORDING, "--alpha", "0.4", "--jobs", "0"), "Invalid value for '--jobs'"),
         (("compare", RECORDING, "--report", "nowhere/page.html"), "folder that does not exist"),
         (("compare", RECORDING, "--report", "."), "is a folder"),
-        (("compare", RECORDING, "--figures", f"{RECORDING}/figures"), "cannot be a folder"),
+        (("compare", RECORDING, "--figures", f"{RECORDING}/figures"), "cannot be created as a folder"),
         (("calibrate", RECORDING, "--alpha", "0.4", "--out", "-"), "give --out a path"),
         (
             ("init", "--source", RECORDING, "--model", "openai:m", "--out", "nowhere/a.toml"),

@@ -286,7 +286,7 @@ def test_on_the_command_line(tmp_path: Path) -> None:
     assert max(map(len, ran.out.splitlines())) <= 80
     shown = " ".join(ran.out.split())
     assert "people: supported people: unsupported" in shown
-    assert "answers with one of the former" in shown
+    assert "answers with an e0 mistake" in shown
     assert "independent " not in shown.partition("promised of labels")[2].partition("True at least")[0]
     refused = run("store", "export", store, out, "--labels", sheet, "--sample-for-review", "6")
     assert (refused.code, "give one of them" in refused.err) == (2, True)

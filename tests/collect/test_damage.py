@@ -99,21 +99,21 @@ def test_what_a_further_run_goes_on_with_cannot_change_unnoticed(path: Path, sta
 
 
 def test_the_command_that_checks_reads_everything(path: Path) -> None:
-    assert "prompts are as they were written" in run("store", "check", path).out
+    assert "prompts match their digests" in run("store", "check", path).out
     assert run("store", "check", path, "--json").data["checked"]
     # Of the failed prompt 7 nothing is read otherwise.
     change(path, "UPDATE prompts SET input = '\"another\"' WHERE position = 7")
     assert run("status", path).code == 0
     ran = run("store", "check", path)
     assert ran.code == 2
-    assert "the prompt 'p7' is not what was written" in " ".join(ran.err.split())
+    assert "the prompt 'p7' differs from what was written" in " ".join(ran.err.split())
 
 
 def test_messages_that_no_later_stage_reads_are_checked_as_well(path: Path) -> None:
     change(path, "UPDATE draws SET packed = substr(packed, 2) WHERE prompt = 4 AND slot = 1")
     with Store(path) as store:
         assert len(store.table().ids) == 32
-        with pytest.raises(StoreError, match="the prompt 'p4' is not what was written"):
+        with pytest.raises(StoreError, match="the prompt 'p4' differs from what was written"):
             store.check()
 
 

@@ -250,9 +250,9 @@ def test_the_commands_show_both_side_by_side(
     with watch_results(old, store, records[:first], answers[:first]) as monitor:
         made = run("monitor", "recalibrate", artifact, store, "--out", out, "--min-kept", "0.5")
         assert made.code == 0, made.err
-        assert "it certifies" in made.out
+        assert "certified; artifact written" in made.out
         new = CalibrationArtifact.load(out)
-        for said in ("old.json", "the new one", "promise kept", "flagged", "same decision"):
+        for said in ("old.json", "the new artifact", "promise kept", "flagged", "same decision"):
             assert said in made.out
         none = run("monitor", "shadow", artifact, out, store, "--since", later(new))
         assert none.code == 2
@@ -267,7 +267,7 @@ def test_the_commands_show_both_side_by_side(
     assert shown.data[0]["results"] == sum(split.part(one.id, None) == "test" for one in records)
     refused = run("monitor", "recalibrate", artifact, store, "--out", artifact, "--min-kept", "0.5")
     assert refused.code == 2
-    assert "is the artifact that serves" in " ".join(refused.err.split())
+    assert "is the artifact being served" in " ".join(refused.err.split())
     for since, said in (("yesterday", "expected a time"), ("0001-01-01T00:00+14:00", "expected seconds")):
         wrong = run("monitor", "shadow", artifact, out, store, "--since", since)
         assert wrong.code == 2
