@@ -139,7 +139,7 @@ def preview(
         msg = f"n is {n!r}; expected a whole number of candidates, at least 1"
         raise InputError(msg)
     if not questions:
-        msg = "there are no questions to ask: pass at least one"
+        msg = "there are no questions: pass at least one"
         raise InputError(msg)
     sampler = Sampler(resolve_generator(generator), sampling)
     look = _Look(sampler, n, verifier, answer)
@@ -163,7 +163,7 @@ class _Look:
 
     def __init__(self, sampler: Sampler, n: int, verifier: Verifier | None, answer: Reading | None) -> None:
         if isinstance(verifier, SelfConsistency) and answer is not None:
-            msg = "the verifier says which candidates agree: pass answer= to SelfConsistency instead"
+            msg = "the verifier determines which candidates agree: pass answer= to SelfConsistency instead"
             raise InputError(msg)
         self.usage = UsageRecorder()
         self._sampler = sampler

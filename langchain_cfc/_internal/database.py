@@ -131,7 +131,7 @@ class DatabaseStore:
         version = self._read_fact("version")
         if version != self._version:
             msg = (
-                f"{self.name} is a store of version {version}, and this release reads version "
+                f"{self.name} is a store of version {version}, but this release reads version "
                 f"{self._version}: {self._advice}"
             )
             raise StoreError(msg)
@@ -223,7 +223,7 @@ class DatabaseStore:
             pragma = "integrity_check" if thoroughly else "quick_check"
             found = [str(row[0]) for row in connection.exec_driver_sql(f"PRAGMA {pragma}(3)")]
         if found != ["ok"]:
-            msg = f"{self.name} is damaged: {'; '.join(found)}. Restore a copy of it"
+            msg = f"{self.name} is damaged: {'; '.join(found)}. Restore a backup"
             raise StoreError(msg)
 
     def measure_size(self) -> int:
@@ -268,16 +268,14 @@ class DatabaseStore:
             yield
         except SQLAlchemyError as error:
             cause = getattr(error, "orig", None) or error
-            kept = (
-                "" if what == "read" else "; whatever was finished before is kept, so run again once it can"
-            )
+            kept = "" if what == "read" else "; finished work is kept, so run again once this is fixed"
             msg = f"cannot {what} {self.name}: {str(cause).strip()}{self._explain_cause(str(cause))}{kept}"
             raise StoreError(msg) from error
 
     def _explain_cause(self, cause: str) -> str:
         """Return a hint that SQLite's own error message lacks, or an empty text."""
         if _UNOPENED in cause:  # SQLite creates files next to its own, even for reading
-            return "; its folder must be there and writable, even to read"
+            return "; its folder must exist and be writable, even for reading"
         if _IO_ERROR in cause:  # also reported if the disk has no room for the index of the journal
             with suppress(OSError):
                 return f"; {disk_usage(self.path.parent).free // 1024} KiB are free on its disk"
@@ -329,7 +327,7 @@ class DatabaseStore:
                     connection.execute(text("SELECT pg_advisory_unlock(:key)"), {"key": _LOCK})
 
     def _busy(self) -> StoreError:
-        return StoreError(f"another run is at work on {self.name}: let it end, or stop it, before the next")
+        return StoreError(f"another run is using {self.name}: wait until it ends, or stop it")
 
 
 def _parse_url(where: str | os.PathLike[str]) -> URL:
@@ -360,12 +358,13 @@ def _check_one_name(path: Path) -> None:
     if links > 1:
         msg = (
             f"{path} has {links} names (hard links), and SQLite would keep a journal for each of them: two "
-            "runs could write it at once and corrupt it. Remove the other name, or replace this one by a copy"
+            "runs could write to it at once and corrupt it. Remove the other name, or replace this one by a "
+            "copy"
         )
         raise StoreError(msg)
     if str(real) in _mount_points():
         msg = (
-            f"{path} is a file that is mounted by itself, and SQLite's journal next to it would not be "
+            f"{path} is mounted as a single file, so SQLite's journal next to it would not be "
             "shared with the original: mount the folder that holds it"
         )
         raise StoreError(msg)

@@ -190,7 +190,7 @@ class _Plan:
         """Raise for settings that would fail only after everything was paid for."""
         self.config.check()
         if not self.config.test_fraction > 0:
-            msg = "test_fraction is 0, so that there is nothing to evaluate on; expected a share such as 0.3"
+            msg = "test_fraction is 0, which leaves nothing to evaluate on; expected a share such as 0.3"
             raise InputError(msg)
         self._check_targets()
         verifier = self.components.verifier
@@ -216,7 +216,7 @@ class _Plan:
                 continue
             other = seen.setdefault(os.path.realpath(path), name)
             if other != name:
-                msg = f"{name}: {path} is the {other} as well; give each a path of its own"
+                msg = f"{name}: {path} is also the {other}; give each its own path"
                 raise InputError(msg)
 
     def _list_prompts(self) -> list[Example]:
@@ -258,8 +258,8 @@ class _Plan:
         """Calibrate and evaluate, and write the artifact and the report if their paths are given."""
         if not ended.complete:
             msg = (
-                f"{ended.status.remaining} of {ended.status.total} questions were not begun, as the budget "
-                "ends or the run was stopped; call again with the same store to go on"
+                f"{ended.status.remaining} of {ended.status.total} questions were not started, because the "
+                "budget ended or the run was stopped; call again with the same store to continue"
             )
             raise CollectionError(msg)
         with Store(place) as store:
@@ -281,7 +281,7 @@ class _Plan:
 
 def _describe_kept(place: str) -> str | None:
     """Describe what a temporary store holds and how to reuse it; None if nothing in it was paid for."""
-    advice = f"pass store={place!r} to calibrate them, or to go on, without paying for them again"
+    advice = f"pass store={place!r} to calibrate on them, or to continue, without paying for them again"
     try:
         with Store(place) as store:
             labelled = store.stages()[Stage.LABELLED]
@@ -328,7 +328,7 @@ def _list_examples(examples: Iterable[Question]) -> list[Example]:
             if key not in known:
                 msg = (
                     f"example {number} has the unknown key {short_repr(key)}; known are {', '.join(known)}"
-                    f"{suggest_name(str(key), known)}. What features read belongs in metadata"
+                    f"{suggest_name(str(key), known)}. Values that features read belong in metadata"
                 )
                 raise InputError(msg)
     stated = {name: name for name in ("id", "cluster") if any(name in row for row in rows)}

@@ -202,7 +202,7 @@ def collect(
     except RuntimeError:
         return asyncio.run(acollect(examples, components, store, options))
     msg = (
-        "an event loop runs here already, as in a notebook: await acollect(...), or acalibrate_chain(...), "
+        "an event loop is already running, as in a notebook: await acollect(...), or acalibrate_chain(...), "
         "with the same arguments"
     )
     raise InputError(msg)
@@ -229,7 +229,7 @@ async def acollect(
     policy = options.call_policy
     if not isinstance(components, Components):
         if policy.batch:
-            msg = "batch: an executor makes its own calls; give it components that are run in this process"
+            msg = "batch: an executor makes its own calls; give components that run in this process instead"
             raise InputError(msg)
         return await _run(examples, components, store, options)
     limiter, retry_policy = ConcurrencyLimiter(policy.concurrency), policy.create_retry_policy()
@@ -243,7 +243,7 @@ async def acollect(
         if batcher.models.live:
             options.on_notice(
                 f"{', '.join(batcher.models.live)}: called live, at full price, because only ChatOpenAI and "
-                "ChatAnthropic go through batches"
+                "ChatAnthropic support batches"
             )
         executor = LocalExecutor(components, None, retry_policy, options.config, batcher.make_calls)
         return await _run(examples, executor, store, options, batcher)
@@ -323,9 +323,9 @@ def _explain_failures(status: CollectionStatus) -> str:
     share = status.failed / tried
     return (
         f"{status.failed} of {tried} prompts failed ({100 * share:.1f} %), and a calibration without them "
-        "covers the other prompts only. If such prompts fail in serving as well, the guarantee holds for "
-        "those that are answered. If they are answered, at worst all of them are misses: of a guaranteed "
-        f"coverage c only {1 - share:.3f} c is certain over all prompts. Retry them (--retry-failed), and "
+        "is only about the other prompts. If such prompts also fail in serving, the guarantee holds for "
+        "those that are answered. If they are answered, at worst all of them are misses: a guaranteed "
+        f"coverage c then ensures only {1 - share:.3f} c over all prompts. Retry them (--retry-failed), and "
         "look for what they have in common (langchain-cfc status)"
     )
 
@@ -343,7 +343,7 @@ def find_shared_judge(verifier: Mapping[str, Any], labeler: Mapping[str, Any]) -
         return None
     return (
         f"{', '.join(shared)} both scores and labels: the guarantee is then about what this model believes, "
-        "and measures its agreement with itself. Label with another model, by matching, or by people"
+        "and only measures its agreement with itself. Label with another model, by matching, or by people"
     )
 
 

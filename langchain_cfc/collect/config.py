@@ -315,7 +315,7 @@ def _parse_setting(text: str) -> dict[str, Any]:
         for line in (text, f"{key}={json.dumps(value)}"):
             with suppress(tomllib.TOMLDecodeError):
                 return tomllib.loads(line)
-    msg = f"{text!r} is no setting; expected KEY=VALUE, such as generator.arguments.temperature=0.7"
+    msg = f"{text!r} is not a setting; expected KEY=VALUE, such as generator.arguments.temperature=0.7"
     raise InputError(msg)
 
 

@@ -172,7 +172,7 @@ class Budget:
     def __post_init__(self) -> None:
         """Validate the limits."""
         if self.max_cost is not None and not self.prices:
-            msg = "max_cost needs the prices of the models: give them as well"
+            msg = "max_cost needs the prices of the models: give prices as well"
             raise InputError(msg)
         for name, limit in (("max_tokens", self.max_tokens), ("max_cost", self.max_cost)):
             if limit is not None and not limit > 0:
@@ -232,8 +232,8 @@ class Budget:
         """Raise `CollectionError` if there is a limit and a model did not report its tokens."""
         if self.is_limited and usage.unreported:
             msg = (
-                f"{usage.unreported} of {usage.answered} answers do not say how many tokens they used, so "
-                "the budget cannot be kept: let the model report its usage, or set no limit"
+                f"{usage.unreported} of {usage.answered} answers do not report how many tokens they used, "
+                "so the budget cannot be enforced: let the model report its usage, or set no limit"
             )
             raise CollectionError(msg)
 
@@ -246,7 +246,7 @@ class Budget:
         matching = [name for name in self.prices if name != ANY_MODEL and calls.model.startswith(name)]
         price = self.prices.get(max(matching, key=len) if matching else ANY_MODEL)
         if price is None:
-            msg = f"the model {calls.model!r} answered, and there is no price for it: add one, or one for '*'"
+            msg = f"the model {calls.model!r} answered, but has no price: add one, or one for '*'"
             raise CollectionError(msg)
         return price
 

@@ -543,11 +543,11 @@ def _parse_rule(components: Components) -> DrawRule | None:
         return None
     if components.n is not None or components.unit == "claims":
         what = "n" if components.n is not None else 'unit="claims"'
-        msg = f"draws, together with {what}: the rule says how many whole answers are drawn"
+        msg = f"draws cannot be combined with {what}: the rule determines how many whole answers are drawn"
         raise InputError(msg)
     rule = parse_draw_rule(components.draws)
     if rule.stored_text is None:
-        msg = f"draws = {rule.text} never stops before its last draw: give n={rule.at_most} in its place"
+        msg = f"draws = {rule.text} never stops before its last draw: use n={rule.at_most} instead"
         raise InputError(msg)
     return rule
 

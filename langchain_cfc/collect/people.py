@@ -165,7 +165,7 @@ class PeopleSample:
         """
         if isinstance(records, LabelledBatch):
             msg = (
-                "people read texts, which a table does not hold: give records, such as `store export` writes"
+                "people read texts, which a table does not hold: give records, e.g. written by `store export`"
             )
             raise InputError(msg)
         if artifact.calibration.drawn_among is not None:
@@ -207,7 +207,7 @@ class PeopleSample:
         if not rows:
             msg = (
                 f"none of {len(self.judged.ids)} prompts is to be labelled at a share of {self.share:g}: "
-                "bring more judged prompts, or raise share (on the command line --share)"
+                "add more judged prompts, or raise share (on the command line --share)"
             )
             raise InputError(msg)
         write_rows(target, rows)
@@ -273,23 +273,25 @@ class PeopleSample:
     def _read_outcomes(self, sheet: Sheet) -> dict[str, bool | None]:
         """Return whether the promise is kept, by id of the prompts on the sheet; None if still open."""
         if sheet.by != "id":
-            raise RecordError(sheet.source, 0, "prompt", "found it; expected id, as on the sheet as written")
+            raise RecordError(sheet.source, 0, "prompt", "found it; expected id, as on the original sheet")
         texts: dict[str, list[str]] = {}
         for record_id, record, slots in self._list_rows():
             labels_of = list_labels(record)
             texts[record_id] = [labels_of[slot][0] for slot in slots]
         for (name, text), row in sheet.rows.items():
             if name not in self.records:
-                problem = f"{name!r:.80} is in none of the judged records: is the sheet of others?"
+                problem = f"{name!r:.80} is in none of the judged records: does the sheet belong to others?"
                 raise RecordError(sheet.source, row.line, "id", problem)
             if name not in texts:
                 problem = (
-                    f"{name!r:.80} is not in the sample of prompts to label: only those chosen at random "
+                    f"{name!r:.80} is not in the sample of prompts to label: only prompts drawn at random "
                     "count. Was the sheet written for another share, level or target?"
                 )
                 raise RecordError(sheet.source, row.line, "id", problem)
             if text not in texts[name]:
-                problem = f"{text!r:.80} is nothing to label of {name!r:.80}: was it changed since?"
+                problem = (
+                    f"{text!r:.80} is not an answer or claim to label of {name!r:.80}: was the text changed?"
+                )
                 raise RecordError(sheet.source, row.line, "text", problem)
         outcomes: dict[str, bool | None] = {}
         rule = self.artifact.parsed_set_rule
@@ -343,8 +345,8 @@ class PeopleSample:
             if one not in others and not (same and one.labelled <= made.labelled):
                 msg = (
                     "people have certified this already with other prompts, more labels or another delta. "
-                    "Certifying again until the result pleases would void it: if there is a reason to, take "
-                    "the artifact as it was before"
+                    "Certifying again until the result pleases would invalidate it: if there is a reason to, "
+                    "start from the artifact without that certificate"
                 )
                 raise InputError(msg)
         strata, inclusion, _ = self.judged.prompts.get(slice(len(outcomes)))
@@ -369,9 +371,9 @@ def _find_subject(
     """Return what to certify: the target probability, the level, and the policy (None for sets)."""
     if (until is None) == (max_wrong_rate is None):
         msg = (
-            "say what people's labels are to certify: until=0.8 that sets keep their promise so often, or "
-            "max_wrong_rate=0.1 that bot mode's answers are wrong so rarely (on the command line --until, "
-            "--max-wrong-rate)"
+            "say what to certify: until=0.8, how often sets keep their promise at least, or "
+            "max_wrong_rate=0.1, how often bot mode's answers are wrong at most (on the command line "
+            "--until, --max-wrong-rate)"
         )
         raise InputError(msg)
     if until is not None:

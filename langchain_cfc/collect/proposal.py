@@ -101,7 +101,7 @@ class Model:
         except ValueError:  # such as an open bracket
             parts = urlsplit("")
         if parts.scheme not in {"http", "https"} or not parts.hostname:
-            msg = f"{base_url!r} is no URL of a server; expected such as http://127.0.0.1:8080/v1"
+            msg = f"{base_url!r} is not the URL of a server; expected a URL such as http://127.0.0.1:8080/v1"
             raise InputError(msg)
         if parts.username or parts.password or parts.query:
             msg = "the URL holds a user, a password or a query, which would be written to a file"

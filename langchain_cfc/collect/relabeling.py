@@ -60,7 +60,7 @@ async def check_relabeling(
     _check_configuration(store, configuration)
     tracker = BudgetTracker(budget, store.usage(), store.batched_usage(), store.request_history())
     if not tracker.allows(0):
-        msg = "the budget has no room for new labels, so the old ones were kept: raise max_tokens or max_cost"
+        msg = "the budget does not allow new labels, so the old ones were kept: raise max_tokens or max_cost"
         raise CollectionError(msg)
     if try_first:
         with store.begin_read() as connection:

@@ -510,9 +510,9 @@ def check_all_found(sheet: Sheet, found: Container[tuple[str, str]], met: Contai
     line, (name, text) = unknown[0]
     more = f"; {len(unknown)} such rows in all" if len(unknown) > 1 else ""
     if name not in met:
-        problem = f"{name!r:.80} is in none of the records: is the sheet from others?{more}"
+        problem = f"{name!r:.80} is in none of the records: does the sheet belong to others?{more}"
         raise RecordError(sheet.source, line, sheet.by, problem)
-    problem = f"{text!r:.80} is no {what} of {name!r:.80}: was it changed since it was written?{more}"
+    problem = f"{text!r:.80} is not a {what} of {name!r:.80}: was the text changed?{more}"
     raise RecordError(sheet.source, line, "text", problem)
 
 
@@ -567,17 +567,17 @@ def _create_notes(found: Agreement, unit: Unit, rows: int, filled: int) -> Itera
     if filled < rows:
         yield (
             f"{rows - filled} of {rows} rows are not filled in and were left out. If they are the hard ones, "
-            "everything here looks better than it is."
+            "all results here are too optimistic."
         )
     if found.n_prompts < filled:
         yield (
-            f"The {filled} {noun}s are from {found.n_prompts} independent prompts only. The intervals of "
-            "the rates allow for that and are approximate."
+            f"The {filled} {noun}s are from only {found.n_prompts} independent prompts. The intervals of "
+            "the rates account for that and are approximate."
         )
     for what, count in zip(sides, (filled - correct, correct), strict=True):
         if count == 0:
-            yield f"People found no {what} {noun}, so nothing is known of how such are labelled."
+            yield f"People found no {what} {noun}, so it is unknown how these are labelled."
     if found.kappa is None:
-        yield f"Both sides give every {noun} the same label, which chance alone would do as well: no kappa."
+        yield f"Both sides give every {noun} the same label, as chance alone would: kappa is undefined."
     elif min(correct, filled - correct, called, filled - called) < _FEW:
-        yield f"One label was given fewer than {_FEW} times: the interval of kappa is too short."
+        yield f"One label was given fewer than {_FEW} times: the interval of kappa is too narrow."

@@ -223,14 +223,14 @@ class EarlyWarnings:
         if self._drawn == _LOOK_AFTER == self._identical and self._n > 1:
             yield (
                 f"all {self._n} candidates were identical for each of the first {_LOOK_AFTER} prompts: "
-                "is the temperature 0, or does something cache? There is nothing to choose from"
+                "is the temperature 0, or are answers cached? Every set would hold a single answer"
             )
         models = {one.model for one in usage.calls if one.drew and one.model}
         if self._models and not models <= self._models:
             new, known = ", ".join(sorted(models - self._models)), ", ".join(sorted(self._models))
             yield (
-                f"another model drew than before: {new}, after {known}. Unless this is intended, the "
-                "records are not a sample of what will serve"
+                f"candidates were drawn by {new}, after {known} before. Unless this is intended, the "
+                "records do not represent the model that will serve"
             )
         self._models |= models
 
@@ -251,7 +251,7 @@ class EarlyWarnings:
             lines = "".join(f"\n  {one}" for one in self._examples)
             yield (
                 f"none of the first {_LOOK_AFTER} prompts has a {self._right} {self._noun}. Is the labeler "
-                f"right, and can the model do this at all?{lines}"
+                f"correct, and can the model solve this task at all?{lines}"
             )
         if not scores or len(self._scores) == _CHECK_AFTER:
             return
@@ -282,6 +282,6 @@ class EarlyWarnings:
             )
         else:
             yield (
-                f"the verifier does not tell {self._right} from {self._wrong} {self._noun}s, as far as can "
-                f"be seen ({seen}): expect {self._price}. Try another verifier, or combine several"
+                f"the verifier does not detectably separate {self._right} from {self._wrong} {self._noun}s "
+                f"({seen}): expect {self._price}. Try another verifier, or combine several"
             )

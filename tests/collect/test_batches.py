@@ -102,7 +102,7 @@ def test_faults_of_lines_and_of_control_calls(tmp_path: Path, kind: Kind) -> Non
     assert provider.log.submitted == [40 * N]  # also where the answer to the submission was lost
     assert min(provider.log.struck[kind] for kind in ("errors", "missing", "repeated", "live")) > 0
     assert provider.log.struck["refused"] + provider.log.struck["dropped"] > 0
-    assert "are made live, at full price" in told.lines[1]
+    assert "are sent live, at full price" in told.lines[1]
 
 
 @pytest.mark.parametrize("kind", ["openai", "anthropic"])
@@ -247,7 +247,7 @@ def test_ctrl_c_leaves_batches_at_their_provider(tmp_path: Path) -> None:
         ended = run(tmp_path / "store.db", by_match(url), SIZE, told=told)
     check(tmp_path / "store.db", provider, ended, SIZE)
     assert provider.log.submitted == [SIZE * N]
-    assert "waiting for batch_0, which was submitted before: 24 requests" in told.lines
+    assert "waiting for batch_0, submitted by an earlier run: 24 requests" in told.lines
     assert command("status", tmp_path / "store.db", "--json").data["open_batches"] == []
 
 
@@ -259,7 +259,7 @@ def test_a_batch_beyond_the_budget_is_not_submitted(tmp_path: Path) -> None:
         assert not ended.complete
         assert provider.log.submitted == []
         assert told.lines[-1].startswith(
-            "the budget does not hold a batch of 24 requests to chat-1, cost about"
+            "the budget does not allow a batch of 24 requests to chat-1, cost about"
         )
         ended = run(tmp_path / "store.db", by_match(url), SIZE, told=told, budget=large)
     check(tmp_path / "store.db", provider, ended, SIZE)

@@ -67,7 +67,7 @@ def test_the_longest_beginning_of_a_models_name_gives_its_price() -> None:
     budget = Budget(prices=prices)
     for model, factor in (("gpt-4o-mini-2024", 10), ("gpt-4o", 1), ("claude", 100), ("", 100)):
         assert budget.cost(make_usage(2_000_000, model)) == pytest.approx(factor * 3.0)
-    with pytest.raises(CollectionError, match="'claude' answered, and there is no price"):
+    with pytest.raises(CollectionError, match="'claude' answered, but has no price"):
         Budget(prices={"gpt": prices["gpt"]}).cost(make_usage(1, "claude"))
 
 
@@ -86,11 +86,11 @@ def test_what_cannot_be_kept_to_is_refused_at_once() -> None:
 def test_silent_models_end_a_run_with_a_budget_and_no_other(tmp_path: Path) -> None:
     silent = Usage((), answered=3, unreported=2)
     Budget().check_reported(silent)
-    with pytest.raises(CollectionError, match="2 of 3 answers do not say how many tokens"):
+    with pytest.raises(CollectionError, match="2 of 3 answers do not report how many tokens"):
         Budget(max_tokens=1).check_reported(silent)
     executor = FakeExecutor(costs=lambda name: silent)  # noqa: ARG005 - of all prompts
     path = tmp_path / "store.db"
-    with pytest.raises(CollectionError, match="do not say how many tokens"):
+    with pytest.raises(CollectionError, match="do not report how many tokens"):
         run(path, executor, 5, budget=Budget(max_tokens=10**9))
     # What was paid for is kept all the same.
     with Store(path) as store:

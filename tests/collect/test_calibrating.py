@@ -116,7 +116,7 @@ def test_it_goes_on_where_a_budget_or_an_interruption_ended_it(
         on_progress=lambda _: None, budget=Budget(max_cost=450.0, prices={"*": Price(input=1e6, output=1e6)})
     )
     store = tmp_path / "a.db"
-    with pytest.raises(CollectionError, match=rf"\d+ of {MANY} questions were not begun.*same store"):
+    with pytest.raises(CollectionError, match=rf"\d+ of {MANY} questions were not started.*same store"):
         calibrate_chain(model, pairs, **parts, store=store, **{**OPTIONS, "collection": few})
     before = len(script.requests)
     assert 0 < before < N * MANY

@@ -309,7 +309,7 @@ def test_claims_and_answers_share_no_store(path: Path, tmp_path: Path) -> None:
         collect_claims(path, make_parts(claiming, splitter_id="other"))
     other = tmp_path / "whole.db"
     collect_claims(other, whole)
-    with pytest.raises(StoreError, match="unit is now 'claims', and was not stated"):
+    with pytest.raises(StoreError, match="unit is now 'claims', and was not set before"):
         collect_claims(other, make_parts(claiming))
     with Store(other) as store, pytest.raises(InputError, match="records with the claims of one answer"):
         next(store.claims())

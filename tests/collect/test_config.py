@@ -156,7 +156,7 @@ def test_all_that_is_wrong_is_said_at_once(read: Read) -> None:
 def test_a_file_that_is_not_there_and_a_setting_that_is_none(tmp_path: Path, read: Read) -> None:
     with pytest.raises(InputError, match="cannot be read: No such file"):
         read_config(tmp_path / "none.toml")
-    with pytest.raises(InputError, match="'n' is no setting; expected KEY=VALUE"):
+    with pytest.raises(InputError, match="'n' is not a setting; expected KEY=VALUE"):
         read(settings=("n",))
 
 

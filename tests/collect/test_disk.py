@@ -75,9 +75,7 @@ def check_completes(path: Path, executor: FakeExecutor) -> None:
 
 def test_a_full_disk_is_said_and_the_run_goes_on_once_there_is_room(disk: Disk) -> None:
     executor, path = large(), disk.folder / "store.db"
-    with pytest.raises(
-        StoreError, match="full; whatever was finished before is kept, so run again"
-    ) as raised:
+    with pytest.raises(StoreError, match="full; finished work is kept, so run again") as raised:
         run(path, executor, SIZE, at_once=AT_ONCE)
     assert str(path) in str(raised.value)
     check_intact(path, executor)
@@ -97,7 +95,7 @@ def test_a_file_that_may_not_grow_is_said_as_well(tmp_path: Path, monkeypatch: p
 
     executor, path = large(), tmp_path / "store.db"
     monkeypatch.setattr(database, "_configure", bounded)
-    with pytest.raises(StoreError, match="full; whatever was finished before"):
+    with pytest.raises(StoreError, match="full; finished work"):
         run(path, executor, SIZE, at_once=AT_ONCE)
     monkeypatch.undo()
     check_intact(path, executor)

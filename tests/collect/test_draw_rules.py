@@ -191,8 +191,8 @@ def test_served_prompts_draw_what_was_collected(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("fields", "problem"),
     [
-        ({"draws": RULES[0], "n": 6}, "draws, together with n"),
-        ({"draws": RULES[0], "unit": "claims"}, "draws, together with unit"),
+        ({"draws": RULES[0], "n": 6}, "draws cannot be combined with n"),
+        ({"draws": RULES[0], "unit": "claims"}, "draws cannot be combined with unit"),
         ({"draws": "fixed(6)"}, "give n=6 in its place"),
         ({"draws": "lead"}, "draw rules are such as"),
         (

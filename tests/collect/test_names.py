@@ -107,7 +107,7 @@ def test_a_folder_that_is_mounted_elsewhere_shares_the_lock(path: Path, tmp_path
         pytest.skip("only root may mount, where that is allowed at all")
     try:
         with Store(path) as store, store.lock(), Store(elsewhere / path.name) as other:
-            busy = pytest.raises(StoreError, match="another run is at work")
+            busy = pytest.raises(StoreError, match="another run is using")
             with busy, other.lock():
                 pass
     finally:

@@ -155,7 +155,10 @@ def test_damage_to_what_is_left_is_found(path: Path, statement: str) -> None:
     with closing(sqlite3.connect(path)) as file:
         file.execute(f"UPDATE draws SET {statement} WHERE prompt = 2 AND slot = 1")  # noqa: S608
         file.commit()
-    with Store(path) as store, pytest.raises(StoreError, match="the prompt 'p2' is not what was written"):
+    with (
+        Store(path) as store,
+        pytest.raises(StoreError, match="the prompt 'p2' differs from what was written"),
+    ):
         store.check()
 
 
@@ -183,7 +186,10 @@ def test_damage_is_not_sealed_by_shrinking(path: Path) -> None:
         file.execute("UPDATE draws SET packed = substr(packed, 2) WHERE prompt = 4 AND slot = 1")
         file.commit()
     there = messages(path)
-    with Store(path) as store, pytest.raises(StoreError, match="the prompt 'p4' is not what was written"):
+    with (
+        Store(path) as store,
+        pytest.raises(StoreError, match="the prompt 'p4' differs from what was written"),
+    ):
         shrink_store(store)
     assert messages(path) == there
 
@@ -193,7 +199,7 @@ def test_a_store_in_use_is_left_alone(path: Path) -> None:
     with Store(path) as store, store.lock():
         ran = run("store", "shrink", path)
     assert ran.code == 2
-    assert "another run is at work" in ran.err
+    assert "another run is using" in ran.err
     assert messages(path) == {"there": SIZE * N}
 
 

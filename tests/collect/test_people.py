@@ -245,7 +245,7 @@ OUTSIDE = "'outside"
 BAD_SHEETS: dict[str, tuple[Callable[[list[list[str]]], list[list[str]]], str]] = {
     "unknown id": (lambda rows: [["'nobody-1", *rows[0][1:]], *rows], "none of the judged records"),
     "outside": (lambda rows: [[OUTSIDE, *rows[0][1:]], *rows], "not in the sample of prompts to label"),
-    "text": (lambda rows: [[*rows[0][:3], "'other", ""], *rows], "nothing to label of"),
+    "text": (lambda rows: [[*rows[0][:3], "'other", ""], *rows], "answer or claim to label of"),
     "missing": (lambda rows: rows[1:], "was one deleted"),
     "contradiction": (
         lambda rows: [[*rows[0][:4], "yes"], [*rows[0][:4], "no"], *rows],
@@ -295,8 +295,8 @@ def test_calibration_prompts_are_refused(artifact: CalibrationArtifact) -> None:
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        ({"until": None}, "say what people's labels are to certify"),
-        ({"max_wrong_rate": "0.1"}, "say what people's labels are to certify"),
+        ({"until": None}, "say what to certify"),
+        ({"max_wrong_rate": "0.1"}, "say what to certify"),
         ({"until": 75}, r"did you mean 0\.75"),
         ({"until": 0.9995}, r"expected a share in \(0, 0\.999\]"),
         ({"share": 0.0}, "share is 0.0"),

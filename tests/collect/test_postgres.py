@@ -361,7 +361,7 @@ def has_ended_well(process: subprocess.Popen[bytes]) -> bool:
 def test_a_second_run_is_refused_while_the_first_has_the_lock(url: str, tmp_path: Path) -> None:
     log = tmp_path / "log"
     with Store(url, create=True) as first, first.lock():
-        with pytest.raises(StoreError, match="another run is at work"):
+        with pytest.raises(StoreError, match="another run is using"):
             run(url, log)
         assert not log.exists()
     assert run(url, log).complete
@@ -373,7 +373,7 @@ def test_a_second_run_is_refused_until_the_process_of_the_first_is_gone(url: str
     first = start_writer(url, log)
     try:
         wait_until(lambda: len(calls(log)) > 0)
-        with pytest.raises(StoreError, match="another run is at work"):
+        with pytest.raises(StoreError, match="another run is using"):
             run(url, tmp_path / "second")
         assert not (tmp_path / "second").exists()
     finally:
@@ -523,7 +523,7 @@ def test_a_server_that_goes_away_ends_the_run_and_a_further_one_completes_it(
             await asyncio.to_thread(server.stop, how)
             await asyncio.wait_for(going, timeout=30)
 
-        with pytest.raises(StoreError, match="whatever was finished before is kept") as raised:
+        with pytest.raises(StoreError, match="finished work is kept") as raised:
             asyncio.run(run_and_stop())
         assert "cannot write" in str(raised.value)
         with pytest.raises(StoreError):

@@ -200,7 +200,7 @@ def test_the_figures_by_hand(tmp_path: Path) -> None:
     assert first.at_worst_limit == pytest.approx(0.95 - 2 * (1 - 0.025**0.1))
     one = create_review_report(given, tmp_path / "a.csv", n=1).promises[0]
     assert one.at_worst == pytest.approx(max(0.0, 0.9 - f))
-    assert report.notes == ("One label was given fewer than 10 times: the interval of kappa is too short.",)
+    assert report.notes == ("One label was given fewer than 10 times: the interval of kappa is too narrow.",)
 
 
 def test_candidates_of_one_prompt_count_as_what_they_are_worth(tmp_path: Path) -> None:
@@ -211,7 +211,7 @@ def test_candidates_of_one_prompt_count_as_what_they_are_worth(tmp_path: Path) -
     assert report.prompts == 3
     assert report.error_on_wrong.value == 1 / 6
     assert report.error_on_wrong.high == pytest.approx(clopper_pearson(2 / 6, 2)[1])
-    assert "The 6 candidates are from 3 independent prompts only." in report.notes[0]
+    assert "The 6 candidates are from only 3 independent prompts." in report.notes[0]
     # Paraphrases of a cluster are one prompt.
     clustered = [one.model_copy(update={"cluster": "c"}) for one in given]
     together = create_review_report(clustered, tmp_path / "a.csv")
@@ -265,8 +265,8 @@ def test_what_the_sheet_cannot_show_is_said(tmp_path: Path, *, correct: bool, un
     missing = report.error_on_wrong if correct else report.error_on_correct
     assert (missing.value, missing.low, missing.high) == (None, 0.0, 1.0)
     assert report.notes == (
-        f"People found no {unknown} candidate, so nothing is known of how such are labelled.",
-        "Both sides give every candidate the same label, which chance alone would do as well: no kappa.",
+        f"People found no {unknown} candidate, so it is unknown how these are labelled.",
+        "Both sides give every candidate the same label, as chance alone would: kappa is undefined.",
     )
     [promise] = report.promises
     assert (promise.independent == 0.0) is correct
@@ -293,9 +293,15 @@ def test_sheets_by_prompt_and_structured_candidates(tmp_path: Path) -> None:
 
 BAD = [
     ([["p0", "answer 0", ""]], "no row of a.csv is filled in"),
-    ([["p0", "answer 0", "yes"], ["q", "a", "no"]], r"a.csv, line 3: id: 'q' is in none of the records: is"),
+    (
+        [["p0", "answer 0", "yes"], ["q", "a", "no"]],
+        r"a.csv, line 3: id: 'q' is in none of the records",
+    ),
     ([["q", "a", ""], ["p0", "answer 0", "no"], ["r", "a", ""]], r"line 2: id: 'q' .* 2 such rows in all"),
-    ([["p0", "answer 7", "yes"]], r"line 2: text: 'answer 7' is no candidate of 'p0': was it changed"),
+    (
+        [["p0", "answer 7", "yes"]],
+        r"line 2: text: 'answer 7' is not a candidate of 'p0': was the",
+    ),
     ([["p0", "answer 0", "perhaps"]], r"line 2: correct: found 'perhaps'"),
     ([["x", "a", "yes"]], "record 'x' labels the candidate 'a' both correct and wrong"),
 ]

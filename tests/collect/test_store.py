@@ -351,8 +351,8 @@ def test_finished_prompts_come_out_in_the_order_of_the_dataset(path: Path) -> No
         ({"generator": {"model": "b", "temperature": 0.7}}, "generator.model was 'a' and is now 'b'"),
         ({"generator": {"model": "a", "temperature": 0.0}}, "generator.temperature was 0.7 and is now 0.0"),
         ({"verifier": {"id": "w"}}, "verifier.id was 'v' and is now 'w'"),
-        ({"labeler": {"id": "l"}}, "labeler.id is now 'l', and was not stated"),
-        ({"answer": {"id": "x"}}, "answer is now {'id': 'x'}, and was not stated"),
+        ({"labeler": {"id": "l"}}, "labeler.id is now 'l', and was not set before"),
+        ({"answer": {"id": "x"}}, "answer is now {'id': 'x'}, and was not set before"),
         ({"sampling": "single_request"}, "sampling was 'requests' and is now 'single_request'"),
     ],
 )
@@ -386,7 +386,7 @@ def test_another_release_is_refused_and_its_store_left_alone(path: Path) -> None
     before = path.read_bytes()
     for create in (False, True):
         with pytest.raises(
-            StoreError, match="version 3, and this release reads version 2: export its records"
+            StoreError, match="version 3, but this release reads version 2: export its records"
         ):
             Store(path, create=create)
     assert path.read_bytes() == before
@@ -446,7 +446,7 @@ def test_a_second_process_is_refused_until_the_first_is_gone(path: Path) -> None
         for name in (path, link):
             with Store(name) as store:
                 with (
-                    pytest.raises(StoreError, match=r"another run is at work on .*: let it end, or stop it"),
+                    pytest.raises(StoreError, match=r"another run is using .*: wait until it ends"),
                     store.lock(),
                 ):
                     pass

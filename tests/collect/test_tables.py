@@ -94,7 +94,7 @@ def test_the_same_artifact_comes_of_a_store_and_of_a_file(tmp_path: Path) -> Non
 def test_only_finished_prompts_count_and_there_must_be_one(tmp_path: Path) -> None:
     record = next(iter(load_recording()))
     with Store(tmp_path / "s.db", create=True) as store:
-        with pytest.raises(StoreError, match="nothing was collected"):
+        with pytest.raises(StoreError, match="nothing has been collected"):
             store.table()
         store.set_configuration({"n": 10})
         store.add([Example(id="open", input="?")])
@@ -107,5 +107,5 @@ def test_only_finished_prompts_count_and_there_must_be_one(tmp_path: Path) -> No
 def test_an_output_that_is_not_there_is_named(tmp_path: Path) -> None:
     with Store(tmp_path / "s.db", create=True) as store:
         store.add_records(list_facts()[:2], None)
-        with pytest.raises(StoreError, match="raw output of 'judge'; there are those of sequence_logprob"):
+        with pytest.raises(StoreError, match="raw output of 'judge'; recorded are those of sequence_logprob"):
             store.table(["judge"])

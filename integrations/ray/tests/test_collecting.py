@@ -219,7 +219,7 @@ def test_a_driver_that_is_killed_is_run_again(cluster: Cluster, shared: str) -> 
         driver = subprocess.Popen(command)
         try:
             durable = asyncio.run(half_drawn(shared, size))
-            with pytest.raises(StoreError, match="another run is at work"):
+            with pytest.raises(StoreError, match="another run is using"):
                 collect(examples(size), over_http(url), shared, OPTIONS)
         finally:
             driver.kill()

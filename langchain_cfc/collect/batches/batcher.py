@@ -202,7 +202,7 @@ class Batcher:
         if not self._end.done() and not self._allows(
             estimate_usage([slot], self.requests.outputs), is_batch=False
         ):
-            self._stop_for_cost("a request that its batch has not answered")
+            self._stop_for_cost("a request that its batch did not answer")
         if self._end.done():
             await asyncio.Event().wait()  # never set: the end of the run cancels this
         for limiter in call.policy.rate_limiters:
@@ -254,8 +254,8 @@ class Batcher:
 
     def _stop_for_cost(self, what: str) -> None:
         self._on_batch(
-            f"the budget does not hold {what}, together with what was charged and the batches that are "
-            "waited for: nothing more is submitted. Raise the budget, or collect fewer prompts (--limit)"
+            f"the budget does not allow {what} in addition to the charges so far and the pending batches: "
+            "nothing more is submitted. Raise the budget, or collect fewer prompts (--limit)"
         )
         self.stop()
 
@@ -282,7 +282,7 @@ class Batcher:
         """Report the estimated price of a batch, and submit it if the budget allows."""
         estimate = estimate_usage(slots, self.requests.outputs)
         price = self._budget.cost(estimate, estimate)
-        stated = "" if price is None else f", cost about {price:.4g} at the price of batches"
+        stated = "" if price is None else f", cost about {price:.4g} at batch prices"
         size = f"{len(slots):,} requests to {route.model}"
         if not self._allows(estimate, is_batch=True):
             self._stop_for_cost(f"a batch of {size}{stated}")

@@ -101,9 +101,9 @@ class BatchedModels:
                     live.setdefault(type(model).__name__)
         self.live = list(live)
         if not self.clients:
-            found = f"only {', '.join(live)}" if live else "no chat model that can be seen from outside"
+            found = f"only {', '.join(live)}" if live else "no detectable chat model"
             msg = (
-                "batches are for ChatOpenAI and ChatAnthropic in generator, verifier or labeler, and there "
+                "batches need ChatOpenAI or ChatAnthropic in generator, verifier or labeler, but there "
                 f"is {found}: collect without batches"
             )
             raise InputError(msg)

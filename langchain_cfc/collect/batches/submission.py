@@ -128,7 +128,7 @@ class Submissions:
             for slot in batch.slots.values():
                 slot.is_queued = True
             self._batches[row.number] = batch
-            self._on_batch(f"waiting for {found}, which was submitted before: {len(keys):,} requests")
+            self._on_batch(f"waiting for {found}, submitted by an earlier run: {len(keys):,} requests")
             self._spawn(self._finish(batch))
 
     def _choose_provider(self, row: BatchRow) -> Provider:
@@ -136,8 +136,8 @@ class Submissions:
             if (one.client.provider, one.client.address) == (row.provider, row.address):
                 return one
         msg = (
-            f"{self._store.name} waits for a batch at {row.provider} ({row.address}), and no model of this "
-            "run sends its requests there: go on with the models that the collection was begun with"
+            f"{self._store.name} waits for a batch at {row.provider} ({row.address}), but no model of this "
+            "run sends its requests there: continue with the models that the collection was started with"
         )
         raise CollectionError(msg)
 
@@ -216,7 +216,7 @@ class Submissions:
                 break
         if state.ending == "refused":
             await self._drop(batch)
-            raise self._refusal(batch, state.reason or "it does not say why")
+            raise self._refusal(batch, state.reason or "no reason given")
         results = await self._patiently(batch, lambda: self._read_results(batch, state))
         if results is None:
             await self._resubmit(batch)
@@ -231,12 +231,12 @@ class Submissions:
             with self._store.begin_write() as connection:
                 batches.drop_unanswered(connection, batch.row.number)
             msg = (
-                f"{said}, because it was cancelled at its provider. The answers are kept. To collect the "
+                f"{said}, because it was cancelled at the provider. These answers are kept. To collect the "
                 "rest, run the same command again: it submits another batch"
             )
             raise CollectionError(msg)
         live = len(answers) - answered
-        self._on_batch(said + (f"; the other {live:,} are made live, at full price" if live else ""))
+        self._on_batch(said + (f"; the other {live:,} are sent live, at full price" if live else ""))
         await self._write_pages(batch, answers, *batches.set_ended(batch.row.number))
 
     async def _write_pages(self, batch: OpenBatch, answers: Sequence[tuple[Slot, Answer]], *end: Any) -> None:
@@ -282,10 +282,10 @@ class Submissions:
         row = batch.row
         return CollectionError(
             f"{row.provider} ({row.address}) refuses a batch of {len(batch.slots):,} requests to "
-            f"{row.model}: {reason}. Nothing was charged for it, and what was finished is kept. If the "
-            "account's limit of queued tokens is reached, collect fewer prompts at a time (--limit), and run "
-            "again without it; if this server or model has no batches, collect without --batch into another "
-            "store"
+            f"{row.model}: {reason}. It was not charged, and finished work is kept. If the account's limit "
+            "of queued tokens is reached, collect fewer prompts at a time (--limit), and later run again "
+            "without --limit. If this server or model does not support batches, collect without --batch "
+            "into another store"
         )
 
     async def _patiently(
@@ -311,7 +311,7 @@ class Submissions:
     def _loss(batch: OpenBatch, error: Exception) -> CollectionError:
         row = batch.row
         return CollectionError(
-            f"{row.provider} ({row.address}) does not say what became of {batch.name}: "
+            f"{row.provider} ({row.address}) does not report the state of {batch.name}: "
             f"{describe_error(error)}. Nothing is lost: with a key of the account that submitted it, the "
             "same command fetches it"
         )

@@ -100,7 +100,7 @@ def parse_template(prompt: Prompt) -> Template:
         variables = {*chat.input_variables, *messages}
         template = Template(chat, tuple(sorted(variables)), (), frozenset(variables - messages))
     if not template.required:
-        msg = "it names no column, so every prompt would be the same; expected such as {question} in it"
+        msg = "it names no column, so every prompt would be the same; expected a column such as {question}"
         raise ValueError(msg)
     return template
 
@@ -249,7 +249,7 @@ class Columns(BaseModel):
         template = self._template
         if self.inputs is not None or (template is not None and len(template.required) > 1):
             names = ", ".join(self.inputs or (() if template is None else template.required))
-            msg = f"the input is made of several columns ({names}), so that one text is not enough"
+            msg = f"the input is made of several columns ({names}), so one text is not enough"
             raise InputError(msg)
         return question if template is None else template.render({template.required[0]: question})
 
@@ -495,7 +495,7 @@ class Examples:
         earlier = f"{self._rows.unit} {first_seen[example.id]}"
         if self._columns.id is None:
             return BadRow(number, "", f"the same input and reference as {earlier}; expected rows to differ")
-        problem = f"{short_repr(example.id)} is the id of {earlier} too; expected ids to differ"
+        problem = f"{short_repr(example.id)} is also the id of {earlier}; expected ids to differ"
         return BadRow(number, "id", problem)
 
     def _refuse(self, bad: list[BadRow]) -> RecordError:

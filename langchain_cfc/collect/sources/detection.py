@@ -59,7 +59,7 @@ def detect_columns(
     if reference is None or (question is None and prompt is None):
         part = "reference" if reference is None else "question"
         msg = (
-            f"{rows.name}: which column holds the {part}? Their names do not tell: {join_names(names, 20)}. "
+            f"{rows.name}: which column holds the {part}? The names do not show it: {join_names(names, 20)}. "
             f"Name it (on the command line --{part})"
         )
         raise InputError(msg)

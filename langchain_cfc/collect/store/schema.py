@@ -296,15 +296,15 @@ def verify_seal(name: str, connection: Connection) -> tuple[Seal, list[int]]:
         ("finished prompts", len(finished), seal.finished),
     ):
         if count != expected:
-            msg = f"{name} is damaged: it has {count} {what}, and had {expected}"
+            msg = f"{name} is damaged: it has {count} {what} instead of {expected}"
             raise StoreError(msg)
     if _sum_digests(value for _, value in finished) != seal.total or _digest_facts(found_facts) != seal.facts:
-        msg = f"{name} is damaged: what it holds is not what was written"
+        msg = f"{name} is damaged: its content differs from what was written"
         raise StoreError(msg)
     return seal, [position for position, _ in finished]
 
 
-_ADVICE = ". Restore a copy of it; `langchain-cfc store check STORE` checks everything in it"
+_ADVICE = ". Restore a backup; `langchain-cfc store check STORE` checks the whole store"
 
 
 @contextmanager
@@ -381,5 +381,5 @@ def check_finished_claims(name: str, row: Any, draws: Sequence[Any], claims: Seq
 
 def _check(name: str, prompt: Any, found: object, expected: object) -> None:
     if found != expected:
-        msg = f"{name} is damaged: the prompt {prompt!r:.80} is not what was written{_ADVICE}"
+        msg = f"{name} is damaged: the prompt {prompt!r:.80} differs from what was written{_ADVICE}"
         raise StoreError(msg)

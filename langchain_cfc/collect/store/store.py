@@ -192,14 +192,14 @@ class Store(DatabaseStore):
             msg = (
                 f"{self.name} was made with another configuration: {'; '.join(lines)}. Its records and new "
                 "ones would not be exchangeable: collect into another store, or go back to the old "
-                "configuration. If only labels are concerned, relabel (--relabel) makes all of them again"
+                "configuration. If only labels are affected, --relabel makes all of them again"
             )
             if different == ["endpoint"]:
                 msg = (
-                    f"{self.name} was collected {_ENDPOINTS[known.get('endpoint')]}, and this run would go "
-                    f"on {_ENDPOINTS[given.get('endpoint')]}: a provider may serve the two differently, so "
-                    "that records of both would not be exchangeable. Go on as it was begun, or collect into "
-                    "another store"
+                    f"{self.name} was collected {_ENDPOINTS[known.get('endpoint')]}, but this run would "
+                    f"continue {_ENDPOINTS[given.get('endpoint')]}: a provider may serve the two "
+                    "differently, so records of both would not be exchangeable. Continue as it was started, "
+                    "or collect into another store"
                 )
             raise StoreError(msg)
         return given
@@ -215,7 +215,7 @@ class Store(DatabaseStore):
         """
         known = self.configuration
         if not known:
-            msg = f"nothing was collected in {self.name} yet"
+            msg = f"nothing has been collected in {self.name} yet"
             raise StoreError(msg)
         return make_provenance(known, self.models())
 
@@ -506,7 +506,7 @@ def _differences(key: str, known: Any, given: Any) -> Iterator[str]:
             if known.get(name) != given.get(name):
                 yield from _differences(f"{key}.{name}", known.get(name), given.get(name))
     elif known is None:
-        yield f"{key} is now {given!r:.80}, and was not stated"
+        yield f"{key} is now {given!r:.80}, and was not set before"
     else:
         yield f"{key} was {known!r:.80} and is now {given!r:.80}"
 

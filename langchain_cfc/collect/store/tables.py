@@ -65,7 +65,7 @@ def read_batch(
     joined = SELECT_CANDIDATES.join(_prompts, _prompts.c.position == _draws.c.prompt).where(*within)
     columns = list(zip(*connection.execute(joined), strict=True))
     if [row.position for row in rows] != list(positions) or len(columns[0]) != n * len(rows):
-        msg = f"{store} is damaged: candidates of some of its prompts are gone"
+        msg = f"{store} is damaged: candidates of some prompts are missing"
         raise StoreError(msg)
     for number, row in enumerate(rows):
         schema.check_finished(store, row, [column[number * n : (number + 1) * n] for column in columns])
@@ -103,7 +103,7 @@ def _raw_outputs(
     missing = next((name for name in names if any(name not in one for one in parsed)), None)
     if missing is not None:
         known = ", ".join(sorted(parsed[0])) or "none"
-        msg = f"not every candidate has a raw output of {missing!r}; there are those of {known}"
+        msg = f"not every candidate has a raw output of {missing!r}; recorded are those of {known}"
         raise StoreError(msg)
     return {name: np.array([one[name] for one in parsed], dtype=np.float64).reshape(shape) for name in names}
 

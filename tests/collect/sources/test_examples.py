@@ -62,7 +62,7 @@ def test_an_id_seen_before_is_a_bad_row() -> None:
     rows: list[dict[str, Any]] = [{"n": 7, "q": "a"}, {"n": 8, "q": "a"}, {"n": "7", "q": "b"}]
     examples = read_examples(rows, NAMED, "set_aside")
     assert [example.id for example in examples] == ["7", "8"]
-    assert examples.bad_rows == [BadRow(3, "id", "'7' is the id of row 1 too; expected ids to differ")]
+    assert examples.bad_rows == [BadRow(3, "id", "'7' is also the id of row 1; expected ids to differ")]
 
 
 def test_a_bad_row_does_not_take_its_id() -> None:
@@ -103,7 +103,7 @@ def test_bad_rows_are_refused_all_at_once(tmp_path: Path) -> None:
     first, *lines = error.problem.split("\n")
     assert first == "4 bad rows; correct them, or leave them out with bad_rows='set_aside':"
     assert [line.split(":")[0].strip() for line in lines] == ["line 2", "line 4", "line 5", "line 6"]
-    assert lines[2] == "  line 5: id: '1' is the id of line 1 too; expected ids to differ"
+    assert lines[2] == "  line 5: id: '1' is also the id of line 1; expected ids to differ"
     assert [(row.number, row.field) for row in examples.bad_rows] == MIXED_BAD
     again = pickle.loads(pickle.dumps(error))  # noqa: S301 - its own
     assert str(again) == str(error)
