@@ -163,7 +163,8 @@ def recalibrate(
     ] = None,
     features: Annotated[str | None, typer.Option(help="Feature map. Default: that of the artifact.")] = None,
     delta: Annotated[
-        str | None, typer.Option(help="Probability that a bound or test is wrong. Default: as before.")
+        str | None,
+        typer.Option(help="Probability that a bound or test is wrong. Default: the artifact's, else 0.05."),
     ] = None,
     leave_out_incomplete: Annotated[
         bool,

@@ -34,8 +34,8 @@ def sign(
 ) -> None:
     """Sign an artifact with an Ed25519 key.
 
-    The signature is written beside the artifact, as ARTIFACT.sig. It is required on loading by
-    load(path, require_signature=KEY) in Python, and by --require-signature of `ask` and `inspect`.
+    The signature is written beside the artifact, as ARTIFACT.sig. To require it on loading, use
+    load(path, require_signature=KEY) in Python, or --require-signature of `ask` and `inspect`.
 
         openssl genpkey -algorithm ed25519 -out key.pem
 

@@ -168,7 +168,7 @@ def test_bounds_are_rounded_down(records: Path, sheet: Path) -> None:
     [
         (
             [["currency-Lebanon", "no such text", "yes"]],
-            "'no such text' is no candidate of 'currency-Lebanon'",
+            "'no such text' is not a candidate of 'currency-Lebanon'",
         ),
         ([["nobody", "Lima", "yes"]], "'nobody' is in none of the records"),
         ([["currency-Lebanon", "Lima", ""]], "no row of sheet.csv is filled in"),

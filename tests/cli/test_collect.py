@@ -196,7 +196,7 @@ def test_what_failed_is_told_and_tried_again(collect: Collect, folder: Path, scr
     assert "--retry-failed" in ran.out
     # (12 - 3) / 12 of what is promised is left at worst.
     assert "3 of 12 prompts failed (25.0 %)" in ran.err
-    assert "only 0.750 c is certain" in ran.err
+    assert "ensures only 0.750 c over all prompts" in ran.err
     held = run("status", folder / "facts.db")
     assert "3 failed before they were drawn: DrawError: 3 of 3 candidates" in held.out
     script.faults = ()

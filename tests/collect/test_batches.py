@@ -121,7 +121,7 @@ def test_a_cancelled_batch_ends_the_run_and_the_next_one_asks_for_the_rest(
 ) -> None:
     provider = Provider(faults=Faults(cancelled=True))
     with serve(provider) as url:
-        with pytest.raises(CollectionError, match=r"cancelled at its provider\. The answers are kept"):
+        with pytest.raises(CollectionError, match=r"cancelled at the provider\. These answers are kept"):
             run(tmp_path / "store.db", by_match(url, kind), SIZE)
         assert provider.log.live.total() == 0
         provider.faults = Faults()

@@ -100,7 +100,7 @@ def test_silent_models_end_a_run_with_a_budget_and_no_other(tmp_path: Path) -> N
 
 def test_a_price_that_is_missing_ends_a_run_but_loses_nothing(tmp_path: Path) -> None:
     executor, path = FakeExecutor(), tmp_path / "store.db"
-    with pytest.raises(CollectionError, match="no price for it"):
+    with pytest.raises(CollectionError, match="but has no price"):
         run(path, executor, 5, budget=Budget(max_cost=1.0, prices={"other": ONE[ANY_MODEL]}))
     run(path, executor)
     assert set(executor.done.values()) == {1}

@@ -307,7 +307,7 @@ TOPICS = [
             "0.05: even without .* takes 59 prompts",
         ),
         (FORMS["pairs"], {"out": "/"}, "cannot write /: it is not a regular file"),
-        (FORMS["pairs"], {"out": "a.json", "store": "./a.json"}, "out: a.json is the store as well"),
+        (FORMS["pairs"], {"out": "a.json", "store": "./a.json"}, "out: a.json is also the store"),
         (FORMS["pairs"], {"out": "nowhere/artifact.json"}, "the folder .*nowhere does not exist"),
         (FORMS["pairs"], {"report": "nowhere/page.html"}, "folder that does not exist"),
     ],

@@ -169,7 +169,7 @@ def with_empty(rows: list[list[str]]) -> list[list[str]]:
     [
         (without_row, "no row has the claim '=2/1' of 'p2'"),
         (with_stranger, "'q' is in none of the records"),
-        (with_other_text, "'other' is no claim of 'p"),
+        (with_other_text, "'other' is not a claim of 'p"),
         (with_empty, r"line \d+: supported: found ''; expected true or false"),
     ],
 )

@@ -354,7 +354,10 @@ def test_claims_labelled_unsupported_are_shown_beside_their_references(path: Pat
 
 @pytest.mark.parametrize(
     ("labels", "size", "message"),
-    [(False, 25, "first 20 prompts has a supported claim"), (None, 130, "tell supported from unsupported")],
+    [
+        (False, 25, "first 20 prompts has a supported claim"),
+        (None, 130, "separate supported from unsupported"),
+    ],
 )
 def test_what_will_not_calibrate_is_reported_early(
     path: Path, labels: bool | None, size: int, message: str

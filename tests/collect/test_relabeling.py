@@ -155,7 +155,9 @@ def test_a_judge_that_cannot_be_reached_is_tried_on_one_prompt(path: Path) -> No
 def test_without_budget_nothing_is_deleted(path: Path) -> None:
     before = read(path)
     new = make_labeler(lambda _: True)
-    with pytest.raises(CollectionError, match="no room for new labels, so the old ones were kept"):
+    with pytest.raises(
+        CollectionError, match="the budget does not allow new labels, so the old ones were kept"
+    ):
         run(path, new, "new", relabel=True, budget=Budget(max_tokens=SIZE * N * TOKENS))
     assert read(path) == before
     assert run(path, new, "new", relabel=True, budget=Budget(max_tokens=10**6)).status.labelled == SIZE

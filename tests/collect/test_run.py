@@ -346,7 +346,10 @@ def test_the_wrong_answers_with_the_best_scores_are_found(path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("told_of", "said"),
-    [(USELESS, "does not tell correct from wrong candidates"), (TURNED, "the scores point the wrong way")],
+    [
+        (USELESS, "does not detectably separate correct from wrong candidates"),
+        (TURNED, "the scores point the wrong way"),
+    ],
 )
 def test_a_verifier_shows_after_a_hundred_prompts(path: Path, told_of: dict[str, Any], said: str) -> None:
     assert collect_notices(path, FakeExecutor(**told_of), 99) == []
