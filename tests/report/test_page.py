@@ -306,7 +306,7 @@ def test_a_bot_on_the_mean_score_is_reported_by_its_answers() -> None:
         "Set holds a correct answer",
         "No guarantee",
         "Calibrate with a rule",
-        "Certify this very",
+        "Certify this artifact",
         "every answer once",
     ):
         assert absent not in read.text
