@@ -120,7 +120,8 @@ def collect(
         bool,
         typer.Option(
             "--relabel",
-            help="Label all candidates again, e.g. with another labeler or extractor, without drawing again.",
+            help="Label all candidates again, with another labeler or corrected references, "
+            "without drawing again.",
         ),
     ] = False,
     keep_payloads: Annotated[
