@@ -92,7 +92,7 @@ def test_the_conditional_promise_in_a_sentence() -> None:
 
 def test_the_marginal_promise_disclaims_hard_prompts() -> None:
     sentence = state_guarantee("marginal", 0.9, 500, (ALL,))
-    assert "at least 90 %, on average over all prompts; nothing is said about hard prompts" in sentence
+    assert "at least 90 %, on average over all prompts; nothing is promised for hard prompts" in sentence
 
 
 def test_without_a_theorem_the_sentence_begins_with_that() -> None:
@@ -227,13 +227,13 @@ def test_under_a_shift_the_sentence_says_by_what_prompts_are_reweighted() -> Non
     assert "exchangeable" not in shifted
     assert "exchangeable" in state_guarantee("conditional", 0.9, 500, (ALL,))
     assumed = list_assumptions(within_clusters="one", binding="matched", shift="meta(ratio)")
-    assert "meta(ratio) says by which factor" in assumed[0]
-    assert "the promise is as good as this ratio" in assumed[0]
+    assert "meta(ratio) gives the factor" in assumed[0]
+    assert "the promise is only as accurate as this ratio" in assumed[0]
 
 
 def test_labels_that_were_chosen_unequally_are_said_to_be() -> None:
     weighted = state_guarantee("conditional", 0.9, 500, (ALL,), weighted=True)
-    assert "exchangeable with those of which the 500 calibration prompts were chosen" in weighted
+    assert "exchangeable with the prompts from which the 500 calibration prompts were chosen" in weighted
     assumed = list_assumptions(within_clusters="one", binding="matched", weighted=True)
     assert "does not depend on what labels say" in assumed[0]
     assert "would not be smaller for any new prompt" in assumed[0]
@@ -242,7 +242,7 @@ def test_labels_that_were_chosen_unequally_are_said_to_be() -> None:
 
 def test_randomised_thresholds_promise_no_more_than_the_target() -> None:
     exact = state_guarantee("conditional", 0.9, 500, (ALL,), randomised=True)
-    assert "at least 90 % (and no more than that where success scores are continuous)" in exact
+    assert "at least 90 % (and no more than that if success scores are continuous)" in exact
     assert "no more" not in state_guarantee("conditional", 0.9, 500, (ALL,))
 
 
@@ -265,7 +265,7 @@ def test_randomised_thresholds_promise_no_more_than_the_target() -> None:
 def test_no_more_than_the_target_is_said_only_where_it_holds(options: dict[str, Any], exact: bool) -> None:
     given = {"features": "mean_score", "randomised": True, "never_empty": False, **options}
     sentence = artifact_for(**given).guarantee("0.2").sentence
-    assert ("and no more than that where success scores are continuous" in sentence) == exact
+    assert ("and no more than that if success scores are continuous" in sentence) == exact
 
 
 def test_what_is_stated_by_prompt_is_kept_on_average_and_not_by_level() -> None:
@@ -273,15 +273,15 @@ def test_what_is_stated_by_prompt_is_kept_on_average_and_not_by_level() -> None:
     assert of_all == (
         "For new prompts exchangeable with the 500 calibration prompts, the answer set holds a correct "
         "answer, or the prompt is flagged as not certifiable, at least as often as is stated (60 % for this "
-        "prompt) (and no more often where success scores are continuous), on average over all prompts. This "
-        "is not promised for the prompts of one stated level by themselves."
+        "prompt) (and no more often if success scores are continuous), on average over all prompts. This "
+        "is not promised for the prompts of one stated level alone."
     )
     for listed in (True, False):
         by_group = state_guarantee(
             "conditional", 0.9, 500, (ALL, CAPITALS), adaptive=[0.6, 0.9], listed=listed
         )
         assert "at least as often as is stated (from 60 % to 90 %): on average" in by_group
-        assert by_group.endswith("This is not promised for the prompts of one stated level by themselves.")
+        assert by_group.endswith("This is not promised for the prompts of one stated level alone.")
     assert "stated" not in state_guarantee("conditional", 0.9, 500, (ALL,))
 
 
@@ -448,7 +448,7 @@ def test_a_wrong_answer_certificate_in_words() -> None:
     assert "rivers" not in certified
     assert missing.startswith("prompts about rivers (3 of 150 wrong). ")
     assert "with confidence 95 % for this very artifact" in sentence
-    assert "of at most 1 distinct answer and whose best answer 3 candidates agree on" in sentence
+    assert "of at most 1 distinct answer and whose best answer at least 3 candidates agree on" in sentence
     assert "150 of 200 certification prompts, 3 of them wrongly" in sentence
     assert AnswerPolicy(max_answers=2).words == "of at most 2 distinct answers"
     assert AnswerPolicy().words == ""
@@ -459,14 +459,14 @@ def test_an_answering_promise_says_what_it_takes_back() -> None:
     policy = AnswerPolicy(max_answers=1)
     certificate = wrong_rate(policy)
     uncertified, certified = restrict_to_policy(plain, policy), restrict_to_policy(plain, policy, certificate)
-    about_answers = [one for one in plain.not_promised if "answered prompt is wrong" in one]
+    about_answers = [one for one in plain.not_promised if "answered prompt gets a wrong answer" in one]
     assert len(about_answers) == 1
     assert set(about_answers) <= set(uncertified.not_promised)
     assert not set(about_answers) & set(certified.not_promised)
     assert (uncertified.wrong_answers, certified.wrong_answers) == (None, certificate)
     assert sum("withheld" in one for one in certified.not_promised) == 1
     assert restrict_to_policy(plain, AnswerPolicy()) == plain
-    assert certified.sentence == f"{plain.sentence} This counts sets that are withheld as well."
+    assert certified.sentence == f"{plain.sentence} This also counts sets that are withheld."
 
 
 def test_what_is_certified_rests_on_independent_prompts_and_says_so() -> None:

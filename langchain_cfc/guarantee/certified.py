@@ -154,10 +154,10 @@ class CoverageCertificate(OmitsDefaults, Certificate):
     def sentence(self) -> str:
         """State what is certified over all prompts, in a sentence."""
         everyone = self.shares[0]
-        given = " with a correct candidate, and for such prompts alone" if self.given_drawn else ""
+        given = " with a correct candidate, and only for such prompts" if self.given_drawn else ""
         kept = format_bound(everyone.kept_at_least)
         if everyone.stated is not None:
-            kept += f" ({format_share(everyone.stated)} are stated on average)"
+            kept += f" ({format_share(everyone.stated)} is stated on average)"
         certified = (
             f"Certified on {self.prompts} held-out prompts{given}, with confidence "
             f"{format_share(1 - float(self.delta))} for this very artifact: "
@@ -212,7 +212,7 @@ class AnswerPolicy(OmitsDefaults, Certified):
         if self.max_answers is not None:
             asked.append(f"of at most {self.max_answers} distinct answer{'s'[: self.max_answers > 1]}")
         if self.min_agreement > 1:
-            asked.append(f"whose best answer {self.min_agreement} candidates agree on")
+            asked.append(f"whose best answer at least {self.min_agreement} candidates agree on")
         if self.max_mean_score is not None:
             asked.append(f"whose candidates have a mean score of at most {format_limit(self.max_mean_score)}")
         return " and ".join(asked)
@@ -291,7 +291,7 @@ class WrongRateCertificate(OmitsDefaults, Certificate):
             return ""
         return (
             f"The rate is not certified in: {'; '.join(named)}. More of the {self.unit} may be {wrong} "
-            "there, and such prompts are answered all the same."
+            "there, and such prompts are still answered."
         )
 
     def sentence(self) -> str:
@@ -304,9 +304,9 @@ class WrongRateCertificate(OmitsDefaults, Certificate):
             return (
                 f"Of the claims that an answer shows, at most {format_share(float(self.max_wrong_rate))} are "
                 f"unsupported on average{also}, with confidence {format_share(1 - float(self.delta))} for "
-                f"this very artifact. At alpha = {self.alpha} {everyone.answered} of {everyone.prompts} "
-                f"certification answers show claims; of one claim drawn from each, {everyone.wrong} are "
-                f"unsupported.{missing}"
+                f"this very artifact. At alpha = {self.alpha}, {everyone.answered} of {everyone.prompts} "
+                "certification answers show claims; one claim was drawn from each of these, and "
+                f"{everyone.wrong} of the claims drawn are unsupported.{missing}"
             )
         answers = f"{self.policy.described} with the best candidate"
         if not self.policy.ignores_sets:
@@ -352,7 +352,7 @@ class PeopleCertificate(Certificate):
             msg = "expected agreed <= labelled <= prompts"
             raise ValueError(msg)
         if sets != (self.policy is None) or (self.unsupported is None) == (sets and self.unit == "claims"):
-            msg = "expected a policy of answers, and a number of unsupported claims of sets of claims alone"
+            msg = "expected a policy only for answers, and a number of unsupported claims only for claim sets"
             raise ValueError(msg)
         return self
 
@@ -374,8 +374,8 @@ class PeopleCertificate(Certificate):
             claim = f"of the prompts that are answered, at most {wrong} get a wrong best answer"
         return (
             f"Certified by people, with confidence {format_share(1 - float(self.delta))} for this very "
-            f"artifact: {claim}. A judge labelled {self.prompts} prompts, people a random {self.labelled} of "
-            f"them, and they agreed on {self.agreed}."
+            f"artifact: {claim}. A judge labelled {self.prompts} prompts, people labelled a random "
+            f"{self.labelled} of them, and they agreed on {self.agreed}."
         )
 
 

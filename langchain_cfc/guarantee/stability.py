@@ -54,10 +54,9 @@ LARGEST = 1e150
 _DIGITS = 60
 _UP = 1 + Decimal("1e-50")
 _NOT_PROVEN = (
-    "Not proven: the proof needs a penalty and then takes the expected coverage from a theorem that holds "
-    "without one, it needs independent, identically distributed prompts and success scores whose "
-    "distribution has no jump, while prompts without a correct candidate make one, and it speaks of all "
-    "prompts together, not of groups."
+    "Not proven: the proof needs a penalty, but takes expected coverage from a theorem that holds without "
+    "one. It needs independent, identically distributed prompts and success scores whose distribution has no "
+    "jump, but prompts without a correct candidate create one. It is about all prompts together, not groups."
 )
 
 
@@ -103,7 +102,7 @@ class PaperStability(BaseModel):
             raise ValueError(msg)
         constant = _theorem_constant(radius, ridge, lipschitz)
         if self.constant != constant:
-            msg = f"expected the constant that the other numbers give, {constant}, got {self.constant}"
+            msg = f"expected the constant derived from the other numbers, {constant}, got {self.constant}"
             raise ValueError(msg)
         return self
 
@@ -160,7 +159,7 @@ class PaperStability(BaseModel):
             return cls(**fields)
         except ValidationError as error:
             first = error.errors()[0]
-            msg = f"no slack with {fields}: {'.'.join(map(str, first['loc']))}: {first['msg']}"
+            msg = f"invalid slack {fields}: {'.'.join(map(str, first['loc']))}: {first['msg']}"
             raise InputError(msg) from error
 
     def slack(self, size: int) -> float:
@@ -198,8 +197,8 @@ class PaperStability(BaseModel):
             f"The slack is {self.slack(size):.4g}, from N = {size} calibration prompts and {self._origin()}."
         )
         outcome = (
-            f"That leaves nothing of alpha = {level}: the claim is vacuous, and every prompt is flagged as "
-            "not certifiable."
+            f"Nothing is left of alpha = {level}: the claim is vacuous, and every prompt is flagged as not "
+            "certifiable."
             if left == "0"
             else f"The rule runs at alpha = {left} instead of {level}."
         )

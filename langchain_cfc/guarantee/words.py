@@ -17,33 +17,35 @@ from langchain_cfc.guarantee.model import Binding, Guarantee, GuaranteeKind, Wei
 
 NOT_CERTIFIABLE = (
     "The threshold reached the cap: with n candidates, no set can be certified for a prompt like this. Or "
-    "the prompt is so unlike those calibrated on that the calibration data kept in the artifact does not "
-    "decide its threshold. It is flagged and abstained on, and a promise counts it as kept: the guaranteed "
-    "event is 'covered or flagged'."
+    "the prompt is so unlike the calibration prompts that the calibration data kept in the artifact does not "
+    "determine its threshold. The prompt is flagged as an abstention, and a promise counts it as kept: the "
+    "guaranteed event is 'covered or flagged'."
 )
 NOTHING_ABOUT_ANSWERS = (
-    "Nothing is promised about how often an answered prompt is wrong; that needs a certificate of its own."
+    "Nothing is promised about how often an answered prompt gets a wrong answer; that needs a separate "
+    "certificate."
 )
 ON_AVERAGE = (
     "The probability is over calibration sets as well as prompts: for this one artifact it may be lower."
 )
 INDEPENDENT = (
-    "Prompts are independent and identically distributed, which confidence needs beyond exchangeability."
+    "Prompts are independent and identically distributed: a confidence needs more than exchangeability."
 )
-EMPTY_IS_A_MISS = "A set left empty because the threshold is low counts as a miss of the promise."
+EMPTY_IS_A_MISS = "A set that is empty because the threshold is low counts as a miss."
 BEST_ALONE = (
-    "Where no candidate reaches the threshold, the set is the best candidate alone: a miss of the promise if "
-    "that one is wrong."
+    "If no candidate reaches the threshold, the set is the best candidate alone, which is a miss if that "
+    "candidate is wrong."
 )
 NOT_CERTIFIABLE_CLAIMS = (
-    "No confidence is high enough for a prompt like this. Or the prompt is so unlike those calibrated on "
-    "that the calibration data kept in the artifact does not decide its threshold. All claims are dropped."
+    "No claim's confidence is high enough for a prompt like this. Or the prompt is so unlike the calibration "
+    "prompts that the calibration data kept in the artifact does not determine its threshold. All claims are "
+    "dropped."
 )
 NOTHING_KEPT_IS_KEPT = (
-    "Nothing is promised about how much is left: an answer without any claim left keeps the promise."
+    "Nothing is promised about how many claims are left: an answer that loses all claims keeps the promise."
 )
 NOTHING_LEFT_OUT = (
-    "Nothing is promised about what an answer leaves out, nor that the claims left fit together."
+    "Nothing is promised about what an answer omits, or about whether the remaining claims fit together."
 )
 NOT_PROMISED = (
     "Nothing is promised for groups of prompts outside the weightings listed.",
@@ -52,21 +54,21 @@ NOT_PROMISED = (
 )
 NOT_AFTER_A_CHOICE = (
     "What holds on average over calibration sets, such as a promise for groups, holds before labels choose a "
-    "level or a policy, and is not promised for what they chose."
+    "level or a policy. It is not promised for the level or policy that they chose."
 )
 NOTHING_WHERE_NONE_IS_DRAWN = (
     "Nothing is promised for a prompt for which no correct candidate is drawn: it may get a set of wrong "
     "answers."
 )
 NOT_BY_LEVEL = (
-    "Nothing is promised for the prompts of one stated coverage by themselves: these may keep the promise "
-    "less often than is stated for them, and others more often."
+    "Nothing is promised for the prompts of one stated coverage alone: they may keep the promise less often "
+    "than is stated for them, and others more often."
 )
 NOTHING_PROMISED = ("Nothing is promised about sets: coverage may be lower, on average and in any group.",)
 CHOSEN_BEFORE = "The level was chosen before {} drawn."
 ADAPTIVE = (
-    "The smallest error level was chosen before {} drawn. The one stated for a prompt is a "
-    "function of its scores, which was fitted on a split that calibration never saw."
+    "The smallest error level was chosen before {} drawn. The level stated for a prompt "
+    "is a function of its scores, which was fitted on a split that calibration never saw."
 )
 _PROVEN: dict[str, GuaranteeKind] = {
     "conditional": "conditional",
@@ -74,12 +76,15 @@ _PROVEN: dict[str, GuaranteeKind] = {
     "marginal": "marginal",
 }
 _BINDING = {
-    "unchecked": "Generator and verifier are those calibrated: serving compares their fingerprints.",
-    "matched": "Generator and verifier are those calibrated: their fingerprints match the artifact's.",
-    "unverified": "Generator and verifier are assumed to be those calibrated: not all say what they are.",
+    "unchecked": "Generator and verifier are the ones calibrated: serving compares their fingerprints.",
+    "matched": "Generator and verifier are the ones calibrated: their fingerprints match the artifact's.",
+    "unverified": (
+        "Generator and verifier are assumed to be the ones calibrated: not all of their fingerprints can be "
+        "compared."
+    ),
     "unbound": (
-        "Generator and verifier are assumed to be those calibrated: the artifact is unbound, its records "
-        "did not say which they were."
+        "Generator and verifier are assumed to be the ones calibrated: the artifact is unbound, because its "
+        "records do not name them."
     ),
 }
 _KINDS = {"indicator": "group", "hat": "soft weighting", "bernstein": "soft weighting"}
@@ -166,14 +171,14 @@ def state_guarantee(
     """
     percent = format_share(target_coverage)
     if kind == "heuristic":
-        aim = f"{percent} coverage" if at_most is None else f"keeping {percent} of the answers so"
-        return f"No guarantee: the threshold aims at {aim}, but no theorem says that it gets there."
+        aim = "coverage" if at_most is None else f"of answers in which {format_unsupported(at_most)}"
+        return f"No guarantee: the threshold aims at {percent} {aim}, but no theorem guarantees it."
     calibrated = f"the {calibration_size} calibration prompts"
     who = f"exchangeable with {calibrated}"
     if shift is not None:
         who = f"distributed as {calibrated} reweighted by {shift}"
     elif weighted:
-        who = f"exchangeable with those of which {calibrated} were chosen to be labelled"
+        who = f"exchangeable with the prompts from which {calibrated} were chosen for labelling"
     prompts = "all prompts"
     about = f"For {'new prompts' if adaptive else 'a new prompt'} {who},"
     if kind == "given_drawn":
@@ -188,10 +193,10 @@ def state_guarantee(
     sentence = f"{about} {event}, {format_how_often(target_coverage, adaptive)}"
     if randomised:
         more = "no more often" if adaptive else "no more than that"
-        sentence += f" (and {more} where success scores are continuous)"
-    by_level = " This is not promised for the prompts of one stated level by themselves." if adaptive else ""
+        sentence += f" (and {more} if success scores are continuous)"
+    by_level = " This is not promised for the prompts of one stated level alone." if adaptive else ""
     if kind == "marginal":
-        hard = "nothing is said about hard prompts in particular"
+        hard = "nothing is promised for hard prompts in particular"
         return f"{sentence}, on average over all prompts; {hard}.{by_level}"
     others = [weighting.words for weighting in weightings if weighting.kind != "constant"]
     if not others:
@@ -214,7 +219,7 @@ def state_confidence(delta: float, confident: Sequence[str], weightings: Sequenc
     )
 
 
-DESCRIBED = "The metadata of a prompt come from the same function as in calibration, which is not compared."
+DESCRIBED = "The metadata of a prompt come from the same function as in calibration, which is not checked."
 
 
 def list_assumptions(
@@ -235,33 +240,33 @@ def list_assumptions(
 ) -> tuple[str, ...]:
     """List the assumptions of a guarantee; the last one is about the binding."""
     exchangeable = {
-        "one": "New prompts are exchangeable with the calibration prompts (one per cluster where there "
-        "are any).",
+        "one": "New prompts are exchangeable with the calibration prompts (one per cluster, if there are "
+        "clusters).",
         "all": "Several calibration prompts share a cluster and are not exchangeable: no theorem covers "
-        "that.",
+        "this.",
     }[within_clusters]
     if weighted:
         exchangeable = (
-            "New prompts are exchangeable with all those of which the calibration prompts were chosen to be "
-            "labelled. With what probability each was chosen is as stated, does not depend on what "
+            "New prompts are exchangeable with all prompts from which the calibration prompts were chosen "
+            "for labelling. The probability with which each was chosen is as stated, does not depend on what "
             "labels say, its own or others', and would not be smaller for any new prompt."
         )
     if shift is not None and within_clusters == "one":
         exchangeable = (
-            f"New prompts differ from the calibration prompts in how likely they are only, and {shift} says "
-            "by which factor, up to a constant: the promise is as good as this ratio."
+            f"New prompts differ from the calibration prompts only in how likely they are, and {shift} gives "
+            "the factor, up to a constant: the promise is only as accurate as this ratio."
         )
     fitted = (
-        "The feature map came fitted; it is assumed that no calibration prompt was used for it."
+        "The feature map was already fitted; it is assumed that no calibration prompt was used to fit it."
         if map_came_fitted
-        else "Features, cut-offs and everything else fitted came from a split that calibration never saw."
+        else "Features, cut-offs and everything else were fitted on a split that calibration never saw."
     )
-    alone = "The verifier scores each candidate by itself: more were recorded than the n calibrated on."
+    alone = "The verifier scores each candidate separately: more were recorded than the n used to calibrate."
     together = (
-        f"The score combines {', '.join(combined)} as fitted on a split that calibration never saw; all of "
-        "them are those calibrated."
+        f"The score combines {', '.join(combined)}. The combination was fitted on a split that calibration "
+        "never saw, and all of these verifiers are the ones calibrated."
     )
-    drawn = "Each call draws a random number of its own: asked again, a prompt may get another set."
+    drawn = "Each call draws its own random number, so repeating a prompt may give another set."
     return (
         exchangeable,
         *([INDEPENDENT] if independent else []),
@@ -269,7 +274,7 @@ def list_assumptions(
         *([together] if combined else []),
         *([alone] if fewer_than_recorded else []),
         *([drawn] if randomised else []),
-        *([f"When drawing stops was fixed before the records were seen: {draws}."] if draws else []),
+        *([f"The rule that stops drawing was fixed before the records were seen: {draws}."] if draws else []),
         *([DESCRIBED] if described else []),
         "The labels of the calibration records are right.",
         (ADAPTIVE if adaptive else CHOSEN_BEFORE).format(
@@ -392,9 +397,9 @@ def restrict_to_policy(
             }
         )
     lost = (
-        f"Only sets {policy.words} are answered, and the promise about sets counts those withheld as if they "
-        "were not: a correct answer that such a set holds is lost, so that coverage falls by up to the share "
-        "of prompts withheld."
+        f"Only sets {policy.words} are answered. The promise about sets counts withheld sets as if they were "
+        "shown: a correct answer in a withheld set is lost, so coverage falls by up to the share of prompts "
+        "withheld."
     )
     excluded = guarantee.not_promised
     if certificate is not None:
@@ -404,7 +409,7 @@ def restrict_to_policy(
     if policy.words:
         excluded = (*excluded, lost)
         if guarantee.stated_coverage is not None:
-            sentence = f"{sentence} This counts sets that are withheld as well."
+            sentence = f"{sentence} This also counts sets that are withheld."
     assumed = guarantee.assumptions if certificate is None else _add_independence(guarantee.assumptions)
     return guarantee.model_copy(
         update={

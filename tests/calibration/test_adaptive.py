@@ -193,7 +193,7 @@ def test_forged_levels_are_refused(
         ({"alpha": "0.1", "threshold_rule": "marginal"}, "only the conditional rule"),
         ({"alpha": "0.1", "ridge": 1e-3}, "no theorem"),
         ({"alpha": "0.1", "confident": True}, "no theorem"),
-        ({"max_wrong_rate": "0.1"}, "there is no alpha"),
+        ({"max_wrong_rate": "0.1"}, "needs alpha"),
     ],
 )
 def test_what_has_no_theorem_is_refused(options: dict[str, Any], problem: str) -> None:
@@ -220,7 +220,7 @@ def test_a_guarantee_states_the_coverage_of_a_prompt(artifact: CalibrationArtifa
         percent = f"{100 * (1 - float(alpha)):g} %"
         assert f"at least as often as is stated ({percent} for this prompt): on average" in guarantee.sentence
         assert "with probability at least" not in guarantee.sentence
-        assert guarantee.sentence.endswith("not promised for the prompts of one stated level by themselves.")
+        assert guarantee.sentence.endswith("not promised for the prompts of one stated level alone.")
         assert NOT_BY_LEVEL in guarantee.not_promised
     assert "as is stated (from " in artifact.guarantee().sentence
     fixed = calibrate(draw_world(1, 100), alpha="0.9", features="1").guarantee()
@@ -261,7 +261,7 @@ def test_a_certificate_is_about_what_is_kept(artifact: CalibrationArtifact) -> N
     share = certified.certificates[0].shares[0]
     assert share.stated is not None
     assert 0.5 < share.stated < 0.9
-    assert "are stated on average" in certified.certificates[0].sentence()
+    assert "is stated on average" in certified.certificates[0].sentence()
     assert share.kept / share.prompts > share.stated - 0.1
     assert {one.name for one in certified.certificates[0].shares} >= {"stated_coverage[0.9]"}
     assert reload_artifact(certified).digest == certified.digest

@@ -61,8 +61,10 @@ def test_the_artifact_says_what_its_labels_count(weighted: LabelledBatch) -> Non
     assert facts.size == len(ids)
     assert facts.weight == sum(known[name] for name in ids)
     assert facts.groups[0].size == pytest.approx(facts.weight)
-    assert f"exchangeable with those of which the {facts.size} calibration prompts" in promise.sentence
-    assert "With what probability each was chosen is as stated" in promise.assumptions[0]
+    assert (
+        f"exchangeable with the prompts from which the {facts.size} calibration prompts" in promise.sentence
+    )
+    assert "The probability with which each was chosen is as stated" in promise.assumptions[0]
     alike = calibrate(replace(weighted, weights=None), **OPTIONS).guarantee(ALPHA)
     assert "chosen" not in alike.sentence + alike.assumptions[0]
 
@@ -159,7 +161,7 @@ def test_the_same_records_without_their_weights_are_refused(weighted: LabelledBa
             weighted, test_fraction=0.3, certification_fraction=0.3, threshold_rule=rule, **OPTIONS
         )
         for use in (evaluate, certify):
-            with pytest.raises(InputError, match="come without these weights"):
+            with pytest.raises(InputError, match="their weights are missing here"):
                 use(artifact, alike)
     # Other prompts may be anything.
     first, second = np.array_split(np.arange(len(weighted)), 2)

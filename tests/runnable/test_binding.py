@@ -104,7 +104,7 @@ def test_nothing_to_compare_warns_and_the_guarantee_says_so() -> None:
     assert "generator_id='my-model', verifier_id='my-judge'" in str(caught[0].message)
     guarantee = chain.invoke("x").guarantee
     assert guarantee.binding == "unverified"
-    assert any("assumed to be those calibrated" in assumption for assumption in guarantee.assumptions)
+    assert any("assumed to be the ones calibrated" in assumption for assumption in guarantee.assumptions)
 
 
 def test_ids_alone_are_enough_to_match() -> None:

@@ -144,18 +144,22 @@ def test_a_result_carries_both_promises(bot: CalibrationArtifact) -> None:
         # A promise on average does not survive that a policy was found; what is certified does.
         assert (promise.kind, promise.weightings) == ("certified", ())
         assert promise.certificate == bot.certified_policy.coverage[0]
-        counted = " This counts sets that are withheld as well."
+        counted = " This also counts sets that are withheld."
         assert promise.sentence == bot.certified_policy.coverage[0].sentence() + counted
         assert promise.failure_probability == 0.1
         assert any("before labels choose a level or a policy" in one for one in promise.not_promised)
-        assert not any("how often an answered prompt is wrong" in one for one in promise.not_promised)
+        assert not any(
+            "how often an answered prompt gets a wrong answer" in one for one in promise.not_promised
+        )
         assert any("withheld" in one for one in promise.not_promised)
         assert CFCResult.model_validate_json(result.model_dump_json()) == result
         assert "at most 5 % get a wrong best answer" in result.explain()
     # Without bot mode there is one promise, which does not speak of answers.
     plain = bot_of(bot, bot=False, alpha="0.25").invoke("x")
     assert plain.guarantee.wrong_answers is None
-    assert any("how often an answered prompt is wrong" in one for one in plain.guarantee.not_promised)
+    assert any(
+        "how often an answered prompt gets a wrong answer" in one for one in plain.guarantee.not_promised
+    )
     assert "wrong best answer" not in plain.explain()
 
 
@@ -345,7 +349,7 @@ def test_what_agreement_costs_is_said() -> None:
     plain = make_chain().guarantee
     stated = make_chain(min_agreement=2).guarantee
     (added,) = set(stated.not_promised) - set(plain.not_promised)
-    assert "Only sets whose best answer 2 candidates agree on are answered" in added
+    assert "Only sets whose best answer at least 2 candidates agree on are answered" in added
     assert stated.wrong_answers is None
     assert make_chain(min_agreement=1).guarantee == plain
 
