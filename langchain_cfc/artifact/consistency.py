@@ -46,7 +46,7 @@ def find_contradictions(artifact: ArtifactContent) -> Iterator[str]:
     yield from _check_reference(artifact)
     for level in artifact.levels:
         if level.settings is not None and level.settings != compute_settings_digest(artifact, level):
-            yield f"level {level.alpha}: the digest of its settings is another one"
+            yield f"level {level.alpha}: the digest of its settings does not match"
         yield from _check_effective_alpha(artifact, level)
         yield from _check_fit(artifact, level)
         yield from _check_quantile(artifact, level)
@@ -119,13 +119,13 @@ def _check_references(artifact: ArtifactContent) -> Iterator[str]:
         yield "a certificate is about another artifact"
     levels = [one.alpha for one in artifact.certificates]
     if len(set(levels)) < len(levels) or not {one.alpha for one in certified} <= set(artifact.alphas):
-        yield "a certificate is about a level that the artifact does not hold, or two are about the same"
+        yield "a certificate is about a level that the artifact does not hold, or two are about one level"
     if artifact.policy is not None:
         ignores_sets = artifact.policy.ignores_sets
         if [one.alpha for one in artifact.policy.coverage] != ([] if ignores_sets else list(artifact.alphas)):
-            yield "a policy comes with what is certified about the sets of every level"
+            yield "a policy on sets must certify the sets of every level, and one that ignores sets none"
         if artifact.policy.certificate.policy.min_agreement > artifact.n:
-            yield f"min_agreement: {artifact.n} candidates cannot agree so often"
+            yield f"min_agreement exceeds the number of candidates, {artifact.n}"
     yield from _check_people(artifact)
     names = {one.name for one in artifact.feature_map.guaranteed_weights()}
     if artifact.confidence is not None and not set(artifact.confidence.names) <= names:
@@ -138,7 +138,7 @@ def _check_people(artifact: ArtifactContent) -> Iterator[str]:
     answers = [(one.alpha, one.policy) for one in certificates]
     subjects = [(one.alpha, one.policy) for one in artifact.people_certificates]
     if any(subjects.count(one) > 1 for one in subjects):
-        yield "two certificates by people are about the same"
+        yield "two certificates by people are about the same sets or answers"
     for one in artifact.people_certificates:
         if one.policy is not None and (one.alpha, one.policy) not in answers:
             yield "a certificate by people is about a policy that the artifact does not hold"
@@ -160,7 +160,7 @@ def _check_extras(artifact: ArtifactContent) -> Iterator[str]:
     rule = artifact.draw_rule
     if rule is not None:
         if (rule.text, rule.at_most) != (artifact.draws, artifact.n) or rule.stored_text is None:
-            yield f"draws: {artifact.draws} is no rule of at most {artifact.n} draws in canonical form"
+            yield f"draws: {artifact.draws} is not a rule of at most {artifact.n} draws in canonical form"
         try:
             if artifact.combination is None or scores_separately(artifact.provenance):
                 find_rescore(artifact.provenance, combines=artifact.combination is not None)
@@ -170,12 +170,12 @@ def _check_extras(artifact: ArtifactContent) -> Iterator[str]:
             yield str(error)
     drawn, size = artifact.calibration.drawn_among, artifact.calibration.size
     if drawn is not None and (adaptive or artifact.policy or artifact.confidence or artifact.shift):
-        yield "a promise given a correct candidate has no adaptive levels, policy, confidence or shift"
+        yield "a guarantee given a correct candidate allows no adaptive levels, policy, confidence or shift"
     if drawn is not None and drawn < size:
         yield f"drawn_among: {size} of {drawn} calibration prompts have a correct candidate"
     stricter = artifact.ridge is not None or artifact.stability is not None or artifact.confidence is not None
     if adaptive and stricter:
-        yield "adaptive levels have no ridge, no stability slack and no confidence"
+        yield "adaptive levels cannot be combined with a ridge, a stability slack or confidence"
 
 
 def _check_header(artifact: ArtifactContent) -> Iterator[str]:
@@ -194,14 +194,14 @@ def _check_attainable(artifact: ArtifactContent) -> Iterator[str]:
     facts = artifact.calibration
     weights = artifact.feature_map.guaranteed_weights()
     if [(one.name, one.words) for one in weights] != [(one.name, one.words) for one in facts.groups]:
-        yield "groups are not the weightings of the feature map"
+        yield "groups do not match the weightings of the feature map"
         return
     everyone = facts.groups[0]
     size = facts.size if facts.weight is None else facts.weight
     if not _is_close(everyone.size, size):
-        yield f"size: {size:g} calibration prompts, and {everyone.size:g} of them among all prompts"
+        yield f"size: {size:g} calibration prompts, but the group of all prompts has {everyone.size:g}"
     if artifact.shift is None and not _is_close(everyone.attainable, facts.attainable_coverage):
-        yield "attainable_coverage is not that of all prompts"
+        yield "attainable_coverage differs from that of all prompts"
     for one in facts.groups:
         smallest = max(0.0, 1.0 - one.attainable * one.size / (one.size + 1.0))
         # Round-off may take the size or the coverage of a soft weighting slightly below 0.
@@ -209,7 +209,7 @@ def _check_attainable(artifact: ArtifactContent) -> Iterator[str]:
         if not possible or not _is_close(one.smallest_alpha, smallest):
             yield f"smallest_alpha of {one.name} does not follow from its size and attainable coverage"
     if facts.within_clusters == "one" and not facts.exchangeable:
-        yield "exchangeable: one prompt of each cluster was used"
+        yield "exchangeable must be true, since one prompt of each cluster was used"
 
 
 def _check_reference(artifact: ArtifactContent) -> Iterator[str]:
@@ -233,12 +233,12 @@ def _check_reference(artifact: ArtifactContent) -> Iterator[str]:
             yield f"reference counts of {name} are larger in a group than over all prompts"
         total = sum(everyone)
         if histogram.alpha is not None and total > facts.held_out_size:
-            yield f"reference counts of {name} are of more prompts than were held out"
+            yield f"reference counts of {name} cover more prompts than were held out"
         # Of weighted prompts only a fair sample is counted, and of each cluster only one prompt.
         size = facts.size if facts.drawn_among is None else facts.drawn_among
         differs = total > size or (not facts.sampled and (total == size) != facts.exchangeable)
         if histogram.alpha is None and differs:
-            yield f"reference counts of {name} are of {total} prompts, and {size} calibrated"
+            yield f"reference counts of {name} cover {total} prompts, but calibration used {size}"
 
 
 def _check_effective_alpha(artifact: ArtifactContent, level: LevelState) -> Iterator[str]:
@@ -247,7 +247,7 @@ def _check_effective_alpha(artifact: ArtifactContent, level: LevelState) -> Iter
     if stability is not None:
         expected = stability.effective_alpha(level.alpha, artifact.calibration.size)
         if level.effective_alpha != expected:
-            yield f"effective_alpha of {level.alpha}: the slack leaves {expected}"
+            yield f"effective_alpha of {level.alpha}: expected {expected} from the slack"
     elif level.effective_alpha is not None and not tested:
         yield f"effective_alpha of {level.alpha}: nothing makes the level stricter"
 
@@ -265,7 +265,7 @@ def _check_fit(artifact: ArtifactContent, level: LevelState) -> Iterator[str]:
     features, scores, centre = state["features"], state["success_scores"], state["centre"]
     weights = state["weights"] if len(state["weights"]) else np.ones(len(scores))
     if any((scores > 1.0) & (scores < artifact.cap)):
-        yield f"level {level.alpha}: a success score between 1 and the cap"
+        yield f"level {level.alpha} has a success score between 1 and the cap"
     constant = _constant(state)
     if constant is None:
         return
@@ -278,7 +278,7 @@ def _check_fit(artifact: ArtifactContent, level: LevelState) -> Iterator[str]:
     facts = artifact.calibration
     size = facts.size if facts.weight is None else facts.weight
     if artifact.shift is None and not _is_close(everyone, size):
-        yield f"level {level.alpha}: the fit is on {everyone:g} prompts, and {size:g} calibrated"
+        yield f"level {level.alpha}: the fit uses {everyone:g} prompts, but calibration used {size:g}"
     alpha = level.alpha if level.effective_alpha is None else level.effective_alpha
     rank, slack = float(compute_tau(alpha)) * everyone, TOLERANCE * (1.0 + everyone)
     if "targets" in state:
@@ -291,7 +291,7 @@ def _check_fit(artifact: ArtifactContent, level: LevelState) -> Iterator[str]:
     if not state["rest"].any() and artifact.shift is None:
         reached = float(weights[scores < artifact.cap].sum()) / everyone
         if not _is_close(reached, facts.attainable_coverage):
-            yield "attainable_coverage is not that of the calibration prompts"
+            yield "attainable_coverage differs from that of the calibration prompts"
 
 
 def _constant(state: Mapping[str, FloatArray]) -> FloatArray | None:
@@ -321,7 +321,7 @@ def _check_quantile(artifact: ArtifactContent, level: LevelState) -> Iterator[st
     expected = [float(np.sort(ordered)[rank - 1])] if rank <= len(ordered) else [artifact.cap]
     stated = artifact.unpack_state(level.marginal)["quantile"].tolist() or [artifact.cap]
     if min(stated[0], artifact.cap) != expected[0]:
-        yield f"level {level.alpha}: the marginal quantile is not that of the calibration prompts"
+        yield f"level {level.alpha}: the marginal quantile differs from that of the calibration prompts"
 
 
 def _check_confidence(artifact: ArtifactContent) -> Iterator[str]:
@@ -330,16 +330,16 @@ def _check_confidence(artifact: ArtifactContent) -> Iterator[str]:
         return
     everyone = facts.groups[0].name
     if artifact.threshold_rule == "learned":
-        yield "confidence: the learned rule has none"
+        yield "confidence: the learned rule cannot have confidence"
     tested = artifact.threshold_rule == "conditional"
     if tested != (confidence.prompts > 0) or tested != (confidence.records_digest is not None):
-        yield "confidence: levels of the conditional rule, and of no other, are tested on prompts"
+        yield "confidence: levels must be tested on prompts for the conditional rule, and for no other"
     if confidence.prompts > facts.certification_size:
         yield f"confidence rests on {confidence.prompts} prompts, more than were held out for it"
     if artifact.threshold_rule != "grouped" and confidence.names != [everyone]:
         yield "confidence is claimed for more than all prompts"
     if confidence.missed and not tested:
-        yield "confidence: the law of an order statistic counts no misses"
+        yield "confidence: only the conditional rule has counts of missed prompts"
     if tested:
         yield from _check_misses(artifact, confidence)
     elif artifact.threshold_rule in {"marginal", "grouped"}:
@@ -349,12 +349,12 @@ def _check_confidence(artifact: ArtifactContent) -> Iterator[str]:
 def _check_misses(artifact: ArtifactContent, confidence: Confidence) -> Iterator[str]:
     """Check the exact binomial test of each level, from its number of missed prompts."""
     if set(confidence.missed) != set(artifact.alphas):
-        yield "confidence: counts of other levels than the artifact holds"
+        yield "confidence: the counts are not for the levels that the artifact holds"
     for level in artifact.levels:
         missed = confidence.missed.get(level.alpha, 0)
         p_value = lower_tail(min(missed, confidence.prompts), confidence.prompts, float(level.alpha))
         if p_value > float(confidence.delta) * (1.0 + TOLERANCE):
-            yield f"confidence: {missed} of {confidence.prompts} prompts missed do not show {level.alpha}"
+            yield f"confidence: {missed} of {confidence.prompts} prompts missed do not certify {level.alpha}"
 
 
 def _check_order_statistics(artifact: ArtifactContent, confidence: Confidence) -> Iterator[str]:
@@ -408,9 +408,9 @@ def _check_coverage(artifact: ArtifactContent, one: CoverageCertificate, among: 
     everyone, *groups = one.shares
     named = [(weight.name, weight.words) for weight in artifact.feature_map.guaranteed_weights()]
     if [(share.name, share.words) for share in one.shares] != named or everyone.prompts != one.prompts:
-        yield f"the certificate at {one.alpha} is not about the weightings of the feature map"
+        yield f"the certificate at {one.alpha} does not match the weightings of the feature map"
     if one.given_drawn != (artifact.calibration.drawn_among is not None):
-        yield f"the certificate at {one.alpha} is about other prompts than the promise"
+        yield f"the certificate at {one.alpha} is not about the same prompts as the guarantee"
     yield from _check_stated(artifact, one)
     whole = float(one.delta) / among
     each = whole / (4 * len(groups)) if groups else 0.0
@@ -419,7 +419,7 @@ def _check_coverage(artifact: ArtifactContent, one: CoverageCertificate, among: 
         failing = overall if share is everyone else each
         for count, bound in ((share.kept, share.kept_at_least), (share.covered, share.coverage_at_least)):
             if not _is_lower_bound(bound, count, share.prompts, failing):
-                yield f"the certificate at {one.alpha} states a bound for {share.name} that its counts deny"
+                yield f"the certificate at {one.alpha}: the bound for {share.name} contradicts its counts"
     yield from _check_sizes(artifact, one, overall)
 
 
@@ -440,7 +440,7 @@ def _check_sizes(artifact: ArtifactContent, one: CoverageCertificate, failing: f
     if one.prompts > 1:
         least += largest * 7.0 * math.log(2.0 / failing) / (3.0 * (one.prompts - 1))
     if stated < min(float(largest), least) * (1.0 - TOLERANCE):
-        yield f"the certificate at {one.alpha} states a bound on set sizes that its mean denies"
+        yield f"the certificate at {one.alpha} states a bound on set sizes that contradicts its mean"
 
 
 def _check_stated(artifact: ArtifactContent, one: CoverageCertificate) -> Iterator[str]:
@@ -449,7 +449,7 @@ def _check_stated(artifact: ArtifactContent, one: CoverageCertificate) -> Iterat
     for share in one.shares:
         is_due = bool(possible) and share.prompts > 0
         if (share.stated is not None) != is_due:
-            yield f"the certificate at {one.alpha} states a coverage for {share.name} without such levels"
+            yield f"the certificate at {one.alpha}: stated coverage of {share.name} missing or unexpected"
         elif share.stated is not None and not (
             possible[0] - TOLERANCE <= share.stated <= possible[-1] + TOLERANCE
         ):
@@ -463,17 +463,17 @@ def _check_policy(artifact: ArtifactContent, policy: CertifiedPolicy) -> Iterato
     if rates != sorted({*rates}.difference(policy.refused), key=float):
         yield "expected certificates of different rates, ascending, none of them refused"
     if policy.others and not all(one.policy.ignores_sets for one in policy.certificates):
-        yield "a policy on sets is certified for one rate"
+        yield "a policy on sets can be certified for one rate only"
     for certificate in policy.certificates:
         yield from _check_wrong_rate(artifact, certificate)
         yield from _check_chosen(certificate, curve)
         first = policy.certificate
         if (certificate.delta, certificate.records_digest) != (first.delta, first.records_digest):
-            yield "certificates of different rates rest on different prompts or levels"
+            yield "certificates of different rates have different prompts or a different delta"
     for trade in curve:
         bound = trade.wrong_rate_at_most
         if not _is_lower_bound(1.0 - bound, trade.answered - trade.wrong, trade.answered, whole / len(curve)):
-            yield f"a policy at {trade.alpha} states a bound that its counts deny"
+            yield f"a policy at {trade.alpha} states a bound that contradicts its counts"
     yield from _check_coverage_of_policy(artifact, policy)
 
 
@@ -483,7 +483,7 @@ def _check_wrong_rate(artifact: ArtifactContent, certificate: WrongRateCertifica
     named = [(weight.name, weight.words) for weight in artifact.feature_map.guaranteed_weights()]
     stated = [(one.name, one.words) for one in certificate.groups]
     if stated not in (named, named[:1]) or certificate.unit != artifact.unit:
-        yield "the policy is not about the weightings of the feature map, or about answers of another kind"
+        yield "the policy does not match the weightings of the feature map or the unit of the artifact"
     whole, rate = float(certificate.delta), float(certificate.max_wrong_rate)
     facts = artifact.calibration
     held_out = facts.certification_size
@@ -497,7 +497,8 @@ def _check_wrong_rate(artifact: ArtifactContent, certificate: WrongRateCertifica
     for one, failing in zip(certificate.groups, shares, strict=True):
         p_value = 1.0 if one.wrong == one.answered else lower_tail(one.wrong, one.answered, rate)
         if one.certified and p_value > failing * (1.0 + TOLERANCE):
-            yield f"{one.wrong} wrong of {one.answered} answers certify no rate of {rate:g} on {one.name}"
+            counts = f"{one.wrong} wrong of {one.answered} answers"
+            yield f"{counts} do not certify a rate of {rate:g} on {one.name}"
 
 
 def _check_chosen(certificate: WrongRateCertificate, curve: Sequence[TradeOff]) -> Iterator[str]:
@@ -508,11 +509,11 @@ def _check_chosen(certificate: WrongRateCertificate, curve: Sequence[TradeOff]) 
         if chosen not in [(one.alpha, one.policy, one.answered, one.wrong) for one in curve]:
             yield "the policy is not among those compared"
         if not 1 <= certificate.policies_tested <= len(curve):
-            yield f"{certificate.policies_tested} policies tested of {len(curve)} compared"
+            yield f"policies_tested is {certificate.policies_tested}, but {len(curve)} policies were compared"
         return
     compared = [(one.policy.max_mean_score, one.answered, one.wrong) for one in curve]
     if not any(other == 1.0 for other, *_ in compared):
-        yield "the policies compared lack the one that answers every prompt"
+        yield "the policies compared do not include the one that answers every prompt"
     # A larger cut on the mean score answers at least what a smaller one does; equal cuts answer the same.
     counts = [*compared, (cut, everyone.answered, everyone.wrong)]
     ordered = sorted({(1.0 if other is None else other, *seen) for other, *seen in counts})
@@ -521,9 +522,9 @@ def _check_chosen(certificate: WrongRateCertificate, curve: Sequence[TradeOff]) 
         for one, other in pairwise(ordered)
     )
     if not rising:
-        yield "the policy is not among those compared: a larger cut answers fewer prompts, or one cut more"
+        yield "the policy does not fit those compared: a larger cut must answer at least as many prompts"
     if not 1 <= certificate.policies_tested <= certificate.prompts:
-        yield f"{certificate.policies_tested} cuts tested on {certificate.prompts} prompts"
+        yield f"policies_tested is {certificate.policies_tested}, but there are {certificate.prompts} prompts"
 
 
 def _check_coverage_of_policy(artifact: ArtifactContent, policy: CertifiedPolicy) -> Iterator[str]:
@@ -536,7 +537,7 @@ def _check_coverage_of_policy(artifact: ArtifactContent, policy: CertifiedPolicy
             certificate.prompts,
             certificate.records_digest,
         ):
-            yield f"the policy and its sets at {coverage.alpha} rest on different prompts or levels"
+            yield f"the policy and its sets at {coverage.alpha} have different prompts or a different delta"
         yield from _check_coverage(artifact, coverage, among)
 
 

@@ -253,15 +253,15 @@ class CertifiedPolicy(ArtifactData):
             if not self.others:
                 return self.certificate
             msg = (
-                f"several wrong-answer rates are certified ({held}): say which, before any question is "
-                "asked, with max_wrong_rate=... (on the command line --max-wrong-rate)"
+                f"several wrong-answer rates are certified ({held}): before asking any question, choose one "
+                "with max_wrong_rate=... (on the command line --max-wrong-rate)"
             )
             raise InputError(msg)
         text = format_alpha(max_wrong_rate, "max_wrong_rate")
         for certificate in self.certificates:
             if certificate.max_wrong_rate == text:
                 return certificate
-        reason = self.refused.get(text, f"it was not asked for; certified are {held}")
+        reason = self.refused.get(text, f"it was not requested; the certified rates are {held}")
         msg = f"max_wrong_rate = {text} is not certified: {reason}"
         raise InputError(msg)
 
@@ -426,12 +426,10 @@ def make_threshold_rule(
         return LearnedThreshold(level, cap)
     if name == "grouped":
         if delta is None:
-            msg = (
-                "the grouped rule gives confidence, with a failure probability: calibrate with confident=True"
-            )
+            msg = "the grouped rule needs a failure probability: calibrate with confident=True"
             raise InputError(msg)
         return GroupedThreshold(level, cap, delta=delta)
-    msg = f"unknown threshold rule {name!r}; known are conditional, marginal, grouped and learned"
+    msg = f"unknown threshold rule {name!r}; known rules: conditional, marginal, grouped and learned"
     raise InputError(msg)
 
 
@@ -441,8 +439,8 @@ def compute_likelihood_ratios(shift: Statistic, draws: CandidateBatch) -> FloatA
     bad = np.flatnonzero(~(ratios > 0.0))
     if len(bad):
         msg = (
-            f"{shift.text} of prompt {bad[0]} is {ratios[bad[0]]:g}; a prompt that may be served has a "
-            "likelihood ratio above 0"
+            f"{shift.text} of prompt {bad[0]} is {ratios[bad[0]]:g}; the likelihood ratio of a prompt "
+            "that may be served must be above 0"
         )
         raise FeatureError(msg, int(bad[0]))
     return ratios

@@ -48,7 +48,9 @@ def decode(data: bytes, source: str) -> dict[str, Any]:
         msg = f'{source}: not a calibration artifact: expected an object with "format": "{FORMAT}"'
         raise ArtifactFormatError(msg)
     if file.get("version") != VERSION:
-        writer = explain_writer(file.get("content")) or "; calibrate again or change the library"
+        writer = (
+            explain_writer(file.get("content")) or "; calibrate again or use another release of the library"
+        )
         found = f"artifact version {file.get('version')!r}"
         msg = f"{source}: {found}; this library reads version {VERSION}{writer}"
         raise ArtifactFormatError(msg)

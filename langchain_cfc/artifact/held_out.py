@@ -68,8 +68,8 @@ def tabulate_held_out(
     extracted = artifact.calibration.extracted_answers
     if artifact.needs_answers and bool(table.extracted) != bool(extracted):
         msg = (
-            f"the artifact was calibrated {'with' if extracted else 'without'} extracted answers, on which "
-            "its set rule, features or policy depend, and these records are not: extract `answer` in the "
+            f"the artifact was calibrated {'with' if extracted else 'without'} extracted answers, unlike "
+            "these records, and its set rule, features or policy compare answers: extract `answer` in the "
             "same way"
         )
         raise InputError(msg)
@@ -95,7 +95,7 @@ def select_held_out(
         which = HELD_OUT_PART
         if plan.has_overlap(facts.sketch, labelled.names):
             msg = (
-                "records of the held-out part carry ids of calibration records: their clusters have "
+                "records of the held-out part have ids of calibration records: their clusters have "
                 "changed since calibration"
             )
             raise OverlapError(msg)
@@ -107,9 +107,12 @@ def select_held_out(
         return labelled, which
     drawn = labelled.select_drawn()
     if len(drawn) == 0:
-        msg = f"none of {len(labelled)} prompts has a correct candidate, and the promise is about such"
+        msg = (
+            f"none of {len(labelled)} prompts has a correct candidate, but the guarantee is only about "
+            "prompts with one"
+        )
         raise CalibrationError(msg)
-    return drawn, f"{which}; of these {len(labelled)}, the prompts with a correct candidate"
+    return drawn, f"{which}; of these {len(labelled)}, only the prompts with a correct candidate"
 
 
 def _check_usable(
@@ -118,20 +121,20 @@ def _check_usable(
     """Refuse calibration records whose held-out part cannot test the artifact."""
     if artifact.calibration.sampled and labelled.weights is None:
         msg = (
-            "these are the records that the artifact was calibrated on, of which some were likelier to "
-            "be labelled than others, and they come without these weights: give the same table"
+            "these are the records that the artifact was calibrated on. Some were more likely to be labelled "
+            "than others, but their weights are missing here: pass the same table as in calibration"
         )
         raise InputError(msg)
     if part == "certification" and artifact.has_used_certification:
         msg = (
-            "the part of these records held out for certificates has chosen the artifact's level or its "
-            "policy, and cannot judge what it chose: certify on other records"
+            "the part of these records held out for certificates was used to choose the artifact's level or "
+            "policy, so it cannot certify that choice: certify on other records"
         )
         raise OverlapError(msg)
     if part == "certification" and artifact.shift is not None:
         msg = (
-            "these records come from where the artifact was calibrated, and it promises something for "
-            "where it is served: certify on records from there"
+            "these records come from the distribution that the artifact was calibrated on, but its guarantee "
+            "is about the distribution where it is served: certify on records from there"
         )
         raise OverlapError(msg)
     if getattr(artifact.calibration.split, part) == 0.0:

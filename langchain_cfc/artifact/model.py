@@ -86,8 +86,8 @@ class CalibrationArtifact(ArtifactContent):
         }
         if dimensions != {self.feature_map.dimension}:
             msg = (
-                f"threshold states for {sorted(dimensions)} features do not fit a map of "
-                f"{self.feature_map.dimension}"
+                f"threshold states for {sorted(dimensions)} features do not fit a feature map "
+                f"of {self.feature_map.dimension}"
             )
             raise ValueError(msg)
         _ = self.parsed_set_rule, self.parsed_shift
@@ -144,10 +144,10 @@ class CalibrationArtifact(ArtifactContent):
         wrong = np.flatnonzero(wanted != draws.counts)
         if len(wrong):
             row = int(wrong[0])
-            when = "a later" if wanted[row] > draws.counts[row] else "an earlier"
+            when = "later" if wanted[row] > draws.counts[row] else "earlier"
             msg = (
-                f"the artifact was calibrated with draws = {self.draws}, which stops at {when} draw than the "
-                f"{draws.counts[row]} of prompt {row}"
+                f"the artifact was calibrated with draws = {self.draws}, which stops {when} than after the "
+                f"{draws.counts[row]} draws of prompt {row}"
             )
             raise InputError(msg)
 
@@ -188,8 +188,8 @@ class CalibrationArtifact(ArtifactContent):
             if len(self.alphas) == 1:
                 return self.alphas[0]
             msg = (
-                f"the artifact holds several levels ({held}): say which, before the candidates are "
-                "drawn, with alpha=... (on the command line --alpha)"
+                f"the artifact holds several levels ({held}): before drawing candidates, choose one with "
+                "alpha=... (on the command line --alpha)"
             )
             raise InputError(msg)
         text = format_alpha(alpha)
@@ -237,7 +237,7 @@ class CalibrationArtifact(ArtifactContent):
             ("uniforms", uniforms, self.randomised),
         ):
             if (given is not None) != wanted:
-                msg = f"thresholds of this artifact are asked for {'with' if wanted else 'without'} {name}"
+                msg = f"thresholds of this artifact {'need' if wanted else 'do not take'} {name}"
                 raise InputError(msg)
         rules = self._marginal_rules if marginal else self._rules
         adaptive = self.feature_map.adaptive_alpha
@@ -363,7 +363,7 @@ class CalibrationArtifact(ArtifactContent):
         if self.policy is None:
             msg = (
                 "the artifact holds no certified policy: calibrate with max_wrong_rate (on the command line "
-                "--max-wrong-rate), or leave bot mode out"
+                "--max-wrong-rate), or do not use bot mode"
             )
             raise InputError(msg)
         return self.policy
@@ -433,6 +433,6 @@ class CalibrationArtifact(ArtifactContent):
             msg = f"{source}: not a valid artifact of version {files.VERSION}: {problem}{writer}"
             raise ArtifactFormatError(msg) from error
         if not as_saved:  # such as 2 in place of 2.0, which `save` does not write
-            msg = f"{source}: not in the form that artifacts of version {files.VERSION} are saved in"
+            msg = f"{source}: not in the canonical form of artifacts of version {files.VERSION}"
             raise ArtifactFormatError(msg)
         return artifact

@@ -30,7 +30,10 @@ _SEPARATE = {
     "token-probability",
 }
 _AGREEMENT = "self-consistency"
-_RECORD_SO_MANY = "draws: self-consistency scores fewer candidates than recorded differently: record so many"
+_RECORD_SO_MANY = (
+    "draws: self-consistency gives other scores if fewer candidates are drawn than recorded: record exactly "
+    "that many"
+)
 
 
 def scores_separately(provenance: Provenance | None) -> bool | None:
@@ -54,14 +57,14 @@ def find_rescore(provenance: Provenance | None, *, combines: bool) -> Rescore | 
     if separate is None:
         msg = (
             f"draws: the records do not say whether their verifier ({dict(verifier) or 'not named'}) scores "
-            "each candidate by itself, and if not, its scores change where fewer are drawn. If it does, say "
-            'so in the first line of the records: "separate_scores": true'
+            "each candidate separately; if not, its scores change when fewer are drawn. If it does, say so "
+            'in the first line of the records: "separate_scores": true'
         )
         raise InputError(msg)
     if combines or _get_name(verifier) != _AGREEMENT or verifier.get("agreement") != "equal":
         msg = (
-            "draws: the verifier compares the candidates of a prompt, and its scores of fewer candidates "
-            "cannot be computed from the records: only those of one SelfConsistency by equal answers can"
+            "draws: the verifier compares the candidates of a prompt, so its scores of fewer candidates "
+            "cannot be computed from the records. That works only for one SelfConsistency by equal answers"
         )
         raise InputError(msg)
     return _rescore_by_agreement
@@ -86,9 +89,9 @@ def check_first_candidates(
     compares = any(stated.get(f"{name}.id") == _AGREEMENT for name in combined)
     if compares or scores_separately(provenance) is False:
         msg = (
-            f"n = {labelled.draws.n}: the verifier compares the candidates of a prompt, so that those of "
-            f"{labelled.draws.n} have other scores in serving than among the {labelled.recorded} recorded: "
-            f"record {labelled.draws.n}, or leave n out"
+            f"n = {labelled.draws.n}: the verifier compares the candidates of a prompt, so "
+            f"{labelled.draws.n} candidates get other scores in serving than among the {labelled.recorded} "
+            f"recorded: record {labelled.draws.n}, or omit n"
         )
         raise InputError(msg)
 
@@ -133,8 +136,8 @@ def check_first_wave(rule: DrawRule, provenance: Provenance | None) -> None:
     """Refuse a rule that looks at the agreement of a single candidate with itself."""
     if rule.needs_scores and rule.first_wave == 1 and scores_separately(provenance) is False:
         msg = (
-            f"draws = {rule.text}: the verifier scores a candidate by how many others agree with it, and one "
-            "alone scores 0, so this rule always stops after one draw. Give it rounds= whose first wave has "
+            f"draws = {rule.text}: the verifier scores a candidate by how many others agree with it. A "
+            "single one scores 0, so this rule always stops after one draw. Use rounds= with a first wave of "
             f"at least 2 draws, such as {rule.condition}({rule.value}, rounds=2+2+4), or use lead or agree"
         )
         raise InputError(msg)
@@ -183,8 +186,9 @@ def find_compared_outputs(
     """
     if rule.needs_scores:
         msg = (
-            f"draws = {rule.text}: it looks at scores, and these combine verifiers of which some compare "
-            "candidates, as fitted on what is drawn: take lead or agree, which look at answers"
+            f"draws = {rule.text}: it looks at scores, which combine verifiers, some of which compare "
+            "candidates; the combination is fitted on the candidates drawn. Use lead or agree, which look at "
+            "answers"
         )
         raise InputError(msg)
     stated = {} if provenance is None or provenance.verifier is None else provenance.verifier
@@ -195,9 +199,9 @@ def find_compared_outputs(
             continue
         if _get_name(own) != _AGREEMENT or own.get("agreement") != "equal":
             msg = (
-                f"draws: the outputs of the verifier {name!r} of fewer candidates cannot be made from the "
-                "records: it compares candidates, or does not say whether it does. Leave it out of the "
-                "combination, or say in the first line of the records that all score separately: "
+                f"draws: the outputs of the verifier {name!r} for fewer candidates cannot be computed from "
+                "the records: it compares candidates, or does not say whether it does. Remove it from the "
+                "combination, or say in the first line of the records that all verifiers score separately: "
                 '"separate_scores": true'
             )
             raise InputError(msg)
@@ -212,11 +216,10 @@ def _check_agreement(labelled: LabelledBatch, scores: FloatArray) -> None:
     """
     differing = np.any(_rescore_by_agreement(labelled.draws).scores != scores, axis=1)
     if labelled.recorded != labelled.draws.n or differing.any():
-        where = f", first of record {labelled.ids[int(differing.argmax())]!r}" if differing.any() else ""
+        where = f", first in record {labelled.ids[int(differing.argmax())]!r}" if differing.any() else ""
         msg = (
-            f"draws: the recorded scores are not those of self-consistency by recorded answers{where}. "
-            "So they cannot be computed for fewer candidates: record as `answer` what the verifier "
-            "compares"
+            f"draws: the recorded scores are not those of self-consistency on the recorded answers{where}. "
+            "So scores of fewer candidates cannot be computed: record as `answer` what the verifier compares"
         )
         raise InputError(msg)
 
@@ -227,6 +230,6 @@ def _get_name(verifier: Mapping[str, Any] | None) -> object:
 
 def _rescore_by_agreement(draws: CandidateBatch) -> CandidateBatch:
     if draws.answer_codes is None:
-        msg = "draws: the verifier compares answers, and these candidates have scores only"
+        msg = "draws: the verifier compares answers, but these candidates have only scores"
         raise InputError(msg)
     return replace(draws, scores=score_by_agreement(draws.answer_codes), precomputed={})

@@ -26,12 +26,12 @@ _SIZE = 64
 _MOST_BYTES = 1 << 16
 _PEM, _SSH = b"-----BEGIN ", b"ssh-ed25519 "
 _PUBLIC = (
-    "expected an Ed25519 public key in PEM or OpenSSH format, as of `openssl pkey -in key.pem -pubout` or "
-    "`ssh-keygen -t ed25519`"
+    "expected an Ed25519 public key in PEM or OpenSSH format, as made by `openssl pkey -in key.pem "
+    "-pubout` or `ssh-keygen -t ed25519`"
 )
 _PRIVATE = (
-    "expected an Ed25519 private key in PEM or OpenSSH format, as of `openssl genpkey -algorithm ed25519` or "
-    "`ssh-keygen -t ed25519`"
+    "expected an Ed25519 private key in PEM or OpenSSH format, as made by `openssl genpkey -algorithm "
+    "ed25519` or `ssh-keygen -t ed25519`"
 )
 
 
@@ -80,7 +80,7 @@ def check_signature(path: str | os.PathLike[str], data: bytes, keys: PublicKey |
     """
     listed = [keys] if isinstance(keys, (str, os.PathLike)) else list(keys)
     if not listed:
-        msg = "require_signature names no key, so that no artifact could be loaded; name one, or leave it out"
+        msg = "require_signature is empty, so no artifact could be loaded; give at least one key, or omit it"
         raise InputError(msg)
     trusted = [_load_public_key(key) for key in listed]
     signature, target = _read_signature(path), locate_signature(path)
@@ -88,7 +88,7 @@ def check_signature(path: str | os.PathLike[str], data: bytes, keys: PublicKey |
         which = "the required key" if len(trusted) == 1 else f"any of the {len(trusted)} required keys"
         msg = (
             f"{target}: not a signature of {os.fspath(path)} by {which}: the artifact was changed or made "
-            "again after it was signed, or someone else signed it. Sign it only if you know where it is from"
+            "again after it was signed, or someone else signed it. Sign it only if you know its origin"
         )
         raise ArtifactSignatureError(msg)
 
@@ -99,15 +99,15 @@ def _read_signature(path: str | os.PathLike[str]) -> bytes:
         signature = read_regular(target, _MOST_BYTES)
     except FileNotFoundError as error:
         msg = (
-            f"{os.fspath(path)}: a signature is required, and there is no {target}; `langchain-cfc sign` "
-            "writes it, and it is copied along with the artifact"
+            f"{os.fspath(path)}: a signature is required, but {target} does not exist; `langchain-cfc sign` "
+            "writes it. Copy it along with the artifact"
         )
         raise ArtifactSignatureError(msg) from error
     except (OSError, InputError) as error:
         msg = f"{target}: the signature cannot be read ({getattr(error, 'strerror', None) or error})"
         raise ArtifactSignatureError(msg) from error
     if len(signature) != _SIZE:
-        msg = f"{target}: {len(signature)} bytes; an Ed25519 signature has {_SIZE}, and nothing else"
+        msg = f"{target}: {len(signature)} bytes; expected an Ed25519 signature of exactly {_SIZE} bytes"
         raise ArtifactSignatureError(msg)
     return signature
 
@@ -131,7 +131,7 @@ def _load_public_key(key: PublicKey) -> Ed25519PublicKey:
     elif data.startswith(_SSH) and len(data.strip().splitlines()) == 1:
         load = serialization.load_ssh_public_key
     else:
-        msg = f"{name}: {_PUBLIC}, one in a file"
+        msg = f"{name}: {_PUBLIC}, one per file"
         raise InputError(msg)
     public: Ed25519PublicKey = _load_key(load, (data,), name, "Ed25519PublicKey", _PUBLIC)
     return public

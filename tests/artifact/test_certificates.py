@@ -109,7 +109,7 @@ def test_what_is_used_is_written_and_nothing_else(options: dict[str, Any], field
     assert load_content(content) == artifact
     for name in set(NEW) - fields:  # defaults, which `save` does not write
         default = type(artifact).model_fields[name].default
-        with pytest.raises(ArtifactFormatError, match="not in the form"):
+        with pytest.raises(ArtifactFormatError, match="not in the canonical form"):
             load_content({**content, name: default})
 
 
@@ -162,7 +162,7 @@ def test_an_artifact_changed_below_its_certificate_is_refused(
 def test_two_certificates_of_one_level_are_refused(forged: dict[str, Any]) -> None:
     first, second = forged["certificates"]
     for several in ([first, first], [first, {**second, "alpha": first["alpha"]}], [first, second, second]):
-        with pytest.raises(ArtifactFormatError, match="or two are about the same"):
+        with pytest.raises(ArtifactFormatError, match="or two are about one level"):
             load_content({**forged, "certificates": several})
     assert len(load_content({**forged, "certificates": [second]}).certificates) == 1
 
@@ -192,7 +192,7 @@ def test_a_certificate_without_its_artifact_digest_is_refused(forged: dict[str, 
         (("delta",), "2", "delta"),
         (("delta",), 0.05, "delta"),
         (("prompts",), -1, "prompts"),
-        (("prompts",), "120", "not in the form"),
+        (("prompts",), "120", "not in the canonical form"),
         (("shares",), [], "shares"),
         (("mean_set_size_at_most",), None, "either the sizes of sets"),
         (("shares", 0, "kept"), 121, None),

@@ -365,17 +365,17 @@ FORGED: list[tuple[str, str, Forge]] = [
 # What the check that is meant says of it: others may find the same forgery first.
 FOUND: list[tuple[str, str, Forge]] = [
     (
-        "is certified about the sets of every level",
+        "must certify the sets of every level",
         "bot in groups",
         lambda one: one["policy"]["coverage"].pop(),
     ),
     (
-        "given a correct candidate has no adaptive levels, policy",
+        "given a correct candidate allows no adaptive levels, policy",
         "given drawn",
         put("shift", value="mean_score"),
     ),
     (
-        "adaptive levels have no ridge",
+        "adaptive levels cannot be combined with a ridge",
         "adaptive",
         put("confidence", value={"delta": "0.1", "names": ["1"]}),
     ),
@@ -386,23 +386,27 @@ FOUND: list[tuple[str, str, Forge]] = [
         put("reference", 0, "counts", "group(topic)=river", value=[0] * 16),
     ),
     (
-        "are of more prompts than were held out",
+        "cover more prompts than were held out",
         "hat",
         put("reference", 16, "counts", "1", 0, value=10**6),
     ),
-    ("the fit is on 8 prompts, and 9 calibrated", "tiny", put("calibration", "size", value=9)),
+    ("the fit uses 8 prompts, but calibration used 9", "tiny", put("calibration", "size", value=9)),
     (
-        "is not that of the calibration prompts",
+        "differs from that of the calibration prompts",
         "hopeless",
         put("calibration", "attainable_coverage", value=0.99),
     ),
-    ("the marginal quantile is not", "tiny", forge_quantile),
-    ("of the conditional rule, and of no other, are tested", "tested", put("confidence", "prompts", value=0)),
-    ("counts of other levels than", "tested", put("confidence", "missed", value={"0.01": 0})),
-    ("counts of other levels than", "tested", drop_counts),
-    ("0 of 1 prompts missed do not show 0.3", "certified", claim_a_test),
+    ("the marginal quantile differs", "tiny", forge_quantile),
     (
-        "the law of an order statistic counts no misses",
+        "levels must be tested on prompts for the conditional rule",
+        "tested",
+        put("confidence", "prompts", value=0),
+    ),
+    ("the counts are not for the levels", "tested", put("confidence", "missed", value={"0.01": 0})),
+    ("the counts are not for the levels", "tested", drop_counts),
+    ("0 of 1 prompts missed do not certify 0.3", "certified", claim_a_test),
+    (
+        "only the conditional rule has counts of missed prompts",
         "grouped",
         put("confidence", "missed", value={"0.3": 0}),
     ),
@@ -415,9 +419,9 @@ FOUND: list[tuple[str, str, Forge]] = [
         put("confidence", "delta", value="0.000000000001"),
     ),
     ("reference counts of min_score are missing", "given drawn", promise_to_all),
-    ("reference counts of mean_score are of 300 prompts", "given drawn", promise_to_all_sampled),
-    ("or one cut more", "cautious bot", answer_more),
-    ("lack the one that answers every prompt", "cautious bot", answer_everything),
+    ("reference counts of mean_score cover 300 prompts", "given drawn", promise_to_all_sampled),
+    ("a larger cut must answer at least as many prompts", "cautious bot", answer_more),
+    ("do not include the one that answers every prompt", "cautious bot", answer_everything),
     ("is about sets, and the artifact about claims", "claims", forge_sets),
     ("states a coverage for 1 that no prompt has", "adaptive", put(*SHARE, "stated", value=0.2)),
     (
@@ -428,7 +432,7 @@ FOUND: list[tuple[str, str, Forge]] = [
     ("more than were held out for it", "bot", put(*CERTIFICATE, "prompts", value=10**5)),
     ("is not certified over all prompts", "bot", put(*CERTIFICATE, "groups", 0, "certified", value=False)),
     (
-        "its sets at 0.5 rest on different prompts",
+        "its sets at 0.5 have different prompts",
         "bot in groups",
         put("policy", "coverage", 1, "delta", value="0.2"),
     ),
@@ -477,7 +481,8 @@ def test_what_contradicts_is_said(tmp_path: Path) -> None:
     path = tmp_path / "forged.json"
     path.write_bytes(seal(content))
     with pytest.raises(
-        ArtifactFormatError, match="contradicts itself: size: 9 calibration prompts, and 8 of"
+        ArtifactFormatError,
+        match="contradicts itself: size: 9 calibration prompts, but the group of all prompts has 8",
     ):
         CalibrationArtifact.load(path)
 

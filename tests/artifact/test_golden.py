@@ -134,4 +134,6 @@ def test_what_a_later_release_wrote_is_refused_with_its_name(artifact: Calibrati
 def test_a_name_that_is_no_release_is_not_repeated(release: Any, artifact: CalibrationArtifact) -> None:
     with pytest.raises(ArtifactFormatError) as refused:
         load_content({**content_of(artifact), "library_version": release}, version=3)
-    assert str(refused.value).endswith("reads version 2; calibrate again or change the library")
+    assert str(refused.value).endswith(
+        "reads version 2; calibrate again or use another release of the library"
+    )

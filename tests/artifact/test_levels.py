@@ -48,7 +48,9 @@ def test_the_level_may_be_left_out_only_where_there_is_one() -> None:
     several = calibrate(make_records(0, 60), alpha=[0.3, "0.10"], features="1", allow_unattainable=True)
     assert several.alphas == ("0.1", "0.3")
     assert several.level(0.1) == "0.1"
-    with pytest.raises(InputError, match=r"several levels \(0\.1, 0\.3\): say which"):
+    with pytest.raises(
+        InputError, match=r"several levels \(0\.1, 0\.3\): before drawing candidates, choose one"
+    ):
         several.level()
     with pytest.raises(InputError, match="several levels"):
         several.guarantee()

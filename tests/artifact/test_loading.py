@@ -230,7 +230,7 @@ def test_a_missing_field_anywhere_is_refused(complete: dict[str, Any]) -> None:
         (("n",), "4", "n: "),
         (("n",), 4.0, "n: "),
         (("n",), True, "n: "),
-        (("cap",), 2, "not in the form"),
+        (("cap",), 2, "not in the canonical form"),
         (("cap",), 1.0, "cap must be"),
         (("cap",), "2.0", "cap: "),
         (("cap",), None, "cap: "),
@@ -274,7 +274,7 @@ def test_levels_out_of_order_or_form_are_refused(alphas: list[str], content: dic
 
 def test_a_state_for_another_number_of_features_is_refused(content: dict[str, Any]) -> None:
     content["features"] = calibrate(make_records(0, 60), alpha="0.2", features="mean_score").features
-    with pytest.raises(ArtifactFormatError, match=r"states for \[6\] features do not fit a map of 2"):
+    with pytest.raises(ArtifactFormatError, match=r"states for \[6\] features do not fit a feature map of 2"):
         load_content(content)
 
 
@@ -336,7 +336,7 @@ def test_a_combination_is_part_of_the_content_where_there_is_one(content: dict[s
     assert combined.combination.model_dump(mode="json") == COMBINATION
     assert combined.digest != without.digest == combined.model_copy(update={"combination": None}).digest
     content["combination"] = None  # which `save` does not write
-    with pytest.raises(ArtifactFormatError, match="not in the form"):
+    with pytest.raises(ArtifactFormatError, match="not in the canonical form"):
         load_content(content)
 
 
@@ -344,7 +344,7 @@ def test_a_combination_is_part_of_the_content_where_there_is_one(content: dict[s
     ("changes", "message"),
     [
         ({"scales": [0.0]}, "combination: .*scales above 0"),
-        ({"scales": [1]}, "not in the form"),
+        ({"scales": [1]}, "not in the canonical form"),
         ({"names": []}, "combination: .*distinct verifier names"),
         ({"names": "j"}, r"combination\.names"),
         ({"coefficients": [1.0, 2.0]}, "combination: .*for each of 1 names"),

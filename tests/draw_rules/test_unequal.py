@@ -105,5 +105,5 @@ def test_parts_are_concatenated_with_their_numbers() -> None:
 
 
 def test_a_shortened_table_is_refused_where_nothing_knows_its_rule() -> None:
-    with pytest.raises(InputError, match="suit this rule alone"):
+    with pytest.raises(InputError, match="can be used only with this rule"):
         tabulate(shorten(0))

@@ -104,7 +104,9 @@ def test_several_levels_and_none_chosen_is_refused_before_anything_is_drawn(
     model = ScriptedModel(texts=TEXTS)
     asked: list[Any] = []
     chain = make_chain(two_levels, generator=model, metadata=asked.append)
-    with pytest.raises(InputError, match=r"several levels \(0.25, 0.5\): say which"):
+    with pytest.raises(
+        InputError, match=r"several levels \(0.25, 0.5\): before drawing candidates, choose one"
+    ):
         invoke(chain, "x")
     assert (model.drawn, asked) == ([], [])
 

@@ -275,7 +275,7 @@ def test_one_of_several_certified_rates_is_served() -> None:
         assert chain.guarantee_of(message) == results[0].guarantee
         answered.append({number for number, one in enumerate(results) if one})
     assert answered[0] < answered[1] < answered[2]
-    with pytest.raises(InputError, match="say which, before any question is asked, with max_wrong_rate"):
+    with pytest.raises(InputError, match="before asking any question, choose one with max_wrong_rate"):
         CFCRunnable(artifact=artifact, bot=True, **parts)
     with pytest.raises(InputError, match="is not certified"):
         CFCRunnable(artifact=artifact, bot=True, max_wrong_rate="0.5", **parts)
