@@ -124,7 +124,7 @@ def check_regular_file(path: Path) -> None:
     if not path.exists():
         raise RecordError(str(path), 0, "", f"no such file{suggest_file(path)}")
     if not path.is_file():
-        raise RecordError(str(path), 0, "", "not a regular file; expected one that can be read again")
+        raise RecordError(str(path), 0, "", "not a regular file; expected one that can be read twice")
 
 
 def read_lines(path: Path, max_line_bytes: int = MAX_LINE_BYTES) -> Iterator[tuple[int, bytes]]:
@@ -165,7 +165,7 @@ def parse_value(content: bytes, source: str, line: int, expected: str) -> Any:
     except RecursionError:
         problem = "nested too deeply to be parsed"
     except ValueError as error:  # an integer of thousands of digits
-        problem = f"not JSON that can be used: {error}"
+        problem = f"unusable JSON: {error}"
     raise RecordError(source, line, "", problem)
 
 

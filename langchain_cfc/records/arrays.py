@@ -138,9 +138,9 @@ def _tabulate(
         found = LabelledBatch.concatenate(parts if claims else map(check_unit, parts))
     if found.unit == "answers" and found.draws.drawn is not None and not shortened:
         msg = (
-            "a draw rule stopped drawing these candidates, so that they suit this rule alone: pass it as "
-            "draws= (on the command line --draws) to calibrate or compare, evaluate and certify an artifact "
-            "of the same rule, or give records with all n candidates"
+            "a draw rule stopped drawing these candidates, so they can be used only with this rule: pass it "
+            "as draws= (on the command line --draws) to calibrate or compare, evaluate and certify an "
+            "artifact with the same rule, or use records with all n candidates"
         )
         raise InputError(msg)
     return found

@@ -91,7 +91,7 @@ class DatasetChecks:
         if first != position:
             known, its_line = self._locate(first)
             problem = (
-                f"{short_repr(record.id)} is the id of {known}, line {its_line} too; expected ids to differ"
+                f"{short_repr(record.id)} is also the id of {known}, line {its_line}; expected unique ids"
             )
             raise RecordError(source, line, "id", problem)
         self._append_lines(source, [line])
@@ -168,7 +168,7 @@ def _try_add_all(checks: DatasetChecks, batch: Sequence[LabelledRecord], lines: 
 def _add(checks: DatasetChecks, record: object, line: int) -> None:
     """Add a record, or refuse it."""
     if not isinstance(record, (PromptRecord, ClaimsRecord)):
-        problem = f"found {short_repr(record)}; expected a PromptRecord (files are opened by read_records)"
+        problem = f"found {short_repr(record)}; expected a PromptRecord (use read_records for files)"
         raise RecordError(IN_MEMORY, line, "", problem)
     checks.add(record, IN_MEMORY, line)
 
@@ -332,8 +332,8 @@ def missing_output_error(
     what = "candidate" if isinstance(record, PromptRecord) else "claim"
     problem = (
         f"{what} {slot} of record {short_repr(record.id)} has no raw output of {missing!r}; it has "
-        f"{', '.join(map(repr, known)) or 'none'}. Bring the outputs of {', '.join(names)} for every "
-        f"{what}, or leave the record out"
+        f"{', '.join(map(repr, known)) or 'none'}. Provide the outputs of {', '.join(names)} for every "
+        f"{what}, or remove the record"
     )
     return RecordError(IN_MEMORY, line, f"{what}s[{slot}].scores", problem)
 

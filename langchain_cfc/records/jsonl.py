@@ -85,7 +85,7 @@ def parse_record(content: bytes, source: str, line: int) -> LabelledRecord:
     """Parse the record on a line; a provenance is refused, since it can only be the first line."""
     fields = parse_object(content, source, line)
     if is_provenance(fields):
-        problem = "a provenance can only be the first line; give files one by one instead of joined"
+        problem = "a provenance can only be the first line; pass files separately, not concatenated"
         raise RecordError(source, line, "format", problem)
     holds_claims = "claims" in fields and "candidates" not in fields
     if holds_claims:

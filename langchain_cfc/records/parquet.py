@@ -108,7 +108,7 @@ def check_columns(found: Iterable[Any], expected: Any, source: str, within: str)
     for field in found:
         name = f"{within}{field.name}"
         if field.name not in known or field.name in seen:
-            problem = f"unknown column, or one that comes twice; known are {', '.join(known)}"
+            problem = f"unknown or repeated column; known columns: {', '.join(known)}"
             raise RecordError(source, 0, name, problem)
         seen.add(field.name)
         _check_type(field.type, known[field.name], source, name)
@@ -250,7 +250,7 @@ class ParquetFile:
         except RecordError:
             raise
         except (OSError, ValueError, NotImplementedError) as error:  # pyarrow's errors are among them
-            problem = f"damaged, or not Parquet that can be read: {error}"
+            problem = f"damaged or unreadable Parquet: {error}"
             raise RecordError(source, 0, "", problem) from error
 
 

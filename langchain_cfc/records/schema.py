@@ -313,7 +313,7 @@ def _describe_problem(model: type[BaseModel], detail: ErrorDetails, flaw: Except
     owner, name = _locate_field(model, detail["loc"])
     if kind == "extra_forbidden":
         known = owner.model_fields
-        return f"unknown field; known are {', '.join(known)}{suggest_name(str(name), known)}"
+        return f"unknown field; known fields: {', '.join(known)}{suggest_name(str(name), known)}"
     if name in {"correct", "supported"} and (kind == "missing" or value is None):
         return _UNLABELLED if name == "correct" else _UNLABELLED_CLAIM
     if kind == "model_type":

@@ -125,7 +125,7 @@ GOOD: list[dict[str, Any]] = [
     row(metadata='{"a": 1, "b": true}', reference="null", cluster="c", input="[]"),
 ]
 BAD: list[tuple[dict[str, Any], str, str]] = [
-    (row("fine 3"), "id", "'fine 3' is the id of"),
+    (row("fine 3"), "id", "'fine 3' is also the id of"),
     (row(input=None), "input", "missing"),
     (row(claims=None), "claims", "missing"),
     (row(claims=[]), "claims", "at least one claim"),
@@ -199,15 +199,15 @@ def make_schema(*, of_rows: dict[str, Any] | None = None, **of_claims: Any) -> A
         (make_schema(score=None), "claims.score", "no such column"),
         (make_schema(supported=None), "claims.supported", "no such column"),
         (make_schema(text=None), "claims.text", "no such column"),
-        (make_schema(correct=pa.bool_()), "claims.correct", "unknown column"),
+        (make_schema(correct=pa.bool_()), "claims.correct", "unknown or repeated column"),
         (
             make_schema(supported=pa.int8()),
             "claims.supported",
             "found a column of int8; expected one of bool",
         ),
         (make_schema(start=pa.float64()), "claims.start", "found a column of double; expected one of int64"),
-        (make_schema(of_rows={"topic": pa.string()}), "topic", "unknown column"),
-        (make_schema(of_rows={"candidates": pa.list_(pa.int8())}), "claims", "unknown column"),
+        (make_schema(of_rows={"topic": pa.string()}), "topic", "unknown or repeated column"),
+        (make_schema(of_rows={"candidates": pa.list_(pa.int8())}), "claims", "unknown or repeated column"),
     ],
 )
 def test_other_columns_are_refused(path: Path, schema: Any, field: str, words: str) -> None:

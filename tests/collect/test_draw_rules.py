@@ -126,9 +126,9 @@ def test_files_say_the_rule_and_suit_no_other(kind: str, tmp_path: Path) -> None
     assert 2 <= (evaluate(artifact, records).mean_draws or 0) < 6
     assert certify(artifact, records).certificates
     assert compare(records, draws=rule, methods="marginal", splits=2, alpha=0.4).methods
-    with pytest.raises(InputError, match="suit this rule alone"):
+    with pytest.raises(InputError, match="can be used only with this rule"):
         calibrate(records, **options)
-    with pytest.raises(InputError, match="suit this rule alone"):
+    with pytest.raises(InputError, match="can be used only with this rule"):
         compare(records, methods="marginal", splits=1)
     for other in ("lead(3, at_most=6)", "lead(2, at_most=5)", "below(0.2, at_most=6)"):
         with pytest.raises(InputError, match="another rule has shortened"):

@@ -100,7 +100,7 @@ def test_files_of_both_kinds_are_one_dataset(path: Path, tmp_path: Path) -> None
     assert [one.id for one in both] == ["q1", "q2", "q3"]
     assert tabulate(both).ids == ("q1", "q2", "q3")
     write_records(tmp_path / "more.jsonl", [record("q2")])
-    expected = rf"more\.jsonl, line 1: id: 'q2' is the id of {path}, line 2 too"
+    expected = rf"more\.jsonl, line 1: id: 'q2' is also the id of {path}, line 2"
     for read in (tabulate, list):
         with pytest.raises(RecordError, match=expected):
             read(both)
@@ -133,7 +133,7 @@ GOOD: list[dict[str, Any]] = [
 BAD: list[tuple[dict[str, Any], str, str]] = [
     (row(id=None), "id", "missing"),
     (row(name=""), "id", "found ''; expected text, not empty"),
-    (row("fine 3"), "id", "'fine 3' is the id of"),
+    (row("fine 3"), "id", "'fine 3' is also the id of"),
     (row(cluster=""), "cluster", "found ''"),
     (row(input=None), "input", "missing"),
     (row(input="What?"), "input", "not JSON"),
@@ -265,7 +265,7 @@ LESS = {name: parquet_schema().field(name).type for name in ("id", "input", "can
 @pytest.mark.parametrize(
     ("columns", "field", "words"),
     [
-        (LESS | {"topic": pa.string()}, "topic", "unknown column"),
+        (LESS | {"topic": pa.string()}, "topic", "unknown or repeated column"),
         ({"id": pa.string(), "input": pa.string()}, "candidates", "no such column"),
         (LESS | {"id": pa.int64()}, "id", "found a column of int64; expected one of string"),
         (LESS | {"candidates": pa.string()}, "candidates", "found a column of string"),
@@ -309,7 +309,7 @@ def test_a_damaged_file_is_named(path: Path, damage: str) -> None:
         content[len(content) // 3] ^= 0xFF
     path.write_bytes(content)
     for read in (list, tabulate):
-        with pytest.raises(RecordError, match="damaged, or not Parquet that can be read"):
+        with pytest.raises(RecordError, match="damaged or unreadable Parquet"):
             read(read_records(path))
 
 

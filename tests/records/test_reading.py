@@ -106,7 +106,7 @@ LINES = [
     pytest.param("NaN", "", ["found nan", "one JSON object"], id="NaN"),
     pytest.param('{"id": 1, "id": 2}', "", ["the key 'id' twice"], id="repeated key"),
     pytest.param("[" * 200_000, "", ["nested too deeply"], id="deep"),
-    pytest.param('{"id": ' + "1" * 5000 + "}", "", ["not JSON that can be used", "digits"], id="digits"),
+    pytest.param('{"id": ' + "1" * 5000 + "}", "", ["unusable JSON", "digits"], id="digits"),
     pytest.param("{}", "id", ["missing", "text, not empty"], id="no fields"),
     pytest.param(fields(name=""), "id", ["found ''", "not empty"], id="empty id"),
     pytest.param(fields(name="\ud800"), "id", ["half of a surrogate pair at character 1"], id="surrogate"),
@@ -126,10 +126,10 @@ LINES = [
     pytest.param(fields(candidates={}), "candidates", ["found {}", "a list"], id="candidates"),
     pytest.param(fields(candidates=[5]), "candidates[0]", ["found 5", "a JSON object"], id="candidate"),
     pytest.param(
-        fields(refrence=1), "refrence", ["did you mean 'reference'?", "known are id, input"], id="unknown"
+        fields(refrence=1), "refrence", ["did you mean 'reference'?", "known fields: id, input"], id="unknown"
     ),
-    pytest.param(fields(zzz=1), "zzz", ["unknown field; known are id, input"], id="unknown, far"),
-    pytest.param(fields(text="a"), "text", ["known are id, input"], id="field of a candidate"),
+    pytest.param(fields(zzz=1), "zzz", ["unknown field; known fields: id, input"], id="unknown, far"),
+    pytest.param(fields(text="a"), "text", ["known fields: id, input"], id="field of a candidate"),
     pytest.param(line(score=...), "candidates[1].score", ["missing", "smaller is better"], id="no score"),
     pytest.param(line(score=1.5), "candidates[1].score", ["found 1.5", "in [0, 1]"], id="score large"),
     pytest.param(line(score=-1), "candidates[1].score", ["found -1", "in [0, 1]"], id="score small"),
@@ -150,12 +150,12 @@ LINES = [
         line(scores={"a": 1e999}), "candidates[1].scores.a", ["found inf", "finite"], id="scores inf"
     ),
     pytest.param(
-        line(scroe=0.5), "candidates[1].scroe", ["did you mean 'score'?", "known are text"], id="typo"
+        line(scroe=0.5), "candidates[1].scroe", ["did you mean 'score'?", "known fields: text"], id="typo"
     ),
     pytest.param(
         line(scroe=0.5, score=...),
         "candidates[1].scroe",
-        ["unknown field; known are text", "did you mean 'score'?"],
+        ["unknown field; known fields: text", "did you mean 'score'?"],
         id="only typo",
     ),
     pytest.param(
@@ -216,7 +216,7 @@ def test_the_first_record_or_the_provenance_sets_the_number_of_candidates(
 def test_ids_are_used_once(path: Path) -> None:
     error = first_problem(write_lines(path, fields("q1"), fields("q2"), fields("q1")))
     assert (error.line, error.field) == (3, "id")
-    assert f"'q1' is the id of {path}, line 1" in error.problem
+    assert f"'q1' is also the id of {path}, line 1" in error.problem
 
 
 def test_ids_and_numbers_are_compared_across_files(tmp_path: Path) -> None:

@@ -69,8 +69,8 @@ def test_more_candidates_than_recorded_are_refused(n: int) -> None:
 BAD: list[tuple[list[Any], int, str, str]] = [
     ([], 0, "", "no records"),
     ([record("q1"), record("q2", "ab")], 2, "candidates", "found 2; expected 3 for every prompt"),
-    ([record("q1"), record("q1")], 2, "id", "'q1' is the id of records, line 1"),
-    (["records.jsonl"], 1, "", "files are opened by read_records"),
+    ([record("q1"), record("q1")], 2, "id", "'q1' is also the id of records, line 1"),
+    (["records.jsonl"], 1, "", "use read_records for files"),
 ]
 
 

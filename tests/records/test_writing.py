@@ -130,7 +130,7 @@ def test_equal_records_give_equal_compressed_bytes(tmp_path: Path, monkeypatch: 
 BAD: list[tuple[list[Any], Provenance | None, tuple[int, str], str]] = [
     ([], None, (0, ""), "no records"),
     ([record("q1"), record("q2", n=3)], None, (2, "candidates"), "found 3; expected 2 for every prompt"),
-    ([record("q1"), record("q2"), record("q1")], None, (3, "id"), "'q1' is the id of records, line 1"),
+    ([record("q1"), record("q2"), record("q1")], None, (3, "id"), "'q1' is also the id of records, line 1"),
     (
         [record()],
         Provenance(n=3),
