@@ -138,7 +138,7 @@ class AdaptiveAlpha:
             and len(alphas) == len(cuts) + 1
             and all(one != other for one, other in pairwise(alphas))
         ):
-            msg = f"adaptive levels must be increasing cuts and one level more, got {cuts!r} and {alphas!r}"
+            msg = f"adaptive levels must be increasing cuts and one more level, got {cuts!r} and {alphas!r}"
             raise FeatureError(msg)
         if not (
             _are_levels(knots)

@@ -129,7 +129,7 @@ class FeatureMap:
             {'text': 'mean_score', 'terms': [{'range': [0.25, 0.75]}]}
         """
         if self.needs_fit and len(draws) == 0:
-            msg = f"{self.text} cannot be fitted on 0 prompts; give the fit split more of the records"
+            msg = f"{self.text} cannot be fitted on 0 prompts; put more of the records in the fit split"
             raise FeatureError(msg)
         return replace(self, terms=tuple(term.fit(draws) for term in self.terms))
 
@@ -253,7 +253,7 @@ class FeatureMap:
             raise FeatureError(msg)
         unfitted, stored = parse_terms(data["text"]), data["terms"]
         if not isinstance(stored, list) or len(stored) != len(unfitted):
-            msg = f"the terms of {data['text']} are {len(unfitted)} objects in a list, got {stored!r}"
+            msg = f"the terms of {data['text']} must be a list of {len(unfitted)} objects, got {stored!r}"
             raise FeatureError(msg)
         adaptive = AdaptiveAlpha.from_data(data["adaptive_alpha"]) if "adaptive_alpha" in data else None
         fitted = tuple(term.from_data(values) for term, values in zip(unfitted, stored, strict=True))

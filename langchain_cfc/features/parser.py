@@ -77,7 +77,7 @@ def parse_statistic(text: str) -> Statistic:
     parser = _Parser(text)
     statistic = parser.parse_statistic(_STATISTIC)
     if parser.next.kind != "end":
-        parser.raise_error(f"unexpected {_describe(parser.next)}", "the end: one statistic alone")
+        parser.raise_error(f"unexpected {_describe(parser.next)}", "the end, after one statistic")
     return statistic
 
 
@@ -206,7 +206,7 @@ class _Parser:
             self.raise_error(f"unexpected {_describe(token)}", expected)
         known = [*STATISTICS, "meta", *self.functions]
         near = find_nearest(token.text, known)
-        advice = f"metadata is read by meta({token.text}), if it is a number, or else by group({token.text})"
+        advice = f"for metadata, use meta({token.text}) if it is a number, or else group({token.text})"
         if near is not None:
             advice = f"did you mean '{near}'?"
         self.raise_error(f"unknown name '{token.text}'", f"{expected}; {advice}")

@@ -174,7 +174,7 @@ def _metadata_number(row: int, entries: Mapping[str, Scalar], key: str) -> float
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) <= LARGEST:
         msg = (
             f"metadata {key!r} of prompt {row} is {value!r}; meta({format_key(key)}) needs a finite number "
-            f"of size at most {LARGEST:g}. For categories take group({format_key(key)})"
+            f"of size at most {LARGEST:g}. For categories use group({format_key(key)})"
         )
         raise FeatureError(msg, row)
     return float(value)
@@ -202,8 +202,8 @@ def count_answers(draws: CandidateBatch) -> IntArray:
 
 def _no_answers() -> FeatureError:
     return FeatureError(
-        f"{format_list(ANSWER_STATISTICS)} need the candidates' answers, and there are only scores; "
-        f"statistics of the scores are: {format_list(SCORE_STATISTICS)}"
+        f"{format_list(ANSWER_STATISTICS)} need the candidates' answers, but there are only scores; "
+        f"statistics of scores are: {format_list(SCORE_STATISTICS)}"
     )
 
 

@@ -150,7 +150,7 @@ class _StatisticTerm(Term[float]):
     def _raise_single_value(self, value: float) -> NoReturn:
         msg = (
             f"{self.text} needs at least two different values, but {self.statistic.words} is "
-            f"{format_number(value)} for every prompt of the fit split; take another statistic"
+            f"{format_number(value)} for every prompt of the fit split; use another statistic"
         )
         raise FeatureError(msg)
 
@@ -269,7 +269,7 @@ class Polynomial(_StatisticTerm):
         if rounding > _LARGEST_ROUNDING or largest > _LARGEST_COEFFICIENT:
             msg = (
                 f"{self.text} cannot be computed accurately: on [{lo!r}, {hi!r}] the powers of "
-                f"{self.statistic.words} are too much alike, or too large; take a lower degree or "
+                f"{self.statistic.words} are nearly dependent or too large; use a lower degree or "
                 f"hat({self.statistic.text}, 5)"
             )
             raise FeatureError(msg)
@@ -324,9 +324,9 @@ class Bins(_CountTerm):
         if not cuts:
             value = format_number(float(ordered[0]))
             msg = (
-                f"{self.text} finds a single bin: {self.statistic.words} is {value} for nearly all "
-                f"{len(ordered)} prompts of the fit split; ask for more bins, take another statistic, or "
-                "leave the term out"
+                f"{self.text} has only one bin: {self.statistic.words} is {value} for nearly all "
+                f"{len(ordered)} prompts of the fit split; use more bins or another statistic, or "
+                "remove the term"
             )
             raise FeatureError(msg)
         return tuple(cuts)
@@ -455,8 +455,8 @@ class Hard(Term[float]):
         reach = int(largest[ceil((len(largest) - 1) * Fraction(self.fraction))])
         if reach == int(largest[0]):
             msg = (
-                f"{self.text} calls every prompt of the fit split hard, because of ties; take statistics "
-                f"with more different values than {format_list(part.text for part in self.parts)}, or a "
+                f"{self.text} makes every prompt of the fit split hard, because of ties; use statistics "
+                f"with more distinct values than {format_list(part.text for part in self.parts)}, or a "
                 "larger fraction"
             )
             raise FeatureError(msg)
@@ -571,7 +571,7 @@ class Group(Term[Category]):
             if not isinstance(value, (str, int)):
                 msg = (
                     f"metadata {self.key!r} of prompt {row} is {value!r}; {self.text} needs a text, a whole "
-                    f"number or a boolean. For quantities take bins(meta({format_key(self.key)}), 5)"
+                    f"number or a boolean. For numeric values use bins(meta({format_key(self.key)}), 5)"
                 )
                 raise FeatureError(msg, row)
             categories.append(value)

@@ -339,8 +339,8 @@ class Standardised:
             # Not penalising it would make it depend on the calibration features; penalising it would
             # silently break the guarantee over all prompts.
             msg = (
-                "the constant is a combination of the calibration features but not of those that the units "
-                "of the ridge come from: pass prompts of the same kind as units_of, or units_of=None"
+                "the constant is in the span of the calibration features, but not of those that set the "
+                "units of the ridge: pass prompts of the same kind as units_of, or units_of=None"
             )
             raise InputError(msg)
         middle = scaled.mean(axis=0) if constant else np.zeros(scaled.shape[1])
@@ -355,7 +355,7 @@ class Standardised:
             penalties = penalty / power[varies] ** 2
             spread = np.where(varies, unit * power * base, 0.0)
         if not (np.isfinite(spread).all() and _is_in_range(penalties)):
-            msg = "a ridge on these features exceeds floating point: give them units of a comparable size"
+            msg = "a ridge on these features exceeds floating point: rescale them to comparable sizes"
             raise InputError(msg)
         return cls(middle * base, spread, np.append([0.0], penalties) if constant else penalties)
 
@@ -378,8 +378,8 @@ class Standardised:
         found = np.linalg.lstsq(factor[:, :-1], factor[:, -1], rcond=DEPENDENT)[0]
         if (np.abs(values - scaled @ found) > NEGLIGIBLE * np.abs(values).max(initial=0.0)).any():
             msg = (
-                "the function is not a combination of the ridge's columns: it uses one that is left out, "
-                "because it does not vary among the prompts that the units come from"
+                "the function is not in the span of the ridge's columns: it uses a column that is left out, "
+                "because it is constant among the prompts that set the units"
             )
             raise InputError(msg)
         return np.asarray(found, dtype=np.float64)

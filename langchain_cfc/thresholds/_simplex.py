@@ -96,7 +96,7 @@ REFRESH = 50
 SMALL_PIVOT = 1e-6
 # Breakpoints sorted at first.
 FIRST_PART = 64
-TOO_DEPENDENT = "features are too nearly dependent for floating point; use fewer features"
+TOO_DEPENDENT = "features are nearly dependent in floating point; use fewer features"
 
 
 class Vertex(NamedTuple):

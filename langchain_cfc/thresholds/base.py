@@ -73,7 +73,7 @@ def format_alpha(alpha: Level, name: str = "alpha") -> str:
     tiny = number.is_zero() or number.adjusted() < -DECIMALS
     text = str(alpha) if tiny or number == 1 else f"{number:f}".rstrip("0")
     if tiny or number == 1 or len(text) > len("0.") + DECIMALS:
-        msg = f"{name} may have {DECIMALS} decimals at most, got {text[:40]}"
+        msg = f"{name} must have at most {DECIMALS} decimals, got {text[:40]}"
         raise InputError(msg)
     return text
 
@@ -392,8 +392,8 @@ def check_calibration_arrays(
         raise InputError(msg)
     if not (_is_moderate(x) and _is_moderate(s)):
         msg = (
-            f"features and success scores must be finite and below {LARGEST:g} in size; without a correct "
-            "candidate the score is `cap`"
+            f"features and success scores must be finite and below {LARGEST:g} in size; a prompt without a "
+            "correct candidate has the score `cap`"
         )
         raise InputError(msg)
     if s.max() > cap:

@@ -359,7 +359,7 @@ class ConditionalThreshold(ThresholdRule[Calibrated]):
 
     def _not_offered_error(self, level: str) -> InputError:
         """Build the error for a level that the rule was not made for."""
-        msg = f"the rule was made for the error levels {', '.join(map(str, self.levels))}; got {level}"
+        msg = f"error level {level} is not available; this rule has levels {', '.join(map(str, self.levels))}"
         return InputError(msg)
 
     def _calibrate(self, prompts: Rows, units_of: FloatArray | None = None) -> Calibrated:

@@ -84,10 +84,10 @@ class MarginalThreshold(ThresholdRule[_MarginalState]):
         check_state(data, {"quantile": 1, "dimension": 1})
         quantile, dimension = data["quantile"], data["dimension"]
         if len(quantile) > 1 or (quantile > self.cap).any():
-            msg = "`quantile` of a marginal threshold's state is at most one number, not above the cap"
+            msg = "`quantile` of a marginal threshold's state must be at most one number, not above the cap"
             raise InputError(msg)
         if len(dimension) != 1 or dimension[0] < 1 or dimension[0] % 1 != 0:
-            msg = "`dimension` of a marginal threshold's state is one whole number, at least 1"
+            msg = "`dimension` of a marginal threshold's state must be one whole number, at least 1"
             raise InputError(msg)
         value = float(quantile[0]) if len(quantile) else np.inf
         return replace(self, _state=_MarginalState(value, int(dimension[0])))
@@ -167,7 +167,7 @@ class GroupedThreshold(ThresholdRule[_GroupedState]):
         check_state(data, {"quantiles": 1})
         quantiles = data["quantiles"]
         if len(quantiles) == 0 or (quantiles > self.cap).any():
-            msg = "`quantiles` of a grouped threshold's state is a number per group, none above the cap"
+            msg = "`quantiles` of a grouped threshold's state must hold numbers of groups, none above the cap"
             raise InputError(msg)
         return replace(self, _state=_GroupedState(quantiles.copy()))
 
@@ -176,7 +176,7 @@ class GroupedThreshold(ThresholdRule[_GroupedState]):
         if len(others):
             msg = (
                 "a grouped threshold needs disjoint groups: every row of the features must be a single 1 and "
-                f"zeros otherwise, unlike row {others[0]}, counted from 0; take a single term that "
+                f"zeros otherwise, unlike row {others[0]}, counted from 0; use a single term that "
                 "splits the prompts, such as group(topic) or bins(mean_score, 5), or a ConditionalThreshold"
             )
             raise InputError(msg)

@@ -352,7 +352,7 @@ def test_records_without_a_wrong_or_without_a_correct_candidate() -> None:
 def test_equal_scores() -> None:
     labelled = world(14)
     alike = replace(labelled, draws=replace(labelled.draws, scores=np.full((200, 4), 0.5)))
-    with pytest.raises(FeatureError, match=r"finds a single bin: mean score is 0\.5"):
+    with pytest.raises(FeatureError, match=r"has only one bin: mean score is 0\.5"):
         compare(alike, splits=2)
     found = compare(alike, features="group(topic)", groups="group(topic)", splits=1, alpha="0.3")
     assert {"mean_score", "max_score"}.isdisjoint(found.methods["marginal"].gaps)

@@ -111,7 +111,7 @@ def test_no_bin_is_empty_on_the_fit_split(values: list[int], count: int) -> None
         term = Bins(X, count).fit(draws)
     except FeatureError as error:
         # The smallest value fills all the runs of the sorted values but the last.
-        assert "a single bin" in str(error)  # noqa: PT017  (only some of the inputs raise)
+        assert "only one bin" in str(error)  # noqa: PT017  (only some of the inputs raise)
         assert sorted(values)[(count - 1) * len(values) // count] == min(values)
         return
     assert (term.transform(draws).sum(axis=0) > 0).all()
@@ -227,7 +227,7 @@ def test_hard_agrees_with_ranks_computed_directly(seed: int, size: int, ties: bo
     fit = with_xy(x.tolist(), y.tolist())
     expected = direct_hard(fit, fit, float(fraction))
     if expected.all():
-        with pytest.raises(FeatureError, match="calls every prompt of the fit split hard"):
+        with pytest.raises(FeatureError, match="makes every prompt of the fit split hard"):
             Hard((X, Y), fraction).fit(fit)
         return
     columns = Hard((X, Y), fraction).fit(fit).transform(fit)

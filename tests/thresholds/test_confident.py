@@ -175,7 +175,7 @@ def test_delta_is_a_decimal_strictly_between_zero_and_one() -> None:
         ):
             with pytest.raises(InputError, match="delta must be a decimal number"):
                 refuse(delta)
-    with pytest.raises(InputError, match="delta may have 12 decimals"):
+    with pytest.raises(InputError, match="delta must have at most 12 decimals"):
         format_delta("0.1234567890123")
     for share in (Fraction(0), Fraction(1), Fraction(-1, 3)):
         with pytest.raises(InputError, match="delta must lie strictly between 0 and 1"):
@@ -338,7 +338,7 @@ def test_a_prompt_in_no_group_or_in_several_is_refused_at_fit_and_has_no_thresho
     features = np.array([[1.0, 0.0], [0.0, 1.0]] * 20)
     scores = np.arange(40) / 40
     rule = GroupedThreshold("0.2", delta="0.2")
-    with pytest.raises(InputError, match=r"disjoint groups.*row 40, .*; take a single term"):
+    with pytest.raises(InputError, match=r"disjoint groups.*row 40, .*; use a single term"):
         rule.fit([*features, row], [*scores, 0.5])
     found = rule.fit(features, scores).thresholds([row, [1.0, 0.0]])
     assert found[0] == math.inf

@@ -41,7 +41,7 @@ def test_nearly_dependent_features_give_the_threshold_of_their_span(exponent: in
 def test_coefficients_that_are_zero_but_for_round_off_are_no_obstacle(seed: int) -> None:
     """Two hat bases that both add up to one, and a graded judge: the fit lies on score 0 for most prompts.
 
-    Seen: "too nearly dependent" for each of these seeds. Round-off of 1e-17 in coefficients that should be
+    Seen: "nearly dependent" for each of these seeds. Round-off of 1e-17 in coefficients that should be
     zero was taken for exact, so that rows on the fit passed for rows on the wrong side.
     """
     rng = np.random.default_rng(seed)

@@ -72,7 +72,7 @@ def test_ranks_of_a_computed_level_are_those_of_its_decimal() -> None:
     ],
 )
 def test_more_decimals_than_anyone_means_are_refused(alpha: Level) -> None:
-    with pytest.raises(InputError, match="12 decimals at most"):
+    with pytest.raises(InputError, match="at most 12 decimals"):
         format_alpha(alpha)
 
 
