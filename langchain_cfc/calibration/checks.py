@@ -92,7 +92,7 @@ def check_answers(labelled: LabelledBatch, provenance: Provenance | None, *, nee
     """Refuse answers that serving could not extract in the same way."""
     if needed and labelled.extracted is None:
         msg = (
-            "set rule, features or policies look at distinct answers, but only some candidates have an "
+            "the set rule, features or policy compare answers, but only some candidates have an "
             "extracted `answer`: give every candidate one, or none"
         )
         raise InputError(msg)
@@ -113,15 +113,15 @@ def check_orientation(prompts: LabelledBatch, combination: Combination | None) -
     if found is None or found.high >= 0.5:  # noqa: PLR2004 - the AUROC of scores that tell nothing
         return
     cure = (
-        "smaller scores must be better, so if the verifier speaks in confidence p, use 1 - p"
+        "smaller scores must be better; if the verifier returns a confidence p, use 1 - p"
         if combination is None
-        else "the prompts that the combination was fitted on say the opposite: raise fit_fraction, or look "
-        "for what sets them apart"
+        else "the prompts that the combination was fitted on show the opposite: raise fit_fraction, or find "
+        "out how they differ"
     )
     msg = (
         f"correct candidates score worse than wrong ones: AUROC {found.auroc:.3f}, "
-        f"{100 * found.confidence:g} % interval {found.low:.3f} to {found.high:.3f}, where 0.5 tells "
-        f"nothing; {cure}"
+        f"{100 * found.confidence:g} % interval {found.low:.3f} to {found.high:.3f}, where 0.5 is "
+        f"uninformative; {cure}"
     )
     warnings.warn(msg, OrientationWarning, stacklevel=4)  # the call of `calibrate`
 
@@ -139,8 +139,8 @@ def check_attainable(
     """Refuse a target that is out of reach overall; warn if it is out of reach for guaranteed groups."""
     if not is_attainable(strictest, size, reached) and not allow_unattainable:
         needed = smallest_size(strictest, Fraction(reached) / Fraction(size))
-        more = f"at least {needed} such prompts would do" if needed else "no number of such prompts would do"
-        least = f"Smallest alpha here: {smallest_alpha(size, reached):g}" if reached else "No alpha would do"
+        more = f"at least {needed} such prompts are needed" if needed else "no number of prompts is enough"
+        least = f"Smallest alpha here: {smallest_alpha(size, reached):g}" if reached else "No alpha is enough"
         msg = (
             f"alpha = {strictest} is out of reach: {reached:.9g} of {size:.9g} calibration prompts have a "
             f"correct candidate that can enter the set (attainable coverage {reached / size:.3f}). {least}; "
@@ -151,7 +151,7 @@ def check_attainable(
         if unit == "claims":  # all claims may be dropped, so that only too few prompts are in the way
             msg = (
                 f"alpha = {strictest} is out of reach of {size:.9g} calibration prompts. {least}; for "
-                f"alpha = {strictest} {more}. Bring more records, choose a larger alpha, or pass "
+                f"alpha = {strictest} {more}. Add more records, choose a larger alpha, or pass "
                 "allow_unattainable=True (on the command line --allow-unattainable) to drop all claims"
             )
         raise UnattainableTargetError(msg)

@@ -214,15 +214,15 @@ class CalibrationConfig:
             "features: the map came with adaptive levels, so adaptive_alpha must be true": (
                 self.has_given_levels and not self.adaptive_alpha
             ),
-            "adaptive_alpha: there is no alpha, the smallest error level": (
+            "adaptive_alpha: needs alpha, the smallest error level": (
                 self.adaptive_alpha and self.alpha is None
             ),
-            "adaptive_alpha, together with a ridge, stability or confident: no theorem says that each level "
-            "is kept then; certify the artifact on held-out records instead of asking for confident": (
+            "adaptive_alpha cannot be combined with a ridge, stability or confident: no theorem guarantees "
+            "each level then; instead of confident, certify the artifact on held-out records": (
                 self.adaptive_alpha and bool(self.ridge or self.stability or self.confident)
             ),
-            "given_drawn, together with adaptive_alpha, max_wrong_rate, confident, a shift or stability: "
-            "these speak of all prompts; calibrate once with each, both may be served": self.given_drawn
+            "given_drawn cannot be combined with adaptive_alpha, max_wrong_rate, confident, a shift or "
+            "stability: these are about all prompts; make two artifacts and serve both": self.given_drawn
             and bool(
                 self.adaptive_alpha
                 or self.max_wrong_rate is not None
@@ -231,47 +231,47 @@ class CalibrationConfig:
                 or self.stability
             ),
             "a ridge: only the conditional rule has one": self.ridge and not conditional,
-            "stability: it is the paper's slack, of the conditional rule": self.stability and not conditional,
-            'a shift: only the conditional rule has one; its plain form are the features "1"': (
+            "stability: only the conditional rule has the paper's slack": self.stability and not conditional,
+            'a shift: only the conditional rule has one; use it with features "1" for a single threshold': (
                 self.shift is not None and not conditional
             ),
             "randomised thresholds: only the conditional rule has them": self.randomised and not conditional,
-            "confident: the learned rule has no theorem at all": (
+            "confident: no theorem covers the learned rule": (
                 self.confident and self.threshold_rule == "learned"
             ),
-            "confident, together with a shift, randomised thresholds or stability: no law of coverage given "
-            "the calibration set is known here; certify the artifact on held-out records instead": (
+            "confident cannot be combined with a shift, randomised thresholds or stability: no law of "
+            "coverage given the calibration set is known then; certify on held-out records instead": (
                 self.confident and (self.shift is not None or self.randomised or self.stability)
             ),
-            "max_wrong_rate, together with a shift: certification prompts come from where it was "
-            "calibrated, not from where it is served": (
+            "max_wrong_rate cannot be combined with a shift: certification prompts come from the calibration "
+            "distribution, not from the served one": (
                 self.max_wrong_rate is not None and self.shift is not None
             ),
-            "max_wrong_rate: several rates, together with an alpha, a certification_fraction or confident: "
-            "a policy on sets is certified for one rate": (
+            "max_wrong_rate: several rates cannot be combined with an alpha, a certification_fraction, "
+            "confident or claims: a policy on sets is certified for one rate": (
                 len(self.wrong_rates) > 1 and not self.certifies_mean_score
             ),
-            "max_wrong_rate, together with confident and the conditional rule: both would test on the same "
-            "prompts. Take the marginal or the grouped rule, whose confidence needs none": (
+            "max_wrong_rate cannot be combined with confident and the conditional rule: both would test on "
+            "the same prompts. Use the marginal or the grouped rule, whose confidence needs no tests": (
                 self.max_wrong_rate is not None and self.tests_levels
             ),
-            "delta: nothing holds with confidence here; ask for confident or max_wrong_rate, or certify": (
+            "delta: nothing here uses it; set confident or max_wrong_rate, or certify the artifact": (
                 self.delta is not None and not self.confident and self.max_wrong_rate is None
             ),
-            "wrong_rate_groups: there is no max_wrong_rate": (
+            "wrong_rate_groups: needs max_wrong_rate": (
                 self.wrong_rate_groups and self.max_wrong_rate is None
             ),
-            "draws, together with n: the rule says how many candidates there are": (
+            "draws cannot be combined with n: the rule determines the number of candidates": (
                 self.draws is not None and self.n is not None
             ),
-            "claims, together with set_rule, n, draws or given_drawn: these are about several answers of a "
-            "prompt": self.unit == "claims"
+            "claims cannot be combined with set_rule, n, draws or given_drawn: these are about several "
+            "answers to a prompt": self.unit == "claims"
             and bool(
                 self.set_rule != "all" or self.n is not None or self.draws is not None or self.given_drawn
             ),
             "at_most: it counts unsupported claims, so it needs unit='claims' (on the command line --unit "
             "claims)": self.at_most != 0 and self.unit != "claims",
-            "penalised: there is no ridge": self.penalised != "slopes" and not self.ridge,
+            "penalised: needs a ridge": self.penalised != "slopes" and not self.ridge,
         }
         for problem, found in problems.items():
             if found:
@@ -405,8 +405,7 @@ class CalibrationConfig:
         fit_fraction, certification_fraction = self.fit_fraction, self.certification_fraction
         if feature_map.needs_fit and feature_map.fitted and fit_fraction and not learns:
             msg = (
-                "the feature map came fitted: leave fit_fraction out, or give the map's text to have it "
-                "fitted here"
+                "the feature map is already fitted: omit fit_fraction, or pass the map's text to fit it here"
             )
             raise InputError(msg)
         if fit_fraction is None:
@@ -427,7 +426,9 @@ class CalibrationConfig:
         """Options that the command line cannot express, in words; empty if `command` expresses everything."""
         stability = self.stability
         problems = {
-            "the feature map came fitted, and the command fits its text": not isinstance(self.features, str),
+            "the feature map was already fitted, but the command fits its text": not isinstance(
+                self.features, str
+            ),
             "the constant of the stability slack is not 1": stability is not None
             and stability != PaperStability.from_constant(delta=stability.delta),
         }

@@ -115,7 +115,7 @@ def require_fit_split(fit_split: LabelledBatch, what: str) -> None:
     if len(fit_split) == 0:
         msg = (
             f"{what} prompts that calibration never sees, but the fit split is empty: raise fit_fraction, or "
-            "bring more records (a cluster is never split, so many clusters are needed)"
+            "add more records (a cluster is never split, so many clusters are needed)"
         )
         raise CalibrationError(msg)
 
@@ -246,7 +246,7 @@ def fit_combination(names: Sequence[str], raw: FloatArray, fit_split: LabelledBa
         found = "no prompt" if not correct.size else f"no {'wrong' if correct.any() else 'correct'} candidate"
         msg = (
             f"a combination of verifiers is fitted on prompts that calibration never sees, but the fit split "
-            f"holds {found}: raise fit_fraction, or bring more records (a cluster is never split, so many "
+            f"holds {found}: raise fit_fraction, or add more records (a cluster is never split, so many "
             "clusters are needed)"
         )
         raise CalibrationError(msg)
@@ -286,8 +286,8 @@ def _standardise(
     if unusable.any():
         column = int(np.flatnonzero(unusable)[0])
         msg = (
-            f"the raw outputs of {names[column]!r} run from {low[column]} to {high[column]}, too far "
-            "apart, or too near each other, to be standardised"
+            f"the raw outputs of {names[column]!r} range from {low[column]} to {high[column]}, "
+            "which is too wide or too narrow to be standardised"
         )
         raise InputError(msg)
     return centres, scales
@@ -416,7 +416,7 @@ class CalibrationPrompts:
         if len(part) == 0:
             msg = (
                 "the calibration split is empty: lower fit_fraction, certification_fraction and "
-                "test_fraction, or bring more records"
+                "test_fraction, or add more records"
             )
             raise CalibrationError(msg)
         return self.one_per_cluster(part) if within_clusters == "one" else part
@@ -436,7 +436,7 @@ class CalibrationPrompts:
         """Return the prompts of the certification part, one of each cluster."""
         part = self.part("certification")
         if len(part) == 0:
-            msg = "the split for certificates is empty: raise certification_fraction, or bring more records"
+            msg = "the split for certificates is empty: raise certification_fraction, or add more records"
             raise CalibrationError(msg)
         return self.one_per_cluster(part)
 

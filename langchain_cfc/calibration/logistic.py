@@ -74,7 +74,7 @@ def fit_logistic(
             return theta
         theta = theta - np.linalg.solve(hessian(theta), slope)
     msg = (
-        f"a logistic regression could not be fitted: the slope is still {largest:.1e} ({solution.message}); "
+        f"logistic regression could not be fitted: the gradient is still {largest:.1e} ({solution.message}); "
         "look for outliers among the scores or the verifiers' raw outputs"
     )
     raise CalibrationError(msg)

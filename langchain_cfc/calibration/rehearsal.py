@@ -98,7 +98,7 @@ def _check_parts(config: CalibrationConfig, prompts: CalibrationPrompts, given: 
     if len(prompts.part("test")) == 0:
         msg = (
             f"test_fraction = {config.test_fraction:g} of {len(prompts.labelled)} prompts leaves none to "
-            "evaluate on: raise it, or bring more prompts"
+            "evaluate on: raise it, or add more prompts"
         )
         raise InputError(msg)
 
@@ -136,8 +136,8 @@ def _check_target(config: CalibrationConfig, size: int) -> None:
         return
     msg = (
         f"alpha = {alpha} is out of reach of {size} calibration prompts, even if each of them gets a correct "
-        f"candidate: it takes at least {smallest_size(alpha, 1)}. Smallest alpha here: "
-        f"{smallest_alpha(size, size):g}. Bring more questions, choose a larger alpha, or lower "
+        f"candidate: at least {smallest_size(alpha, 1)} are needed. Smallest alpha here: "
+        f"{smallest_alpha(size, size):g}. Add more questions, choose a larger alpha, or lower "
         "test_fraction and fit_fraction"
     )
     raise InputError(msg)
@@ -149,9 +149,8 @@ def _check_wrong_rate(config: CalibrationConfig, size: int) -> None:
     least = required_size(0.0, Fraction(rate), float(config.failure_probability))
     if least is None or least > size:
         msg = (
-            f"max_wrong_rate = {rate}: even without a wrong answer it takes "
-            f"{least or f'more than {LARGEST_SIZE:,}'} prompts to certify it, and there are {size} "
-            "besides those held out for the evaluation. Bring more questions, choose a larger "
-            "rate, or lower test_fraction"
+            f"max_wrong_rate = {rate}: even without a wrong answer, certifying it needs "
+            f"{least or f'more than {LARGEST_SIZE:,}'} prompts, and there are {size} besides those held out "
+            "for the evaluation. Add more questions, choose a larger rate, or lower test_fraction"
         )
         raise InputError(msg)

@@ -175,8 +175,8 @@ def certify(
     known = [one.alpha for one in artifact.certificates if one.alpha in levels]
     if known:
         msg = (
-            f"alpha = {known[0]} has a certificate already. Certifying again until the result pleases would "
-            "void it: if there is a reason to certify again, take the artifact as `calibrate` made it"
+            f"alpha = {known[0]} already has a certificate. Certifying again until the result is good would "
+            "invalidate it: if there is a reason to certify again, use the artifact that `calibrate` made"
         )
         raise InputError(msg)
     if provenance is None and isinstance(records, Records):
@@ -196,16 +196,15 @@ def check_origin(artifact: CalibrationArtifact, provenance: Provenance | None) -
     """
     if provenance is None and artifact.provenance is not None:
         msg = (
-            "these records do not say which generator and verifier made them, so nothing shows that the "
-            "certificate is about those that the artifact was calibrated for: give records with a header, "
-            "or provenance="
+            "these records do not say which generator and verifier made them, so it is unknown whether these "
+            "are the ones that the artifact was calibrated for: give records with a header, or provenance="
         )
         warnings.warn(msg, FingerprintWarning, stacklevel=4)
     different = artifact.differing_parts(provenance)
     if different:
         msg = (
-            f"these records come from another {' and '.join(different)} than the calibration records: they "
-            "can certify nothing about this artifact; collect records with the one that it was calibrated for"
+            f"these records come from another {' and '.join(different)} than the calibration records, so "
+            "they cannot certify this artifact; collect records with the one that it was calibrated for"
         )
         raise FingerprintError(msg)
 

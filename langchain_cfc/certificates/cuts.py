@@ -416,8 +416,8 @@ def _explain_refusal(ranking: _Ranking, rate: Fraction, delta: float) -> str:
     least = required_size(0.0, rate, delta * MAIN_SHARE)
     if least is None or least > everyone:
         return words + (
-            f"Even without a wrong answer it takes {least or f'more than {LARGEST_SIZE:,}'} answered "
-            f"prompts, and there are {everyone}: bring more records."
+            f"Even without a wrong answer, {least or f'more than {LARGEST_SIZE:,}'} answered prompts are "
+            f"needed, and there are {everyone}: add more records."
         )
     level = delta * MAIN_SHARE
     tests = list(ranking.list_tests(_list_sizes(everyone, rate, level)))
@@ -428,7 +428,7 @@ def _explain_refusal(ranking: _Ranking, rate: Fraction, delta: float) -> str:
     words += (
         f"Among the {failed} prompts with the smallest mean scores"
         f"{' (ties in random order)' if ranking.divides_ties(failed) else ''}, {ranking.wrong[failed]} got a "
-        f"wrong best answer, where {f'at most {allowed} may' if allowed else 'none is allowed'}. "
+        f"wrong best answer, but {f'at most {allowed} may' if allowed else 'none may'}. "
     )
     sizes = [failed, *(size for size in list_complete_ties(ranking.scores) if size > failed)]
     needed = project_sizes(ranking.wrong, rate, _get_fallback_level(delta), sizes)
@@ -436,11 +436,11 @@ def _explain_refusal(ranking: _Ranking, rate: Fraction, delta: float) -> str:
         size = min(needed, key=lambda one: needed[one])
         words += (
             f"Among the first {size}, {ranking.wrong[size]} did; at this rate about {needed[size]} prompts "
-            f"would be enough, {max(needed[size] - everyone, 1)} more than there are: bring more records. "
+            f"would be enough, {max(needed[size] - everyone, 1)} more than there are: add more records. "
         )
     else:
         words += (
-            "At every cut a larger share is wrong, so more prompts would not help: take a better model or "
+            "At every cut too large a share is wrong, so more prompts would not help: use a better model or "
             "verifier, or allow a larger rate. "
         )
     wrong_rate = float(ranking.wrong[everyone] / everyone)
@@ -456,9 +456,9 @@ def _explain_refusal(ranking: _Ranking, rate: Fraction, delta: float) -> str:
 def _explain_stricter(rate: str, stricter: WrongRateCertificate) -> str:
     """Say that the cut certified for a smaller rate also keeps a rate that has no cut of its own."""
     return (
-        f"A wrong-answer rate of {float(rate):g} has no cut of its own: where it is tested first, too many "
-        f"answers are wrong. The cut certified for {stricter.max_wrong_rate} keeps it as well, "
-        f"with the same confidence: ask for {stricter.max_wrong_rate}."
+        f"A wrong-answer rate of {float(rate):g} could not be certified separately: too many answers are "
+        f"wrong at its first test. The cut certified for {stricter.max_wrong_rate} also keeps this rate, "
+        f"with the same confidence: choose {stricter.max_wrong_rate}."
     )
 
 

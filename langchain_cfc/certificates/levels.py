@@ -83,10 +83,10 @@ def _select_step(
 def _unattainable(alpha: str, delta: str, missed: int, size: int) -> UnattainableTargetError:
     needed = required_size(Fraction(missed, size) if size else 0, Fraction(alpha), float(delta))
     cure = (
-        f"with this share about {needed} certification prompts would do: bring more records or raise "
+        f"with this share about {needed} certification prompts would be enough: add more records or raise "
         "certification_fraction (on the command line --certification-fraction)"
         if needed is not None
-        else "no number of certification prompts would do; choose a larger alpha"
+        else "no number of certification prompts would be enough; choose a larger alpha"
     )
     msg = (
         f"alpha = {alpha} cannot be promised with failure probability {delta}: even at the strictest level "

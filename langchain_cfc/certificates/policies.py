@@ -97,7 +97,7 @@ def certify_policy(
     if not tested:
         levels = ", ".join(dict.fromkeys(one.alpha for one in family))
         msg = (
-            f"{_failure(rate, artifact.unit)}: at none of the levels ({levels}) is any prompt answered; give "
+            f"{_failure(rate, artifact.unit)}: no prompt is answered at any of the levels ({levels}); use "
             "larger alphas"
         )
         raise UnattainableTargetError(msg)
@@ -256,20 +256,20 @@ def _unattainable(
     if unit == "claims":
         msg = (
             f"{_failure(rate, unit)}. The level that looked safest, alpha = {one.alpha}, shows claims in "
-            f"{answered} of {size} certification answers; of one claim drawn from each, {wrong} are "
-            "unsupported"
+            f"{answered} of {size} certification answers; one claim was drawn from each of these, and "
+            f"{wrong} of the claims drawn are unsupported"
         )
     pooled = Fraction(one.wrong + wrong, max(one.answered + answered, 1))
     needed = required_size(max(pooled, Fraction(wrong, max(answered, 1))), rate, delta)
     if needed is None:
         msg += (
-            "; at this rate more prompts would not help. A better verifier or model is needed, a "
-            "larger rate, or more levels to choose from"
+            ". At this rate more prompts would not help: use a better verifier or model, a larger rate, or "
+            "more levels to choose from"
         )
     else:
         answering = Fraction(answered, size) or Fraction(one.answered, one.tuned + size)
         msg += (
-            f". At this rate about {math.ceil(needed / answering)} would be enough: bring more records or "
+            f". At this rate about {math.ceil(needed / answering)} would be enough: add more records or "
             "raise certification_fraction (on the command line --certification-fraction)"
         )
     return UnattainableTargetError(msg)

@@ -127,7 +127,7 @@ def _recompute_wrong_rate(certificate: WrongRateCertificate) -> Iterator[BoundCh
         if one.certified:
             rate = certificate.max_wrong_rate
             p_value = binomial_p_value(one.wrong, one.answered, float(rate))
-            yield _test(f"wrong rate of {rate}", f"rarer, {one.name}", failing, p_value)
+            yield _test(f"wrong rate of {rate}", f"p-value, {one.name}", failing, p_value)
 
 
 def _recompute_people(one: PeopleCertificate, evidence: PeopleEvidence | None) -> Iterator[BoundCheck]:
@@ -152,4 +152,4 @@ def _recompute_confidence(confidence: Confidence) -> Iterator[BoundCheck]:
     """Yield the tests of levels; none where an order statistic gives the confidence without prompts."""
     for alpha, missed in confidence.missed.items():
         p_value = binomial_p_value(missed, confidence.prompts, float(alpha))
-        yield _test(f"confidence at alpha = {alpha}", "missed more rarely", float(confidence.delta), p_value)
+        yield _test(f"confidence at alpha = {alpha}", "p-value of misses", float(confidence.delta), p_value)

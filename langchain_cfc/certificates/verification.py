@@ -90,7 +90,7 @@ def verify(
             continue  # every prompt is flagged, without a regression
         rule = artifact.rule(level.alpha)
         if not isinstance(rule, ConditionalThreshold):
-            msg = f"only conditional thresholds are verified; this artifact's rule is {rule.kind!r}"
+            msg = f"only conditional thresholds can be verified; this artifact's rule is {rule.kind!r}"
             raise InputError(msg)
         levels.append(_verify_level(rule, artifact.unpack_state(level.rule), prompts, progress, adaptive))
     return levels
@@ -206,7 +206,7 @@ class _ReferenceSolvers:
         try:
             self._problem.solve(**settings)
         except self._cvxpy.error.SolverError as error:
-            msg = f"{settings['solver']} gave up on a threshold, so it cannot be verified: {error}"
+            msg = f"{settings['solver']} could not compute a threshold, so it cannot be verified: {error}"
             raise ThresholdError(msg) from error
 
     def base_gap(self, rule: ConditionalThreshold) -> float:

@@ -87,7 +87,7 @@ def test_an_unattainable_target_is_refused_with_what_would_do() -> None:
     assert "alpha = 0.18 is out of reach: 17 of 20" in message
     assert "attainable coverage 0.850" in message
     assert "Smallest alpha here: 0.1905;" in message
-    assert f"at least {needed} such prompts would do" in message
+    assert f"at least {needed} such prompts are needed" in message
     assert "allow_unattainable=True" in message
     assert calibrate(some_hopeless(20, 3), alpha="0.1905", features="1").alphas == ("0.1905",)
     # The promised size does do: so many prompts with that share.
@@ -97,7 +97,7 @@ def test_an_unattainable_target_is_refused_with_what_would_do() -> None:
 
 
 def test_where_no_number_of_prompts_would_do_the_error_says_so() -> None:
-    with pytest.raises(UnattainableTargetError, match="no number of such prompts would do"):
+    with pytest.raises(UnattainableTargetError, match="no number of prompts is enough"):
         calibrate(some_hopeless(20, 3), alpha="0.15", features="1")
 
 

@@ -142,8 +142,8 @@ def test_n_uses_the_first_slots() -> None:
         direct.features,
     )
     # Scores made by comparing all candidates would differ for fewer: the promise says what it assumes.
-    assert any("scores each candidate by itself" in one for one in artifact.guarantee().assumptions)
-    assert not any("scores each candidate by itself" in one for one in direct.guarantee().assumptions)
+    assert any("scores each candidate separately" in one for one in artifact.guarantee().assumptions)
+    assert not any("scores each candidate separately" in one for one in direct.guarantee().assumptions)
     assert artifact.arrays != calibrate(last_two, alpha="0.2", features="mean_score").arrays
     for n in (0, 7):
         with pytest.raises(InputError, match=f"n is {n}; expected at least 1 and at most 6"):
@@ -182,7 +182,7 @@ def test_no_level_at_all_is_refused() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"threshold_rule": "magic"}, "'magic'; known are conditional, marginal, grouped"),
+        ({"threshold_rule": "magic"}, "'magic'; known rules: conditional, marginal, grouped"),
         ({"set_rule": "some"}, "'some'; known are all, best_prefix, rank"),
         ({"within_clusters": "two"}, "'one' or 'all', got 'two'"),
         ({"cap": 1.0}, "cap must be a finite number above 1"),
@@ -280,5 +280,5 @@ def test_a_computed_level_calibrates_as_the_decimal_it_stands_for(monkeypatch: p
     computed = calibrate(records, alpha=1 - 0.8, features="1", allow_unattainable=True)
     assert computed.digest == calibrate(records, alpha="0.2", features="1", allow_unattainable=True).digest
     assert computed.rule(1 - 0.8) is computed.rule("0.2")
-    with pytest.raises(InputError, match="12 decimals at most"):
+    with pytest.raises(InputError, match="at most 12 decimals"):
         calibrate(records, alpha="0.19999999999999996", features="1")

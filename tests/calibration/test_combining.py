@@ -171,7 +171,7 @@ def test_a_cluster_weighs_as_much_as_a_prompt_that_stands_alone() -> None:
 def test_outputs_that_cannot_be_standardised_are_named() -> None:
     raw, correct = draw_outputs(6, 20)
     raw[0, 0, 1], raw[0, 1, 1] = 1.7e308, -1.7e308
-    with pytest.raises(InputError, match=r"'p_true' run from .* to .*, too far apart"):
+    with pytest.raises(InputError, match=r"'p_true' range from .* to .*, which is too wide"):
         fit_combination(NAMES, raw, prompts_of(correct))
 
 
@@ -293,7 +293,7 @@ def test_a_map_that_came_fitted_leaves_the_fit_split_to_the_combination() -> Non
     artifact = combined_artifact(records, features=fitted, fit_fraction=0.3)
     assert artifact.calibration.map_came_fitted
     assert artifact.calibration.fit_size > 50
-    with pytest.raises(InputError, match="the feature map came fitted"):
+    with pytest.raises(InputError, match="the feature map is already fitted"):
         combined_artifact(records, features=fitted, fit_fraction=0.3, combine=None)
 
 
@@ -306,7 +306,10 @@ def test_fewer_candidates_are_the_first_slots() -> None:
 def test_the_promise_says_that_the_score_is_a_combination() -> None:
     records = make_records(6, 200)
     rests_on = combined_artifact(records).guarantee().assumptions
-    assert any("combines judge, p_true, length as fitted on a split" in sentence for sentence in rests_on)
+    assert any(
+        "combines judge, p_true, length. The combination was fitted on a split" in sentence
+        for sentence in rests_on
+    )
     plain = calibrate(records, alpha="0.2", features="1").guarantee().assumptions
     assert not any("combines" in sentence for sentence in plain)
     assert rests_on[-1] == plain[-1]

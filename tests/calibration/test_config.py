@@ -141,17 +141,20 @@ def _with_noise(record: PromptRecord, rng: np.random.Generator) -> tuple[Candida
     [
         ({"threshold_rule": "marginal", "ridge": 0.1}, "a ridge: only the conditional rule"),
         ({"threshold_rule": "learned", "ridge": 0.1}, "a ridge: only the conditional rule"),
-        ({"threshold_rule": "marginal", "stability": STABLE}, "stability: it is the paper's slack"),
+        (
+            {"threshold_rule": "marginal", "stability": STABLE},
+            "stability: only the conditional rule has the paper's slack",
+        ),
         ({"threshold_rule": "marginal", "shift": "meta(ratio)"}, "a shift: only the conditional rule"),
         (
             {"threshold_rule": "learned", "randomised": True},
             "randomised thresholds: only the conditional rule",
         ),
-        ({"threshold_rule": "learned", "confident": True}, "the learned rule has no theorem"),
-        ({"confident": True, "shift": "meta(ratio)"}, "certify the artifact on held-out records"),
-        ({"confident": True, "randomised": True}, "certify the artifact on held-out records"),
-        ({"confident": True, "stability": STABLE}, "certify the artifact on held-out records"),
-        ({"max_wrong_rate": "0.1", "shift": "meta(ratio)"}, "come from where it was calibrated"),
+        ({"threshold_rule": "learned", "confident": True}, "no theorem covers the learned rule"),
+        ({"confident": True, "shift": "meta(ratio)"}, "certify on held-out records"),
+        ({"confident": True, "randomised": True}, "certify on held-out records"),
+        ({"confident": True, "stability": STABLE}, "certify on held-out records"),
+        ({"max_wrong_rate": "0.1", "shift": "meta(ratio)"}, "come from the calibration distribution"),
         ({"max_wrong_rate": []}, "at least one rate is needed"),
         ({"max_wrong_rate": "0.1", "confident": True}, "both would test on the same prompts"),
         ({"threshold_rule": "grouped"}, "calibrate with confident=True"),
@@ -168,16 +171,16 @@ def _with_noise(record: PromptRecord, rng: np.random.Generator) -> tuple[Candida
         ({"max_wrong_rate": True}, "max_wrong_rate must be a decimal number strictly between 0 and 1"),
         ({"ridge": -0.1}, "ridge must be a finite number, at least 0"),
         ({"cap": 1.0}, "cap must be"),
-        ({"shift": "meta(ratio) + 1"}, "the end: one statistic alone"),
+        ({"shift": "meta(ratio) + 1"}, "the end, after one statistic"),
         ({"shift": "no_such"}, "unknown name"),
         # What would do nothing, because it needs another option.
-        ({"penalised": "all"}, "penalised: there is no ridge"),
-        ({"wrong_rate_groups": True}, "wrong_rate_groups: there is no max_wrong_rate"),
-        ({"delta": "0.2"}, "delta: nothing holds with confidence here"),
+        ({"penalised": "all"}, "penalised: needs a ridge"),
+        ({"wrong_rate_groups": True}, "wrong_rate_groups: needs max_wrong_rate"),
+        ({"delta": "0.2"}, "delta: nothing here uses it"),
         ({"at_most": 1}, "at_most: it counts unsupported claims"),
         (
             {"adaptive_alpha": True, "alpha": None, "max_wrong_rate": "0.1"},
-            "adaptive_alpha: there is no alpha",
+            "adaptive_alpha: needs alpha",
         ),
     ],
 )
@@ -478,9 +481,9 @@ def test_uniforms_are_for_randomised_thresholds_and_for_no_others() -> None:
     plain = calibrate(make_prompts(0, 60), alpha="0.3", features="1")
     drawn = calibrate(make_prompts(0, 60), alpha="0.3", features="1", randomised=True)
     u = np.array([0.1, 0.5, 0.9])
-    with pytest.raises(InputError, match="asked for with uniforms"):
+    with pytest.raises(InputError, match="need uniforms"):
         decide(drawn, draws)
-    with pytest.raises(InputError, match="asked for without uniforms"):
+    with pytest.raises(InputError, match="do not take uniforms"):
         decide(plain, draws, uniforms=u)
     for bad in ([0.1, 0.5], [0.0, 0.5, 0.9], [0.1, 0.5, 1.0], [0.1, 0.5, math.nan]):
         with pytest.raises(InputError):

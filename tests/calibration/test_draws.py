@@ -121,13 +121,13 @@ def test_reused_scores_of_all_candidates_would_be_others() -> None:
     table = tabulate_draws(artifact, voted)
     reused = tabulate(voted).draws.scores
     assert (table.draws.is_drawn & (table.draws.scores != reused)).any(axis=1).mean() > 0.5
-    with pytest.raises(InputError, match="not those of self-consistency by recorded answers, first of"):
+    with pytest.raises(InputError, match="not those of self-consistency on the recorded answers, first in"):
         calibrate_with(RULES[0], records_of(), VOTES)
 
 
 @pytest.mark.parametrize("draws", ["below(0.3, at_most=8)", "below(0.3, rounds=1+3+4)"])
 def test_agreement_of_one_candidate_with_itself_stops_no_drawing(draws: str) -> None:
-    with pytest.raises(InputError, match=r"always stops after one draw. Give it rounds=.* lead or agree"):
+    with pytest.raises(InputError, match=r"always stops after one draw. Use rounds=.* lead or agree"):
         calibrate_with(draws, with_votes(records_of()), VOTES)
     artifact = calibrate_with("below(0.3, rounds=2+2+4)", with_votes(records_of()), VOTES)
     counts = tabulate_draws(artifact, with_votes(records_of(1, 40))).draws.counts
@@ -167,7 +167,7 @@ def test_a_verifier_says_whether_it_looks_at_other_candidates(
     ("options", "problem"),
     [
         ({"draws": "lead(2, at_most=9)"}, "may draw 9 candidates, and these prompts have 8"),
-        ({"draws": RULES[0], "n": 6}, "together with n"),
+        ({"draws": RULES[0], "n": 6}, "cannot be combined with n"),
         ({"draws": "lead(2)"}, "takes at_most= or rounds="),
     ],
 )
@@ -184,22 +184,22 @@ def test_a_fixed_number_is_n_and_nothing_else() -> None:
     assert (fixed.draws, fixed.n) == (None, 6)
     assert fixed.model_copy(update={"created_at": plain.created_at}).digest == plain.digest
     assert "draws" not in plain.model_dump()
-    with pytest.raises(InputError, match="record so many"):
+    with pytest.raises(InputError, match="record exactly that many"):
         calibrate_with("fixed(6)", with_votes(records_of()), VOTES)
 
 
 def test_candidates_that_the_rule_would_not_have_drawn_are_refused() -> None:
     artifact = calibrate_with(RULES[0])
     table = tabulate(records_of(1, 20))
-    with pytest.raises(InputError, match="stops at an earlier draw than the 8"):
+    with pytest.raises(InputError, match="stops earlier than after the 8 draws"):
         decide(artifact, table.draws)
-    with pytest.raises(InputError, match="stops at a later draw than the 1"):
+    with pytest.raises(InputError, match="stops later than after the 1 draws"):
         decide(artifact, table.keep_first_candidates(1).draws)
     other = tabulate_draws(calibrate_with(RULES[2]), records_of(1, 20))
     with pytest.raises(InputError, match="another rule has shortened these prompts"):
         evaluate(artifact, other)
     plain = calibrate(records_of(), alpha="0.3", features="1", allow_unattainable=True)
-    with pytest.raises(InputError, match="suit this rule alone"):
+    with pytest.raises(InputError, match="can be used only with this rule"):
         evaluate(plain, other)
 
 
@@ -217,7 +217,7 @@ def test_a_forged_rule_is_refused() -> None:
         ({"draws": "lead(1, at_most=8)"}, "settings"),
         ({"draws": "lead(2,at_most=8)"}, "canonical form"),
         ({"draws": "fixed(8)"}, "canonical form"),
-        ({"draws": "lead(2, at_most=7)"}, "no rule of at most 8"),
+        ({"draws": "lead(2, at_most=7)"}, "not a rule of at most 8"),
         ({"provenance": Provenance(n=8, verifier={"id": "mine"})}, "do not say whether"),
     ]
     for update, problem in forged:
@@ -354,7 +354,7 @@ def test_a_combination_with_agreement_is_scored_on_the_prefix_as_serving_does(dr
     ("draws", "provenance", "problem"),
     [
         ("below(0.3, rounds=2+2+4)", BOTH, "it looks at scores"),
-        ("fixed(6)", BOTH, "record so many"),
+        ("fixed(6)", BOTH, "record exactly that many"),
         (RULES[0], Provenance(n=8, verifier={"votes.id": "mine"}), "the outputs of the verifier 'votes'"),
         (RULES[0], None, "the outputs of the verifier 'votes'"),
     ],
@@ -377,7 +377,7 @@ def test_a_combination_that_prefixes_cannot_have_is_refused(
 def test_fewer_candidates_than_a_comparing_verifier_saw_are_refused() -> None:
     voted = with_votes(records_of())
     options: dict[str, Any] = {"alpha": "0.3", "features": "1", "allow_unattainable": True}
-    words = "n = 3: the verifier compares .* among the 8 recorded: record 3, or leave n out"
+    words = "n = 3: the verifier compares .* among the 8 recorded: record 3, or omit n"
     with pytest.raises(InputError, match=words):
         calibrate(voted, n=3, provenance=VOTES, **options)
     with pytest.raises(InputError, match=words):

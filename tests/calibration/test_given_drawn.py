@@ -50,7 +50,7 @@ def test_few_prompts_are_flagged_and_drawn_answers_are_kept(artifact: Calibratio
     report = evaluate(artifact, test)
     own = report.methods["conditional"]
     assert report.n_test == test.correct.any(axis=1).sum()
-    assert report.test_prompts.endswith("of these 2000, the prompts with a correct candidate")
+    assert report.test_prompts.endswith("of these 2000, only the prompts with a correct candidate")
     assert report.guarantee == "given_drawn"
     assert report.contradicted == []
     assert own.not_certifiable_rate < 0.02
@@ -73,7 +73,7 @@ def test_a_certificate_speaks_of_prompts_with_a_correct_candidate(artifact: Cali
     records = draw_world(5, 500)
     certificate = certify(artifact, records).certificates[0]
     assert certificate.prompts == records.correct.any(axis=1).sum()
-    assert "with a correct candidate, and for such prompts alone" in certificate.sentence()
+    assert "with a correct candidate, and only for such prompts" in certificate.sentence()
     certified = certify(artifact, records)
     assert reload_artifact(certified).digest == certified.digest
     with pytest.raises(CalibrationError, match="none of 40 prompts has a correct candidate"):
@@ -113,7 +113,7 @@ def test_the_options_reproduce_it(artifact: CalibrationArtifact, monkeypatch: py
     [{"adaptive_alpha": True}, {"max_wrong_rate": "0.1"}, {"confident": True}, {"shift": "meta(ratio)"}],
 )
 def test_promises_about_all_prompts_do_not_go_with_it(options: dict[str, Any]) -> None:
-    with pytest.raises(InputError, match="these speak of all prompts"):
+    with pytest.raises(InputError, match="these are about all prompts"):
         calibrate(draw_world(1, 100), alpha="0.1", given_drawn=True, **options)
 
 

@@ -52,7 +52,7 @@ def test_the_real_recording_warns_turned_round_and_only_then() -> None:
     assert found.high < 0.5
     message = str(warned.message)
     assert f"AUROC {found.auroc:.3f}, 99.9 % interval {found.low:.3f} to {found.high:.3f}," in message
-    assert "smaller scores must be better, so if the verifier speaks in confidence p, use 1 - p" in message
+    assert "smaller scores must be better; if the verifier returns a confidence p, use 1 - p" in message
 
 
 def test_a_warning_changes_nothing_in_the_artifact() -> None:
@@ -121,5 +121,5 @@ def test_a_combination_that_its_calibration_prompts_contradict_is_told_apart() -
         for record in records
     ]
     [warned] = warnings_of(torn, combine=["sequence_logprob"])
-    assert re.search("prompts that the combination was fitted on say the opposite", str(warned.message))
+    assert re.search("prompts that the combination was fitted on show the opposite", str(warned.message))
     assert "1 - p" not in str(warned.message)

@@ -27,7 +27,7 @@ def rehearse(prompts: int, alpha: str) -> str:
 def test_a_level_is_refused_exactly_where_so_many_prompts_cannot_reach_it(alpha: str, smallest: int) -> None:
     # (N + 1) (1 - alpha) <= N: at alpha = 0.1 from N = 9 on, at 0.05 from 19 on.
     said = [rehearse(prompts, alpha) for prompts in range(6, 50)]
-    refused = [re.search(r"out of reach of (\d+) .*: it takes at least (\d+)", one) for one in said if one]
+    refused = [re.search(r"out of reach of (\d+) .*: at least (\d+) are needed", one) for one in said if one]
     assert {int(one[2]) for one in refused if one is not None} == {smallest}
     assert max(int(one[1]) for one in refused if one is not None) == smallest - 1
     assert None not in refused

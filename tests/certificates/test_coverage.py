@@ -290,7 +290,7 @@ def test_calibration_records_can_certify_nothing() -> None:
 
 def test_prompts_that_chose_a_level_cannot_judge_it() -> None:
     artifact = calibrate(KNOWN, alpha="0.3", features="group(topic)", confident=True)
-    with pytest.raises(OverlapError, match="cannot judge what it chose: certify on other records"):
+    with pytest.raises(OverlapError, match="cannot certify that choice: certify on other records"):
         certify(artifact, KNOWN)
     assert certify(artifact, FRESH).certificates
     # Confidence that rests on the law of an order statistic has used no third split.
@@ -332,7 +332,7 @@ def test_another_generator_is_refused(tmp_path: Path) -> None:
     with pytest.raises(FingerprintError, match="another generator and verifier"):
         certify(artifact, FRESH, provenance=theirs)
     write_records(tmp_path / "theirs.jsonl", FRESH, theirs)
-    with pytest.raises(FingerprintError, match="can certify nothing"):
+    with pytest.raises(FingerprintError, match="cannot certify this artifact"):
         certify(artifact, read_records(tmp_path / "theirs.jsonl"))
 
 
@@ -340,9 +340,9 @@ def test_the_same_level_is_certified_once() -> None:
     artifact = calibrate_known(alpha=["0.1", "0.2", "0.3"])
     once = certify(artifact, FRESH, alpha="0.2")
     assert [one.alpha for one in once.certificates] == ["0.2"]
-    with pytest.raises(InputError, match=r"alpha = 0\.2 has a certificate already"):
+    with pytest.raises(InputError, match=r"alpha = 0\.2 already has a certificate"):
         certify(once, prompts(2, 100), alpha=0.2)
-    with pytest.raises(InputError, match="has a certificate already"):
+    with pytest.raises(InputError, match="already has a certificate"):
         certify(once, prompts(2, 100))
     others = certify(certify(once, prompts(2, 100), alpha="0.3"), prompts(2, 100), alpha="0.1")
     assert [one.alpha for one in others.certificates] == ["0.1", "0.2", "0.3"]

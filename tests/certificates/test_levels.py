@@ -211,7 +211,7 @@ def test_the_number_that_the_error_names_suffices_where_the_share_stays() -> Non
         assert "alpha = 0.1 cannot be promised with failure probability 0.05" in message
         assert f"failed on {lost} of {kept + lost} certification prompts" in message
         assert "--certification-fraction" in message
-        found = re.search(r"about (\d+) certification prompts would do", message)
+        found = re.search(r"about (\d+) certification prompts would be enough", message)
         assert found is not None
         needed, share = int(found[1]), Fraction(lost, kept + lost)
         for size in (needed, needed + 1, needed + 7, 2 * needed):
@@ -227,13 +227,15 @@ def test_the_number_that_the_error_names_suffices_where_the_share_stays() -> Non
 def test_where_no_number_would_do_it_says_so() -> None:
     artifact = make_artifact_by_hand({"0.1": 0.5})
     for kept, lost in ((18, 2), (10, 30)):
-        with pytest.raises(UnattainableTargetError, match="no number of certification prompts would do"):
+        with pytest.raises(
+            UnattainableTargetError, match="no number of certification prompts would be enough"
+        ):
             levels_tested(artifact, one_candidate(kept, lost), {"0.1": ["0.1"]}, "0.05")
 
 
 def test_through_calibrate_too_few_prompts_are_an_error_with_a_cure() -> None:
     options: dict[str, Any] = {"features": "1", "confident": True, "delta": "0.01"}
-    with pytest.raises(UnattainableTargetError, match=r"about \d+ certification prompts would do"):
+    with pytest.raises(UnattainableTargetError, match=r"about \d+ certification prompts would be enough"):
         calibrate(KNOWN, alpha="0.3", certification_fraction=0.02, **options)
     with pytest.raises(CalibrationError, match="is empty: raise certification_fraction"):
         calibrate(KNOWN, alpha="0.3", certification_fraction=0.0, **options)

@@ -307,7 +307,7 @@ def test_a_rate_is_not_called_uncertifiable_where_a_smaller_one_is_certified(
     policy = certify_mean_score(bot, tied, max_wrong_rates=["0.05", "0.1"], delta="0.05").certified_policy
     assert [one.max_wrong_rate for one in policy.certificates] == ["0.05"]
     assert policy.certificate.groups[0].answered == 78
-    assert "The cut certified for 0.05 keeps it as well" in policy.refused["0.1"]
+    assert "The cut certified for 0.05 also keeps this rate" in policy.refused["0.1"]
     assert "cannot be certified" not in policy.refused["0.1"]
     # Control: a smaller rate than the certified one has no such cut.
     stricter = certify_mean_score(bot, tied, max_wrong_rates=["0.01", "0.05"], delta="0.05")
@@ -321,7 +321,7 @@ def test_a_refusal_says_what_is_missing(table: LabelledBatch, bot: CalibrationAr
         return str(caught.value)
 
     few = table.take(np.arange(20))
-    assert "takes 46 answered prompts, and there are 20" in refuse(few, "0.05")
+    assert "46 answered prompts are needed, and there are 20" in refuse(few, "0.05")
     hopeless = refuse(replace(table, correct=np.zeros_like(table.correct)), "0.05")
     assert "more prompts would not help" in hopeless
     assert "every method must abstain on at least 100 % of the prompts" in hopeless
@@ -344,7 +344,7 @@ def test_several_rates_have_a_certificate_each() -> None:
     policy = made.certified_policy
     assert policy.rates == ("0.0001", "0.05", "0.1", "0.2")
     assert [one.max_wrong_rate for one in policy.certificates] == ["0.05", "0.1", "0.2"]
-    assert "takes 23227 answered prompts" in policy.refused["0.0001"]
+    assert "23227 answered prompts are needed" in policy.refused["0.0001"]
     for one in policy.certificates:
         alone = calibrate(KNOWN, features="1", max_wrong_rate=one.max_wrong_rate, delta=DELTA)
         certificate = alone.certified_policy.certificate
@@ -360,13 +360,15 @@ def test_several_rates_have_a_certificate_each() -> None:
         )
         == 3
     )
-    with pytest.raises(InputError, match=r"several .* are certified \(0.05, 0.1, 0.2\): say which"):
+    with pytest.raises(
+        InputError, match=r"several .* are certified \(0.05, 0.1, 0.2\): before asking any question, choose"
+    ):
         policy.find_certificate()
     with pytest.raises(InputError, match=r"is not certified: A wrong-answer rate of 0\.0001 cannot"):
         policy.find_certificate("0.0001")
-    with pytest.raises(InputError, match="it was not asked for"):
+    with pytest.raises(InputError, match="it was not requested"):
         policy.find_certificate("0.3")
-    with pytest.raises(InputError, match="several rates, together with an alpha"):
+    with pytest.raises(InputError, match="several rates cannot be combined with an alpha"):
         calibrate(KNOWN, alpha="0.3", max_wrong_rate=rates)
 
 
@@ -383,12 +385,12 @@ def test_forged_certificates_of_several_rates_are_refused() -> None:
     forge()  # control: nothing is changed
     better = everyone.model_copy(update={"answered": len(KNOWN), "wrong": 10})
     for changes, said in (
-        ({"others": [high.model_copy(update={"max_wrong_rate": "0.06"})]}, "certify no rate of 0.06"),
-        ({"others": [high.model_copy(update={"groups": (better,)})]}, "a larger cut answers fewer"),
+        ({"others": [high.model_copy(update={"max_wrong_rate": "0.06"})]}, "do not certify a rate of 0.06"),
+        ({"others": [high.model_copy(update={"groups": (better,)})]}, "a larger cut must answer at least"),
         ({"others": [low]}, "different rates, ascending"),
         ({"refused": {"0.1": "no"}}, "none of them refused"),
-        ({"others": [high.model_copy(update={"records_digest": "sha256:0"})]}, "rest on different prompts"),
-        ({"others": [high.model_copy(update={"policies_tested": 0})]}, "cuts tested"),
+        ({"others": [high.model_copy(update={"records_digest": "sha256:0"})]}, "have different prompts"),
+        ({"others": [high.model_copy(update={"policies_tested": 0})]}, "policies_tested is 0"),
     ):
         with pytest.raises(ValueError, match=said):
             forge(**changes)

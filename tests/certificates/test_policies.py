@@ -453,7 +453,7 @@ def test_where_no_number_would_do_it_says_so(
 ) -> None:
     wrong = replace(tests, correct=np.zeros_like(tests.correct))
     with pytest.raises(
-        UnattainableTargetError, match="of them wrongly; at this rate more prompts would not help"
+        UnattainableTargetError, match=r"of them wrongly\. At this rate more prompts would not help"
     ):
         certify_policy(frozen, tuning, wrong, max_wrong_rate="0.1", delta="0.05")
 
@@ -461,7 +461,9 @@ def test_where_no_number_would_do_it_says_so(
 def test_where_nothing_is_answered_it_says_so() -> None:
     artifact = calibrate(KNOWN[:40], alpha="0.05", features="1", allow_unattainable=True)
     tuning = tabulate(prompts(3, 30))
-    with pytest.raises(UnattainableTargetError, match=r"levels \(0.05\) is any prompt answered; give larger"):
+    with pytest.raises(
+        UnattainableTargetError, match=r"no prompt is answered at any of the levels \(0.05\); use larger"
+    ):
         certify_policy(artifact, tuning, tuning, max_wrong_rate="0.1", delta="0.05")
 
 

@@ -69,7 +69,7 @@ def test_genuine_certificates_agree(name: str, made: dict[str, CalibrationArtifa
 NAMES = {
     "claims": {"kept at least, 1", "covered at least, 1", "dropped at most"},
     "draw rule": {"kept at least, 1", "covered at least, 1", "size at most"},
-    "confidence": {"missed more rarely"},
+    "confidence": {"p-value of misses"},
     "people": {"labelled", "agreed", "kept at least"},
 }
 

@@ -139,7 +139,9 @@ def test_served_answers_state_both_promises() -> None:
 
 def test_a_share_out_of_reach_is_refused_with_what_was_seen() -> None:
     records = make_answers(np.random.default_rng(3), 400)
-    with pytest.raises(UnattainableTargetError, match=r"of one claim drawn from each, .* are unsupported"):
+    with pytest.raises(
+        UnattainableTargetError, match=r"one claim was drawn from each of these, .* are unsupported"
+    ):
         calibrate(records, unit="claims", max_wrong_rate=0.02, features="1")
 
 

@@ -67,7 +67,7 @@ def test_certify_stores_a_certificate_that_inspect_shows(tmp_path: Path) -> None
         run("inspect", certified, "--details").out.split()
     )
     # Once is enough, and the same prompts do not calibrate and certify.
-    assert "has a certificate already" in run("certify", certified, RECORDING).err
+    assert "already has a certificate" in run("certify", certified, RECORDING).err
     assert run("calibrate", RECORDING, "-o", artifact, *plain).code == 0
     refused = run("certify", artifact, RECORDING)
     assert refused.code == 2
@@ -160,14 +160,14 @@ def test_a_rate_out_of_reach_is_no_and_says_what_would_do(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--delta", "0.1"], "nothing holds with confidence here"),
-        (["--wrong-rate-groups"], "there is no max_wrong_rate"),
-        (["--penalised", "all"], "there is no ridge"),
-        (["--confident", "--randomised"], "certify the artifact on held-out records instead"),
+        (["--delta", "0.1"], "nothing here uses it"),
+        (["--wrong-rate-groups"], "needs max_wrong_rate"),
+        (["--penalised", "all"], "needs a ridge"),
+        (["--confident", "--randomised"], "certify on held-out records instead"),
         (["--max-wrong-rate", "0.1", "--confident"], "both would test on the same prompts"),
         (["--threshold-rule", "marginal", "--ridge", "0.1"], "only the conditional rule has one"),
         (["--threshold-rule", "grouped"], "calibrate with confident=True"),
-        (["--threshold-rule", "learned", "--confident"], "no theorem at all"),
+        (["--threshold-rule", "learned", "--confident"], "no theorem covers the learned rule"),
         (["--max-wrong-rate", "1.5"], "max_wrong_rate must be a decimal number"),
         (["--ridge", "nan"], "ridge must be a finite number"),
         (["--shift", "ratio"], "unknown name"),

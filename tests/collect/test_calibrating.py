@@ -281,7 +281,7 @@ TOPICS = [
         (TOPICS, {"features": "hat(mean_score, 3) + meta(topic)"}, "needs a finite number"),
         (TOPICS, {"features": "hard(mean_score, meta(topic), 0.2)"}, "needs a finite number"),
         (TOPICS, {"shift": "meta(topic)"}, "needs a finite number"),
-        (TOPICS, {"shift": "meta(year)"}, "of record '0' is 0; a prompt that may be served"),
+        (TOPICS, {"shift": "meta(year)"}, "of record '0' is 0; the likelihood ratio of a prompt"),
         (FORMS["pairs"], {"features": "hat(mean_score, 3)", "fit_fraction": 0.001}, "fit split is empty"),
         (FORMS["pairs"], {"combine": ["a"]}, "no raw outputs of 'a'; it has none"),
         (
@@ -289,7 +289,7 @@ TOPICS = [
             {"verifier": {"a": score, "b": score}, "combine": ["a", "zz"]},
             "'zz'; it has 'a', 'b'",
         ),
-        (FORMS["pairs"], {"draws": "lead(2, at_most=2)"}, "scores each candidate by itself"),
+        (FORMS["pairs"], {"draws": "lead(2, at_most=2)"}, "scores each candidate separately"),
         (
             FORMS["pairs"],
             {"verifier": SequenceProbability(), "verifier_id": None, "draws": "lead(2, at_most=5)"},

@@ -155,8 +155,8 @@ def test_a_combination_of_verifiers() -> None:
         ({}, "hold the claims of one answer each"),
         ({"unit": "claims", "methods": "paper"}, "known are the families ours and outside"),
         ({"unit": "claims", "methods": "conditional:rank"}, "known are the families ours and outside"),
-        ({"unit": "claims", "set_rule": "rank"}, "several answers of a prompt"),
-        ({"unit": "claims", "draws": "fixed(1)"}, "several answers of a prompt"),
+        ({"unit": "claims", "set_rule": "rank"}, "several answers to a prompt"),
+        ({"unit": "claims", "draws": "fixed(1)"}, "several answers to a prompt"),
         ({"at_most": 1}, "it counts unsupported claims"),
     ],
 )

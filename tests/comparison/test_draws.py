@@ -49,7 +49,10 @@ def test_a_rule_of_all_draws_changes_nothing() -> None:
     assert ruled.methods == plain.methods
 
 
-@pytest.mark.parametrize("options", [{"n": 5}, {"combine": ["a", "b"]}])
-def test_what_does_not_go_together(options: dict[str, Any]) -> None:
-    with pytest.raises(InputError, match="draws, together with"):
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [({"n": 5}, "draws cannot be combined with n"), ({"combine": ["a", "b"]}, "draws, together with")],
+)
+def test_what_does_not_go_together(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(InputError, match=words):
         compare(load_recording(), draws=RULE, splits=1, **options)

@@ -491,7 +491,7 @@ def test_results_without_a_known_source_are_not_handed_on(
     # Nothing looked at answers, so nobody has checked what told them apart.
     with (
         watch_results(plain, tmp_path / "plain.db", asked[:300], theirs, metadata=["topic"]) as monitor,
-        pytest.raises(InputError, match="look at distinct answers"),
+        pytest.raises(InputError, match="compare answers"),
     ):
         recalibrate(monitor, min_kept=0.0, features="distinct_answers")
     with (

@@ -252,7 +252,7 @@ def test_what_the_command_line_cannot_express_is_noted_next_to_it(records: Path)
     fitted = FeatureMap.parse("mean_score").fit(tabulate(answered(50)).draws)
     slack = PaperStability.from_constant(0.5, delta="0.95")
     for options, words in (
-        ({"features": fitted}, "the feature map came fitted"),
+        ({"features": fitted}, "the feature map was already fitted"),
         ({"stability": slack}, "constant of the stability slack is not 1"),
     ):
         artifact = calibrated(records, **options)
