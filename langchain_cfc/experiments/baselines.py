@@ -113,7 +113,7 @@ class SamplingRule:
         if len(scores) < 2:  # noqa: PLR2004 - one to order, one to test
             msg = (
                 "expected at least 2 calibration prompts, one to order configurations and one to test them, "
-                f"got {len(scores)}: bring more"
+                f"got {len(scores)}: label more prompts"
             )
             raise InputError(msg)
         level = format_delta(delta)

@@ -106,7 +106,7 @@ def plan_bot(
         [33, 33, 203, None]
     """
     if len(labelled) == 0:
-        msg = "a pilot of 0 prompts says nothing: bring labelled prompts"
+        msg = "the pilot is empty: give labelled prompts"
         raise InputError(msg)
     check_unweighted(check_unit(labelled))
     rate = Fraction(format_alpha(max_wrong_rate, "max_wrong_rate"))
@@ -116,7 +116,7 @@ def plan_bot(
     sets = AnswerSets.of_best_candidates(alone.draws, AcceptAll().levels(alone.draws))
     answerable = np.flatnonzero(sets.accepted.any(axis=1))
     if not len(answerable):
-        msg = "all answers of the pilot are blank, so that a bot could answer nothing: look at the generator"
+        msg = "all answers of the pilot are blank, so a bot could answer nothing: check the generator"
         raise InputError(msg)
     means = _MEAN_SCORE.values(alone.draws)
     order = answerable[np.argsort(means[answerable], kind="stable")]

@@ -297,7 +297,7 @@ def compare(
     given.check()
     rule, claims = given.draw_rule, unit == "claims"
     if rule is not None and combine is not None:
-        msg = "draws, together with combine: the rule looks at the recorded score"
+        msg = "draws cannot be used with combine: the draw rule looks at the recorded score"
         raise InputError(msg)
     compared = get_methods(methods, unit)
     kept = tuple(one for one in compared if rule is None or isinstance(one, ThresholdMethod))
@@ -363,9 +363,9 @@ def _note_draws(rule: DrawRule | None, pool: Pool, left_out: Sequence[str]) -> I
     if rule is None:
         return
     mean = float(pool.draws.counts.mean())
-    yield f"Drawing stops by {rule.text}: {mean:.2f} of at most {rule.at_most} candidates a prompt."
+    yield f"Draw rule {rule.text}: {mean:.2f} candidates a prompt on average, at most {rule.at_most}."
     if left_out:
-        yield f"Left out, as they draw in their own way: {', '.join(left_out)}."
+        yield f"Left out, because draw rules apply to threshold methods only: {', '.join(left_out)}."
 
 
 def describe_data(pool: Pool, attainable: list[AttainableComparison]) -> DataFacts:
@@ -450,7 +450,7 @@ def _list_notes(sweep: Sequence[LevelComparison], data: DataFacts, left_out: int
             "with a cap flag prompts there; others miss the target."
         )
     if left_out:
-        yield f"{left_out} prompts were left out: of each cluster one takes part."
+        yield f"{left_out} prompts were left out: only one prompt per cluster is used."
 
 
 def _parse_levels(alpha: Level | Sequence[Level]) -> tuple[str, ...]:

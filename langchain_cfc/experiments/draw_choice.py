@@ -141,7 +141,7 @@ def suggest_draws(
     part = table.take(plan.rows(table)["fit"])
     part = part.take(plan.one_per_cluster(part))
     if len(part) == 0:
-        msg = "there are no prompts to select on: raise fit_fraction, or bring more records"
+        msg = "there are no prompts to select on: raise fit_fraction, or add more records"
         raise CalibrationError(msg)
     n = table.draws.n
     everything = f"fixed({n})"

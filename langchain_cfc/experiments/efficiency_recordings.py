@@ -268,7 +268,7 @@ def analyse_recording(
     for place, words in enumerate(grouped.words):
         rows = np.flatnonzero(grouped.member[:, place])
         if len(rows) < _FEWEST:
-            msg = f"the group {words!r} has {len(rows)} prompts; take fewer groups, of {_FEWEST} at least"
+            msg = f"the group {words!r} has {len(rows)} prompts; use fewer groups, each of at least {_FEWEST}"
             raise InputError(msg)
         drawn = rng.multinomial(len(rows), np.full(len(rows), 1.0 / len(rows)), RESAMPLES) / len(rows)
         weights = np.concatenate([np.full((1, len(rows)), 1.0 / len(rows)), drawn])
@@ -406,7 +406,7 @@ def _write_account(found: RecordedEfficiency) -> list[str]:
             f"below 1; the largest atom of success scores holds {100 * found.largest_atom:.1f} %."
         ),
         *(
-            f"({check.assumption}) {check.statement}: {check.verdict} (of {check.inequalities} inequalities "
+            f"({check.assumption}) {check.statement}: {check.verdict} ({check.inequalities} inequalities: "
             f"{check.shown} shown, {check.violated} violated)."
             for check in found.checks
         ),
@@ -415,21 +415,22 @@ def _write_account(found: RecordedEfficiency) -> list[str]:
             f"({sure}) than under one threshold for all."
         ),
         (
-            f"Under one threshold the easiest group is covered to {100 * easy.marginal_coverage.value:.0f} % "
-            f"and the hardest to {100 * hard.marginal_coverage.value:.0f} %. Going to the target saves "
-            f"{easy.marginal_size.value - easy.oracle_size.value:.2f} {found.counted} a prompt in the "
-            f"easiest group; going to {100 * hard.oracle_coverage.value:.0f} % in the hardest, the nearest "
-            f"in reach, costs {hard.oracle_size.value - hard.marginal_size.value:.2f}."
+            f"Under one threshold, coverage is {100 * easy.marginal_coverage.value:.0f} % in the easiest "
+            f"group and {100 * hard.marginal_coverage.value:.0f} % in the hardest. Moving to the target "
+            f"saves {easy.marginal_size.value - easy.oracle_size.value:.2f} {found.counted} a prompt in the "
+            f"easiest group; moving to {100 * hard.oracle_coverage.value:.0f} % in the hardest, the closest "
+            f"attainable coverage, costs {hard.oracle_size.value - hard.marginal_size.value:.2f}."
         ),
     ]
     if easy.price is not None and hard.price is not None:
         said.append(
-            f"A tenth of coverage is worth {easy.price / 10:.2f} {found.counted} in the easiest group and "
-            f"{hard.price / 10:.2f} in the hardest."
+            f"Ten points of coverage are worth {easy.price / 10:.2f} {found.counted} in the easiest group "
+            f"and {hard.price / 10:.2f} in the hardest."
         )
     said.append(
         f"Served by this package, on held-out prompts: {marginal.mean_distinct_answers:.2f} answers under "
         f"the marginal rule, and {conditional.mean_distinct_answers:.2f} under the conditional one, which "
-        f"flags {100 * conditional.not_certifiable_rate:.1f} % and gives the others {answered:.2f}."
+        f"flags {100 * conditional.not_certifiable_rate:.1f} % and returns {answered:.2f} for each of the "
+        "others."
     )
     return said

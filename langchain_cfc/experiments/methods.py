@@ -408,18 +408,18 @@ class ClaimsBackOff(BackOff):
 
 _NO_THEOREM = "nothing: no theorem covers it"
 _TOGETHER = "all prompts together, on average over calibration sets"
-_NO_MORE = "what CFC-FULL does; the confidence claimed for it is not proven"
+_NO_MORE = "the same as CFC-FULL; the confidence claimed for it is not proven"
 _LESS = "less than the paper says: a set without a correct candidate counts as covered where S = 1"
 _OURS: dict[str, tuple[RuleName, str, str]] = {
     "conditional": (
         "conditional",
-        "exact conditional thresholds (CFC with its cures)",
+        "exact conditional thresholds (CFC, corrected)",
         "every weighting that the features span, on average over calibration sets",
     ),
-    "marginal": ("marginal", "one threshold for all prompts (ICP with its cures)", _TOGETHER),
+    "marginal": ("marginal", "one threshold for all prompts (ICP, corrected)", _TOGETHER),
     "confident": (
         "confident",
-        "one threshold, of a rank that holds with confidence",
+        "one threshold, at a rank that holds with confidence",
         f"all prompts together, with confidence {1 - float(DELTA):g} for the calibration set at hand",
     ),
     "learned": ("learned", "plain quantile regression, without correction", _NO_THEOREM),
@@ -437,14 +437,14 @@ def make_our_method(name: str, unit: Unit = "answers") -> Method:
         families, sets = "ours and outside", " (for claims)"
         if unit == "answers":
             families = "ours, paper and outside"
-            sets = ", each perhaps with a set rule of its own, such as conditional:best_prefix"
+            sets = ", each optionally with its own set rule, such as conditional:best_prefix"
         msg = (
             f"unknown method {name!r}; known are the families {families}, {', '.join(_OURS)}{sets}, "
             f"and {', '.join(others)}{suggest_name(kind, [*_OURS, *others])}"
         )
         raise InputError(msg)
     rule, words, promise = _OURS[kind]
-    sets = "" if served is None else f"; sets by {served}"
+    sets = "" if served is None else f"; set rule {served}"
     return ThresholdMethod(name, words + sets, promise, "ours", rule=rule, convention=OURS, set_rule=served)
 
 
@@ -466,7 +466,7 @@ def list_paper_methods(
         chosen = {"rule": "conditional", "set_rule": "all", **settings}
         return ThresholdMethod(name, words, promise, "paper", convention=PAPER, **chosen)
 
-    nearest = "the K best, K of coverage nearest to the target"
+    nearest = "the K best, K chosen for coverage closest to the target"
     reaching = "the K best, the smallest K that reaches the target"
     return (
         TopK("TopK", nearest, _NO_THEOREM, "paper", reaching=False, grid=grid, distinct=distinct),
@@ -489,8 +489,8 @@ def list_paper_methods(
 def list_outside_methods() -> tuple[Method, ...]:
     """Return the methods of other papers: conformal language modelling and claim-level back-off."""
     held = f"all prompts together, with confidence {1 - float(DELTA):g}, or else everything is flagged"
-    other = "another thing: that nothing returned is wrong, on average over all prompts; empty sets count"
-    drawn = "drawn one by one, rejected above one score, stopped at another (conformal language modelling)"
+    other = "a different event: nothing returned is wrong, on average over all prompts; empty sets count"
+    drawn = "draws one by one, rejects above one score, stops at another (conformal language modelling)"
     kept = "candidates below a quantile of the lowest wrong scores (claim-level back-off)"
     return (
         Sampling("sampling", drawn, held, "outside"),
@@ -501,7 +501,8 @@ def list_outside_methods() -> tuple[Method, ...]:
 def list_claim_methods() -> tuple[Method, ...]:
     """Return the published methods for claims: one threshold for all answers, and conditional thresholds."""
     exactly = (
-        "every weighting that the features span, and no more than that, over calibration sets and chance"
+        "every weighting that the features span, with equality, on average over calibration sets and "
+        "randomisation"
     )
     return (
         ClaimsBackOff("back-off", "one threshold (Mohri and Hashimoto 2024)", _TOGETHER, "outside"),
@@ -549,7 +550,7 @@ def get_methods(
         if isinstance(name, Method):
             several: tuple[Method, ...] = (name,)
         elif not isinstance(name, str):
-            msg = f"methods are names or `Method`s, got {name!r}"
+            msg = f"methods must be names or `Method` objects, got {name!r}"
             raise InputError(msg)
         else:
             several = families.get(name) or (

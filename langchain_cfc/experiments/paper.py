@@ -404,11 +404,12 @@ class Agreement(ReportData):
         few = f"No verdict: fewer than {FEWEST_SEEDS} seeds."
         verdict = {True: "Reached.", False: "Not reached.", None: few}[self.passes]
         beyond, far = (
-            "" if most is None else f" (at most {most} may be)" for most in (target.beyond, target.far_beyond)
+            "" if most is None else (f" (at most {most} allowed)")
+            for most in (target.beyond, target.far_beyond)
         )
         return (
-            f"{self.table}: {self.in_band} of {self.cells} cells lie in the published band (at least "
-            f"{target.in_band} of {target.cells} are to); {self.beyond} are further than {BEYOND} standard "
+            f"{self.table}: {self.in_band} of {self.cells} cells lie in the published band (target: at "
+            f"least {target.in_band} of {target.cells}); {self.beyond} are further than {BEYOND} standard "
             f"errors of a five-seed mean from the published value{beyond}, {self.far_beyond} further than "
             f"{FAR_BEYOND}{far}. {verdict}"
         )
@@ -550,11 +551,12 @@ def _write_account(fitted: tuple[int, int], predicted: tuple[int, int], seeds: i
         (
             f"Predicted: the other {predicted[0]} cells, of Learnt CP, CFC and CFC-PAC and of the whole "
             f"ablation; {predicted[1]} of them lie in the published band. No number was fitted to them, but "
-            "readings that the text leaves open, TopK's K and the constant of the slack, are the tables'."
+            "two choices that the text leaves open, TopK's K and the constant of the slack, come from the "
+            "tables."
         ),
         (
-            f"The published figures are means of five seeds, these of {seeds}: cells of exactly the same "
-            "world would differ by chance, which z measures."
+            f"The published figures are means of five seeds, these of {seeds}. Even in exactly the same "
+            "world, cells would differ by chance, which z measures."
         ),
         (
             "The generator is not the authors', and it is not unique: an increasing map of all scores "

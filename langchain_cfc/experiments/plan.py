@@ -229,14 +229,14 @@ def _describe_obstacles(plan: Plan) -> Iterator[str]:
             )
         elif chance is None:
             yield (
-                f"{group.name}: by the estimate alpha = {plan.alpha:g} is out of reach, and {then}: "
+                f"{group.name}: alpha = {plan.alpha:g} is estimated to be out of reach, and {then}: "
                 f"{attained}. {ways}"
             )
         elif chance < 1.0 - plan.delta:
             yield (
-                f"{group.name}: alpha = {plan.alpha:g} is close: {attained}. With probability "
-                f"{1.0 - chance:.2f} it is missed with {group.recommended_calibration} calibration prompts, "
-                f"and {then}. {ways}"
+                f"{group.name}: alpha = {plan.alpha:g} is borderline: {attained}. With "
+                f"{group.recommended_calibration} calibration prompts it is missed with probability "
+                f"{1.0 - chance:.2f}, and {then}. {ways}"
             )
 
 
@@ -246,9 +246,9 @@ def _describe_largest_group(plan: Plan) -> Iterator[str]:
         return
     largest = max(groups, key=lambda group: group.prompts_needed or 0)
     yield (
-        f"{largest.name} decides how many prompts to label: being {format_percent(largest.share, '.3g')} of "
-        f"them, it needs {largest.prompts_needed} in all; without groups {overall.prompts_needed} would do. "
-        "Merging rare groups makes it fewer."
+        f"{largest.name} decides how many prompts to label: it is {format_percent(largest.share, '.3g')} of "
+        f"them, so it needs {largest.prompts_needed} in all; without groups {overall.prompts_needed} would "
+        "be enough. Merge rare groups to need fewer."
     )
 
 
@@ -256,8 +256,8 @@ def _describe_larger_pilot(plan: Plan) -> Iterator[str]:
     overall, *_ = plan.groups
     if overall.pilot_size is None:
         yield (
-            f"The attainable coverage is an assumption: {find_pilot_size(overall.attainable)} labelled pilot "
-            "prompts would tell it to within 5 points."
+            f"The attainable coverage is an assumption: {find_pilot_size(overall.attainable)} labelled "
+            "pilot prompts would measure it to within 5 points."
         )
         return
     needed = {
@@ -268,8 +268,8 @@ def _describe_larger_pilot(plan: Plan) -> Iterator[str]:
     if needed:
         yield (
             f"The pilot of {overall.pilot_size} prompts is too small to tell whether alpha = {plan.alpha:g} "
-            f"is within reach for {join_names(list(needed))}; about {max(needed.values())} would tell the "
-            "attainable coverage to within 5 points."
+            f"is within reach for {join_names(list(needed))}; about {max(needed.values())} would measure "
+            "the attainable coverage to within 5 points."
         )
 
 
@@ -286,7 +286,7 @@ def _describe_ways_out(plan: Plan, group: GroupPlan) -> str:
     alpha = group.smallest_alpha_expected if certain is None else certain
     more = "Draw more candidates"
     if group.smallest_n is not None and group.smallest_n > plan.n:
-        more += f" (n = {group.smallest_n} exceeds the target by the estimate)"
+        more += f" (n = {group.smallest_n} is estimated to exceed the target)"
     # Rounded up, because a smaller alpha is not attainable; 1000 * 0.07 is 70.00000000000001.
     larger = math.ceil(round(1000 * alpha, 6)) / 1000
     return f"{more}, improve the model, or choose alpha above {larger:g}."
@@ -396,7 +396,7 @@ def plan_from_pilot(
         (239.72, [(1, 0.7), (2, 0.9)])
     """
     if len(labelled) == 0:
-        msg = "a pilot of 0 prompts says nothing: bring labelled prompts, or plan from assumptions"
+        msg = "the pilot is empty: give labelled prompts, or plan from assumptions"
         raise InputError(msg)
     check_unweighted(check_unit(labelled))
     drawn = labelled.draws.n
@@ -562,13 +562,16 @@ def _check_consistent(overall: _Known, members: Sequence[_Known]) -> None:
         raise InputError(msg)
     total = sum((one.share for one in members), Fraction(0))
     if total > 1 + _ROUNDING:
-        msg = f"the groups' shares sum to {float(total):g}; expected at most 1, no prompt being in two groups"
+        msg = (
+            f"the groups' shares sum to {float(total):g}; expected at most 1, because no prompt is in two "
+            "groups"
+        )
         raise InputError(msg)
     low = sum((one.share * one.attainable for one in members), Fraction(0))
     high = low + max(Fraction(0), 1 - total)
     if not low - _ROUNDING <= overall.attainable <= high + _ROUNDING:
         msg = (
-            f"attainable is {float(overall.attainable):g}, but these groups make it {float(low):.3g} to "
+            f"attainable is {float(overall.attainable):g}, but these groups imply {float(low):.3g} to "
             f"{float(high):.3g} for all prompts"
         )
         raise InputError(msg)

@@ -189,8 +189,8 @@ class Comparison:
         for part in self._needed:
             if len(rows[part]) == 0:
                 msg = (
-                    f"the {part} part of split {number} is empty: bring more records, or change "
-                    "test_fraction and fit_fraction"
+                    f"the {part} part of split {number} is empty: add more records, or change test_fraction "
+                    "and fit_fraction"
                 )
                 raise CalibrationError(msg)
         protocol, draws = self.protocol, self.pool.draws
@@ -256,7 +256,7 @@ def measure_splits(
             return list(show(_collect_results(pool, splits, raise_interrupt), splits))
         except BrokenProcessPool as error:
             raise_interrupt()  # the interrupt may have ended a worker that was still starting
-            msg = "a process was ended from outside, perhaps for lack of memory: use fewer jobs"
+            msg = "a worker process was killed, perhaps for lack of memory: use fewer jobs"
             raise CalibrationError(msg) from error
         except BaseException:
             # Wait neither for running tasks nor for workers that are still starting.

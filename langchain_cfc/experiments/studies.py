@@ -268,10 +268,10 @@ def reproduce_study(
 def _list_notes(study: Study, recorded: int, full: ComparisonReport) -> Iterable[str]:
     yield from full.notes
     yield (
-        "Unless these are records of the paper's own models and prompts, patterns are compared, not figures."
+        "Unless these records come from the paper's own models and prompts, compare patterns, not figures."
     )
     if all(level.target_coverage > level.attainable_coverage for level in full.sweep):
-        yield "None of these levels is within reach: patterns need others, given by alpha."
+        yield "None of these levels is within reach: set alpha to others to see patterns."
     for n in sorted({SETTINGS[one].n for one in study.ablated if SETTINGS[one].n > recorded}):
         yield f"The ablation with {n} candidates uses the {recorded} that are recorded."
 

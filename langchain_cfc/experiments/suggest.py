@@ -268,21 +268,22 @@ def explain_choice(choice: Choice, options: int, tolerance: float, tau: float) -
     best, smallest = choice.best.shown, choice.smallest.shown
     gap = (
         f"Its worst group ({best.group}) falls short of {100 * tau:g} % by {_to_points(best.gap)} points; "
-        f"the smallest gap of {options} options is {_to_points(choice.least.shown.gap)}, and a standard "
-        f"error {_to_points(tolerance)}."
+        f"the smallest gap of {options} options is {_to_points(choice.least.shown.gap)}, and the standard "
+        f"error is {_to_points(tolerance)}."
     )
     if len(choice.near) == 1:
-        return f"{gap} No other is within that of it."
+        return f"{gap} No other option is within a standard error of it."
     size = (
-        f"Of the {len(choice.near)} within that of the smallest gap, the leanest shows {smallest.size:.2f} "
-        "answers a prompt, a flagged prompt counting as all its candidates"
+        f"Of the {len(choice.near)} options within a standard error of the smallest gap, the one with the "
+        f"smallest sets returns {smallest.size:.2f} answers a prompt (a flagged prompt counts as all its "
+        "candidates)"
     )
     if len(choice.alike) == 1:
-        return f"{gap} {size}: selected."
+        return f"{gap} {size}. It is selected."
     others = len(choice.alike) - 1
     alike = f"{pluralize(others, 'other')} {'is' if others == 1 else 'are'} statistically indistinguishable"
     if choice.best is choice.smallest:
-        return f"{gap} {size}: selected; {alike} in set size and no simpler."
+        return f"{gap} {size}. It is selected; {alike} in set size and no simpler."
     return (
         f"{gap} {size}. {alike} in set size, and the one selected, with {best.size:.2f}, is the simplest of "
         f"them: {pluralize(best.columns, 'feature')}."
@@ -299,18 +300,18 @@ def explain_loss(choice: Choice, other: OptionResult, tolerance: float) -> str:
         )
     if other not in choice.alike:
         return (
-            f"Its gap of {_to_points(its.gap)} points is within a standard error of the smallest as well, "
-            f"but it shows {its.size:.2f} answers a prompt where {choice.smallest.shown.size:.2f} do."
+            f"Its gap of {_to_points(its.gap)} points is also within a standard error of the smallest, but "
+            f"it returns {its.size:.2f} answers a prompt instead of {choice.smallest.shown.size:.2f}."
         )
     if its.fitted_numbers > best.fitted_numbers:
         return (
             f"Its gap of {_to_points(its.gap)} points and its {its.size:.2f} answers a prompt are "
             f"statistically indistinguishable from the winner's, but it fits {its.fitted_numbers} numbers "
-            f"where {best.fitted_numbers} do."
+            f"instead of {best.fitted_numbers}."
         )
     return (
-        f"As simple, with a gap of {_to_points(its.gap)} points, it shows {its.size:.2f} answers a prompt "
-        f"where {best.size:.2f} do."
+        f"It is as simple, with a gap of {_to_points(its.gap)} points, but returns {its.size:.2f} answers a "
+        f"prompt instead of {best.size:.2f}."
     )
 
 
@@ -354,7 +355,7 @@ class OptionJudge:
             least = (
                 f"Smallest alpha here: {smallest_alpha(self.calibration_size, inside):g}"
                 if inside
-                else "No alpha would do"
+                else "No alpha is attainable here"
             )
             problem = (
                 f"alpha = {alpha} is out of reach: {reached} of {size} selection prompts have a correct "
@@ -493,8 +494,8 @@ def suggest(
     part = table.take(rows["fit"])
     if not len(part):
         msg = (
-            "there are no prompts to select on, for the fit split is empty: raise fit_fraction, or bring "
-            "more records (a cluster is never split, so many clusters are needed)"
+            "there are no prompts to select on, because the fit split is empty: raise fit_fraction, or add "
+            "records (a cluster is never split, so many clusters are needed)"
         )
         raise CalibrationError(msg)
     # Only ids and clusters are read from the other parts.
@@ -524,27 +525,27 @@ def suggest(
     if not judged:
         raise option_judge.make_error()
     notes += [
-        f"The verifier {name!r} was not tried alone: it orders candidates as the recorded score does."
+        f"The verifier {name!r} was not tried alone: it ranks candidates like the recorded score."
         for name in same
     ]
     notes += [
         (
-            "The gap of what was chosen is flattered, for it was chosen by it. The promise is not: no prompt "
-            "selected on calibrates."
+            "The gap of the selected option is optimistic, because the option was selected by it. The "
+            "promise is not: no prompt used for selection is used for calibration."
         ),
         (
-            f"About {option_judge.calibration_size} prompts calibrate in each inner split, and {calibration} "
-            "will later: features that are many flag more here than they will."
+            f"About {option_judge.calibration_size} prompts calibrate in each inner split, and "
+            f"{calibration} will later: maps with many features flag more prompts here than they will then."
         ),
     ]
     if few:
         notes.append(
-            f"Groups with fewer than {FEWEST_IN_GROUP} selection prompts were not judged by: {few}. A larger "
-            "fit_fraction, or more records, would show them."
+            f"Groups with fewer than {FEWEST_IN_GROUP} selection prompts, not used to judge options: {few}. "
+            "A larger fit_fraction or more records would include them."
         )
     clustered = len(part) - len(pool.labelled)
     if clustered:
-        notes.append(f"{clustered} selection prompts were left out: of each cluster one takes part.")
+        notes.append(f"{clustered} selection prompts were left out: only one prompt per cluster is used.")
     return Suggestion(
         alpha=level,
         **_choose(judged, float(compute_tau(level))),

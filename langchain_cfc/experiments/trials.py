@@ -159,8 +159,8 @@ class Trials:
         asked: tuple[Part, ...] = ("calibration", "test", *(("fit",) if self.fit else ()))
         if not all(len(rows[part]) for part in asked):
             msg = (
-                f"{len(self.pool.labelled)} selection prompts are too few to be split once more: raise "
-                "fit_fraction, or bring more records"
+                f"{len(self.pool.labelled)} selection prompts are too few to split again: raise "
+                "fit_fraction, or add more records"
             )
             raise CalibrationError(msg)
         splits: dict[tuple[str, ...], Split] = {}
@@ -254,7 +254,7 @@ def _find_verifiers(records: Iterable[PromptRecord]) -> tuple[tuple[str, ...], l
     found = Counter(name for outputs in each for name in outputs)
     everywhere = tuple(name for name, count in found.items() if count == len(each))
     notes = [
-        f"The verifier {name!r} was left out: {count} of {len(each)} candidates have its output, and a "
+        f"The verifier {name!r} was left out: only {count} of {len(each)} candidates have its output, and "
         "calibration needs all."
         for name, count in found.items()
         if count < len(each)

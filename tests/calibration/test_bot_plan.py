@@ -143,7 +143,7 @@ def test_of_blank_answers_none_is_given() -> None:
 
 def test_what_no_plan_can_be_made_from_is_refused() -> None:
     empty = LabelledBatch(CandidateBatch.of(np.zeros((0, 1))), np.zeros((0, 1), dtype=bool), (), ())
-    with pytest.raises(InputError, match="a pilot of 0 prompts"):
+    with pytest.raises(InputError, match="the pilot is empty"):
         plan_bot(empty, max_wrong_rate="0.1")
     with pytest.raises(InputError, match="max_wrong_rate must be a decimal number"):
         plan_bot(tabulate(make_records(6, 20)), max_wrong_rate=5)

@@ -389,7 +389,7 @@ def test_advice_names_the_way_out_of_reach() -> None:
     (sentence,) = plan_from_pilot(pilot(correct), alpha=0.2, n=1).advice
     assert "all prompts: alpha = 0.2 is out of reach, however many prompts are labelled" in sentence
     assert "n = 1 candidates attain 25 % coverage" in sentence
-    assert "n = 4 exceeds the target by the estimate" in sentence
+    assert "n = 4 is estimated to exceed the target" in sentence
     assert "choose alpha above 0.8." in sentence  # 1 - beta.ppf(0.05, 50, 151) = 0.7998, rounded up
 
 
@@ -400,13 +400,13 @@ def test_advice_on_a_pilot_too_small_to_say() -> None:
     """
     (sentence,) = plan_from_pilot(single(17, 20), alpha=0.2).advice
     assert "The pilot of 20 prompts is too small to tell whether alpha = 0.2 is within reach" in sentence
-    assert f"about {find_pilot_size(19 / 24)} would tell" in sentence
+    assert f"about {find_pilot_size(19 / 24)} would measure" in sentence
     assert find_pilot_size(19 / 24) == 272
 
 
 def test_advice_on_one_prompt_asks_for_more_than_a_perfect_score_would_need() -> None:
     (sentence,) = plan_from_pilot(single(1, 1), alpha=0.2).advice
-    assert f"about {find_pilot_size(3 / 5)} would tell" in sentence
+    assert f"about {find_pilot_size(3 / 5)} would measure" in sentence
 
 
 def test_advice_on_rare_groups_and_assumptions() -> None:
@@ -417,8 +417,8 @@ def test_advice_on_rare_groups_and_assumptions() -> None:
     assert hard.startswith("hard: alpha = 0.2 is out of reach")
     assert "flagged as not certifiable" in hard
     assert "choose alpha above 0.4" in hard
-    assert rare.startswith("rare decides how many prompts to label: being 1 % of them")
-    assert "without groups 461 would do" in rare
+    assert rare.startswith("rare decides how many prompts to label: it is 1 % of them")
+    assert "without groups 461 would be enough" in rare
     assert assumed.startswith(f"The attainable coverage is an assumption: {find_pilot_size(0.9)} labelled")
 
 
@@ -475,7 +475,7 @@ def test_a_target_out_of_reach_overall_has_no_size(demo: LabelledBatch) -> None:
         ({"groups": {"a": (1.2, 0.9)}}, "share of 'a' is 1.2"),
         ({"groups": {"a": (0.2, -0.1)}}, "attainable coverage of 'a' is -0.1"),
         ({"groups": {"a": (0.7, 0.9), "b": (0.4, 0.9)}}, "shares sum to 1.1; expected at most 1"),
-        ({"groups": {"a": (0.5, 0.7)}}, "attainable is 0.9, but these groups make it 0.35 to 0.85"),
+        ({"groups": {"a": (0.5, 0.7)}}, "attainable is 0.9, but these groups imply 0.35 to 0.85"),
     ],
 )
 def test_assumptions_out_of_range_are_refused(wrong: dict[str, Any], message: str) -> None:
@@ -504,7 +504,7 @@ def test_arguments_that_a_pilot_cannot_serve_are_refused(wrong: dict[str, Any], 
 
 
 def test_an_empty_pilot_is_refused() -> None:
-    with pytest.raises(InputError, match="a pilot of 0 prompts says nothing"):
+    with pytest.raises(InputError, match="the pilot is empty"):
         plan_from_pilot(single(0, 5).take(np.array([], dtype=np.int64)), alpha=0.2)
 
 

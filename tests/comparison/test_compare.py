@@ -145,7 +145,7 @@ def test_of_a_cluster_one_takes_part_and_none_straddles() -> None:
     assert len(set(chosen)) == len(chosen)
     found = compare(labelled, alpha="0.3", methods=["marginal"], splits=2)
     assert found.data.prompts == different
-    assert f"{240 - different} prompts were left out: of each cluster one takes part." in found.notes
+    assert f"{240 - different} prompts were left out: only one prompt per cluster is used." in found.notes
     assert compare(shuffle(labelled, 1), alpha="0.3", methods=["marginal"], splits=2) == found
     # Another seed chooses others; without clusters all take part, and nothing is said.
     again = Comparison.from_labelled(labelled, protocol(["marginal"], seed="1"))

@@ -21,7 +21,7 @@ def test_all_methods_stop_by_the_rule() -> None:
     for report, least, most in ((found, 5.0, 6.0), (mean, 10.0, 10.0)):
         drawn = [one.figures["mean_candidates_drawn"].mean for one in report.methods.values()]
         assert all(least <= one <= most for one in drawn)
-    assert found.notes[-2].startswith(f"Drawing stops by {RULE}: 5.3")
+    assert found.notes[-2].startswith(f"Draw rule {RULE}: 5.3")
     assert "sampling" in found.notes[-1]
     assert "conditional" in found.methods
     assert "sampling" not in found.methods
@@ -51,7 +51,7 @@ def test_a_rule_of_all_draws_changes_nothing() -> None:
 
 @pytest.mark.parametrize(
     ("options", "words"),
-    [({"n": 5}, "draws cannot be combined with n"), ({"combine": ["a", "b"]}, "draws, together with")],
+    [({"n": 5}, "draws cannot be combined with n"), ({"combine": ["a", "b"]}, "draws cannot be used with combine")],
 )
 def test_what_does_not_go_together(options: dict[str, Any], words: str) -> None:
     with pytest.raises(InputError, match=words):

@@ -559,7 +559,7 @@ def test_a_name_alone_is_not_read_letter_by_letter() -> None:
     assert get_methods("ours") == get_methods(["ours"])
     with pytest.raises(InputError, match="unknown method 'magic'"):
         get_methods("magic")
-    with pytest.raises(InputError, match="names or `Method`s, got None"):
+    with pytest.raises(InputError, match="names or `Method` objects, got None"):
         get_methods([None])  # type: ignore[list-item]
 
 

@@ -123,9 +123,9 @@ def test_a_table_that_is_met_passes() -> None:
     data = json.loads(main.model_dump_json())
     assert (data["passes"], data["target"]["in_band"]) == (True, 105)
     assert data["words"] == (
-        "main: 120 of 120 cells lie in the published band (at least 105 of 120 are to); 0 are further than "
-        "2.6 standard errors of a five-seed mean from the published value (at most 3 may be), 0 further than "
-        "3.3 (at most 0 may be). Reached."
+        "main: 120 of 120 cells lie in the published band (target: at least 105 of 120); 0 are further than "
+        "2.6 standard errors of a five-seed mean from the published value (at most 3 allowed), 0 further "
+        "than 3.3 (at most 0 allowed). Reached."
     )
 
 

@@ -118,7 +118,7 @@ def test_what_no_resample_changes_decides_nothing() -> None:
 
 
 def test_groups_of_few_prompts_are_refused() -> None:
-    with pytest.raises(InputError, match="prompts; take fewer groups, of 20 at least"):
+    with pytest.raises(InputError, match="prompts; use fewer groups, each of at least 20"):
         analyse_recording(
             draw_records(WORLDS[0], 75, 5), groups=DIFFICULTY, features="meta(difficulty)", splits=2
         )

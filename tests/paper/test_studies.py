@@ -117,7 +117,7 @@ def test_the_command_shows_tables_patterns_and_ablations() -> None:
     ran = run("paper", "triviaqa", RECORDING, "--alpha", "0.3", "--splits", "1", "--jobs", "1")
     assert ran.code == 0, ran.err
     said = " ".join(ran.out.split())
-    for needed in ("CFC-PAC-FULL", "Ablation", "6 of 6", "linear in entropy", "patterns are"):
+    for needed in ("CFC-PAC-FULL", "Ablation", "6 of 6", "linear in entropy", "compare patterns"):
         assert needed in said, needed
     assert max(map(len, ran.out.splitlines())) <= 80
     assert run("paper", "gsm8k", "nowhere.jsonl").code == 2

@@ -69,7 +69,7 @@ def test_what_is_selected_on_is_what_calibrate_fits_on(facts: LabelledBatch, sha
     artifact = calibrate(table, **chosen.settings)
     assert artifact.calibration.digests["fit"] == chosen.digest
     assert artifact.calibration.fit_size > chosen.prompts  # one of each cluster
-    assert any("of each cluster one" in note for note in chosen.notes)
+    assert any("only one prompt per cluster" in note for note in chosen.notes)
     # The controls: with another seed or share, prompts selected on would calibrate.
     for other in ({"seed": "0"}, {"fit_fraction": 0.2}, {"test_fraction": 0.1}):
         elsewhere = calibrate(table, **{**chosen.settings, **other})
@@ -277,7 +277,7 @@ def test_too_few_prompts_are_refused(facts: LabelledBatch) -> None:
     with pytest.raises(CalibrationError, match="no prompts to select on"):
         suggest(facts.take(np.arange(5)), alpha=ALPHA, fit_fraction=0.001)
     easy = facts.take(np.flatnonzero(facts.correct.all(axis=1))[:8])
-    with pytest.raises(CalibrationError, match=r"too few to be split once more|out of reach"):
+    with pytest.raises(CalibrationError, match=r"too few to split again|out of reach"):
         suggest(easy, alpha="0.5", fit_fraction=0.4, features=["1"])
 
 
@@ -345,7 +345,7 @@ def test_a_verifier_that_some_candidates_lack_is_left_out_with_a_note() -> None:
     settings: dict[str, Any] = {"alpha": "0.3", "features": ["1"], "set_rules": ["all"], "splits": 2}
     chosen = suggest(iter(records), **settings)
     assert {tuple(one.combine or ()) for one in chosen.options} == {(), ("judge",)}
-    assert any("'p_true' was left out: 400 of 1200 candidates" in note for note in chosen.notes)
+    assert any("'p_true' was left out: only 400 of 1200 candidates" in note for note in chosen.notes)
     with pytest.raises(RecordError, match="p_true"):
         suggest(records, verifiers=["p_true"], **settings)
 
