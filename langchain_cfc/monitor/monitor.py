@@ -113,7 +113,7 @@ class CFCMonitor(BaseCallbackHandler):
             msg = "expected every > 0 seconds, batch >= 1, and 0 <= label_days <= keep_days"
             raise InputError(msg)
         if artifact.unit == "claims":
-            msg = "a monitor watches answer sets, and this artifact keeps claims of one answer"
+            msg = "a monitor watches answer sets, but this artifact is for claims of one answer"
             raise InputError(msg)
         self.artifact = artifact
         self.level = level
@@ -151,11 +151,11 @@ class CFCMonitor(BaseCallbackHandler):
         if theirs != self.artifact.digest:
             msg = (
                 f"the result was decided by the artifact {theirs[:15]}, and this monitor watches "
-                f"{self.artifact.digest[:15]}: give each artifact a monitor of its own"
+                f"{self.artifact.digest[:15]}: use one monitor per artifact"
             )
             raise InputError(msg)
         if self._writer.is_closed:
-            msg = "the monitor is closed, so this result would be lost: open one on the same store"
+            msg = "the monitor is closed, so this result would be lost: open a new one on the same store"
             raise InputError(msg)
         name = name or uuid4().hex
         self._put(result, name, seconds)
@@ -195,7 +195,8 @@ class CFCMonitor(BaseCallbackHandler):
         if rare:
             msg = (
                 f"label of {rare[0].id!r}: chosen with probability {rare[0].probability}, which is below "
-                f"least_probability = {self.least_probability}: make the monitor with the smallest there is"
+                f"least_probability = {self.least_probability}: create the monitor with the smallest "
+                "probability used"
             )
             raise InputError(msg)
         self.flush()
@@ -399,7 +400,7 @@ class _Writer:
             try:
                 self.flush()
             except CFCError as error:
-                _LOG.warning("results of the monitor wait to be written: %s", error)
+                _LOG.warning("results of the monitor could not be written yet: %s", error)
                 time.sleep(_RETRY_AFTER)
 
     def _write(self) -> None:

@@ -125,10 +125,10 @@ class Label:
 
     def __post_init__(self) -> None:
         if not 0.0 < self.probability <= 1.0:
-            msg = f"label of {self.id!r}: a probability lies in (0, 1], got {self.probability}"
+            msg = f"label of {self.id!r}: the probability must lie in (0, 1], got {self.probability}"
             raise InputError(msg)
         if not self.id.isprintable():
-            msg = f"label of {self.id!r}: the id of a result has printable characters only"
+            msg = f"label of {self.id!r}: ids of results hold printable characters only"
             raise InputError(msg)
         # NumPy arrays hold `np.bool_` instead of bool.
         object.__setattr__(self, "correct", _normalize(self.correct, self.id))
@@ -155,7 +155,8 @@ class Label:
         if self.probability < least:
             msg = (
                 f"label of {self.id!r}: its result was chosen with probability {self.probability}, which is "
-                f"below least_probability = {least}: state the smallest there is (--least-probability)"
+                f"below least_probability = {least}: state the smallest probability used "
+                "(--least-probability)"
             )
             raise InputError(msg)
         return least / self.probability
@@ -190,12 +191,12 @@ class Label:
             msg = f"label of {self.id!r}: the set is not empty; say which candidates are correct"
             raise InputError(msg)
         if isinstance(correct, bool) and best is None:
-            msg = f"label of {self.id!r}: no answer was given that could be correct; label the candidates"
+            msg = f"label of {self.id!r}: no answer was given, so none can be correct; label the candidates"
             raise InputError(msg)
         if correct is None or isinstance(correct, bool):
             return [correct if slot == best else None for slot in range(n)]
         if len(correct) != n:
-            msg = f"label of {self.id!r}: it speaks of {len(correct)} candidates, and there are {n}"
+            msg = f"label of {self.id!r}: it is about {len(correct)} candidates, and the result has {n}"
             raise InputError(msg)
         return list(correct)
 

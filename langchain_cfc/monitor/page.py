@@ -13,21 +13,20 @@ from langchain_cfc.report.plots import plot_evidence
 # Most tests to list; alarms and doubts are always listed.
 _MOST_LISTED = 20
 _BROKEN = (
-    "A certified rate is not kept. Serve without it, or not at all, until a new artifact is calibrated on "
-    "prompts like those of now."
+    "A certified rate does not hold. Serve without it, or stop serving, until a new artifact is calibrated "
+    "on prompts like the current ones."
 )
 _DRIFTED = (
-    "Prompts, model or verifier are not as they were, so nothing supports the promise any more. Label a "
-    "random sample of the results since then, all candidates of each, and make a new artifact of them."
+    "Prompts, model or verifier have changed since calibration, so nothing supports the promise any more. "
+    "Label a random sample of the results since then, all candidates of each, and calibrate a new artifact "
+    "on them."
 )
 _RECALIBRATE = "langchain-cfc monitor recalibrate artifact.json monitor.db"
-_OTHER_MODEL = "none of these was calibrated. Go back to the one that was, or calibrate."
-_LIMITS = (
-    "Calibrate again where the artifact is too old; look at the logs where prompts fail or take too long."
-)
+_OTHER_MODEL = "not calibrated. Go back to the calibrated model, or calibrate again."
+_LIMITS = "Calibrate again if the artifact is too old; check the logs if prompts fail or take too long."
 _SAMPLING = (
-    "Labelled results do not look like the others, so that labels do not speak of all results: draw them "
-    "from all results, or say with what probability each was drawn."
+    "Labelled results look different from the others, so the labels are not a fair sample: choose them at "
+    "random from all results, or state the probability with which each was chosen."
 )
 _SEEN = {"drift": "results", "kept": "labels", "right": "labels", "labelled": "labelled results"}
 
@@ -46,8 +45,8 @@ def write_page(path: str | os.PathLike[str], status: MonitorStatus, curves: Sequ
     """
     html = render_page(
         "monitor/page.html.j2",
-        title="Does the promise still stand?",
-        byline=f"Artifact {status.artifact[:19]}…, {status.age_days:.1f} days old; looked at "
+        title="Does the promise still hold?",
+        byline=f"Artifact {status.artifact[:19]}…, {status.age_days:.1f} days old; checked "
         f"{datetime.now(timezone.utc):%Y-%m-%d %H:%M} UTC",
         status=status,
         figures=_draw_figures(curves),
@@ -70,7 +69,7 @@ def _draw_figures(curves: Sequence[EvidenceCurve]) -> Iterator[Figure]:
     """Draw a figure for drift and one for rates, if they have any outcomes."""
     for kinds, title, words in (
         (("drift",), "Evidence that prompts have changed", "Each result is one outcome."),
-        (("kept", "right"), "Evidence that a certified rate is broken", "Each label is one outcome."),
+        (("kept", "right"), "Evidence that a certified rate is violated", "Each label is one outcome."),
     ):
         chosen = [one for one in curves if one.test.kind in kinds and one.points]
         if chosen:
@@ -79,9 +78,9 @@ def _draw_figures(curves: Sequence[EvidenceCurve]) -> Iterator[Figure]:
                 plot_evidence(
                     {one.name: one.points for one in chosen}, chosen[0].test.needed, outcomes=_SEEN[kinds[0]]
                 ),
-                f"{title}: the tests that have come furthest",
-                f"{words} A line that stays low shows nothing; one that climbs to the dashed line alarms by "
-                "itself, several together alarm earlier.",
+                f"{title}: the tests closest to an alarm",
+                f"{words} A line that stays low is no evidence; one that reaches the dashed line alarms by "
+                "itself, and several together alarm earlier.",
             )
 
 
@@ -94,12 +93,12 @@ def _list_steps(status: MonitorStatus) -> Iterator[tuple[str, str, str]]:
         since = began[:16]  # to the minute
         yield "Find what changed, and label", _DRIFTED, f"{_RECALIBRATE} --since {since}"
     if status.models:
-        yield "Ask why another model answers", f"{', '.join(status.models)}: {_OTHER_MODEL}", ""
+        yield "Find out why another model answers", f"{', '.join(status.models)}: {_OTHER_MODEL}", ""
     if len(status.breaches) > len(status.models):
-        yield "Bring what is beyond its limit back", _LIMITS, ""
+        yield "Fix what exceeds its limit", _LIMITS, ""
     if status.doubts:
-        yield "Draw labels at random", _SAMPLING, ""
+        yield "Choose results to label at random", _SAMPLING, ""
     for one in status.notes:
         yield "Note", one, ""
     if status.sound and not status.doubts:
-        yield "Look again", "No test alarms. The tests may be looked at as often as you like.", ""
+        yield "Check again", "No test alarms. You may check the tests as often as you like.", ""

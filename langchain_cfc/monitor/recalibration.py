@@ -37,7 +37,10 @@ def _list_sampling_differences(everything: Traffic, chosen: Traffic, level: floa
         block = [(one, one.id in used) for one in results[start : start + BLOCK]]
         sampled = sampled.update(block, start)
     for what, _ in _list_alarms(tests, sampled, level):
-        yield f"{what} differs between the results that are used and the others: labels do not speak of all"
+        yield (
+            f"{what} differs between the results that are used and the others: the labels are not a fair "
+            "sample"
+        )
 
 
 def _list_changes(traffic: Traffic, level: float) -> Iterator[str]:
@@ -52,7 +55,7 @@ def _list_changes(traffic: Traffic, level: float) -> Iterator[str]:
     for one in traffic.results:
         drift = drift.update(one)
     for what, since in _list_alarms(drift.tests, drift, half):
-        yield f"{what} has changed among these results, since about {since}: use those from then on (since)"
+        yield f"{what} has changed among these results, since about {since}: use only later results (since)"
     for model in traffic.models:
         drew = np.array([model in one.models for one in traffic.results])
         first, last = np.array_split(drew, 2)
@@ -61,7 +64,7 @@ def _list_changes(traffic: Traffic, level: float) -> Iterator[str]:
         if p_value <= half / len(traffic.models):
             yield (
                 f"the model {model} drew {table[0][0]} of the first {len(first)} results and {table[1][0]} "
-                f"of the last {len(last)}: use those since it is as it is now (since)"
+                f"of the last {len(last)}: use only results since it changed (since)"
             )
 
 
@@ -151,13 +154,13 @@ def recalibrate(
     tests_itself = config.confident or config.max_wrong_rate is not None
     if min_kept is None and not tests_itself:
         msg = (
-            "min_kept: say how often the promise must be certified to be kept for the new artifact to be "
-            "used, such as 0.85 where alpha is 0.1; a bound on so many labels lies below 1 - alpha"
+            "min_kept: state the certified rate of kept promises that the new artifact must reach, such as "
+            "0.85 for alpha = 0.1; a lower bound from so few labels lies below 1 - alpha"
         )
         raise InputError(msg)
     wanted = 0.0 if min_kept is None else min_kept
     if not 0.0 <= wanted <= 1.0:
-        msg = f"min_kept is a share in [0, 1], got {min_kept!r}"
+        msg = f"min_kept must be a share in [0, 1], got {min_kept!r}"
         raise InputError(msg)
     if tests_itself and delta is not None:
         config = replace(config, delta=delta)
@@ -207,22 +210,22 @@ def _check_usable(monitor: CFCMonitor, traffic: Traffic, since: float | None) ->
     digest = monitor.artifact.digest[:15]
     if not traffic.results:
         msg = (
-            f"{monitor.name} holds no result of {digest} with a complete label"
-            f"{'' if since is None else ' since then'}: label some, every candidate of each"
+            f"{monitor.name} holds no result of {digest} with a complete "
+            f"label{'' if since is None else ' since then'}: label all candidates of some results"
         )
         raise InputError(msg)
     unsure = sum(one.binding == "unverified" for one in traffic.results)
     if unsure:
         msg = (
             f"{unsure} of {len(traffic)} results come from a generator, verifier or extractor that does not "
-            "say what it is, so that a new artifact could not either: serve with what the warning asks to be "
-            "stated, such as verifier_id, and use results from then on"
+            "identify itself, so a new artifact could not identify it either: serve with what the warning "
+            "asks for, such as verifier_id, and use later results"
         )
         raise InputError(msg)
     if not monitor.artifact.calibration.exchangeable:
         msg = (
-            f"{digest} was calibrated on several prompts of a cluster, and results do not say which belong "
-            "together: collect records that do"
+            f"{digest} was calibrated on several prompts per cluster, and results do not state their "
+            "clusters: collect records that do"
         )
         raise InputError(msg)
 
@@ -255,6 +258,6 @@ def _list_shortfalls(certified: Mapping[str, float], wanted: float) -> Iterator[
         if kept < wanted:
             yield (
                 f"at alpha = {alpha} the promise is certified to be kept at least "
-                f"{format_percent(kept, '.1f')} of the time, and {format_percent(wanted, 'g')} are wanted: "
-                "bring more labels, or choose a smaller alpha"
+                f"{format_percent(kept, '.1f')} of the time, but {format_percent(wanted, 'g')} is required: "
+                "add labels, or choose a smaller alpha"
             )

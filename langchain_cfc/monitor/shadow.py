@@ -172,9 +172,8 @@ def shadow(
     compared = compare_levels(traffic, other)
     if not compared:
         msg = (
-            f"{monitor.name} holds no result since {format_time(since)} at a level that both artifacts hold "
-            f"(served are {', '.join(monitor.artifact.alphas)}, the other one holds "
-            f"{', '.join(other.alphas)})"
+            f"{monitor.name} holds no result since {format_time(since)} at a level of both artifacts "
+            f"(served: {', '.join(monitor.artifact.alphas)}; other: {', '.join(other.alphas)})"
         )
         raise InputError(msg)
     return compared
@@ -189,6 +188,6 @@ def _check_parts(served: Provenance | None, other: Provenance | None) -> None:
         if ours != theirs:
             msg = (
                 f"the other artifact was calibrated for another {part} ({theirs}) than the one that serves "
-                f"({ours}): draws of the one say nothing of the other"
+                f"({ours}): draws of one say nothing about the other"
             )
             raise FingerprintError(msg)

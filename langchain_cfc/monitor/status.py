@@ -26,7 +26,7 @@ _RATES = {"kept": "the rate of kept promises", "right": "the rate of right answe
 _KINDS = {
     "drift": "Drift",
     "rates": "Certified rates",
-    "labelled": "Labelled results beside the others",
+    "labelled": "Labelled results compared with the others",
 }
 # Names in words for quantities that are not features.
 _PLAIN_NAMES = {
@@ -96,7 +96,7 @@ class Test(Data):
             return f"{what} has changed {where}" + (f"; {self.shift}" if self.shift else "")
         certified = format_percent(self.certified or 0.0, ".1f")
         observed = "" if self.seen is None else f", observed {format_percent(self.seen, '.1f')}"
-        verdict = "is broken" if self.alarm else "stands"
+        verdict = "is violated" if self.alarm else "shows no violation"
         return f"{what}, certified at least {certified}{observed}, {verdict} {where}"
 
 
@@ -162,7 +162,7 @@ class Limits:
     def list_breaches(self, age_days: float, counts: ResultCounts, models: Sequence[str]) -> Iterator[str]:
         """Yield a sentence for every limit that is exceeded, and for every model that was not calibrated."""
         for model in models:
-            yield f"The model {model} answers, and was not calibrated"
+            yield f"The model {model} answers but was not calibrated"
         if self.age_days is not None and age_days > self.age_days:
             yield f"The artifact is {int(age_days)} days old; at most {self.age_days:g} are allowed"
         failing, seconds = counts.failing, counts.seconds
@@ -412,29 +412,29 @@ def _list_other_models(artifact: CalibrationArtifact, served: tuple[str, ...]) -
 def _list_notes(artifact: CalibrationArtifact, evidence: Evidence, counts: ResultCounts) -> Iterator[str]:
     if not counts.results:
         yield (
-            "nothing was watched yet: the store holds no result of this artifact. If it serves, is its "
-            "monitor among the callbacks, with this store?"
+            "no results yet: the store holds no result of this artifact. If it serves, is its monitor among "
+            "the callbacks, with this store?"
         )
     if counts.unverified:
         yield (
             f"{format_percent(counts.unverified)} of the latest results come from a generator, verifier or "
-            "extractor that does not say what it is: nothing shows whether it is the one that was calibrated"
+            "extractor that does not identify itself, so it is unknown whether it is the calibrated one"
         )
     if not artifact.reference:
         yield (
-            "drift cannot be told: the artifact holds no counts of its own prompts, since an earlier release "
-            "made it, or for a shift; calibrate again"
+            "drift cannot be tested: the artifact holds no counts of its own prompts, because it is from an "
+            "earlier release or for a shift; calibrate again"
         )
     if artifact.reference and not any(one.alpha is not None for one in artifact.reference):
         yield (
-            "thresholds and decisions are not watched, only what they are made of: the artifact held out no "
-            "prompts to count them on (test_fraction)"
+            "thresholds and decisions are not watched, only their inputs: the artifact held out no prompts "
+            "to count them on (test_fraction)"
         )
     if not evidence.kept.rates:
         yield (
-            "labels can show nothing: no rate is certified or promised with confidence. Certify the artifact "
-            "on held-out prompts (langchain-cfc certify); what is promised on average over calibration sets "
-            "cannot be held against one of them"
+            "labels cannot be tested: no rate is certified or promised with confidence. Certify the "
+            "artifact on held-out prompts (langchain-cfc certify); a promise on average over calibration "
+            "sets cannot be tested on one of them"
         )
 
 

@@ -278,8 +278,8 @@ class MonitorStore(DatabaseStore):
             if missing:
                 listed = join_names(list(map(repr, missing)), _MOST_LISTED)
                 msg = (
-                    f"{self.name} holds no result {listed}: a label names the run that gave the result; "
-                    "those that came last may not be written yet (flush)"
+                    f"{self.name} holds no result {listed}: a label names the run that gave the result; the "
+                    "latest results may not be written yet (flush)"
                 )
                 raise InputError(msg)
             given = dict(_select_fitting(given, known, leave_out_unfit=leave_out_unfit))

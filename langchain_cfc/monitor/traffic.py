@@ -38,9 +38,9 @@ class Traffic:
         whole = [one for one in known if self.labels[one.id].is_complete]
         if len(whole) < len(known) and not leave_out_incomplete:
             msg = (
-                f"{len(known) - len(whole)} of {len(known)} labels do not say of every candidate whether it "
-                "is correct, so it is unknown what a new threshold would have let in. Without them, the "
-                "others would be chosen by how they turned out: label all candidates, those of empty sets "
+                f"{len(known) - len(whole)} of {len(known)} labels do not say for every candidate whether "
+                "it is correct, so it is unknown what a new threshold would have accepted. Without them, "
+                "results would be selected by their outcome: label all candidates, those of empty sets "
                 "included; or leave them out, if whether a label is complete depends neither on what is "
                 "correct nor on what results look like"
             )
@@ -106,25 +106,25 @@ class Traffic:
         """Return the results as another artifact would see them; raise an InputError if it cannot."""
         if (artifact.n, artifact.draws) != (self.artifact.n, self.artifact.draws):
             held, wanted = (one.draws or f"{one.n} candidates" for one in (self.artifact, artifact))
-            msg = f"results hold {held}, and the other artifact decides on {wanted}"
+            msg = f"results hold {held}, but the other artifact decides on {wanted}"
             raise InputError(msg)
         ours, theirs = (one.combination is not None for one in (self.artifact, artifact))
         if artifact.needs_answers and not self.artifact.needs_answers:
             msg = (
-                "the other artifact looks at distinct answers, and the one that serves does not: nothing "
-                "says that answers were distinguished as it expects"
+                "the other artifact looks at distinct answers, but the one that serves does not: answers "
+                "may not have been distinguished as it expects"
             )
             raise InputError(msg)
         if ours and not theirs:
-            msg = "results hold a combined score, and the other artifact takes that of one verifier"
+            msg = "results hold a combined score, but the other artifact takes the score of one verifier"
             raise InputError(msg)
         missing = [
             key for key in artifact.metadata_keys if any(key not in one.metadata for one in self.results)
         ]
         if missing:
             msg = (
-                f"the other artifact reads the metadata {missing[0]!r}, which was not kept: make the monitor "
-                f"with metadata=[{missing[0]!r}] and wait for new results"
+                f"the other artifact reads the metadata {missing[0]!r}, which was not kept: create the "
+                f"monitor with metadata=[{missing[0]!r}] and wait for new results"
             )
             raise InputError(msg)
         return tabulate(self.to_batch(), combination=artifact.combination, shortened=True)

@@ -51,7 +51,7 @@ def test_labels_show_whether_the_certified_rate_is_kept(
     assert everyone.seen is not None
     assert everyone.certified is not None
     assert everyone.seen < everyone.certified
-    assert "is broken for all prompts at alpha = 0.2" in everyone.sentence()
+    assert "is violated for all prompts at alpha = 0.2" in everyone.sentence()
     stated = next(one for one in artifact.certificates[0].shares if one.name == "1")
     assert everyone.certified == stated.kept_at_least
 
@@ -225,7 +225,7 @@ def test_what_is_no_label_is_refused(correct: Any) -> None:
 
 
 def test_names_that_are_none_are_refused() -> None:
-    with pytest.raises(InputError, match="the id of a result has printable characters only"):
+    with pytest.raises(InputError, match="ids of results hold printable characters only"):
         Label("\ud800", True)
 
 
@@ -234,7 +234,7 @@ def test_labels_that_fit_no_result_can_be_left_out(
 ) -> None:
     good, bad = (monitor.see(chain.invoke(one.input)) for one in served[:2])
     labels = [Label(good, truths(served[0])), Label(bad, [True] * (artifact.n - 1))]
-    with pytest.raises(InputError, match="speaks of 9 candidates"):
+    with pytest.raises(InputError, match="is about 9 candidates"):
         monitor.label(*labels)
     assert monitor.status().labels == 0
     with pytest.warns(CFCWarning, match="1 labels do not fit their results and are left out"):
@@ -304,7 +304,7 @@ def test_a_label_must_fit_what_was_answered(monitor: CFCMonitor, results: Sequen
     with pytest.raises(InputError, match="the set is not empty; say which candidates are correct"):
         monitor.label(Label(answered, None))
     empty = monitor.see(next(one for one in results if not any(it.accepted for it in one.candidates)))
-    with pytest.raises(InputError, match="no answer was given that could be correct"):
+    with pytest.raises(InputError, match="no answer was given, so none can be correct"):
         monitor.label(Label(empty, True))
 
 

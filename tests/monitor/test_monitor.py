@@ -147,17 +147,17 @@ def test_what_cannot_be_meant_is_refused(
     with pytest.raises(InputError, match=r"holds no result 'nobody'"):
         monitor.label(Label(name, truths(served[0])), Label("nobody", True))
     assert monitor.status().labels == 0
-    with pytest.raises(InputError, match="speaks of 3 candidates, and there are 10"):
+    with pytest.raises(InputError, match="is about 3 candidates, and the result has 10"):
         monitor.label(Label(name, [True] * 3))
     with pytest.raises(InputError, match="which is below least_probability"):
         monitor.label(Label(name, truths(served[0]), probability=0.5))
-    with pytest.raises(InputError, match=r"lies in \(0, 1\]"):
+    with pytest.raises(InputError, match=r"must lie in \(0, 1\]"):
         Label(name, True, probability=0.0)
     with pytest.raises(InputError, match="label 1, correct: Field required"):
         parse_labels([{"id": name, "right": True}])
     assert parse_labels([{"id": name, "correct": True}]) == [Label(name, True)]
     other = demo_chain(artifact.model_copy(update={"certificates": []}))
-    with pytest.raises(InputError, match="give each artifact a monitor of its own"):
+    with pytest.raises(InputError, match="use one monitor per artifact"):
         monitor.see(other.invoke(served[0].input))
     for wrong in ({"level": 0.0}, {"level": 1.0}, {"every": 0.0}, {"batch": 0}, {"keep_days": 0.0}):
         with pytest.raises(InputError):
@@ -268,9 +268,9 @@ def test_what_needs_no_statistics_has_limits(
 def test_without_results_nothing_was_watched_and_a_closed_monitor_takes_none(
     monitor: CFCMonitor, results: Sequence[CFCResult]
 ) -> None:
-    assert any(note.startswith("nothing was watched yet") for note in monitor.status().notes)
+    assert any(note.startswith("no results yet") for note in monitor.status().notes)
     monitor.see(results[0])
-    assert not any(note.startswith("nothing was watched yet") for note in monitor.status().notes)
+    assert not any(note.startswith("no results yet") for note in monitor.status().notes)
     monitor.close()
     with pytest.raises(InputError, match="the monitor is closed, so this result would be lost"):
         monitor.see(results[1])
@@ -288,7 +288,7 @@ def test_a_model_that_was_not_calibrated_exceeds_a_limit(tmp_path: Path) -> None
         assert monitor.status().breaches == ()
         monitor.see(result.model_copy(update={"models": ("facts-2",)}))
         status = monitor.status()
-    assert status.breaches == ("The model facts-2 answers, and was not calibrated",)
+    assert status.breaches == ("The model facts-2 answers but was not calibrated",)
     assert not status.sound
 
 
@@ -304,9 +304,9 @@ def test_parts_that_nothing_vouches_for_are_noted(
     with CFCMonitor(artifact, tmp_path / "monitor.db") as monitor:
         for result in results[:3]:
             monitor.see(result)
-        assert not [one for one in monitor.status().notes if "does not say what it is" in one]
+        assert not [one for one in monitor.status().notes if "does not identify itself" in one]
         monitor.see(unsure.invoke(served[3].input))
-        (note,) = [one for one in monitor.status().notes if "does not say what it is" in one]
+        (note,) = [one for one in monitor.status().notes if "does not identify itself" in one]
     assert note.startswith("25 % of the latest results")
 
 

@@ -110,7 +110,7 @@ def test_a_quiet_page_does_not_say_that_all_is_well(artifact: CalibrationArtifac
         write_page(tmp_path / "page.html", status, monitor.curves())
     text = (tmp_path / "page.html").read_text(encoding="utf-8")
     assert "No test alarms." in text
-    assert "That is no proof that they have not." in text
+    assert "This does not prove that neither happened." in text
     assert "<figure" not in text
     (tmp_path / "notes.txt").write_text("mine", encoding="utf-8")
     with pytest.raises(InputError, match="is not a report"):

@@ -229,7 +229,7 @@ def test_what_does_not_certify_is_not_written(
     assert refused.code == 1, refused.err
     assert not refused.data["certifies"]
     assert refused.data["written"] is None
-    assert "90 % are wanted" in refused.data["objections"][0]
+    assert "90 % is required" in refused.data["objections"][0]
     assert not out.exists()
     certified = run(*command, "--min-kept", "0.5")
     assert certified.code == 0, certified.err
@@ -338,9 +338,9 @@ def test_what_cannot_decide_on_these_draws_is_refused(
     assert old.provenance is not None
     elsewhere = old.provenance.model_copy(update={"verifier": {"id": "another"}})
     others: Mapping[str, tuple[type[Exception], dict[str, Any], dict[str, Any]]] = {
-        "results hold 10 candidates, and the other artifact decides on 5": (InputError, {"n": 5}, {}),
+        "results hold 10 candidates, but the other artifact decides on 5": (InputError, {"n": 5}, {}),
         "calibrated for another verifier": (FingerprintError, {}, {"provenance": elsewhere}),
-        "at a level that both artifacts hold": (InputError, {"alpha": "0.35"}, {}),
+        "at a level of both artifacts": (InputError, {"alpha": "0.35"}, {}),
     }
     with watch_results(old, tmp_path / "monitor.db", asked[:20], results[:20]) as monitor:
         for said, (kind, options, changes) in others.items():
@@ -353,17 +353,17 @@ def test_labels_that_cannot_calibrate_are_refused(
     old: CalibrationArtifact, asked: Sequence[PromptRecord], results: Sequence[CFCResult], tmp_path: Path
 ) -> None:
     with CFCMonitor(old, tmp_path / "monitor.db") as monitor:
-        with pytest.raises(InputError, match="min_kept: say how often"):
+        with pytest.raises(InputError, match="min_kept: state the certified rate"):
             recalibrate(monitor)
         with pytest.raises(
-            InputError, match=r"holds no result of sha256:.* with a complete label: label some"
+            InputError, match=r"holds no result of sha256:.* with a complete label: label all candidates"
         ):
             recalibrate(monitor, min_kept=0.5)
         for one, result in zip(asked[:200], results[:200], strict=True):
             monitor.see(result, one.id)
         labels = [Label(one.id, truths(one)) for one in asked[:199]]
         monitor.label(*labels, Label(asked[199].id, [None, *truths(asked[199])[1:]]))
-        with pytest.raises(InputError, match="1 of 200 labels do not say of every candidate"):
+        with pytest.raises(InputError, match="1 of 200 labels do not say for every candidate"):
             recalibrate(monitor, min_kept=0.5)
         made = recalibrate(monitor, min_kept=0.0, leave_out_incomplete=True, allow_unattainable=True)
         assert made.results == 199
@@ -458,7 +458,7 @@ def test_labels_that_do_not_speak_of_all_results_are_no_reason_to_change(
         found = recalibrate(
             monitor, min_kept=0.0, features="mean_score", allow_unattainable=True, leave_out_incomplete=True
         )
-    doubts = [one for one in found.objections if "labels do not speak of all" in one]
+    doubts = [one for one in found.objections if "the labels are not a fair sample" in one]
     assert bool(doubts) == (how != "any")
     assert found.certifies == (how == "any")
 
@@ -483,7 +483,7 @@ def test_results_without_a_known_source_are_not_handed_on(
     theirs = [one.model_copy(update={"guarantee": said}) for one in results[:50]]
     with (
         watch_results(clustered, tmp_path / "clusters.db", asked[:50], theirs) as monitor,
-        pytest.raises(InputError, match="results do not say which belong together"),
+        pytest.raises(InputError, match="results do not state their clusters"),
     ):
         recalibrate(monitor, min_kept=0.0)
     said = results[0].guarantee.model_copy(update={"artifact_digest": plain.digest})
@@ -522,7 +522,7 @@ def test_a_probability_below_the_smallest_is_not_passed_over(
 def test_what_is_wanted_is_a_share(min_kept: float, old: CalibrationArtifact, tmp_path: Path) -> None:
     with (
         CFCMonitor(old, tmp_path / "monitor.db") as monitor,
-        pytest.raises(InputError, match="min_kept is a share"),
+        pytest.raises(InputError, match="min_kept must be a share"),
     ):
         recalibrate(monitor, min_kept=min_kept)
 

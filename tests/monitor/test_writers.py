@@ -67,7 +67,7 @@ def test_while_the_database_is_away_results_wait(
             time.sleep(0.05)
         with pytest.raises(StoreError, match="the disk is full"):
             monitor.flush()
-    assert "wait to be written" in caplog.text
+    assert "could not be written yet" in caplog.text
     assert monitor.status().results == 10
     assert monitor.lost == 0
 
