@@ -239,7 +239,8 @@ def _check_labels(
     if len(sizes) > 1 or sizes == {0}:
         of_prompts = "" if prompts is None else f" from {len(prompts)} prompts"
         msg = (
-            f"got {len(judge)} labels of the judge and {len(people)} of people{of_prompts}; expected as many"
+            f"got {len(judge)} labels of the judge and {len(people)} of people{of_prompts}; expected "
+            "equally many, at least one"
         )
         raise InputError(msg)
     for label in (*judge, *people):

@@ -56,7 +56,7 @@ def read_sheet(path: str | Path, *, partly: bool = False) -> Sheet:
     """
     source = Path(path)
     if source.suffix not in {".csv", ".jsonl"}:
-        msg = f"{source} is neither .csv nor .jsonl, so how labels are written in it is not settled"
+        msg = f"{source} is neither .csv nor .jsonl, so its format is unknown"
         raise InputError(msg)
     try:
         content = source.read_bytes()
@@ -80,7 +80,7 @@ def read_sheet(path: str | Path, *, partly: bool = False) -> Sheet:
             rows[key] = SheetRow(line, label)
         elif label is not None and label != earlier.correct:
             found = "true" if label else "false"
-            problem = f"found {found}, and the other label for the same candidate in an earlier line"
+            problem = f"found {found}, but the same candidate has the other label in an earlier line"
             raise RecordError(source.name, line, "correct", problem)
     if by is None:
         raise RecordError(source.name, 0, "", "it holds no labels")
@@ -98,7 +98,7 @@ def format_value(value: Any) -> str:
     try:
         return canonical_json(value)
     except (TypeError, ValueError) as error:
-        msg = f"the prompt is a {type(value).__name__} that is no JSON: label by id"
+        msg = f"the prompt is a {type(value).__name__} that is not JSON: label by id"
         raise LabelerError(msg) from error
 
 
@@ -118,7 +118,7 @@ def _read_row(
     if by == "prompt":
         name = format_value(name)
     if not isinstance(text, str):
-        problem = f"found a {type(text).__name__}; expected text, empty if need be"
+        problem = f"found a {type(text).__name__}; expected text, which may be empty"
         raise RecordError(source, line, "text", problem)
     if partly and (label is None or (isinstance(label, str) and not label.strip())):
         label = None
@@ -141,7 +141,7 @@ def _read_csv_rows(source: str, text: str) -> Iterator[tuple[int, dict[str, Any]
             # `DictReader` fills short rows with None, and puts the surplus of long rows under the key None.
             if None in row or None in row.values():
                 problem = (
-                    f"found another number of fields than the {len(reader.fieldnames or [])} of the header"
+                    f"the number of fields differs from the {len(reader.fieldnames or [])} of the header"
                 )
                 raise RecordError(source, reader.line_num, "", problem)
             # Only columns with a marked name have marked cells. A cell may have lost its mark, because some
@@ -218,7 +218,10 @@ class HumanLabels(BaseLabeler):
         elif "id" in given:
             key = given["id"]
         else:
-            msg = f"{sheet.source} goes by id, and the prompt came without one: pass id=, or label by prompt"
+            msg = (
+                f"{sheet.source} identifies prompts by id, but this prompt came without one: pass id=, or "
+                "label by prompt"
+            )
             raise LabelerError(msg)
         return [self._find_label(key, candidate.text) for candidate in given["candidates"]]
 

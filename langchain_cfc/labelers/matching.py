@@ -77,7 +77,7 @@ class TextMatcher(BaseLabeler):
 def _check_answer(answer: Any) -> str:
     if isinstance(answer, str):
         return answer
-    msg = f"an answer is a {type(answer).__name__}; expected text, an empty one where there is no answer"
+    msg = f"an answer is a {type(answer).__name__}; expected text, empty if there is no answer"
     raise LabelerError(msg)
 
 
@@ -85,7 +85,9 @@ def list_aliases(reference: Any) -> list[Any]:
     """Return the values of a reference, any of which is correct; raise a `LabelerError` if there are none."""
     listed = list(reference) if isinstance(reference, (list, tuple)) else [reference]
     if not listed or any(one is None for one in listed):
-        msg = f"the reference is {reference!r:.80}, so nothing can be called correct: give the record one"
+        msg = (
+            f"the reference is {reference!r:.80}, so no candidate can be correct: give the record a reference"
+        )
         raise LabelerError(msg)
     return listed
 
@@ -164,8 +166,8 @@ class NormalisedMatch(TextMatcher):
         }
         if not forms:
             msg = (
-                f"nothing is left of the reference {reference!r:.80} once articles and punctuation are gone: "
-                "compare it with PatternMatch or MultipleChoice"
+                f"the reference {reference!r:.80} is empty without articles and punctuation: use "
+                "PatternMatch or MultipleChoice"
             )
             raise LabelerError(msg)
 

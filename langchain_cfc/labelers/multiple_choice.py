@@ -159,7 +159,7 @@ def _map_options(options: Any, failure: type[CFCError]) -> dict[str, str]:
         raise failure(msg)
     named = {normalise_answer(text): letter for text, letter in zip(texts, _LETTERS, strict=False)}
     if len(named) < len(texts) or "" in named:
-        msg = f"of the options {options!r:.80} one is empty, or two differ in nothing but case and signs"
+        msg = f"one of the options {options!r:.80} is empty, or two differ only in case and signs"
         raise failure(msg)
     return named
 

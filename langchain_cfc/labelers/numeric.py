@@ -156,8 +156,8 @@ def _read_reference_number(reference: Any) -> Fraction:
     elif isinstance(reference, (int, float)) and not isinstance(reference, bool) and math.isfinite(reference):
         return Fraction(str(reference))
     msg = (
-        f"the reference {reference!r:.80} is not one number: give a number, or a text that holds exactly one "
-        f"or marks its final one with {_MARK}"
+        f"the reference {reference!r:.80} is not one number: give a number, or a text that holds exactly "
+        f"one or marks the final one with {_MARK}"
     )
     raise LabelerError(msg)
 

@@ -71,7 +71,7 @@ def _compile_references(references: list[str]) -> list[re.Pattern[str]]:
     try:
         return [re.compile(one) for one in references]
     except re.error as error:
-        msg = f"the reference {error.pattern!r:.80} is no regular expression: {error}"
+        msg = f"the reference {error.pattern!r:.80} is not a regular expression: {error}"
         raise LabelerError(msg) from error
 
 
@@ -79,7 +79,7 @@ def _compile(pattern: Any) -> re.Pattern[str]:
     try:
         compiled = re.compile(pattern)
     except (re.error, TypeError) as error:
-        msg = f"pattern {pattern!r:.80} is no regular expression: {error}"
+        msg = f"pattern {pattern!r:.80} is not a regular expression: {error}"
         raise InputError(msg) from error
     if isinstance(compiled.pattern, str):
         return compiled
@@ -118,7 +118,7 @@ class JsonField(TextMatcher):
     def __init__(self, *path: str | int, answer: Reading | None = None) -> None:
         for step in path:
             if not _is_step(step):
-                msg = f"the path holds {step!r}; expected keys, and positions counted from 0"
+                msg = f"the path holds {step!r}; expected keys and indices counted from 0"
                 raise InputError(msg)
         self._path = path
         super().__init__("json-field", {"path": json.dumps(path)}, {"answer": answer})
@@ -157,12 +157,12 @@ def _is_step(step: Any) -> bool:
 def _read_reference_json(reference: Any) -> Any:
     """Parse the reference in the same way as candidates."""
     if reference is None:
-        msg = "the record has no reference, and no value of a candidate can be compared with none"
+        msg = "the record has no reference to compare values of candidates with"
         raise LabelerError(msg)
     try:
         return _parse(json.dumps(reference, allow_nan=False))
     except (*_UNREADABLE, TypeError) as error:
-        msg = f"the reference {reference!r:.80} is no JSON: {error}"
+        msg = f"the reference {reference!r:.80} is not JSON: {error}"
         raise LabelerError(msg) from error
 
 

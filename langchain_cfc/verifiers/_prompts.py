@@ -166,11 +166,11 @@ class PromptContent:
                 message ends with the `hint`.
         """
         if self.kind == "object":
-            msg = f"the prompt is a mapping, and {reader} reads text only: {hint}"
+            msg = f"the prompt is a mapping, but {reader} reads text only: {hint}"
             raise failure(msg)
         if self.other_parts:
             listed = ", ".join(self.other_parts)
-            msg = f"the prompt holds more than text ({listed}), and {reader} reads text only: {hint}"
+            msg = f"the prompt holds more than text ({listed}), but {reader} reads text only: {hint}"
             raise failure(msg)
         return self.text
 
@@ -202,7 +202,7 @@ def read_prompt(prompt: Any, hint: str, failure: type[CFCError]) -> PromptConten
             ]
         )
     except ValueError as error:
-        msg = f"the prompt holds a message without a transcript ({error}): {hint}"
+        msg = f"the prompt holds a message that cannot be transcribed ({error}): {hint}"
         raise failure(msg) from error
     return PromptContent("messages", transcript, tuple(messages), tuple(other_parts))
 
@@ -212,7 +212,7 @@ def _dump(prompt: Mapping[Any, Any], hint: str, failure: type[CFCError]) -> str:
         return canonical_json(prompt)
     except (TypeError, ValueError) as error:
         keys = ", ".join(map(str, prompt))
-        msg = f"the prompt, an object of {keys}, is not JSON ({error}): {hint}"
+        msg = f"the prompt, a mapping with the keys {keys}, is not JSON ({error}): {hint}"
         raise failure(msg) from error
 
 

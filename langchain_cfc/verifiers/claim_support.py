@@ -47,8 +47,8 @@ class ClaimAgreement(BaseVerifier):
         others = [one.text for one in given.get("answers", [])[1:]]
         if not others:
             msg = (
-                "ClaimAgreement compares claims with further answers, and there are none: it is for claims "
-                'that are collected and served with n of at least 2 (output="claims")'
+                "ClaimAgreement compares claims with further answers, but there are none: collect and serve "
+                'claims (output="claims") with n of at least 2'
             )
             raise VerifierError(msg)
         support = yield from _ask(self._judge, given, others, config)

@@ -70,8 +70,8 @@ class EmbeddingSimilarity(TextVerifier):
         candidates, context = _normalise(found[0], texts), _normalise(found[1], passages)
         if candidates.shape[1] != context.shape[1]:
             msg = (
-                f"the embeddings gave candidates {candidates.shape[1]} numbers and the context "
-                f"{context.shape[1]}: they must be of one length"
+                f"embeddings of candidates have {candidates.shape[1]} dimensions and those of the context "
+                f"{context.shape[1]}: they must have the same number"
             )
             raise VerifierError(msg)
         nearest = (candidates @ context.T).max(axis=1)
@@ -127,7 +127,7 @@ def _normalise(found: Any, texts: Sequence[str]) -> Vectors:
     try:
         vectors = np.array(found, dtype=np.float64)
     except (TypeError, ValueError) as error:
-        msg = f"the embeddings returned something other than vectors of one length: {error}"
+        msg = f"the embeddings returned something other than vectors of equal length: {error}"
         raise VerifierError(msg) from error
     if vectors.ndim != 2 or len(vectors) != len(texts) or vectors.shape[1] == 0:  # noqa: PLR2004 - rows and columns
         msg = f"the embeddings returned an array of shape {vectors.shape} for {len(texts)} texts"
@@ -139,7 +139,7 @@ def _normalise(found: Any, texts: Sequence[str]) -> Vectors:
         row = int(np.argmax(bad))
         msg = (
             f"the embedding of {texts[row]!r:.80} is zero or not finite, so it has no direction: does the "
-            "model take such a text?"
+            "model accept such a text?"
         )
         raise VerifierError(msg)
     # Divide by the largest entry first: squares of very large or small numbers overflow or underflow.

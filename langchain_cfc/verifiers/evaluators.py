@@ -58,7 +58,7 @@ class EvaluatorVerifier(TextVerifier):
         )
         self._arguments = make_optional_call("arguments function", arguments, VerifierError)
         if self._arguments is not None and self._keywords is None:
-            msg = "arguments= is for evaluators that take keywords, outputs= among them; this one does not"
+            msg = "arguments= is for evaluators that take keywords, including outputs=; this one does not"
             raise InputError(msg)
 
     def __repr__(self) -> str:
@@ -101,7 +101,7 @@ class EvaluatorVerifier(TextVerifier):
         else:
             msg = (
                 f"the evaluator returned {value!r:.80}; expected True, False or a number from {low:g} to "
-                f"{high:g}. range=(low, high) states another range"
+                f"{high:g}. Pass range=(low, high) for another range"
             )
             raise VerifierError(msg)
         return 1.0 - share if self.higher_is_better else share
@@ -205,7 +205,5 @@ def _read_several(results: Sequence[Any], key: str | None) -> Any:
     if len(chosen) == 1:
         return _read_value(chosen[0], key)
     listed = ", ".join(map(repr, keys)) or "none"
-    msg = (
-        f"the evaluator returned {len(results)} results, with the keys {listed}: key= says which one to read"
-    )
+    msg = f"the evaluator returned {len(results)} results, with the keys {listed}: pass key= to choose one"
     raise VerifierError(msg)

@@ -195,8 +195,8 @@ def _prepare_model(
         return silent
     if not _has_structured_output(model) or not isinstance(silent, BaseChatModel):
         msg = (
-            f"mode='structured' needs a chat model with structured output, and {type(model).__name__} is "
-            "none: give the model itself, without binding or retry, or choose mode='line'"
+            f"mode='structured' needs a chat model with structured output, which {type(model).__name__} is "
+            "not: pass the model itself, without binding or retry, or choose mode='line'"
         )
         raise InputError(msg)
     schema = ReasonedEstimate if reasoning else Estimate
@@ -250,6 +250,6 @@ def _score_percent(percent: int, slot: int, reply: str) -> float:
 
 def _unreadable(slot: int, reply: str, expected: str) -> VerifierError:
     return VerifierError(
-        f"candidate {slot}: the judge replied {reply}; expected {expected}. Use a model that replies as it "
-        f"is asked to, or another mode of ModelJudge ({', '.join(get_args(Mode))})"
+        f"candidate {slot}: the judge replied {reply}; expected {expected}. Use a model that keeps to the "
+        f"reply format, or another mode of ModelJudge ({', '.join(get_args(Mode))})"
     )

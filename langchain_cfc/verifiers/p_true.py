@@ -109,11 +109,11 @@ class PTrue(PromptedVerifier):
         score, token = read_choice(reply, self._choice, slot)
         if score is not None:
             return score
-        alternatives = token.list_alternatives() if token is not None else "nothing but blanks"
+        alternatives = token.list_alternatives() if token is not None else "only whitespace"
         msg = (
             f"candidate {slot}: P(True) cannot be read from {shorten_reply(reply)}; expected "
             f"{' or '.join(sorted(self._choice.words))} among the likeliest first tokens, which are "
-            f"{alternatives}. Use a model that replies as it is asked to, without thinking aloud first, the "
-            "other wording, or ModelJudge"
+            f"{alternatives}. Use a model that keeps to the reply format without reasoning first, the other "
+            "wording, or ModelJudge"
         )
         raise VerifierError(msg)

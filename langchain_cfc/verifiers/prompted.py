@@ -41,7 +41,7 @@ QUESTION = """\
 {question}
 </question>"""
 ABOVE = "The question is asked by the conversation above this message."
-_HINT = "pass question=, a function that makes text or messages of a prompt"
+_HINT = "pass question=, a function from a prompt to text or messages"
 
 
 class PromptedModel:
@@ -277,7 +277,7 @@ def _read_logprobs(entry: Mapping[str, Any]) -> dict[str, float]:
     for one in [entry, *listed]:
         logprob = float(one["logprob"])
         if not logprob <= _ROUNDING:  # NaN fails this as well
-            msg = f"that of {one['token']!r} is {logprob}"
+            msg = f"the log-probability of {one['token']!r} is {logprob}"
             raise ValueError(msg)
         logprobs[str(one["token"])] = logprob
     return logprobs

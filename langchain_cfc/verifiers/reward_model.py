@@ -113,8 +113,8 @@ class RewardModel(TextVerifier):
         if 0.0 <= reward <= 1.0:
             return 1.0 - reward
         msg = (
-            f"the reward model at {self._url} gave a reward of {reward}, outside [0, 1]: pass "
-            "scale=, the size of a typical reward, to have it squashed"
+            f"the reward model at {self._url} gave a reward of {reward}, outside [0, 1]: pass scale=, the "
+            "size of a typical reward, to map it to [0, 1]"
         )
         raise VerifierError(msg)
 
@@ -134,7 +134,7 @@ class RewardModel(TextVerifier):
         try:
             return json.loads(content)
         except ValueError as error:
-            msg = f"the reward model at {self._url} answered with no JSON: {self._quote(content)}"
+            msg = f"the reward model at {self._url} did not answer with JSON: {self._quote(content)}"
             raise VerifierError(msg) from error
 
     async def _apost(self, body: Mapping[str, Any]) -> Any:
@@ -158,11 +158,11 @@ class RewardModel(TextVerifier):
         reason = error.reason if isinstance(error, URLError) else error
         if isinstance(reason, TimeoutError):
             return VerifierError(
-                f"the reward model at {self._url} was silent for {self._timeout:g} seconds: is it still "
-                "loading? timeout= is how long to wait"
+                f"the reward model at {self._url} did not answer within {self._timeout:g} seconds: is it "
+                "still loading? Pass a larger timeout= to wait longer"
             )
         return VerifierError(
-            f"the reward model at {self._url} could not be asked ({type(reason).__name__}: {reason})"
+            f"the request to the reward model at {self._url} failed ({type(reason).__name__}: {reason})"
         )
 
     def _quote(self, content: bytes) -> str:
@@ -203,7 +203,7 @@ def _make_url(base_url: str) -> str:
         named = False
     if not named:
         # The URL is not shown, because it may hold a secret.
-        msg = "base_url must start with http:// or https:// and name a host, and its port be a port"
+        msg = "base_url must start with http:// or https:// and name a host, and its port must be valid"
         raise InputError(msg)
     if "@" in parts.netloc or parts.query or parts.fragment:
         msg = "base_url must hold neither a password nor a query; pass the key as api_key="
@@ -218,7 +218,7 @@ def _check_key(api_key: SecretStr | str | None) -> SecretStr | None:
     secret = key.get_secret_value()
     # A line break from a file would be refused later, in a message that shows the key.
     if not secret or not all("!" <= character <= "~" for character in secret):
-        msg = "api_key must be visible ASCII characters without blanks; does it end in a line break?"
+        msg = "api_key must consist of visible ASCII characters; does it end in a line break?"
         raise InputError(msg)
     return key
 

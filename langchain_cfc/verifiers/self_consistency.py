@@ -105,7 +105,7 @@ class SelfConsistency(BaseVerifier):
         entails: Entailment | None = None,
     ) -> None:
         if equivalent is not None and entails is not None:
-            msg = "equivalent= and entails= both judge what agrees: give one of them"
+            msg = "equivalent= and entails= are mutually exclusive; give one"
             raise InputError(msg)
         self.name = "self-consistency"
         own = None if normalise is normalise_answer else normalise
@@ -161,8 +161,7 @@ class SelfConsistency(BaseVerifier):
             for answer in answers:
                 if not isinstance(answer, str):
                     msg = (
-                        f"an answer is a {type(answer).__name__}; expected text, an empty one where there is "
-                        "no answer"
+                        f"an answer is a {type(answer).__name__}; expected text, empty if there is no answer"
                     )
                     raise VerifierError(msg)
         return [normalise_answer(one) for one in answers] if self._has_default_normalisation else answers
@@ -206,5 +205,8 @@ def _read_verdict(reply: Any) -> bool:
     value = to_python_scalar(reply)
     if isinstance(value, bool):
         return value
-    msg = f"equivalent= returned {reply!r:.80}; expected True or False, so let it read the judge's words"
+    msg = (
+        f"equivalent= returned {reply!r:.80}; expected True or False: let the function parse the judge's "
+        "reply"
+    )
     raise VerifierError(msg)

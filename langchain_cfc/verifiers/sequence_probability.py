@@ -49,8 +49,8 @@ class SequenceProbability(BaseVerifier):
         if not tokens:
             msg = (
                 f"candidate {slot} carries no token log-probabilities: ask the model for them, for example "
-                "ChatOpenAI(logprobs=True). Where they were asked for, its server has none: take another "
-                "verifier"
+                "ChatOpenAI(logprobs=True). If they were asked for, its server does not return them: use "
+                "another verifier"
             )
             raise VerifierError(msg)
         try:
@@ -64,7 +64,7 @@ class SequenceProbability(BaseVerifier):
         # Written so that NaN fails it as well; a probability in place of its logarithm would look certain.
         if not total <= _ROUNDING:
             msg = (
-                f"candidate {slot}: its token log-probabilities add up to {total}, which is no "
+                f"candidate {slot}: its token log-probabilities add up to {total}, which is not a "
                 "log-probability"
             )
             raise VerifierError(msg)

@@ -249,7 +249,7 @@ BAD_SHEETS: dict[str, tuple[Callable[[list[list[str]]], list[list[str]]], str]] 
     "missing": (lambda rows: rows[1:], "was one deleted"),
     "contradiction": (
         lambda rows: [[*rows[0][:4], "yes"], [*rows[0][:4], "no"], *rows],
-        "the other label for the same candidate",
+        "the same candidate has the other label",
     ),
 }
 

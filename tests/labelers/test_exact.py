@@ -108,7 +108,7 @@ def test_what_has_no_normal_form_matches_nothing() -> None:
     assert not is_correct(NormalisedMatch(), ["The", "Who"], "a")
     assert is_correct(NormalisedMatch(), ["The", "Who"], "the who")
     for nothing in ("The", [")", "!!!"]):
-        with pytest.raises(LabelerError, match="nothing is left of the reference"):
+        with pytest.raises(LabelerError, match="is empty without articles and punctuation"):
             is_correct(NormalisedMatch(), nothing, "")
 
 

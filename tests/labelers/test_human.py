@@ -72,7 +72,7 @@ def test_labels_by_prompt_and_text(tmp_path: Path, invoke: Invoke) -> None:
     prompt = json.dumps({"q": "Where?"}, separators=(",", ":")).replace('"', '""')
     table = HumanLabels(write_file(tmp_path, "a.csv", f'prompt,text,correct\n"{prompt}",Lima,1\n'))
     assert invoke(table, labeler_input(None, "Lima", prompt={"q": "Where?"})) == [True]
-    with pytest.raises(LabelerError, match="a set that is no JSON: label by id"):
+    with pytest.raises(LabelerError, match="a set that is not JSON: label by id"):
         invoke(labeler, labeler_input(None, "Lima", prompt={1}))
 
 
@@ -82,7 +82,7 @@ def test_a_missing_label_is_named(tmp_path: Path, invoke: Invoke) -> None:
         invoke(labeler, of_id("peru", "Lima", "Lima "))
     with pytest.raises(LabelerError, match="no label for id 'bolivia', text 'Lima'"):
         invoke(labeler, of_id("bolivia", "Lima"))
-    with pytest.raises(LabelerError, match=r"a.jsonl goes by id, and the prompt came without one"):
+    with pytest.raises(LabelerError, match="prompts by id, but this prompt came without one"):
         invoke(labeler, labeler_input(None, "Lima"))
 
 
@@ -90,7 +90,10 @@ def test_a_line_may_be_repeated_but_not_contradicted(tmp_path: Path) -> None:
     twice = JSON_LINES + json.dumps(LINES[0])
     assert HumanLabels(write_file(tmp_path, "a.jsonl", twice)).invoke(of_id("peru", "Lima")) == [True]
     other = JSON_LINES + json.dumps({**LINES[0], "correct": False})
-    with pytest.raises(RecordError, match=r"b.jsonl, line 6: correct: found false, and the other label"):
+    with pytest.raises(
+        RecordError,
+        match=r"b.jsonl, line 6: correct: found false, but the same candidate has the other label",
+    ):
         HumanLabels(write_file(tmp_path, "b.jsonl", other))
 
 
@@ -132,8 +135,8 @@ def test_a_line_may_be_repeated_but_not_contradicted(tmp_path: Path) -> None:
         ("a.csv", "id,text,correct\n", 0, "", "it holds no labels"),
         ("a.csv", "id,text,correct\na,x,maybe\n", 2, "correct", "found 'maybe'"),
         ("a.csv", "id,text,correct\na,x,\n", 2, "correct", "found ''"),
-        ("a.csv", "id,text,correct\na,x\n", 2, "", "another number of fields than the 3"),
-        ("a.csv", "id,text,correct\na,x,1,2\n", 2, "", "another number of fields than the 3"),
+        ("a.csv", "id,text,correct\na,x\n", 2, "", "number of fields differs from the 3"),
+        ("a.csv", "id,text,correct\na,x,1,2\n", 2, "", "number of fields differs from the 3"),
         ("a.csv", "id,text\na,x\n", 2, "correct", "found ''"),
         ("a.csv", "text,correct\nx,1\n", 2, "", "found neither"),
         ("a.csv", 'id,text,correct\na,"x"y,1\n', 2, "", "not CSV"),

@@ -126,11 +126,11 @@ def test_a_structured_candidate_is_read_like_its_text(value: Any, other: Any) ->
 
 @pytest.mark.parametrize("reference", [math.nan, math.inf, {1, 2}, object()])
 def test_a_reference_that_is_no_json_is_refused(reference: Any) -> None:
-    with pytest.raises(LabelerError, match="is no JSON"):
+    with pytest.raises(LabelerError, match="is not JSON"):
         is_correct(JsonField(), reference, "1")
 
 
 @pytest.mark.parametrize("step", [-1, True, 1.0, None, ("a",)])
 def test_a_path_is_made_of_keys_and_positions(step: Any) -> None:
-    with pytest.raises(InputError, match="expected keys, and positions counted from 0"):
+    with pytest.raises(InputError, match="expected keys and indices counted from 0"):
         JsonField("a", step)

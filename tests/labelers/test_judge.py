@@ -121,7 +121,7 @@ def test_limits_are_in_the_units_of_the_judge() -> None:
 
 def test_without_a_limit_only_true_and_false_are_labels() -> None:
     assert JudgeLabels(share).invoke(labeler_input(None, "0", "1")) == [False, True]
-    with pytest.raises(LabelerError, match="at_least= or at_most= which numbers mean correct"):
+    with pytest.raises(LabelerError, match="at_least= or at_most= to say which numbers mean correct"):
         JudgeLabels(share).invoke(labeler_input(None, "0", "0.5"))
 
 
@@ -192,7 +192,7 @@ def test_what_cannot_be_a_judge_is_refused_at_once() -> None:
     nothing: Any = "yes"
     with pytest.raises(InputError, match="got a str"):
         JudgeLabels(nothing)
-    with pytest.raises(InputError, match="a judge counts one way"):
+    with pytest.raises(InputError, match="are mutually exclusive; give one"):
         JudgeLabels(share, at_least=0.5, at_most=0.6)
     with pytest.raises(InputError, match="range must be two finite numbers"):
         JudgeLabels(share, range=(1, 1))

@@ -175,8 +175,8 @@ BAD: list[tuple[Any, str]] = [
     ([], "expected a list of 1 to 26 texts"),
     (["x", 1], "expected a list of 1 to 26 texts"),
     ([str(number) for number in range(27)], "expected a list of 1 to 26 texts"),
-    (["Lima", "lima."], "two differ in nothing but case and signs"),
-    (["Lima", "..."], "one is empty"),
+    (["Lima", "lima."], "two differ only in case and signs"),
+    (["Lima", "..."], "is empty, or two differ"),
 ]
 
 

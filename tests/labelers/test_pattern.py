@@ -59,7 +59,7 @@ def test_a_reference_may_be_the_pattern() -> None:
 
 
 def test_a_reference_that_is_no_pattern_is_refused() -> None:
-    with pytest.raises(LabelerError, match=r"the reference '\(' is no regular expression: missing \)"):
+    with pytest.raises(LabelerError, match=r"the reference '\(' is not a regular expression: missing \)"):
         is_correct(PatternMatch(), ["a", "("], "a")
     # To a pattern it is a text like any other.
     assert is_correct(PatternMatch(r"\("), "(", "f(x)")
@@ -67,7 +67,7 @@ def test_a_reference_that_is_no_pattern_is_refused() -> None:
 
 @pytest.mark.parametrize("pattern", ["(", "(?P<answer>", 5, b"bytes", re.compile(b"bytes")])
 def test_a_pattern_is_a_regular_expression_on_text(pattern: Any) -> None:
-    with pytest.raises(InputError, match=r"is no regular expression|matches bytes"):
+    with pytest.raises(InputError, match=r"is not a regular expression|matches bytes"):
         PatternMatch(pattern)
 
 

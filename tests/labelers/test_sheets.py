@@ -41,7 +41,9 @@ def test_what_is_no_label_is_refused_in_a_partly_filled_file_too(tmp_path: Path)
     with pytest.raises(RecordError, match=r"a.csv, line 3: correct: found 'maybe'"):
         read_sheet(path, partly=True)
     path = saved(tmp_path, "b.csv", "id,text,correct\na,x,yes\na,x,\na,x,no\n")
-    with pytest.raises(RecordError, match=r"b.csv, line 4: correct: found false, and the other label"):
+    with pytest.raises(
+        RecordError, match=r"b.csv, line 4: correct: found false, but the same candidate has the other label"
+    ):
         read_sheet(path, partly=True)
 
 

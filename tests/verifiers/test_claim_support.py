@@ -70,7 +70,7 @@ def test_a_chat_model_judges(invoke: Invoke) -> None:
 
 @pytest.mark.parametrize("answers", [("whole",), ()])
 def test_agreement_needs_other_answers(invoke: Invoke, answers: tuple[str, ...]) -> None:
-    with pytest.raises(VerifierError, match="with further answers, and there are none"):
+    with pytest.raises(VerifierError, match="with further answers, but there are none"):
         invoke(ClaimAgreement(HoldsJudge()), make_input(CLAIMS, answers))
 
 

@@ -209,10 +209,10 @@ def test_scores_lie_in_the_unit_interval_whatever_the_lengths(
         (Vectors([]), r"shape \(0,\) for 1 texts"),
         (Vectors([[]]), r"shape \(1, 0\) for 1 texts"),
         (Vectors([1.0]), r"shape \(1,\) for 1 texts"),
-        (Vectors([[1.0, 0.0], [1.0]]), "other than vectors of one length"),
-        (Vectors([["far", "near"]]), "other than vectors of one length"),
+        (Vectors([[1.0, 0.0], [1.0]]), "other than vectors of equal length"),
+        (Vectors([["far", "near"]]), "other than vectors of equal length"),
         (Vectors(None), r"shape \(\) for 1 texts"),
-        (Vectors([[1.0, 0.0, 0.0]]), "gave candidates 3 numbers and the context 2"),
+        (Vectors([[1.0, 0.0, 0.0]]), "candidates have 3 dimensions and those of the context 2"),
     ],
 )
 def test_vectors_without_a_direction_are_refused(
@@ -228,7 +228,7 @@ def test_vectors_without_a_direction_are_refused(
         (
             {"question": "?"},
             None,
-            "the prompt is a mapping, and an embedding reads text only: pass",
+            "the prompt is a mapping, but an embedding reads text only: pass",
         ),
         (7, None, "the prompt is a int, which cannot be read as text or messages: pass context="),
         ([object()], None, "the prompt is a list that does not hold messages"),

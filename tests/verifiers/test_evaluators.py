@@ -244,12 +244,12 @@ def test_the_key_says_which_result_to_read(invoke: Invoke, result: Any, key: str
 @pytest.mark.parametrize(
     ("result", "key", "message"),
     [
-        (SEVERAL, None, "returned 2 results, with the keys 'right', 'short': key= says which"),
+        (SEVERAL, None, "returned 2 results, with the keys 'right', 'short': pass key= to choose one"),
         (SEVERAL, "long", "returned 2 results, with the keys 'right', 'short'"),
         ([], None, "returned 0 results, with the keys none"),
         ({"key": "right", "score": 1.0}, "short", "holds no 'short', .* for the key 'right'"),
         ({"value": 1.0}, None, "holds no 'score', only 'value'"),
-        (1.5, None, r"returned 1.5; expected True, False or a number from 0 to 1. range="),
+        (1.5, None, r"returned 1.5; expected True, False or a number from 0 to 1. Pass range="),
         (-0.1, None, "returned -0.1; expected"),
         (math.nan, None, "returned nan; expected"),
         (10**400, None, "returned 1000.*; expected"),

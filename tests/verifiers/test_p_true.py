@@ -134,7 +134,7 @@ def test_a_choice_that_is_not_listed_counts_as_impossible() -> None:
 
 
 def test_blanks_alone_are_refused() -> None:
-    with pytest.raises(VerifierError, match="nothing but blanks"):
+    with pytest.raises(VerifierError, match="only whitespace"):
         score_of(replied(token("\n", -0.1, {"\n": -0.1, "A": -2.0})))
 
 
@@ -146,8 +146,8 @@ def test_one_alternative_says_nothing_of_the_other() -> None:
 @pytest.mark.parametrize(
     ("logprob", "expected"),
     [
-        (math.nan, "cannot be read .*that of 'B' is nan"),
-        (0.7, "cannot be read .*that of 'B' is 0.7"),
+        (math.nan, "cannot be read .*the log-probability of 'B' is nan"),
+        (0.7, "cannot be read .*the log-probability of 'B' is 0.7"),
         (None, "cannot be read"),
         ("x", "cannot be read"),
     ],

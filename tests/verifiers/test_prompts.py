@@ -63,7 +63,7 @@ def test_readers_of_text_refuse_what_they_would_drop(
     make: Callable[[], BaseVerifier], prompt: Any, part: str
 ) -> None:
     given: Any = {"prompt": prompt, "candidates": [DrawnCandidate("Peru")]}
-    expected = rf"holds more than text \({part}\), and .* reads text only: pass (question|context)="
+    expected = rf"holds more than text \({part}\), but .* reads text only: pass (question|context)="
     with pytest.raises(VerifierError, match=expected):
         make().invoke(given)
     with pytest.raises(VerifierError, match=expected):
@@ -125,7 +125,7 @@ def test_a_single_message_of_another_role_keeps_its_role() -> None:
 def test_an_object_is_canonical_json_and_no_text() -> None:
     content = read({"b": 1, "a": "ü"})
     assert (content.kind, content.text) == ("object", '{"a":"ü","b":1}')
-    with pytest.raises(InputError, match="the prompt is a mapping, and a test reads text only: do this"):
+    with pytest.raises(InputError, match="the prompt is a mapping, but a test reads text only: do this"):
         content.require_text("a test", "do this", InputError)
 
 
@@ -135,9 +135,9 @@ def test_an_object_is_canonical_json_and_no_text() -> None:
         (7, "a int, which cannot be read as text or messages: say something else"),
         ([], "a list, which cannot be read as text or messages"),
         ([object()], "a list that does not hold messages"),
-        ([RemoveMessage(id="1")], "a message without a transcript"),
-        ({"a": object()}, "an object of a, is not JSON"),
-        ({"a": float("nan")}, "an object of a, is not JSON"),
+        ([RemoveMessage(id="1")], "a message that cannot be transcribed"),
+        ({"a": object()}, "a mapping with the keys a, is not JSON"),
+        ({"a": float("nan")}, "a mapping with the keys a, is not JSON"),
     ],
 )
 def test_what_is_no_prompt_is_refused(prompt: Any, message: str) -> None:

@@ -73,7 +73,7 @@ def test_the_question_is_taken_from_the_prompt(invoke: Invoke, base_url: str, qu
     plain = RewardModel(base_url, "judge")
     assert invoke(plain, verifier_input([HumanMessage("sure?")], "yes")) == [0.25]
     with pytest.raises(
-        VerifierError, match="the prompt is a mapping, and a reward model reads text only: pass question="
+        VerifierError, match="the prompt is a mapping, but a reward model reads text only: pass question="
     ):
         invoke(plain, verifier_input({"q": "sure?"}, "yes"))
     number: Any = RewardModel(base_url, "judge", question=RunnableLambda(lambda _: 7))
@@ -106,9 +106,9 @@ def test_requests_keep_to_the_bounds(script: Script, base_url: str, places: int,
         ("status 500", r"answered with status 500: .*out of order"),
         ("status 429", "answered with status 429"),
         ("status 401", "answered with status 401"),
-        ("malformed", "answered with no JSON: "),
-        ("truncated", "could not be asked .IncompleteRead"),
-        ("dropped", "could not be asked .RemoteDisconnected"),
+        ("malformed", "did not answer with JSON: "),
+        ("truncated", "failed .IncompleteRead"),
+        ("dropped", "failed .RemoteDisconnected"),
     ],
 )
 def test_faults_of_the_wire_are_typed_errors(
@@ -125,7 +125,7 @@ def test_faults_of_the_wire_are_typed_errors(
 
 def test_a_silent_server_is_not_waited_for(invoke: Invoke, base_url: str, script: Script) -> None:
     script.faults = [Fault("slow", seconds=3.0)]
-    with pytest.raises(VerifierError, match=r"was silent for 0\.1 seconds"):
+    with pytest.raises(VerifierError, match=r"did not answer within 0\.1 seconds"):
         invoke(RewardModel(base_url, "judge", timeout=0.1), verifier_input("sure?", "yes"))
 
 
@@ -134,7 +134,7 @@ def test_a_server_that_is_not_there(invoke: Invoke) -> None:
         # Bound and not listening: nobody else gets the port meanwhile.
         taken.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{taken.getsockname()[1]}"
-        with pytest.raises(VerifierError, match=r"could not be asked \(ConnectionRefusedError"):
+        with pytest.raises(VerifierError, match=r"failed \(ConnectionRefusedError"):
             invoke(RewardModel(url, "judge"), verifier_input("sure?", "yes"))
 
 

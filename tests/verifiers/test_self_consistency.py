@@ -223,7 +223,7 @@ def test_booleans_of_other_libraries_are_verdicts() -> None:
 
 
 def test_two_judges_are_refused() -> None:
-    with pytest.raises(InputError, match="give one of them"):
+    with pytest.raises(InputError, match="are mutually exclusive; give one"):
         SelfConsistency(equivalent=same_initial, entails=same_initial)
 
 
