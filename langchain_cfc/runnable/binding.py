@@ -53,7 +53,7 @@ def _advise(calibrated: Mapping[str, Mapping[str, Any] | None], unknown: Iterabl
     advice = [f"If you know that they are the same, pass {', '.join(known)}"] if known else []
     if nameless := [f"{name}_id=" for name, given in by_id.items() if given is None]:
         advice.append(
-            f"The records hold no id to vouch by: collect with {', '.join(nameless)} and calibrate again"
+            f"The records hold no id to compare with: collect with {', '.join(nameless)} and calibrate again"
         )
     return ". ".join(advice)
 

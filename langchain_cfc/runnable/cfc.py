@@ -206,7 +206,8 @@ class CFCRunnable(AnsweringRunnable[CFCResult]):
         if guarantee is None:
             msg = (
                 f"the message was answered under alpha = {stated['alpha']} of the artifact "
-                f"{stated['artifact_digest']}, which is not what this chain serves; ask the chain that did"
+                f"{stated['artifact_digest']}, which is not what this chain serves; ask the chain that "
+                "answered"
             )
             raise InputError(msg)
         return guarantee
@@ -303,9 +304,7 @@ class CFCRunnable(AnsweringRunnable[CFCResult]):
             raise InputError(msg)
         if not self.bot:
             if self.max_wrong_rate is not None:
-                msg = (
-                    "max_wrong_rate says by which certified policy to answer: give it together with bot=True"
-                )
+                msg = "max_wrong_rate selects a bot's certified policy: pass it together with bot=True"
                 raise InputError(msg)
             return AnswerPolicy(max_answers=self.max_answers, min_agreement=self.min_agreement or 1)
         certificate = self.artifact.certified_policy.find_certificate(self.max_wrong_rate)
@@ -445,9 +444,7 @@ class CFCRunnable(AnsweringRunnable[CFCResult]):
             return self.artifact.level(self.alpha if alpha is None else alpha)
         certified = self.artifact.certified_policy.find_certificate(self.max_wrong_rate).alpha
         if alpha is not None and self.artifact.level(alpha) != certified:
-            msg = (
-                f"bot mode answers from the sets at alpha = {certified}, which its policy was certified with"
-            )
+            msg = f"bot mode answers from the sets at alpha = {certified}, at which its policy was certified"
             raise InputError(msg)
         return certified
 

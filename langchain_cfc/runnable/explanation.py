@@ -19,7 +19,7 @@ _ROUND_OFF = 1e-9
 _ONLY = "the only answer that the model gave"
 _ABOUT_ONLY = {
     "no_candidate_accepted": f"{_ONLY} did not pass the check",
-    "only_blank_answers": f"{_ONLY} says nothing: it is blank or a refusal",
+    "only_blank_answers": f"{_ONLY} is blank or a refusal",
     "too_little_agreement": f"{_ONLY} agrees with no other",
     "mean_score_too_high": f"{_ONLY} does not look reliable enough",
 }
@@ -37,20 +37,20 @@ def explain_reason(result: CFCResult) -> str:
     if not result.abstained:
         return f"Answered{_explain_answer(result, given, passed)}."
     if result.unknown_categories:
-        return f"Abstained, because {_name_unknown(result)}, which no question of the calibration had."
+        return f"Abstained, because {_name_unknown(result)}, which did not occur in the calibration."
     different = len({one.same_as for one in accepted})
     because = {
         "no_candidate_accepted": f"none of {given} passed the check",
-        "only_blank_answers": f"none of {given} says anything: all are blank or refusals",
+        "only_blank_answers": f"all of {given} are blank or refusals",
         "not_certifiable": (
-            "nothing can be promised for a question like this: in the calibration the model answered too "
-            "few of such questions correctly, or there were too few of them"
+            "nothing can be promised for a question like this: the calibration had too few such questions, "
+            "or the model answered too few of them correctly"
         ),
-        "too_many_answers": f"{passed}, and these are {different} different answers: more than may be given",
+        "too_many_answers": f"{passed}, and these are {different} different answers, more than allowed",
         "too_little_agreement": f"too few of {given} agree with the best one",
         "mean_score_too_high": f"{given} do not look reliable enough on average",
         "no_claim_kept": "no claim of the model's answer passed the check",
-        "no_claims": "the model's answer claims nothing",
+        "no_claims": "the model's answer makes no claim",
     }
     if n == 1:
         because |= _ABOUT_ONLY
@@ -67,9 +67,9 @@ def explain_result(result: CFCResult) -> str:
 def _explain_claims(result: CFCResult, total: int, kept: int) -> str:
     """Return a sentence that says how many claims of the answer were kept, or why none was."""
     if not total:
-        return "Abstained, because the model's answer claims nothing."
+        return "Abstained, because the model's answer makes no claim."
     if result.unknown_categories:
-        return f"Abstained, because {_name_unknown(result)}, which no question of the calibration had."
+        return f"Abstained, because {_name_unknown(result)}, which did not occur in the calibration."
     if not kept:
         return f"Abstained, because none of the {total} claims of the model's answer passed the check."
     if kept == total:
@@ -101,7 +101,7 @@ def _explain_answer(result: CFCResult, given: str, passed: str) -> str:
     if _ignores_sets(result):
         return f" with the best of {given}, because these look reliable on average{same}"
     if _is_best_alone(result):
-        return f" with the best of {given}, because none of them passed the check{same}"
+        return f" with the best of {given}, although none of them passed the check{same}"
     return f", because {passed}{' and say the same' if accepted == agreeing > 1 else same}"
 
 
@@ -186,13 +186,14 @@ def _describe_promise(result: CFCResult) -> str:
     stated = guarantee.target_coverage if guarantee.stated_coverage is None else guarantee.stated_coverage
     often, less = f"with probability at least {format_share(stated)}", ""
     if NOT_BY_LEVEL in guarantee.not_promised:
-        often = "at least as often as is stated"
+        often = "at least as often as stated"
         less = f" For this question {format_share(stated)} is stated"
         if stated < guarantee.target_coverage:
             less += (
-                f"; the aim is {format_share(guarantee.target_coverage)}, and less is stated for hard ones"
+                f"; the target is {format_share(guarantee.target_coverage)}, and hard questions get "
+                "lower levels"
             )
-        less += ". Questions with one stated level may keep it less often by themselves."
+        less += ". By themselves, questions with the same stated level may keep it less often."
     start = f"{often[0].upper()}{often[1:]}"
     if guarantee.at_most is not None:
         return (

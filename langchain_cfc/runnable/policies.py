@@ -110,8 +110,8 @@ def refuse_repeated_draws(exception_types: Any) -> None:
         issubclass(AbstentionError, one) for one in exception_types
     ):
         msg = (
-            "with on_abstain='raise' this would draw again after an abstention, and nothing is promised "
-            "about what is drawn after the outcome is known: pass retry_if_exception_type=(ServingError,)"
+            "with on_abstain='raise' this would draw again after an abstention, which no guarantee covers: "
+            "pass retry_if_exception_type=(ServingError,)"
         )
         raise InputError(msg)
 
@@ -233,7 +233,7 @@ def _make_uncertified(given: Any) -> AIMessage:
     if isinstance(given, AIMessage):
         return given.model_copy(update={"response_metadata": {**given.response_metadata, **note}})
     if given is None:
-        msg = "there is no answer, only None: let a fallback return text, a message or a CFCResult"
+        msg = "the fallback returned None, which is no answer: let it return text, a message or a CFCResult"
         raise ServingError(msg)
     content = str(given.text) if isinstance(given, BaseMessage) else given
     return AIMessage(content if isinstance(content, str) else str(content), response_metadata=note)

@@ -241,9 +241,9 @@ def test_served_through_the_runnable_and_as_a_message(invoke: Invoke) -> None:
     assert chain.guarantee_of(message) == result.guarantee
     assert chain.guarantee.stated_coverage is None
     words = " ".join(result.explain().split())
-    assert "At least as often as is stated, a question like those of the calibration gets" in words
+    assert "At least as often as stated, a question like those of the calibration gets" in words
     assert f"For this question {100 * (result.stated_coverage or 0):g} % is stated" in words
-    assert "Questions with one stated level may keep it less often by themselves." in words
+    assert "By themselves, questions with the same stated level may keep it less often." in words
 
 
 def fit_steps() -> FeatureMap:

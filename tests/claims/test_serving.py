@@ -66,8 +66,8 @@ def test_dropped_claims_are_shown_where_asked_for() -> None:
     ("answer", "reason", "words"),
     [
         ("It has 9 moons.", "no_claim_kept", "none of the 1 claims"),
-        ("...", "no_claims", "claims nothing"),
-        ("", "no_claims", "claims nothing"),
+        ("...", "no_claims", "makes no claim"),
+        ("", "no_claims", "makes no claim"),
     ],
 )
 def test_abstentions(answer: str, reason: str, words: str) -> None:

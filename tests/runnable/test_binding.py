@@ -71,9 +71,9 @@ def test_what_matches_serves_without_a_word_and_the_guarantee_says_so() -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"id": "other"}, "id is 'other', calibrated was 'my-model'"),
-        ({"model": "m-2"}, "model is 'm-2', calibrated was 'm-1'"),
-        ({"temperature": 0.0}, "temperature is 0.0, calibrated was 0.7"),
+        ({"id": "other"}, "id is 'other', in calibration it was 'my-model'"),
+        ({"model": "m-2"}, "model is 'm-2', in calibration it was 'm-1'"),
+        ({"temperature": 0.0}, "temperature is 0.0, in calibration it was 0.7"),
     ],
 )
 def test_another_generator_is_refused(changes: dict[str, Any], said: str) -> None:
@@ -91,7 +91,7 @@ def test_an_id_given_by_the_user_is_compared_like_any_other() -> None:
     plain = ScriptedModel(texts=TEXTS)
     found = matching(artifact, generator=plain, generator_id="mine").invoke("x")
     assert found.guarantee.binding == "matched"
-    with pytest.raises(FingerprintError, match="id is 'another', calibrated was 'mine'"):
+    with pytest.raises(FingerprintError, match="id is 'another', in calibration it was 'mine'"):
         matching(artifact, generator=plain, generator_id="another")
 
 
@@ -133,7 +133,7 @@ def test_an_unbound_artifact_serves_and_every_guarantee_says_unbound(artifact: C
 
 
 def test_another_version_of_the_served_model_warns_and_serves() -> None:
-    with pytest.warns(FingerprintWarning, match="now reports version 'b', calibrated was 'a'"):
+    with pytest.warns(FingerprintWarning, match="now reports version 'b', in calibration it was 'a'"):
         chain = matching(bound_artifact(), generator=model(model_version="b"))
     result = chain.invoke("x")
     assert not result.abstained

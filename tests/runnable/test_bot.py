@@ -227,7 +227,7 @@ def test_no_other_level_may_be_asked_for(way: Any, bot: CalibrationArtifact) -> 
 def test_a_refused_level_draws_nothing(bot: CalibrationArtifact) -> None:
     model = ScriptedModel(texts=TEXTS)
     chain = bot_of(bot, generator=model)
-    with pytest.raises(InputError, match=r"the sets at alpha = 0.25, which its policy was certified with"):
+    with pytest.raises(InputError, match=r"the sets at alpha = 0.25, at which its policy was certified"):
         chain.invoke("x", alpha="0.5")
     assert model.drawn == []
     # The level of the certificate, said once more, changes nothing.

@@ -172,7 +172,7 @@ def outcome_of_itself(name: str) -> str:
 @pytest.mark.parametrize("arguments", [{"stop": ["a"]}, {"temperature": 0.1}, {"top_p": 0.1}])
 def test_arguments_of_a_call_of_the_chat_model_are_refused(arguments: dict[str, Any]) -> None:
     facade = CFCChatModel(chain=serve(artifact_of(model()), model()))
-    with pytest.raises(FingerprintError, match=f"{next(iter(arguments))} is .*, calibrated was"):
+    with pytest.raises(FingerprintError, match=f"{next(iter(arguments))} is .*, in calibration it was"):
         facade.invoke("x", **arguments)
 
 

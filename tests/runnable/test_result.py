@@ -135,8 +135,8 @@ def test_the_explanation_of_the_best_candidate_alone() -> None:
     assert [one.text for one in result.candidates] == ["lima|0.8", None, None, None]
     assert result.threshold == pytest.approx(0.75)
     assert result.explain_reason() == (
-        "Answered with the best of the 4 answers that the model gave, because none of them passed the check; "
-        "2 of the 4 say this."
+        "Answered with the best of the 4 answers that the model gave, although none of them passed the "
+        "check; 2 of the 4 say this."
     )
 
 
@@ -153,7 +153,7 @@ def test_the_explanation_of_the_best_candidate_alone() -> None:
         (
             " |0.1",
             False,
-            "Abstained, because the only answer that the model gave says nothing: it is blank or a refusal.",
+            "Abstained, because the only answer that the model gave is blank or a refusal.",
         ),
     ],
 )
@@ -166,7 +166,9 @@ def test_a_single_answer_is_explained_as_one(said: str, never_empty: bool, expec
 @pytest.mark.parametrize("result", ["not_certifiable"], indirect=True)
 def test_the_explanation_of_a_flag(result: CFCResult) -> None:
     text = result.explain()
-    assert text.startswith("Abstained, because nothing can be promised for a question like this: in the ")
+    assert text.startswith(
+        "Abstained, because nothing can be promised for a question like this: the calibration had "
+    )
     for part in ("Its topic: hopeless.", "75 %"):
         assert part in text
     assert "inf" not in text

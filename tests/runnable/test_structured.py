@@ -163,7 +163,7 @@ def served_by(name: str, calibrated: str | None) -> Any:
 def test_a_model_that_was_replaced_behind_its_name_is_told_once(invoke: Invoke) -> None:
     chain = served_by("gpt-2", "gpt-1")
     with pytest.warns(
-        FingerprintWarning, match="now reports version 'gpt-2', calibrated was 'gpt-1'"
+        FingerprintWarning, match="now reports version 'gpt-2', in calibration it was 'gpt-1'"
     ) as told:
         results = [invoke(chain, "x"), invoke(chain, "y")]
     assert len(told) == 1

@@ -200,7 +200,7 @@ class CachingProxy(NumberedModel):
 def test_a_response_that_comes_again_is_refused_after_one_request_as_well(invoke: Invoke) -> None:
     chain = make_chain(make_artifact(WAVES), generator=CachingProxy(), sampling="single_request")
     # Candidate 3 is the first that is drawn by itself.
-    with pytest.raises(DrawError, match="candidate 4 is the response of an earlier candidate once more"):
+    with pytest.raises(DrawError, match="candidate 4 repeats the response of an earlier candidate"):
         invoke(chain, "x")
 
 

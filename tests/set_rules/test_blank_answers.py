@@ -125,7 +125,7 @@ def test_offline_and_online_decide_alike_and_show_no_blank(rule: str, never_empt
         assert asyncio.run(chain.ainvoke("question")) == result
         if not any(text.strip() for text in texts):
             assert (result.abstained, result.reason) == (True, "only_blank_answers")
-            assert "none of the 3 answers that the model gave says anything" in result.explain()
+            assert "all of the 3 answers that the model gave are blank or refusals" in result.explain()
         elif never_empty:
             assert result.best in {"lima", "quito"}
 
