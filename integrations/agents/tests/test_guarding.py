@@ -286,7 +286,7 @@ def direct(topic: str) -> str:
 def test_a_tool_that_returns_directly_is_refused_unless_allowed(
     guarded: Callable[..., Agent], served: Script, way: Way
 ) -> None:
-    with pytest.raises(InputError, match="direct return would end the agent without the chain"):
+    with pytest.raises(InputError, match="direct would end the agent without the chain"):
         way(guarded(tools=[direct]), PLAIN)
     assert served.requests == []
     served.answers = {**served.answers, LOOKED_UP: [Answer(tools=(("direct", {"topic": "towns"}),))]}

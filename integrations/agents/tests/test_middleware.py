@@ -143,7 +143,7 @@ class Replacing(Both):
 
 @both_ways
 def test_an_answer_in_the_place_of_the_chain_s_is_refused(guarded: Callable[..., Agent], way: Way) -> None:
-    with pytest.raises(ServingError, match="further in answered where the chain was asked"):
+    with pytest.raises(ServingError, match="inner middleware answered in place of the chain"):
         way(guarded(inside=[Replacing()]), PLAIN)
     with pytest.raises(ServingError, match="is not what the chain decided"):
         way(guarded(outside=[Replacing()]), PLAIN)
@@ -165,7 +165,7 @@ def test_retries_outside_ask_again_and_never_make_an_answer_of_an_error(
     with pytest.raises(ServingError, match="is not what the chain decided"):
         way(guarded(outside=[retries]), PLAIN)
     served.requests.clear()
-    with pytest.raises(ServingError, match="further in answered where the chain was asked"):
+    with pytest.raises(ServingError, match="inner middleware answered in place of the chain"):
         way(guarded(inside=[retries]), PLAIN)
 
 

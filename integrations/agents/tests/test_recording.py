@@ -120,9 +120,9 @@ def test_runs_that_come_to_no_prompt_are_told_after_all_others(
     served.answers = {**served.answers, "direct": [Answer(tools=(("look_up", {"topic": "towns"}),))]}
     agent = recorder(url, tools=[look_up])
     questions = [question(0, "unheard of"), question(1, PLAIN), question(2, "direct"), question(3, PLAIN)]
-    with pytest.raises(CollectionError, match="2 of 4 runs came to no prompt"):
+    with pytest.raises(CollectionError, match="2 of 4 runs recorded no prompt"):
         record(agent, questions)
-    with pytest.raises(CollectionError, match="'q2' first: it ended without the model's wish to answer"):
+    with pytest.raises(CollectionError, match="'q2' first: it ended before the model gave a final answer"):
         record(agent, questions[1:])
     assert len(record(agent, [questions[1], questions[3]])) == 2
 

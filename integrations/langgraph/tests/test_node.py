@@ -152,8 +152,8 @@ def test_the_question_is_read_from_where_it_stands(
     ("given", "why"),
     [
         ({}, "no question"),
-        ({"question": object()}, "no plain data"),
-        ({"question": {"x": float("nan")}}, "no plain"),
+        ({"question": object()}, "not plain data"),
+        ({"question": {"x": float("nan")}}, "not plain"),
     ],
 )
 def test_no_question_or_one_that_is_no_data_is_refused_before_anything_is_drawn(

@@ -248,7 +248,7 @@ def test_what_could_not_be_measured_is_counted(
 def test_repetitions_are_no_further_prompts(experiment: Experiment, examples: list[Example]) -> None:
     results = locally(experiment, examples[:3], num_repetitions=2)
     assert summary(results) == {}
-    with pytest.raises(CalibrationError, match="repetitions are no further prompts"):
+    with pytest.raises(CalibrationError, match="repetitions are not new prompts"):
         experiment.report()
 
 
@@ -276,5 +276,5 @@ def test_what_is_asked_is_what_the_columns_say(chain: CFCRunnable, examples: lis
     assert experiment._prompt({"question": "x"}, None) == "x"
     with pytest.raises(InputError, match="outside of a run"):
         experiment.target(examples[0].inputs or {}, None)
-    with pytest.raises(CalibrationError, match="nothing was measured"):
+    with pytest.raises(CalibrationError, match="no run was measured"):
         experiment.report()

@@ -228,7 +228,9 @@ def test_what_is_refused_is_counted_and_the_answer_stands(
     with caplog.at_level(logging.WARNING):
         alone, beside = served_twice(feedback)
         assert beside == alone
-        with pytest.warns(CFCWarning, match="the feedback of 3 served prompts was lost, and that of 0 waits"):
+        with pytest.warns(
+            CFCWarning, match="the feedback of 3 served prompts was lost, and that of 0 is still waiting"
+        ):
             assert feedback.flush(60)
     assert (feedback.written, feedback.lost) == (0, 3)
     assert sum("the feedback of a served prompt is lost" in one.message for one in caplog.records) == 3
@@ -254,7 +256,7 @@ def test_an_endpoint_that_dawdles_holds_up_nobody(
     beside = seconds({"callbacks": [feedback]})
     # In the way, fifty pieces of feedback of 0.3 s each would have taken 15 s, by four threads 4 s.
     assert beside < alone + 2.0
-    with pytest.warns(CFCWarning, match="waits still"):
+    with pytest.warns(CFCWarning, match="is still waiting"):
         assert not feedback.flush(0.01)
     langsmith.faults.clear()
     assert feedback.flush(60)

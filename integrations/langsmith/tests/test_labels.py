@@ -122,7 +122,7 @@ def test_feedback_that_is_no_label_is_left_out(
     odd, other, *_ = served
     say(client, langsmith, odd, **said)
     say(client, langsmith, other, value={"correct": None, "id": odd})
-    with pytest.warns(CFCWarning, match=f"1 feedbacks are no labels and are left out; that of run {odd}"):
+    with pytest.warns(CFCWarning, match=f"1 feedbacks are not labels and are left out; that of run {odd}"):
         assert feedback_labels([odd, other], client=client) == [Label(other, None)]
 
 
@@ -151,7 +151,7 @@ def test_a_key_and_its_options_are_checked(rest: str, saved: Path, store: Path, 
     monitor.flush()
     ran = run("monitor", "labels", saved, store, f"langsmith:{rest}")
     assert ran.code == 2
-    assert "langsmith:" in ran.err or "a probability lies in (0, 1]" in ran.err
+    assert "langsmith:" in ran.err or "the probability must lie in (0, 1]" in ran.err
 
 
 def test_a_service_that_refuses_labels_nothing(

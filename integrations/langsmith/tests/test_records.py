@@ -172,7 +172,7 @@ def test_a_dataset_holds_one_file(langsmith: LangSmith, tmp_path: Path) -> None:
 
 def test_a_dataset_of_something_else_is_refused(langsmith: LangSmith, tmp_path: Path) -> None:
     langsmith.dataset("questions", [{"inputs": {"question": "x"}}])
-    with pytest.raises(RecordError, match="is no record that push_records made: KeyError: 'cfc'"):
+    with pytest.raises(RecordError, match="is not a record made by push_records: KeyError: 'cfc'"):
         pull_records("questions", tmp_path / "x.jsonl")
     langsmith.dataset("empty", [])
     with pytest.raises(RecordError, match="no records"):

@@ -106,7 +106,7 @@ def test_a_version_is_a_tag_or_a_time_with_its_zone(langsmith: LangSmith) -> Non
         assert rows.name == f"langsmith:facts?as_of={first.isoformat()}"
         assert len(inputs(rows)) == 2
     assert len(inputs(dataset_rows("facts", as_of=START.replace(second=1)))) == 1
-    with pytest.raises(InputError, match="give it a zone"):
+    with pytest.raises(InputError, match="has no time zone; add one"):
         dataset_rows("facts", as_of=datetime(2026, 1, 1))  # noqa: DTZ001 - that is what is refused
     with pytest.raises(CollectionError, match="the version staging of 'facts'"):
         dataset_rows("facts", as_of="staging")

@@ -110,7 +110,7 @@ def test_what_the_settings_make_is_what_serves(hosted: Hosted, serve: Serve) -> 
     assert chain.guarantee.binding == "matched"
     assert len(serve(chain, question()).candidates) == N
     warm = read_config("collect.toml", settings=["generator.arguments.temperature=0.9"]).create_components()
-    with pytest.raises(FingerprintError, match=r"temperature is 0\.9, calibrated was 0\.7"):
+    with pytest.raises(FingerprintError, match=r"temperature is 0\.9, in calibration it was 0\.7"):
         chain.model_copy(update={"generator": warm.generator})
 
 

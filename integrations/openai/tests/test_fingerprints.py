@@ -79,7 +79,7 @@ def test_another_value_bound_to_calls_is_refused(hosted: Hosted, saved: Saved, n
         RunnableBinding(bound=hosted.generator(), kwargs={name: OTHERS[name]}),
         hosted.generator().with_retry().bind(**{name: OTHERS[name]}),
     ):
-        with pytest.raises(FingerprintError, match=f"{said} is .*, calibrated was"):
+        with pytest.raises(FingerprintError, match=f"{said} is .*, in calibration it was"):
             hosted.chain(saved, generator=bound)
     assert hosted.script.requests == []
 
@@ -89,7 +89,7 @@ def test_a_format_bound_to_calls_is_refused(hosted: Hosted, saved: Saved) -> Non
         with pytest.raises(InputError, match=r"give the format to generator\(response_format=\.\.\.\)"):
             hosted.generator().bind(response_format=held)
         by_hand = RunnableBinding(bound=hosted.generator(), kwargs={"response_format": held})
-        with pytest.raises(FingerprintError, match=r"tools_digest is .*, calibrated was None"):
+        with pytest.raises(FingerprintError, match=r"tools_digest is .*, in calibration it was None"):
             hosted.chain(saved, generator=by_hand)
 
 
@@ -100,7 +100,7 @@ def test_another_value_of_the_model_is_refused(hosted: Hosted, saved: Saved, nam
 
 
 def test_left_to_the_endpoint_is_another_value(hosted: Hosted, saved: Saved) -> None:
-    with pytest.raises(FingerprintError, match=r"top_p is None, calibrated was 0\.8"):
+    with pytest.raises(FingerprintError, match=r"top_p is None, in calibration it was 0\.8"):
         hosted.chain(saved, generator=hosted.generator(top_p=None))
 
 
@@ -162,7 +162,7 @@ def test_another_served_version_warns(hosted: Hosted, saved: Saved, serve: Serve
     serve(chain, question())
     hosted.script.model = "recorded-2"
     with pytest.warns(
-        FingerprintWarning, match="now reports version 'recorded-2', calibrated was 'recorded'"
+        FingerprintWarning, match="now reports version 'recorded-2', in calibration it was 'recorded'"
     ):
         result = serve(chain, question())
     assert "recorded-2" in result.models
@@ -171,17 +171,21 @@ def test_another_served_version_warns(hosted: Hosted, saved: Saved, serve: Serve
 @pytest.mark.parametrize(
     ("verifier", "settings", "said"),
     [
-        ("p_true", {"wording": "words"}, "mode is 'words', calibrated was 'letters'"),
+        ("p_true", {"wording": "words"}, "mode is 'words', in calibration it was 'letters'"),
         ("p_true", {"ideas": True}, "instructions is "),
-        ("p_true", {"top_logprobs": 5}, "top_logprobs is 5, calibrated was 20"),
-        ("p_true", {"temperature": 1.0}, r"model\.temperature is 1\.0, calibrated was 0\.0"),
+        ("p_true", {"top_logprobs": 5}, "top_logprobs is 5, in calibration it was 20"),
+        ("p_true", {"temperature": 1.0}, r"model\.temperature is 1\.0, in calibration it was 0\.0"),
         ("p_true", {"extra_body": {"top_k": 1}}, r"model\.extra_body is "),
         ("judge", {"criterion": "An answer is correct if it is short."}, "instructions is "),
-        ("judge", {"mode": "line"}, "mode is 'line', calibrated was 'structured'"),
-        ("judge", {"reasoning": True}, "reasoning is True, calibrated was False"),
+        ("judge", {"mode": "line"}, "mode is 'line', in calibration it was 'structured'"),
+        ("judge", {"reasoning": True}, "reasoning is True, in calibration it was False"),
         ("judge", {"structured_output": "function_calling"}, r"model\.structured_output is "),
-        ("judge", {"max_tokens": 8}, r"model\.max_tokens is 8, calibrated was 1024"),
-        ("judge", {"reasoning_effort": "low"}, r"model\.reasoning_effort is 'low', calibrated was None"),
+        ("judge", {"max_tokens": 8}, r"model\.max_tokens is 8, in calibration it was 1024"),
+        (
+            "judge",
+            {"reasoning_effort": "low"},
+            r"model\.reasoning_effort is 'low', in calibration it was None",
+        ),
     ],
 )
 def test_another_judgement_is_refused(
@@ -196,7 +200,9 @@ def test_another_judgement_is_refused(
 def test_another_judging_model_is_refused(hosted: Hosted, saved: Saved, verifier: str) -> None:
     assert hosted.chain(saved, verifier).guarantee.binding == "matched"
     make: Any = {"p_true": p_true, "judge": judge}[verifier]
-    with pytest.raises(FingerprintError, match=r"model\.model is 'another', calibrated was 'recorded'"):
+    with pytest.raises(
+        FingerprintError, match=r"model\.model is 'another', in calibration it was 'recorded'"
+    ):
         hosted.chain(saved, verifier, using=make("another", **hosted.reached))
     reached = {**hosted.reached, "api_key": "another", "timeout": 3.0}
     assert hosted.chain(saved, verifier, using=make("recorded", **reached)).guarantee.binding == "matched"

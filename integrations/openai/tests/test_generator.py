@@ -102,7 +102,7 @@ def test_a_global_cache_makes_no_candidates_even_of_a_model_inside_a_function(ho
 def test_candidates_of_a_plain_model_that_it_repeats_are_refused(hosted: Hosted) -> None:
     # The negative control.
     plain = ChatOpenAI(model=MODEL, **hosted.reached, **DRAWN)
-    repeated = "the response of an earlier candidate once more, as from a cache"
+    repeated = "repeats the response of an earlier candidate, as if from a cache"
     with pytest.warns(SamplingWarning, match="cache"), pytest.raises(DrawError, match=repeated):
         Sampler(RunnableLambda(plain.invoke)).draw(question(), N, {"max_concurrency": 1})
     assert len(hosted.script.requests) == 1
@@ -141,14 +141,14 @@ def test_one_broken_response_is_made_up_for(hosted: Hosted, saved: Saved, fault:
 
 
 SAID = {
-    "status 400": "status 400 .*: leave out what the endpoint does not know",
-    "status 401": "status 401 .*: give the endpoint's key",
-    "status 403": "status 403 .*: give a key that may use this model",
+    "status 400": "status 400 .*: remove parameters that the endpoint does not know",
+    "status 401": "status 401 .*: pass the endpoint's key",
+    "status 403": "status 403 .*: pass a key that may use this model",
     "status 404": "status 404 .*: check the model's name and base_url=",
-    "status 422": "status 422 .*: leave out what the endpoint does not know",
+    "status 422": "status 422 .*: remove parameters that the endpoint does not know",
     "status 429": "status 429 .*: make fewer requests at once",
-    "status 500": "status 500 .*: it may pass: let the client repeat requests",
-    "status 503": "status 503 .*: it may pass: let the client repeat requests",
+    "status 500": "status 500 .*: the failure may be temporary: let the client repeat requests",
+    "status 503": "status 503 .*: the failure may be temporary: let the client repeat requests",
     "malformed": "response cannot be read .*JSONDecodeError.*: check that base_url= is that of",
     "truncated": "the connection to the endpoint failed .*: check that a server listens",
     "dropped": "the connection to the endpoint failed .*: check that a server listens",
@@ -194,7 +194,7 @@ def test_without_it_the_prompt_fails_and_says_how_long_to_wait(
     hosted: Hosted, saved: Saved, serve: Serve
 ) -> None:
     hosted.script.faults = [Fault("status 429", on={0}, seconds=7.0)]
-    with pytest.raises(DrawError, match="asks to be left alone for 7 seconds") as failed:
+    with pytest.raises(DrawError, match="asks to wait for 7 seconds") as failed:
         serve(hosted.chain(saved, sampling="single_request"), question())
     assert isinstance(cause(failed.value).__cause__, openai.RateLimitError)
 
@@ -277,7 +277,7 @@ def test_what_speaks_another_language_is_named(
 ) -> None:
     with serving(Elsewhere({})) as url:
         chain = hosted.chain(saved, generator=hosted.generator(base_url=url), sampling=sampling)
-        with pytest.raises(DrawError, match=r"is no chat completion .*: check that base_url="):
+        with pytest.raises(DrawError, match=r"is not a chat completion .*: check that base_url="):
             serve(chain, question())
 
 
@@ -307,7 +307,7 @@ def test_by_the_field_of_its_name_the_client_would_draw_again(hosted: Hosted) ->
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({}, "Pass api_key=; where a server wants none, any text does"),
+        ({}, "Pass api_key=; if the server needs none, any text works"),
         ({"api_key": "none", "temperature": "hot"}, "temperature: .*valid number"),
         ({"api_key": "none", "extra_body": {"grammar": object()}}, "not JSON serializable"),
         ({"api_key": "none", "bse_url": "http://127.0.0.1"}, "bse_url is no setting; .*extra_body"),

@@ -87,12 +87,12 @@ def test_collected_calibrated_saved_and_served(url: str, verifier: str, tmp_path
         assert result.models == (example.MODEL_NAME,)
         assert all(0.0 <= one.score <= 1.0 for one in result.candidates)
     warm = generator(example.MODEL_NAME, **{**drawn, "temperature": 0.8}, **reached)
-    with pytest.raises(FingerprintError, match=r"temperature is 0\.8, calibrated was 0\.7"):
+    with pytest.raises(FingerprintError, match=r"temperature is 0\.8, in calibration it was 0\.7"):
         chain.model_copy(update={"generator": warm})
 
 
 def test_what_the_server_refuses_says_what_to_do(url: str) -> None:
     named = local_model().MODEL_NAME
     model = generator(named, base_url=url, api_key="none", extra_body={"grammar": "root ="})
-    with pytest.raises(DrawError, match=r"status 400 .*: leave out what the endpoint does not know"):
+    with pytest.raises(DrawError, match=r"status 400 .*: remove parameters that the endpoint does not know"):
         Sampler(model, "single_request").draw("Who are you?", 2)

@@ -57,8 +57,8 @@ def test_what_p_true_asks(hosted: Hosted, saved: Saved, serve: Serve) -> None:
 
 
 SAID = {
-    "status 400": "leave out what the endpoint does not know, such as .*structured_output",
-    "status 401": "give the endpoint's key",
+    "status 400": "remove parameters that the endpoint does not know, such as .*structured_output",
+    "status 401": "pass the endpoint's key",
     "status 404": "check the model's name",
     "status 429": "make fewer requests at once",
     "status 500": "it may pass",

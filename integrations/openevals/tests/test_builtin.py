@@ -104,14 +104,14 @@ def test_one_field_of_json_match(ask: Ask) -> None:
         True,
         False,
     ]
-    with pytest.raises(LabelerError, match=r"with the keys .*: key= says which one to read"):
+    with pytest.raises(LabelerError, match=r"with the keys .*: pass key= to choose one"):
         ask(labeler("json_match", {"aggregator": None}, at_least=1), recorded("?", REFERENCE, '{"city": 1}'))
 
 
 @both_ways
 @pytest.mark.parametrize("reference", [None, {}, [], [1], "Lima", 3])
 def test_a_reference_that_is_no_object_is_an_error(ask: Ask, reference: Any) -> None:
-    with pytest.raises(LabelerError, match="no JSON object with fields"):
+    with pytest.raises(LabelerError, match="neither a JSON object with fields"):
         ask(labeler("json_match", at_least=1), recorded("?", reference, "{}"))
 
 
@@ -181,7 +181,7 @@ def test_a_type_checker_that_finds_nothing_is_refused() -> None:
     # What openevals makes of it.
     found: Any = create_mypy_evaluator(mypy_cli_args=arguments)(outputs=CODE[1])
     assert found["score"] is True
-    with pytest.raises(InputError, match="finds no fault in"):
+    with pytest.raises(InputError, match="finds no error in"):
         verifier("mypy", {"mypy_cli_args": arguments})
 
 
@@ -248,16 +248,16 @@ def test_a_reference_may_stand_in_the_prompt(ask: Ask) -> None:
 
 
 REFUSED: list[tuple[Any, dict[str, Any], str]] = [
-    ("no_such", {}, "no evaluator is called 'no_such': give one of exact_match"),
+    ("no_such", {}, "unknown evaluator 'no_such': pass one of exact_match"),
     (3, {}, "expected an evaluator's name, or a function"),
-    ("exact_match", {"settings": {"case": False}}, "the setting case is none that it has"),
+    ("exact_match", {"settings": {"case": False}}, "the setting case does not exist"),
     ("embedding_similarity", {"settings": {"algorithm": "none"}, "at_least": 0.5}, "cannot be made with"),
-    ("json_match", {"settings": {"aggregator": object()}, "at_least": 1}, "no plain data"),
-    ("levenshtein_distance", {}, "scores lie from 0 to 1: say with at_least="),
+    ("json_match", {"settings": {"aggregator": object()}, "at_least": 1}, "not plain data"),
+    ("levenshtein_distance", {}, "scores lie from 0 to 1: pass at_least="),
     ("levenshtein_distance", {"at_least": 1.5}, "lies outside of the range"),
-    ("levenshtein_distance", {"at_least": 0.5, "at_most": 0.5}, "a judge counts one way"),
-    ("exact_match", {"id": "mine"}, "says itself what it is"),
-    (print, {"settings": {"end": ""}}, "a function made with its settings already"),
+    ("levenshtein_distance", {"at_least": 0.5, "at_most": 0.5}, "are mutually exclusive; give one"),
+    ("exact_match", {"id": "mine"}, "identifies itself"),
+    (print, {"settings": {"end": ""}}, "a function created with its settings"),
 ]
 
 
@@ -271,7 +271,7 @@ def test_what_cannot_be_made_is_refused_at_once(evaluator: Any, settings: Any, m
     "name", ["exact_match", "levenshtein_distance", "embedding_similarity", "json_match"]
 )
 def test_what_compares_with_a_reference_is_no_verifier(name: str) -> None:
-    with pytest.raises(InputError, match="compares with a reference, and there is none when serving"):
+    with pytest.raises(InputError, match="compares with a reference, but there is none when serving"):
         verifier(name)
 
 

@@ -239,7 +239,7 @@ def test_the_correctness_prompt_labels_with_the_reference(
 ) -> None:
     script.answers = judgements(CORRECTNESS_PROMPT, RIGHT, inputs="where?", reference_outputs="lima")
     assert ask(judge_labeler(model, "CORRECTNESS_PROMPT"), LABELLED) == [True, False, True]
-    with pytest.raises(LabelerError, match="shows a reference, and there is none"):
+    with pytest.raises(LabelerError, match="shows a reference, but there is none"):
         ask(judge_labeler(model, "CORRECTNESS_PROMPT"), recorded("where?", None, "lima"))
 
 
@@ -305,7 +305,7 @@ def test_retrieval_relevance_judges_what_was_retrieved(ask: Ask, model: ChatOpen
     verifier = judge_verifier(model, "RAG_RETRIEVAL_RELEVANCE_PROMPT", candidate="context")
     assert ask(verifier, ASKED) == [0.0, 1.0, 0.0]
     # An answer it does not look at, so that all of them would get one score.
-    with pytest.raises(InputError, match=r"shows {context}, {inputs}, and not the candidate, {outputs}"):
+    with pytest.raises(InputError, match=r"shows {context}, {inputs}, but not the candidate, {outputs}"):
         judge_verifier(model, "RAG_RETRIEVAL_RELEVANCE_PROMPT", arguments=CONTEXT)
 
 
@@ -321,9 +321,9 @@ def test_arguments_that_cannot_be_had_are_typed_errors(ask: Ask, model: ChatOpen
         ask(verifier({"context": "documents"}), drawn({"question": "where?"}, "lima"))
     with pytest.raises(VerifierError, match="holds no 'documents'; it is a str"):
         ask(verifier({"context": "documents"}), ASKED)
-    with pytest.raises(VerifierError, match="arguments= gave a int; expected a mapping"):
+    with pytest.raises(VerifierError, match="arguments= returned a int; expected a mapping"):
         ask(verifier(failing), ASKED)
-    with pytest.raises(VerifierError, match="gave 'outputs', by which the evaluator is told the candidate"):
+    with pytest.raises(VerifierError, match="returned 'outputs', which is reserved for the candidate"):
         ask(verifier(failing), drawn("there?", "lima"))
     labeler = judge_labeler(model, "RAG_GROUNDEDNESS_PROMPT", arguments=failing)
     with pytest.raises(LabelerError, match="arguments function failed with KeyError"):
@@ -332,17 +332,17 @@ def test_arguments_that_cannot_be_had_are_typed_errors(ask: Ask, model: ChatOpen
 
 REFUSED: list[tuple[Any, dict[str, Any], str]] = [
     ("NO_SUCH_PROMPT", {}, "openevals has no prompt 'NO_SUCH_PROMPT', only .*CORRECTNESS_PROMPT"),
-    ("Is it right?", {}, "shows nothing, and not the candidate"),
+    ("Is it right?", {}, "shows nothing, but not the candidate"),
     ("Is {outputs} in {context}?", {}, "shows context, which has no value"),
     ("Is {outputs} right? {", {}, "cannot be filled in"),
     (3, {}, "the judge's prompt is a int"),
     (PROMPT, {"arguments": {"outputs": "x"}}, "must name keywords other than the candidate's"),
     (PROMPT, {"arguments": 3}, "arguments= is a int"),
-    (PROMPT, {"choices": [0, 1], "continuous": True}, "continuous and choices are given together"),
+    (PROMPT, {"choices": [0, 1], "continuous": True}, "continuous and choices are mutually exclusive"),
     (PROMPT, {"choices": [1]}, "at least two different finite numbers"),
     (PROMPT, {"choices": [0, float("nan")]}, "at least two different finite numbers"),
     (PROMPT, {"feedback_key": "x"}, "a judge has no setting feedback_key"),
-    (PROMPT, {"few_shot_examples": [object()]}, "no plain data"),
+    (PROMPT, {"few_shot_examples": [object()]}, "not plain data"),
     (PROMPT, {"output_schema": SCHEMA, "key": "short", "range": [1]}, "range must be two"),
 ]
 
@@ -359,7 +359,7 @@ def test_what_cannot_be_asked_is_refused_at_once(
 
 def test_a_labeler_of_numbers_says_which_mean_correct(model: ChatOpenAI) -> None:
     for settings in ({"continuous": True}, {"choices": [0, 0.5, 1]}):
-        with pytest.raises(InputError, match="say with at_least= or at_most= which mean correct"):
+        with pytest.raises(InputError, match="pass at_least= or at_most= to say which mean correct"):
             judge_labeler(model, PROMPT, **settings)
     # Two choices are yes and no.
     judge_labeler(model, PROMPT, choices=[0, 1])
@@ -436,7 +436,7 @@ def test_a_model_by_its_name(script: Script, model: ChatOpenAI, monkeypatch: pyt
     monkeypatch.setenv("OPENAI_API_KEY", "none")
     assert ainvoked(judge_verifier("openai:judging", PROMPT), ASKED) == [0.0, 1.0, 0.0]
     assert script.requests[0]["model"] == "judging"
-    with pytest.raises(InputError, match="no chat model can be made"):
+    with pytest.raises(InputError, match="cannot make a chat model"):
         judge_verifier("nobody:judging", PROMPT)
 
 

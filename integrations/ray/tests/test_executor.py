@@ -64,7 +64,7 @@ def test_a_factory_that_cannot_travel_is_refused_before_anything_is_started() ->
 
 
 def test_nothing_is_known_of_the_parts_before_an_actor_has_made_them() -> None:
-    with pytest.raises(InputError, match="no actor has begun yet"):
+    with pytest.raises(InputError, match="no actor has started yet"):
         _ = RayExecutor("integrations.ray.tests.working:noting", PACE, actors=1).configuration
 
 
@@ -80,7 +80,7 @@ def test_nothing_is_known_of_the_parts_before_an_actor_has_made_them() -> None:
         ),
         (failing, InputError, "failed on a worker with KeyError: 'no key'"),
         (dict, InputError, "returned a dict; expected"),
-        (different, InputError, "two actors have made different parts .generator: {'id'"),
+        (different, InputError, "two actors created different components .generator: {'id'"),
     ],
 )
 def test_a_factory_that_cannot_be_used_is_told(factory: Any, error: type[Exception], said: str) -> None:
@@ -101,7 +101,7 @@ def told() -> Components:
 @pytest.mark.long
 @pytest.mark.usefixtures("cluster")
 def test_actors_for_which_there_is_no_room_are_not_waited_for_for_ever() -> None:
-    with pytest.raises(CollectionError, match="no actor could be reached for 2 seconds"):
+    with pytest.raises(CollectionError, match="no actor became ready in 2 seconds"):
         opened(told, each={"resources": {"nowhere": 1}}, patience=2)
 
 

@@ -98,7 +98,7 @@ def test_logs_hold_content_only_where_they_are_told_to(bots: dict[str, str]) -> 
 def test_an_unexpected_error_is_logged_with_where_it_came_from(server: Server) -> None:
     response = server.ask(asking(EASY, "broken"))
     assert response.status_code == 500
-    assert response.json()["error"]["message"].startswith("something went wrong inside this server")
+    assert response.json()["error"]["message"].startswith("internal error; the server's log holds")
     line = server.logged(response.headers["x-request-id"])
     assert (line["level"], line["outcome"], line["error"]) == ("error", "internal_error", ["RuntimeError"])
     assert any("bots.py" in frame for frame in line["where"])

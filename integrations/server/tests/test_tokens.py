@@ -65,8 +65,8 @@ def test_lines_say_whose_a_token_is(tmp_path: Path) -> None:
 
 
 MALFORMED = {
-    "": "there are no tokens",
-    f"{METRICS} only=metrics": "there are no tokens",
+    "": "holds no tokens for clients",
+    f"{METRICS} only=metrics": "holds no tokens for clients",
     "short": "line 1: a token has at least 16",
     f"{OLD}\nname {NEW}": "line 2: a token has at least 16",
     f"{OLD} {NEW}": "line 1: expected",
@@ -77,8 +77,8 @@ MALFORMED = {
     f"{OLD} name=": "line 1: expected",
     f"{OLD} name=a name=b": "line 1: expected",
     f"{OLD} only=all": "line 1: expected",
-    f"{OLD}\n{hashed(OLD)}": "line 2: this token stands on another line",
-    f"{OLD} name=a\n{NEW} name=a per_minute=1": "line 2: another line of the name a has other limits",
+    f"{OLD}\n{hashed(OLD)}": "line 2: this token is on another line",
+    f"{OLD} name=a\n{NEW} name=a per_minute=1": "line 2: another line with the name a has other limits",
     "sha256:abc": "line 1: expected 64 digits",
     hashed(OLD).upper(): "line 1: a token has",
     hashed(OLD)[:-1]: "line 1: expected 64 digits",
@@ -138,7 +138,7 @@ def test_two_changes_at_the_same_time_of_the_clock_are_both_seen(tmp_path: Path)
 
 
 def test_settings_take_tokens_or_a_file(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="leave out one of the two"):
+    with pytest.raises(InputError, match="remove one of the two"):
         Settings(tokens=(OLD,), token_file=tmp_path)
     with pytest.raises(InputError, match="authentication is off"):
         Settings(token_file=tmp_path, authentication=False)

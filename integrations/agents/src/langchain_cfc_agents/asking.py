@@ -93,16 +93,16 @@ class FinalAnswerMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
         decision = None if message is None else message.response_metadata.get("cfc")
         if message is None or not isinstance(decision, dict):
             msg = (
-                f"{self.name}: middleware further in answered where the chain was asked, so nothing stands "
-                f"behind what it says; put {self.name} after it in the list"
+                f"{self.name}: inner middleware answered in place of the chain, so the answer has no "
+                f"guarantee; put {self.name} after it in the list"
             )
             raise ServingError(msg)
         if message.tool_calls:
             called = ", ".join(call["name"] for call in message.tool_calls)
             msg = (
-                f"{self.name}: the chain's best answer calls tools ({called}) where the agent wanted to "
-                "answer. Let its generator call none: give it no tools, or tool_choice='none' where a "
-                "provider wants them named"
+                f"{self.name}: the chain's best answer calls tools ({called}), but the agent wanted to "
+                "answer. Bind no tools to the chain's generator, or tool_choice='none' if the provider "
+                "requires them"
             )
             raise ServingError(msg)
         metadata = {**message.response_metadata, "cfc": {**decision, "routing": _describe_cost(routed)}}
@@ -129,9 +129,9 @@ def _prepare_field(name: str, value: Any) -> Any:
     """
     if name == "response_format" and value is not None:
         msg = (
-            "the agent has a response_format: structured output ends its run by a call of a tool, or in "
-            "a form that is parsed, and neither is guarded. Leave it out, and let the chain's generator "
-            "make the structured output"
+            "the agent has a response_format: structured output ends its run with a tool call or a parsed "
+            "form, and neither is guarded. Leave it out, and let the chain's generator make the structured "
+            "output"
         )
         raise InputError(msg)
     return without_streaming_and_cache(value, fresh=False) if name == "model" else value
@@ -188,8 +188,8 @@ def _refuse_interrupts() -> Iterator[None]:
         yield
     except GraphBubbleUp as interrupt:
         msg = (
-            "the chain interrupted the agent's graph while it answered. Resumed, it would draw again, and no "
-            "promise holds for the best of several draws: let the agent end with the abstention, and ask a "
-            "person after that"
+            "the chain interrupted the agent's graph while it answered. After a resume it would draw again, "
+            "and no guarantee covers the best of several draws: let the agent end with the abstention, and "
+            "then ask a person"
         )
         raise ServingError(msg) from interrupt

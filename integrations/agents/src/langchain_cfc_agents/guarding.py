@@ -64,8 +64,8 @@ class GuardedAnswer(FinalAnswerMiddleware):
     ) -> None:
         if not any(isinstance(part, CFCRunnable) for part in walk_runnables(chain)):
             msg = (
-                f"there is no CFCRunnable to be seen in this {type(chain).__name__}, so nothing would stand "
-                "behind the agent's answers"
+                f"found no CFCRunnable in this {type(chain).__name__}, so the agent's answers would have no "
+                "guarantee"
             )
             raise InputError(msg)
         reading: Runnable[Any, Any] = RunnableLambda(prompt_data)
@@ -90,8 +90,8 @@ class GuardedAnswer(FinalAnswerMiddleware):
         if self._strict and not self._is_decision(state["messages"][-1]):
             msg = (
                 f"the agent's last message ({type(state['messages'][-1]).__name__}) is not what the chain "
-                "decided: a tool or other middleware ended the run, or changed the answer. Take that out, or "
-                f"let it pass with {self.name}(..., strict=False)"
+                "decided: a tool or other middleware ended the run, or changed the answer. Remove that, or "
+                f"allow it with {self.name}(..., strict=False)"
             )
             raise ServingError(msg)
 
@@ -110,8 +110,8 @@ class GuardedAnswer(FinalAnswerMiddleware):
         direct = [tool.name for tool in request.tools if isinstance(tool, BaseTool) and tool.return_direct]
         if self._strict and direct:
             msg = (
-                f"what the tools {', '.join(direct)} return would end the agent without the chain "
-                f"(return_direct). Leave that out, or let it pass with {self.name}(..., strict=False)"
+                f"the tools {', '.join(direct)} would end the agent without the chain (return_direct). "
+                f"Remove that, or allow it with {self.name}(..., strict=False)"
             )
             raise InputError(msg)
 

@@ -49,8 +49,8 @@ def _to_data(message: BaseMessage) -> dict[str, Any]:
     role = next((role for kind, role in _ROLES.items() if isinstance(message, kind)), None)
     if role is None:
         msg = (
-            f"a {type(message).__name__} is among the messages that the agent's model is shown; expected "
-            "those of system, user, assistant and tools"
+            f"the agent's model got a {type(message).__name__}; expected messages of system, user, "
+            "assistant and tools"
         )
         raise InputError(msg)
     further = {name: value for name, value in message.additional_kwargs.items() if value is not None}

@@ -94,7 +94,7 @@ def _read_prompt(question: Example, ended: Any, failed: list[tuple[str, str]]) -
         return
     prompt = ended["messages"][-1].response_metadata.get(PROMPT)
     if prompt is None:
-        failed.append((question.id, "it ended without the model's wish to answer"))
+        failed.append((question.id, "it ended before the model gave a final answer"))
         return
     fields = {name: value for name, value in question if name != "input"}
     yield Example(input=prompt, **fields)
@@ -103,5 +103,5 @@ def _read_prompt(question: Example, ended: Any, failed: list[tuple[str, str]]) -
 def _check(asked: Sequence[Example], failed: Sequence[tuple[str, str]]) -> None:
     if failed:
         name, why = failed[0]
-        msg = f"{len(failed)} of {len(asked)} runs came to no prompt, {name!r} first: {why}"
+        msg = f"{len(failed)} of {len(asked)} runs recorded no prompt, {name!r} first: {why}"
         raise CollectionError(msg)

@@ -82,8 +82,8 @@ def _read_question(state: Any, question: Question) -> tuple[Any, Any, dict[str, 
     asked = _to_plain(prompt)
     if _get(state, "decision") is not None and _get(state, "asked") == asked:
         msg = (
-            "this question has been decided already: drawn again after the outcome is known, "
-            "the result has no guarantee. Ask a person, or, if the user asked again, put `clear` first"
+            "this question has been decided already: a second draw after the outcome is known has no "
+            "guarantee. Ask a person, or, if the user asked again, put `clear` first"
         )
         raise InputError(msg)
     alpha = _get(state, "level")
@@ -107,7 +107,7 @@ def _to_plain(prompt: Any) -> Any:
         json.dumps(prompt, allow_nan=False)
     except (TypeError, ValueError, NotImplementedError) as error:
         msg = (
-            f"the question is a {type(prompt).__name__} that is no plain data: ask in text, JSON or messages"
+            f"the question is a {type(prompt).__name__} that is not plain data: ask in text, JSON or messages"
         )
         raise InputError(msg) from error
     return prompt
@@ -118,7 +118,7 @@ def _make_update(asked: Any, result: Any) -> Update:
     if not isinstance(result, CFCResult):
         msg = (
             f"the chain returned {type(result).__name__}; expected CFCResult. Pass the CFCRunnable itself: "
-            "what to say, and whom to ask on abstention, is for the graph's other nodes and edges"
+            "the graph's other nodes and edges decide what to say and whom to ask on abstention"
         )
         raise InputError(msg)
     decision = result.model_dump(mode="json")

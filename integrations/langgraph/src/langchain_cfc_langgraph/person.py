@@ -12,7 +12,7 @@ from langchain_cfc_langgraph.state import CFCAnswer, CFCState, outcome, read_dec
 
 REPLY = (
     "Resume with the answer as text, or with a mapping: `answer` holds the text, or None if you do not know "
-    "either; `by`, which may be left out, your name."
+    "either; `by`, which is optional, your name."
 )
 
 
@@ -61,7 +61,7 @@ def _find_problem(reply: Any) -> str | None:
     if not isinstance(reply, dict):
         return f"The reply is of type {type(reply).__name__}; expected text or a mapping."
     if unknown := [repr(key) for key in reply if key not in {"answer", "by"}]:
-        return f"The reply holds {', '.join(unknown)}; expected `answer` and, if you like, `by`."
+        return f"The reply holds {', '.join(unknown)}; expected `answer` and optionally `by`."
     if "answer" not in reply:
         return "The reply holds no `answer`."
     return _find_text_problem("answer", reply["answer"]) or _find_text_problem("by", reply.get("by"))

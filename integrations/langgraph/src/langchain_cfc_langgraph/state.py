@@ -94,7 +94,7 @@ def read_decision(state: CFCState) -> CFCResult:
             ", ".join(sorted({str(one["loc"][0]) for one in error.errors() if one["loc"]})) or "all of it"
         )
         msg = (
-            f"the decision in the state cannot be read ({fields}): another node wrote it, or another version "
-            "of langchain-cfc; ask the question again"
+            f"the decision in the state cannot be read ({fields}): it was written by another node or "
+            "another version of langchain-cfc; ask the question again"
         )
         raise InputError(msg) from error

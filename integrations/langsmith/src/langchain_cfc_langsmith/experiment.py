@@ -95,7 +95,7 @@ class Experiment:
             raise InputError(msg)
         prompt, result = self._served[run.id]
         if prompt != expected.input:
-            msg = f"example {example.id}: the target was asked something else than its columns say"
+            msg = f"example {example.id}: the target got another prompt than its columns state"
             raise InputError(msg)
         with _disable_tracing_if_local():
             described = run_flow(self._description.describe_prompt(prompt, {}))
@@ -142,11 +142,11 @@ class Experiment:
 
     def _report(self, records: Sequence[PromptRecord]) -> EvaluationReport:
         if not records:
-            msg = "nothing was measured: see the errors of the runs"
+            msg = "no run was measured: see the errors of the runs"
             raise CalibrationError(msg)
         if len({one.id for one in records}) < len(records):
             msg = (
-                "examples were served more than once, and repetitions are no further prompts: leave "
+                "examples were served more than once, and repetitions are not new prompts: leave "
                 "num_repetitions at 1, with a new Experiment"
             )
             raise CalibrationError(msg)

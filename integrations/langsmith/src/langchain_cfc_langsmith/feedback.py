@@ -183,7 +183,7 @@ class _Writer:
         try:
             self._waiting.put_nowait(served)
         except queue.Full:
-            self._lose(f"{self._waiting.maxsize} served prompts wait to be written already")
+            self._lose(f"{self._waiting.maxsize} served prompts are already waiting to be written")
 
     def flush(self, timeout: float | None) -> bool:
         waiting = self._waiting
@@ -193,7 +193,10 @@ class _Writer:
         self._warned = self.lost
         if new or not done:
             left = waiting.unfinished_tasks
-            msg = f"LangSmith: the feedback of {new} served prompts was lost, and that of {left} waits still"
+            msg = (
+                f"LangSmith: the feedback of {new} served prompts was lost, and that of {left} is still "
+                "waiting"
+            )
             warnings.warn(msg, CFCWarning, stacklevel=3)
         return done
 

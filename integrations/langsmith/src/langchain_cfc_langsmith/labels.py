@@ -45,7 +45,7 @@ def feedback_labels(
         CFCWarning: If feedback has neither form; it is left out.
     """
     if not 0.0 < probability <= 1.0:
-        msg = f"a probability lies in (0, 1], got {probability}"
+        msg = f"the probability must lie in (0, 1], got {probability}"
         raise InputError(msg)
     service = make_client(client)
     runs = [name for name in names if _is_run(name)]
@@ -81,7 +81,7 @@ def plugged_labels(rest: str, names: Sequence[str]) -> list[Label]:
     try:
         probability = float(text)
     except ValueError as error:
-        msg = f"langsmith:{rest}: probability is a number in (0, 1]"
+        msg = f"langsmith:{rest}: probability must be a number in (0, 1]"
         raise InputError(msg) from error
     return feedback_labels(names, key, probability=probability)
 
@@ -101,8 +101,8 @@ def _make_labels(found: dict[str, Feedback], probability: float) -> Iterator[Lab
             odd.append(f"that of run {name}: {error}")
     if odd:
         msg = (
-            f"LangSmith: {len(odd)} feedbacks are no labels and are left out; {odd[0]}; expected the score 1 "
-            'or 0 for the best answer, or a value {"correct": [true, false, ...]} for all candidates'
+            f"LangSmith: {len(odd)} feedbacks are not labels and are left out; {odd[0]}; expected the score "
+            '1 or 0 for the best answer, or a value {"correct": [true, false, ...]} for all candidates'
         )
         warnings.warn(msg, CFCWarning, stacklevel=3)
 

@@ -147,7 +147,7 @@ def _push(client: Client, dataset: Dataset, batch: Sequence[_Entry]) -> int:
         listed = ", ".join(other[:_MOST_LISTED]) + (", ..." if len(other) > _MOST_LISTED else "")
         msg = (
             f"the dataset {dataset.name!r} holds {len(other)} of these records with other content, or as "
-            f"part of another file: {listed}; push to a dataset of another name"
+            f"part of another file: {listed}; push to a dataset with another name"
         )
         raise InputError(msg)
     missing = [_make_example(name, wanted[name]) for name in wanted.keys() - {one.id for one in there}]
@@ -191,7 +191,7 @@ def _read_entry(source: str, example: Example) -> _Entry:
         return _Entry(int(ours["row"]), int(ours["of"]), PromptRecord.model_validate(whole), provenance)
     except (KeyError, TypeError, ValidationError) as error:
         problem = (
-            f"the example {example.id} is no record that push_records made: {type(error).__name__}: {error}"
+            f"the example {example.id} is not a record made by push_records: {type(error).__name__}: {error}"
         )
         raise RecordError(source, 0, "", problem) from error
 
@@ -206,4 +206,4 @@ def _check_whole(source: str, entries: Sequence[_Entry]) -> None:
         problem = f"found {len(entries)} of {entries[0].of} records (missing: {listed}); push them again"
         raise RecordError(source, 0, "", problem)
     if any((one.of, one.provenance) != (entries[0].of, entries[0].provenance) for one in entries):
-        raise RecordError(source, 0, "", "records of several files; expected those of one")
+        raise RecordError(source, 0, "", "records of several files; expected records of one")

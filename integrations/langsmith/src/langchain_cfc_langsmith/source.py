@@ -125,7 +125,7 @@ def _join_splits(example: Example) -> str | None:
 def _read_version(client: Client, dataset: Dataset, as_of: str | datetime | None) -> DatasetVersion:
     time = as_of if isinstance(as_of, datetime) else _parse_time(as_of)
     if time is not None and time.tzinfo is None:
-        msg = f"as_of is {as_of}, which may be any of 24 times; give it a zone, such as +00:00"
+        msg = f"as_of is {as_of}, which has no time zone; add one, such as +00:00"
         raise InputError(msg)
     with translate_errors(f"finding the version {as_of or _LATEST} of {dataset.name!r}"):
         if time is not None:

@@ -47,8 +47,8 @@ DRAWING = (
 
 
 _PARSED = (
-    "candidates that are parsed as they come fail where they are cut off, and are drawn again until none is: "
-    "give the format to generator(response_format=...), as JSON"
+    "parsing during the draw fails for truncated candidates, which are then drawn again until none is "
+    "truncated: give the format to generator(response_format=...), as JSON"
 )
 
 
@@ -150,8 +150,8 @@ def _require_choice(result: ChatResult, asked: Mapping[str, Any]) -> ChatResult:
     """
     if not result.generations and (asked.get("n") or 1) == 1:
         msg = (
-            "the endpoint's response holds no choices: check that it serves this model for chat completions, "
-            "and what its log says"
+            "the endpoint's response holds no choices: check that it serves this model for chat "
+            "completions, and look at its log"
         )
         raise EndpointError(msg)
     return result

@@ -16,18 +16,24 @@ from langchain_cfc.errors import ServingError
 from langchain_cfc.extend import describe_error
 
 _BY_STATUS = {
-    400: "leave out what the endpoint does not know, such as logprobs, top_logprobs or structured_output",
-    401: "give the endpoint's key, as api_key= or OPENAI_API_KEY",
-    403: "give a key that may use this model, as api_key= or OPENAI_API_KEY",
-    404: "check the model's name and base_url=, whose path mostly ends in /v1",
+    400: (
+        "remove parameters that the endpoint does not know, such as logprobs, top_logprobs or "
+        "structured_output"
+    ),
+    401: "pass the endpoint's key as api_key= or OPENAI_API_KEY",
+    403: "pass a key that may use this model as api_key= or OPENAI_API_KEY",
+    404: "check the model's name and base_url=, whose path usually ends in /v1",
     413: "send less, or use a model with a longer context",
-    422: "leave out what the endpoint does not know, such as logprobs, top_logprobs or structured_output",
+    422: (
+        "remove parameters that the endpoint does not know, such as logprobs, top_logprobs or "
+        "structured_output"
+    ),
     429: "make fewer requests at once (max_concurrency), let the client wait and repeat (max_retries), or "
     "raise the quota",
 }
 _SERVER_ERROR = 500
-_PASSES = "it may pass: let the client repeat requests (max_retries)"
-_NO_ENDPOINT = "check that base_url= is that of an OpenAI-compatible API, whose path mostly ends in /v1"
+_PASSES = "the failure may be temporary: let the client repeat requests (max_retries)"
+_NO_ENDPOINT = "check that base_url= is an OpenAI-compatible API, whose path usually ends in /v1"
 
 
 class EndpointError(ServingError):
@@ -53,7 +59,7 @@ def explain_failures() -> Iterator[None]:
 
 def make_unreadable_error(error: Exception) -> EndpointError:
     """Return the error for a response that is JSON but not a chat completion."""
-    msg = f"the endpoint's response is no chat completion ({describe_error(error)}): {_NO_ENDPOINT}"
+    msg = f"the endpoint's response is not a chat completion ({describe_error(error)}): {_NO_ENDPOINT}"
     return EndpointError(msg)
 
 
@@ -62,7 +68,7 @@ def _describe_failure(error: Exception) -> tuple[str, str]:
     if isinstance(error, openai.APIStatusError):
         return _describe_status(error)
     if isinstance(error, openai.APITimeoutError):
-        return "the endpoint did not answer in time", "allow more (timeout=), or ask for less (max_tokens=)"
+        return "the endpoint did not answer in time", "increase timeout=, or decrease max_tokens="
     if isinstance(error, openai.APIConnectionError):
         return (
             "the connection to the endpoint failed",
@@ -76,6 +82,6 @@ def _describe_failure(error: Exception) -> tuple[str, str]:
 def _describe_status(error: openai.APIStatusError) -> tuple[str, str]:
     status = error.status_code
     asked = error.response.headers.get("retry-after")
-    waiting = "" if asked is None else f" and asks to be left alone for {asked} seconds"
+    waiting = "" if asked is None else f" and asks to wait for {asked} seconds"
     hint = _BY_STATUS.get(status, _PASSES if status >= _SERVER_ERROR else _NO_ENDPOINT)
     return f"the endpoint answered with status {status}{waiting}", hint

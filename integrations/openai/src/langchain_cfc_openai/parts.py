@@ -201,8 +201,8 @@ def _make_model(model: str, endpoint: Endpoint, **settings: Any) -> ChatCompleti
     if unknown:
         # The client would only warn, and send unknown settings along.
         msg = (
-            f"{', '.join(unknown)} is no setting; what only your server knows goes into extra_body, the rest "
-            f"is {', '.join(Endpoint.__annotations__)}"
+            f"{', '.join(unknown)} is not a setting; pass settings that only your server knows in "
+            f"extra_body, others are {', '.join(Endpoint.__annotations__)}"
         )
         raise InputError(msg)
     given = {name: value for name, value in settings.items() if value is not None}
@@ -225,7 +225,7 @@ def _make_model(model: str, endpoint: Endpoint, **settings: Any) -> ChatCompleti
         wrong = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors())
         raise InputError(_describe_refusal(wrong)) from None
     except openai.OpenAIError as error:
-        msg = f"{_describe_refusal(str(error))} Pass api_key=; where a server wants none, any text does"
+        msg = f"{_describe_refusal(str(error))} Pass api_key=; if the server needs none, any text works"
         raise InputError(msg) from None
     except TypeError as error:
         raise InputError(_describe_refusal(str(error))) from None
@@ -233,4 +233,4 @@ def _make_model(model: str, endpoint: Endpoint, **settings: Any) -> ChatCompleti
 
 
 def _describe_refusal(why: str) -> str:
-    return f"no model can be made of these settings: {why}"
+    return f"cannot make a model from these settings: {why}"

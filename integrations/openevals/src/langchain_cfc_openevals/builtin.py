@@ -39,7 +39,9 @@ def _as_json(text: str, reference: Any) -> list[tuple[Any, Any]]:
     """Return the text's JSON value with the reference; no pair if it is invalid or of another type."""
     kind: type = dict if isinstance(reference, Mapping) else list
     if not isinstance(reference, (dict, list)) or not reference or not _is_of_objects(reference):
-        msg = f"the reference {reference!r:.80} is no JSON object with fields, nor a list of such objects"
+        msg = (
+            f"the reference {reference!r:.80} is neither a JSON object with fields nor a list of such objects"
+        )
         raise VerifierError(msg)
     try:
         value = json.loads(text, object_pairs_hook=reject_duplicate_keys, parse_constant=_reject_constant)
@@ -49,7 +51,7 @@ def _as_json(text: str, reference: Any) -> list[tuple[Any, Any]]:
 
 
 def _reject_constant(constant: str) -> None:
-    msg = f"{constant} is no JSON"
+    msg = f"{constant} is not JSON"
     raise ValueError(msg)
 
 
@@ -157,15 +159,15 @@ def resolve_evaluator(
         return _wrap_function(given, settings, arguments, given_id)
     builtin = _BUILTINS.get(name)
     if builtin is None:
-        msg = f"no evaluator is called {name!r}: give one of {', '.join(_BUILTINS)}, or a function"
+        msg = f"unknown evaluator {name!r}: pass one of {', '.join(_BUILTINS)}, or a function"
         raise InputError(msg)
     if given_id is not None:
-        msg = f"{name} says itself what it is; id= is for functions of yours"
+        msg = f"{name} identifies itself; id= is for your own functions"
         raise InputError(msg)
     if builtin.compares and not offline and arguments is None:
         msg = (
-            f"{name} compares with a reference, and there is none when serving: use it as a labeler, or say "
-            f"with arguments= where {REFERENCE} comes from"
+            f"{name} compares with a reference, but there is none when serving: use it as a labeler, or "
+            f"pass {REFERENCE} with arguments="
         )
         raise InputError(msg)
     return _make_builtin(name, builtin, settings, arguments)
@@ -190,7 +192,7 @@ def _make_builtin(
     closed = sorted(builtin.closed & set(options))
     if closed or (options and not builtin.is_factory):
         refused = ", ".join(closed or options)
-        why = "asks a model in a way whose faults count as right" if closed else "is none that it has"
+        why = "asks a model in a way that counts its failures as correct" if closed else "does not exist"
         msg = f"{name}: the setting {refused} {why}"
         raise InputError(msg)
     function, afunction = builtin.functions()
@@ -229,7 +231,7 @@ def _serialize_settings(name: str, settings: Mapping[str, Any]) -> str:
     try:
         return json.dumps(dict(settings), sort_keys=True)
     except (TypeError, ValueError) as error:
-        msg = f"{name}: its settings are no plain data ({error}); make it yourself and give the function"
+        msg = f"{name}: its settings are not plain data ({error}); create it yourself and pass the function"
         raise InputError(msg) from error
 
 
@@ -241,11 +243,11 @@ def _check_program(program: str, function: Callable[..., Any]) -> str:
         ).stdout.strip()
         found = function(outputs=_WRONG)["score"]
     except (OSError, subprocess.CalledProcessError) as error:
-        msg = f"{program} cannot be run ({error}): install it in the environment whose programs are called"
+        msg = f"{program} cannot be run ({error}): install it in the environment in use"
         raise InputError(msg) from error
     if found is False:
         return program_version
-    msg = f"{program} as it is called here finds no fault in {_WRONG!r}: look at its arguments"
+    msg = f"{program} as called here finds no error in {_WRONG!r}: check its arguments"
     raise InputError(msg)
 
 
@@ -253,7 +255,7 @@ def _wrap_function(
     given: Any, settings: Mapping[str, Any] | None, arguments: Arguments | None, given_id: str | None
 ) -> Evaluator:
     if not callable(given) or settings:
-        msg = f"got {given!r:.80}; expected an evaluator's name, or a function made with its settings already"
+        msg = f"got {given!r:.80}; expected an evaluator's name, or a function created with its settings"
         raise InputError(msg)
     is_async = is_async_callable(given)
     named = SimpleNamespace(fingerprint=compute_fingerprint(given, given_id))

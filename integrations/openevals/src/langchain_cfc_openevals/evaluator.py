@@ -89,10 +89,10 @@ class Evaluator:
             return {}
         found = yield from Call("arguments function", self.arguments, failure).invoke_one(prompt, config)
         if not isinstance(found, Mapping):
-            msg = f"arguments= gave a {type(found).__name__}; expected a mapping of keywords"
+            msg = f"arguments= returned a {type(found).__name__}; expected a mapping of keywords"
             raise failure(msg)
         if self.candidate in found:
-            msg = f"arguments= gave {self.candidate!r}, by which the evaluator is told the candidate"
+            msg = f"arguments= returned {self.candidate!r}, which is reserved for the candidate"
             raise failure(msg)
         return dict(found)
 
@@ -127,7 +127,7 @@ class PromptEvaluator(Runnable[Mapping[str, Any], Any]):
     def _results(self, given: Mapping[str, Any]) -> Any:
         function = self._evaluator.function
         if function is None:
-            msg = "the evaluator is async: use ainvoke, or pass a plain one"
+            msg = "the evaluator is async: use ainvoke, or pass a sync one"
             raise VerifierError(msg)
         return self._best([function(**keywords) for keywords in self._keywords(given, function)])
 

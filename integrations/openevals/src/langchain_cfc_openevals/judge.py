@@ -147,7 +147,7 @@ def _find_keywords(resolved: str | BasePromptTemplate[Any]) -> set[str]:
     try:
         fields = [field for _, field, _, _ in string.Formatter().parse(resolved) if field is not None]
     except ValueError as error:
-        msg = f"the judge's prompt cannot be filled in ({error}): double its braces where they are meant"
+        msg = f"the judge's prompt cannot be filled in ({error}): double braces that are meant literally"
         raise InputError(msg) from error
     return {field.partition(".")[0].partition("[")[0] for field in fields}
 
@@ -157,8 +157,8 @@ def _check_keywords(resolved: Any, arguments: Arguments | None, candidate: str, 
     if candidate not in shown:
         listed = ", ".join(f"{{{one}}}" for one in sorted(shown)) or "nothing"
         msg = (
-            f"the judge's prompt shows {listed}, and not the candidate, {{{candidate}}}: all candidates of a "
-            "prompt would get the same score. candidate= says which keyword is the candidate"
+            f"the judge's prompt shows {listed}, but not the candidate, {{{candidate}}}: all candidates of "
+            "a prompt would get the same score. Pass candidate= to name the candidate's keyword"
         )
         raise InputError(msg)
     if arguments is not None and not isinstance(arguments, Mapping):
@@ -170,8 +170,8 @@ def _check_keywords(resolved: Any, arguments: Arguments | None, candidate: str, 
         return
     why = "" if offline or REFERENCE not in missing else ": there is no reference when serving"
     msg = (
-        f"the judge's prompt shows {', '.join(missing)}, which has no value{why}. Take another prompt, or "
-        "say with arguments= where it comes from"
+        f"the judge's prompt shows {', '.join(missing)}, which has no value{why}. Use another prompt, or "
+        "pass the value with arguments="
     )
     raise InputError(msg)
 
@@ -185,7 +185,7 @@ def _check_settings(settings: JudgeSettings) -> None:
         raise InputError(msg)
     scales = [name for name in ("continuous", "choices", "output_schema") if settings.get(name)]
     if len(scales) > 1:
-        msg = f"{' and '.join(scales)} are given together, and openevals would drop one"
+        msg = f"{' and '.join(scales)} are mutually exclusive; give one"
         raise InputError(msg)
     choices = settings.get("choices")
     if choices is not None and not (len(set(choices)) > 1 and all(map(_is_number, choices))):
@@ -219,7 +219,7 @@ def _check_score(settings: JudgeSettings, result: Any) -> None:
 
 def _compare_reference(text: str, reference: Any) -> list[tuple[Any, Any]]:
     if reference is None:
-        msg = "the judge's prompt shows a reference, and there is none"
+        msg = "the judge's prompt shows a reference, but there is none"
         raise VerifierError(msg)
     return [(text, reference)]
 
@@ -233,7 +233,7 @@ def _state_settings(
     """Return everything besides the model that affects a judgement, for the fingerprint."""
     words = resolved if isinstance(resolved, str) else dumps(resolved)
     if '"not_implemented"' in words and not isinstance(resolved, str):
-        msg = "the judge's template holds what is no plain data, so that it could not be recognised"
+        msg = "the judge's template holds data that is not plain, so it could not be recognised"
         raise InputError(msg)
     digests: dict[str, Callable[[Any], str]] = {
         "few_shot_examples": _digest,
@@ -269,7 +269,7 @@ def _digest(data: Any) -> str:
     try:
         return _sha256(json.dumps(data, sort_keys=True))
     except (TypeError, ValueError) as error:
-        msg = f"a setting of the judge is no plain data ({error}), so that it could not be recognised"
+        msg = f"a setting of the judge is not plain data ({error}), so it could not be recognised"
         raise InputError(msg) from error
 
 

@@ -39,7 +39,7 @@ class EvaluatorLabeler(BaseLabeler):
         self._evaluator = evaluator
         low, high = ends or evaluator.ends
         if evaluator.graded and at_least is None and at_most is None:
-            msg = f"scores lie from {low:g} to {high:g}: say with at_least= or at_most= which mean correct"
+            msg = f"scores lie from {low:g} to {high:g}: pass at_least= or at_most= to say which mean correct"
             raise InputError(msg)
         self._reading = partial(JudgeLabels, at_least=at_least, at_most=at_most, key=key, range=(low, high))
         # Building the reader here reports invalid settings now, not at the first prompt.

@@ -186,7 +186,7 @@ class RayExecutor:
     def configuration(self) -> dict[str, Any]:
         """Everything that affects records, as plain data; the same on all actors."""
         if self._configuration is None:
-            msg = "no actor has begun yet: use it as `async with RayExecutor(...) as executor:`"
+            msg = "no actor has started yet: use it as `async with RayExecutor(...) as executor:`"
             raise InputError(msg)
         return self._configuration
 
@@ -247,7 +247,9 @@ class RayExecutor:
                 msg = f"the worker failed with {failure.cause!r:.200}"
                 return Outcome(CollectionError(msg), Usage())
             except RayError as death:
-                error = CollectionError(f"{MAX_DEATHS} workers died while at it, the last one so: {death}")
+                error = CollectionError(
+                    f"{MAX_DEATHS} workers died while running this, the last one with: {death}"
+                )
                 self._drop(actor)
                 # Requests in flight may have been answered and billed: at most one per missing candidate.
                 for _ in range(self.configuration["n"] - len(journal.drawn) if stage == "draw" else 1):
@@ -265,8 +267,8 @@ class RayExecutor:
                 await asyncio.wait_for(self._any_ready.wait(), self._patience)
         except asyncio.TimeoutError:
             msg = (
-                f"no actor could be reached for {self._patience:g} seconds: the cluster has "
-                f"{ray.available_resources()} left, and each of {self._size} actors asks for {self._each}"
+                f"no actor became ready in {self._patience:g} seconds: the cluster has "
+                f"{ray.available_resources()} left, and each of {self._size} actors requests {self._each}"
             )
             raise CollectionError(msg) from None
         if self._refusal is not None:
@@ -307,7 +309,7 @@ class RayExecutor:
                 if self._configuration is None:  # no actor has started yet, so the settings do not work
                     return CollectionError(f"an actor could not be started: {error}")
             except RayTaskError as error:
-                return CollectionError(f"an actor could not begin: {error.cause!r:.500}")
+                return CollectionError(f"an actor could not be set up: {error.cause!r:.500}")
             except RayError:
                 pass  # Ray is restarting it
             else:
@@ -321,8 +323,8 @@ def check_picklable(settings: WorkerSettings) -> None:
         cloudpickle.dumps(settings)
     except Exception as error:
         msg = (
-            f"the factory or the config cannot be sent to other machines: {error}. Give the factory's import "
-            "path, and make clients, locks and files in it"
+            f"the factory or the config cannot be sent to other machines: {error}. Give the factory's "
+            "import path, and create clients, locks and files in it"
         )
         raise InputError(msg) from error
 
@@ -333,6 +335,6 @@ def explain_difference(one: Mapping[str, Any] | None, other: Mapping[str, Any]) 
     different = [name for name in {**known, **other} if known.get(name, math.nan) != other.get(name)]
     listed = "; ".join(f"{name}: {known.get(name)!r:.80} and {other.get(name)!r:.80}" for name in different)
     return (
-        f"two actors have made different parts ({listed}), and their records would not be exchangeable: let "
-        "all nodes have the same code and settings"
+        f"two actors created different components ({listed}), so their records would not be exchangeable: "
+        "use the same code and settings on all nodes"
     )

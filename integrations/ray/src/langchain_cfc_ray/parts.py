@@ -101,8 +101,8 @@ class Parts:
             if isinstance(reason, CFCError):
                 raise reason from error
             msg = (
-                f"the pipeline ended with {_find_reason(str(error))}. What was finished is in {self.path}; "
-                "find the cause, and run it again"
+                f"the pipeline ended with {_find_reason(str(error))}. Finished prompts are in {self.path}; "
+                "fix the cause and run it again"
             )
             raise CollectionError(msg) from error
 

@@ -57,7 +57,7 @@ class Authentication:
             raise RefusedError(
                 401,
                 "invalid_api_key",
-                "a valid token is needed, once, as in the header `Authorization: Bearer TOKEN`",
+                "a valid token is needed, exactly once, as in the header `Authorization: Bearer TOKEN`",
                 headers={"WWW-Authenticate": 'Bearer realm="langchain-cfc"'},
             )
         return client

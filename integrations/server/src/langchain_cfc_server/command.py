@@ -37,41 +37,54 @@ def serve(  # noqa: PLR0917 - typer makes every option a parameter
         ),
     ] = None,
     demo: Annotated[bool, typer.Option("--demo", help="Serve recorded answers: no key, no network.")] = False,
-    name: Annotated[str | None, typer.Option(help="What clients call the model; by default NAME.")] = None,
+    name: Annotated[
+        str | None, typer.Option(help=("Name by which clients request the model; by default NAME."))
+    ] = None,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Port; 0 for a free one, which the log states.")] = 8000,
+    port: Annotated[int, typer.Option(help="Port; 0 for any free port, which the log states.")] = 8000,
     token_file: Annotated[
         Path | None,
         typer.Option(
-            help=f"Bearer tokens and their clients, one a line, read again when changed. Otherwise {TOKENS}."
+            help=(
+                "File of bearer tokens and their clients, one a line; reread when changed. Otherwise "
+                f"{TOKENS} is used."
+            )
         ),
     ] = None,
-    workers: Annotated[int, typer.Option(help="Processes that serve; limits are for each of them.")] = 1,
+    workers: Annotated[int, typer.Option(help="Number of worker processes; limits apply to each.")] = 1,
     no_auth: Annotated[
         bool, typer.Option("--no-auth", help="Serve every client that can reach the port.")
     ] = False,
     sampling_parameters: Annotated[
         _Sampling, typer.Option(help="What to do with temperature, tools and the like in requests.")
     ] = _Sampling.refuse,
-    abstain_message: Annotated[
-        str, typer.Option(help="What is said on abstention.")
-    ] = _DEFAULT.abstain_message,
-    body_limit: Annotated[int, typer.Option(help="Most bytes of a body.")] = _DEFAULT.body_limit,
-    concurrency: Annotated[int, typer.Option(help="Most requests worked on at once.")] = _DEFAULT.concurrency,
-    queue: Annotated[int, typer.Option(help="Most requests that wait beyond these.")] = _DEFAULT.queue,
+    abstain_message: Annotated[str, typer.Option(help="Text of an abstention.")] = _DEFAULT.abstain_message,
+    body_limit: Annotated[
+        int, typer.Option(help=("Maximum size of a request body in bytes."))
+    ] = _DEFAULT.body_limit,
+    concurrency: Annotated[
+        int, typer.Option(help=("Maximum number of requests processed at once."))
+    ] = _DEFAULT.concurrency,
+    queue: Annotated[
+        int, typer.Option(help=("Maximum number of further requests that wait."))
+    ] = _DEFAULT.queue,
     per_token: Annotated[
-        int | None, typer.Option(help="Most requests of one token that wait or are worked on at once.")
+        int | None, typer.Option(help="Maximum number of requests of one token, waiting or processed.")
     ] = _DEFAULT.per_token,
-    connections: Annotated[int, typer.Option(help="Most connections open at once.")] = _DEFAULT.connections,
-    time_limit: Annotated[float, typer.Option(help="Seconds that a request may take.")] = _DEFAULT.time_limit,
+    connections: Annotated[
+        int, typer.Option(help=("Maximum number of open connections."))
+    ] = _DEFAULT.connections,
+    time_limit: Annotated[
+        float, typer.Option(help=("Maximum seconds that a request may take."))
+    ] = _DEFAULT.time_limit,
     cooldown_after: Annotated[
-        int, typer.Option(help="Failures of a model in a row after which it is left alone; 0 for never.")
+        int, typer.Option(help="Consecutive failures of a model that start its cooldown; 0 for never.")
     ] = _DEFAULT.cooldown_after,
-    cooldown: Annotated[float, typer.Option(help="Seconds for which it is left alone.")] = _DEFAULT.cooldown,
-    drain: Annotated[float, typer.Option(help="Seconds to go on listening after SIGTERM.")] = 5.0,
+    cooldown: Annotated[float, typer.Option(help="Length of the cooldown in seconds.")] = _DEFAULT.cooldown,
+    drain: Annotated[float, typer.Option(help="Seconds to keep listening after SIGTERM.")] = 5.0,
     finish: Annotated[float, typer.Option(help="Seconds for requests in flight after that.")] = 60.0,
     log_content: Annotated[
-        bool, typer.Option("--log-content", help="Let logs hold prompts, answers and texts of errors.")
+        bool, typer.Option("--log-content", help="Log prompts, answers and texts of errors.")
     ] = False,
 ) -> None:
     """Serve models behind OpenAI's API until stopped; logs are lines of JSON on standard error.
@@ -135,8 +148,8 @@ def _read_tokens() -> tuple[str, ...]:
     found = os.environ.get(TOKENS, "").split()
     if not found:
         msg = (
-            f"no request could be served, since there are no tokens: put some into the environment variable "
-            f"{TOKENS} or a file that --token-file names, or serve every client with --no-auth"
+            f"there are no tokens, so no request could be served: set the environment variable {TOKENS}, "
+            "pass --token-file, or serve every client with --no-auth"
         )
         raise InputError(msg)
     return tuple(found)
@@ -152,7 +165,7 @@ def _load_models(path: str | None, name: str | None, *, demo: bool) -> dict[str,
     if not isinstance(found, Mapping):
         return {name or path.partition(":")[2]: found}
     if name is not None:
-        msg = f"{path} holds models with names of their own: leave --name out"
+        msg = f"{path} holds models with their own names: omit --name"
         raise InputError(msg)
     return dict(found)
 

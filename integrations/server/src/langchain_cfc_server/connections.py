@@ -183,14 +183,12 @@ class Connection(H11Protocol):
             # The rest of a body whose request has already been answered.
             self.transport.close()
             return
-        self._refuse(
-            RefusedError(400, "invalid_http", "this is no HTTP that the server understands"), b"Bad Request"
-        )
+        self._refuse(RefusedError(400, "invalid_http", "this is not a valid HTTP request"), b"Bad Request")
 
     def _refuse_extra(self) -> None:
         """Refuse the connection's request, because too many connections are open."""
         self._open_connections.refused += 1
-        msg = "as many connections as this server takes are open already; try again later"
+        msg = "the maximum number of connections is open already; try again later"
         again = {"Retry-After": "1"}
         self._refuse(RefusedError(429, "too_many_connections", msg, headers=again), b"Too Many Requests")
 

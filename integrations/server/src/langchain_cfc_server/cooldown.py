@@ -85,7 +85,7 @@ class Cooldown:
             return False
         left = self._ends - time.monotonic()
         if left > 0 or self._is_probed:
-            msg = "the model behind this server failed several times in a row and is left alone for a while"
+            msg = "the model behind this server failed several times in a row and is cooling down"
             again = {"Retry-After": str(max(1, math.ceil(left)))}
             raise RefusedError(503, "upstream_cooling_down", msg, headers=again)
         self._is_probed = True

@@ -73,17 +73,25 @@ class DisconnectedError(Exception):
 # The first matching type counts. Clients get these messages because the errors' own may quote the prompt, a
 # candidate or a provider's response.
 _OF_SERVING: dict[type[Exception], tuple[int, str, str]] = {
-    FeatureError: (400, "prompt_not_servable", "the prompt is of a kind that was not there in calibration"),
+    FeatureError: (400, "prompt_not_servable", "the prompt is of a kind that did not occur in calibration"),
     PromptKindError: (
         400,
         "prompt_not_servable",
         "the model takes prompts of another kind; if it was calibrated on texts, send one user message",
     ),
-    InputError: (400, "prompt_not_servable", "the model cannot be asked like this"),
+    InputError: (400, "prompt_not_servable", "the model cannot serve this request"),
     ServingTimeoutError: (504, "timeout", "the prompt was not decided in time; nothing was answered"),
-    DrawError: (502, "draw_failed", "the model did not give as many candidates as it was calibrated for"),
-    VerifierError: (502, "verifier_failed", "the verifier of the model's candidates gave no usable scores"),
-    DescriptionError: (502, "description_failed", "answers or metadata of the prompt could not be found"),
+    DrawError: (502, "draw_failed", "the model did not return as many candidates as it was calibrated with"),
+    VerifierError: (
+        502,
+        "verifier_failed",
+        ("the verifier of the model's candidates returned no usable scores"),
+    ),
+    DescriptionError: (
+        502,
+        "description_failed",
+        ("answers or metadata of the prompt could not be determined"),
+    ),
 }
 _OF_HTTP = {404: "not_found", 405: "method_not_allowed"}
 
@@ -111,11 +119,9 @@ def to_refused_error(error: Exception) -> RefusedError:
         return error
     if isinstance(error, HTTPException):
         code = _OF_HTTP.get(error.status_code, "bad_request")
-        message = "nothing is served here" if error.status_code == 404 else str(error.detail)  # noqa: PLR2004 - HTTP's own number
+        message = ("there is nothing at this path") if error.status_code == 404 else str(error.detail)  # noqa: PLR2004 - HTTP's own number
         return RefusedError(error.status_code, code, message, headers=error.headers)
     for kind, refusal in _OF_SERVING.items():
         if isinstance(error, kind):
             return RefusedError(*refusal)
-    return RefusedError(
-        500, "internal_error", "something went wrong inside this server; its log holds the request's id"
-    )
+    return RefusedError(500, "internal_error", "internal error; the server's log holds the request's id")

@@ -83,7 +83,7 @@ class Limits:
         """
         if scope["type"] == "http" and scope["path"].endswith("\n"):
             # Starlette's patterns end with `$`, which allows a final line break: it would bypass the limits.
-            raise RefusedError(404, "not_found", "nothing is served here")
+            raise RefusedError(404, "not_found", "there is nothing at this path")
         if scope["type"] != "http" or scope["path"] not in self._paths or scope["method"] != "POST":
             await self._app(scope, receive, send)
             return
@@ -108,13 +108,13 @@ class Limits:
             again = {"Retry-After": "1"}
             if traffic.draining:
                 raise RefusedError(
-                    503, "shutting_down", "this server is about to stop; ask another", headers=again
+                    503, "shutting_down", "this server is shutting down; use another", headers=again
                 )
-            msg = "as many requests as this server takes are waiting already; try again later"
+            msg = "the queue of this server is full; try again later"
             raise RefusedError(429, "too_many_requests", msg, headers=again)
         most = self._most_per_client if client is None or client.concurrent is None else client.concurrent
         if most is not None and traffic.count_admitted(name) >= most:
-            msg = f"{most} requests with this token are under way already; try again later"
+            msg = f"{most} requests with this token are in progress already; try again later"
             raise RefusedError(429, "too_many_requests_of_token", msg, headers={"Retry-After": "1"})
         if client is not None and (wait := self._rates.take(client, time.monotonic())):
             msg = f"this token may be used for {client.per_minute} requests a minute; try again later"

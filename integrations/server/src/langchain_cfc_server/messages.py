@@ -59,7 +59,7 @@ def _calls(calls: Sequence[schema.ToolCall]) -> tuple[list[ToolCall], list[Inval
         name, text = call.function.name, call.function.arguments
         arguments = _object(text)
         if arguments is None:
-            invalid.append(invalid_tool_call(name=name, args=text, id=call.id, error="no JSON object"))
+            invalid.append(invalid_tool_call(name=name, args=text, id=call.id, error="not a JSON object"))
         else:
             valid.append(tool_call(name=name, args=arguments, id=call.id))
     return valid, invalid

@@ -27,22 +27,26 @@ _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0,
 # Name, description, and how the values of several workers are combined.
 _Mode: TypeAlias = Literal["livesum", "livemax", "sum"]
 _GAUGES: tuple[tuple[str, str, _Mode], ...] = (
-    ("working", "Requests that are worked on.", "livesum"),
-    ("waiting", "Requests that wait for their turn.", "livesum"),
-    ("connections", "Connections that are open.", "livesum"),
-    ("connections_refused", "Connections refused so far.", "sum"),
-    ("client_tokens", "Tokens that are valid.", "livemax"),
+    ("working", "Number of requests being processed.", "livesum"),
+    ("waiting", "Number of waiting requests.", "livesum"),
+    ("connections", "Number of open connections.", "livesum"),
+    ("connections_refused", "Number of refused connections so far.", "sum"),
+    ("client_tokens", "Number of valid tokens.", "livemax"),
     (
         "client_tokens_stale",
-        "Whether the file of tokens cannot be used, and older ones hold.",
+        "Whether the token file cannot be used and earlier tokens stay valid.",
         "livemax",
     ),
-    ("client_tokens_replaced", "How often tokens were replaced so far.", "livemax"),
-    ("client_tokens_refused", "How often a changed file of tokens could not be used so far.", "livemax"),
+    ("client_tokens_replaced", "Number of times that tokens were replaced so far.", "livemax"),
+    (
+        "client_tokens_refused",
+        ("Number of times that a changed token file could not be used so far."),
+        "livemax",
+    ),
 )
 _OF_MODELS: tuple[tuple[str, str, _Mode], ...] = (
-    ("cooling_down", "Whether a model is left alone since its upstream failed.", "livemax"),
-    ("cooldowns", "How often a model was left alone so far.", "sum"),
+    ("cooling_down", "Whether a model is cooling down after failures of its upstream.", "livemax"),
+    ("cooldowns", "Number of cooldowns of a model so far.", "sum"),
 )
 
 
@@ -65,7 +69,7 @@ class Metrics:
             MultiProcessCollector(self._exposed)  # type: ignore[no-untyped-call]
         self._requests = Counter(
             "cfc_server_requests",
-            "Requests by what became of them.",
+            "Requests by outcome.",
             ["route", "status", "outcome"],
             registry=registry,
         )
@@ -98,7 +102,7 @@ class Metrics:
         )
         self._tokens = Counter(
             "cfc_server_tokens",
-            "Tokens that draws cost, as far as models say.",
+            "Tokens used by draws, as reported by models.",
             ["model", "kind"],
             registry=registry,
         )

@@ -105,7 +105,7 @@ class ServedModel:
         if first is None or first.bot:
             if alpha is None:
                 return None
-            msg = "cfc.alpha: the level of this model is settled; leave it out"
+            msg = "cfc.alpha: the level of this model is fixed; leave it out"
             raise RefusedError(400, "level_not_calibrated", msg, param="cfc.alpha")
         held = first.artifact
         try:
@@ -134,9 +134,9 @@ class ServedModel:
             further = {"tools": given["tools"]} if name == "tool_choice" and "tools" in given else {}
             if all(changes_generator(self.chain, {**further, name: one}) for one in stated):
                 msg = (
-                    f"{name}: the model was calibrated with {'another one' if name != 'tools' else 'others'} "
-                    "or without any, and nothing is promised about this one; repeat what its generator is "
-                    "bound to, or leave it out"
+                    f"{name}: the model was calibrated with "
+                    f"{'another one' if name != 'tools' else 'others'} or without any, so nothing is "
+                    "promised about this one; repeat what its generator is bound to, or leave it out"
                 )
                 raise RefusedError(400, "unsupported_parameter", msg, param=name)
 
@@ -158,14 +158,14 @@ def make_served_models(
         InputError: If there are no models, a name is invalid, or a model is not a chain.
     """
     if not models:
-        msg = "there are no models: give at least one, by the name that clients ask for"
+        msg = "there are no models: give at least one by name"
         raise InputError(msg)
     return {name: _make_served_model(name, chain, abstain_message) for name, chain in models.items()}
 
 
 def _make_served_model(name: str, chain: Runnable[Any, Any], abstain_message: str) -> ServedModel:
     if not _NAME.fullmatch(name):
-        msg = f"no model can be called {name!r}: expected up to 100 letters, digits or any of ._:@/-"
+        msg = f"invalid model name {name!r}: expected up to 100 letters, digits or any of ._:@/-"
         raise InputError(msg)
     if not isinstance(chain, Runnable):
         msg = f"model {name}: expected a CFCRunnable or a chain around one, got a {type(chain).__name__}"

@@ -23,14 +23,14 @@ _ALL = {
     400: "The request cannot be served as it is; the error says why.",
     401: "There is no valid token.",
     403: "The token is for something else.",
-    404: "There is no such thing here.",
+    404: "There is nothing at this path.",
     408: "The body did not arrive in time.",
     413: "The body is too large.",
-    415: "The body is no JSON.",
+    415: "The body is not JSON.",
     429: "Too many requests are waiting.",
-    500: "Something went wrong inside the server.",
+    500: "Internal error of the server.",
     502: "The model or the verifier behind the server failed; nothing was answered.",
-    503: "The server is about to stop, or the model behind it is left alone after failures.",
+    503: "The server is shutting down, or the model behind it is cooling down after failures.",
     504: "The prompt was not decided in time; nothing was answered.",
 }
 

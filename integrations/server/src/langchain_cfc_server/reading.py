@@ -95,12 +95,12 @@ def _parse_json(body: bytes) -> Any:
     except json.JSONDecodeError as error:
         problem = f"{error.msg} at line {error.lineno}, column {error.colno}"
     except RecursionError:
-        problem = "it is nested too deeply"
+        problem = "it is too deeply nested"
     except _UnreadableError as error:
         problem = str(error)
     except ValueError:
         # Raised by Python's limit on the number of digits of an integer.
-        problem = "it holds a number of too many digits"
+        problem = "it holds a number with too many digits"
     else:
         return data
     raise RefusedError(400, "invalid_json", f"the body cannot be read as JSON: {problem}")
@@ -117,7 +117,7 @@ def _reject_duplicate_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _reject_constant(constant: str) -> NoReturn:
-    msg = f"{constant} is no JSON"
+    msg = f"{constant} is not JSON"
     raise _UnreadableError(msg)
 
 
@@ -132,8 +132,8 @@ def _to_finite(text: str) -> float:
 def _refuse_sampling(names: list[str]) -> None:
     if names:
         msg = (
-            f"{', '.join(names)}: the model was calibrated as it is, and with other parameters it would be "
-            "another one, about which nothing is promised; leave them out"
+            f"{', '.join(names)}: the guarantee holds only for the parameters that the model was calibrated "
+            "with; leave these out"
         )
         raise RefusedError(400, "unsupported_parameter", msg, param=names[0])
 

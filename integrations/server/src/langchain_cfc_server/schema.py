@@ -162,7 +162,7 @@ class CFCOptions(StrictRequest):
     )
 
 
-_REPEATED = "What the model was calibrated with, or left out: another one is refused."
+_REPEATED = "As calibrated, or left out; any other value is refused."
 
 
 class ChatRequest(StrictRequest):

@@ -114,7 +114,9 @@ def _allow_files(traffic: Traffic) -> None:
     if soft != resource.RLIM_INFINITY and soft < 2 * connections.most:
         connections.most = max(1, soft // 2)
         fields = {"connections": connections.most, "files": soft}
-        _LOG.warning("fewer connections than set, for want of files", extra={"fields": fields})
+        _LOG.warning(
+            ("fewer connections than set, because the limit of open files is lower"), extra={"fields": fields}
+        )
 
 
 def open_socket(host: str, port: int, *, is_shared: bool = False) -> socket.socket:

@@ -60,7 +60,7 @@ class Settings:
     def __post_init__(self) -> None:
         self._check_tokens()
         if self.per_token is not None and not self.authentication:
-            msg = "per_token is set, but authentication is off: leave out one of the two"
+            msg = "per_token is set, but authentication is off: remove one of the two"
             raise InputError(msg)
         least_of = {"body_limit": 1, "concurrency": 1, "queue": 0, "connections": 1, "cooldown_after": 0}
         if self.per_token is not None:
@@ -86,12 +86,12 @@ class Settings:
             raise InputError(msg)
         given = bool(self.tokens) + (self.token_file is not None)
         if self.authentication and not given:
-            msg = "there are no tokens: give some, or turn authentication off if everybody may ask"
+            msg = "there are no tokens: give some, or turn authentication off to serve every client"
             raise InputError(msg)
         if not self.authentication and given:
-            msg = "there are tokens, but authentication is off: leave out one of the two"
+            msg = "there are tokens, but authentication is off: remove one of the two"
             raise InputError(msg)
         if given > 1:
-            msg = "there are tokens and a token_file: leave out one of the two"
+            msg = "there are tokens and a token_file: remove one of the two"
             raise InputError(msg)
         check_tokens(self.tokens)

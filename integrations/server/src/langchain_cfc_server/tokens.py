@@ -117,7 +117,7 @@ class ClientTokens:
                 self.is_stale = True
                 self.refused += 1
                 fields = {"problem": str(error), "tokens": len(self)}
-                _LOG.error("tokens not replaced, the ones before stay valid", extra={"fields": fields})
+                _LOG.error("tokens not replaced; the previous ones stay valid", extra={"fields": fields})
             return
         if self._read == before and not self.is_stale:
             return
@@ -192,14 +192,14 @@ def _parse(text: str, path: Path) -> dict[bytes, Client]:
         digest = _parse_token(words[0], where)
         client = _parse_client(words[1:], number, where)
         if digest in clients:
-            msg = f"{where}: this token stands on another line already"
+            msg = f"{where}: this token is on another line already"
             raise InputError(msg)
         if named.setdefault(client.name, client) != client:
-            msg = f"{where}: another line of the name {client.name} has other limits; give both the same"
+            msg = f"{where}: another line with the name {client.name} has other limits; give both the same"
             raise InputError(msg)
         clients[digest] = client
     if all(client.only_metrics for client in clients.values()):
-        msg = f"there are no tokens in {path} that a client could ask with: expected one a line, {_EXPECTED}"
+        msg = f"{path} holds no tokens for clients: expected one a line, {_EXPECTED}"
         raise InputError(msg)
     return clients
 

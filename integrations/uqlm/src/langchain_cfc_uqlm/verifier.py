@@ -70,7 +70,9 @@ class ScorerVerifier(BaseVerifier):
 
     def _compare(self, texts: list[str]) -> Mapping[str, Any]:
         if len(texts) < 2:  # noqa: PLR2004 - one is compared with the others
-            msg = f"uqlm compares a candidate with the others, and there is {len(texts)}: draw at least 2"
+            msg = (
+                f"uqlm compares a candidate with the others, but there is only {len(texts)}: draw at least 2"
+            )
             raise VerifierError(msg)
         others = [[*texts[:slot], *texts[slot + 1 :]] for slot in range(len(texts))]
         with _ONE_AT_A_TIME:
@@ -140,7 +142,7 @@ def from_scorer(scorer: Scorer, key: str | None = None) -> ScorerVerifier:
         known = list(scorer.scorers)
         chosen = key or (known[0] if len(known) == 1 else "")
         if scorer.use_best and _EXCHANGING & set(known):
-            msg = "with use_best=True uqlm scores other responses than those that were drawn: set it to False"
+            msg = "with use_best=True uqlm scores responses other than the drawn ones: set it to False"
             raise InputError(msg)
     else:
         msg = f"got a {type(scorer).__name__}; expected a BlackBoxUQ or a LLMPanel of uqlm"
