@@ -439,8 +439,8 @@ def check_unit(labelled: LabelledBatch) -> LabelledBatch:
     """Return the prompts unchanged; raise an InputError if they hold claims, for callers without support."""
     if labelled.unit == "claims":
         msg = (
-            "these records hold the claims of one answer each, of which only calibrate and compare "
-            "(unit='claims'), evaluate, report and certify know: give records with several candidates"
+            "these records hold the claims of one answer each, which only calibrate and compare "
+            "(unit='claims'), evaluate, report and certify support: pass records with several candidates"
         )
         raise InputError(msg)
     return labelled

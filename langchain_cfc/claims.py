@@ -201,7 +201,7 @@ def split_candidate(
         SplitterError: As `ClaimSplitter.split`, or if the answer is structured or calls tools.
     """
     if answer.data is not None:
-        msg = "the answer is structured or calls tools, and only text is split into claims"
+        msg = "the answer is structured or calls tools, but only text can be split into claims"
         raise SplitterError(msg)
     return (yield from splitter.split(answer.text, add_tags(config, "cfc:splitter")))
 

@@ -173,7 +173,7 @@ def parse_draw_rule(text: str) -> DrawRule:
     """
     found = _GRAMMAR.fullmatch(text.replace(" ", ""))
     if found is None or found[1] not in {"fixed", "lead", "agree", "below"}:
-        raise _refuse(text, "it is not one of them")
+        raise _refuse(text, "unknown rule")
     name, value, kind, bound = found.groups()
     whole = int(value) if value.isdigit() else 0
     if name == "fixed":
@@ -188,7 +188,7 @@ def parse_draw_rule(text: str) -> DrawRule:
             raise _refuse(text, "a lead is a whole number from 1 to the largest number of draws")
         value = str(whole)
     elif not 0.0 < float(value) <= 1.0:
-        raise _refuse(text, "a share or a score lies above 0, and at most at 1")
+        raise _refuse(text, "a share or a score must be above 0 and at most 1")
     if name == "agree" and (kind == "at_most" or numbers[0] == 1):
         raise _refuse(text, "one candidate always agrees with itself: agree takes rounds=, the first above 1")
     rounds = tuple(numbers) if kind == "rounds" else (1,) * numbers[0]
@@ -197,7 +197,7 @@ def parse_draw_rule(text: str) -> DrawRule:
 
 
 def _refuse(text: str, problem: str) -> InputError:
-    return InputError(f"draws = {text!r}: {problem}; draw rules are such as {_KNOWN}")
+    return InputError(f"draws = {text!r}: {problem}; examples of draw rules: {_KNOWN}")
 
 
 def _measure_lead(drawn: CandidateBatch) -> IntArray:
@@ -224,14 +224,17 @@ def replay(rule: DrawRule, labelled: LabelledBatch, rescore: Rescore | None = No
     """
     if labelled.draws.n < rule.at_most:
         msg = (
-            f"draws = {rule.text} may draw {rule.at_most} candidates, and these prompts have "
+            f"draws = {rule.text} may draw {rule.at_most} candidates, but these prompts have "
             f"{labelled.draws.n}: record more, or lower its bound"
         )
         raise InputError(msg)
     counts = rule.count_draws(labelled.draws, rescore)
     if labelled.draws.drawn is not None:
         if (counts != labelled.draws.drawn).any():
-            msg = f"draws = {rule.text}: another rule has shortened these prompts, and the rest is unknown"
+            msg = (
+                f"draws = {rule.text}: another rule has shortened these prompts, so their other candidates "
+                "are unknown"
+            )
             raise InputError(msg)
         return labelled
     warn_if_sorted(labelled)

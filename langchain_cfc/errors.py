@@ -205,8 +205,8 @@ class AbstentionError(CFCError):
     def __init__(self, result: Any) -> None:
         self.result = result
         super().__init__(
-            f"{result.explain_reason().rstrip('.')} ({result.reason}); answer in another way, as by "
-            "with_fallbacks or a person, and do not draw again, which no guarantee covers"
+            f"{result.explain_reason().rstrip('.')} ({result.reason}); answer in another way, for example "
+            "by with_fallbacks or a person; do not draw again, because no guarantee covers that"
         )
 
     def __reduce__(self) -> tuple[type[AbstentionError], tuple[Any]]:

@@ -106,8 +106,8 @@ class SetRule(ABC):
         """
         if labelled.unit != self.unit:
             msg = (
-                f"the set rule {self.text} is about {self.unit}, and these records hold {labelled.unit}: "
-                f"pass unit={labelled.unit!r} (on the command line --unit {labelled.unit})"
+                f"the set rule {self.text} is for {self.unit}, but these records hold {labelled.unit}: pass "
+                f"unit={labelled.unit!r} (on the command line --unit {labelled.unit})"
             )
             raise InputError(msg)
         self.check_labels(labelled)

@@ -100,8 +100,8 @@ def test_an_abstention_that_is_raised_survives_one_with_its_result() -> None:
     error = AbstentionError(result)
     assert str(error) == (
         "Abstained, because none of the 4 answers that the model gave passed the check "
-        "(no_candidate_accepted); answer in another way, as by with_fallbacks or a person, and do not draw "
-        "again, which no guarantee covers"
+        "(no_candidate_accepted); answer in another way, for example by with_fallbacks or a person; do not "
+        "draw again, because no guarantee covers that"
     )
     again = pickle.loads(pickle.dumps(error))  # noqa: S301 - our own bytes
     assert (type(again), str(again), again.result) == (type(error), str(error), error.result)

@@ -272,7 +272,7 @@ def test_records_that_cannot_be_replayed_are_refused() -> None:
     with pytest.raises(InputError, match="records '1' and '2' have the same input"):
         ReplayChatModel.from_records([first, same])
     message = Candidate(message={"type": "ai", "content": "hi"}, score=0.1, correct=True)
-    with pytest.raises(InputError, match="record '1' holds candidates that are no text"):
+    with pytest.raises(InputError, match="record '1' holds candidates that are not text"):
         ReplayChatModel.from_records([first.model_copy(update={"candidates": (message,) * N})])
     other = first.candidates[0].model_copy(update={"answer": "LEFT"})
     with pytest.raises(InputError, match="the text 'right 1' was recorded with several answers"):

@@ -40,7 +40,7 @@ def load_plugin(group: str, kind: str, returns: type[Kind], source: str, *given:
         raise RecordError(source, 0, "", _absence(kind, scheme, sorted({point.name for point in found})))
     if len(points) > 1:
         owners = ", ".join(sorted(f"{_owner(point)} ({point.value})" for point in points))
-        msg = f"{source}: several distributions bring {scheme}: {owners}; uninstall all but one"
+        msg = f"{source}: several distributions provide {scheme}: {owners}; uninstall all but one"
         raise InputError(msg)
     (point,) = points
     try:
@@ -58,7 +58,7 @@ def load_plugin(group: str, kind: str, returns: type[Kind], source: str, *given:
 
 def _absence(kind: str, scheme: str, known: list[str]) -> str:
     listed = f"found {', '.join(known)}" if known else "none is installed"
-    return f"no such file, and no {kind} {scheme}: {listed}; langchain-cfc-{scheme} may bring it"
+    return f"no such file, and no {kind} {scheme}: {listed}; langchain-cfc-{scheme} may provide it"
 
 
 def _owner(point: EntryPoint) -> str:

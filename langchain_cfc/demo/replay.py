@@ -76,12 +76,12 @@ class ReplayChatModel(BaseChatModel):
             first = by_input.setdefault(compute_prompt_key(record.input), record)
             if first is not record:
                 msg = (
-                    f"records {first.id!r} and {record.id!r} have the same input: which to replay is not "
-                    "settled"
+                    f"records {first.id!r} and {record.id!r} have the same input, so it is unclear which to "
+                    "replay"
                 )
                 raise InputError(msg)
             if any(candidate.text is None for candidate in record.candidates):
-                msg = f"record {record.id!r} holds candidates that are no text; only texts can be replayed"
+                msg = f"record {record.id!r} holds candidates that are not text; only texts can be replayed"
                 raise InputError(msg)
         model = cls(fingerprint=_get_stated(provenance, "generator"))
         model._records = by_input

@@ -37,7 +37,7 @@ RunManager: TypeAlias = CallbackManagerForChainRun | AsyncCallbackManagerForChai
 _SHARED = "__cfc_limit"
 # Keys of a config that identify a single run, and are not passed on to its children.
 _OF_ONE_RUN = {"run_name", "run_id"}
-_TOO_LATE = "the time for this prompt was over before a call could start"
+_TOO_LATE = "the time limit of this prompt passed before a call could start"
 
 
 class ConcurrencyLimiter:

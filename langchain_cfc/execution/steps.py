@@ -442,8 +442,8 @@ def redact_errors() -> Iterator[None]:
         kind = next(one for one in _QUOTING if isinstance(error, one))
         cause = f" ({type(error.__cause__).__name__})" if error.__cause__ is not None else ""
         msg = (
-            f"no decision: {kind.__name__}{cause}; its words may quote candidates, and are left to the error "
-            "that this one was raised from (`__cause__`), out of checkpoints and streams"
+            f"no decision: {kind.__name__}{cause}; its words may quote candidates, so they are kept out of "
+            "checkpoints and streams (see `__cause__`)"
         )
         raise kind(msg) from error
 

@@ -47,8 +47,8 @@ class StrippedCandidate(DrawnCandidate):
         """Raise a `CollectionError`, because the message is gone."""
         msg = (
             f"the message of the candidate {self.text!r:.80} was removed from the store when its prompt was "
-            "labelled, and only its text and data were kept. Label by these, or collect into another store "
-            "with keep_payloads (--keep-payloads)"
+            "labelled; only its text and data were kept. Label by these, or collect into another store with "
+            "keep_payloads (--keep-payloads)"
         )
         raise CollectionError(msg)
 
@@ -77,7 +77,7 @@ def make_candidate(slot: int, output: Any) -> DrawnCandidate:
     if isinstance(output, str):
         return DrawnCandidate(output)
     if output is None:
-        msg = f"candidate {slot} is None: the generator returned nothing, as a parser that failed may do"
+        msg = f"candidate {slot} is None: the generator returned nothing, for example because a parser failed"
         raise DrawError(msg)
     if is_dataclass(output) and not isinstance(output, type):
         output = asdict(output)
@@ -101,8 +101,8 @@ def _read_text(slot: int, message: BaseMessage) -> str:
     media = [] if text else [block["type"] for block in message.content_blocks if block["type"] in _MEDIA]
     if media:
         msg = (
-            f"candidate {slot} is a message of {', '.join(media)} without text, and all such would pass for "
-            "one and the same answer: let the generator return text or plain data"
+            f"candidate {slot} is a message of {', '.join(media)} without text, and all such candidates "
+            "would count as the same answer: let the generator return text or plain data"
         )
         raise DrawError(msg)
     return text
@@ -199,8 +199,8 @@ def _check_answer(slot: int, answer: Any) -> str:
     if isinstance(answer, str):
         return answer
     msg = (
-        f"the answer extractor returned a {type(answer).__name__} for candidate {slot}; expected text, an "
-        "empty one where there is no answer"
+        f"the answer extractor returned a {type(answer).__name__} for candidate {slot}; expected text, "
+        "empty if there is no answer"
     )
     raise DescriptionError(msg)
 

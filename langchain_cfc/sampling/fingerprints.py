@@ -136,7 +136,7 @@ def compute_fingerprint(part: object, given_id: str | None = None) -> dict[str, 
     if given_id is None:
         return known
     if known.get("id", given_id) != given_id:
-        msg = f"called {given_id!r}, but it says that it is {known['id']!r}"
+        msg = f"given the id {given_id!r}, but it states the id {known['id']!r}"
         raise FingerprintError(msg)
     return {**{key: value for key, value in known.items() if not _is_unnamed(key)}, "id": given_id}
 
@@ -450,14 +450,14 @@ def compare_fingerprints(part: str, calibrated: Fingerprint | None, serving: Fin
         calibrated, different = {**calibrated, _TOOLS_DIGEST: None}, [*different, _TOOLS_DIGEST]
     if _DRIFTING in different:
         msg = (
-            f"the {part}'s model now reports version {serving[_DRIFTING]!r}, calibrated was "
+            f"the {part}'s model now reports version {serving[_DRIFTING]!r}, in calibration it was "
             f"{calibrated[_DRIFTING]!r}: calibrate again soon"
         )
         warnings.warn(msg, FingerprintWarning, stacklevel=3)
     refused = [key for key in different if key != _DRIFTING]
     if refused:
         listed = ", ".join(
-            f"{key} is {serving[key]!r}, calibrated was {calibrated[key]!r}" for key in refused
+            f"{key} is {serving[key]!r}, in calibration it was {calibrated[key]!r}" for key in refused
         )
         msg = (
             f"the {part} is not the one that the artifact was calibrated for: {listed}. Serve with the "
@@ -485,7 +485,7 @@ def explain_doubt(calibrated: Fingerprint | None, serving: Fingerprint) -> str |
     if calibrated.get(_TOOLS_DIGEST) is not None:
         serving = _without_unset_tools(serving)
     if not calibrated or not serving:
-        return "it does not say what it is" if calibrated else "the records do not say what it was"
+        return "it does not identify itself" if calibrated else "the records do not identify it"
     for stated, when in ((serving, "it has"), (calibrated, "the calibrated one had")):
         unnamed = [name for key, names in stated.items() if _is_unnamed(key) for name in names]
         if unnamed:

@@ -46,7 +46,7 @@ def resolve_generator(generator: Any, settings: Mapping[str, Any] | None = None)
     try:
         model: Runnable[Any, Any] = module.init_chat_model(generator, **(settings or {}))
     except Exception as error:  # the provider's package may raise anything, for example without a key
-        msg = f"no chat model can be made of the name {generator!r}: {describe_error(error)}"
+        msg = f"cannot make a chat model from the name {generator!r}: {describe_error(error)}"
         raise InputError(msg) from error
     return model
 
@@ -121,8 +121,8 @@ def refuse_seed(generator: Runnable[Any, Any]) -> None:
         seed = find_seed(settings)
         if seed is not None:
             msg = (
-                f"generator: {type(part).__name__} has the fixed seed {seed!r}, with which separate requests "
-                "draw the same candidate n times; leave the seed out"
+                f"generator: {type(part).__name__} has the fixed seed {seed!r}, with which separate "
+                "requests draw the same candidate n times; remove the seed"
             )
             raise InputError(msg)
 

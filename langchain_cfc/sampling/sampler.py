@@ -205,8 +205,8 @@ class Sampler:
                 if store is not None:  # otherwise the next run would reuse them
                     store.discard()
                 msg = (
-                    f"{repetition}. Each candidate must be drawn by itself: switch off caches (cache=False "
-                    "for a model in a function) and leave fixed seeds out"
+                    f"{repetition}. Each candidate must be drawn independently: switch off caches "
+                    "(cache=False for a model in a function) and remove fixed seeds"
                 )
                 raise DrawError(msg)
             wave = 0 if choose_next_wave is None else (yield from choose_next_wave(draws))
@@ -251,7 +251,7 @@ class Sampler:
         except CFCError:
             raise
         except Exception as error:
-            msg = f"what comes before the model failed with {describe_error(error)}; nothing was drawn"
+            msg = f"a step before the model failed with {describe_error(error)}; nothing was drawn"
             raise DrawError(msg) from error
 
     def _save(self, store: CandidateStore, recorder: UsageRecorder, slot: int, output: Any) -> None:
@@ -321,12 +321,12 @@ class Sampler:
         """Return the error for `failed` of `size` candidates that could not be drawn, the first in `slot`."""
         msg = (
             f"{failed} of {size} candidates could not be drawn, first candidate {slot}: "
-            f"{describe_error(error)}. Nothing is made of fewer: those left may be no fair sample"
+            f"{describe_error(error)}. The others are not used, because they may not be a fair sample"
         )
         if not isinstance(error, (CFCError, KeyError, TypeError, ValueError)):
-            msg += "; give the generator retries (generator.with_retry()) if this passes"
+            msg += "; if the error is temporary, add retries (generator.with_retry())"
         if failed == size and self._choices is not None:
-            msg += "; if it is the number of choices that is refused, use sampling='requests'"
+            msg += "; if the provider refuses the number of choices, use sampling='requests'"
         return DrawError(msg)
 
     def _warn_before_drawing(self, n: int) -> None:
@@ -334,14 +334,14 @@ class Sampler:
         if self._functions and get_llm_cache() is not None:
             self._warn_once(
                 "cache",
-                "a global LLM cache is set, and a model called in a function cannot be taken out of it: all "
-                f"candidates would be one if it is called in {', '.join(self._functions)}. Give such a model "
-                "cache=False",
+                "a global LLM cache is set and cannot be switched off for a model called in a function: all "
+                f"candidates would be the same if one is called in {', '.join(self._functions)}. Give such "
+                "a model cache=False",
             )
         if self._same_answer is not None and n > 1:
             self._warn_once(
                 "same answers",
-                f"the generator has {self._same_answer}: {n} requests a prompt are paid for, and nearly all "
+                f"the generator has {self._same_answer}: you pay for {n} requests a prompt, and nearly all "
                 "of them give the same answer. Draw with a temperature above 0, and calibrate with it",
             )
 
@@ -351,14 +351,14 @@ class Sampler:
             if self._asked is not None and not is_same_model(self._asked, name):
                 self._warn_once(
                     f"model {name}",
-                    f"the generator asks for the model {self._asked!r}, and {name!r} answered: check what "
+                    f"the generator asks for the model {self._asked!r}, but {name!r} answered: check what "
                     "the endpoint serves under that name",
                 )
         if recorder.streamed:
             self._warn_once(
                 "streaming",
-                "a model streamed while it drew, which cannot be switched off from here: a "
-                "listener to token events sees rejected candidates. Give it disable_streaming=True",
+                "a model streamed while it drew, which the sampler cannot switch off: listeners to token "
+                "events see rejected candidates. Give the model disable_streaming=True",
             )
 
     def _warn_once(self, subject: str, message: str) -> None:
@@ -394,8 +394,8 @@ class _Request:
 def _warn_of_hidden_models(hidden: Iterable[str]) -> None:
     if listed := ", ".join(hidden):
         msg = (
-            f"out of reach, for no copy can be made of what a function has closed over: {listed}. "
-            "Its cache would make all candidates the same, and its streaming would show them to "
-            "listeners: give it cache=False and disable_streaming=True, or pass the model itself"
+            f"cannot reconfigure models in a function's closure: {listed}. A cache would make all "
+            "candidates the same, and streaming would show them to listeners: give the model cache=False "
+            "and disable_streaming=True, or pass the model itself"
         )
         warnings.warn(msg, SamplingWarning, stacklevel=5)

@@ -170,7 +170,7 @@ def find_repetition(
     seen: set[str | None] = set()
     for slot in sorted(ids):
         if ids[slot] and seen.issuperset(ids[slot]):
-            return f"candidate {slot} is the response of an earlier candidate once more, as from a cache"
+            return f"candidate {slot} repeats the response of an earlier candidate, as if from a cache"
         seen |= set(ids[slot]) - {None}
     if not observers:
         return None

@@ -166,7 +166,7 @@ def test_a_verifier_says_whether_it_looks_at_other_candidates(
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        ({"draws": "lead(2, at_most=9)"}, "may draw 9 candidates, and these prompts have 8"),
+        ({"draws": "lead(2, at_most=9)"}, "may draw 9 candidates, but these prompts have 8"),
         ({"draws": RULES[0], "n": 6}, "cannot be combined with n"),
         ({"draws": "lead(2)"}, "takes at_most= or rounds="),
     ],

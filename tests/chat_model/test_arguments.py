@@ -273,9 +273,9 @@ def test_arguments_that_make_another_generator_are_refused(
     facade = CFCChatModel(chain=chain)
     with pytest.raises(FingerprintError, match="calibrated"):
         invoke(facade.bind(**arguments), "where?")
-    with pytest.raises(FingerprintError, match=r"tools_digest is .sha256:.*., calibrated was None"):
+    with pytest.raises(FingerprintError, match=r"tools_digest is .sha256:.*., in calibration it was None"):
         invoke(facade.bind_tools([look_up]), "Lima")
-    with pytest.raises(FingerprintError, match=r"stop is \['x'\], calibrated was None"):
+    with pytest.raises(FingerprintError, match=r"stop is \['x'\], in calibration it was None"):
         invoke(facade.bind(stop=["x"]), "Lima")
     assert responder.requests == []
 

@@ -179,7 +179,7 @@ def test_a_judge_gets_its_model_by_name(read: Read) -> None:
 
 
 def test_a_model_that_cannot_be_made_is_bad_input(read: Read) -> None:
-    with pytest.raises(InputError, match="no chat model can be made of the name 'nobody:x'"):
+    with pytest.raises(InputError, match="cannot make a chat model from the name 'nobody:x'"):
         read(("openai:gpt-4o-mini", "nobody:x")).create_components()
 
 

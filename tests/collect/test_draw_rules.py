@@ -194,7 +194,7 @@ def test_served_prompts_draw_what_was_collected(tmp_path: Path) -> None:
         ({"draws": RULES[0], "n": 6}, "draws cannot be combined with n"),
         ({"draws": RULES[0], "unit": "claims"}, "draws cannot be combined with unit"),
         ({"draws": "fixed(6)"}, "use n=6 instead"),
-        ({"draws": "lead"}, "draw rules are such as"),
+        ({"draws": "lead"}, "examples of draw rules"),
         (
             {"draws": RULES[2], "verifier": SelfConsistency(), "verifier_id": None},
             "always stops after one draw",

@@ -117,15 +117,15 @@ def test_the_canonical_text_is_read_again(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("lead", "not one of them"),
-        ("first(3, at_most=10)", "not one of them"),
+        ("lead", "unknown rule"),
+        ("first(3, at_most=10)", "unknown rule"),
         ("fixed(0)", "at least 1"),
         ("fixed(3, at_most=10)", "takes a number of draws"),
         ("lead(3)", "takes at_most= or rounds="),
         ("lead(3, rounds=0+4)", "of at least one draw each"),
         ("lead(0.5, at_most=4)", "a lead is a whole number"),
         ("lead(5, at_most=4)", "a lead is a whole number"),
-        ("below(1.5, at_most=4)", "lies above 0"),
+        ("below(1.5, at_most=4)", "must be above 0"),
         ("agree(0.8, at_most=4)", "agrees with itself"),
         ("agree(0.8, rounds=1+4)", "agrees with itself"),
         ("below(0.1, at_most=99999999)", "of at least one draw each"),

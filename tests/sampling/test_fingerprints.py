@@ -80,7 +80,7 @@ def test_parameters_that_tracers_do_not_ask_for_count_as_well() -> None:
     passed_on = Sampled(top_p=None, extra_body={"top_k": 40, "cache_prompt": True})
     assert compute_fingerprint(passed_on) == {**BASE, "top_k": 40, "settings": {"cache_prompt": True}}
     assert compute_fingerprint(passed_on.bind(extra_body={"top_k": 5}))["top_k"] == 5
-    with pytest.raises(FingerprintError, match=r"top_p is 0\.1, calibrated was 0\.8"):
+    with pytest.raises(FingerprintError, match=r"top_p is 0\.1, in calibration it was 0\.8"):
         compare_fingerprints(
             "generator", compute_fingerprint(Sampled()), compute_fingerprint(Sampled(top_p=0.1))
         )
@@ -202,7 +202,7 @@ def test_the_rest_says_nothing(part: object) -> None:
 
 def test_a_given_id_completes_but_does_not_hide_ones_own() -> None:
     assert compute_fingerprint(Named({"model": "m"}), "given") == {"model": "m", "id": "given"}
-    with pytest.raises(FingerprintError, match="called 'given', but it says that it is"):
+    with pytest.raises(FingerprintError, match="given the id 'given', but it states the id"):
         compute_fingerprint(Named({**OWN, "id": "own"}), "given")
     assert compute_fingerprint(Named({**OWN, "id": "own"}), "own") == {**OWN, "id": "own"}
 
@@ -268,7 +268,7 @@ def test_any_difference_is_refused_and_shown(key: str, calibrated: Any, serving:
         compare_fingerprints("verifier", {"id": "x", key: calibrated}, {"id": "x", key: serving})
     message = str(failure.value)
     assert message.startswith("the verifier is not the one that the artifact was calibrated for")
-    assert f"{key} is {serving!r}, calibrated was {calibrated!r}" in message
+    assert f"{key} is {serving!r}, in calibration it was {calibrated!r}" in message
     assert "calibrate" in message
 
 

@@ -233,7 +233,7 @@ def test_a_hidden_model_is_warned_of_once_by_name(hide: Callable[[Any], Runnable
     function = hide(NumberedModel())
     (said,) = warned(lambda: Sampler(function))
     assert f"NumberedModel in {function.get_name()}" in said
-    assert "give it cache=False and disable_streaming=True" in said
+    assert "give the model cache=False and disable_streaming=True" in said
     # Wherever it stands, and however often.
     (said,) = warned(lambda: Sampler(RunnableParallel(one=function, two=function) | str))
     assert said.count("NumberedModel") == 1

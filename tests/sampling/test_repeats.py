@@ -111,7 +111,7 @@ IN_TURN: Any = {"max_concurrency": 1}
 @pytest.mark.filterwarnings("ignore::langchain_cfc.errors.SamplingWarning")
 def test_answers_from_a_cache_are_refused(place: Place, draw: Draw) -> None:
     model = CountingModel(cache=InMemoryCache())
-    with pytest.raises(DrawError, match="candidate 1 is the response of an earlier candidate once more"):
+    with pytest.raises(DrawError, match="candidate 1 repeats the response of an earlier candidate"):
         draw(place(model), N, config=IN_TURN)
     assert len(model._calls) == 1
 
@@ -138,7 +138,10 @@ def test_refused_candidates_are_not_kept_for_the_next_attempt() -> None:
     store = MemoryStore()
     sampler = Sampler(in_function(CountingModel(cache=InMemoryCache())))
     for _ in range(2):
-        with apply_config_limits(ensure_config(IN_TURN)), pytest.raises(DrawError, match="as from a cache"):
+        with (
+            apply_config_limits(ensure_config(IN_TURN)),
+            pytest.raises(DrawError, match="as if from a cache"),
+        ):
             run_flow(sampler.draw_steps(PROMPT, N, ensure_config(IN_TURN), Progress(), store=store))
         assert store.draws == {}
 
@@ -189,7 +192,7 @@ def test_equal_messages_of_a_model_are_refused(draw: Draw) -> None:
             return ChatResult(generations=[ChatGeneration(message=self._message)])
 
     for generator in (Repeating(), Repeating() | StrOutputParser()):
-        with pytest.raises(DrawError, match="as from a cache"):
+        with pytest.raises(DrawError, match="as if from a cache"):
             draw(generator, N, config=IN_TURN)
 
 
@@ -212,7 +215,7 @@ def test_a_shared_question_is_no_shared_answer() -> None:
 def test_settings_that_repeat_one_answer_are_warned_of_once(
     settings: dict[str, Any], said: str, draw: Draw
 ) -> None:
-    with pytest.warns(SamplingWarning, match=f"the generator has {said}: 4 requests a prompt are paid for"):
+    with pytest.warns(SamplingWarning, match=f"the generator has {said}: you pay for 4 requests a prompt"):
         draw(CountingModel(**settings), N)
     sampler = Sampler(CountingModel(**settings))
     sampler.draw(PROMPT, 1)  # for one candidate there is nothing to pay twice

@@ -164,7 +164,7 @@ def test_what_comes_before_the_model_fails_before_anything_is_drawn(draw: Draw) 
         raise LookupError(msg)
 
     model = NumberedModel()
-    expected = r"what comes before the model failed with LookupError: no index for where\?; nothing was drawn"
+    expected = r"a step before the model failed with LookupError: no index for where\?; nothing was drawn"
     with pytest.raises(DrawError, match=expected) as failure:
         draw(RunnableLambda(look_up) | model, 4)
     assert isinstance(failure.value.__cause__, LookupError)

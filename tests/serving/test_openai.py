@@ -188,8 +188,8 @@ def test_a_prompt_template_before_the_model(
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"temperature": 0.0}, r"temperature is 0\.0, calibrated was 0\.7"),
-        ({"max_tokens": 64}, "max_tokens is 64, calibrated was 16"),
+        ({"temperature": 0.0}, r"temperature is 0\.0, in calibration it was 0\.7"),
+        ({"max_tokens": 64}, "max_tokens is 64, in calibration it was 16"),
         ({"stop": ["."]}, r"stop is \['\.'\]"),
     ],
 )
@@ -212,7 +212,7 @@ def test_another_model_is_refused_before_any_request(
     artifact = fact_artifact.model_copy(update={"provenance": header})
     same = make_chain(generator=chat_model(), generator_id=None, artifact=artifact)
     assert same.guarantee.binding == "matched"
-    with pytest.raises(FingerprintError, match="model is 'gpt-4o', calibrated was 'recorded'"):
+    with pytest.raises(FingerprintError, match="model is 'gpt-4o', in calibration it was 'recorded'"):
         make_chain(generator=chat_model(model="gpt-4o"), generator_id=None, artifact=artifact)
     assert script.requests == []
 

@@ -104,7 +104,7 @@ def test_an_unknown_scheme_says_which_there_are() -> None:
         open_rows("langsmiht:my-dataset")
     said = str(caught.value)
     assert said.startswith("langsmiht:my-dataset: no such file, and no source langsmiht: found ")
-    assert said.endswith("; langchain-cfc-langsmiht may bring it")
+    assert said.endswith("; langchain-cfc-langsmiht may provide it")
     listed = said.partition("found ")[2].partition(";")[0].split(", ")
     assert listed == sorted(listed)
     assert {"shelf", "nothing", "broken", "twice"} <= set(listed)
@@ -136,7 +136,7 @@ def test_a_refusal_of_the_source_is_passed_on() -> None:
     [
         ("broken:x", r"^broken:x: plugged-shelf failed with RuntimeError: half installed$"),
         ("nothing:x", r"^nothing:x: plugged-shelf returned a list; expected Rows$"),
-        ("twice:x", r"^twice:x: several distributions bring twice: plugged-other .*, plugged-shelf "),
+        ("twice:x", r"^twice:x: several distributions provide twice: plugged-other .*, plugged-shelf "),
     ],
 )
 def test_what_cannot_be_used_says_whose_it_is(named: str, words: str) -> None:
