@@ -249,7 +249,7 @@ def test_a_dated_name_is_the_same_model(asked_for: str, answered: str, same: boo
 
 
 def test_another_model_that_answers_is_warned_of(draw: Draw) -> None:
-    with pytest.warns(SamplingWarning, match="asks for the model 'big', and 'small-1' answered"):
+    with pytest.warns(SamplingWarning, match="asks for the model 'big', but 'small-1' answered"):
         draw(CountingModel(model="big", answers_as="small-1"), 2)
     draw(CountingModel(model="big", answers_as="big-2024-01-01"), 2)
     Sampler(CountingModel(model="big", answers_as="small-1"), watches_model=False).draw(PROMPT, 2)
