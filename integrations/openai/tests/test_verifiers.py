@@ -61,8 +61,8 @@ SAID = {
     "status 401": "pass the endpoint's key",
     "status 404": "check the model's name",
     "status 429": "make fewer requests at once",
-    "status 500": "it may pass",
-    "malformed": "check that base_url= is that of",
+    "status 500": "the failure may be temporary",
+    "malformed": "check that base_url= is an OpenAI-compatible API",
     "truncated": "check that a server listens",
     "dropped": "check that a server listens",
     "no choices": "response holds no choices",
@@ -105,7 +105,7 @@ def test_a_slow_judge_is_given_up_in_time(hosted: Hosted, saved: Saved, verifier
     hosted.script.faults = [Fault("slow", on=JUDGEMENTS, seconds=3.0)]
     using = hosted.verifier(verifier, timeout=0.3)
     chain = hosted.chain(saved, verifier, using=using, sampling="single_request")
-    with pytest.raises(VerifierError, match=r"did not answer in time .*: allow more \(timeout=\)"):
+    with pytest.raises(VerifierError, match=r"did not answer in time .*: increase timeout="):
         serve(chain, question())
 
 
