@@ -272,7 +272,7 @@ def explain_choice(choice: Choice, options: int, tolerance: float, tau: float) -
         f"error is {_to_points(tolerance)}."
     )
     if len(choice.near) == 1:
-        return f"{gap} No other option is within a standard error of it."
+        return f"{gap} No other option is within a standard error of the smallest gap."
     size = (
         f"Of the {len(choice.near)} options within a standard error of the smallest gap, the one with the "
         f"smallest sets returns {smallest.size:.2f} answers a prompt (a flagged prompt counts as all its "

@@ -38,7 +38,7 @@ def serve(  # noqa: PLR0917 - typer makes every option a parameter
     ] = None,
     demo: Annotated[bool, typer.Option("--demo", help="Serve recorded answers: no key, no network.")] = False,
     name: Annotated[
-        str | None, typer.Option(help=("Name by which clients request the model; by default NAME."))
+        str | None, typer.Option(help="Name by which clients request the model; by default NAME.")
     ] = None,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port; 0 for any free port, which the log states.")] = 8000,
@@ -60,22 +60,22 @@ def serve(  # noqa: PLR0917 - typer makes every option a parameter
     ] = _Sampling.refuse,
     abstain_message: Annotated[str, typer.Option(help="Text of an abstention.")] = _DEFAULT.abstain_message,
     body_limit: Annotated[
-        int, typer.Option(help=("Maximum size of a request body in bytes."))
+        int, typer.Option(help="Maximum size of a request body in bytes.")
     ] = _DEFAULT.body_limit,
     concurrency: Annotated[
-        int, typer.Option(help=("Maximum number of requests processed at once."))
+        int, typer.Option(help="Maximum number of requests processed at once.")
     ] = _DEFAULT.concurrency,
     queue: Annotated[
-        int, typer.Option(help=("Maximum number of further requests that wait."))
+        int, typer.Option(help="Maximum number of further requests that wait.")
     ] = _DEFAULT.queue,
     per_token: Annotated[
         int | None, typer.Option(help="Maximum number of requests of one token, waiting or processed.")
     ] = _DEFAULT.per_token,
     connections: Annotated[
-        int, typer.Option(help=("Maximum number of open connections."))
+        int, typer.Option(help="Maximum number of open connections.")
     ] = _DEFAULT.connections,
     time_limit: Annotated[
-        float, typer.Option(help=("Maximum seconds that a request may take."))
+        float, typer.Option(help="Maximum seconds that a request may take.")
     ] = _DEFAULT.time_limit,
     cooldown_after: Annotated[
         int, typer.Option(help="Consecutive failures of a model that start its cooldown; 0 for never.")

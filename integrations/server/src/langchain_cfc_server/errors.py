@@ -119,7 +119,7 @@ def to_refused_error(error: Exception) -> RefusedError:
         return error
     if isinstance(error, HTTPException):
         code = _OF_HTTP.get(error.status_code, "bad_request")
-        message = ("there is nothing at this path") if error.status_code == 404 else str(error.detail)  # noqa: PLR2004 - HTTP's own number
+        message = "there is nothing at this path" if error.status_code == 404 else str(error.detail)  # noqa: PLR2004 - HTTP's own number
         return RefusedError(error.status_code, code, message, headers=error.headers)
     for kind, refusal in _OF_SERVING.items():
         if isinstance(error, kind):

@@ -23,7 +23,7 @@ _ALL = {
     400: "The request cannot be served as it is; the error says why.",
     401: "There is no valid token.",
     403: "The token is for something else.",
-    404: "There is nothing at this path.",
+    404: "There is no such path or model.",
     408: "The body did not arrive in time.",
     413: "The body is too large.",
     415: "The body is not JSON.",
