@@ -429,7 +429,7 @@ def warn_if_sorted(labelled: LabelledBatch) -> None:
     if abs(found) > _SORTED * spread:
         where = "first" if found < 0 else "last"
         msg = (
-            f"correct candidates of a prompt mostly come {where}. Only the first candidates are used here, "
+            f"correct candidates mostly come {where}. Only the first candidates are used here, "
             "so they must be in the order in which they were drawn: do not sort them by score or label"
         )
         warnings.warn(msg, SamplingWarning, stacklevel=3)

@@ -129,7 +129,7 @@ def test_sorted_candidates_are_noticed_where_only_the_first_are_used() -> None:
         ("last", np.take_along_axis(correct, order[:, ::-1], axis=1)),
     ):
         table = label(one)
-        warned = f"correct candidates of a prompt mostly come {where}"
+        warned = f"correct candidates mostly come {where}"
         with pytest.warns(SamplingWarning, match=warned):
             tabulate(table, n=2)
         with pytest.warns(SamplingWarning, match=warned):

@@ -18,7 +18,7 @@ from langchain_cfc.guarantee.model import Binding, Guarantee, GuaranteeKind, Wei
 NOT_CERTIFIABLE = (
     "The threshold reached the cap: with n candidates, no set can be certified for a prompt like this. Or "
     "the prompt is so unlike the calibration prompts that the calibration data kept in the artifact does not "
-    "determine its threshold. The prompt is flagged as an abstention, and a promise counts it as kept: the "
+    "determine its threshold. The prompt is flagged, gets no answer, and a promise counts it as kept: the "
     "guaranteed event is 'covered or flagged'."
 )
 NOTHING_ABOUT_ANSWERS = (

@@ -51,7 +51,10 @@ def test_a_rule_of_all_draws_changes_nothing() -> None:
 
 @pytest.mark.parametrize(
     ("options", "words"),
-    [({"n": 5}, "draws cannot be combined with n"), ({"combine": ["a", "b"]}, "draws cannot be used with combine")],
+    [
+        ({"n": 5}, "draws cannot be combined with n"),
+        ({"combine": ["a", "b"]}, "draws cannot be used with combine"),
+    ],
 )
 def test_what_does_not_go_together(options: dict[str, Any], words: str) -> None:
     with pytest.raises(InputError, match=words):
