@@ -25,8 +25,9 @@ from langchain_cfc.collect.store import Store, Writer, rows, schema
 from langchain_cfc.errors import CFCError, CollectionError
 from langchain_cfc.records import Example
 
-# Keys that affect only labels, in a configuration and in its part `made_by`.
-_LABELS = ("labeler", "reads", "answer", "metadata")
+# Keys that affect only labels, in a configuration and in its part `made_by`. A new version of the dataset
+# (`source`) is among them, because the inputs are compared prompt by prompt.
+_LABELS = ("labeler", "reads", "answer", "metadata", "source")
 _MADE_BY = "made_by"
 
 

@@ -96,6 +96,13 @@ def test_a_dataset_edited_between_two_runs_is_noticed(folder: Path, langsmith: L
     assert "2026-01-01T00:00:01" in " ".join(refused.err.split())
     # The version that the store was begun with is still there to be read.
     assert run("collect", "--config", folder / "collect.toml", "--source", noted).code == 0
+    # The new version labels what was drawn.
+    again = collect(folder, "--relabel")
+    assert again.code == 0
+    assert "1 prompts are labelled by a reference that has changed" in " ".join(again.err.split())
+    [edited] = (one for one in records(folder) if one.input == "question 3")
+    assert not any(candidate.correct for candidate in edited.candidates)
+    assert run("collect", "--config", folder / "collect.toml", "--source", noted).code == 2
 
 
 def test_without_the_pin_the_edit_would_have_gone_unnoticed(folder: Path, langsmith: LangSmith) -> None:
@@ -110,10 +117,16 @@ def test_without_the_pin_the_edit_would_have_gone_unnoticed(folder: Path, langsm
     options = ("--source", str(folder / "facts.jsonl"), "--set", 'source.metadata=["topic"]')
     written()
     assert collect(folder, "--limit", "10", *options).code == 0
-    langsmith.edit("facts", {langsmith.ids("facts")[3]: {"outputs": {"answers": ["edited"]}}})
+    langsmith.edit("facts", {langsmith.ids("facts")[3]: {"inputs": {"question": "edited?"}}})
     written()
     assert collect(folder, *options).code == 0
     assert len(records(folder)) == 41
+    # Another reference of the same question is noticed.
+    langsmith.edit("facts", {langsmith.ids("facts")[5]: {"outputs": {"answers": ["edited"]}}})
+    written()
+    ran = collect(folder, *options)
+    assert ran.code == 2
+    assert "(--relabel)" in ran.err
 
 
 @pytest.mark.parametrize(
