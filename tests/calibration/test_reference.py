@@ -12,7 +12,7 @@ from langchain_cfc import CalibrationArtifact, PromptRecord, calibrate
 from langchain_cfc.artifact import ReferenceHistogram
 from langchain_cfc.decision import decide
 from langchain_cfc.features import parse_statistic
-from langchain_cfc.records import tabulate
+from langchain_cfc.records import Provenance, tabulate
 from tests.calibration.prompts import make_prompts, with_score
 from tests.factories import reload_artifact
 
@@ -138,3 +138,12 @@ def test_it_is_saved_and_read_again_and_part_of_what_is_certified() -> None:
 def test_counts_that_fit_no_bins_are_refused(edges: list[float], counts: list[int], problem: str) -> None:
     with pytest.raises(ValueError, match=problem):
         ReferenceHistogram(name="mean_score", edges=edges, counts={"1": counts})
+
+
+def test_draws_are_counted_where_a_rule_stops_them() -> None:
+    records = make_prompts(1, 300)
+    options = {**OPTIONS, "provenance": Provenance(n=4, separate_scores=True)}
+    assert ("draws", None) not in reference_by_name(calibrate(records, **options))
+    stopped = calibrate(records, draws="below(0.3, at_most=4)", **options)
+    drawn = reference_by_name(stopped)["draws", None]
+    assert sum(drawn.counts["1"]) == stopped.calibration.size
