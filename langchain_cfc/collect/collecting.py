@@ -24,6 +24,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from langchain_cfc._internal.text import pluralize
 from langchain_cfc.collect.batches.batcher import Batcher
 from langchain_cfc.collect.costs import Budget, Stage
 from langchain_cfc.collect.executor import (
@@ -287,7 +288,7 @@ async def _run(
             )
             corrected = discard_labels(opened, stated, examples)
             if corrected:
-                options.on_notice(f"{corrected} prompts are labelled by a reference that has changed")
+                options.on_notice(f"labelled by a corrected reference: {pluralize(corrected, 'prompt')}")
         opened.set_configuration(stated)
         await asyncio.to_thread(opened.add, examples)
         if options.retry_failed:

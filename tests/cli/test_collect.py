@@ -250,7 +250,7 @@ def test_references_and_columns_may_change_without_drawing_again(
     assert "(--relabel)" in refused.err
     ran = collect(*columns, "--relabel", "--out", out)
     assert ran.code == 0
-    assert "12 prompts are labelled by a reference that has changed" in " ".join(ran.err.split())
+    assert "labelled by a corrected reference: 12 prompts" in " ".join(ran.err.split())
     assert len(script.requests) == asked
     again = list(read_records(out))
     assert [one.input for one in again] == [one.input for one in first]

@@ -94,7 +94,7 @@ def test_corrected_references_label_what_was_drawn(tmp_path: Path, digests: bool
     assert read(path) == before
     notices: list[str] = []
     ended = run(path, examples=corrected, relabel=True, on_notice=notices.append)
-    assert f"{SIZE} prompts are labelled by a reference that has changed" in notices
+    assert f"labelled by a corrected reference: {SIZE} prompts" in notices
     after = read(path)
     assert [one.id for one in after] == [one.id for one in corrected]
     for old, new in zip(before, after, strict=True):
@@ -106,7 +106,7 @@ def test_corrected_references_label_what_was_drawn(tmp_path: Path, digests: bool
     # The next run has nothing left to do, and a second correction of the same references corrects none.
     assert run(path, examples=corrected).status.labelled == SIZE
     run(path, examples=corrected, relabel=True, on_notice=notices.append)
-    assert len([one for one in notices if "has changed" in one]) == 1
+    assert len([one for one in notices if "corrected reference" in one]) == 1
 
 
 def test_the_labeler_is_tried_on_the_corrected_reference(path: Path) -> None:

@@ -99,7 +99,7 @@ def test_a_dataset_edited_between_two_runs_is_noticed(folder: Path, langsmith: L
     # The new version labels what was drawn.
     again = collect(folder, "--relabel")
     assert again.code == 0
-    assert "1 prompts are labelled by a reference that has changed" in " ".join(again.err.split())
+    assert "labelled by a corrected reference: 1 prompt" in " ".join(again.err.split())
     [edited] = (one for one in records(folder) if one.input == "question 3")
     assert not any(candidate.correct for candidate in edited.candidates)
     assert run("collect", "--config", folder / "collect.toml", "--source", noted).code == 2
