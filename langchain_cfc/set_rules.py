@@ -48,10 +48,12 @@ class SetRule(ABC):
     Attributes:
         text: The rule's name, which `parse_set_rule` reads.
         unit: What it accepts or rejects. Claims that a threshold reaches are rejected, answers are accepted.
+        needs_answers: Whether it compares answers.
     """
 
     text: str
     unit: Unit = "answers"
+    needs_answers: bool = False
 
     def levels(self, draws: CandidateBatch) -> FloatArray:
         """Compute the entry levels of all candidates.
@@ -176,6 +178,8 @@ class Unique(SetRule):
     Args:
         base: The rule that computes each candidate's level.
     """
+
+    needs_answers = True
 
     def __init__(self, base: SetRule) -> None:
         self._base = base

@@ -187,7 +187,7 @@ class ArtifactContent(ArtifactData):
             (self.policy is not None and self.policy.certificate.policy.needs_answers)
             or (self.parsed_shift is not None and self.parsed_shift.needs_answers)
             or self.feature_map.needs_answers
-            or self.set_rule.startswith("unique")
+            or self.parsed_set_rule.needs_answers
             or (self.draw_rule is not None and self.draw_rule.needs_answers)
         )
 

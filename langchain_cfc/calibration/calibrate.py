@@ -157,7 +157,7 @@ def _calibrate(
     shift = config.shift_statistic
     needs_answers = (
         given.needs_answers
-        or rule.text.startswith("unique")
+        or rule.needs_answers
         or (config.draw_rule is not None and config.draw_rule.needs_answers)
         or (
             config.max_wrong_rate is not None and config.unit == "answers" and not config.certifies_mean_score

@@ -140,7 +140,7 @@ class Comparison:
         maps = [self.protocol.groups, *(features for features, _ in self._inputs)]
         asks = (
             any(FeatureMap.parse(one).needs_answers for one in maps)
-            or any(set_rule.startswith("unique") for _, set_rule in self._inputs)
+            or any(parse_set_rule(set_rule).needs_answers for _, set_rule in self._inputs)
             or any(method.distinguishes_answers for method in methods)
         )
         check_answers(labelled, provenance, needed=asks and labelled.draws.answer_codes is not None)

@@ -343,7 +343,7 @@ class OptionJudge:
         refused: list[tuple[int, str]] = []
         for rule in set_rules:
             try:
-                check_answers(pool.labelled, self.provenance, needed=rule.startswith("unique"))
+                check_answers(pool.labelled, self.provenance, needed=parse_set_rule(rule).needs_answers)
                 reached = int((pool.compute_success_scores(rule, CAP) < CAP).sum())
             except InputError as error:
                 self._reject(f"set rule {rule}", get_first_line(error))

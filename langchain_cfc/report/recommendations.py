@@ -142,7 +142,7 @@ class Situation:
             out_of_reach=tuple(one for one in facts.groups if has_sets and not one.allows(alpha)),
             set_size=own.mean_set_size / returned if returned > 0.0 else 0.0,
             distinct=own.mean_distinct_answers / returned if returned > 0.0 and has_sets else 0.0,
-            unique=not has_sets or artifact.set_rule.startswith("unique"),
+            unique=not has_sets or artifact.parsed_set_rule.needs_answers,
             combined=artifact.combination is not None,
             config=CalibrationConfig.from_artifact(artifact),
             held_out_part=evaluation.test_prompts.startswith(HELD_OUT_PART),

@@ -150,7 +150,8 @@ class CFCResult(BaseModel):
             `binding` and `artifact_digest`, in bot mode also the `max_wrong_rate` of its `wrong_answers`. Its
             `usage_metadata` is `usage`. If the best answer calls tools, so does the message.
         """
-        shown = self.model_dump(mode="json") if full_result else self._dump_short()
+        short = {} if full_result else {"include": _SHORT, "exclude_none": True}
+        shown = self.model_dump(mode="json", **short)
         metadata: dict[str, Any] = {"cfc": shown}
         if len(self.models) == 1:
             metadata["model_name"] = self.models[0]
@@ -169,9 +170,6 @@ class CFCResult(BaseModel):
             for call in data.get("invalid_tool_calls", ())
         ]
         return AIMessage(data["content"], tool_calls=calls, invalid_tool_calls=invalid, **further)
-
-    def _dump_short(self) -> dict[str, Any]:
-        return self.model_dump(mode="json", include=_SHORT, exclude_none=True)
 
     def explain_reason(self) -> str:
         """Return one sentence, for end users, that explains why it answered or abstained."""

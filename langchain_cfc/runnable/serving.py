@@ -156,10 +156,6 @@ class ServingPipeline:
     def _scored_separately(self) -> bool:
         return bool(scores_separately(self.artifact.provenance))
 
-    @cached_property
-    def _feature_names(self) -> tuple[str, ...]:
-        return self.artifact.feature_map.names
-
     def _decide(
         self,
         level: str,
@@ -193,13 +189,14 @@ class ServingPipeline:
 
     def _describe_decision(self, level: str, decisions: Decisions) -> dict[str, Any]:
         """Return a result's fields on threshold, features, unknown categories and guarantee."""
+        feature_map = self.artifact.feature_map
         # The marginal rule uses no features, and a policy that ignores sets uses no flags.
         flags_categories = self.artifact.threshold_rule != "marginal" and not self.policy.ignores_sets
         return {
             "threshold": float(decisions.thresholds[0]),
-            "features": dict(zip(self._feature_names, decisions.features[0].tolist(), strict=True)),
+            "features": dict(zip(feature_map.names, decisions.features[0].tolist(), strict=True)),
             "unknown_categories": (
-                self.artifact.feature_map.unknown_keys(decisions.features[0]) if flags_categories else ()
+                feature_map.unknown_keys(decisions.features[0]) if flags_categories else ()
             ),
             "guarantee": self.guarantees[level, float(decisions.stated_alphas[0])],
         }
