@@ -1,4 +1,4 @@
-"""The public names, and which package may import which: the map of CONTRIBUTING.md, held against the code."""
+"""The public names, and which package may import which: the order of the map in CONTRIBUTING.md."""
 
 from __future__ import annotations
 
