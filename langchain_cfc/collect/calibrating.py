@@ -226,7 +226,7 @@ class _Plan:
             # A store that does not exist yet has no prompts; `collect` reports one that cannot be used.
             with suppress(StoreError), Store(self.store) as store:
                 for work in (*store.read_finished(), *store.read_unfinished()):
-                    prompts[work.example.id] = work.example
+                    prompts.setdefault(work.example.id, work.example)
         return list(prompts.values())
 
     @contextmanager

@@ -286,9 +286,14 @@ async def _run(
             await check_relabeling(
                 opened, stated, examples, executor, options.budget, try_first=batcher is None
             )
-            corrected = discard_labels(opened, stated, examples)
+            corrected, missing = discard_labels(opened, stated, examples)
             if corrected:
                 options.on_notice(f"labelled by a corrected reference: {pluralize(corrected, 'prompt')}")
+            if missing:
+                options.on_notice(
+                    f"labelled by the reference that they have, because the dataset does not hold them: "
+                    f"{pluralize(missing, 'stored prompt')}"
+                )
         opened.set_configuration(stated)
         await asyncio.to_thread(opened.add, examples)
         if options.retry_failed:

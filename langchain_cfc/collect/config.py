@@ -233,7 +233,7 @@ class CollectionConfig(_Table):
         }
         # Others may change: the store compares references, and takes metadata and clusters as they are.
         columns = self.source.columns.model_dump(
-            mode="json", exclude_defaults=True, exclude={"reference", "metadata", "cluster", "json_columns"}
+            mode="json", exclude_defaults=True, exclude={"reference", "metadata", "cluster"}
         )
         # Files may move and grow, so they are not compared; the name of a plugin source tells its version.
         source = {"source": self.source.rows.name} if is_plugin_source(self.source.path) else {}

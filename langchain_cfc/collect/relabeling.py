@@ -69,10 +69,13 @@ async def check_relabeling(
         await _try_labeler(store, matched, executor)
 
 
-def discard_labels(store: Store, configuration: Mapping[str, Any], examples: Sequence[Example]) -> int:
+def discard_labels(
+    store: Store, configuration: Mapping[str, Any], examples: Sequence[Example]
+) -> tuple[int, int]:
     """Delete all labels of a store, and update its references and the settings that affect labels.
 
-    Candidates, scores and the usage of the old labels stay.
+    Candidates, scores and the usage of the old labels stay, and new examples are added. Nothing changes if
+    the examples cannot be used.
 
     Args:
         store: The store.
@@ -80,19 +83,23 @@ def discard_labels(store: Store, configuration: Mapping[str, Any], examples: Seq
         examples: The dataset as it is now, with the references to label by.
 
     Returns:
-        The number of stored prompts whose reference has changed.
+        The numbers of stored prompts whose reference has changed, and of those that are not in the dataset,
+        which will be labelled by the reference that they have.
 
     Raises:
-        StoreError: If the configurations differ in more than labels, or the input of a prompt has changed.
+        StoreError: If the configurations differ in more than labels, the input of a prompt has changed, or it
+            is not clear which stored prompt an example belongs to.
     """
     known = store.configuration
     if not known:
-        return 0
+        return 0, 0
     given = _check_configuration(store, configuration)
     settled = canonical_json(_replace_labels(known, given))
     prompts = schema.prompts
     with schema.report_damage(store.name), store.begin_write() as connection:
-        corrected = rows.update_examples(store.name, connection, rows.match_examples(connection, examples))
+        matched = rows.match_examples(connection, examples)
+        corrected, missing = rows.update_examples(store.name, connection, matched)
+        rows.insert_prompts(store, connection, ((example, None) for example in examples))
         connection.execute(delete(schema.labels))
         connection.execute(
             update(prompts)
@@ -104,7 +111,7 @@ def discard_labels(store: Store, configuration: Mapping[str, Any], examples: Seq
         store.write_facts(connection, {"configuration": settled})
         schema.replace_seal(connection, replace(schema.read_seal(connection), finished=0, total=0))
         schema.seal_facts(connection)
-    return corrected
+    return corrected, missing
 
 
 async def _try_labeler(store: Store, matched: Mapping[int, Example], executor: Executor) -> None:

@@ -174,6 +174,8 @@ def _select_from_table(
         return labelled
     if n is None or n == labelled.draws.n:
         return labelled
+    if labelled.draws.drawn is not None:  # a draw rule leaves padding, which is no candidate
+        return labelled.keep_first_candidates(n).keep_drawn(np.minimum(labelled.draws.drawn, n))
     warn_if_sorted(labelled)
     return labelled.keep_first_candidates(n)
 

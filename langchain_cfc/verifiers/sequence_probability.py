@@ -55,7 +55,7 @@ class SequenceProbability(BaseVerifier):
             raise VerifierError(msg)
         try:
             total = math.fsum(float(token["logprob"]) for token in tokens)
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, OverflowError, TypeError, ValueError) as error:
             msg = (
                 f"candidate {slot}: its token log-probabilities cannot be read ({describe_error(error)}); "
                 "expected a number `logprob` for each token"

@@ -19,7 +19,7 @@ from langchain_cfc.calibration import CalibrationConfig
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.certificates import certify
 from langchain_cfc.decision import decide
-from langchain_cfc.draw_rules import parse_draw_rule
+from langchain_cfc.draw_rules import parse_draw_rule, replay
 from langchain_cfc.errors import AttainabilityWarning, InputError
 from langchain_cfc.experiments import compare
 from langchain_cfc.records import Provenance, read_records, tabulate, write_records
@@ -314,6 +314,14 @@ def test_a_combination_is_fitted_to_records_that_the_rule_stopped_itself(
     # Control: they were stopped by this rule and by no other.
     with pytest.raises(InputError, match="another rule"):
         calibrate_with("lead(3, at_most=8)", stopped, stopped.provenance, **options)
+
+
+def test_fewer_candidates_of_a_table_that_a_rule_stopped_are_refused() -> None:
+    stopped = replay(parse_draw_rule(RULES[0]), tabulate(records_of()))
+    with pytest.raises(InputError, match="a draw rule stopped drawing these candidates"):
+        calibrate(stopped, alpha="0.6", features="1", n=3, provenance=SEPARATE)
+    # The first two were drawn for every prompt.
+    assert calibrate(stopped, alpha="0.6", features="1", n=2, provenance=SEPARATE).n == 2
 
 
 @mostly_long("draws", [RULES[0], RULES[2]], quick=1)

@@ -338,6 +338,8 @@ def test_a_line_with_an_error_is_no_answer() -> None:
     assert read_line(json.dumps(late).encode()) == Result("key", 3, 0, None)
     unknown = {**answer, "response": {"status_code": "ok", "body": {"id": "x"}}}
     assert read_line(json.dumps(unknown).encode()) == Result("key", 3, 0, None)
+    quoted = {**answer, "response": {"status_code": "200", "body": {"id": "x"}}}
+    assert read_line(json.dumps(quoted).encode()) == Result("key", 3, 200, {"id": "x"})
     empty = {**answer, "response": {"status_code": 200, "body": None}}
     assert read_line(json.dumps(empty).encode()) == Result("key", 3, 0, None)
 
@@ -409,6 +411,41 @@ def test_waiting_for_a_permit_after_a_batch_takes_no_time_of_a_call_either() -> 
 
     assert asyncio.run(wait_twice()) == "answer"
     assert activity.running == 0
+
+
+def test_a_call_that_waits_for_a_batch_again_gives_its_permit_back() -> None:
+    limit = 0.2
+    limiter = ConcurrencyLimiter(1)
+    journal = mock.Mock(is_batched=True, flush=mock.AsyncMock())
+    calls = BatchedCalls(RetryPolicy(1, limit), journal, Activity(), limiter)
+
+    async def collect_two() -> Any:
+        first, second = (asyncio.get_running_loop().create_future() for _ in range(2))
+
+        async def wait(answered: asyncio.Future[None], after: float = 0.0) -> None:
+            await asyncio.sleep(after)
+            call = current_call()
+            assert call is not None
+            async with call.wait_for_batch():
+                await answered
+
+        async def ask(_: Any) -> str:
+            await asyncio.gather(wait(first), wait(second, 0.1))
+            return "answer"
+
+        asked = asyncio.create_task(calls.aoutcome(ask, None, CallLimits(limiter)))
+        await asyncio.sleep(0.05)
+        await limiter.aacquire()  # another call runs while the first answer comes
+        first.set_result(None)
+        await asyncio.sleep(0.1)  # now the second request waits for its batch
+        limiter.release()
+        await asyncio.wait_for(limiter.aacquire(), 1.0)  # the permit is free meanwhile
+        await asyncio.sleep(2 * limit)
+        second.set_result(None)
+        limiter.release()
+        return await asked
+
+    assert asyncio.run(collect_two()) == "answer"
 
 
 @pytest.mark.parametrize("live", [0.0, 1.0])

@@ -219,7 +219,7 @@ def test_wrong_answers_are_found_and_labels_made_again_in_either(store: Store) -
         "made_by": {"labeler": "two", "answer": "x"},
     }
     corrected = [one.model_copy(update={"reference": "right"}) for one in examples(2)]
-    assert discard_labels(store, other, corrected) == 2
+    assert discard_labels(store, other, corrected) == (2, 1)
     assert [work.example.reference for work in store.read_unfinished()][:2] == ["right", "right"]
     assert (store.stages()[Stage.SCORED], store.failures(), list(store.records())) == (3, [], [])
     assert store.configuration == other

@@ -129,6 +129,31 @@ def test_prompts_whose_input_has_changed_keep_all_labels(path: Path) -> None:
     assert read(path) == before
 
 
+def test_references_that_fit_several_prompts_delete_nothing(tmp_path: Path) -> None:
+    def example(name: str, reference: str) -> Example:
+        return Example(id=name, input="0", reference=reference)
+
+    path = tmp_path / "twice.db"
+    run(path, examples=[example("a", "1"), example("b", "2"), *make_examples()[1:]])
+    before = read(path)
+    # Both were corrected: which candidates belong to which is not known.
+    with pytest.raises(StoreError, match="if no other prompt has the same input"):
+        run(path, examples=[example("c", "3"), example("d", "4"), *make_examples()[1:]], relabel=True)
+    # One id, two references.
+    with pytest.raises(StoreError, match="has another reference"):
+        run(path, examples=[example("a", "3"), example("a", "4"), *make_examples()[1:]], relabel=True)
+    assert read(path) == before
+
+
+def test_prompts_that_the_dataset_does_not_hold_are_named(path: Path) -> None:
+    notices: list[str] = []
+    some = make_examples("2")[:10]
+    run(path, examples=some, relabel=True, on_notice=notices.append)
+    assert "labelled by a corrected reference: 10 prompts" in notices
+    assert any(f"does not hold them: {SIZE - 10} stored prompts" in one for one in notices)
+    assert [one.reference for one in read(path)] == ["2"] * 10 + ["1"] * (SIZE - 10)
+
+
 def test_a_labeler_that_always_fails_deletes_nothing(path: Path) -> None:
     before = read(path)
     with pytest.raises(CollectionError, match=r"so the old ones were kept.* failed with .*no label for 24"):

@@ -68,7 +68,9 @@ def test_other_providers_have_other_forms(metadata: dict[str, Any]) -> None:
     assert score == pytest.approx(0.875, abs=1e-15)
 
 
-@pytest.mark.parametrize("entry", [{"token": "x"}, {"token": "x", "logprob": None}, {"logprob": "likely"}])
+@pytest.mark.parametrize(
+    "entry", [{"token": "x"}, {"token": "x", "logprob": None}, {"logprob": "likely"}, {"logprob": 10**400}]
+)
 def test_entries_without_a_number_are_an_error(entry: dict[str, Any]) -> None:
     with pytest.raises(VerifierError, match="candidate 0: its token log-probabilities cannot be read"):
         score_candidates(make_message_candidate({"logprobs": {"content": [entry]}}))

@@ -65,10 +65,13 @@ class OpenCall:
             self._change_pending(-1)
         if not self.pending and not self._has_permit:
             await self._acquire()
+            if self.pending:  # another request of the call began to wait meanwhile
+                self._release()
 
     def count_left(self, seconds: float) -> float:
         """Return the seconds left of a time limit, which restarts each time a permit is acquired."""
-        return self._since + seconds - time.monotonic() if self._has_permit else seconds
+        is_running = self._has_permit and not self.pending
+        return self._since + seconds - time.monotonic() if is_running else seconds
 
     def _change_pending(self, change: int) -> None:
         """Change the number of pending requests; a call counts as running while none is pending."""

@@ -207,8 +207,11 @@ def _read_line(text: bytes) -> Result | None:
     response = given.get("response") or {}
     if not isinstance(response, dict):
         return None
-    status, body = response.get("status_code"), response.get("body")
-    status = status if isinstance(status, int) else 0
+    body = response.get("body")
+    try:
+        status = int(response.get("status_code") or 0)
+    except (TypeError, ValueError):
+        status = 0
     if given.get("error") or not isinstance(body, dict):
         status = 0 if status == _OK else status
     return Result(*found, status, body if status == _OK else None)

@@ -457,36 +457,46 @@ def add_prompts(
     `StoreError` if another prompt is stored under the same id, or a prompt only seems to be new: one with the
     same input is stored that is not among the examples.
     """
+    with store.begin_write() as connection:
+        return insert_prompts(store, connection, items, models)
+
+
+def insert_prompts(
+    store: DatabaseStore,
+    connection: Connection,
+    items: Iterable[tuple[Example, PromptRecord | None]],
+    models: Sequence[str] = (),
+) -> int:
+    """Add prompts in the transaction of a connection; otherwise the same as `add_prompts`."""
     new, stream = 0, iter(items)
     seen: set[str] = set()
     inputs: dict[str, str] = {}  # of new prompts without a record, with their ids
     columns = schema.prompts.c
-    with store.begin_write() as connection:
-        last = connection.execute(select(func.max(columns.position))).scalar()
-        first = position = 0 if last is None else last + 1
-        while page := list(islice(stream, PAGE)):
-            query = select(schema.prompts).where(columns.id.in_([example.id for example, _ in page]))
-            known = {row["id"]: dict(row) for row in connection.execute(query).mappings()}
-            writes: list[list[Write]] = []
-            for example, record in page:
-                row = _prompt_row(position, example)
-                seen.add(example.id)
-                if known.setdefault(example.id, row) is not row:
-                    _check_same(store.name, row, known[example.id], ("input", "reference"))
-                    if known[example.id]["position"] < first:
-                        writes.append(update_example(known[example.id], example))
-                    else:  # it was added a moment ago
-                        _check_same(store.name, row, known[example.id], _DESCRIPTION)
-                    continue
-                if record is not None:
-                    writes += _record_writes(position, record, models, without_nul=store.without_nul)
-                else:
-                    inputs[row["input"]] = example.id
-                writes.append([(_ADD_PROMPTS, [row])])
-                position, new = position + 1, new + 1
-            execute_writes(connection, combine_writes(writes))
-        if first and inputs:
-            _check_new(store.name, connection, first, seen, inputs)
+    last = connection.execute(select(func.max(columns.position))).scalar()
+    first = position = 0 if last is None else last + 1
+    while page := list(islice(stream, PAGE)):
+        query = select(schema.prompts).where(columns.id.in_([example.id for example, _ in page]))
+        known = {row["id"]: dict(row) for row in connection.execute(query).mappings()}
+        writes: list[list[Write]] = []
+        for example, record in page:
+            row = _prompt_row(position, example)
+            seen.add(example.id)
+            if known.setdefault(example.id, row) is not row:
+                _check_same(store.name, row, known[example.id], ("input", "reference"))
+                if known[example.id]["position"] < first:
+                    writes.append(update_example(known[example.id], example))
+                else:  # it was added a moment ago
+                    _check_same(store.name, row, known[example.id], _DESCRIPTION)
+                continue
+            if record is not None:
+                writes += _record_writes(position, record, models, without_nul=store.without_nul)
+            elif first:
+                inputs[row["input"]] = example.id
+            writes.append([(_ADD_PROMPTS, [row])])
+            position, new = position + 1, new + 1
+        execute_writes(connection, combine_writes(writes))
+    if inputs:
+        _check_new(store.name, connection, first, seen, inputs)
     return new
 
 
@@ -501,7 +511,8 @@ def _check_new(
         old, new = replaced[0]
         msg = (
             f"the input of the prompt {new!r} is stored in {name} under the id {old!r}, which is not in the "
-            f"dataset any more ({len(replaced)} such prompts). {_IF_CORRECTED}; otherwise remove them"
+            f"dataset any more ({len(replaced)} such prompts). {_IF_CORRECTED}, if no other prompt has the "
+            "same input; otherwise collect into another store"
         )
         raise StoreError(msg)
 
@@ -541,22 +552,24 @@ def _group_by_input(pairs: Iterable[tuple[str, T]]) -> dict[str, list[T]]:
     return groups
 
 
-def update_examples(name: str, connection: Connection, matched: Mapping[int, Example]) -> int:
-    """Take id, reference, metadata and cluster of stored prompts from examples; return how many references.
+def update_examples(name: str, connection: Connection, matched: Mapping[int, Example]) -> tuple[int, int]:
+    """Take id, reference, metadata and cluster of stored prompts from examples.
 
-    Raises `StoreError` if the input of a prompt has changed, because its candidates were drawn for the other.
+    Returns the numbers of corrected references and of prompts without an example. Raises `StoreError` if the
+    input of a prompt has changed, because its candidates were drawn for the other.
     """
-    corrected, writes = 0, []
+    corrected, missing, writes = 0, 0, []
     for one in connection.execute(select(schema.prompts)).mappings().all():
         row = dict(one)
         example = matched.get(row["position"])
         if example is None:
+            missing += 1
             continue
         _check_same(name, _prompt_row(row["position"], example), row, ("input",))
         corrected += canonical_json(example.reference) != row["reference"]
         writes.append(update_example(row, example))
     execute_writes(connection, combine_writes(writes))
-    return corrected
+    return corrected, missing
 
 
 def update_example(row: Mapping[str, Any], example: Example) -> list[Write]:
