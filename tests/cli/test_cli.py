@@ -113,7 +113,7 @@ def test_the_table_of_the_readme_is_what_it_measures(demo: tuple[Ran, Path]) -> 
     ]
     for name, answered, wrong in rows:
         assert f"| {name.replace('%', ' %')} | {round(100 * answered)} % | {100 * wrong:.1f} % |" in readme
-    assert f"on {seen['n_test']} questions that were not used to calibrate" in readme
+    assert f"on {seen['n_test']} questions not used to calibrate" in readme
 
 
 def test_demo_shows_the_marginal_rule_break_its_promise_on_the_hardest_fifth(demo: tuple[Ran, Path]) -> None:
