@@ -228,7 +228,7 @@ def test_mappings_may_have_what_records_have(tmp_path: Path) -> None:
     assert (second.id, second.cluster) == ("1", None)
 
 
-def test_metadata_of_examples_may_be_features() -> None:
+def test_metadata_of_examples_may_be_features(tmp_path: Path) -> None:
     examples = [
         one.model_copy(update={"metadata": {"half": "low" if number < MANY / 2 else "high"}})
         for number, one in enumerate(FORMS["examples"])
@@ -236,6 +236,11 @@ def test_metadata_of_examples_may_be_features() -> None:
     ]
     artifact, _ = calibrate_chain(candidates, examples, **{**LOCAL, "features": "group(half)", "alpha": 0.5})
     assert len(artifact.calibration.groups) == 3
+    # A store that was filled without them takes them as they are now.
+    options = {**LOCAL, "alpha": 0.5, "store": tmp_path / "a.db"}
+    calibrate_chain(candidates, FORMS["examples"], **options)
+    again, _ = calibrate_chain(candidates, examples, **{**options, "features": "group(half)"})
+    assert len(again.calibration.groups) == 3
 
 
 TOPICS = [
