@@ -21,7 +21,7 @@ from langchain_cfc.collect.executor import Executor
 from langchain_cfc.collect.failures import is_transient
 from langchain_cfc.collect.journal import StoreJournal
 from langchain_cfc.collect.run import MAX_CONSECUTIVE_FAILURES, list_scored
-from langchain_cfc.collect.store import Store, Writer, rows, schema
+from langchain_cfc.collect.store import Store, Writer, dataset, rows, schema
 from langchain_cfc.errors import CFCError, CollectionError
 from langchain_cfc.records import Example
 
@@ -65,7 +65,7 @@ async def check_relabeling(
         raise CollectionError(msg)
     if try_first:
         with store.begin_read() as connection:
-            matched = rows.match_examples(connection, examples)
+            matched = dataset.match_examples(connection, examples)
         await _try_labeler(store, matched, executor)
 
 
@@ -97,9 +97,9 @@ def discard_labels(
     settled = canonical_json(_replace_labels(known, given))
     prompts = schema.prompts
     with schema.report_damage(store.name), store.begin_write() as connection:
-        matched = rows.match_examples(connection, examples)
-        corrected, missing = rows.update_examples(store.name, connection, matched)
-        rows.insert_prompts(store, connection, ((example, None) for example in examples))
+        matched = dataset.match_examples(connection, examples)
+        corrected, missing = dataset.update_examples(store.name, connection, matched)
+        dataset.insert_prompts(store, connection, ((example, None) for example in examples))
         connection.execute(delete(schema.labels))
         connection.execute(
             update(prompts)

@@ -361,7 +361,7 @@ def run_with_timeout(run: Callable[[], T], seconds: float) -> T:
     executor = ContextThreadPoolExecutor(1)
     try:
         future = executor.submit(run)
-        # Not `result(timeout)`, which could not be told from a TimeoutError raised by the call itself.
+        # Not `result(timeout)`: its TimeoutError could also be one that the call itself raised.
         if not wait([future], min(seconds, threading.TIMEOUT_MAX)).done:
             raise _timeout_error(seconds)
         return future.result()

@@ -11,7 +11,7 @@ from langchain_cfc.evaluation import GroupFigures, LevelReport, MethodFigures, R
 from langchain_cfc.set_rules import Claims, parse_set_rule
 
 Family = Literal["ours", "paper", "outside"]
-# Methods shown in figures, one of each kind: more than eight lines or bars cannot be told apart.
+# Methods shown in figures, one of each kind: more than eight lines or bars cannot be distinguished.
 LEADING = (
     "conditional",
     "conditional:best_prefix",

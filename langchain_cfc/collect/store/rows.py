@@ -12,8 +12,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
-from itertools import islice
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 from langchain_core.messages import messages_from_dict
 from sqlalchemy import (
@@ -21,28 +20,24 @@ from sqlalchemy import (
     Dialect,
     bindparam,
     delete,
-    func,
     insert,
     null,
-    select,
     update,
 )
 
-from langchain_cfc._internal.database import DatabaseStore
 from langchain_cfc._internal.serialization import canonical_json
 from langchain_cfc.claims import Span
 from langchain_cfc.collect.costs import Stage, Usage
 from langchain_cfc.collect.executor import Labels
 from langchain_cfc.collect.store import batches, schema
 from langchain_cfc.collect.store.schema import Statement, Write
-from langchain_cfc.errors import CFCError, CollectionError, StoreError
+from langchain_cfc.errors import CFCError, CollectionError
 from langchain_cfc.records import Candidate, Claim, ClaimsRecord, Example, PromptRecord
 from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc.sampling.candidates import StrippedCandidate
 from langchain_cfc.verifiers.base import VerifierScores
 
 Row: TypeAlias = dict[str, Any]
-T = TypeVar("T")
 
 # Number of prompts that are read at a time.
 PAGE = 500
@@ -51,7 +46,7 @@ _COMPRESSION = 6
 # Text in PostgreSQL cannot contain this character.
 _NUL = "\0"
 
-_ADD_PROMPTS = insert(schema.prompts)
+ADD_PROMPTS = insert(schema.prompts)
 _ADD_DRAWS = insert(schema.draws)
 _ADD_CLAIMS = insert(schema.claims)
 _ADD_SCORES = insert(schema.scores)
@@ -66,7 +61,7 @@ _SET_LABELLED = _PROMPT.values(
     stage=bindparam("new_stage"), described=bindparam("new_described"), labels_digest=bindparam("new_value")
 )
 _SET_ERROR = _PROMPT.values(error=bindparam("new_value"))
-_SET_EXAMPLE = _PROMPT.values(
+SET_EXAMPLE = _PROMPT.values(
     id=bindparam("new_id"),
     reference=bindparam("new_reference"),
     metadata=bindparam("new_metadata"),
@@ -82,8 +77,8 @@ _STRIP_DRAWS = (
 
 # Rows are added before rows that refer to them, and candidates are deleted before they are drawn again.
 _ORDER = (
-    _ADD_PROMPTS,
-    _SET_EXAMPLE,
+    ADD_PROMPTS,
+    SET_EXAMPLE,
     _ADD_ANNOUNCED,
     _DELETE_DRAWS,
     _SET_CONTEXT,
@@ -101,11 +96,6 @@ _ORDER = (
 )
 # Columns of a prompt that hold JSON from the dataset.
 _JSON = ("input", "reference", "metadata")
-_IF_CORRECTED = (
-    "If references were corrected, collect with relabel=True (--relabel), which labels what is stored again"
-)
-# Columns from the dataset that affect neither candidates nor labels.
-_DESCRIPTION = ("metadata", "cluster")
 # Key under which a connection caches the names of the models in the seal.
 _KNOWN_MODELS = "cfc_models"
 
@@ -113,7 +103,8 @@ _KNOWN_MODELS = "cfc_models"
 # Values to rows
 
 
-def _prompt_row(position: int, example: Example) -> Row:
+def prompt_row(position: int, example: Example) -> Row:
+    """Return the row of a prompt that nothing was drawn for."""
     row = {
         "position": position,
         "id": example.id,
@@ -433,7 +424,7 @@ def _update_seal(connection: Connection, writes: Sequence[Write]) -> None:
     def rows_of(wanted: Statement) -> list[Row]:
         return [row for statement, rows in writes if statement is wanted for row in rows]
 
-    prompts = rows_of(_ADD_PROMPTS)
+    prompts = rows_of(ADD_PROMPTS)
     labelled = [row["new_value"] for row in rows_of(_SET_LABELLED)]
     models = {row["model"] for row in rows_of(_ADD_CALLS) if row["drew"] and row["model"]}
     # The connection caches the models in the seal, so that most draws need not read the seal.
@@ -445,176 +436,3 @@ def _update_seal(connection: Connection, writes: Sequence[Write]) -> None:
     seal = seal.with_finished(labelled).with_models(models)
     if seal != before:
         schema.replace_seal(connection, seal)
-
-
-def add_prompts(
-    store: DatabaseStore, items: Iterable[tuple[Example, PromptRecord | None]], models: Sequence[str] = ()
-) -> int:
-    """Add all prompts that are not stored yet, or none if one cannot be used; return the number added.
-
-    Stored prompts take metadata and cluster from the examples, which do not affect candidates or labels. A
-    prompt that is already finished comes with its record, whose candidates were drawn by `models`. Raises
-    `StoreError` if another prompt is stored under the same id, or a prompt only seems to be new: one with the
-    same input is stored that is not among the examples.
-    """
-    with store.begin_write() as connection:
-        return insert_prompts(store, connection, items, models)
-
-
-def insert_prompts(
-    store: DatabaseStore,
-    connection: Connection,
-    items: Iterable[tuple[Example, PromptRecord | None]],
-    models: Sequence[str] = (),
-) -> int:
-    """Add prompts in the transaction of a connection; otherwise the same as `add_prompts`."""
-    new, stream = 0, iter(items)
-    seen: set[str] = set()
-    inputs: dict[str, str] = {}  # of new prompts without a record, with their ids
-    columns = schema.prompts.c
-    last = connection.execute(select(func.max(columns.position))).scalar()
-    first = position = 0 if last is None else last + 1
-    while page := list(islice(stream, PAGE)):
-        query = select(schema.prompts).where(columns.id.in_([example.id for example, _ in page]))
-        known = {row["id"]: dict(row) for row in connection.execute(query).mappings()}
-        writes: list[list[Write]] = []
-        for example, record in page:
-            row = _prompt_row(position, example)
-            seen.add(example.id)
-            if known.setdefault(example.id, row) is not row:
-                _check_same(store.name, row, known[example.id], ("input", "reference"))
-                if known[example.id]["position"] < first:
-                    writes.append(update_example(known[example.id], example))
-                else:  # it was added a moment ago
-                    _check_same(store.name, row, known[example.id], _DESCRIPTION)
-                continue
-            if record is not None:
-                writes += _record_writes(position, record, models, without_nul=store.without_nul)
-            elif first:
-                inputs[row["input"]] = example.id
-            writes.append([(_ADD_PROMPTS, [row])])
-            position, new = position + 1, new + 1
-        execute_writes(connection, combine_writes(writes))
-    if inputs:
-        _check_new(store.name, connection, first, seen, inputs)
-    return new
-
-
-def _check_new(
-    name: str, connection: Connection, first: int, seen: Collection[str], inputs: Mapping[str, str]
-) -> None:
-    """Refuse new prompts whose input was stored before `first` under an id that no example has."""
-    columns = schema.prompts.c
-    stored = connection.execute(select(columns.id, columns.input).where(columns.position < first))
-    replaced = [(one.id, inputs[one.input]) for one in stored if one.id not in seen and one.input in inputs]
-    if replaced:
-        old, new = replaced[0]
-        msg = (
-            f"the input of the prompt {new!r} is stored in {name} under the id {old!r}, which is not in the "
-            f"dataset any more ({len(replaced)} such prompts). {_IF_CORRECTED}, if no other prompt has the "
-            "same input; otherwise collect into another store"
-        )
-        raise StoreError(msg)
-
-
-def match_examples(connection: Connection, examples: Iterable[Example]) -> dict[int, Example]:
-    """Match stored prompts to the examples of their dataset as it is now.
-
-    Args:
-        connection: Connection to the store.
-        examples: The examples.
-
-    Returns:
-        The examples by the position of their stored prompt: the one with the same id, or else the only one
-        with the same input, provided that no other stored prompt without an example has that input. Ids that
-        are digests change when a reference is corrected.
-    """
-    columns = schema.prompts.c
-    stored = connection.execute(select(columns.position, columns.id, columns.input)).all()
-    by_id = {example.id: example for example in examples}
-    ids = {one.id for one in stored}
-    open_prompts = _group_by_input((one.input, one.position) for one in stored if one.id not in by_id)
-    open_examples = _group_by_input(
-        (canonical_json(example.input), example) for example in by_id.values() if example.id not in ids
-    )
-    matched = {one.position: by_id[one.id] for one in stored if one.id in by_id}
-    for key, positions in open_prompts.items():
-        found = open_examples.get(key, [])
-        if len(positions) == len(found) == 1:
-            matched[positions[0]] = found[0]
-    return matched
-
-
-def _group_by_input(pairs: Iterable[tuple[str, T]]) -> dict[str, list[T]]:
-    groups: dict[str, list[T]] = {}
-    for key, value in pairs:
-        groups.setdefault(key, []).append(value)
-    return groups
-
-
-def update_examples(name: str, connection: Connection, matched: Mapping[int, Example]) -> tuple[int, int]:
-    """Take id, reference, metadata and cluster of stored prompts from examples.
-
-    Returns the numbers of corrected references and of prompts without an example. Raises `StoreError` if the
-    input of a prompt has changed, because its candidates were drawn for the other.
-    """
-    corrected, missing, writes = 0, 0, []
-    for one in connection.execute(select(schema.prompts)).mappings().all():
-        row = dict(one)
-        example = matched.get(row["position"])
-        if example is None:
-            missing += 1
-            continue
-        _check_same(name, _prompt_row(row["position"], example), row, ("input",))
-        corrected += canonical_json(example.reference) != row["reference"]
-        writes.append(update_example(row, example))
-    execute_writes(connection, combine_writes(writes))
-    return corrected, missing
-
-
-def update_example(row: Mapping[str, Any], example: Example) -> list[Write]:
-    """Return the write that gives a stored prompt the example's columns; none if they are the same."""
-    given = _prompt_row(row["position"], example)
-    if given["digest"] == row["digest"]:
-        return []
-    changed = {f"new_{name}": given[name] for name in ("id", "reference", *_DESCRIPTION, "digest")}
-    return [(_SET_EXAMPLE, [{"at": row["position"], **changed}])]
-
-
-def _record_writes(
-    position: int, record: PromptRecord, models: Sequence[str], *, without_nul: bool
-) -> list[list[Write]]:
-    candidates = record.candidates
-    draws = [
-        DrawnCandidate(str(one.text))
-        if one.message is None
-        else DrawnCandidate(one.answer_key, None, one.message)
-        for one in candidates
-    ]
-    outputs = [one.scores or {} for one in candidates]
-    scores = VerifierScores([one.score for one in candidates], outputs if any(outputs) else None)
-    answers = [one.answer for one in candidates if one.answer is not None]
-    if answers and len(answers) < len(candidates):
-        msg = f"record {record.id!r} (number {position + 1}): only some of its candidates have an `answer`"
-        raise CollectionError(msg)
-    labels = Labels([one.correct for one in candidates], answers or None)
-    return [
-        insert_draws(position, draws, Usage.from_models(models), without_nul=without_nul),
-        insert_scores(position, scores, Usage()),
-        insert_labels(position, labels, Usage(), without_nul=without_nul),
-    ]
-
-
-def _check_same(name: str, row: Row, known: Mapping[str, Any], fields: Sequence[str]) -> None:
-    differing = [field for field in fields if row[field] != known[field]]
-    if differing:
-        advice = (
-            _IF_CORRECTED
-            if differing == ["reference"]
-            else "Collect it into another store, or give changed prompts new ids"
-        )
-        msg = (
-            f"the prompt {row['id']!r} has another {' and '.join(differing)} in {name}: the dataset "
-            f"has changed. {advice}"
-        )
-        raise StoreError(msg)

@@ -20,9 +20,9 @@ from langchain_cfc.candidates import LabelledBatch, Unit
 from langchain_cfc.claims import Span
 from langchain_cfc.collect.costs import ModelCalls, RequestHistory, Stage, Usage
 from langchain_cfc.collect.store import batches, schema
+from langchain_cfc.collect.store.dataset import add_prompts
 from langchain_cfc.collect.store.rows import (
     PAGE,
-    add_prompts,
     combine_writes,
     execute_writes,
     read_claims_record,
