@@ -46,8 +46,7 @@ from langchain_cfc.sampling.candidates import Description
 from langchain_cfc.sampling.fingerprints import compute_fingerprint
 from langchain_cfc.sampling.usage import add_handler
 from langchain_cfc.verifiers import Verifier, VerifierEnsemble, VerifierInput
-from langchain_cfc.verifiers.base import CandidateScorer, VerifierScores
-from langchain_cfc.verifiers.waves import SeenCandidates
+from langchain_cfc.verifiers.base import CandidateScorer, IncrementalScorer, VerifierScores
 
 # Interfaces
 
@@ -441,7 +440,7 @@ class LocalExecutor:
         recorder = UsageRecorder()
         store, rule = _JournalStore(journal, recorder), self._rule
         config = add_handler(self._config, recorder)
-        seen = SeenCandidates(
+        scorer = IncrementalScorer(
             self._scorer,
             self._description,
             example.input,
@@ -452,7 +451,7 @@ class LocalExecutor:
 
         def choose_next_wave(draws: list[DrawnCandidate]) -> Steps[int]:
             assert rule is not None  # noqa: S101 - it is called only then
-            wave = yield from seen.choose_next_wave(rule, draws)
+            wave = yield from scorer.choose_next_wave(rule, draws)
             journal.announce(sum(slot not in journal.drawn for slot in range(len(draws), len(draws) + wave)))
             return wave
 
@@ -467,12 +466,12 @@ class LocalExecutor:
                 choose_next_wave=None if rule is None else choose_next_wave,
             )
             if rule is not None and rule.needs_scores:  # the rule does not score the last possible wave
-                yield from seen.score(draws)
+                yield from scorer.score(draws)
             return draws
 
         outcome = await self._run(draw(), recorder, journal)
         is_scored = rule is not None and rule.needs_scores and not isinstance(outcome.result, CFCError)
-        return replace(outcome, scores=seen.scores) if is_scored else outcome
+        return replace(outcome, scores=scorer.scores) if is_scored else outcome
 
     async def split(self, answer: DrawnCandidate, journal: Journal) -> Outcome:
         """Split the first answer of a prompt into claims."""

@@ -29,8 +29,7 @@ from langchain_cfc.sampling.usage import add_handler
 from langchain_cfc.scoring import Combination
 from langchain_cfc.verifiers import VerifierEnsemble
 from langchain_cfc.verifiers._prompts import convert_to_calibrated_kind
-from langchain_cfc.verifiers.base import CandidateScorer, VerifierScores
-from langchain_cfc.verifiers.waves import SeenCandidates
+from langchain_cfc.verifiers.base import CandidateScorer, IncrementalScorer, VerifierScores
 
 
 def make_scorer(verifier: Any, artifact: CalibrationArtifact) -> CandidateScorer:
@@ -105,7 +104,7 @@ class ServingPipeline:
         recorder = UsageRecorder()
         # Recorded separately: a verifier that itself draws candidates must not count as an answering model.
         judging = UsageRecorder()
-        seen = SeenCandidates(
+        scorer = IncrementalScorer(
             self.scorer,
             self.description,
             prompt,
@@ -120,16 +119,16 @@ class ServingPipeline:
             config,
             progress,
             recorder,
-            choose_next_wave=None if rule is None else partial(seen.choose_next_wave, rule),
+            choose_next_wave=None if rule is None else partial(scorer.choose_next_wave, rule),
         )
         if self.versions is not None:
             self.versions.check(recorder.versions)
         spans: list[Span] = []
         if self.splitter is None:
-            scored = yield from seen.score(draws)
+            scored = yield from scorer.score(draws)
         else:
             spans = yield from split_candidate(self.splitter, draws[0], config)
-            scored = yield from seen.score_claims(make_claim_candidates(draws[0], spans), draws)
+            scored = yield from scorer.score_claims(make_claim_candidates(draws[0], spans), draws)
         yield from progress.report("cfc:scored", {"scores": scored.scores})
         drawn_usage, judged_usage = recorder.usage, judging.usage
         common = {
@@ -139,7 +138,7 @@ class ServingPipeline:
         }
         result: CFCResult
         if self.splitter is None:
-            texts = yield from self.description.extract_answers(draws, config, seen.answers)
+            texts = yield from self.description.extract_answers(draws, config, scorer.answers)
             result = self._decide(level, draws=draws, scored=scored, texts=texts, common=common)
         else:
             result = self._decide_claims(level, draws[0].text, spans, scored, common)

@@ -1,4 +1,4 @@
-"""Verifiers: their interface, checks of what they return, and scoring with one or several of them.
+"""Verifiers: their interface, checks of what they return, and scoring with one or several, wave by wave.
 
 A verifier is set-wise: it sees the prompt and all n candidates, and returns n scores in [0, 1], smaller is
 better. A judge that states a confidence p is wrapped as 1 - p.
@@ -10,7 +10,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeAlias, TypedDict
 
@@ -19,6 +19,8 @@ from langchain_core.runnables import Runnable, RunnableConfig
 from pydantic import BaseModel
 from typing_extensions import NotRequired
 
+from langchain_cfc.candidates import CandidateBatch
+from langchain_cfc.draw_rules import DrawRule
 from langchain_cfc.errors import CFCError, VerifierError
 from langchain_cfc.execution import (
     Call,
@@ -32,6 +34,7 @@ from langchain_cfc.execution import (
     unwrap_outcomes,
 )
 from langchain_cfc.sampling import DrawnCandidate, make_silent_call
+from langchain_cfc.sampling.candidates import Description
 from langchain_cfc.sampling.fingerprints import compute_fingerprint, is_identified
 
 
@@ -327,3 +330,72 @@ class CandidateScorer:
         )
         rows = zip(*outputs.values(), strict=True)
         return VerifierScores(scores, [dict(zip(outputs, row, strict=True)) for row in rows])
+
+
+@dataclass
+class IncrementalScorer:
+    """The scores and answers of a prompt's candidates, computed when a wave of draws needs them.
+
+    Attributes:
+        scorer: Scores the candidates.
+        description: Extracts their answers.
+        prompt: The prompt.
+        config: Config of the runs that extract answers.
+        judging: Config of the runs that score.
+        scored_separately: Whether scores do not change when further candidates are drawn.
+        scores: The scores so far.
+        answers: The answers so far, by text.
+    """
+
+    scorer: CandidateScorer
+    description: Description
+    prompt: Any
+    config: RunnableConfig
+    judging: RunnableConfig
+    scored_separately: bool
+    scores: VerifierScores = field(default_factory=lambda: VerifierScores([]))
+    answers: dict[str, str] = field(default_factory=dict)
+
+    def choose_next_wave(self, rule: DrawRule, draws: list[DrawnCandidate]) -> Steps[int]:
+        """Return how many further candidates the draw rule wants; 0 if it stops."""
+        if len(draws) == rule.at_most:
+            return 0
+        # Answers or scores that the rule does not look at are computed after the last draw.
+        answers = None
+        if rule.needs_answers:
+            answers = [(yield from self.description.extract_answers(draws, self.config, self.answers))]
+        scores = (yield from self.score(draws)).scores if rule.needs_scores else [0.0] * len(draws)
+        return int(rule.choose_next_wave(CandidateBatch.of(np.array([scores]), answers))[0])
+
+    def score(self, draws: list[DrawnCandidate]) -> Steps[VerifierScores]:
+        """Return the scores of all candidates so far.
+
+        A verifier that compares candidates scores all of them again; any other scores new ones only, and no
+        text that already has a score if equal texts share one.
+        """
+        done = len(self.scores.scores)
+        if done == len(draws):
+            return self.scores
+        if done and not self.scored_separately:
+            done = 0
+        known: dict[str, float] = {}
+        if self.scorer.shares_scores:
+            known = {one.text: score for one, score in zip(draws[:done], self.scores.scores, strict=False)}
+        asked, new = [one for one in draws[done:] if one.text not in known], VerifierScores([])
+        if asked:
+            given = VerifierInput(prompt=self.prompt, candidates=asked)
+            new = yield from self.scorer.score(given, self.judging)
+        fresh = iter(new.scores)
+        scores = [known[one.text] if one.text in known else next(fresh) for one in draws[done:]]
+        outputs = None if new.outputs is None else [*(self.scores.outputs or ())[:done], *new.outputs]
+        self.scores = VerifierScores([*self.scores.scores[:done], *scores], outputs)
+        return self.scores
+
+    def score_claims(
+        self, claims: list[DrawnCandidate], answers: list[DrawnCandidate]
+    ) -> Steps[VerifierScores]:
+        """Return the scores of the first answer's claims; the other answers are there for comparison."""
+        if not claims:
+            return VerifierScores([])
+        given = VerifierInput(prompt=self.prompt, candidates=claims, answers=answers)
+        return (yield from self.scorer.score(given, self.judging))
