@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from langchain_core.callbacks import AsyncCallbackManagerForChainRun, CallbackManagerForChainRun
 from langchain_core.messages import AIMessage
-from langchain_core.runnables import Runnable, RunnableConfig
+from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda
 from langchain_core.utils.pydantic import create_model_v2
 from pydantic import (
     BaseModel,
@@ -347,10 +347,22 @@ class CFCRunnable(AnsweringRunnable[CFCResult]):
         """Return generator, verifier and decision as a graph; see `Runnable.get_graph`."""
         del config  # the graph does not depend on it
         # Imported late: graphs are rarely drawn, and their modules take a tenth of the import time.
-        from langchain_cfc.runnable._drawing import draw_serving_graph
+        from langchain_core.runnables.graph import Graph
 
-        draws = self.artifact.draws or f"{self.artifact.n} draws"
-        return draw_serving_graph(self, generator=self.generator, verifier=self.verifier, draws=draws)
+        verifier = self.verifier
+        if not isinstance(verifier, Runnable):
+            names = verifier.names if isinstance(verifier, VerifierEnsemble) else [str(_get_name(verifier))]
+            verifier = RunnableLambda(lambda given: given, name=" + ".join(names))
+        graph = Graph()
+        prompt, generator, judge, decision, result = (
+            graph.add_node(part)
+            for part in (self.get_input_schema(), self.generator, verifier, self, self.get_output_schema())
+        )
+        graph.add_edge(prompt, generator, self.artifact.draws or f"{self.artifact.n} draws")
+        graph.add_edge(generator, judge)
+        graph.add_edge(judge, decision)
+        graph.add_edge(decision, result)
+        return graph
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
         """Return a copy with the given changes, checked like a new runnable."""

@@ -127,9 +127,18 @@ class OrElse(AnsweringRunnable[Any]):
     def get_graph(self, config: RunnableConfig | None = None) -> Graph:
         """Return the first chain and its fallback as a graph; see `Runnable.get_graph`."""
         del config  # the graph does not depend on it
-        from langchain_cfc.runnable._drawing import draw_fallback_graph
+        from langchain_core.runnables.graph import Graph  # late, as in `CFCRunnable`
 
-        return draw_fallback_graph(self, self.first, self.fallback)
+        graph = Graph()
+        prompt = graph.add_node(self.get_input_schema())
+        first = graph.add_node(self.first)
+        fallback = graph.add_node(self.fallback)
+        result = graph.add_node(self.get_output_schema())
+        graph.add_edge(prompt, first)
+        graph.add_edge(first, result, "answered", conditional=True)
+        graph.add_edge(first, fallback, "abstained", conditional=True)
+        graph.add_edge(fallback, result)
+        return graph
 
     @property
     def OutputType(self) -> Any:  # noqa: N802 - LangChain's name
