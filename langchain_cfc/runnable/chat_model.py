@@ -261,8 +261,7 @@ class CFCChatModel(BaseChatModel):
         **kwargs: Any,
     ) -> ChatResult:
         has_listeners = super()._should_stream(async_api=False, run_manager=run_manager, **kwargs)
-        chain, config = self._prepare_call(stop, run_manager, kwargs)
-        message = self._ask(chain, messages, config, run_manager)
+        message = self._ask(messages, stop, run_manager, kwargs)
         if run_manager is not None and has_listeners:
             chunk = _make_chunk(message)
             run_manager.on_llm_new_token(chunk.text, chunk=chunk)
@@ -276,8 +275,7 @@ class CFCChatModel(BaseChatModel):
         **kwargs: Any,
     ) -> ChatResult:
         has_listeners = super()._should_stream(async_api=True, run_manager=run_manager, **kwargs)
-        chain, config = self._prepare_call(stop, run_manager, kwargs)
-        message = await self._aask(chain, messages, config, run_manager)
+        message = await self._aask(messages, stop, run_manager, kwargs)
         if run_manager is not None and has_listeners:
             chunk = _make_chunk(message)
             await run_manager.on_llm_new_token(chunk.text, chunk=chunk)
@@ -290,8 +288,7 @@ class CFCChatModel(BaseChatModel):
         run_manager: CallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> Iterator[ChatGenerationChunk]:
-        chain, config = self._prepare_call(stop, run_manager, kwargs)
-        yield _make_chunk(self._ask(chain, messages, config, run_manager))
+        yield _make_chunk(self._ask(messages, stop, run_manager, kwargs))
 
     async def _astream(
         self,
@@ -300,8 +297,7 @@ class CFCChatModel(BaseChatModel):
         run_manager: AsyncCallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> AsyncIterator[ChatGenerationChunk]:
-        chain, config = self._prepare_call(stop, run_manager, kwargs)
-        yield _make_chunk(await self._aask(chain, messages, config, run_manager))
+        yield _make_chunk(await self._aask(messages, stop, run_manager, kwargs))
 
     def _prepare_call(
         self, stop: list[str] | None, run_manager: LLMRun | None, kwargs: Arguments
@@ -341,35 +337,35 @@ class CFCChatModel(BaseChatModel):
 
     def _ask(
         self,
-        chain: Runnable[Any, Any],
         messages: list[BaseMessage],
-        config: RunnableConfig | None,
+        stop: list[str] | None,
         run_manager: LLMRun | None,
+        kwargs: Arguments,
     ) -> AIMessage:
+        chain, config = self._prepare_call(stop, run_manager, kwargs)
         try:
             result = chain.invoke(messages, config)
         except AbstentionError as error:
-            result = self._catch_abstention(error)
+            if self.on_abstain != "return":
+                raise
+            result = error.result
         return self._make_message(result, run_manager)
 
     async def _aask(
         self,
-        chain: Runnable[Any, Any],
         messages: list[BaseMessage],
-        config: RunnableConfig | None,
+        stop: list[str] | None,
         run_manager: LLMRun | None,
+        kwargs: Arguments,
     ) -> AIMessage:
+        chain, config = self._prepare_call(stop, run_manager, kwargs)
         try:
             result = await chain.ainvoke(messages, config)
         except AbstentionError as error:
-            result = self._catch_abstention(error)
+            if self.on_abstain != "return":
+                raise
+            result = error.result
         return self._make_message(result, run_manager)
-
-    def _catch_abstention(self, error: AbstentionError) -> Any:
-        """Return the result in the error if abstentions are returned as messages; otherwise re-raise."""
-        if self.on_abstain == "return":
-            return error.result
-        raise error
 
     def _make_message(self, result: Any, run_manager: LLMRun | None) -> AIMessage:
         """Return the message of a run as callbacks may see it: with the run's id, without `usage_metadata`.
