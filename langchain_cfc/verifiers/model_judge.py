@@ -125,7 +125,8 @@ class ModelJudge(PromptedVerifier):
         question: Question | None = None,
         top_logprobs: int = TOP_LOGPROBS,
     ) -> None:
-        self.mode: Mode = _choose_mode(check_model(model)) if mode is None else _check_mode(mode)
+        check_model(model)
+        self.mode: Mode = _choose_mode(model) if mode is None else _check_mode(mode)
         self.criterion = criterion
         self.reasoning = reasoning
         called = _prepare_model(model, self.mode, reasoning, top_logprobs)

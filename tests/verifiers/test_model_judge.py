@@ -142,8 +142,12 @@ def test_other_arguments_are_refused() -> None:
         ModelJudge(Weighing(replies={}), mode="words")  # type: ignore[arg-type]
     with pytest.raises(InputError, match="top_logprobs must be at least 2"):
         ModelJudge(Weighing(replies={}), top_logprobs=1)
+
+
+@pytest.mark.parametrize("mode", [None, "logprobs", "structured", "line"])
+def test_what_is_no_model_is_refused_in_every_mode(mode: Any) -> None:
     with pytest.raises(InputError, match="got a NoneType as judging model"):
-        ModelJudge(None)  # type: ignore[arg-type]
+        ModelJudge(None, mode=mode)  # type: ignore[arg-type]
 
 
 # Log-probabilities
