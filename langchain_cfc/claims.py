@@ -21,10 +21,10 @@ from langchain_cfc._internal.imports import require
 from langchain_cfc._internal.serialization import compute_sha256
 from langchain_cfc.errors import SplitterError
 from langchain_cfc.execution import Call, FlowRunnable, Steps, add_tags
-from langchain_cfc.sampling import DrawnCandidate, make_silent_call, without_streaming_and_cache
+from langchain_cfc.sampling import DrawnCandidate, make_silent_call
 from langchain_cfc.sampling.candidates import StrippedCandidate
 from langchain_cfc.verifiers.base import combined_fingerprint, list_values
-from langchain_cfc.verifiers.prompted import check_model
+from langchain_cfc.verifiers.prompted import silence_model
 
 __all__ = ["ModelSplitter", "SentenceSplitter", "Span", "Splitter", "restore_text"]
 
@@ -121,11 +121,10 @@ class ModelSplitter(FlowRunnable[str, list[Span]]):
 
     def __init__(self, model: Runnable[Any, Any]) -> None:
         self.name = "model-claims"
-        called = without_streaming_and_cache(check_model(model), fresh=False)
         self.fingerprint = combined_fingerprint(
             self.name, {"instructions": compute_sha256(_LIST_CLAIMS)}, {"model": model}
         )
-        self._ask = Call("model that lists claims", called, SplitterError)
+        self._ask = Call("model that lists claims", silence_model(model), SplitterError)
 
     def flow(self, given: str, config: RunnableConfig) -> Steps[list[Span]]:
         """Ask the model once, and locate the claims in the answer."""

@@ -13,9 +13,8 @@ from langchain_core.runnables import Runnable, RunnableConfig
 
 from langchain_cfc.errors import VerifierError
 from langchain_cfc.execution import Call, FlowRunnable, Steps
-from langchain_cfc.sampling import without_streaming_and_cache
 from langchain_cfc.verifiers.base import to_python_scalar
-from langchain_cfc.verifiers.prompted import PromptedModel, Question, check_model, shorten_reply
+from langchain_cfc.verifiers.prompted import PromptedModel, Question, shorten_reply, silence_model
 
 Entailment: TypeAlias = (
     Runnable[Any, Any] | Callable[[Any, str, str], Any] | Callable[[Any, str, str], Awaitable[Any]]
@@ -71,8 +70,7 @@ class EntailmentJudge(PromptedModel, FlowRunnable[EntailmentInput, bool]):
     """
 
     def __init__(self, model: Runnable[Any, Any], *, question: Question | None = None) -> None:
-        called = without_streaming_and_cache(check_model(model), fresh=False)
-        super().__init__("entailment-judge", model, called, question)
+        super().__init__("entailment-judge", model, silence_model(model), question)
         self.fingerprint = self._make_fingerprint()
 
     def __repr__(self) -> str:

@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypeGuard, get_args
 
 from langchain_core.language_models import BaseChatModel
 from langchain_core.runnables import Runnable, RunnableConfig
 from pydantic import BaseModel, Field, ValidationError
 
 from langchain_cfc.errors import InputError, VerifierError
-from langchain_cfc.sampling import without_streaming_and_cache
 from langchain_cfc.verifiers.prompted import (
     TOP_LOGPROBS,
     Choice,
     PromptedVerifier,
     Question,
-    check_model,
     find_chat_model,
     read_choice,
     request_logprobs,
     shorten_reply,
+    silence_model,
 )
 
 Mode = Literal["logprobs", "structured", "line"]
@@ -125,11 +124,11 @@ class ModelJudge(PromptedVerifier):
         question: Question | None = None,
         top_logprobs: int = TOP_LOGPROBS,
     ) -> None:
-        check_model(model)
-        self.mode: Mode = _choose_mode(model) if mode is None else _check_mode(mode)
+        silent = silence_model(model)
+        self.mode: Mode = _choose_mode(silent) if mode is None else _check_mode(mode)
         self.criterion = criterion
         self.reasoning = reasoning
-        called = _prepare_model(model, self.mode, reasoning, top_logprobs)
+        called = _prepare_model(silent, self.mode, reasoning, top_logprobs)
         super().__init__("model-judge", model, called, question)
         more = {"top_logprobs": top_logprobs} if self.mode == "logprobs" else {}
         self.fingerprint = self._make_fingerprint(mode=self.mode, reasoning=reasoning, **more)
@@ -177,7 +176,7 @@ def _choose_mode(model: Runnable[Any, Any]) -> Mode:
     return "structured" if _has_structured_output(model) else "line"
 
 
-def _has_structured_output(model: Runnable[Any, Any]) -> bool:
+def _has_structured_output(model: Runnable[Any, Any]) -> TypeGuard[BaseChatModel]:
     # Not for bindings: `with_structured_output` would lose their arguments.
     return isinstance(model, BaseChatModel) and any(
         getattr(type(model), name) is not getattr(BaseChatModel, name)
@@ -188,20 +187,19 @@ def _has_structured_output(model: Runnable[Any, Any]) -> bool:
 def _prepare_model(
     model: Runnable[Any, Any], mode: Mode, reasoning: bool, top_logprobs: int
 ) -> Runnable[Any, Any]:
-    """Return the model prepared for calls: without streaming, and with what the mode needs."""
-    silent = without_streaming_and_cache(model, fresh=False)
+    """Return a model that does not stream, prepared for the mode."""
     if mode == "logprobs":
-        return request_logprobs(silent, top_logprobs, short=not reasoning)
+        return request_logprobs(model, top_logprobs, short=not reasoning)
     if mode == "line":
-        return silent
-    if not _has_structured_output(model) or not isinstance(silent, BaseChatModel):
+        return model
+    if not _has_structured_output(model):
         msg = (
             f"mode='structured' needs a chat model with structured output, which {type(model).__name__} is "
             "not: pass the model itself, without binding or retry, or choose mode='line'"
         )
         raise InputError(msg)
     schema = ReasonedEstimate if reasoning else Estimate
-    return _WithoutRaising(silent.with_structured_output(schema, include_raw=True))
+    return _WithoutRaising(model.with_structured_output(schema, include_raw=True))
 
 
 class _WithoutRaising(Runnable[Any, Any]):

@@ -8,16 +8,15 @@ from typing import Any, Literal, get_args
 from langchain_core.runnables import Runnable
 
 from langchain_cfc.errors import InputError, VerifierError
-from langchain_cfc.sampling import without_streaming_and_cache
 from langchain_cfc.verifiers.prompted import (
     TOP_LOGPROBS,
     Choice,
     PromptedVerifier,
     Question,
-    check_model,
     read_choice,
     request_logprobs,
     shorten_reply,
+    silence_model,
 )
 
 Wording = Literal["letters", "words"]
@@ -87,9 +86,7 @@ class PTrue(PromptedVerifier):
         if wording not in get_args(Wording):
             msg = f"wording is {wording!r}; expected one of {', '.join(get_args(Wording))}"
             raise InputError(msg)
-        called = request_logprobs(
-            without_streaming_and_cache(check_model(model), fresh=False), top_logprobs, short=True
-        )
+        called = request_logprobs(silence_model(model), top_logprobs, short=True)
         super().__init__("p-true", model, called, question)
         self.ideas = ideas
         self.wording: Wording = wording

@@ -25,7 +25,7 @@ from langchain_core.runnables.base import RunnableBindingBase
 from langchain_cfc._internal.serialization import compute_sha256
 from langchain_cfc.errors import InputError, VerifierError
 from langchain_cfc.execution import Call, Steps, describe_error, map_distinct
-from langchain_cfc.sampling.models import make_optional_call
+from langchain_cfc.sampling.models import make_optional_call, without_streaming_and_cache
 from langchain_cfc.verifiers._prompts import read_prompt
 from langchain_cfc.verifiers.base import (
     BaseVerifier,
@@ -128,10 +128,10 @@ class PromptedVerifier(PromptedModel, BaseVerifier):
         return self._write_request(question, "{text}", ["{first}", "{second}"])
 
 
-def check_model(model: Any) -> Runnable[Any, Any]:
-    """Return a judging model unchanged; raise an `InputError` if it is not a Runnable."""
+def silence_model(model: Any) -> Runnable[Any, Any]:
+    """Return a judging model without streaming; raise an `InputError` if it is not a Runnable."""
     if isinstance(model, Runnable):
-        return model
+        return without_streaming_and_cache(model, fresh=False)
     msg = f"got a {type(model).__name__} as judging model; expected a chat model, such as ChatOpenAI(...)"
     raise InputError(msg)
 
