@@ -174,35 +174,26 @@ class ClaimSplitter:
             raise SplitterError(msg)
         self._call = make_silent_call("splitter", splitter, SplitterError)
 
-    def split(self, answer: str, config: RunnableConfig) -> Steps[list[Span]]:
-        """Split an answer into claims; a blank answer has none.
+    def split(self, answer: DrawnCandidate, config: RunnableConfig) -> Steps[list[Span]]:
+        """Split a drawn answer into claims, with the tag `cfc:splitter`; a blank answer has none.
 
         Returns:
             The spans with their texts, in the order of the answer.
 
         Raises:
-            SplitterError: If the splitter fails, or returns anything other than spans of this answer.
+            SplitterError: If the answer is structured or calls tools, or the splitter fails, or returns
+                anything other than spans of this answer.
         """
-        if not answer.strip():
+        if answer.data is not None:
+            msg = "the answer is structured or calls tools, but only text can be split into claims"
+            raise SplitterError(msg)
+        text = answer.text
+        if not text.strip():
             return []
-        found = yield from self._call.invoke_one(answer, config)
+        found = yield from self._call.invoke_one(text, add_tags(config, "cfc:splitter"))
         if not isinstance(found, Sequence):
             list_values(found, 0, "the splitter", what="spans", hint=_HINT, failure=SplitterError)
-        return sorted((_read_span(answer, one) for one in found), key=lambda one: (one.start, one.end))
-
-
-def split_candidate(
-    splitter: ClaimSplitter, answer: DrawnCandidate, config: RunnableConfig
-) -> Steps[list[Span]]:
-    """Split a drawn answer into claims, with the tag `cfc:splitter`.
-
-    Raises:
-        SplitterError: As `ClaimSplitter.split`, or if the answer is structured or calls tools.
-    """
-    if answer.data is not None:
-        msg = "the answer is structured or calls tools, but only text can be split into claims"
-        raise SplitterError(msg)
-    return (yield from splitter.split(answer.text, add_tags(config, "cfc:splitter")))
+        return sorted((_read_span(text, one) for one in found), key=lambda one: (one.start, one.end))
 
 
 def _read_span(answer: str, given: Any) -> Span:
@@ -296,12 +287,12 @@ def restore_text(answer: str, spans: Sequence[Span], kept: Sequence[bool]) -> st
             continue
         skipped = answer[gap:place]
         if text and skipped:
-            text += skipped if not skipped.strip() else _join(skipped)
+            text += skipped if not skipped.strip() else _choose_separator(skipped)
         text += answer[place]
         gap = place + 1
     return text
 
 
-def _join(skipped: str) -> str:
+def _choose_separator(skipped: str) -> str:
     """Return the separator that replaces omitted words: a paragraph break, a line break, or a space."""
     return "\n\n" if "\n\n" in skipped else "\n" if "\n" in skipped else " "

@@ -25,7 +25,7 @@ from tenacity import AsyncRetrying, RetryCallState, stop_after_attempt, wait_ran
 from langchain_cfc._internal.metadata import Scalar
 from langchain_cfc.artifact import check_first_wave, scores_separately
 from langchain_cfc.candidates import Unit
-from langchain_cfc.claims import ClaimSplitter, SentenceSplitter, Splitter, split_candidate
+from langchain_cfc.claims import ClaimSplitter, SentenceSplitter, Splitter
 from langchain_cfc.collect.costs import Usage
 from langchain_cfc.collect.failures import is_transient, may_be_charged, read_retry_after
 from langchain_cfc.draw_rules import DrawRule, parse_draw_rule
@@ -479,7 +479,7 @@ class LocalExecutor:
             msg = 'these components keep whole answers: split needs unit="claims"'
             raise InputError(msg)
         recorder = UsageRecorder()
-        steps = split_candidate(self._splitter, answer, add_handler(self._config, recorder))
+        steps = self._splitter.split(answer, add_handler(self._config, recorder))
         return await self._run(steps, recorder, journal)
 
     async def score(

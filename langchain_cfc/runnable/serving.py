@@ -16,7 +16,7 @@ from langchain_core.runnables import RunnableConfig
 from langchain_cfc._internal.arrays import FloatArray
 from langchain_cfc.artifact import CalibrationArtifact, scores_separately
 from langchain_cfc.candidates import CandidateBatch
-from langchain_cfc.claims import ClaimSplitter, Span, make_claim_candidates, split_candidate
+from langchain_cfc.claims import ClaimSplitter, Span, make_claim_candidates
 from langchain_cfc.decision import Decisions, Reason, decide
 from langchain_cfc.errors import FingerprintError, InputError, VerifierError
 from langchain_cfc.execution import Progress, Steps
@@ -127,7 +127,7 @@ class ServingPipeline:
         if self.splitter is None:
             scored = yield from scorer.score(draws)
         else:
-            spans = yield from split_candidate(self.splitter, draws[0], config)
+            spans = yield from self.splitter.split(draws[0], config)
             scored = yield from scorer.score_claims(make_claim_candidates(draws[0], spans), draws)
         yield from progress.report("cfc:scored", {"scores": scored.scores})
         drawn_usage, judged_usage = recorder.usage, judging.usage

@@ -19,7 +19,6 @@ from langchain_cfc.claims import (
     Span,
     make_claim_candidates,
     restore_text,
-    split_candidate,
 )
 from langchain_cfc.errors import SplitterError
 from langchain_cfc.execution import arun_flow, run_flow
@@ -29,7 +28,7 @@ from langchain_cfc.verifiers import SequenceProbability, VerifierInput
 
 
 def split(splitter: Any, answer: str) -> list[Span]:
-    return run_flow(ClaimSplitter(splitter).split(answer, {}))
+    return run_flow(ClaimSplitter(splitter).split(DrawnCandidate(answer), {}))
 
 
 @pytest.mark.parametrize(
@@ -91,7 +90,7 @@ def test_an_async_splitter_and_claims_in_other_words() -> None:
     async def spans(answer: str) -> list[dict[str, Any]]:
         return [{"start": 0, "end": len(answer), "text": text} for text in ("b is A", "d is C")]
 
-    found = asyncio.run(arun_flow(ClaimSplitter(spans).split(WHOLE, {})))
+    found = asyncio.run(arun_flow(ClaimSplitter(spans).split(DrawnCandidate(WHOLE), {})))
     assert found == [Span(0, 9, "b is A"), Span(0, 9, "d is C")]
 
 
@@ -126,7 +125,7 @@ def test_a_splitter_that_fails_is_one_typed_error() -> None:
     with pytest.raises(SplitterError, match="got a str as splitter"):
         ClaimSplitter("sentences")  # type: ignore[arg-type]
     with pytest.raises(SplitterError, match="structured"):
-        run_flow(split_candidate(ClaimSplitter(lambda _: []), DrawnCandidate("{}", None, {}), {}))
+        run_flow(ClaimSplitter(lambda _: []).split(DrawnCandidate("{}", None, {}), {}))
 
 
 def with_tokens(*tokens: str | bytes) -> DrawnCandidate:
