@@ -29,7 +29,7 @@ from langchain_cfc.execution import (
 from langchain_cfc.sampling import Sampler, SamplingName, UsageRecorder, resolve_generator
 from langchain_cfc.sampling.usage import add_handler
 from langchain_cfc.verifiers.base import CandidateScorer, Verifier, VerifierInput
-from langchain_cfc.verifiers.self_consistency import Reading, SelfConsistency, score_groups
+from langchain_cfc.verifiers.self_consistency import Extractor, SelfConsistency, score_groups
 
 __all__ = ["NO_GUARANTEE", "Cluster", "Preview", "QuestionPreview", "preview"]
 
@@ -108,7 +108,7 @@ def preview(
     *,
     n: int = 5,
     verifier: Verifier | None = None,
-    answer: Reading | None = None,
+    answer: Extractor | None = None,
     sampling: SamplingName = "requests",
     max_concurrency: int = 8,
     on_progress: Callable[[], object] | None = None,
@@ -161,7 +161,7 @@ class _Look:
         usage: Records all requests, of the generator and of the verifier.
     """
 
-    def __init__(self, sampler: Sampler, n: int, verifier: Verifier | None, answer: Reading | None) -> None:
+    def __init__(self, sampler: Sampler, n: int, verifier: Verifier | None, answer: Extractor | None) -> None:
         if isinstance(verifier, SelfConsistency) and answer is not None:
             msg = "the verifier determines which candidates agree: pass answer= to SelfConsistency instead"
             raise InputError(msg)

@@ -18,18 +18,17 @@ from __future__ import annotations
 import re
 import string
 from abc import abstractmethod
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Literal, TypeAlias, get_args
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, get_args
 
-from langchain_core.runnables import Runnable, RunnableConfig
+from langchain_core.runnables import RunnableConfig
 
 from langchain_cfc.errors import InputError, LabelerError
 from langchain_cfc.execution import Steps, map_distinct
 from langchain_cfc.labelers.base import BaseLabeler, LabelerInput
 from langchain_cfc.sampling.models import make_optional_call
 from langchain_cfc.verifiers.base import combined_fingerprint
-
-Reading: TypeAlias = Runnable[Any, Any] | Callable[[str], str] | Callable[[str], Awaitable[str]]
+from langchain_cfc.verifiers.self_consistency import Extractor, extract_answers
 
 
 class TextMatcher(BaseLabeler):
@@ -66,19 +65,11 @@ class TextMatcher(BaseLabeler):
         is_correct = yield from self.make_test(given, config)
 
         def test(texts: list[str]) -> Steps[list[bool]]:
-            answers: list[Any] = texts
             if self._extract is not None:
-                answers = yield from self._extract.invoke_cheaply(texts, config)
-            return [is_correct(_check_answer(answer)) for answer in answers]
+                texts = yield from extract_answers(self._extract, texts, config, LabelerError)
+            return list(map(is_correct, texts))
 
         return (yield from map_distinct([candidate.text for candidate in given["candidates"]], test))
-
-
-def _check_answer(answer: Any) -> str:
-    if isinstance(answer, str):
-        return answer
-    msg = f"an answer is a {type(answer).__name__}; expected text, empty if there is no answer"
-    raise LabelerError(msg)
 
 
 def list_aliases(reference: Any) -> list[Any]:
@@ -149,7 +140,7 @@ class NormalisedMatch(TextMatcher):
     """
 
     def __init__(
-        self, convention: Convention = "squad", *, anywhere: bool = False, answer: Reading | None = None
+        self, convention: Convention = "squad", *, anywhere: bool = False, answer: Extractor | None = None
     ) -> None:
         if convention not in get_args(Convention):
             msg = f"convention is {convention!r}; expected one of {', '.join(get_args(Convention))}"

@@ -25,9 +25,9 @@ from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_cfc.errors import CFCError, InputError, LabelerError
 from langchain_cfc.execution import Steps
 from langchain_cfc.labelers.base import LabelerInput
-from langchain_cfc.labelers.matching import Reading, TextMatcher
+from langchain_cfc.labelers.matching import TextMatcher
 from langchain_cfc.sampling.models import make_optional_call
-from langchain_cfc.verifiers.self_consistency import normalise_answer
+from langchain_cfc.verifiers.self_consistency import Extractor, normalise_answer
 
 Options: TypeAlias = (
     list[str]
@@ -70,7 +70,11 @@ class MultipleChoice(TextMatcher):
     """
 
     def __init__(
-        self, options: Options | None = None, *, letters: str = DEFAULT_LETTERS, answer: Reading | None = None
+        self,
+        options: Options | None = None,
+        *,
+        letters: str = DEFAULT_LETTERS,
+        answer: Extractor | None = None,
     ) -> None:
         if not letters or len(set(letters)) < len(letters) or set(letters) - set(_LETTERS):
             msg = f"letters is {letters!r}; expected distinct capital letters, such as 'ABCD'"

@@ -36,7 +36,8 @@ from fractions import Fraction
 from typing import Any
 
 from langchain_cfc.errors import InputError, LabelerError
-from langchain_cfc.labelers.matching import Reading, TextMatcher, list_aliases
+from langchain_cfc.labelers.matching import TextMatcher, list_aliases
+from langchain_cfc.verifiers.self_consistency import Extractor
 
 _MARK = "####"
 _MINUS = r"[-\u2212\u2013]"
@@ -121,7 +122,7 @@ class NumericMatch(TextMatcher):
         InputError: If the tolerance is not a finite number of at least 0.
     """
 
-    def __init__(self, *, tolerance: str | float | Fraction = 0, answer: Reading | None = None) -> None:
+    def __init__(self, *, tolerance: str | float | Fraction = 0, answer: Extractor | None = None) -> None:
         self._tolerance = _read_tolerance(tolerance)
         super().__init__("numeric-match", {"tolerance": str(self._tolerance)}, {"answer": answer})
 

@@ -16,7 +16,8 @@ from typing import Any
 
 from langchain_cfc.errors import InputError, LabelerError
 from langchain_cfc.labelers.base import reject_duplicate_keys
-from langchain_cfc.labelers.matching import Reading, TextMatcher, list_text_aliases
+from langchain_cfc.labelers.matching import TextMatcher, list_text_aliases
+from langchain_cfc.verifiers.self_consistency import Extractor
 
 _GROUP = "answer"
 
@@ -41,7 +42,7 @@ class PatternMatch(TextMatcher):
     """
 
     def __init__(
-        self, pattern: str | re.Pattern[str] | None = None, *, answer: Reading | None = None
+        self, pattern: str | re.Pattern[str] | None = None, *, answer: Extractor | None = None
     ) -> None:
         self._pattern = None if pattern is None else _compile(pattern)
         settings = (
@@ -115,7 +116,7 @@ class JsonField(TextMatcher):
         [True, False]
     """
 
-    def __init__(self, *path: str | int, answer: Reading | None = None) -> None:
+    def __init__(self, *path: str | int, answer: Extractor | None = None) -> None:
         for step in path:
             if not _is_step(step):
                 msg = f"the path holds {step!r}; expected keys and indices counted from 0"

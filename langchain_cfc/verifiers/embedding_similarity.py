@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 from langchain_core.documents import Document
 from langchain_core.embeddings import Embeddings
-from langchain_core.runnables import Runnable, RunnableConfig
+from langchain_core.runnables import RunnableConfig
 
 from langchain_cfc.errors import InputError, ServingTimeoutError, VerifierError
-from langchain_cfc.execution import Steps, call_each, describe_error, unwrap_outcomes
+from langchain_cfc.execution import Steps, Target, call_each, describe_error, unwrap_outcomes
 from langchain_cfc.sampling.fingerprints import describe_embeddings
 from langchain_cfc.sampling.models import make_optional_call
 from langchain_cfc.verifiers._prompts import read_prompt
 from langchain_cfc.verifiers.base import TextVerifier, combined_fingerprint
 
-Context: TypeAlias = Runnable[Any, Any] | Callable[[Any], Any] | Callable[[Any], Awaitable[Any]]
 Vectors: TypeAlias = np.ndarray[tuple[int, int], np.dtype[np.float64]]
 
 _HINT = (
@@ -45,7 +44,7 @@ class EmbeddingSimilarity(TextVerifier):
         InputError: If `embeddings` are not LangChain embeddings.
     """
 
-    def __init__(self, embeddings: Embeddings, *, context: Context | None = None) -> None:
+    def __init__(self, embeddings: Embeddings, *, context: Target | None = None) -> None:
         if not isinstance(embeddings, Embeddings):
             msg = f"expected LangChain embeddings, got a {type(embeddings).__name__}"
             raise InputError(msg)

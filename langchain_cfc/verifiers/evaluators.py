@@ -10,14 +10,13 @@ from typing import Any, TypeAlias
 from langchain_core.runnables import Runnable, RunnableConfig
 
 from langchain_cfc.errors import InputError, VerifierError
-from langchain_cfc.execution import Call, Steps, call_by_keys
+from langchain_cfc.execution import Call, Steps, Target, call_by_keys
 from langchain_cfc.sampling import make_silent_call
 from langchain_cfc.sampling.models import make_optional_call
 from langchain_cfc.verifiers._prompts import unwrap_prompt
 from langchain_cfc.verifiers.base import TextVerifier, combined_fingerprint, to_python_scalar
 
 Evaluator: TypeAlias = Runnable[Any, Any] | Callable[..., Any] | Callable[..., Awaitable[Any]]
-Arguments: TypeAlias = Runnable[Any, Any] | Callable[[Any], Any] | Callable[[Any], Awaitable[Any]]
 
 
 class EvaluatorVerifier(TextVerifier):
@@ -33,7 +32,7 @@ class EvaluatorVerifier(TextVerifier):
         key: str | None,
         higher_is_better: bool,
         ends: tuple[float, float],
-        arguments: Arguments | None,
+        arguments: Target | None,
     ) -> None:
         self.name = "evaluator"
         self.key = key
@@ -113,7 +112,7 @@ def from_evaluator(
     key: str | None = None,
     higher_is_better: bool = True,
     range: tuple[float, float] = (0.0, 1.0),  # noqa: A002 - what evaluators call it
-    arguments: Arguments | None = None,
+    arguments: Target | None = None,
 ) -> EvaluatorVerifier:
     """Make a verifier from an evaluator, such as one of openevals.
 

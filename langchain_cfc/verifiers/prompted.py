@@ -13,7 +13,7 @@ import json
 import math
 import string
 from abc import abstractmethod
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -24,7 +24,7 @@ from langchain_core.runnables.base import RunnableBindingBase
 
 from langchain_cfc._internal.serialization import compute_sha256
 from langchain_cfc.errors import InputError, VerifierError
-from langchain_cfc.execution import Call, Steps, describe_error, map_distinct
+from langchain_cfc.execution import Call, Steps, Target, describe_error, map_distinct
 from langchain_cfc.sampling.models import make_optional_call, without_streaming_and_cache
 from langchain_cfc.verifiers._prompts import read_prompt
 from langchain_cfc.verifiers.base import (
@@ -34,7 +34,7 @@ from langchain_cfc.verifiers.base import (
     read_token_logprobs,
 )
 
-Question: TypeAlias = Runnable[Any, Any] | Callable[[Any], Any] | Callable[[Any], Awaitable[Any]]
+Question: TypeAlias = Target
 
 QUESTION = """\
 <question>

@@ -12,8 +12,8 @@ import numpy as np
 from langchain_core.runnables import Runnable, RunnableConfig
 
 from langchain_cfc.candidates import score_by_agreement
-from langchain_cfc.errors import InputError, VerifierError
-from langchain_cfc.execution import Steps, map_distinct
+from langchain_cfc.errors import CFCError, InputError, VerifierError
+from langchain_cfc.execution import Call, Steps, map_distinct
 from langchain_cfc.sampling.models import make_optional_call
 from langchain_cfc.verifiers.base import (
     BaseVerifier,
@@ -23,7 +23,7 @@ from langchain_cfc.verifiers.base import (
 )
 from langchain_cfc.verifiers.entailment import Entailment, group_by_entailment
 
-Reading: TypeAlias = Runnable[Any, Any] | Callable[[str], str] | Callable[[str], Awaitable[str]]
+Extractor: TypeAlias = Runnable[Any, Any] | Callable[[str], str] | Callable[[str], Awaitable[str]]
 Equivalence: TypeAlias = (
     Runnable[Any, Any] | Callable[[Any, str, str], bool] | Callable[[Any, str, str], Awaitable[bool]]
 )
@@ -98,9 +98,9 @@ class SelfConsistency(BaseVerifier):
 
     def __init__(
         self,
-        answer: Reading | None = None,
+        answer: Extractor | None = None,
         *,
-        normalise: Reading | None = normalise_answer,
+        normalise: Extractor | None = normalise_answer,
         equivalent: Equivalence | None = None,
         entails: Entailment | None = None,
     ) -> None:
@@ -155,16 +155,9 @@ class SelfConsistency(BaseVerifier):
 
     def _find_answers(self, config: RunnableConfig, texts: list[str]) -> Steps[list[str]]:
         """Return the answer of each text in the form that is compared."""
-        answers: list[Any] = texts
-        for reader in filter(None, [self._extract, self._normalise]):
-            answers = yield from reader.invoke_cheaply(answers, config)
-            for answer in answers:
-                if not isinstance(answer, str):
-                    msg = (
-                        f"an answer is a {type(answer).__name__}; expected text, empty if there is no answer"
-                    )
-                    raise VerifierError(msg)
-        return [normalise_answer(one) for one in answers] if self._has_default_normalisation else answers
+        for function in filter(None, [self._extract, self._normalise]):
+            texts = yield from extract_answers(function, texts, config, VerifierError)
+        return [normalise_answer(one) for one in texts] if self._has_default_normalisation else texts
 
     def _find_equivalent_pairs(
         self, prompt: Any, answers: Sequence[str], config: RunnableConfig
@@ -176,6 +169,18 @@ class SelfConsistency(BaseVerifier):
         questions = [{"prompt": prompt, "first": first, "second": second} for first, second in pairs]
         replies = yield from self._equivalent.invoke_each(questions, config)
         return [pair for pair, reply in zip(pairs, replies, strict=True) if _read_verdict(reply)]
+
+
+def extract_answers(
+    extractor: Call, texts: list[str], config: RunnableConfig, failure: type[CFCError]
+) -> Steps[list[str]]:
+    """Return the answer of each text; raise `failure` unless all of them are texts."""
+    answers = yield from extractor.invoke_cheaply(texts, config)
+    for answer in answers:
+        if not isinstance(answer, str):
+            msg = f"an answer is a {type(answer).__name__}; expected text, empty if there is no answer"
+            raise failure(msg)
+    return answers
 
 
 def score_groups(groups: Sequence[int]) -> list[float]:
