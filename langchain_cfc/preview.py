@@ -142,20 +142,21 @@ def preview(
         msg = "there are no questions: pass at least one"
         raise InputError(msg)
     sampler = Sampler(resolve_generator(generator), sampling)
-    look = _Look(sampler, n, verifier, answer)
-    run = partial(asyncio.run, _ask_all(look, questions, ConcurrencyLimiter(max_concurrency), on_progress))
+    previewer = _Previewer(sampler, n, verifier, answer)
+    limiter = ConcurrencyLimiter(max_concurrency)
+    run = partial(asyncio.run, previewer.preview_all(questions, limiter, on_progress))
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        seen = run()
+        previews = run()
     else:  # as in a notebook, whose running loop a synchronous function cannot use
         with ContextThreadPoolExecutor(1) as thread:
-            seen = thread.submit(run).result()
-    return _summarize(seen, n, look.usage)
+            previews = thread.submit(run).result()
+    return _summarize(previews, n, previewer.usage)
 
 
-class _Look:
-    """Draws, scores and groups the candidates of one question.
+class _Previewer:
+    """Draws, scores and groups the candidates of questions.
 
     Attributes:
         usage: Records all requests, of the generator and of the verifier.
@@ -172,14 +173,27 @@ class _Look:
         # A SelfConsistency scores candidates by their groups, so it need not be called a second time.
         self._scorer = None if verifier is None or verifier is self._agreement else CandidateScorer(verifier)
 
-    def ask(self, question: Any) -> Steps[QuestionPreview]:
-        """Return the agreement of a question's candidates, or the error."""
-        try:
-            return (yield from self._look(question))
-        except CFCError as error:
-            return QuestionPreview(question=question, error=str(error))
+    async def preview_all(
+        self, questions: Sequence[Any], limiter: ConcurrencyLimiter, on_progress: Callable[[], object] | None
+    ) -> list[QuestionPreview]:
+        """Return the agreement of each question's candidates, or the error."""
+        # Limits memory: only a few more questions are in progress than there may be concurrent calls.
+        places = asyncio.Semaphore(2 * limiter.size)
 
-    def _look(self, question: Any) -> Steps[QuestionPreview]:
+        async def preview_one(question: Any) -> QuestionPreview:
+            async with places:
+                try:
+                    found = await arun_flow(self._preview_question(question))
+                except CFCError as error:
+                    found = QuestionPreview(question=question, error=str(error))
+            if on_progress is not None:
+                on_progress()
+            return found
+
+        with apply_limits(CallLimits(limiter), RunnableConfig()):
+            return await asyncio.gather(*map(preview_one, questions))
+
+    def _preview_question(self, question: Any) -> Steps[QuestionPreview]:
         draws = yield from self._sampler.draw_steps(
             question, self._n, RunnableConfig(), Progress(), self.usage
         )
@@ -206,36 +220,16 @@ class _Look:
         )
 
 
-async def _ask_all(
-    look: _Look,
-    questions: Sequence[Any],
-    limiter: ConcurrencyLimiter,
-    on_progress: Callable[[], object] | None,
-) -> list[QuestionPreview]:
-    # Limits memory: only a few more questions are in progress than there may be concurrent calls.
-    places = asyncio.Semaphore(2 * limiter.size)
-
-    async def ask(question: Any) -> QuestionPreview:
-        async with places:
-            found = await arun_flow(look.ask(question))
-        if on_progress is not None:
-            on_progress()
-        return found
-
-    with apply_limits(CallLimits(limiter), RunnableConfig()):
-        return await asyncio.gather(*map(ask, questions))
-
-
-def _summarize(seen: Sequence[QuestionPreview], n: int, recorder: UsageRecorder) -> Preview:
+def _summarize(previews: Sequence[QuestionPreview], n: int, recorder: UsageRecorder) -> Preview:
     ranked = sorted(
         (
             (one.mean_score, one.agreement, one)
-            for one in seen
+            for one in previews
             if one.mean_score is not None and one.agreement
         ),
         key=lambda ranks: (-ranks[0], ranks[1]),
     )
-    failed = [one for one in seen if one.error is not None]
+    failed = [one for one in previews if one.error is not None]
     usage = recorder.usage
     return Preview(
         n=n,
