@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from langchain_cfc_langgraph.graph import guarded_graph
-from langchain_cfc_langgraph.node import cfc_node, clear
+from langchain_cfc_langgraph.node import cfc_node, clear, say
 from langchain_cfc_langgraph.person import ask_person
-from langchain_cfc_langgraph.say import say
 from langchain_cfc_langgraph.state import CFCAnswer, CFCState, Outcome, outcome
 
 __all__ = [

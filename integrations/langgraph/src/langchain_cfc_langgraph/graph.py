@@ -12,9 +12,8 @@ from langgraph.types import Checkpointer, RetryPolicy
 
 from langchain_cfc.errors import InputError
 from langchain_cfc.runnable import ABSTAIN_MESSAGE
-from langchain_cfc_langgraph.node import Question, cfc_node, clear
+from langchain_cfc_langgraph.node import Question, cfc_node, clear, say
 from langchain_cfc_langgraph.person import ask_person
-from langchain_cfc_langgraph.say import say
 from langchain_cfc_langgraph.state import CFCState, Outcome, outcome
 
 _ESCALATED: tuple[Outcome, ...] = ("abstained", "not_certifiable")

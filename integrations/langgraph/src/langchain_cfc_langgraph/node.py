@@ -1,19 +1,20 @@
-"""`cfc_node`: a node that reads a question from the state and writes the decision to it."""
+"""`cfc_node`: a node that writes the decision about a question to the state. `say`: one that tells it."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
-from langchain_core.messages import convert_to_messages, convert_to_openai_messages
+from langchain_core.messages import AIMessage, convert_to_messages, convert_to_openai_messages
 from langchain_core.prompt_values import PromptValue
 from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda
 
 from langchain_cfc import CFCResult
 from langchain_cfc.errors import AbstentionError, InputError
 from langchain_cfc.extend import redact_errors
-from langchain_cfc_langgraph.state import CFCAnswer, CFCState
+from langchain_cfc.runnable import ABSTAIN_MESSAGE
+from langchain_cfc_langgraph.state import CFCAnswer, CFCState, read_decision
 
 Question: TypeAlias = str | Callable[[Any], Any]
 Update: TypeAlias = dict[str, Any]
@@ -132,3 +133,32 @@ def _make_update(asked: Any, result: Any) -> Update:
             guarantee=decision["guarantee"],
         )
     return dict(CFCState(asked=asked, decision=decision, answer=answer, alpha=None, level=None))
+
+
+class SayNode(Protocol):
+    """A node as LangGraph's types declare it, including the name of its argument."""
+
+    def __call__(self, state: CFCState) -> dict[str, Any]:
+        """Return the update with the new message."""
+
+
+def say(*, abstain_message: str = ABSTAIN_MESSAGE) -> SayNode:
+    """Return a node that adds one message to the state's `messages`.
+
+    Args:
+        abstain_message: The text of the message if there is no answer.
+
+    Returns:
+        The node, for `add_node`. The message's `response_metadata["cfc"]` holds the decision in the form of
+        `CFCResult.to_message`; for a person's answer, the guarantee is None.
+    """
+
+    def add_message(state: CFCState) -> dict[str, Any]:
+        answer = state.get("answer")
+        if answer is None or answer["guarantee"] is not None:
+            return {"messages": [read_decision(state).to_message(abstain_message)]}
+        metadata = {"cfc": {"by": answer["by"], "name": answer["name"], "guarantee": None}}
+        text = abstain_message if answer["text"] is None else answer["text"]
+        return {"messages": [AIMessage(text, response_metadata=metadata)]}
+
+    return add_message
