@@ -50,6 +50,11 @@ def describe_arguments(given: Arguments | None) -> str:
     return "none" if given is None else "own"
 
 
+def list_parts(given: Arguments | None) -> dict[str, object]:
+    """Return the function behind the arguments as a part of a fingerprint; none if there is no function."""
+    return {} if given is None or isinstance(given, Mapping) else {"arguments": given}
+
+
 def _fields(fields: Mapping[str, str], prompt: Any) -> dict[str, Any]:
     missing = [field for field in fields.values() if not isinstance(prompt, Mapping) or field not in prompt]
     if missing:

@@ -24,7 +24,7 @@ from langchain_cfc.extend import (
     list_text_aliases,
     reject_duplicate_keys,
 )
-from langchain_cfc_openevals.arguments import Arguments, describe_arguments, to_callable
+from langchain_cfc_openevals.arguments import Arguments, describe_arguments, list_parts, to_callable
 from langchain_cfc_openevals.evaluator import OUTPUTS, REFERENCE, Evaluator, Pairs, compare_whole
 
 
@@ -206,11 +206,10 @@ def _make_builtin(
         "settings": _serialize_settings(name, options),
         **program,
     }
-    further = {} if arguments is None or isinstance(arguments, Mapping) else {"arguments": arguments}
     return Evaluator(
         function,
         afunction,
-        combined_fingerprint("openevals", facts, further),
+        combined_fingerprint("openevals", facts, list_parts(arguments)),
         to_callable(arguments, OUTPUTS),
         pairs=builtin.pairs,
         ends=builtin.ends,
@@ -259,16 +258,13 @@ def _wrap_function(
         raise InputError(msg)
     is_async = is_async_callable(given)
     named = SimpleNamespace(fingerprint=compute_fingerprint(given, given_id))
-    parts: dict[str, object] = {"function": named}
-    if arguments is not None and not isinstance(arguments, Mapping):
-        parts["arguments"] = arguments
     return Evaluator(
         None if is_async else given,
         given if is_async else None,
         combined_fingerprint(
             "openevals",
             {"openevals": version("openevals"), "arguments": describe_arguments(arguments)},
-            parts,
+            {"function": named, **list_parts(arguments)},
         ),
         to_callable(arguments, OUTPUTS),
         graded=False,

@@ -30,7 +30,7 @@ from langchain_cfc.extend import (
     to_python_scalar,
     without_streaming_and_cache,
 )
-from langchain_cfc_openevals.arguments import Arguments, describe_arguments, to_callable
+from langchain_cfc_openevals.arguments import Arguments, describe_arguments, list_parts, to_callable
 from langchain_cfc_openevals.evaluator import INPUTS, OUTPUTS, REFERENCE, Evaluator, compare_whole
 
 
@@ -91,14 +91,13 @@ def make_judge(
         "judge": without_streaming_and_cache(chat_model, fresh=False),
     }
     scale = None if structured else _list_scores(settings)
-    further = {} if arguments is None or isinstance(arguments, Mapping) else {"arguments": arguments}
     return Evaluator(
         create_llm_as_judge(**options),
         create_async_llm_as_judge(**options),
         combined_fingerprint(
             "openevals-judge",
             _state_settings(resolved, settings, arguments, candidate),
-            {"model": chat_model, **further},
+            {"model": chat_model, **list_parts(arguments)},
         ),
         to_callable(arguments, candidate),
         candidate,
