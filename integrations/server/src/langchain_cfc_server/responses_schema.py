@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from langchain_cfc_server.schema import (
     MOST_MESSAGES,
@@ -13,6 +13,7 @@ from langchain_cfc_server.schema import (
     Nothing,
     StreamOptions,
     StrictRequest,
+    StrictResponse,
     Unguaranteed,
 )
 
@@ -96,11 +97,7 @@ class ResponsesRequest(StrictRequest):
     prompt_cache_retention: str | None = None
 
 
-class _Response(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
-
-class TextContent(_Response):
+class TextContent(StrictResponse):
     """The best answer, or the abstention message."""
 
     type: Literal["output_text"]
@@ -108,7 +105,7 @@ class TextContent(_Response):
     annotations: Annotated[list[Nothing], Field(max_length=0)]
 
 
-class MessageItem(_Response):
+class MessageItem(StrictResponse):
     """The message with the best answer or the abstention."""
 
     id: str
@@ -118,7 +115,7 @@ class MessageItem(_Response):
     content: list[TextContent]
 
 
-class CallItem(_Response):
+class CallItem(StrictResponse):
     """A tool call, if the best answer makes one."""
 
     id: str
@@ -129,14 +126,14 @@ class CallItem(_Response):
     arguments: str
 
 
-class TokenDetails(_Response):
+class TokenDetails(StrictResponse):
     """Token details, always 0 because they are not reported here."""
 
     cached_tokens: Literal[0] = 0
     reasoning_tokens: Literal[0] = 0
 
 
-class ResponseUsage(_Response):
+class ResponseUsage(StrictResponse):
     """Total number of tokens used by all draws."""
 
     input_tokens: int
@@ -146,7 +143,7 @@ class ResponseUsage(_Response):
     total_tokens: int
 
 
-class ResponseObject(_Response):
+class ResponseObject(StrictResponse):
     """The decision about one prompt; `usage` is null if no model reports it."""
 
     id: str

@@ -187,11 +187,13 @@ class ChatRequest(StrictRequest):
     prompt_cache_retention: str | None = None
 
 
-class _Response(BaseModel):
+class StrictResponse(BaseModel):
+    """Base of all parts of a response; it has no other fields than stated."""
+
     model_config = ConfigDict(extra="forbid")
 
 
-class ScoredClaim(_Response):
+class ScoredClaim(StrictResponse):
     """One claim of an answer; the text of a dropped claim is null unless the operator shows dropped text."""
 
     start: int
@@ -201,7 +203,7 @@ class ScoredClaim(_Response):
     text: str | None
 
 
-class Decision(_Response):
+class Decision(StrictResponse):
     """The decision, without the candidates; with the claims of the answer if they were requested."""
 
     abstained: bool
@@ -216,13 +218,13 @@ class Decision(_Response):
     claims: list[ScoredClaim] | None = None
 
 
-class Unguaranteed(_Response):
+class Unguaranteed(StrictResponse):
     """The answer of a fallback, for which there is no guarantee."""
 
     guarantee: None
 
 
-class AnswerMessage(_Response):
+class AnswerMessage(StrictResponse):
     """The best answer, or the abstention message."""
 
     role: Literal["assistant"]
@@ -231,7 +233,7 @@ class AnswerMessage(_Response):
     tool_calls: list[ToolCall] = Field(default=[], min_length=1)
 
 
-class Choice(_Response):
+class Choice(StrictResponse):
     """The one choice that a response holds."""
 
     index: Literal[0]
@@ -240,7 +242,7 @@ class Choice(_Response):
     finish_reason: Literal["stop", "tool_calls"]
 
 
-class Usage(_Response):
+class Usage(StrictResponse):
     """Total number of tokens used by all draws."""
 
     prompt_tokens: int
@@ -248,7 +250,7 @@ class Usage(_Response):
     total_tokens: int
 
 
-class ChatCompletion(_Response):
+class ChatCompletion(StrictResponse):
     """The decision about one prompt; without `usage` if no model reports it."""
 
     id: str
@@ -266,7 +268,7 @@ class ToolCallDelta(ToolCall):
     index: int
 
 
-class Delta(_Response):
+class Delta(StrictResponse):
     """The part of the message that a chunk adds."""
 
     role: Literal["assistant"] | None = None
@@ -275,7 +277,7 @@ class Delta(_Response):
     tool_calls: list[ToolCallDelta] = []
 
 
-class ChunkChoice(_Response):
+class ChunkChoice(StrictResponse):
     """The one choice that a response holds."""
 
     index: Literal[0]
@@ -284,7 +286,7 @@ class ChunkChoice(_Response):
     finish_reason: Literal["stop", "tool_calls"] | None
 
 
-class ChatCompletionChunk(_Response):
+class ChatCompletionChunk(StrictResponse):
     """An event of a stream: the role, the content, the end with the decision, or the usage if requested."""
 
     id: str
@@ -296,7 +298,7 @@ class ChatCompletionChunk(_Response):
     usage: Usage | None = None
 
 
-class ModelEntry(_Response):
+class ModelEntry(StrictResponse):
     """A model that is served here."""
 
     id: str
@@ -306,7 +308,7 @@ class ModelEntry(_Response):
     cfc: ModelCalibration | None
 
 
-class ModelCalibration(_Response):
+class ModelCalibration(StrictResponse):
     """A model's calibration; `draws` is the rule that may stop drawing before n candidates, if any."""
 
     artifact: str
@@ -315,14 +317,14 @@ class ModelCalibration(_Response):
     levels: list[str]
 
 
-class ModelList(_Response):
+class ModelList(StrictResponse):
     """The list of all models that are served."""
 
     object: Literal["list"]
     data: list[ModelEntry]
 
 
-class ErrorBody(_Response):
+class ErrorBody(StrictResponse):
     """The reason of an error, for programs and people."""
 
     message: str
@@ -331,13 +333,13 @@ class ErrorBody(_Response):
     code: str
 
 
-class ErrorResponse(_Response):
+class ErrorResponse(StrictResponse):
     """The response to a request that got no answer."""
 
     error: ErrorBody
 
 
-class Health(_Response):
+class Health(StrictResponse):
     """The current state of the server."""
 
     status: Literal["live", "stalled", "ready", "starting", "draining"]
