@@ -26,13 +26,13 @@ from langchain_core.utils.utils import LC_ID_PREFIX
 # Tag that keeps LangGraph from streaming the tokens and messages of models.
 NOSTREAM = "nostream"
 # The one setting of a graph that is kept for inner code: it holds the store and context of the graph's run.
-_RUNTIME = "__pregel_runtime"
+_RUNTIME_KEY = "__pregel_runtime"
 _CHECKPOINT_KEYS = {"checkpoint_ns", "checkpoint_id", "checkpoint_map"}
 # Attribute in which `init_chat_model` keeps the settings of a model that is made at each call.
 _DEFERRED_SETTINGS = "_default_config"
 
 
-def detached_from_graph(config: RunnableConfig) -> RunnableConfig:
+def detach_from_graph(config: RunnableConfig) -> RunnableConfig:
     """Return a config without the stream handlers and the checkpointer of an enclosing LangGraph run.
 
     LangGraph passes both to everything that runs below a node. A tag can exclude models from streaming, but
@@ -44,17 +44,17 @@ def detached_from_graph(config: RunnableConfig) -> RunnableConfig:
         changes["configurable"] = {
             name: value
             for name, value in settings.items()
-            if name == _RUNTIME or not (name in _CHECKPOINT_KEYS or name.startswith("__pregel_"))
+            if name == _RUNTIME_KEY or not (name in _CHECKPOINT_KEYS or name.startswith("__pregel_"))
         }
     callbacks = config.get("callbacks")
-    if isinstance(callbacks, BaseCallbackManager) and any(map(_is_stream, callbacks.handlers)):
+    if isinstance(callbacks, BaseCallbackManager) and any(map(_is_stream_handler, callbacks.handlers)):
         without_streams = callbacks.copy()
-        without_streams.set_handlers([one for one in callbacks.handlers if not _is_stream(one)])
+        without_streams.set_handlers([one for one in callbacks.handlers if not _is_stream_handler(one)])
         changes["callbacks"] = without_streams
     return {**config, **changes} if changes else config  # type: ignore[typeddict-item]  # as above
 
 
-def _is_stream(handler: BaseCallbackHandler) -> bool:
+def _is_stream_handler(handler: BaseCallbackHandler) -> bool:
     """Return whether a handler is one of LangGraph's stream handlers, whose classes are not public."""
     return type(handler).__module__.startswith("langgraph.")
 

@@ -34,10 +34,10 @@ T = TypeVar("T")
 RunManager: TypeAlias = CallbackManagerForChainRun | AsyncCallbackManagerForChainRun
 
 # Key under which a config carries the limiter of a batch; removed before the config is passed on to children.
-_SHARED = "__cfc_limit"
+_LIMITER = "__cfc_limit"
 # Keys of a config that identify a single run, and are not passed on to its children.
-_OF_ONE_RUN = {"run_name", "run_id"}
-_TOO_LATE = "the time limit of this prompt passed before a call could start"
+_RUN_KEYS = {"run_name", "run_id"}
+_DEADLINE_PASSED = "the time limit of this prompt passed before a call could start"
 
 
 class ConcurrencyLimiter:
@@ -82,13 +82,13 @@ class ConcurrencyLimiter:
             raise
         if not granted:
             self._withdraw(waiter)
-            raise ServingTimeoutError(_TOO_LATE)
+            raise ServingTimeoutError(_DEADLINE_PASSED)
 
     async def aacquire(self) -> None:
         """Acquire a permit on an event loop; cancel the task to stop waiting."""
         loop = asyncio.get_running_loop()
         woken: asyncio.Future[None] = loop.create_future()
-        waiter = _Waiter(partial(_wake, loop, woken))
+        waiter = _Waiter(partial(_wake_task, loop, woken))
         try:
             if not self._acquire_or_enqueue(waiter):
                 await woken
@@ -141,19 +141,19 @@ class _Waiter:
         return True
 
 
-def _wake(loop: asyncio.AbstractEventLoop, woken: asyncio.Future[None]) -> None:
+def _wake_task(loop: asyncio.AbstractEventLoop, woken: asyncio.Future[None]) -> None:
     try:
         is_same_loop = asyncio.get_running_loop() is loop
     except RuntimeError:
         is_same_loop = False
     if is_same_loop:
         # Cheaper than `call_soon_threadsafe`, which needs a write to a socket and another loop iteration.
-        _resolve(woken)
+        _set_result(woken)
     else:
-        loop.call_soon_threadsafe(_resolve, woken)
+        loop.call_soon_threadsafe(_set_result, woken)
 
 
-def _resolve(woken: asyncio.Future[None]) -> None:
+def _set_result(woken: asyncio.Future[None]) -> None:
     if not woken.done():
         woken.set_result(None)
 
@@ -210,7 +210,7 @@ class CallLimits:
     def check_deadline(self) -> None:
         """Raise a `ServingTimeoutError` if the deadline has passed."""
         if self.deadline is not None and time.monotonic() >= self.deadline:
-            raise ServingTimeoutError(_TOO_LATE)
+            raise ServingTimeoutError(_DEADLINE_PASSED)
 
     def nest_in(self, outer: CallLimits) -> CallLimits:
         """Return these limits for a prompt that is served inside a call of another prompt.
@@ -273,7 +273,7 @@ def apply_limits(limits: CallLimits, config: RunnableConfig | None = None) -> It
     LangChain merges `config` into the config of runs started in the block; by default its current config.
     """
     inherited = var_child_runnable_config.get() if config is None else config
-    shared = None if inherited is None else _without_shared(inherited)
+    shared = None if inherited is None else _remove_limiter(inherited)
     outer = _LIMITS.set(limits.nest_in(_LIMITS.get()))
     outer_config = var_child_runnable_config.set(shared)
     try:
@@ -305,7 +305,9 @@ def share_limiter(
     if most is None:
         return configs
     limiter = ConcurrencyLimiter(most)
-    return [{**one, "configurable": {**(one.get("configurable") or {}), _SHARED: limiter}} for one in configs]
+    return [
+        {**one, "configurable": {**(one.get("configurable") or {}), _LIMITER: limiter}} for one in configs
+    ]
 
 
 def apply_config_limits(
@@ -323,7 +325,7 @@ def make_child_config(config: RunnableConfig, run_manager: RunManager, *tags: st
     """
     callbacks = run_manager.get_child() if run_manager.handlers else None
     # Empty values are left out, because LangChain copies them for every run.
-    rest = {key: value for key, value in _without_shared(config).items() if value and key not in _OF_ONE_RUN}
+    rest = {key: value for key, value in _remove_limiter(config).items() if value and key not in _RUN_KEYS}
     return add_tags(RunnableConfig(**{**rest, "callbacks": callbacks}), *tags)  # type: ignore[typeddict-item]
 
 
@@ -341,16 +343,16 @@ def find_limiter(config: RunnableConfig) -> ConcurrencyLimiter | None:
     Inside a call of another prompt, it is that prompt's limiter, from which `max_concurrency` was inherited.
     Otherwise it is the limiter of the batch, or a new one for this prompt.
     """
-    shared: ConcurrencyLimiter | None = (config.get("configurable") or {}).get(_SHARED)
+    shared: ConcurrencyLimiter | None = (config.get("configurable") or {}).get(_LIMITER)
     most = config.get("max_concurrency")
     return _LIMITS.get().limiter or shared or (None if most is None else ConcurrencyLimiter(most))
 
 
-def _without_shared(config: RunnableConfig) -> RunnableConfig:
+def _remove_limiter(config: RunnableConfig) -> RunnableConfig:
     configurable = config.get("configurable") or {}
-    if _SHARED not in configurable:
+    if _LIMITER not in configurable:
         return config
-    return {**config, "configurable": {key: value for key, value in configurable.items() if key != _SHARED}}
+    return {**config, "configurable": {key: value for key, value in configurable.items() if key != _LIMITER}}
 
 
 def run_with_timeout(run: Callable[[], T], seconds: float) -> T:
@@ -363,7 +365,7 @@ def run_with_timeout(run: Callable[[], T], seconds: float) -> T:
         future = executor.submit(run)
         # Not `result(timeout)`: its TimeoutError could also be one that the call itself raised.
         if not wait([future], min(seconds, threading.TIMEOUT_MAX)).done:
-            raise _timeout_error(seconds)
+            raise _make_timeout_error(seconds)
         return future.result()
     finally:
         executor.shutdown(wait=False)
@@ -379,8 +381,8 @@ async def arun_with_timeout(awaitable: Awaitable[T], seconds: float | None) -> T
     except asyncio.TimeoutError:
         if not task.cancelled():  # the task's own error
             raise
-        raise _timeout_error(seconds) from None
+        raise _make_timeout_error(seconds) from None
 
 
-def _timeout_error(seconds: float) -> ServingTimeoutError:
+def _make_timeout_error(seconds: float) -> ServingTimeoutError:
     return ServingTimeoutError(f"the prompt was not decided within {seconds:g} seconds; nothing was answered")

@@ -65,7 +65,7 @@ class Step:
 Steps: TypeAlias = Generator[Step, Any, T]
 
 # More than are ever needed at once; threads are only started on demand.
-_MOST_THREADS = 1000
+_MAX_THREADS = 1000
 _THREADS: ContextVar[ThreadPoolExecutor | None] = ContextVar("langchain_cfc_threads", default=None)
 
 
@@ -136,7 +136,7 @@ def map_distinct(texts: Sequence[str], flow: Callable[[list[str]], Steps[Iterabl
 
 def _call_each(run: Callable[[Any], Any], items: Sequence[Any], *, hold_permits: bool) -> list[Any]:
     limits = current_limits() if hold_permits else CallLimits()
-    one = partial(_call, run, limits)
+    one = partial(_call_in_permit, run, limits)
     pool = _THREADS.get()
     most = len(items) if limits.limiter is None else min(limits.limiter.size, len(items))
     if most <= 1:  # sequential calls need no threads
@@ -163,7 +163,7 @@ def _shared_threads() -> Iterator[None]:
     if _THREADS.get() is not None:
         yield
         return
-    pool = ThreadPoolExecutor(_MOST_THREADS, "cfc")
+    pool = ThreadPoolExecutor(_MAX_THREADS, "cfc")
     token = _THREADS.set(pool)
     try:
         yield
@@ -177,14 +177,14 @@ async def _acall_each(
 ) -> list[Any]:
     limits = current_limits() if hold_permits else CallLimits()
     if len(items) == 1:
-        return [await asyncio.ensure_future(_acall(arun, limits, items[0]))]
-    tasks = [asyncio.ensure_future(_acall(arun, limits, item)) for item in items]
+        return [await asyncio.ensure_future(_acall_in_permit(arun, limits, items[0]))]
+    tasks = [asyncio.ensure_future(_acall_in_permit(arun, limits, item)) for item in items]
     # With `return_exceptions`, this waits for all tasks, even if it is cancelled, so that none goes on.
     await asyncio.gather(*tasks, return_exceptions=True)
     return [task.result() for task in tasks]
 
 
-def _call(run: Callable[[Any], Any], limits: CallLimits, item: Any) -> Any:
+def _call_in_permit(run: Callable[[Any], Any], limits: CallLimits, item: Any) -> Any:
     # Failing to acquire a permit in time is not an outcome of the call: it raises and ends the step.
     with limits.permit():
         try:
@@ -193,7 +193,7 @@ def _call(run: Callable[[Any], Any], limits: CallLimits, item: Any) -> Any:
             return error
 
 
-async def _acall(arun: Callable[[Any], Awaitable[Any]], limits: CallLimits, item: Any) -> Any:
+async def _acall_in_permit(arun: Callable[[Any], Awaitable[Any]], limits: CallLimits, item: Any) -> Any:
     if limits.attempts is not None:
         return await limits.attempts.aoutcome(arun, item, limits)
     with await limits.apermit():
@@ -400,13 +400,13 @@ def _close_coroutines(results: Sequence[Any]) -> None:
             one.close()
 
 
-_PLAIN = (float, int, str, list, dict)
+_PLAIN_TYPES = (float, int, str, list, dict)
 
 
 async def _await_if_needed(result: Any) -> Any:
     """Await results of callables that do not look async, such as `RunnableLambda(lambda x: judge(x))`."""
     # Checking for plain values is faster than checking whether a value can be awaited.
-    return result if isinstance(result, _PLAIN) or not inspect.isawaitable(result) else await result
+    return result if isinstance(result, _PLAIN_TYPES) or not inspect.isawaitable(result) else await result
 
 
 def call_by_keys(function: Callable[..., Any], keys: Sequence[str] | None) -> Callable[[Any], Any]:
@@ -429,7 +429,7 @@ async def _acall_by_keys(
 
 
 # Errors that may quote a model's answer, directly or from code that failed on one.
-_QUOTING = (DrawError, SplitterError, VerifierError, DescriptionError)
+_ERRORS_WITH_QUOTES = (DrawError, SplitterError, VerifierError, DescriptionError)
 
 
 @contextmanager
@@ -437,9 +437,9 @@ def redact_errors() -> Iterator[None]:
     """Redact errors that may quote candidates: LangGraph writes errors into checkpoints and streams."""
     try:
         yield
-    except _QUOTING as error:
+    except _ERRORS_WITH_QUOTES as error:
         # Raised as the base type, because the constructor of a user's subclass is unknown.
-        kind = next(one for one in _QUOTING if isinstance(error, one))
+        kind = next(one for one in _ERRORS_WITH_QUOTES if isinstance(error, one))
         cause = f" ({type(error.__cause__).__name__})" if error.__cause__ is not None else ""
         msg = (
             f"no decision: {kind.__name__}{cause}; its words may quote candidates, so they are kept out of "

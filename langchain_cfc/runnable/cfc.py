@@ -42,7 +42,7 @@ from langchain_cfc.execution import (
     run_flow,
     run_with_timeout,
 )
-from langchain_cfc.execution.langgraph_compat import NOSTREAM, detached_from_graph
+from langchain_cfc.execution.langgraph_compat import NOSTREAM, detach_from_graph
 from langchain_cfc.guarantee import AnswerPolicy, Binding, Guarantee, restrict_to_policy
 from langchain_cfc.runnable.binding import ModelVersionWatcher, check_binding, list_calibrated_models
 from langchain_cfc.runnable.policies import AnsweringRunnable, refuse_repeated_draws
@@ -441,7 +441,7 @@ class CFCRunnable(AnsweringRunnable[CFCResult]):
         self, prompt: Any, run_manager: RunManager, config: RunnableConfig, alpha: Level | None
     ) -> tuple[Steps[CFCResult], AbstractContextManager[None]]:
         """Return the flow that serves a prompt, and a context manager with the limits to run it under."""
-        child = detached_from_graph(make_child_config(config, run_manager, NOSTREAM))
+        child = detach_from_graph(make_child_config(config, run_manager, NOSTREAM))
         steps = self._pipeline.serve(prompt, self._resolve_level(alpha), child, Progress(run_manager))
         deadline = None if self.timeout is None else time.monotonic() + self.timeout
         return steps, apply_limits(CallLimits(self._limiter or find_limiter(config), deadline), child)

@@ -72,7 +72,7 @@ def make_candidate(slot: int, output: Any) -> DrawnCandidate:
     if isinstance(output, BaseMessage):
         if isinstance(output, AIMessage) and (output.tool_calls or output.invalid_tool_calls):
             data = _read_tool_calls(output)
-            return DrawnCandidate(_dump(slot, data), output, data)
+            return DrawnCandidate(_to_json(slot, data), output, data)
         return DrawnCandidate(_read_text(slot, output), output)
     if isinstance(output, str):
         return DrawnCandidate(output)
@@ -85,8 +85,8 @@ def make_candidate(slot: int, output: Any) -> DrawnCandidate:
         try:
             output = output.model_dump(mode="json")
         except (TypeError, ValueError) as error:
-            raise _unreadable(slot, output) from error
-    return DrawnCandidate(_dump(slot, output), None, output if isinstance(output, dict) else None)
+            raise _make_unreadable_error(slot, output) from error
+    return DrawnCandidate(_to_json(slot, output), None, output if isinstance(output, dict) else None)
 
 
 def _read_text(slot: int, message: BaseMessage) -> str:
@@ -113,25 +113,25 @@ def _read_tool_calls(message: AIMessage) -> dict[str, Any]:
 
     Call ids are left out: they are random, and equal calls must count as equal answers.
     """
-    data: dict[str, Any] = {"content": str(message.text), "tool_calls": _without_ids(message.tool_calls)}
+    data: dict[str, Any] = {"content": str(message.text), "tool_calls": _remove_ids(message.tool_calls)}
     if message.invalid_tool_calls:
-        data["invalid_tool_calls"] = _without_ids(message.invalid_tool_calls)
+        data["invalid_tool_calls"] = _remove_ids(message.invalid_tool_calls)
     return data
 
 
-def _without_ids(calls: Iterable[Any]) -> list[dict[str, Any]]:
+def _remove_ids(calls: Iterable[Any]) -> list[dict[str, Any]]:
     return [{"name": call["name"], "args": call["args"]} for call in calls]
 
 
-def _dump(slot: int, data: Any) -> str:
+def _to_json(slot: int, data: Any) -> str:
     """Return JSON in the form that records use, so that answers compare alike online and offline."""
     try:
         return canonical_json(data)
     except (TypeError, ValueError) as error:
-        raise _unreadable(slot, data) from error
+        raise _make_unreadable_error(slot, data) from error
 
 
-def _unreadable(slot: int, output: Any) -> DrawError:
+def _make_unreadable_error(slot: int, output: Any) -> DrawError:
     return DrawError(
         f"candidate {slot} is a {type(output).__name__}, which cannot be read as text: let the "
         "generator return a message, text or plain data"

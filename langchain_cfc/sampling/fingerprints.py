@@ -85,10 +85,10 @@ _ALIASES = {
     "repetition_penalty": "repeat_penalty",
 }
 # Settings whose entries become request parameters like the other settings.
-PASSED_ON = ("model_kwargs", "extra_body", "options")
+PASS_THROUGH = ("model_kwargs", "extra_body", "options")
 # Arguments and fields that do not change what is drawn: delivery, accounting, retries. `n` is among them
 # because the sampler sets the number of choices itself.
-_NO_EFFECT = frozenset(
+_IGNORED = frozenset(
     {
         *("n", "candidate_count", "logprobs", "top_logprobs"),
         *("stream", "streaming", "stream_usage", "stream_options", "disable_streaming"),
@@ -100,13 +100,13 @@ _NO_EFFECT = frozenset(
     }
 )
 # Endings of the names of fields that say where and how a model is reached.
-_CONNECTION = (
+_CONNECTION_ENDINGS = (
     *("key", "token", "secret", "password", "credentials", "headers"),
     *("url", "uri", "endpoint", "_base", "host", "proxy", "region", "location"),
     *("organization", "project", "timeout", "retries", "client", "session"),
 )
 # Names of the model field in providers' embeddings classes, and fields that do not change a vector.
-_EMBEDDING_MODELS = ("model", "model_name", "model_id", "repo_id", "deployment")
+_EMBEDDING_MODEL_FIELDS = ("model", "model_name", "model_id", "repo_id", "deployment")
 _EMBEDDING_DELIVERY = ("chunk_size", "batch_size", "show_progress", "show_progress_bar", "skip_empty")
 # Bound arguments that turn a model into a different generator; compared by a common digest.
 _TOOLS = ("tools", "tool_choice", "functions", "response_format")
@@ -173,7 +173,7 @@ def _describe_part(part: object, bound: Mapping[str, Any]) -> dict[str, Any]:
 
 def _add_bound_arguments(own: Mapping[str, Any], bound: Mapping[str, Any]) -> dict[str, Any]:
     """Return a part's own fingerprint with the arguments bound to the part."""
-    arguments = {name: value for name, value in bound.items() if name not in (*_TOOLS, *_NO_EFFECT)}
+    arguments = {name: value for name, value in bound.items() if name not in (*_TOOLS, *_IGNORED)}
     direct = {name: value for name, value in arguments.items() if name in own}
     others = dict(_flatten_settings({name: value for name, value in arguments.items() if name not in own}))
     aliased = {name: others.pop(name) for name in list(others) if name in own}
@@ -311,7 +311,7 @@ def state_settings(given: Mapping[str, Any]) -> dict[str, Any]:
 def describe_embeddings(embeddings: Embeddings) -> dict[str, Any]:
     """Return the fingerprint of embeddings, read by providers' conventions; empty if they name no model."""
     known = compute_fingerprint(embeddings)
-    found = (getattr(embeddings, name, None) for name in _EMBEDDING_MODELS)
+    found = (getattr(embeddings, name, None) for name in _EMBEDDING_MODEL_FIELDS)
     model = next((name for name in found if isinstance(name, str)), None)
     if known or model is None:
         return known
@@ -320,7 +320,7 @@ def describe_embeddings(embeddings: Embeddings) -> dict[str, Any]:
     if not isinstance(embeddings, BaseModel):
         return known
     own = _read_own_settings(embeddings, Embeddings)
-    ignored = (*_EMBEDDING_MODELS, *_EMBEDDING_DELIVERY)
+    ignored = (*_EMBEDDING_MODEL_FIELDS, *_EMBEDDING_DELIVERY)
     given = {name: value for name, value in _flatten_settings(own) if name not in ignored}
     settings, unnamed = _describe_settings(given)
     return _add_unnamed({**known, _SETTINGS: settings or None}, unnamed)
@@ -343,7 +343,7 @@ def _read_own_settings(model: BaseModel, base: type) -> dict[str, Any]:
         # Sampling parameters are always stated, other settings only if they differ from their default and do
         # not concern the connection. The model's name comes from the tracing parameters.
         usual = _ALIASES.get(name, name)
-        is_unstated = name.endswith(_CONNECTION) or (field is not None and _is_default(field, value))
+        is_unstated = name.endswith(_CONNECTION_ENDINGS) or (field is not None and _is_default(field, value))
         if usual != "model" and (usual in SAMPLING_PARAMETERS or not is_unstated):
             settings[name] = value
     return settings
@@ -357,11 +357,11 @@ def _is_default(field: FieldInfo, value: Any) -> bool:
 
 
 def _flatten_settings(settings: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield settings by their usual names, including those in `PASSED_ON`; later ones take precedence."""
+    """Yield settings by their usual names, including those in `PASS_THROUGH`; later ones take precedence."""
     for name, value in settings.items():
-        if name in PASSED_ON and isinstance(value, Mapping):
+        if name in PASS_THROUGH and isinstance(value, Mapping):
             yield from _flatten_settings(value)
-        elif name not in _NO_EFFECT:
+        elif name not in _IGNORED:
             yield _ALIASES.get(name, name), value
 
 
@@ -417,9 +417,9 @@ def _add_unnamed(known: dict[str, Any], unnamed: Sequence[str]) -> dict[str, Any
     return {**known, _UNNAMED: [*known.get(_UNNAMED, []), *unnamed]}
 
 
-_DRIFTING = "model_version"
+_MODEL_VERSION = "model_version"
 # Maximum number of keys that a message lists.
-_SHOWN = 4
+_MAX_KEYS = 4
 
 
 def compare_fingerprints(part: str, calibrated: Fingerprint | None, serving: Fingerprint) -> Match:
@@ -442,19 +442,19 @@ def compare_fingerprints(part: str, calibrated: Fingerprint | None, serving: Fin
     """
     calibrated = calibrated or {}
     if calibrated.get(_TOOLS_DIGEST) is not None:
-        serving = _without_unset_tools(serving)
+        serving = _remove_unset_tools(serving)
     shared = [key for key in calibrated if key in serving and not _is_unnamed(key)]
     different = [key for key in shared if calibrated[key] != serving[key]]
     if serving.get(_TOOLS_DIGEST) and "model" in shared and not {"id", _TOOLS_DIGEST} & set(calibrated):
         # A fingerprint that names a model but no tools means that the model had no tools.
         calibrated, different = {**calibrated, _TOOLS_DIGEST: None}, [*different, _TOOLS_DIGEST]
-    if _DRIFTING in different:
+    if _MODEL_VERSION in different:
         msg = (
-            f"the {part}'s model now reports version {serving[_DRIFTING]!r}, in calibration it was "
-            f"{calibrated[_DRIFTING]!r}: calibrate again soon"
+            f"the {part}'s model now reports version {serving[_MODEL_VERSION]!r}, in calibration it was "
+            f"{calibrated[_MODEL_VERSION]!r}: calibrate again soon"
         )
         warnings.warn(msg, FingerprintWarning, stacklevel=3)
-    refused = [key for key in different if key != _DRIFTING]
+    refused = [key for key in different if key != _MODEL_VERSION]
     if refused:
         listed = ", ".join(
             f"{key} is {serving[key]!r}, in calibration it was {calibrated[key]!r}" for key in refused
@@ -480,10 +480,10 @@ def explain_doubt(calibrated: Fingerprint | None, serving: Fingerprint) -> str |
     Returns:
         The reason as a clause, for messages.
     """
-    calibrated = {key: value for key, value in (calibrated or {}).items() if key != _DRIFTING}
-    serving = {key: value for key, value in serving.items() if key != _DRIFTING}
+    calibrated = {key: value for key, value in (calibrated or {}).items() if key != _MODEL_VERSION}
+    serving = {key: value for key, value in serving.items() if key != _MODEL_VERSION}
     if calibrated.get(_TOOLS_DIGEST) is not None:
-        serving = _without_unset_tools(serving)
+        serving = _remove_unset_tools(serving)
     if not calibrated or not serving:
         return "it does not identify itself" if calibrated else "the records do not identify it"
     for stated, when in ((serving, "it has"), (calibrated, "the calibrated one had")):
@@ -502,11 +502,11 @@ def explain_doubt(calibrated: Fingerprint | None, serving: Fingerprint) -> str |
     return f"it does not state {_list_keys(missing)}, as the records do" if missing else None
 
 
-def _without_unset_tools(serving: Fingerprint) -> Fingerprint:
+def _remove_unset_tools(serving: Fingerprint) -> Fingerprint:
     """Return a fingerprint without a null `tools_digest`, because tools may still be bound to each call."""
     return {key: value for key, value in serving.items() if key != _TOOLS_DIGEST or value is not None}
 
 
 def _list_keys(keys: Sequence[str]) -> str:
-    shown = ", ".join(keys[:_SHOWN])
-    return shown if len(keys) <= _SHOWN else f"{shown} and {len(keys) - _SHOWN} more settings"
+    shown = ", ".join(keys[:_MAX_KEYS])
+    return shown if len(keys) <= _MAX_KEYS else f"{shown} and {len(keys) - _MAX_KEYS} more settings"

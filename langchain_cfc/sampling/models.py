@@ -17,7 +17,7 @@ from langchain_cfc._internal.imports import check_installed, require
 from langchain_cfc.errors import CFCError, InputError
 from langchain_cfc.execution import Call, call_by_keys, describe_error
 from langchain_cfc.execution.langgraph_compat import copy_with_deferred_settings, get_deferred_settings
-from langchain_cfc.sampling.fingerprints import PASSED_ON
+from langchain_cfc.sampling.fingerprints import PASS_THROUGH
 
 # Skipped early, because most fields hold these, and a model that replays records has very many of them.
 _SCALARS = (str, float, int, type(None))
@@ -129,7 +129,7 @@ def refuse_seed(generator: Runnable[Any, Any]) -> None:
 
 def find_seed(settings: Mapping[str, Any]) -> int | None:
     """Return the fixed seed in settings, or in mappings that they pass on to the request; None if none."""
-    passed_on = (settings[name] for name in PASSED_ON if isinstance(settings.get(name), Mapping))
+    passed_on = (settings[name] for name in PASS_THROUGH if isinstance(settings.get(name), Mapping))
     seeds = (given.get("seed") for given in (settings, *passed_on))
     # llama.cpp and others write "no fixed seed" as -1.
     return next((seed for seed in seeds if isinstance(seed, int) and seed >= 0), None)
@@ -170,9 +170,9 @@ def _may_stream_or_cache(model: Runnable[Any, Any]) -> bool:
 
 
 # `streaming` is a provider's field: left on, ChatOpenAI requests a stream that it then cannot read.
-_WITHOUT_STREAMING: dict[str, Any] = {"disable_streaming": True, "streaming": False}
+_STREAMING_OFF: dict[str, Any] = {"disable_streaming": True, "streaming": False}
 # Arguments removed from requests: streaming, and several choices, which are all billed but only one is used.
-_UNWANTED = {"n", "candidate_count", "stream"}
+_REMOVED_ARGUMENTS = {"n", "candidate_count", "stream"}
 
 
 def without_streaming_and_cache(part: Runnable[Any, Any], *, fresh: bool = True) -> Runnable[Any, Any]:
@@ -224,14 +224,14 @@ def make_optional_call(
 
 def _change_model_fields(model: BaseChatModel | BaseLLM, *, fresh: bool) -> dict[str, Any]:
     """Return the new values of a model's fields, limited to fields that the model's class has."""
-    changes = dict(_WITHOUT_STREAMING)
+    changes = dict(_STREAMING_OFF)
     if fresh:
         values = vars(model)
         changes["cache"] = False
         changes |= {name: 1 for name in ("n", "candidate_count") if (values.get(name) or 1) > 1}
         changes |= {
             name: _ask_for_one_answer(values[name])
-            for name in PASSED_ON
+            for name in PASS_THROUGH
             if isinstance(values.get(name), Mapping)
         }
     return {name: value for name, value in changes.items() if name in type(model).model_fields}
@@ -239,9 +239,9 @@ def _change_model_fields(model: BaseChatModel | BaseLLM, *, fresh: bool) -> dict
 
 def _ask_for_one_answer(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments of a request without those that ask for several answers or a stream."""
-    kept = {name: value for name, value in arguments.items() if name not in _UNWANTED}
+    kept = {name: value for name, value in arguments.items() if name not in _REMOVED_ARGUMENTS}
     kept |= {
-        name: _ask_for_one_answer(kept[name]) for name in PASSED_ON if isinstance(kept.get(name), Mapping)
+        name: _ask_for_one_answer(kept[name]) for name in PASS_THROUGH if isinstance(kept.get(name), Mapping)
     }
     return kept
 

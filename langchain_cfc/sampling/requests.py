@@ -120,7 +120,7 @@ class SingleUsageModel(DelegatingChatModel):
     """
 
     @classmethod
-    def of(cls, model: BaseChatModel) -> SingleUsageModel:
+    def wrap(cls, model: BaseChatModel) -> SingleUsageModel:
         """Return a wrapper of a model that keeps its callbacks, tags and rate limiter."""
         shared = {name: getattr(model, name) for name in BaseChatModel.model_fields}
         return cls(model=model, **shared)

@@ -55,9 +55,9 @@ from langchain_cfc.sampling.usage import (
 SamplingName: TypeAlias = Literal["requests", "single_request"]
 
 # How often failed requests are repeated if other requests of the same prompt succeeded.
-TOP_UPS = 2
+MAX_REPEATS = 2
 # Settings with which a model gives the same answer to every request.
-_SAME_ANSWER = {"temperature": 0, "top_k": 1}
+_GREEDY_SETTINGS = {"temperature": 0, "top_k": 1}
 
 
 class Sampler:
@@ -94,12 +94,12 @@ class Sampler:
         self._once, self._sampled = split_generator(without_streaming_and_cache(generator))
         # The part that runs once per prompt may have a seed and may stream: it draws no candidate.
         refuse_seed(self._sampled)
-        self._same_answer = next(
-            (f"{name} {value}" for name, value in _SAME_ANSWER.items() if stated.get(name) == value), None
+        self._greedy_setting = next(
+            (f"{name} {value}" for name, value in _GREEDY_SETTINGS.items() if stated.get(name) == value), None
         )
         # With several models, it is unknown which of them a reported name must match.
         models = sum(isinstance(one, BaseChatModel) for one in walk_runnables(self._sampled))
-        self._asked: str | None = stated.get("model") if models == 1 and watches_model else None
+        self._requested_model: str | None = stated.get("model") if models == 1 and watches_model else None
         model = find_answering_model(self._sampled)
         # If the output is the answering model's own message, it states all that callbacks would report.
         self._has_plain_messages = model is not None and model.after is None and not has_model(self._once)
@@ -113,7 +113,7 @@ class Sampler:
                 raise InputError(msg)
             self._choices = model.wrap(
                 MultipleChoiceRequest(
-                    model=SingleUsageModel.of(model.model), parameter=get_choices_parameter(model.model)
+                    model=SingleUsageModel.wrap(model.model), parameter=get_choices_parameter(model.model)
                 )
             )
         self._after = None if model is None else model.after
@@ -188,7 +188,7 @@ class Sampler:
             given = yield from self._prepare(self._once, prompt, add_tags(config, "cfc:context"))
         known = {} if store is None else store.load(given)
         receive = None if store is None else partial(self._save, store, recorder)
-        request = _Request(given, config, progress, receive, {})
+        request = _PromptRequest(given, config, progress, receive, {})
         draws: list[DrawnCandidate] = []
         wave = n
         while wave:
@@ -214,7 +214,7 @@ class Sampler:
 
     def _draw_wave(
         self,
-        request: _Request,
+        request: _PromptRequest,
         wave: range,
         known: Mapping[int, DrawnCandidate],
         recorder: UsageRecorder,
@@ -227,7 +227,7 @@ class Sampler:
         outputs: dict[int, Any] = {}
         failed: list[int] = []
         missing = slots
-        for attempt in range(1 + TOP_UPS):
+        for attempt in range(1 + MAX_REPEATS):
             if not missing:
                 break
             by_choices = self._choices is not None and is_first and not attempt
@@ -241,7 +241,7 @@ class Sampler:
         self._warn_after_drawing(recorder)
         if failed:
             error = outputs[failed[0]]
-            raise self._incomplete_error(error, failed[0], len(failed), len(wave)) from error
+            raise self._make_incomplete_error(error, failed[0], len(failed), len(wave)) from error
         return [known[slot] if slot in known else make_candidate(slot, outputs[slot]) for slot in wave]
 
     def _prepare(self, once: Runnable[Any, Any], prompt: Any, config: RunnableConfig) -> Steps[Any]:
@@ -262,7 +262,7 @@ class Sampler:
         with suppress(DrawError):
             store.save(slot, make_candidate(slot, output))
 
-    def _ask_separately(self, request: _Request, slots: Sequence[int]) -> Steps[list[Any]]:
+    def _ask_separately(self, request: _PromptRequest, slots: Sequence[int]) -> Steps[list[Any]]:
         """Send one request per slot; return the generator's output, or the exception, for each slot."""
         configs = {
             slot: add_handler(request.config, request.observers[slot], DRAW_TAG, f"cfc:candidate:{slot}")
@@ -290,7 +290,7 @@ class Sampler:
         outputs: list[Any] = yield call_each(run, arun, slots)
         return outputs
 
-    def _ask_for_choices(self, request: _Request, slots: Sequence[int]) -> Steps[list[Any]]:
+    def _ask_for_choices(self, request: _PromptRequest, slots: Sequence[int]) -> Steps[list[Any]]:
         """Send one request for as many choices as slots, then separate requests for the missing choices."""
         choices: Any = self._choices
         config = add_tags(request.config, DRAW_TAG)
@@ -317,7 +317,7 @@ class Sampler:
                 request.receive(slot, output)
         return outputs + (yield from self._ask_separately(request, empty)) if empty else outputs
 
-    def _incomplete_error(self, error: Exception, slot: int, failed: int, size: int) -> DrawError:
+    def _make_incomplete_error(self, error: Exception, slot: int, failed: int, size: int) -> DrawError:
         """Return the error for `failed` of `size` candidates that could not be drawn, the first in `slot`."""
         msg = (
             f"{failed} of {size} candidates could not be drawn, first candidate {slot}: "
@@ -338,21 +338,21 @@ class Sampler:
                 f"candidates would be the same if one is called in {', '.join(self._functions)}. Give such "
                 "a model cache=False",
             )
-        if self._same_answer is not None and n > 1:
+        if self._greedy_setting is not None and n > 1:
             self._warn_once(
                 "same answers",
-                f"the generator has {self._same_answer}: you pay for {n} requests a prompt, and nearly all "
-                "of them give the same answer. Draw with a temperature above 0, and calibrate with it",
+                f"the generator has {self._greedy_setting}: you pay for {n} requests a prompt, and nearly "
+                "all of them give the same answer. Draw with a temperature above 0, and calibrate with it",
             )
 
     def _warn_after_drawing(self, recorder: UsageRecorder) -> None:
         """Warn if a model other than the requested one answered, or a model still streamed (in an agent)."""
         for name in recorder.versions:
-            if self._asked is not None and not is_same_model(self._asked, name):
+            if self._requested_model is not None and not is_same_model(self._requested_model, name):
                 self._warn_once(
                     f"model {name}",
-                    f"the generator asks for the model {self._asked!r}, but {name!r} answered: check what "
-                    "the endpoint serves under that name",
+                    f"the generator asks for the model {self._requested_model!r}, but {name!r} answered: "
+                    "check what the endpoint serves under that name",
                 )
         if recorder.streamed:
             self._warn_once(
@@ -381,7 +381,7 @@ class CandidateStore(Protocol):
 
 
 @dataclass(frozen=True)
-class _Request:
+class _PromptRequest:
     """Data shared by all requests of one prompt."""
 
     given: Any  # the prepared input

@@ -49,7 +49,7 @@ class _ModelObserver(BaseCallbackHandler):
     run_inline = True
 
 
-def _first_messages(response: LLMResult) -> Iterator[BaseMessage | None]:
+def _iterate_first_messages(response: LLMResult) -> Iterator[BaseMessage | None]:
     """Yield the first message of each prompt's response: with several choices, each repeats the usage."""
     for batch in response.generations:
         if batch:
@@ -90,7 +90,7 @@ class UsageRecorder(_ModelObserver):
     def on_llm_end(self, response: LLMResult, *, tags: list[str] | None = None, **kwargs: Any) -> None:
         """Record which model answered, and its usage."""
         del kwargs
-        for message in _first_messages(response):
+        for message in _iterate_first_messages(response):
             self.record(message, drawn=DRAW_TAG in (tags or []))
 
     def record(self, message: Any, *, drawn: bool) -> None:
@@ -141,7 +141,7 @@ class SlotObserver(_ModelObserver):
         """Record the ids of the messages."""
         del kwargs
         self.message_ids.extend(
-            [None if message is None else message.id for message in _first_messages(response)]
+            [None if message is None else message.id for message in _iterate_first_messages(response)]
         )
 
 
@@ -193,8 +193,8 @@ def find_repetition(
 
 
 # Suffixes that providers add to a model's name: an alias, or a date or number of at least three digits.
-_ALIAS = re.compile(r"[-:]latest$")
-_VERSION = re.compile(r"([-@_:]\d{3,}(-\d{2})*)?(-preview)?")
+_ALIAS_ENDING = re.compile(r"[-:]latest$")
+_VERSION_ENDING = re.compile(r"([-@_:]\d{3,}(-\d{2})*)?(-preview)?")
 
 
 def is_same_model(asked: str, answered: str) -> bool:
@@ -206,6 +206,6 @@ def is_same_model(asked: str, answered: str) -> bool:
         >>> is_same_model("gpt-4o", "gpt-4o-mini-2024-07-18")
         False
     """
-    first, second = (_ALIAS.sub("", name.rpartition("/")[2].lower()) for name in (asked, answered))
+    first, second = (_ALIAS_ENDING.sub("", name.rpartition("/")[2].lower()) for name in (asked, answered))
     shorter, longer = sorted((first, second), key=len)
-    return longer.startswith(shorter) and _VERSION.fullmatch(longer[len(shorter) :]) is not None
+    return longer.startswith(shorter) and _VERSION_ENDING.fullmatch(longer[len(shorter) :]) is not None

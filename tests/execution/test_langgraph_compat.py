@@ -29,7 +29,7 @@ from langchain_cfc.execution.langgraph_compat import (
     DelegatingChatModel,
     convert_model_input,
     copy_with_deferred_settings,
-    detached_from_graph,
+    detach_from_graph,
     get_deferred_settings,
     get_tracing_params,
     is_generated_block_id,
@@ -94,7 +94,7 @@ def test_a_graph_hands_down_its_stream_and_its_checkpointer() -> None:
 
 def test_detached_runs_keep_the_runtime_and_settings_of_their_own() -> None:
     config = seen_by_node()
-    detached = detached_from_graph(config)
+    detached = detach_from_graph(config)
     # LangGraph's store and context, which code inside may ask for, and what the caller configured.
     assert set(detached["configurable"]) == {"__pregel_runtime", "thread_id", "own"}
     assert not handlers_of(detached)

@@ -93,7 +93,7 @@ def test_without_being_set_apart_it_is(
     artifact: CalibrationArtifact, make: Callable[[ScriptedModel], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The negative control of the same watch."""
-    monkeypatch.setattr("langchain_cfc.runnable.cfc.detached_from_graph", lambda config: config)
+    monkeypatch.setattr("langchain_cfc.runnable.cfc.detach_from_graph", lambda config: config)
     texts = [ACCEPTED, REJECTED, REJECTED, REJECTED]
     graph, _ = around(make(ScriptedModel(texts=texts)), artifact)
     assert REJECTED in stream_graph(graph)

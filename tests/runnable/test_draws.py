@@ -17,7 +17,7 @@ from pydantic import Field
 
 from langchain_cfc.errors import DrawError, SamplingWarning
 from langchain_cfc.sampling import DrawnCandidate
-from langchain_cfc.sampling.sampler import TOP_UPS
+from langchain_cfc.sampling.sampler import MAX_REPEATS
 from langchain_cfc.verifiers import pointwise
 from tests.calls import Invoke
 from tests.concurrency import wait_until, wait_until_async
@@ -98,10 +98,10 @@ def test_a_draw_that_keeps_failing_fails_the_prompt(invoke: Invoke, slot: int) -
     assert isinstance(failure.value.__cause__, RuntimeError)
     assert str(failure.value.__cause__) == f"no answer in slot {slot}"
     assert "with_retry" in str(failure.value)
-    assert len(model.drawn) == N + TOP_UPS
+    assert len(model.drawn) == N + MAX_REPEATS
 
 
-@pytest.mark.parametrize("failures", [1, TOP_UPS])
+@pytest.mark.parametrize("failures", [1, MAX_REPEATS])
 def test_candidates_that_failed_are_made_up_for_in_their_slots(invoke: Invoke, failures: int) -> None:
     model = ScriptedModel(texts=TEXTS, failing=frozenset({0, 2}), failures=failures)
     chain = make_chain(generator=model, show_rejected=True)

@@ -14,7 +14,7 @@ from langchain_core.runnables import RunnableConfig, RunnableLambda
 
 from langchain_cfc.errors import DescriptionError, DrawError, ServingTimeoutError, VerifierError
 from langchain_cfc.sampling import DrawnCandidate
-from langchain_cfc.sampling.sampler import TOP_UPS
+from langchain_cfc.sampling.sampler import MAX_REPEATS
 from langchain_cfc.verifiers import pointwise
 from tests.calls import Invoke
 from tests.concurrency import PATIENCE, wait_until
@@ -120,7 +120,7 @@ def test_time_runs_out_in_a_later_wave_as_in_the_first(invoke: Invoke) -> None:
     assert sorted(begun) == [0, 1, 2, 3]  # the third wave never began
 
 
-@pytest.mark.parametrize("failures", [1, TOP_UPS])
+@pytest.mark.parametrize("failures", [1, MAX_REPEATS])
 def test_later_waves_are_topped_up_slot_by_slot(invoke: Invoke, failures: int) -> None:
     model = ScriptedModel(texts=LONG, failing=frozenset({1, 4, 6}), failures=failures, usage=USAGE)
     result = invoke(make_chain(make_artifact(WAVES), generator=model, show_rejected=True), "x")
@@ -140,7 +140,7 @@ def test_a_later_wave_that_stays_short_is_the_typed_error(invoke: Invoke, failin
         invoke(chain, "x")
     # The rest of the wave was drawn to its end, and what was missing asked for as often as in a first wave.
     drawn = 4 if failing == {3} else N
-    assert len(model.drawn) == drawn + TOP_UPS * len(failing)
+    assert len(model.drawn) == drawn + MAX_REPEATS * len(failing)
     assert judged == []
 
 

@@ -268,12 +268,12 @@ class Silent(NumberedModel):
 
 
 def test_choices_say_who_made_them_and_the_first_what_all_cost() -> None:
-    choices = MultipleChoiceRequest(model=SingleUsageModel.of(NumberedModel()), parameter="n")
+    choices = MultipleChoiceRequest(model=SingleUsageModel.wrap(NumberedModel()), parameter="n")
     found: Any = choices.invoke("x", choices=3)
     assert [one.response_metadata["model_name"] for one in found] == ["numbered-1"] * 3
     assert [one.usage_metadata is not None for one in found] == [True, False, False]
     assert found[0].usage_metadata["output_tokens"] == 6
-    silent: Any = MultipleChoiceRequest(model=SingleUsageModel.of(Silent()), parameter="n").invoke(
+    silent: Any = MultipleChoiceRequest(model=SingleUsageModel.wrap(Silent()), parameter="n").invoke(
         "x", choices=2
     )
     assert [one.usage_metadata for one in silent] == [None, None]
@@ -281,7 +281,7 @@ def test_choices_say_who_made_them_and_the_first_what_all_cost() -> None:
 
 def test_what_is_asked_for_n_choices_still_says_which_model_it_is() -> None:
     model = NumberedModel()
-    choosing = SingleUsageModel.of(model)
+    choosing = SingleUsageModel.wrap(model)
     assert choosing._llm_type == model._llm_type
     assert choosing._identifying_params == model._identifying_params
     assert choosing._get_ls_params(stop=["x"]) == model._get_ls_params(stop=["x"])
