@@ -29,12 +29,12 @@ from langchain_cfc.verifiers.prompted import silence_model
 __all__ = ["ModelSplitter", "SentenceSplitter", "Span", "Splitter", "restore_text"]
 
 # Citation marks, such as [2] or [^3], which belong to the sentence before them.
-_CITATIONS = re.compile(r"\s*(?:\[\^?[\w.,; -]{1,40}\])+")
+_CITATION_MARKS = re.compile(r"\s*(?:\[\^?[\w.,; -]{1,40}\])+")
 _HINT = "a splitter returns spans: Span(start, end), (start, end), or mappings with start, end and text"
 
 
 # The first two bits of a byte that continues a character in UTF-8.
-_CONTINUES = 0b1000_0000
+_CONTINUATION_BITS = 0b1000_0000
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class SentenceSplitter(FlowRunnable[str, list[Span]]):
         spans: list[Span] = []
         for one in self._find(self.language, answer):
             start, end = one["start_index"], one["end_index"]
-            if spans and (cited := _CITATIONS.match(answer, start, end)) is not None:
+            if spans and (cited := _CITATION_MARKS.match(answer, start, end)) is not None:
                 spans[-1] = Span(spans[-1].start, cited.end())
                 start = cited.end()
             # A span without letters or digits makes no claim.
@@ -122,13 +122,13 @@ class ModelSplitter(FlowRunnable[str, list[Span]]):
     def __init__(self, model: Runnable[Any, Any]) -> None:
         self.name = "model-claims"
         self.fingerprint = combined_fingerprint(
-            self.name, {"instructions": compute_sha256(_LIST_CLAIMS)}, {"model": model}
+            self.name, {"instructions": compute_sha256(_INSTRUCTIONS)}, {"model": model}
         )
         self._ask = Call("model that lists claims", silence_model(model), SplitterError)
 
     def flow(self, given: str, config: RunnableConfig) -> Steps[list[Span]]:
         """Ask the model once, and locate the claims in the answer."""
-        reply = yield from self._ask.invoke_one([HumanMessage(_LIST_CLAIMS.format(answer=given))], config)
+        reply = yield from self._ask.invoke_one([HumanMessage(_INSTRUCTIONS.format(answer=given))], config)
         text = str(getattr(reply, "text", reply))
         lines = [line.strip(" \t-*") for line in text.splitlines() if "||" in line]
         if not lines and text.strip().casefold() != "none":
@@ -142,7 +142,7 @@ class ModelSplitter(FlowRunnable[str, list[Span]]):
         return spans
 
 
-_LIST_CLAIMS = """\
+_INSTRUCTIONS = """\
 <answer>
 {answer}
 </answer>
@@ -252,7 +252,7 @@ def _locate_tokens(answer: DrawnCandidate) -> Iterator[tuple[int, int, Mapping[s
 
 
 def _begins_character(byte: int) -> bool:
-    return byte & 0b1100_0000 != _CONTINUES
+    return byte & 0b1100_0000 != _CONTINUATION_BITS
 
 
 def restore_text(answer: str, spans: Sequence[Span], kept: Sequence[bool]) -> str:

@@ -19,9 +19,9 @@ from langchain_cfc.execution import Steps
 from langchain_cfc.labelers.base import BaseLabeler, LabelerInput, reject_duplicate_keys
 from langchain_cfc.verifiers.base import combined_fingerprint
 
-_WORDS = {"true": True, "false": False, "yes": True, "no": False, "1": True, "0": False}
+_LABEL_WORDS = {"true": True, "false": False, "yes": True, "no": False, "1": True, "0": False}
 By = Literal["id", "prompt"]
-_NAMES: tuple[By, By] = ("id", "prompt")
+_KEY_COLUMNS: tuple[By, By] = ("id", "prompt")
 
 # Spreadsheets evaluate cells that begin with = + - or @, and rewrite those that look like a number or a date:
 # 3/4 becomes a day in April. A cell that begins with this mark is text to all of them.
@@ -106,7 +106,7 @@ def _read_row(
     source: str, line: int, row: Mapping[str, Any], *, partly: bool
 ) -> tuple[By, tuple[str, str], bool | None]:
     """Return whether a row goes by id or prompt, its key (id or prompt, and text) and its label."""
-    given: list[By] = [one for one in _NAMES if row.get(one) is not None]
+    given: list[By] = [one for one in _KEY_COLUMNS if row.get(one) is not None]
     if len(given) != 1:
         problem = f"found {'both' if given else 'neither'} of id and prompt; expected one"
         raise RecordError(source, line, "", problem)
@@ -154,7 +154,7 @@ def _read_csv_rows(source: str, text: str) -> Iterator[tuple[int, dict[str, Any]
             }
             column = _find_label_column(cells)
             word = cells.get(column, "")
-            yield reader.line_num, {**cells, column: _WORDS.get(word.strip().lower(), word)}
+            yield reader.line_num, {**cells, column: _LABEL_WORDS.get(word.strip().lower(), word)}
     except csv.Error as error:
         # `DictReader` has not counted the row that it could not read; the reader inside it has.
         raise RecordError(source, reader.reader.line_num, "", f"not CSV: {error}") from error

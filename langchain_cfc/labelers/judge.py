@@ -59,7 +59,7 @@ class JudgeLabels(BaseLabeler):
         self._judge = judge
         self._make_verifier = partial(from_evaluator, key=key, range=range, higher_is_better=False)
         self._keyword = reference
-        self._at_most = at_most is not None
+        self._is_upper_limit = at_most is not None
         self._limit = _scale_limit(at_least, at_most, range)
         # Refuse an unusable judge now, and not at the first prompt.
         self._make_evaluator(None)
@@ -95,7 +95,7 @@ class JudgeLabels(BaseLabeler):
             raise InputError(msg)
         if not _takes_outputs(judge):
             # Not a closure, because closures cannot be pickled.
-            function = _ajudge if is_async_callable(judge) else _judge
+            function = _acall if is_async_callable(judge) else _call
             return self._make_verifier(partial(function, judge, reference))
         keyword = self._keyword
         arguments = None if keyword is None else partial(_make_keywords, keyword, reference)
@@ -103,7 +103,7 @@ class JudgeLabels(BaseLabeler):
 
     def _is_correct(self, share: float) -> bool:
         if self._limit is not None:
-            return share <= self._limit if self._at_most else share >= self._limit
+            return share <= self._limit if self._is_upper_limit else share >= self._limit
         if share in {0.0, 1.0}:
             return share == 1.0
         msg = (
@@ -145,9 +145,9 @@ def _make_keywords(keyword: str, reference: Any, prompt: Any) -> dict[str, Any]:
     return {keyword: reference}
 
 
-def _judge(judge: Callable[..., Any], reference: Any, prompt: Any, candidate: str) -> Any:
+def _call(judge: Callable[..., Any], reference: Any, prompt: Any, candidate: str) -> Any:
     return judge(prompt, reference, candidate)
 
 
-async def _ajudge(judge: Callable[..., Awaitable[Any]], reference: Any, prompt: Any, candidate: str) -> Any:
+async def _acall(judge: Callable[..., Awaitable[Any]], reference: Any, prompt: Any, candidate: str) -> Any:
     return await judge(prompt, reference, candidate)

@@ -41,15 +41,15 @@ _LETTERS = string.ascii_uppercase
 # The letters of the options if no options are given.
 DEFAULT_LETTERS = "ABCDE"
 _MARKS = r"[\s*_\"'`(\[]*"
-_BARE = re.compile(rf"{_MARKS}([A-Za-z])[\s*_\"'`)\].,:;!]*")
+_BARE_LETTER = re.compile(rf"{_MARKS}([A-Za-z])[\s*_\"'`)\].,:;!]*")
 # No two repetitions of the same signs are adjacent, which would backtrack for very long on a run of them.
-_SAID = r"(?i:\b(?:answer|choice|option)[\s*_]*(?:is\b(?:\s*:)?|[:=]))"
+_STATEMENT = r"(?i:\b(?:answer|choice|option)[\s*_]*(?:is\b(?:\s*:)?|[:=]))"
 _STATED_LETTER = re.compile(
-    rf"{_SAID}{_MARKS}(?:(?i:option|choice)\b{_MARKS})?([A-Z]|(?<=\()[a-z](?=\)))(?!\w|['\u2019])"
+    rf"{_STATEMENT}{_MARKS}(?:(?i:option|choice)\b{_MARKS})?([A-Z]|(?<=\()[a-z](?=\)))(?!\w|['\u2019])"
 )
-_STATING = re.compile(_SAID)
-_LEADING = re.compile(r"[\s*_(\[]*([A-Za-z])[*_]*[).:\]]+[*_]*(?:\s+(.*))?", re.DOTALL)
-_BRACKETED = re.compile(r"(?<!\w)\(([A-Za-z])\)")
+_STATEMENT_PATTERN = re.compile(_STATEMENT)
+_LEADING_LETTER = re.compile(r"[\s*_(\[]*([A-Za-z])[*_]*[).:\]]+[*_]*(?:\s+(.*))?", re.DOTALL)
+_BRACKETED_LETTER = re.compile(r"(?<!\w)\(([A-Za-z])\)")
 
 
 class MultipleChoice(TextMatcher):
@@ -133,7 +133,7 @@ def extract_choice(text: str) -> str:
 
 
 def _find_bare(text: str, options: Mapping[str, str]) -> Iterator[str | None]:
-    if matched := _BARE.fullmatch(text):
+    if matched := _BARE_LETTER.fullmatch(text):
         yield matched[1].upper()
     yield options.get(normalise_answer(text))
 
@@ -141,19 +141,19 @@ def _find_bare(text: str, options: Mapping[str, str]) -> Iterator[str | None]:
 def _find_stated(text: str, options: Mapping[str, str]) -> Iterator[str | None]:
     yield from (letter.upper() for letter in _STATED_LETTER.findall(text))
     # A stated answer ends with its line, or where the next statement begins.
-    rests = (rest for line in text.splitlines() for rest in _STATING.split(line)[1:])
+    rests = (rest for line in text.splitlines() for rest in _STATEMENT_PATTERN.split(line)[1:])
     yield from (options.get(normalise_answer(rest)) for rest in rests)
 
 
 def _find_leading(text: str, options: Mapping[str, str]) -> Iterator[str | None]:
-    if matched := _LEADING.fullmatch(text):
+    if matched := _LEADING_LETTER.fullmatch(text):
         yield matched[1].upper()
         yield options.get(normalise_answer(matched[2] or ""))
 
 
 def _find_bracketed(text: str, options: Mapping[str, str]) -> Iterator[str | None]:
     del options
-    yield from (letter.upper() for letter in _BRACKETED.findall(text))
+    yield from (letter.upper() for letter in _BRACKETED_LETTER.findall(text))
 
 
 def _map_options(options: Any, failure: type[CFCError]) -> dict[str, str]:

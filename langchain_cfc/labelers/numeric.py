@@ -58,12 +58,12 @@ _NUMBER = re.compile(
     re.VERBOSE,
 )
 _SCALES = {"": 0, "thousand": 3, "million": 6, "billion": 9, "trillion": 12}
-_PLAIN = re.compile(r"[0-9]*(?:\.[0-9]+)?")
-_SEPARATED = re.compile(r"[1-9](?:[0-9]{0,2}(?:,[0-9]{3})+|[0-9]?(?:,[0-9]{2})+,[0-9]{3})(?:\.[0-9]+)?")
+_PLAIN_NUMBER = re.compile(r"[0-9]*(?:\.[0-9]+)?")
+_GROUPED_NUMBER = re.compile(r"[1-9](?:[0-9]{0,2}(?:,[0-9]{3})+|[0-9]?(?:,[0-9]{2})+,[0-9]{3})(?:\.[0-9]+)?")
 # Most digits, and largest exponent: beyond any answer, and far below where arithmetic takes noticeable time.
-_LONGEST = 400
+_MAX_DIGITS = 400
 # NFKC writes them with a fraction slash; applied to whole texts, it would turn `5²` into `52`.
-_VULGAR = {ord(sign): f" {unicodedata.normalize('NFKC', sign)}" for sign in "¼½¾⅐⅑⅒⅓⅔⅕⅖⅗⅘⅙⅚⅛⅜⅝⅞"}
+_FRACTIONS = {ord(sign): f" {unicodedata.normalize('NFKC', sign)}" for sign in "¼½¾⅐⅑⅒⅓⅔⅕⅖⅗⅘⅙⅚⅛⅜⅝⅞"}
 
 
 def find_final_number(text: str) -> Fraction | None:
@@ -80,7 +80,7 @@ def find_final_number(text: str) -> Fraction | None:
         (Fraction(7503, 2), Fraction(3, 2))
     """
     _, marked, rest = text.rpartition(_MARK)
-    found = list(_NUMBER.finditer(rest.translate(_VULGAR)))
+    found = list(_NUMBER.finditer(rest.translate(_FRACTIONS)))
     if not found:
         return None
     return _read_value(found[0] if marked else found[-1])
@@ -151,7 +151,7 @@ def _read_tolerance(given: Any) -> Fraction:
 def _read_reference_number(reference: Any) -> Fraction:
     if isinstance(reference, str):
         number = find_final_number(reference)
-        several = _MARK not in reference and len(_NUMBER.findall(reference.translate(_VULGAR))) > 1
+        several = _MARK not in reference and len(_NUMBER.findall(reference.translate(_FRACTIONS))) > 1
         if number is not None and not several:
             return number
     elif isinstance(reference, (int, float)) and not isinstance(reference, bool) and math.isfinite(reference):
@@ -171,7 +171,7 @@ def _read_value(found: re.Match[str]) -> Fraction | None:
     if body is None or not below or None in powers or found["abbreviated"] is not None:
         return None
     exponent = sum(power for power in powers if power is not None) + _SCALES[(found["scale"] or "").lower()]
-    if abs(exponent) > _LONGEST:
+    if abs(exponent) > _MAX_DIGITS:
         return None
     size = _join_mixed_number(found["whole"], body, below) * Fraction(10) ** exponent
     return -size if found["sign"] or found["inner"] else size
@@ -184,14 +184,14 @@ def _join_mixed_number(whole: str | None, above: Fraction, below: int) -> Fracti
 
 
 def _read_decimal(body: str) -> Fraction | None:
-    if len(body) > _LONGEST:
+    if len(body) > _MAX_DIGITS:
         return None
-    if _PLAIN.fullmatch(body):
+    if _PLAIN_NUMBER.fullmatch(body):
         return Fraction(body)
-    return Fraction(body.replace(",", "")) if _SEPARATED.fullmatch(body) else None
+    return Fraction(body.replace(",", "")) if _GROUPED_NUMBER.fullmatch(body) else None
 
 
 def _read_integer(digits: str) -> int | None:
     """Return the value of digits; None if there are too many, or if they are of a date, as in `4/2025`."""
     plain = digits.replace("\u2212", "-")
-    return int(plain) if len(plain) <= _LONGEST and not re.search("[/\u2044]", plain) else None
+    return int(plain) if len(plain) <= _MAX_DIGITS and not re.search("[/\u2044]", plain) else None

@@ -19,7 +19,7 @@ from langchain_cfc.labelers.base import reject_duplicate_keys
 from langchain_cfc.labelers.matching import TextMatcher, list_text_aliases
 from langchain_cfc.verifiers.self_consistency import Extractor
 
-_GROUP = "answer"
+_ANSWER_GROUP = "answer"
 
 
 class PatternMatch(TextMatcher):
@@ -59,7 +59,7 @@ class PatternMatch(TextMatcher):
             patterns = _compile_references(texts)
             return lambda answer: any(one.fullmatch(answer.strip()) for one in patterns)
         pattern, expected = self._pattern, {text.strip() for text in texts}
-        group = _GROUP if _GROUP in pattern.groupindex else 0
+        group = _ANSWER_GROUP if _ANSWER_GROUP in pattern.groupindex else 0
 
         def is_expected(answer: str) -> bool:
             found = pattern.search(answer)
@@ -89,7 +89,7 @@ def _compile(pattern: Any) -> re.Pattern[str]:
 
 
 _FENCE = "```"
-_UNREADABLE = (ValueError, ArithmeticError, RecursionError)
+_JSON_ERRORS = (ValueError, ArithmeticError, RecursionError)
 
 
 class JsonField(TextMatcher):
@@ -130,8 +130,8 @@ class JsonField(TextMatcher):
 
     def _is_equal(self, expected: Any, answer: str) -> bool:
         try:
-            value = _parse(_remove_fence(answer))
-        except _UNREADABLE:
+            value = _parse_json(_remove_fence(answer))
+        except _JSON_ERRORS:
             return False
         for step in self._path:
             inside: Mapping[Any, Any] = value if isinstance(value, dict) else {}
@@ -140,7 +140,7 @@ class JsonField(TextMatcher):
             if step not in inside:
                 return False
             value = inside[step]
-        return _equal(value, expected)
+        return _equals(value, expected)
 
 
 def _remove_fence(text: str) -> str:
@@ -161,13 +161,13 @@ def _read_reference_json(reference: Any) -> Any:
         msg = "the record has no reference to compare values of candidates with"
         raise LabelerError(msg)
     try:
-        return _parse(json.dumps(reference, allow_nan=False))
-    except (*_UNREADABLE, TypeError) as error:
+        return _parse_json(json.dumps(reference, allow_nan=False))
+    except (*_JSON_ERRORS, TypeError) as error:
         msg = f"the reference {reference!r:.80} is not JSON: {error}"
         raise LabelerError(msg) from error
 
 
-def _parse(text: str) -> Any:
+def _parse_json(text: str) -> Any:
     return json.loads(
         text,
         # A Decimal does not round, and does not write out all digits of 1e999999.
@@ -182,11 +182,11 @@ def _refuse_constant(constant: str) -> None:
     raise ValueError(constant)
 
 
-def _equal(found: Any, expected: Any) -> bool:
+def _equals(found: Any, expected: Any) -> bool:
     if type(found) is not type(expected):
         return False
     if isinstance(found, list):
-        return len(found) == len(expected) and all(map(_equal, found, expected))
+        return len(found) == len(expected) and all(map(_equals, found, expected))
     if isinstance(found, dict):
-        return found.keys() == expected.keys() and all(_equal(found[key], expected[key]) for key in found)
+        return found.keys() == expected.keys() and all(_equals(found[key], expected[key]) for key in found)
     return bool(found == expected)

@@ -29,7 +29,7 @@ from langchain_cfc.errors import CFCError, PromptKindError
 __all__ = ["messages_to_text"]
 
 # Providers' names for blocks of a common kind.
-_KINDS = {"image_url": "image", "input_image": "image", "input_audio": "audio", "input_file": "file"}
+_BLOCK_KINDS = {"image_url": "image", "input_image": "image", "input_audio": "audio", "input_file": "file"}
 # Blocks that repeat `AIMessage.tool_calls`, which transcripts show already.
 _TOOL_CALL_BLOCKS = {"tool_call", "tool_use", "function_call"}
 
@@ -185,11 +185,11 @@ def read_prompt(prompt: Any, hint: str, failure: type[CFCError]) -> PromptConten
     if isinstance(prompt, (str, StringPromptValue)):
         return PromptContent("text", unwrap_prompt(prompt))
     if isinstance(prompt, Mapping):
-        return PromptContent("object", _dump(prompt, hint, failure))
+        return PromptContent("object", _to_json(prompt, hint, failure))
     messages = _read_messages(prompt, hint, failure)
     texts, other_parts = [], []
     for position, message in enumerate(messages):
-        text, kinds = _text_and_other_kinds(message)
+        text, kinds = _split_content(message)
         texts.append(text)
         other_parts += [f"{kind} in message {position}" for kind in kinds]
     if len(messages) == 1 and isinstance(messages[0], HumanMessage) and not other_parts:
@@ -207,7 +207,7 @@ def read_prompt(prompt: Any, hint: str, failure: type[CFCError]) -> PromptConten
     return PromptContent("messages", transcript, tuple(messages), tuple(other_parts))
 
 
-def _dump(prompt: Mapping[Any, Any], hint: str, failure: type[CFCError]) -> str:
+def _to_json(prompt: Mapping[Any, Any], hint: str, failure: type[CFCError]) -> str:
     try:
         return canonical_json(prompt)
     except (TypeError, ValueError) as error:
@@ -230,7 +230,7 @@ def _read_messages(prompt: Any, hint: str, failure: type[CFCError]) -> list[Base
     return messages
 
 
-def _text_and_other_kinds(message: BaseMessage) -> tuple[str, list[str]]:
+def _split_content(message: BaseMessage) -> tuple[str, list[str]]:
     """Return a message's text, with other parts named in brackets, and the kinds of these parts."""
     texts: list[str] = []
     kinds: list[str] = []
@@ -242,7 +242,7 @@ def _text_and_other_kinds(message: BaseMessage) -> tuple[str, list[str]]:
             texts.append(block["text"])
         elif not (block.get("type") in _TOOL_CALL_BLOCKS and getattr(message, "tool_calls", None)):
             stated = str(block.get("type", "untyped part"))
-            kinds.append(_KINDS.get(stated, stated))
+            kinds.append(_BLOCK_KINDS.get(stated, stated))
             texts.append(f"[{kinds[-1]}]")
     if isinstance(message, AIMessage) and message.invalid_tool_calls:
         kinds.append("invalid tool call")

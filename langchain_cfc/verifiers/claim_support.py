@@ -51,7 +51,7 @@ class ClaimAgreement(BaseVerifier):
                 'claims (output="claims") with n of at least 2'
             )
             raise VerifierError(msg)
-        support = yield from _ask(self._judge, given, others, config)
+        support = yield from _estimate_support(self._judge, given, others, config)
         return [1.0 - sum(row) / len(row) for row in support]
 
 
@@ -83,7 +83,7 @@ class ContextSupport(BaseVerifier):
         if not isinstance(passages, Sequence) or not all(isinstance(one, str) for one in passages):
             msg = f"context= returned {found!r:.80}; expected a text or a list of texts"
             raise VerifierError(msg)
-        support = yield from _ask(self._judge, given, list(passages), config)
+        support = yield from _estimate_support(self._judge, given, list(passages), config)
         return [1.0 - max(row, default=0.0) for row in support]
 
 
@@ -91,7 +91,7 @@ def _make_judge(entails: Entailment) -> Call:
     return make_silent_call("entailment", entails, VerifierError, keys=("prompt", "premise", "hypothesis"))
 
 
-def _ask(
+def _estimate_support(
     judge: Call, given: VerifierInput, premises: Sequence[str], config: RunnableConfig
 ) -> Steps[list[list[float]]]:
     """Return for each candidate the probability that each premise entails it; ask about each pair once."""

@@ -53,7 +53,7 @@ class EmbeddingSimilarity(TextVerifier):
         self.fingerprint = combined_fingerprint(
             self.name,
             {"context": "of the prompt" if context is None else "own"},
-            {"embeddings": _WithFingerprint(embeddings), "context": context},
+            {"embeddings": _EmbeddingsFingerprint(embeddings), "context": context},
         )
         self._context = make_optional_call("context function", context, VerifierError)
 
@@ -66,7 +66,7 @@ class EmbeddingSimilarity(TextVerifier):
         """Score each text by the passage nearest to it."""
         passages = yield from self._find_passages(prompt, config)
         found = yield from self._embed([texts, passages])
-        candidates, context = _normalise(found[0], texts), _normalise(found[1], passages)
+        candidates, context = _make_unit_vectors(found[0], texts), _make_unit_vectors(found[1], passages)
         if candidates.shape[1] != context.shape[1]:
             msg = (
                 f"embeddings of candidates have {candidates.shape[1]} dimensions and those of the context "
@@ -106,7 +106,7 @@ class EmbeddingSimilarity(TextVerifier):
             raise VerifierError(msg) from error
 
 
-class _WithFingerprint:
+class _EmbeddingsFingerprint:
     """A stand-in for embeddings that carries their fingerprint."""
 
     def __init__(self, embeddings: Embeddings) -> None:
@@ -121,7 +121,7 @@ def _read_passage(passage: Any) -> str:
     raise VerifierError(msg)
 
 
-def _normalise(found: Any, texts: Sequence[str]) -> Vectors:
+def _make_unit_vectors(found: Any, texts: Sequence[str]) -> Vectors:
     """Return unit vectors; raise a `VerifierError` unless each text has a finite, non-zero vector."""
     try:
         vectors = np.array(found, dtype=np.float64)

@@ -22,17 +22,17 @@ from langchain_cfc.verifiers.prompted import (
 Wording = Literal["letters", "words"]
 
 INSTRUCTIONS = "Decide whether an answer that was proposed to a question is true."
-IDEAS = """\
+IDEAS_TEMPLATE = """\
 Answers that came to mind:
 <ideas>
 {ideas}
 </ideas>"""
-PROPOSED = """\
+ANSWER_TEMPLATE = """\
 The proposed answer:
 <answer>
 {text}
 </answer>"""
-ASKED: Mapping[Wording, str] = {
+REPLY_FORMATS: Mapping[Wording, str] = {
     "letters": """\
 Is the proposed answer true or false?
 (A) True
@@ -98,9 +98,11 @@ class PTrue(PromptedVerifier):
         return f"PTrue({self._model_name()}, ideas={self.ideas}, wording={self.wording!r})"
 
     def _write_request(self, question: str, text: str, texts: Sequence[str]) -> str:
-        ideas = [IDEAS.format(ideas="\n".join(texts))] if self.ideas else []
+        ideas = [IDEAS_TEMPLATE.format(ideas="\n".join(texts))] if self.ideas else []
         # The part that requests share comes first, so that servers can reuse it.
-        return "\n\n".join([INSTRUCTIONS, question, *ideas, PROPOSED.format(text=text), ASKED[self.wording]])
+        return "\n\n".join(
+            [INSTRUCTIONS, question, *ideas, ANSWER_TEMPLATE.format(text=text), REPLY_FORMATS[self.wording]]
+        )
 
     def _read_score(self, reply: Any, slot: int) -> float:
         score, token = read_choice(reply, self._choice, slot)

@@ -36,11 +36,11 @@ from langchain_cfc.verifiers.base import (
 
 Question: TypeAlias = Target
 
-QUESTION = """\
+QUESTION_TEMPLATE = """\
 <question>
 {question}
 </question>"""
-ABOVE = "The question is asked by the conversation above this message."
+QUESTION_IS_ABOVE = "The question is asked by the conversation above this message."
 _HINT = "pass question=, a function from a prompt to text or messages"
 
 
@@ -76,13 +76,13 @@ class PromptedModel:
         # Many chat templates refuse two messages of one role in a row, so a single human message with text
         # only is quoted like a text.
         content = read_prompt(prompt, _HINT, VerifierError)
-        question = ABOVE if content.messages else QUESTION.format(question=content.text)
+        question = QUESTION_IS_ABOVE if content.messages else QUESTION_TEMPLATE.format(question=content.text)
         requests = [[*content.messages, HumanMessage(words)] for words in write_requests(question)]
         return (yield from self._ask.invoke_each(requests, config))
 
     def _make_fingerprint(self, **settings: Any) -> dict[str, Any]:
         """Return the settings, the model's fingerprint, and a digest of the text that all requests share."""
-        words = [self._write_sample(place) for place in (QUESTION, ABOVE)]
+        words = [self._write_sample(place) for place in (QUESTION_TEMPLATE, QUESTION_IS_ABOVE)]
         source = "prompt" if self.question is None else "own"
         return combined_fingerprint(
             str(self.name),
@@ -139,12 +139,12 @@ def silence_model(model: Any) -> Runnable[Any, Any]:
 # The most that hosted models return.
 TOP_LOGPROBS = 20
 # The most by which a server's rounding can lift a log-probability above 0.
-_ROUNDING = 1e-3
+_ROUND_OFF = 1e-3
 # Characters that may surround a word in one token: blanks, also as some servers spell them, and punctuation.
-_AROUND = string.whitespace + string.punctuation + "\u0120\u010a\u2581"
+_PUNCTUATION = string.whitespace + string.punctuation + "\u0120\u010a\u2581"
 # The word may follow a bracket or a line break, each of which may be a token.
-_FEW_TOKENS = 4
-_SHOWN = 120
+_MAX_TOKENS = 4
+_MAX_LENGTH = 120
 
 
 def request_logprobs(model: Runnable[Any, Any], top: int, *, short: bool) -> Runnable[Any, Any]:
@@ -158,7 +158,7 @@ def request_logprobs(model: Runnable[Any, Any], top: int, *, short: bool) -> Run
         raise InputError(msg)
     inner = find_chat_model(model)
     limited = short and inner is not None and "max_tokens" in type(inner).model_fields
-    return model.bind(logprobs=True, top_logprobs=top, **({"max_tokens": _FEW_TOKENS} if limited else {}))
+    return model.bind(logprobs=True, top_logprobs=top, **({"max_tokens": _MAX_TOKENS} if limited else {}))
 
 
 def find_chat_model(part: Runnable[Any, Any]) -> BaseChatModel | None:
@@ -191,7 +191,7 @@ class Token:
     @property
     def word(self) -> str:
         """The token in lower case, without blanks and punctuation around the word; may be empty."""
-        return _strip(self.text)
+        return _normalise_word(self.text)
 
     def list_alternatives(self) -> str:
         """Return the alternatives to the token, most likely first, as text for messages."""
@@ -234,7 +234,7 @@ def _find_last_word(tokens: Sequence[Token], choice: Choice, label: str) -> Toke
     for position in range(len(tokens) - 1, -1, -1):
         if tokens[position].word:
             before = "".join(token.text for token in tokens[:position])
-            line = _strip(before.rpartition("\n")[2])
+            line = _normalise_word(before.rpartition("\n")[2])
             fits = tokens[position].word in choice.words and line == label.casefold()
             return tokens[position] if fits else None
     return None
@@ -254,8 +254,8 @@ def _compute_no_probability(token: Token, choice: Choice, slot: int) -> float | 
             "least two top_logprobs. Use a server that returns them as OpenAI's does"
         )
         raise VerifierError(msg) from error
-    yes = _log_sum(logprob for text, logprob in logprobs.items() if _strip(text) in choice.yes)
-    no = _log_sum(logprob for text, logprob in logprobs.items() if _strip(text) in choice.no)
+    yes = _log_sum(logprob for text, logprob in logprobs.items() if _normalise_word(text) in choice.yes)
+    no = _log_sum(logprob for text, logprob in logprobs.items() if _normalise_word(text) in choice.no)
     if yes == no == -math.inf:
         return None
     # Not 1 - p(yes), which near certainty would round different probabilities to ties.
@@ -276,16 +276,16 @@ def _read_logprobs(entry: Mapping[str, Any]) -> dict[str, float]:
     # The sampled token need not be among the most likely ones.
     for one in [entry, *listed]:
         logprob = float(one["logprob"])
-        if not logprob <= _ROUNDING:  # NaN fails this as well
+        if not logprob <= _ROUND_OFF:  # NaN fails this as well
             msg = f"the log-probability of {one['token']!r} is {logprob}"
             raise ValueError(msg)
         logprobs[str(one["token"])] = logprob
     return logprobs
 
 
-def _strip(text: str) -> str:
+def _normalise_word(text: str) -> str:
     """Return a text in lower case, without blanks and punctuation at both ends."""
-    return text.strip(_AROUND).casefold()
+    return text.strip(_PUNCTUATION).casefold()
 
 
 def _log_sum(logprobs: Iterable[float]) -> float:
@@ -298,4 +298,4 @@ def _log_sum(logprobs: Iterable[float]) -> float:
 def shorten_reply(reply: Any) -> str:
     """Return the text of a reply, shortened for messages."""
     text = str(getattr(reply, "text", reply))
-    return repr(text if len(text) <= _SHOWN else f"{text[:_SHOWN]}...")
+    return repr(text if len(text) <= _MAX_LENGTH else f"{text[:_MAX_LENGTH]}...")

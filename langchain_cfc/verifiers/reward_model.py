@@ -30,7 +30,7 @@ from langchain_cfc.verifiers.base import TextVerifier, combined_fingerprint
 Question: TypeAlias = Runnable[Any, Any] | Callable[[Any], str] | Callable[[Any], Awaitable[str]]
 
 _HINT = "pass question=, a function of the prompt that returns the text to judge candidates by"
-_SHOWN = 200
+_MAX_LENGTH = 200
 
 
 class RewardModel(TextVerifier):
@@ -128,9 +128,9 @@ class RewardModel(TextVerifier):
             with build_opener(_NoRedirect).open(request, timeout=self._timeout) as response:
                 content = response.read()
         except HTTPError as error:
-            raise self._make_error(error) from error
+            raise self._make_status_error(error) from error
         except (OSError, HTTPException) as error:
-            raise self._unreachable(error) from error
+            raise self._make_connection_error(error) from error
         try:
             return json.loads(content)
         except ValueError as error:
@@ -145,7 +145,7 @@ class RewardModel(TextVerifier):
         finally:
             executor.shutdown(wait=False)
 
-    def _make_error(self, error: HTTPError) -> VerifierError:
+    def _make_status_error(self, error: HTTPError) -> VerifierError:
         with error:
             try:
                 content = error.read()
@@ -154,7 +154,7 @@ class RewardModel(TextVerifier):
         msg = f"the reward model at {self._url} answered with status {error.code}: {self._quote(content)}"
         return VerifierError(msg)
 
-    def _unreachable(self, error: OSError | HTTPException) -> VerifierError:
+    def _make_connection_error(self, error: OSError | HTTPException) -> VerifierError:
         reason = error.reason if isinstance(error, URLError) else error
         if isinstance(reason, TimeoutError):
             return VerifierError(
@@ -170,7 +170,7 @@ class RewardModel(TextVerifier):
         text = content.decode("utf-8", "replace")
         if self._key is not None:
             text = text.replace(self._key.get_secret_value(), "***")
-        return repr(text if len(text) <= _SHOWN else text[:_SHOWN] + "...")
+        return repr(text if len(text) <= _MAX_LENGTH else text[:_MAX_LENGTH] + "...")
 
     def _read_rewards(self, answer: Any, count: int) -> list[float]:
         """Return the rewards in the order of the texts; the server may send them in any order."""
@@ -180,7 +180,7 @@ class RewardModel(TextVerifier):
         rewards = [found.get(index) for index in range(count)]
         if len(entries) != count or not all(map(_is_reward, rewards)):
             msg = (
-                f"the reward model at {self._url} answered for {count} texts with {answer!r:.{_SHOWN}}; "
+                f"the reward model at {self._url} answered for {count} texts with {answer!r:.{_MAX_LENGTH}}; "
                 "expected 'data' with one 'index' and one finite 'score' per text"
             )
             raise VerifierError(msg)

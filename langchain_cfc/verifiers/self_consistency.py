@@ -29,9 +29,9 @@ Equivalence: TypeAlias = (
 )
 
 # Quotes and marks of emphasis, on both sides; signs that end a sentence, or open one in Spanish.
-_AROUND = "\"'`*_\u2018\u2019\u201a\u201c\u201d\u201e\u00ab\u00bb\u2039\u203a"
-_BEFORE = _AROUND + "\u00a1\u00bf "
-_AFTER = _AROUND + ".,;:!?\u3001\u3002 "
+_QUOTES = "\"'`*_\u2018\u2019\u201a\u201c\u201d\u201e\u00ab\u00bb\u2039\u203a"
+_LEADING_SIGNS = _QUOTES + "\u00a1\u00bf "
+_TRAILING_SIGNS = _QUOTES + ".,;:!?\u3001\u3002 "
 
 
 def normalise_answer(text: str) -> str:
@@ -52,7 +52,7 @@ def normalise_answer(text: str) -> str:
         'new york'
     """
     folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
-    return " ".join(folded.split()).lstrip(_BEFORE).rstrip(_AFTER)
+    return " ".join(folded.split()).lstrip(_LEADING_SIGNS).rstrip(_TRAILING_SIGNS)
 
 
 class SelfConsistency(BaseVerifier):

@@ -12,7 +12,7 @@ from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc.verifiers.base import BaseVerifier, VerifierInput, read_token_logprobs
 
 # The most by which rounding can lift a sum of log-probabilities above 0.
-_ROUNDING = 1e-3
+_ROUND_OFF = 1e-3
 
 
 class SequenceProbability(BaseVerifier):
@@ -62,7 +62,7 @@ class SequenceProbability(BaseVerifier):
             )
             raise VerifierError(msg) from error
         # Written so that NaN fails it as well; a probability in place of its logarithm would look certain.
-        if not total <= _ROUNDING:
+        if not total <= _ROUND_OFF:
             msg = (
                 f"candidate {slot}: its token log-probabilities add up to {total}, which is not a "
                 "log-probability"
