@@ -40,13 +40,13 @@ def check_binding(artifact: CalibrationArtifact, parts: Mapping[str, tuple[Any, 
         reasons = "; ".join(f"{name}: {reason}" for name, reason in unknown.items())
         msg = (
             f"cannot verify that {' and '.join(unknown)} are those that the artifact was calibrated for, so "
-            f"its guarantees say 'unverified' ({reasons}). {_advise(calibrated, unknown)}"
+            f"its guarantees say 'unverified' ({reasons}). {_make_advice(calibrated, unknown)}"
         )
         warnings.warn(msg, FingerprintWarning, stacklevel=5)
     return "unverified" if unknown else "matched"
 
 
-def _advise(calibrated: Mapping[str, Mapping[str, Any] | None], unknown: Iterable[str]) -> str:
+def _make_advice(calibrated: Mapping[str, Mapping[str, Any] | None], unknown: Iterable[str]) -> str:
     """Return advice on what to do about parts that cannot be verified."""
     by_id = {name: (calibrated[name] or {}).get("id") for name in unknown}
     known = [f"{name}_id={given!r}" for name, given in by_id.items() if given is not None]

@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 # Fields that hold the user's own objects; shown and serialised by name only.
-_PARTS = ("generator", "verifier", "splitter", "answer", "metadata")
+_PART_FIELDS = ("generator", "verifier", "splitter", "answer", "metadata")
 
 
 class CFCRunnable(AnsweringRunnable[CFCResult]):
@@ -225,12 +225,12 @@ class CFCRunnable(AnsweringRunnable[CFCResult]):
 
     @field_validator("generator", mode="before")
     @classmethod
-    def _is_runnable(cls, generator: Any) -> Any:
+    def _resolve_generator(cls, generator: Any) -> Any:
         return resolve_generator(generator)
 
     @field_validator("verifier", mode="before")
     @classmethod
-    def _is_verifier(cls, verifier: Any) -> Any:
+    def _wrap_verifiers(cls, verifier: Any) -> Any:
         return VerifierEnsemble(verifier) if isinstance(verifier, Mapping) else verifier
 
     def __init__(self, **fields: Any) -> None:
@@ -247,7 +247,7 @@ class CFCRunnable(AnsweringRunnable[CFCResult]):
                 "from the prompt to a mapping"
             )
             raise FingerprintError(msg)
-        policy = self._read_policy()
+        policy = self._choose_policy()
         scorer = make_scorer(self.verifier, artifact)
         splitter = self._choose_splitter()
         parts = {
@@ -292,13 +292,13 @@ class CFCRunnable(AnsweringRunnable[CFCResult]):
     def __repr_args__(self) -> Any:
         """Show parts by name only: a model's headers, addresses and request bodies may hold secrets."""
         for name, value in super().__repr_args__():
-            yield name, _get_name(value) if name in _PARTS else value
+            yield name, _get_name(value) if name in _PART_FIELDS else value
 
-    @field_serializer(*_PARTS)
+    @field_serializer(*_PART_FIELDS)
     def _dump_part(self, part: Any) -> str | None:
         return _get_name(part)
 
-    def _read_policy(self) -> AnswerPolicy:
+    def _choose_policy(self) -> AnswerPolicy:
         if self.min_agreement is not None and self.min_agreement > self.artifact.n:
             msg = f"min_agreement is {self.min_agreement}, but only {self.artifact.n} candidates are drawn"
             raise InputError(msg)
@@ -421,10 +421,12 @@ class CFCRunnable(AnsweringRunnable[CFCResult]):
         config: RunnableConfig,
         alpha: Level | None = None,
     ) -> CFCResult:
-        steps, limits = self._start(prompt, run_manager, config, alpha)
+        steps, limits = self._prepare_call(prompt, run_manager, config, alpha)
         with limits:
             run = partial(run_flow, steps)
-            return self._finish(run() if self.timeout is None else run_with_timeout(run, self.timeout))
+            return self._check_abstention(
+                run() if self.timeout is None else run_with_timeout(run, self.timeout)
+            )
 
     async def _aserve(
         self,
@@ -433,11 +435,11 @@ class CFCRunnable(AnsweringRunnable[CFCResult]):
         config: RunnableConfig,
         alpha: Level | None = None,
     ) -> CFCResult:
-        steps, limits = self._start(prompt, run_manager, config, alpha)
+        steps, limits = self._prepare_call(prompt, run_manager, config, alpha)
         with limits:
-            return self._finish(await arun_with_timeout(arun_flow(steps), self.timeout))
+            return self._check_abstention(await arun_with_timeout(arun_flow(steps), self.timeout))
 
-    def _start(
+    def _prepare_call(
         self, prompt: Any, run_manager: RunManager, config: RunnableConfig, alpha: Level | None
     ) -> tuple[Steps[CFCResult], AbstractContextManager[None]]:
         """Return the flow that serves a prompt, and a context manager with the limits to run it under."""
@@ -446,7 +448,7 @@ class CFCRunnable(AnsweringRunnable[CFCResult]):
         deadline = None if self.timeout is None else time.monotonic() + self.timeout
         return steps, apply_limits(CallLimits(self._limiter or find_limiter(config), deadline), child)
 
-    def _finish(self, result: CFCResult) -> CFCResult:
+    def _check_abstention(self, result: CFCResult) -> CFCResult:
         if result.abstained and self.on_abstain == "raise":
             raise AbstentionError(result)
         return result

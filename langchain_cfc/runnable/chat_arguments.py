@@ -37,7 +37,7 @@ def configure_chain(chain: AnyRunnable, alpha: Level | None, arguments: Argument
     served = _configure(chain, alpha, arguments)
     if served is None:
         names = [*(["alpha"] if alpha is not None else []), *arguments]
-        raise InputError(_unreachable("chain", "CFCRunnable", chain, names))
+        raise InputError(_describe_unreachable("chain", "CFCRunnable", chain, names))
     return served
 
 
@@ -90,7 +90,7 @@ def _configure_cfc_runnable(served: CFCRunnable, alpha: Level | None, arguments:
     if arguments:
         changes["generator"] = _configure(served.generator, None, arguments)
         if changes["generator"] is None:
-            raise InputError(_unreachable("generator", "chat model", served.generator, [*arguments]))
+            raise InputError(_describe_unreachable("generator", "chat model", served.generator, [*arguments]))
         if not _does_id_cover(served, changes["generator"]):
             changes["generator_id"] = None
     return served.model_copy(update=changes)
@@ -169,7 +169,7 @@ _CONFIGURE: dict[Any, Callable[[Any, Level | None, Arguments], AnyRunnable | Non
 }
 
 
-def _unreachable(where: str, wanted: str, part: Any, names: list[str]) -> str:
+def _describe_unreachable(where: str, wanted: str, part: Any, names: list[str]) -> str:
     return (
         f"{where}: there is no {wanted} in this {type(part).__name__} that {', '.join(names)} could reach; "
         "bind them inside it"

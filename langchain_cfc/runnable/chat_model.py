@@ -48,7 +48,7 @@ LLMRun: TypeAlias = CallbackManagerForLLMRun | AsyncCallbackManagerForLLMRun
 
 PROVIDER = "langchain-cfc"
 # Arguments that LangChain passes to a chat model for tracing only, and removes before it generates.
-_FOR_TRACING = {"ls_structured_output_format", "structured_output_format"}
+_TRACING_ARGUMENTS = {"ls_structured_output_format", "structured_output_format"}
 # Config for the child runs of `stream`, set while its only chunk is computed.
 _STREAM_CONFIG: ContextVar[RunnableConfig | None] = ContextVar("langchain_cfc_streaming", default=None)
 # Number of configured chains to cache: an agent binds the same few tools again and again.
@@ -183,7 +183,7 @@ class CFCChatModel(BaseChatModel):
         if tool_choice is not None:
             given["tool_choice"] = tool_choice
         # Fail now rather than at the first call.
-        self._get_chain(None, {name: given[name] for name in given.keys() - _FOR_TRACING})
+        self._get_chain(None, {name: given[name] for name in given.keys() - _TRACING_ARGUMENTS})
         return self.bind(**given)
 
     def with_retry(self, **kwargs: Any) -> Runnable[LanguageModelInput, AIMessage]:
@@ -216,7 +216,7 @@ class CFCChatModel(BaseChatModel):
         chunks = super().stream(input, {**given, "callbacks": manager, "run_id": run_id}, stop=stop, **kwargs)
         with set_context_variable(_STREAM_CONFIG, _make_child_config(manager, run_id)):
             decided = next(chunks)
-        yield _with_usage(decided)
+        yield _restore_usage(decided)
         yield from chunks
 
     async def astream(
@@ -235,7 +235,7 @@ class CFCChatModel(BaseChatModel):
         )
         with set_context_variable(_STREAM_CONFIG, _make_child_config(manager, run_id)):
             decided = await anext(chunks)
-        yield _with_usage(decided)
+        yield _restore_usage(decided)
         async for chunk in chunks:
             yield chunk
 
@@ -243,11 +243,11 @@ class CFCChatModel(BaseChatModel):
 
     def generate(self, *args: Any, **kwargs: Any) -> LLMResult:
         """Generate for several prompts; see `BaseChatModel.generate`."""
-        return _result_with_usage(super().generate(*args, **kwargs))
+        return _restore_result_usage(super().generate(*args, **kwargs))
 
     async def agenerate(self, *args: Any, **kwargs: Any) -> LLMResult:
         """Generate for several prompts, asynchronously."""
-        return _result_with_usage(await super().agenerate(*args, **kwargs))
+        return _restore_result_usage(await super().agenerate(*args, **kwargs))
 
     def _should_stream(self, *, async_api: bool, run_manager: LLMRun | None = None, **kwargs: Any) -> bool:
         """Return False inside `_generate`, which has a run manager and notifies stream listeners itself."""
@@ -370,7 +370,7 @@ class CFCChatModel(BaseChatModel):
     def _make_message(self, result: Any, run_manager: LLMRun | None) -> AIMessage:
         """Return the message of a run as callbacks may see it: with the run's id, without `usage_metadata`.
 
-        The usage is kept in the decision; `_with_usage` restores it after callbacks have run.
+        The usage is kept in the decision; `_restore_usage` restores it after callbacks have run.
 
         Raises:
             AbstentionError: If the result is an abstention and `on_abstain` is `raise`.
@@ -391,7 +391,7 @@ class CFCChatModel(BaseChatModel):
         return message.model_copy(update=changes)
 
 
-def _with_usage(message: Message) -> Message:
+def _restore_usage(message: Message) -> Message:
     """Return a copy of a message with `usage_metadata` restored from its decision."""
     decision = message.response_metadata.get("cfc") or {}
     usage = decision.get("usage")
@@ -404,11 +404,11 @@ def _with_usage(message: Message) -> Message:
     return message.model_copy(update=changes)
 
 
-def _result_with_usage(result: LLMResult) -> LLMResult:
+def _restore_result_usage(result: LLMResult) -> LLMResult:
     """Return a copy of a result with usage restored; the originals stay, as callbacks may have kept them."""
     generations: list[Any] = [
         [
-            one.model_copy(update={"message": _with_usage(one.message)})
+            one.model_copy(update={"message": _restore_usage(one.message)})
             for one in batch
             if isinstance(one, ChatGeneration)
         ]

@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 # A level above the threshold by no more than this counts as equal to it (rounding error).
 _ROUND_OFF = 1e-9
 # For prompts with a single candidate, for example after a draw rule that stopped early.
-_ONLY = "the only answer that the model gave"
-_ABOUT_ONLY = {
-    "no_candidate_accepted": f"{_ONLY} did not pass the check",
-    "only_blank_answers": f"{_ONLY} is blank or a refusal",
-    "too_little_agreement": f"{_ONLY} agrees with no other",
-    "mean_score_too_high": f"{_ONLY} does not look reliable enough",
+_SINGLE_ANSWER = "the only answer that the model gave"
+_SINGLE_ANSWER_REASONS = {
+    "no_candidate_accepted": f"{_SINGLE_ANSWER} did not pass the check",
+    "only_blank_answers": f"{_SINGLE_ANSWER} is blank or a refusal",
+    "too_little_agreement": f"{_SINGLE_ANSWER} agrees with no other",
+    "mean_score_too_high": f"{_SINGLE_ANSWER} does not look reliable enough",
 }
 
 
@@ -31,7 +31,7 @@ def explain_reason(result: CFCResult) -> str:
     if claims is not None:
         return _explain_claims(result, len(claims), sum(one.kept for one in claims))
     n = len(result.candidates)
-    given = f"the {n} answers that the model gave" if n > 1 else _ONLY
+    given = f"the {n} answers that the model gave" if n > 1 else _SINGLE_ANSWER
     accepted = [one for one in result.candidates if one.accepted]
     passed = f"{f'{len(accepted)} of {given}' if len(accepted) < n else given} passed the check"
     if not result.abstained:
@@ -53,7 +53,7 @@ def explain_reason(result: CFCResult) -> str:
         "no_claims": "the model's answer makes no claim",
     }
     if n == 1:
-        because |= _ABOUT_ONLY
+        because |= _SINGLE_ANSWER_REASONS
     return f"Abstained, because {because[result.reason]}."
 
 

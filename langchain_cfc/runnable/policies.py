@@ -229,14 +229,14 @@ class Answer(RunnableSerializable[Any, AIMessage | str]):
         """Return the best answer or the abstention as a message, even if `text` is set; see `invoke`."""
         if isinstance(given, CFCResult):
             return given.to_message(self.abstain_message, full_result=self.full_result)
-        return _make_uncertified(given)
+        return _make_fallback_message(given)
 
     def _answer(self, given: Any) -> AIMessage | str:
         message = self.to_message(given)
         return str(message.text) if self.text else message
 
 
-def _make_uncertified(given: Any) -> AIMessage:
+def _make_fallback_message(given: Any) -> AIMessage:
     """Return the output of a fallback as a message that states no guarantee."""
     note = {"cfc": {"guarantee": None}}
     if isinstance(given, AIMessage):

@@ -21,21 +21,21 @@ from langchain_cfc.guarantee import Guarantee
 from langchain_cfc.runnable.explanation import explain_reason, explain_result
 
 
-def _strict_json(number: float) -> float | str:
+def _to_json_number(number: float) -> float | str:
     return number if math.isfinite(number) else str(number)
 
 
 # JSON has no infinity, so it is written as text, which is read back as a number. Pydantic's setting
 # `ser_json_inf_nan` has no effect on `model_dump(mode="json")`, and its schema would only allow numbers.
-_Number: TypeAlias = Annotated[
+_JsonNumber: TypeAlias = Annotated[
     float,
-    PlainSerializer(_strict_json, when_used="json"),
+    PlainSerializer(_to_json_number, when_used="json"),
     WithJsonSchema({"anyOf": [{"type": "number"}, {"enum": ["inf", "-inf"]}]}),
 ]
 
 
 # The fields of the result that messages hold by default.
-_SHORT: Any = {
+_MESSAGE_FIELDS: Any = {
     "reason": True,
     "guarantee": {
         **dict.fromkeys(
@@ -110,7 +110,7 @@ class CFCResult(BaseModel):
     reason: Reason
     answers: tuple[str, ...]
     best: str | None
-    threshold: _Number
+    threshold: _JsonNumber
     features: dict[str, float]
     metadata: dict[str, Scalar]
     unknown_categories: tuple[str, ...] = ()
@@ -150,7 +150,7 @@ class CFCResult(BaseModel):
             `binding` and `artifact_digest`, in bot mode also the `max_wrong_rate` of its `wrong_answers`. Its
             `usage_metadata` is `usage`. If the best answer calls tools, so does the message.
         """
-        short = {} if full_result else {"include": _SHORT, "exclude_none": True}
+        short = {} if full_result else {"include": _MESSAGE_FIELDS, "exclude_none": True}
         shown = self.model_dump(mode="json", **short)
         metadata: dict[str, Any] = {"cfc": shown}
         if len(self.models) == 1:
