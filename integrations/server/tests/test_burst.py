@@ -200,7 +200,7 @@ def test_connections_are_as_many_as_the_process_may_open_files() -> None:
         mock.patch.object(resource, "getrlimit", return_value=limits["getrlimit"]),
         mock.patch.object(resource, "setrlimit") as raised,
     ):
-        server._allow_files(traffic)
+        server._raise_file_limit(traffic)
     raised.assert_called_once_with(resource.RLIMIT_NOFILE, (512, 512))
     assert traffic.connections.most == 256
 

@@ -86,26 +86,28 @@ class Answer:
         }
         used = self.usage
         counted = {} if used is None else {"usage": used}
-        return encode_json({**self._head("chat.completion"), "choices": [choice], "cfc": self.cfc, **counted})
+        return encode_json(
+            {**self._make_head("chat.completion"), "choices": [choice], "cfc": self.cfc, **counted}
+        )
 
     def to_events(self, *, with_usage: bool) -> bytes:
         """Return server-sent events: role, content, end with the decision, and usage if requested."""
-        chunks = self._chunks(with_usage=with_usage)
+        chunks = self._make_chunks(with_usage=with_usage)
         return b"".join(b"data: %b\n\n" % encode_json(chunk) for chunk in chunks) + b"data: [DONE]\n\n"
 
-    def _chunks(self, *, with_usage: bool) -> Iterator[dict[str, Any]]:
-        head = self._head("chat.completion.chunk")
+    def _make_chunks(self, *, with_usage: bool) -> Iterator[dict[str, Any]]:
+        head = self._make_head("chat.completion.chunk")
         content = self._make_content()
         if "tool_calls" in content:
             calls = enumerate(content["tool_calls"])
             content["tool_calls"] = [{"index": index, **call} for index, call in calls]
         for delta in ({"role": "assistant", "content": ""}, content):
-            yield {**head, "choices": [_delta(delta)]}
-        yield {**head, "choices": [_delta({}, self._finish_reason)], "cfc": self.cfc}
+            yield {**head, "choices": [_make_choice(delta)]}
+        yield {**head, "choices": [_make_choice({}, self._finish_reason)], "cfc": self.cfc}
         if with_usage and self.usage is not None:
             yield {**head, "choices": [], "usage": self.usage}
 
-    def _head(self, kind: str) -> dict[str, Any]:
+    def _make_head(self, kind: str) -> dict[str, Any]:
         return {"id": self.id, "object": kind, "created": self.created, "model": self.model}
 
     @property
@@ -133,5 +135,5 @@ class Answer:
         return {"content": text or None, "refusal": None, "tool_calls": calls}
 
 
-def _delta(delta: dict[str, Any], finish_reason: str | None = None) -> dict[str, Any]:
+def _make_choice(delta: dict[str, Any], finish_reason: str | None = None) -> dict[str, Any]:
     return {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}

@@ -110,11 +110,15 @@ def _add_paths(
 
     async def live() -> Response:
         """Return `live`; 503 if a chain has blocked all others for longer than the time limit."""
-        return _json({"status": "stalled"}, 503) if completions.is_stalled else _json({"status": "live"})
+        return (
+            _make_json_response({"status": "stalled"}, 503)
+            if completions.is_stalled
+            else _make_json_response({"status": "live"})
+        )
 
     async def ready() -> Response:
         """Return whether the server accepts requests; 503 if it does not."""
-        return _json({"status": traffic.status}, 200 if traffic.status == "ready" else 503)
+        return _make_json_response({"status": traffic.status}, 200 if traffic.status == "ready" else 503)
 
     async def figures() -> Response:
         """Return the metrics for Prometheus."""
@@ -122,11 +126,13 @@ def _add_paths(
 
     async def list_models() -> Response:
         """Return all models that are served."""
-        return _json({"object": "list", "data": [one.describe(created) for one in models.values()]})
+        return _make_json_response(
+            {"object": "list", "data": [one.describe(created) for one in models.values()]}
+        )
 
     async def one_model(model: str) -> Response:
         """Return one of the served models."""
-        return _json(find_model(models, model).describe(created))
+        return _make_json_response(find_model(models, model).describe(created))
 
     async def complete(request: Request) -> Response:
         """Answer a conversation, or abstain."""
@@ -136,21 +142,21 @@ def _add_paths(
         """Answer a text or a conversation, or abstain."""
         return await completions.respond(request)
 
-    _path(app, "/health/live", live, openapi.describe_json("Yes.", Health) | {503: {"model": Health}})
-    _path(app, "/health/ready", ready, openapi.describe_json("Yes.", Health) | {503: {"model": Health}})
-    _path(
+    _add_path(app, "/health/live", live, openapi.describe_json("Yes.", Health) | {503: {"model": Health}})
+    _add_path(app, "/health/ready", ready, openapi.describe_json("Yes.", Health) | {503: {"model": Health}})
+    _add_path(
         app,
         METRICS,
         figures,
         openapi.describe_text("Figures.", "text/plain") | openapi.describe_errors(401, 403),
     )
-    _path(
+    _add_path(
         app,
         "/v1/models",
         list_models,
         openapi.describe_json("The models.", ModelList) | openapi.describe_errors(401, 403),
     )
-    _path(
+    _add_path(
         app,
         "/v1/models/{model:path}",
         one_model,
@@ -182,7 +188,7 @@ class _Direct(APIRoute):
         return handler
 
 
-def _path(
+def _add_path(
     app: FastAPI,
     address: str,
     endpoint: Callable[..., Awaitable[Response]],
@@ -194,7 +200,7 @@ def _path(
     )
 
 
-def _json(data: Any, status: int = 200) -> Response:
+def _make_json_response(data: Any, status: int = 200) -> Response:
     return Response(encode_json(data), status, media_type="application/json")
 
 

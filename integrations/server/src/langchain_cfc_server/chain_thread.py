@@ -30,7 +30,7 @@ class ChainThread:
     def __init__(self) -> None:
         self._thread: threading.Thread | None = None
         self._running: tuple[asyncio.AbstractEventLoop, asyncio.Event] | None = None
-        self._pinged: float | None = None
+        self._pinged_at: float | None = None
 
     async def run(self, begin: Callable[[], Coroutine[Any, Any, Result]]) -> Result:
         """Run a coroutine in the thread and return its result.
@@ -44,7 +44,7 @@ class ChainThread:
         Returns:
             The coroutine's result.
         """
-        chains = self._loop()
+        chains = self._get_loop()
         caller = asyncio.get_running_loop()
         ended: asyncio.Future[None] = caller.create_future()
         tasks: list[asyncio.Task[Result]] = []
@@ -80,10 +80,10 @@ class ChainThread:
         """Return for how many seconds a call that this method scheduled earlier has been pending; else 0."""
         if self._running is None:
             return 0.0
-        pinged = self._pinged
+        pinged = self._pinged_at
         if pinged is None:
-            pinged = self._pinged = time.monotonic()
-            self._running[0].call_soon_threadsafe(self._note_turn)
+            pinged = self._pinged_at = time.monotonic()
+            self._running[0].call_soon_threadsafe(self._clear_ping)
         return time.monotonic() - pinged
 
     def stop(self) -> None:
@@ -94,12 +94,12 @@ class ChainThread:
         with suppress(RuntimeError):  # the loop has ended by itself
             chains.call_soon_threadsafe(stopping.set)
         self._thread.join(_STOP_SECONDS)
-        self._thread = self._running = self._pinged = None
+        self._thread = self._running = self._pinged_at = None
 
-    def _note_turn(self) -> None:
-        self._pinged = None
+    def _clear_ping(self) -> None:
+        self._pinged_at = None
 
-    def _loop(self) -> asyncio.AbstractEventLoop:
+    def _get_loop(self) -> asyncio.AbstractEventLoop:
         if self._running is None:
             started: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = Future()
 

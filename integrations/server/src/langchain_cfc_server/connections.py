@@ -11,14 +11,14 @@ from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 from langchain_cfc_server.errors import RefusedError
 
 # Seconds in which the head of a request must arrive, from its first byte or the start of the connection.
-_HEAD = 10.0
+_HEAD_SECONDS = 10.0
 # Seconds within which a client must read at least some of the data sent to it.
-_TAKEN = 10.0
+_READ_SECONDS = 10.0
 # Number of connections beyond the limit that are still accepted, to refuse their request with a message or to
 # answer health checks, and the seconds in which their request must arrive.
-_EXTRA = 64
-_EXTRA_HEAD = 1.0
-_HEALTH = b"GET /health/"
+_EXTRA_CONNECTIONS = 64
+_EXTRA_HEAD_SECONDS = 1.0
+_HEALTH_REQUEST = b"GET /health/"
 
 
 class OpenConnections:
@@ -78,7 +78,7 @@ class OpenConnections:
     @property
     def is_flooded(self) -> bool:
         """Whether there are so many connections that new ones are closed without a response."""
-        return len(self._open) > self.most + _EXTRA
+        return len(self._open) > self.most + _EXTRA_CONNECTIONS
 
 
 class Connection(H11Protocol):
@@ -93,8 +93,8 @@ class Connection(H11Protocol):
         super().__init__(**uvicorn)
         self._open_connections = connections
         self._is_extra = False
-        self._head_is_due: asyncio.TimerHandle | None = None
-        self._is_to_be_taken: asyncio.TimerHandle | None = None
+        self._head_timer: asyncio.TimerHandle | None = None
+        self._read_timer: asyncio.TimerHandle | None = None
 
     @property
     def _cycle(self) -> RequestResponseCycle | None:
@@ -116,36 +116,36 @@ class Connection(H11Protocol):
             return
         # Call `pause_writing` as soon as any data cannot be sent at once, to time slow readers.
         transport.set_write_buffer_limits(high=0)
-        self._expect_head()
+        self._start_head_timer()
 
     def data_received(self, data: bytes) -> None:
         """Process received bytes; start or stop the timeout for the head of a request."""
         self._open_connections.set_idle(self, is_idle=False)
-        if self._is_extra and self._cycle is None and not data.startswith(_HEALTH):
+        if self._is_extra and self._cycle is None and not data.startswith(_HEALTH_REQUEST):
             self._refuse_extra()
             return
         super().data_received(data)
         cycle = self._cycle
         if cycle is None or cycle.response_complete:
-            self._expect_head()
+            self._start_head_timer()
         else:
-            self._forget_head()
+            self._stop_head_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop all timeouts and stop counting the connection."""
-        self._forget_head()
-        self._forget_taking()
+        self._stop_head_timer()
+        self._stop_read_timer()
         self._open_connections.remove(self)
         super().connection_lost(exc)
 
     def pause_writing(self) -> None:
         """Start the timeout for a client that does not read the data sent to it."""
         super().pause_writing()
-        self._expect_taking()
+        self._start_read_timer()
 
     def resume_writing(self) -> None:
         """Stop that timeout, because the client has read all data."""
-        self._forget_taking()
+        self._stop_read_timer()
         super().resume_writing()
 
     def on_response_complete(self) -> None:
@@ -157,24 +157,24 @@ class Connection(H11Protocol):
         begun, _ = self.conn.trailing_data
         if self.conn.their_state is h11.IDLE:
             if begun:
-                self._expect_head()
+                self._start_head_timer()
             else:
                 self._open_connections.set_idle(self, is_idle=True)
 
-    def _expect_taking(self) -> None:
+    def _start_read_timer(self) -> None:
         left = self.transport.get_write_buffer_size()
-        self._is_to_be_taken = self.loop.call_later(_TAKEN, self._check_taking, left)
+        self._read_timer = self.loop.call_later(_READ_SECONDS, self._check_read, left)
 
-    def _check_taking(self, before: int) -> None:
+    def _check_read(self, before: int) -> None:
         if self.transport.get_write_buffer_size() < before:
-            self._expect_taking()
+            self._start_read_timer()
         else:
             self.transport.abort()
 
-    def _forget_taking(self) -> None:
-        if self._is_to_be_taken is not None:
-            self._is_to_be_taken.cancel()
-            self._is_to_be_taken = None
+    def _stop_read_timer(self) -> None:
+        if self._read_timer is not None:
+            self._read_timer.cancel()
+            self._read_timer = None
 
     def send_400_response(self, msg: str) -> None:
         """Refuse bytes that are not valid HTTP."""
@@ -204,14 +204,15 @@ class Connection(H11Protocol):
             self.transport.write(self.conn.send(event) or b"")
         self.transport.close()
 
-    def _expect_head(self) -> None:
-        if self._head_is_due is None:
-            self._head_is_due = self.loop.call_later(_EXTRA_HEAD if self._is_extra else _HEAD, self._too_late)
+    def _start_head_timer(self) -> None:
+        if self._head_timer is None:
+            seconds = _EXTRA_HEAD_SECONDS if self._is_extra else _HEAD_SECONDS
+            self._head_timer = self.loop.call_later(seconds, self._close_on_timeout)
 
-    def _forget_head(self) -> None:
-        if self._head_is_due is not None:
-            self._head_is_due.cancel()
-            self._head_is_due = None
+    def _stop_head_timer(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
 
-    def _too_late(self) -> None:
+    def _close_on_timeout(self) -> None:
         self.timeout_keep_alive_handler()

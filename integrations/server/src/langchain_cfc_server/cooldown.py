@@ -19,7 +19,7 @@ from langchain_cfc_server.errors import RefusedError, list_causes
 _LOG = logging.getLogger("langchain_cfc_server")
 _FAILURES = (DrawError, VerifierError, ServingTimeoutError)
 # Statuses with which a provider rejects a prompt, for example because it is too long.
-_OF_THE_PROMPT = frozenset({400, 413, 422})
+_PROMPT_STATUSES = frozenset({400, 413, 422})
 
 
 class Cooldown:
@@ -70,7 +70,7 @@ class Cooldown:
                 self._record_failure(is_probe=is_probe)
             raise
         except _FAILURES as error:
-            if not any(getattr(one, "status_code", None) in _OF_THE_PROMPT for one in list_causes(error)):
+            if not any(getattr(one, "status_code", None) in _PROMPT_STATUSES for one in list_causes(error)):
                 self._record_failure(is_probe=is_probe)
             raise
         else:

@@ -72,7 +72,7 @@ class DisconnectedError(Exception):
 
 # The first matching type counts. Clients get these messages because the errors' own may quote the prompt, a
 # candidate or a provider's response.
-_OF_SERVING: dict[type[Exception], tuple[int, str, str]] = {
+_SERVING_REFUSALS: dict[type[Exception], tuple[int, str, str]] = {
     FeatureError: (400, "prompt_not_servable", "the prompt is of a kind that did not occur in calibration"),
     PromptKindError: (
         400,
@@ -93,7 +93,7 @@ _OF_SERVING: dict[type[Exception], tuple[int, str, str]] = {
         ("answers or metadata of the prompt could not be determined"),
     ),
 }
-_OF_HTTP = {404: "not_found", 405: "method_not_allowed"}
+_HTTP_CODES = {404: "not_found", 405: "method_not_allowed"}
 
 
 def list_causes(error: BaseException) -> list[BaseException]:
@@ -118,10 +118,10 @@ def to_refused_error(error: Exception) -> RefusedError:
     if isinstance(error, RefusedError):
         return error
     if isinstance(error, HTTPException):
-        code = _OF_HTTP.get(error.status_code, "bad_request")
+        code = _HTTP_CODES.get(error.status_code, "bad_request")
         message = "there is nothing at this path" if error.status_code == 404 else str(error.detail)  # noqa: PLR2004 - HTTP's own number
         return RefusedError(error.status_code, code, message, headers=error.headers)
-    for kind, refusal in _OF_SERVING.items():
+    for kind, refusal in _SERVING_REFUSALS.items():
         if isinstance(error, kind):
             return RefusedError(*refusal)
     return RefusedError(500, "internal_error", "internal error; the server's log holds the request's id")

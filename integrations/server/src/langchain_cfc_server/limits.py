@@ -17,12 +17,12 @@ from langchain_cfc_server.tokens import Client
 from langchain_cfc_server.traffic import Traffic
 
 _MINUTE = 60.0
-_OVERDUE = "langchain_cfc_server.is_overdue"
+_IS_OVERDUE = "langchain_cfc_server.is_overdue"
 
 
 def is_overdue(scope: Scope) -> bool:
     """Return whether the time limit of a request passed before it was answered."""
-    return bool(scope.get(_OVERDUE))
+    return bool(scope.get(_IS_OVERDUE))
 
 
 class RateLimiter:
@@ -68,11 +68,11 @@ class Limits:
     def __init__(self, app: ASGIApp, paths: Collection[str], settings: Settings, traffic: Traffic) -> None:
         self._app = app
         self._paths = frozenset(paths)
-        self._most = settings.concurrency + settings.queue
-        self._most_per_client = settings.per_token
+        self._max_admitted = settings.concurrency + settings.queue
+        self._max_per_client = settings.per_token
         self._rates = RateLimiter()
-        self._largest = settings.body_limit
-        self._longest = settings.time_limit
+        self._body_limit = settings.body_limit
+        self._time_limit = settings.time_limit
         self._traffic = traffic
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -87,7 +87,7 @@ class Limits:
         if scope["type"] != "http" or scope["path"] not in self._paths or scope["method"] != "POST":
             await self._app(scope, receive, send)
             return
-        end = time.monotonic() + self._longest
+        end = time.monotonic() + self._time_limit
         client = get_client(scope)
         name = None if client is None else client.name
         self._admit(client, name)
@@ -104,7 +104,7 @@ class Limits:
         traffic = self._traffic
         if traffic.over:
             raise _make_stop_error()
-        if traffic.admitted >= self._most:
+        if traffic.admitted >= self._max_admitted:
             again = {"Retry-After": "1"}
             if traffic.draining:
                 raise RefusedError(
@@ -112,7 +112,7 @@ class Limits:
                 )
             msg = "the queue of this server is full; try again later"
             raise RefusedError(429, "too_many_requests", msg, headers=again)
-        most = self._most_per_client if client is None or client.concurrent is None else client.concurrent
+        most = self._max_per_client if client is None or client.concurrent is None else client.concurrent
         if most is not None and traffic.count_admitted(name) >= most:
             msg = f"{most} requests with this token are in progress already; try again later"
             raise RefusedError(429, "too_many_requests_of_token", msg, headers={"Retry-After": "1"})
@@ -125,18 +125,18 @@ class Limits:
     async def _read_body(self, scope: Scope, receive: Receive) -> bytes:
         """Receive the whole body within the time limit."""
         stated = next((value for name, value in scope["headers"] if name == b"content-length"), b"0")
-        if int(stated) > self._largest:
+        if int(stated) > self._body_limit:
             raise self._make_size_error()
         try:
             with self._traffic.receiving():
-                return await asyncio.wait_for(self._receive_body(receive), self._longest)
+                return await asyncio.wait_for(self._receive_body(receive), self._time_limit)
         except asyncio.CancelledError:
             if not self._traffic.over:
                 raise
             raise _make_stop_error() from None
         except asyncio.TimeoutError:
             raise RefusedError(
-                408, "request_timeout", f"the body did not arrive within {self._longest:g} seconds"
+                408, "request_timeout", f"the body did not arrive within {self._time_limit:g} seconds"
             ) from None
 
     async def _receive_body(self, receive: Receive) -> bytes:
@@ -146,13 +146,13 @@ class Limits:
             if message["type"] == "http.disconnect":
                 raise DisconnectedError
             body += message.get("body", b"")
-            if len(body) > self._largest:
+            if len(body) > self._body_limit:
                 raise self._make_size_error()
             if not message.get("more_body", False):
                 return bytes(body)
 
     def _make_size_error(self) -> RefusedError:
-        return RefusedError(413, "request_too_large", f"the body has more than {self._largest} bytes")
+        return RefusedError(413, "request_too_large", f"the body has more than {self._body_limit} bytes")
 
     async def _finish(
         self, scope: Scope, work: asyncio.Task[None], exchange: _Exchange, receive: Receive, end: float
@@ -168,13 +168,13 @@ class Limits:
                 await asyncio.wait({work})
         finally:
             exchange.closed = not work.done()
-            scope[_OVERDUE] = not work.done() and time.monotonic() >= end
+            scope[_IS_OVERDUE] = not work.done() and time.monotonic() >= end
             left.cancel()
             work.cancel()
         if not work.done():
             if left.done():
                 raise DisconnectedError
-            msg = f"no answer within {self._longest:g} seconds, waiting included; nothing was answered"
+            msg = f"no answer within {self._time_limit:g} seconds, waiting included; nothing was answered"
             raise RefusedError(504, "timeout", msg)
         if work.cancelled():
             raise _make_stop_error()

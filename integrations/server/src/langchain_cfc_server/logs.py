@@ -13,7 +13,7 @@ from langchain_cfc.errors import CFCWarning
 from langchain_cfc_server.encoding import encode_json
 
 # Loggers whose messages never quote a prompt or answer.
-_OWN = {"langchain_cfc", "langchain_cfc_server", "uvicorn"}
+_SAFE_LOGGERS = {"langchain_cfc", "langchain_cfc_server", "uvicorn"}
 
 
 class JsonLines(logging.Formatter):
@@ -50,7 +50,7 @@ class JsonLines(logging.Formatter):
         return encode_json(line).decode()
 
     def _message(self, record: logging.LogRecord) -> str:
-        if self._log_content or record.name.partition(".")[0] in _OWN:
+        if self._log_content or record.name.partition(".")[0] in _SAFE_LOGGERS:
             return record.getMessage()
         return f"withheld, from {record.pathname}:{record.lineno}"
 

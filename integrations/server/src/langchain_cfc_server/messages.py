@@ -29,11 +29,11 @@ def to_langchain_messages(messages: Sequence[schema.Message]) -> list[BaseMessag
     Returns:
         The LangChain messages, in the same order.
     """
-    return [_message(message) for message in messages]
+    return [_to_message(message) for message in messages]
 
 
-def _message(message: schema.Message) -> BaseMessage:
-    content, name = _content(message.content), message.name
+def _to_message(message: schema.Message) -> BaseMessage:
+    content, name = _to_content(message.content), message.name
     if isinstance(message, schema.UserMessage):
         return HumanMessage(content, name=name)
     if isinstance(message, schema.SystemMessage):
@@ -42,22 +42,22 @@ def _message(message: schema.Message) -> BaseMessage:
         return SystemMessage(content, name=name, additional_kwargs=said)
     if isinstance(message, schema.ToolMessage):
         return ToolMessage(content, name=name, tool_call_id=message.tool_call_id)
-    calls, invalid = _calls(message.tool_calls or ())
+    calls, invalid = _to_calls(message.tool_calls or ())
     return AIMessage(content, name=name, tool_calls=calls, invalid_tool_calls=invalid)
 
 
-def _content(content: str | Sequence[schema.TextPart | schema.ImagePart] | None) -> Any:
+def _to_content(content: str | Sequence[schema.TextPart | schema.ImagePart] | None) -> Any:
     if content is None or isinstance(content, str):
         return content or ""
     return [part.model_dump(exclude_none=True) for part in content]
 
 
-def _calls(calls: Sequence[schema.ToolCall]) -> tuple[list[ToolCall], list[InvalidToolCall]]:
+def _to_calls(calls: Sequence[schema.ToolCall]) -> tuple[list[ToolCall], list[InvalidToolCall]]:
     """Return earlier tool calls as two lists: valid ones, and those whose arguments are not a JSON object."""
     valid, invalid = [], []
     for call in calls:
         name, text = call.function.name, call.function.arguments
-        arguments = _object(text)
+        arguments = _parse_object(text)
         if arguments is None:
             invalid.append(invalid_tool_call(name=name, args=text, id=call.id, error="not a JSON object"))
         else:
@@ -65,7 +65,7 @@ def _calls(calls: Sequence[schema.ToolCall]) -> tuple[list[ToolCall], list[Inval
     return valid, invalid
 
 
-def _object(text: str) -> dict[str, Any] | None:
+def _parse_object(text: str) -> dict[str, Any] | None:
     try:
         found = json.loads(text)
         # Values that other parsers could not read (NaN, lone surrogates) make the call an invalid one.

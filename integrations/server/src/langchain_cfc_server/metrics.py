@@ -23,7 +23,7 @@ from langchain_cfc_server.traffic import Traffic
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 # The folder in which prometheus_client shares metrics between processes, so that each can report all.
 SHARED_FOLDER = "PROMETHEUS_MULTIPROC_DIR"
-_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 # Name, description, and how the values of several workers are combined.
 _Mode: TypeAlias = Literal["livesum", "livemax", "sum"]
 _GAUGES: tuple[tuple[str, str, _Mode], ...] = (
@@ -44,7 +44,7 @@ _GAUGES: tuple[tuple[str, str, _Mode], ...] = (
         "livemax",
     ),
 )
-_OF_MODELS: tuple[tuple[str, str, _Mode], ...] = (
+_MODEL_GAUGES: tuple[tuple[str, str, _Mode], ...] = (
     ("cooling_down", "Whether a model is cooling down after failures of its upstream.", "livemax"),
     ("cooldowns", "Number of cooldowns of a model so far.", "sum"),
 )
@@ -63,10 +63,10 @@ class Metrics:
         self._traffic = traffic
         self._client_tokens = tokens
         self._cooldowns = cooldowns
-        registry = self._exposed = CollectorRegistry()
+        registry = self._exposed_registry = CollectorRegistry()
         if SHARED_FOLDER in os.environ:
-            self._exposed = CollectorRegistry()
-            MultiProcessCollector(self._exposed)  # type: ignore[no-untyped-call]
+            self._exposed_registry = CollectorRegistry()
+            MultiProcessCollector(self._exposed_registry)  # type: ignore[no-untyped-call]
         self._requests = Counter(
             "cfc_server_requests",
             "Requests by outcome.",
@@ -77,10 +77,10 @@ class Metrics:
             "cfc_server_request_seconds",
             "Seconds from a request to the end of its response.",
             ["route"],
-            buckets=_SECONDS,
+            buckets=_BUCKETS,
             registry=registry,
         )
-        self._of_clients = Counter(
+        self._client_requests = Counter(
             "cfc_server_client_requests",
             "Requests with a valid token, by the name of its client.",
             ["client", "status"],
@@ -108,7 +108,7 @@ class Metrics:
         )
         self._gauges = {
             name: Gauge(f"cfc_server_{name}", text, labels, registry=registry, multiprocess_mode=mode)
-            for labels, gauges in (((), _GAUGES), (("model",), _OF_MODELS))
+            for labels, gauges in (((), _GAUGES), (("model",), _MODEL_GAUGES))
             for name, text, mode in gauges
         }
         self.refresh()
@@ -120,7 +120,7 @@ class Metrics:
 
     def count_client(self, client: str, status: int) -> None:
         """Count a finished request for the client that made it."""
-        self._of_clients.labels(client, str(status)).inc()
+        self._client_requests.labels(client, str(status)).inc()
 
     def count_decision(self, model: str, reason: str, usage: Mapping[str, int] | None) -> None:
         """Count a decision and the tokens that it used."""
@@ -155,4 +155,4 @@ class Metrics:
     def text(self) -> bytes:
         """Return all metrics in the text format of Prometheus."""
         self.refresh()
-        return generate_latest(self._exposed)
+        return generate_latest(self._exposed_registry)

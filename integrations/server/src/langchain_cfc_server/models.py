@@ -35,7 +35,7 @@ class ServedModel:
     chain: Runnable[Any, Any]
     answer: Answer
     first: CFCRunnable | None
-    _at: dict[str, Runnable[Any, Any]] = field(default_factory=dict)
+    _chains_by_level: dict[str, Runnable[Any, Any]] = field(default_factory=dict)
 
     @property
     def levels(self) -> tuple[str, ...]:
@@ -73,9 +73,9 @@ class ServedModel:
         Returns:
             The best answer or the abstention.
         """
-        chain = self.chain if level is None else self._at.get(level)
+        chain = self.chain if level is None else self._chains_by_level.get(level)
         if chain is None:
-            chain = self._at[str(level)] = configure_chain(self.chain, level, {})
+            chain = self._chains_by_level[str(level)] = configure_chain(self.chain, level, {})
         try:
             found = await chain.ainvoke(prompt)
         except AbstentionError as error:  # for clients an abstention is an answer, even if it was raised

@@ -19,7 +19,7 @@ Responses: TypeAlias = dict[int | str, dict[str, Any]]
 
 COMPLETIONS, RESPONSES = "/v1/chat/completions", "/v1/responses"
 _REFERENCE = "#/components/schemas/{model}"
-_ALL = {
+_ERROR_DESCRIPTIONS = {
     400: "The request cannot be served as it is; the error says why.",
     401: "There is no valid token.",
     403: "The token is for something else.",
@@ -34,7 +34,7 @@ _ALL = {
     504: "The prompt was not decided in time; nothing was answered.",
 }
 
-_EVENT = {
+_COMPLETION_EVENT = {
     "type": "object",
     "required": ["data"],
     "properties": {
@@ -51,7 +51,7 @@ _EVENT = {
     },
 }
 # An event of the Responses API; its data has a `type` that equals the event's name.
-_NAMED_EVENT = {
+_RESPONSE_EVENT = {
     "type": "object",
     "required": ["event", "data"],
     "properties": {
@@ -73,7 +73,9 @@ def describe_text(description: str, media_type: str) -> Responses:
 
 def describe_errors(*statuses: int) -> Responses:
     """Return the OpenAPI description of the errors that a path may return."""
-    return {status: {"model": ErrorResponse, "description": _ALL[status]} for status in statuses}
+    return {
+        status: {"model": ErrorResponse, "description": _ERROR_DESCRIPTIONS[status]} for status in statuses
+    }
 
 
 def complete_document(
@@ -113,7 +115,7 @@ def complete_document(
     chunk = ChatCompletionChunk.model_json_schema(ref_template=_REFERENCE)
     schemas |= chunk.pop("$defs")
     schemas["ChatCompletionChunk"] = chunk
-    for path, event in ((COMPLETIONS, _EVENT), (RESPONSES, _NAMED_EVENT)):
+    for path, event in ((COMPLETIONS, _COMPLETION_EVENT), (RESPONSES, _RESPONSE_EVENT)):
         responses = document["paths"][path]["post"]["responses"]
         responses["200"]["content"]["text/event-stream"] = {"itemSchema": event}
     if authentication:

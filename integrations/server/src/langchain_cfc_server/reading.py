@@ -22,8 +22,8 @@ from langchain_cfc_server.schema import StrictRequest
 Asked = TypeVar("Asked", bound=StrictRequest)
 
 # Maximum number of problems in a message, and of characters of a name.
-_MOST_PROBLEMS = 5
-_LONGEST_NAME = 100
+_MAX_PROBLEMS = 5
+_MAX_NAME_LENGTH = 100
 # Escaped surrogates, which nearly always come in pairs.
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
@@ -70,7 +70,7 @@ def read_request(
     for name in sampling & data.keys():
         if ignore_sampling or data[name] is None:
             del data[name]
-    _refuse_sampling(sorted(sampling & data.keys()))
+    _check_sampling(sorted(sampling & data.keys()))
     try:
         return kind.model_validate(data)
     except ValidationError as error:
@@ -129,7 +129,7 @@ def _to_finite(text: str) -> float:
     return number
 
 
-def _refuse_sampling(names: list[str]) -> None:
+def _check_sampling(names: list[str]) -> None:
     if names:
         msg = (
             f"{', '.join(names)}: the guarantee holds only for the parameters that the model was calibrated "
@@ -140,10 +140,10 @@ def _refuse_sampling(names: list[str]) -> None:
 
 def _make_refusal(data: Any, error: ValidationError) -> RefusedError:
     problems = error.errors(include_url=False, include_input=False)
-    listed = [f"{_path(data, one)}: {_describe_problem(one)}" for one in problems[:_MOST_PROBLEMS]]
+    listed = [f"{_find_path(data, one)}: {_describe_problem(one)}" for one in problems[:_MAX_PROBLEMS]]
     more = len(problems) - len(listed)
     message = "; ".join(listed) + (f"; and {more} more" if more else "")
-    return RefusedError(400, "invalid_request", message, param=_path(data, problems[0]))
+    return RefusedError(400, "invalid_request", message, param=_find_path(data, problems[0]))
 
 
 def _describe_problem(problem: Mapping[str, Any]) -> str:
@@ -155,7 +155,7 @@ def _describe_problem(problem: Mapping[str, Any]) -> str:
     return str(problem["msg"])
 
 
-def _path(data: Any, problem: Mapping[str, Any]) -> str:
+def _find_path(data: Any, problem: Mapping[str, Any]) -> str:
     """Return the path of a problem in the data, without the names of types that pydantic adds to it."""
     parts = []
     *_, last = problem["loc"]
@@ -171,5 +171,5 @@ def _path(data: Any, problem: Mapping[str, Any]) -> str:
 
 def _shorten(name: str) -> str:
     """Return a name, shortened, and as a JSON string if it has non-ASCII or unprintable characters."""
-    shown = name if len(name) <= _LONGEST_NAME else f"{name[:_LONGEST_NAME]}..."
+    shown = name if len(name) <= _MAX_NAME_LENGTH else f"{name[:_MAX_NAME_LENGTH]}..."
     return shown if shown.isascii() and shown.isprintable() else json.dumps(shown)

@@ -36,11 +36,11 @@ _LOG = logging.getLogger("langchain_cfc_server")
 # Seconds; longer than clients keep idle connections, which might otherwise be closed just as they are reused.
 _KEEP_ALIVE = 75
 # The interpreter's switch interval, in seconds: how long a thread may run before the event loop gets a turn.
-_SWITCH = 0.0005
+_SWITCH_INTERVAL = 0.0005
 # Seconds to wait for first requests on open connections after the server has stopped listening.
-_LAST = 1.0
+_FIRST_REQUEST_SECONDS = 1.0
 # Number of uvicorn's ticks (0.1 s each) between two updates of the metrics that other workers report.
-_TICKS = 10
+_TICKS_PER_REFRESH = 10
 
 
 def run(
@@ -72,7 +72,7 @@ def run(
             raise InputError(msg)
     listening = open_socket(host, port, is_shared=supervisor is not None)
     traffic: Traffic = app.state.traffic
-    _allow_files(traffic)
+    _raise_file_limit(traffic)
     config = uvicorn.Config(
         app,
         http=functools.partial(Connection, traffic.connections),  # type: ignore[arg-type]  # it is called, no more
@@ -94,7 +94,7 @@ def run(
         _Server(config, app, twin, drain, finish, supervisor).run([listening])
 
 
-def _allow_files(traffic: Traffic) -> None:
+def _raise_file_limit(traffic: Traffic) -> None:
     """Raise the limit on open files to twice the number of connections, or allow fewer connections.
 
     Every prompt being processed also needs connections to its model, which count as open files.
@@ -178,7 +178,7 @@ class _Server(uvicorn.Server):
         gc.collect()
         gc.freeze()
         # Plain verifiers run in threads, each of which would by default block the loop for 5 ms at a time.
-        sys.setswitchinterval(_SWITCH)
+        sys.setswitchinterval(_SWITCH_INTERVAL)
         if hasattr(signal, "SIGHUP") and threading.current_thread() is threading.main_thread():
             asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._tokens.reload)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})  # a supervisor blocks it until now
@@ -190,7 +190,7 @@ class _Server(uvicorn.Server):
         """Return whether it is time to stop listening; also update tokens and metrics."""
         # So that an unusable token file is reported even if no requests come.
         self._tokens.read_if_changed()
-        if counter % _TICKS == 0:
+        if counter % _TICKS_PER_REFRESH == 0:
             self._metrics.refresh()
         if self._supervisor is not None and os.getppid() != self._supervisor:
             self.should_exit = True
@@ -240,7 +240,7 @@ class _Server(uvicorn.Server):
 
     async def _await_first_requests(self) -> None:
         """Wait for first requests; uvicorn would close connections without one."""
-        end = time.monotonic() + _LAST
+        end = time.monotonic() + _FIRST_REQUEST_SECONDS
         while time.monotonic() < end and any(  # noqa: ASYNC110 - uvicorn has no event for it
             isinstance(one, Connection) and one.awaits_first for one in self.server_state.connections
         ):

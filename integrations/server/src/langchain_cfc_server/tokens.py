@@ -26,12 +26,12 @@ from langchain_cfc.errors import InputError
 _LOG = logging.getLogger("langchain_cfc_server")
 # The syntax that RFC 6750 allows after `Bearer`.
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*")
-_SHORTEST = 16
+_MIN_LENGTH = 16
 _DIGEST = re.compile(r"sha256:([0-9a-f]{64})")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _NUMBER = re.compile(r"[1-9][0-9]{0,8}")
 # Seconds after a change in which another change may not alter the file's modification time.
-_UNSETTLED = 2.0
+_UNSETTLED_SECONDS = 2.0
 _EXPECTED = "`TOKEN` or `sha256:DIGEST`, then any of name=, concurrent=, per_minute= and only=metrics"
 
 
@@ -83,7 +83,7 @@ class ClientTokens:
                 for number, token in enumerate(tokens, 1)
             }
         else:
-            self._clients = _parse(self._read_file(path), path)
+            self._clients = _parse_file(self._read_file(path), path)
 
     def __len__(self) -> int:
         """Return the number of valid tokens."""
@@ -111,7 +111,7 @@ class ClientTokens:
             return
         before = self._read
         try:
-            clients = _parse(self._read_file(self._path), self._path)
+            clients = _parse_file(self._read_file(self._path), self._path)
         except InputError as error:
             if self._read != before or not self.is_stale:
                 self.is_stale = True
@@ -132,7 +132,7 @@ class ClientTokens:
         if self._path is None:
             return
         try:
-            state = _get_state(self._path)
+            state = _get_file_state(self._path)
         except OSError:
             state = None
         if state != self._state or not self._is_settled:
@@ -142,13 +142,13 @@ class ClientTokens:
         self._state, self._read, self._is_settled = None, None, True
         try:
             # Taken before reading, so that a change in between is noticed the next time.
-            self._state = _get_state(path)
+            self._state = _get_file_state(path)
             content = path.read_bytes()
         except OSError as error:
             msg = f"the tokens in {path} cannot be read: {type(error).__name__}"
             raise InputError(msg) from error
         self._read = sha256(content).digest()
-        self._is_settled = not 0 <= time.time() - self._state[0] / 1e9 < _UNSETTLED
+        self._is_settled = not 0 <= time.time() - self._state[0] / 1e9 < _UNSETTLED_SECONDS
         try:
             return content.decode()
         except UnicodeDecodeError as error:
@@ -165,22 +165,22 @@ def check_tokens(tokens: Iterable[str]) -> None:
     for position, token in enumerate(tokens):
         if not _is_usable(token):
             msg = (
-                f"token {position} cannot be used: expected at least {_SHORTEST} letters, digits or any "
+                f"token {position} cannot be used: expected at least {_MIN_LENGTH} letters, digits or any "
                 "of ._~+/- such as `openssl rand -hex 32` prints"
             )
             raise InputError(msg)
 
 
 def _is_usable(token: str) -> bool:
-    return len(token) >= _SHORTEST and _TOKEN.fullmatch(token) is not None
+    return len(token) >= _MIN_LENGTH and _TOKEN.fullmatch(token) is not None
 
 
-def _get_state(path: Path) -> tuple[int, ...]:
+def _get_file_state(path: Path) -> tuple[int, ...]:
     found = path.stat()
     return found.st_mtime_ns, found.st_size, found.st_ino, found.st_dev, found.st_ctime_ns
 
 
-def _parse(text: str, path: Path) -> dict[bytes, Client]:
+def _parse_file(text: str, path: Path) -> dict[bytes, Client]:
     """Return the clients by the digests of their tokens; errors quote nothing from the file but names."""
     clients: dict[bytes, Client] = {}
     named: dict[str, Client] = {}
@@ -211,7 +211,7 @@ def _parse_token(word: str, where: str) -> bytes:
             raise InputError(msg)
         return bytes.fromhex(found[1])
     if not _is_usable(word):
-        msg = f"{where}: a token has at least {_SHORTEST} letters, digits or any of ._~+/-"
+        msg = f"{where}: a token has at least {_MIN_LENGTH} letters, digits or any of ._~+/-"
         raise InputError(msg)
     return sha256(word.encode()).digest()
 

@@ -35,9 +35,9 @@ class Traffic:
         self.working = 0
         self.over = False
         self.connections = OpenConnections(connections)
-        self._admitted_of: Counter[str | None] = Counter()
+        self._admitted_by_client: Counter[str | None] = Counter()
         self._permits = asyncio.Semaphore(concurrency)
-        self._works: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
         self._receiving: set[asyncio.Task[Any]] = set()
 
     @property
@@ -55,16 +55,16 @@ class Traffic:
     def admit(self, client: str | None) -> None:
         """Count an admitted request; `leave`, or the end of its work, undoes this."""
         self.admitted += 1
-        self._admitted_of[client] += 1
+        self._admitted_by_client[client] += 1
 
     def leave(self, client: str | None) -> None:
         """Stop counting a request."""
         self.admitted -= 1
-        self._admitted_of[client] -= 1
+        self._admitted_by_client[client] -= 1
 
     def count_admitted(self, client: str | None) -> int:
         """Return the number of admitted requests of a client, given by its name."""
-        return self._admitted_of[client]
+        return self._admitted_by_client[client]
 
     def work(self, begin: Callable[[], Awaitable[None]], client: str | None) -> asyncio.Task[None]:
         """Start a task that processes an admitted request as soon as concurrency allows.
@@ -80,10 +80,10 @@ class Traffic:
             The task.
         """
         task = asyncio.ensure_future(self._run_in_turn(begin))
-        self._works.add(task)
+        self._tasks.add(task)
 
         def end(_: asyncio.Task[None]) -> None:
-            self._works.discard(task)
+            self._tasks.discard(task)
             self.leave(client)
 
         task.add_done_callback(end)
@@ -103,7 +103,7 @@ class Traffic:
     def cancel_all(self) -> None:
         """Cancel all work and receiving, because the time to shut down is over."""
         self.over = True
-        for task in (*self._works, *self._receiving):
+        for task in (*self._tasks, *self._receiving):
             task.cancel()
 
     async def _run_in_turn(self, begin: Callable[[], Awaitable[None]]) -> None:

@@ -28,9 +28,9 @@ from langchain_cfc_server.server import open_socket
 
 _LOG = logging.getLogger("langchain_cfc_server")
 # The exit code of a worker that cannot serve at all, for example because an artifact is missing.
-_UNUSABLE = 2
+_UNUSABLE_CODE = 2
 # Seconds before a worker that has ended unexpectedly is replaced.
-_PAUSE = 1.0
+_RESTART_SECONDS = 1.0
 
 
 def run_workers(count: int, serve: Callable[[int, int], None], *, host: str, port: int) -> None:
@@ -79,26 +79,26 @@ class _Supervisor:
         self._port = port
         self._folder = folder
         self._workers: list[BaseProcess] = []
-        self._first: tuple[BaseProcess, ...] = ()
+        self._first_workers: tuple[BaseProcess, ...] = ()
         self._is_stopping = False
-        self._code = 0
+        self._exit_code = 0
 
     def run(self) -> None:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            signal.signal(number, self._pass_on)
+            signal.signal(number, self._pass_signal_on)
         for _ in range(self._count):
             self._start()
-        self._first = tuple(self._workers)
+        self._first_workers = tuple(self._workers)
         while self._workers:
             multiprocessing.connection.wait([one.sentinel for one in self._workers])
             for worker in [one for one in self._workers if not one.is_alive()]:
-                self._take_leave(worker)
-        if self._code:
-            raise SystemExit(self._code)
+                self._handle_exit(worker)
+        if self._exit_code:
+            raise SystemExit(self._exit_code)
 
     def _start(self) -> None:
         worker = multiprocessing.get_context("spawn").Process(
-            target=_work, args=(self._serve, self._port, os.getpid())
+            target=_run_worker, args=(self._serve, self._port, os.getpid())
         )
         # SIGHUP would kill a worker that does not handle it yet, so it stays blocked until the server does.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
@@ -108,22 +108,22 @@ class _Supervisor:
         if self._is_stopping:
             worker.terminate()
 
-    def _take_leave(self, worker: BaseProcess) -> None:
+    def _handle_exit(self, worker: BaseProcess) -> None:
         self._workers.remove(worker)
         mark_process_dead(worker.pid, self._folder)  # type: ignore[no-untyped-call]
         if self._is_stopping:
             return
         _LOG.error("worker ended", extra={"fields": {"pid": worker.pid, "code": worker.exitcode}})
         # Only for the first workers: later ones may fail for a transient reason while the others serve.
-        if worker.exitcode == _UNUSABLE and worker in self._first:
-            self._code = _UNUSABLE
-            self._pass_on(signal.SIGTERM, None)
+        if worker.exitcode == _UNUSABLE_CODE and worker in self._first_workers:
+            self._exit_code = _UNUSABLE_CODE
+            self._pass_signal_on(signal.SIGTERM, None)
             return
-        time.sleep(_PAUSE)
+        time.sleep(_RESTART_SECONDS)
         if not self._is_stopping:
             self._start()
 
-    def _pass_on(self, number: int, _: FrameType | None) -> None:
+    def _pass_signal_on(self, number: int, _: FrameType | None) -> None:
         self._is_stopping = self._is_stopping or number != signal.SIGHUP
         for worker in self._workers:
             if worker.pid is not None and worker.is_alive():
@@ -131,11 +131,11 @@ class _Supervisor:
                     os.kill(worker.pid, number)
 
 
-def _work(serve: Callable[[int, int], None], port: int, supervisor: int) -> None:
+def _run_worker(serve: Callable[[int, int], None], port: int, supervisor: int) -> None:
     # Ctrl-C goes to the whole process group; a worker leaves it, to get the signal only from its supervisor.
     os.setpgrp()
     try:
         serve(port, supervisor)
     except CFCError as error:
         _LOG.error("worker cannot serve", extra={"fields": {"problem": str(error)}})
-        raise SystemExit(_UNUSABLE) from None
+        raise SystemExit(_UNUSABLE_CODE) from None
