@@ -8,7 +8,7 @@ import warnings
 
 import openai
 import pytest
-from langchain_cfc_openai.connections import LoopwiseClient
+from langchain_cfc_openai.connections import PerLoopClient
 from langchain_openai import ChatOpenAI
 
 from integrations.openai.tests.parts import DRAWN, MODEL, Hosted, N, Saved, question
@@ -25,8 +25,8 @@ def test_a_model_serves_on_one_loop_after_the_other(hosted: Hosted, saved: Saved
             assert len(asyncio.run(chain.ainvoke(question())).candidates) == N
         # Their connections have ended with them, and nothing holds on to them.
         gc.collect()
-        assert isinstance(model.http_async_client, LoopwiseClient)
-        assert len(model.http_async_client._of) == 0
+        assert isinstance(model.http_async_client, PerLoopClient)
+        assert len(model.http_async_client._connections) == 0
     assert hosted.script.connections == 3 * N
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from langchain_cfc_openai import generator, judge, p_true
-from langchain_cfc_openai.chat import DRAWING
+from langchain_cfc_openai.chat import DRAWING_PARAMETERS
 from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import RunnableBinding
 from openai.resources.chat.completions import Completions
@@ -66,9 +66,11 @@ class City(BaseModel):
 
 def test_every_parameter_of_the_client_is_one_or_the_other() -> None:
     known = set(inspect.signature(Completions.create).parameters)
-    assert known <= {*DRAWING, *DIGESTED, *BESIDE}, "a new parameter: does it change what is drawn?"
-    assert not set(DRAWING) & (BESIDE | DIGESTED)
-    assert set(OTHERS) == {*DRAWING, *DIGESTED}
+    assert known <= {*DRAWING_PARAMETERS, *DIGESTED, *BESIDE}, (
+        "a new parameter: does it change what is drawn?"
+    )
+    assert not set(DRAWING_PARAMETERS) & (BESIDE | DIGESTED)
+    assert set(OTHERS) == {*DRAWING_PARAMETERS, *DIGESTED}
 
 
 @pytest.mark.parametrize("name", sorted(set(OTHERS) - {"response_format"}))

@@ -22,7 +22,7 @@ StructuredOutput: TypeAlias = Literal["json_schema", "function_calling"]
 
 # Request parameters that change what is drawn; the others concern delivery and accounting. Tools and response
 # formats change it as well, but fingerprints state them as a digest.
-DRAWING = (
+DRAWING_PARAMETERS = (
     "model",
     "temperature",
     "top_p",
@@ -46,7 +46,7 @@ DRAWING = (
 )
 
 
-_PARSED = (
+_PARSING_REFUSED = (
     "parsing during the draw fails for truncated candidates, which are then drawn again until none is "
     "truncated: give the format to generator(response_format=...), as JSON"
 )
@@ -76,7 +76,7 @@ class ChatCompletions(ChatOpenAI):
         sent["max_tokens"] = sent.pop("max_completion_tokens", None)
         stop = sent.get("stop")
         sent["stop"] = [stop] if isinstance(stop, str) else stop
-        stated = {name: sent.pop(name, None) for name in DRAWING} | {
+        stated = {name: sent.pop(name, None) for name in DRAWING_PARAMETERS} | {
             "structured_output": self.structured_output
         }
         # Adds the other settings, including `model_kwargs`, and null digests of tools, prompts and steps.
@@ -98,7 +98,7 @@ class ChatCompletions(ChatOpenAI):
             InputError: If the model draws candidates (`structured_output` is None); see `bind`.
         """
         if self.structured_output is None:
-            raise InputError(_PARSED)
+            raise InputError(_PARSING_REFUSED)
         return super().with_structured_output(schema, method=method or self.structured_output, **kwargs)
 
     def bind(self, **kwargs: Any) -> Any:
@@ -109,7 +109,7 @@ class ChatCompletions(ChatOpenAI):
                 off would fail to parse and be drawn again, so the rest is no sample of the model's output.
         """
         if self.structured_output is None and kwargs.get("response_format") is not None:
-            raise InputError(_PARSED)
+            raise InputError(_PARSING_REFUSED)
         return super().bind(**kwargs)
 
     def _generate(

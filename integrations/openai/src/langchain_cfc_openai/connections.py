@@ -17,7 +17,7 @@ import openai
 _Connections: TypeAlias = tuple[openai.DefaultAsyncHttpxClient, AsyncGenerator[None, None]]
 
 
-class ModelwiseClient(openai.DefaultHttpxClient):
+class SelfClosingClient(openai.DefaultHttpxClient):
     """An HTTP client that closes its connections when no model, or copy of one, refers to it any more."""
 
     def __del__(self) -> None:
@@ -26,29 +26,29 @@ class ModelwiseClient(openai.DefaultHttpxClient):
             self.close()
 
 
-class LoopwiseClient(openai.DefaultAsyncHttpxClient):
+class PerLoopClient(openai.DefaultAsyncHttpxClient):
     """An async HTTP client with separate connections for each event loop."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._of: dict[asyncio.AbstractEventLoop, _Connections] = {}
+        self._connections: dict[asyncio.AbstractEventLoop, _Connections] = {}
 
     async def send(self, *request: Any, **options: Any) -> Any:
         """Send a request over a connection of the running loop."""
         loop = asyncio.get_running_loop()
-        if loop not in self._of:
+        if loop not in self._connections:
             # Drop clients of loops that were closed without closing their async generators.
-            for ended in [one for one in list(self._of) if one.is_closed()]:
-                self._of.pop(ended, None)
-            closing = self._closing(loop)
-            self._of[loop] = openai.DefaultAsyncHttpxClient(), closing
+            for ended in [one for one in list(self._connections) if one.is_closed()]:
+                self._connections.pop(ended, None)
+            closing = self._close_at_loop_end(loop)
+            self._connections[loop] = openai.DefaultAsyncHttpxClient(), closing
             # The only hook at the end of a loop: it closes the async generators that were started on it.
             await closing.__anext__()
-        return await self._of[loop][0].send(*request, **options)
+        return await self._connections[loop][0].send(*request, **options)
 
-    async def _closing(self, loop: asyncio.AbstractEventLoop) -> AsyncGenerator[None, None]:
+    async def _close_at_loop_end(self, loop: asyncio.AbstractEventLoop) -> AsyncGenerator[None, None]:
         try:
             yield
         finally:
-            client, _ = self._of.pop(loop)
+            client, _ = self._connections.pop(loop)
             await client.aclose()

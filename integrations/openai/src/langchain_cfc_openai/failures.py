@@ -15,7 +15,7 @@ import openai
 from langchain_cfc.errors import ServingError
 from langchain_cfc.extend import describe_error
 
-_BY_STATUS = {
+_STATUS_HINTS = {
     400: (
         "remove parameters that the endpoint does not know, such as logprobs, top_logprobs or "
         "structured_output"
@@ -32,8 +32,8 @@ _BY_STATUS = {
     "raise the quota",
 }
 _SERVER_ERROR = 500
-_PASSES = "the failure may be temporary: let the client repeat requests (max_retries)"
-_NO_ENDPOINT = "check that base_url= is an OpenAI-compatible API, whose path usually ends in /v1"
+_TEMPORARY_HINT = "the failure may be temporary: let the client repeat requests (max_retries)"
+_ADDRESS_HINT = "check that base_url= is an OpenAI-compatible API, whose path usually ends in /v1"
 
 
 class EndpointError(ServingError):
@@ -59,7 +59,7 @@ def explain_failures() -> Iterator[None]:
 
 def make_unreadable_error(error: Exception) -> EndpointError:
     """Return the error for a response that is JSON but not a chat completion."""
-    msg = f"the endpoint's response is not a chat completion ({describe_error(error)}): {_NO_ENDPOINT}"
+    msg = f"the endpoint's response is not a chat completion ({describe_error(error)}): {_ADDRESS_HINT}"
     return EndpointError(msg)
 
 
@@ -72,16 +72,16 @@ def _describe_failure(error: Exception) -> tuple[str, str]:
     if isinstance(error, openai.APIConnectionError):
         return (
             "the connection to the endpoint failed",
-            f"check that a server listens at base_url=; if it does, {_PASSES}",
+            f"check that a server listens at base_url=; if it does, {_TEMPORARY_HINT}",
         )
     if isinstance(error, openai.LengthFinishReasonError):
         return "the reply was cut off before it was complete", "allow more tokens (max_tokens=)"
-    return "the endpoint's response cannot be read", _NO_ENDPOINT
+    return "the endpoint's response cannot be read", _ADDRESS_HINT
 
 
 def _describe_status(error: openai.APIStatusError) -> tuple[str, str]:
     status = error.status_code
     asked = error.response.headers.get("retry-after")
     waiting = "" if asked is None else f" and asks to wait for {asked} seconds"
-    hint = _BY_STATUS.get(status, _PASSES if status >= _SERVER_ERROR else _NO_ENDPOINT)
+    hint = _STATUS_HINTS.get(status, _TEMPORARY_HINT if status >= _SERVER_ERROR else _ADDRESS_HINT)
     return f"the endpoint answered with status {status}{waiting}", hint

@@ -13,10 +13,10 @@ from langchain_cfc.errors import InputError
 from langchain_cfc.extend import CRITERION, TOP_LOGPROBS, Mode, Question, Wording
 from langchain_cfc.verifiers import ModelJudge, PTrue
 from langchain_cfc_openai.chat import ChatCompletions, StructuredOutput
-from langchain_cfc_openai.connections import LoopwiseClient, ModelwiseClient
+from langchain_cfc_openai.connections import PerLoopClient, SelfClosingClient
 
 # Stated here, because the client's defaults differ between versions.
-_WAITING: Mapping[str, Any] = {"timeout": 120.0, "max_retries": 2}
+_WAITING_DEFAULTS: Mapping[str, Any] = {"timeout": 120.0, "max_retries": 2}
 
 
 class Endpoint(TypedDict, total=False):
@@ -212,9 +212,9 @@ def _make_model(model: str, endpoint: Endpoint, **settings: Any) -> ChatCompleti
                 "model": model,
                 "disable_streaming": True,
                 # Given only one client, LangChain makes another that ignores proxies of the environment.
-                "http_client": ModelwiseClient(),
-                "http_async_client": LoopwiseClient(),
-                **_WAITING,
+                "http_client": SelfClosingClient(),
+                "http_async_client": PerLoopClient(),
+                **_WAITING_DEFAULTS,
                 **endpoint,
                 **given,
             }
