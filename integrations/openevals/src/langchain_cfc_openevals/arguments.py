@@ -34,7 +34,7 @@ def to_callable(given: Arguments | None, candidate: str) -> Any:
         if candidate in given or not given:
             msg = f"arguments={dict(given)!r} must name keywords other than the candidate's, {candidate!r}"
             raise InputError(msg)
-        return partial(_fields, dict(given))
+        return partial(_pick_fields, dict(given))
     if isinstance(given, Runnable):
         return without_streaming_and_cache(given, fresh=False)
     if callable(given):
@@ -55,7 +55,7 @@ def list_parts(given: Arguments | None) -> dict[str, object]:
     return {} if given is None or isinstance(given, Mapping) else {"arguments": given}
 
 
-def _fields(fields: Mapping[str, str], prompt: Any) -> dict[str, Any]:
+def _pick_fields(fields: Mapping[str, str], prompt: Any) -> dict[str, Any]:
     missing = [field for field in fields.values() if not isinstance(prompt, Mapping) or field not in prompt]
     if missing:
         held = ", ".join(map(repr, prompt)) if isinstance(prompt, Mapping) else f"a {type(prompt).__name__}"

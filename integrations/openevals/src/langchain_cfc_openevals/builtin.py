@@ -28,17 +28,17 @@ from langchain_cfc_openevals.arguments import Arguments, describe_arguments, lis
 from langchain_cfc_openevals.evaluator import OUTPUTS, REFERENCE, Evaluator, Pairs, compare_whole
 
 
-def _each_alias(text: str, reference: Any) -> list[tuple[Any, Any]]:
+def _pair_with_aliases(text: str, reference: Any) -> list[tuple[Any, Any]]:
     try:
         return [(text, alias) for alias in list_text_aliases(reference)]
     except LabelerError as error:
         raise VerifierError(str(error)) from error
 
 
-def _as_json(text: str, reference: Any) -> list[tuple[Any, Any]]:
+def _pair_as_json(text: str, reference: Any) -> list[tuple[Any, Any]]:
     """Return the text's JSON value with the reference; no pair if it is invalid or of another type."""
     kind: type = dict if isinstance(reference, Mapping) else list
-    if not isinstance(reference, (dict, list)) or not reference or not _is_of_objects(reference):
+    if not isinstance(reference, (dict, list)) or not reference or not _holds_objects(reference):
         msg = (
             f"the reference {reference!r:.80} is neither a JSON object with fields nor a list of such objects"
         )
@@ -47,7 +47,7 @@ def _as_json(text: str, reference: Any) -> list[tuple[Any, Any]]:
         value = json.loads(text, object_pairs_hook=reject_duplicate_keys, parse_constant=_reject_constant)
     except (ValueError, RecursionError):
         return []
-    return [(value, reference)] if isinstance(value, kind) and _is_of_objects(value) else []
+    return [(value, reference)] if isinstance(value, kind) and _holds_objects(value) else []
 
 
 def _reject_constant(constant: str) -> None:
@@ -55,7 +55,7 @@ def _reject_constant(constant: str) -> None:
     raise ValueError(msg)
 
 
-def _is_of_objects(value: Any) -> bool:
+def _holds_objects(value: Any) -> bool:
     return isinstance(value, dict) or all(isinstance(one, dict) for one in value)
 
 
@@ -96,16 +96,16 @@ class _BuiltinEvaluator:
 
 _BUILTINS = {
     "exact_match": _BuiltinEvaluator(
-        "openevals.exact", ("exact_match", "exact_match_async"), False, _each_alias, graded=False
+        "openevals.exact", ("exact_match", "exact_match_async"), False, _pair_with_aliases, graded=False
     ),
     "levenshtein_distance": _BuiltinEvaluator(
-        "openevals.string", ("levenshtein_distance", "levenshtein_distance_async"), False, _each_alias
+        "openevals.string", ("levenshtein_distance", "levenshtein_distance_async"), False, _pair_with_aliases
     ),
     "embedding_similarity": _BuiltinEvaluator(
         "openevals.string",
         ("create_embedding_similarity_evaluator", "create_async_embedding_similarity_evaluator"),
         True,
-        _each_alias,
+        _pair_with_aliases,
         # A cosine, or a dot product, which lies in this range for embeddings of length one; else refused.
         ends=(-1.0, 1.0),
     ),
@@ -113,7 +113,7 @@ _BUILTINS = {
         "openevals.json",
         ("create_json_match_evaluator", "create_async_json_match_evaluator"),
         True,
-        _as_json,
+        _pair_as_json,
         settings={"aggregator": "all"},
         closed=frozenset({"rubric", "judge", "model"}),
         # It passes its own `inputs` for traces, which would conflict with those given by the caller.
@@ -130,7 +130,7 @@ _BUILTINS = {
         program="mypy",
     ),
 }
-_WRONG = 'number: int = "text"\n'
+_CODE_WITH_ERROR = 'number: int = "text"\n'
 
 
 def resolve_evaluator(
@@ -154,7 +154,7 @@ def resolve_evaluator(
     Raises:
         InputError: If `given` is neither, or the evaluator cannot be made with these arguments.
     """
-    name = given if isinstance(given, str) else _name_of(given)
+    name = given if isinstance(given, str) else _find_name(given)
     if name is None:
         return _wrap_function(given, settings, arguments, given_id)
     builtin = _BUILTINS.get(name)
@@ -173,7 +173,7 @@ def resolve_evaluator(
     return _make_builtin(name, builtin, settings, arguments)
 
 
-def _name_of(function: Any) -> str | None:
+def _find_name(function: Any) -> str | None:
     """Return the name of an evaluator that was given as openevals's own function; None for others."""
     return next(
         (
@@ -240,13 +240,13 @@ def _check_program(program: str, function: Callable[..., Any]) -> str:
         program_version = subprocess.run(  # noqa: S603 - a name from the table above
             [program, "--version"], check=True, capture_output=True, text=True
         ).stdout.strip()
-        found = function(outputs=_WRONG)["score"]
+        found = function(outputs=_CODE_WITH_ERROR)["score"]
     except (OSError, subprocess.CalledProcessError) as error:
         msg = f"{program} cannot be run ({error}): install it in the environment in use"
         raise InputError(msg) from error
     if found is False:
         return program_version
-    msg = f"{program} as called here finds no error in {_WRONG!r}: check its arguments"
+    msg = f"{program} as called here finds no error in {_CODE_WITH_ERROR!r}: check its arguments"
     raise InputError(msg)
 
 

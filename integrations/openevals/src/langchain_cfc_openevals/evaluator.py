@@ -113,7 +113,7 @@ class PromptEvaluator(Runnable[Mapping[str, Any], Any]):
 
     def invoke(self, input: Mapping[str, Any], config: RunnableConfig | None = None, **kwargs: Any) -> Any:  # noqa: A002 - LangChain's name
         """Return the result for one candidate; models that the evaluator calls inherit the config."""
-        return self._call_with_config(self._results, input, config, **kwargs)
+        return self._call_with_config(self._evaluate, input, config, **kwargs)
 
     async def ainvoke(
         self,
@@ -122,23 +122,23 @@ class PromptEvaluator(Runnable[Mapping[str, Any], Any]):
         **kwargs: Any,
     ) -> Any:
         """Return the result for one candidate, asynchronously."""
-        return await self._acall_with_config(self._aresults, input, config, **kwargs)
+        return await self._acall_with_config(self._aevaluate, input, config, **kwargs)
 
-    def _results(self, given: Mapping[str, Any]) -> Any:
+    def _evaluate(self, given: Mapping[str, Any]) -> Any:
         function = self._evaluator.function
         if function is None:
             msg = "the evaluator is async: use ainvoke, or pass a sync one"
             raise VerifierError(msg)
-        return self._best([function(**keywords) for keywords in self._keywords(given, function)])
+        return self._find_best([function(**keywords) for keywords in self._keywords(given, function)])
 
-    async def _aresults(
+    async def _aevaluate(
         self, given: Mapping[str, Any], run_manager: AsyncCallbackManagerForChainRun, config: RunnableConfig
     ) -> Any:
         del run_manager
         afunction = self._evaluator.afunction
         if afunction is None:
-            return await run_in_executor(config, self._results, given)
-        return self._best([await afunction(**keywords) for keywords in self._keywords(given, afunction)])
+            return await run_in_executor(config, self._evaluate, given)
+        return self._find_best([await afunction(**keywords) for keywords in self._keywords(given, afunction)])
 
     def _keywords(self, given: Mapping[str, Any], function: Callable[..., Any]) -> list[dict[str, Any]]:
         reference = {REFERENCE: given["reference"]} if "reference" in given else {}
@@ -152,7 +152,7 @@ class PromptEvaluator(Runnable[Mapping[str, Any], Any]):
         unknown = _find_unaccepted(function) | (frozenset() if self._evaluator.takes_inputs else {INPUTS})
         return [{name: one[name] for name in one if name not in unknown} for one in keywords]
 
-    def _best(self, results: Sequence[Any]) -> Any:
+    def _find_best(self, results: Sequence[Any]) -> Any:
         if self._evaluator.check is not None:
             for result in results:
                 self._evaluator.check(result)
