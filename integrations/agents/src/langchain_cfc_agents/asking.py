@@ -29,7 +29,7 @@ Response: TypeAlias = ModelResponse[Any]
 # Tag of runs whose answer is discarded unless it calls tools.
 ROUTING_TAG = "cfc:routing"
 # The request fields whose content the model is shown.
-_SHOWN = {"messages", "system_message", "system_prompt", "state"}
+_SHOWN_FIELDS = {"messages", "system_message", "system_prompt", "state"}
 
 
 class FinalAnswerMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
@@ -56,7 +56,7 @@ class FinalAnswerMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
                 guarded.
             ServingError: If there is no answer, or it does not come from the answerer.
         """
-        self._check(request)
+        self._check_request(request)
         with _hide_messages():
             routed = handler(_convert(_RoutingRequest, request))
         if _calls_tools(routed):
@@ -70,7 +70,7 @@ class FinalAnswerMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
         self, request: Request, handler: Callable[[Request], Awaitable[Response]]
     ) -> Response:
         """Do the same as `wrap_model_call`, asynchronously."""
-        self._check(request)
+        self._check_request(request)
         with _hide_messages():
             routed = await handler(_convert(_RoutingRequest, request))
         if _calls_tools(routed):
@@ -80,7 +80,7 @@ class FinalAnswerMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
                 routed, await handler(_convert(_AnswerRequest, request, **self._make_overrides()))
             )
 
-    def _check(self, request: Request) -> None:
+    def _check_request(self, request: Request) -> None:
         """Raise an error for a request that cannot be guarded, before any model is called."""
 
     def _make_overrides(self) -> dict[str, Any]:
@@ -89,7 +89,7 @@ class FinalAnswerMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
 
     def _make_response(self, routed: Response, answered: Response) -> Response:
         """Return the answerer's message, with the usage of the discarded answer in its metadata."""
-        message = _find_last(answered)
+        message = _find_last_message(answered)
         decision = None if message is None else message.response_metadata.get("cfc")
         if message is None or not isinstance(decision, dict):
             msg = (
@@ -142,7 +142,7 @@ class _AnswerRequest(ModelRequest[Any]):
 
     def override(self, **overrides: Any) -> Request:
         """Return a copy with other messages or system prompt; all other changes are ignored."""
-        shown: Any = {name: value for name, value in overrides.items() if name in _SHOWN}
+        shown: Any = {name: value for name, value in overrides.items() if name in _SHOWN_FIELDS}
         return super().override(**shown)
 
 
@@ -160,14 +160,14 @@ def _hide_messages() -> Iterator[None]:
         yield
 
 
-def _find_last(response: Response) -> AIMessage | None:
+def _find_last_message(response: Response) -> AIMessage | None:
     messages = [message for message in response.result if isinstance(message, AIMessage)]
     return messages[-1] if messages else None
 
 
 def _calls_tools(response: Response) -> bool:
     """Return whether the agent's graph goes on to call tools; invalid tool calls do not count."""
-    message = _find_last(response)
+    message = _find_last_message(response)
     return message is not None and bool(message.tool_calls)
 
 

@@ -106,7 +106,7 @@ class GuardedAnswer(FinalAnswerMiddleware):
         metadata = {**message.response_metadata, "cfc": decision}
         return ModelResponse(result=[message.model_copy(update={"response_metadata": metadata})])
 
-    def _check(self, request: Request) -> None:
+    def _check_request(self, request: Request) -> None:
         direct = [tool.name for tool in request.tools if isinstance(tool, BaseTool) and tool.return_direct]
         if self._strict and direct:
             msg = (

@@ -23,7 +23,7 @@ _ROLES: dict[type[BaseMessage], str] = {
     ToolMessage: "tool",
 }
 # Response metadata that determines how content blocks are interpreted.
-_OF_BLOCKS = ("output_version", "model_provider")
+_BLOCK_METADATA = ("output_version", "model_provider")
 
 
 def prompt_data(messages: Sequence[BaseMessage]) -> list[dict[str, Any]]:
@@ -56,7 +56,7 @@ def _to_data(message: BaseMessage) -> dict[str, Any]:
     further = {name: value for name, value in message.additional_kwargs.items() if value is not None}
     optional: dict[str, Any] = {"name": message.name}
     if isinstance(message, ToolMessage):
-        optional |= {"tool_call_id": message.tool_call_id, "status": _failure(message)}
+        optional |= {"tool_call_id": message.tool_call_id, "status": _get_error_status(message)}
     if isinstance(message, AIMessage) and message.invalid_tool_calls:
         # LangChain restores invalid calls from the provider's field only, and then ignores `tool_calls`.
         further["tool_calls"] = [
@@ -69,13 +69,13 @@ def _to_data(message: BaseMessage) -> dict[str, Any]:
     elif isinstance(message, AIMessage):
         optional["tool_calls"] = message.tool_calls
     if not isinstance(message.content, str):
-        optional["response_metadata"] = _block_format(message.response_metadata)
+        optional["response_metadata"] = _get_block_format(message.response_metadata)
     optional["additional_kwargs"] = further
     stated = {name: value for name, value in optional.items() if value}
     return {"role": role, "content": message.content, **stated}
 
 
-def _failure(message: ToolMessage) -> str | None:
+def _get_error_status(message: ToolMessage) -> str | None:
     return "error" if message.status == "error" else None
 
 
@@ -85,5 +85,5 @@ def _to_raw_call(call: Mapping[str, Any]) -> dict[str, Any]:
     return {"id": call["id"], "type": "function", "function": function}
 
 
-def _block_format(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: metadata[name] for name in _OF_BLOCKS if name in metadata}
+def _get_block_format(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: metadata[name] for name in _BLOCK_METADATA if name in metadata}

@@ -15,7 +15,7 @@ from langchain_cfc_agents.asking import FinalAnswerMiddleware
 from langchain_cfc_agents.prompts import prompt_data
 
 # Key under which the response metadata of a run's last message holds the prompt.
-PROMPT = "prompt"
+PROMPT_KEY = "prompt"
 
 
 class RecordPrompt(FinalAnswerMiddleware):
@@ -30,7 +30,7 @@ class RecordPrompt(FinalAnswerMiddleware):
 
 
 def _return_prompt(messages: Sequence[BaseMessage]) -> AIMessage:
-    return AIMessage("", response_metadata={PROMPT: prompt_data(messages)})
+    return AIMessage("", response_metadata={PROMPT_KEY: prompt_data(messages)})
 
 
 def answer_prompts(
@@ -61,7 +61,7 @@ def answer_prompts(
     limited: RunnableConfig = {"max_concurrency": max_concurrency}
     for place, ended in agent.batch_as_completed(_make_states(asked), limited, return_exceptions=True):
         yield from _read_prompt(asked[place], ended, failed)
-    _check(asked, failed)
+    _raise_failures(asked, failed)
 
 
 async def aanswer_prompts(
@@ -74,7 +74,7 @@ async def aanswer_prompts(
     async for place, ended in agent.abatch_as_completed(_make_states(asked), limited, return_exceptions=True):
         for prompt in _read_prompt(asked[place], ended, failed):
             yield prompt
-    _check(asked, failed)
+    _raise_failures(asked, failed)
 
 
 def _make_states(questions: Sequence[Example]) -> list[Any]:
@@ -92,7 +92,7 @@ def _read_prompt(question: Example, ended: Any, failed: list[tuple[str, str]]) -
     if isinstance(ended, Exception):
         failed.append((question.id, f"{type(ended).__name__}: {ended}"))
         return
-    prompt = ended["messages"][-1].response_metadata.get(PROMPT)
+    prompt = ended["messages"][-1].response_metadata.get(PROMPT_KEY)
     if prompt is None:
         failed.append((question.id, "it ended before the model gave a final answer"))
         return
@@ -100,7 +100,7 @@ def _read_prompt(question: Example, ended: Any, failed: list[tuple[str, str]]) -
     yield Example(input=prompt, **fields)
 
 
-def _check(asked: Sequence[Example], failed: Sequence[tuple[str, str]]) -> None:
+def _raise_failures(asked: Sequence[Example], failed: Sequence[tuple[str, str]]) -> None:
     if failed:
         name, why = failed[0]
         msg = f"{len(failed)} of {len(asked)} runs recorded no prompt, {name!r} first: {why}"
